@@ -41,7 +41,7 @@ from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.graphs import Graphs
-from maskwright.engines.torch.weights import Replicated
+from maskwright.engines.torch.weights import FlatWeights
 from maskwright.model.config import model_config, training_flops
 from maskwright.model.initial import initial_parameters
 from maskwright.training.masked_lm import MaskedLM
@@ -168,12 +168,9 @@ def _same_bits(setting: Setting, run: RunConfig, steps: int = 6) -> dict[str, An
 def _gradient(engine: TorchEngine, batch: Batch) -> dict[str, torch.Tensor]:
     engine.weights.begin(1)
     engine._accumulate(batch, 0, final=True)
-    assert isinstance(engine.weights, Replicated)
-    gradients = engine.weights._gradients
-    return {
-        name: view.cpu().double()
-        for name, view in zip(gradients._shapes, gradients._at(0, list(gradients._shapes)), strict=True)
-    }
+    assert isinstance(engine.weights, FlatWeights)
+    flat, layout = engine.weights._gradients.flat, engine.weights._layout
+    return {name: view.cpu().double() for name, view in layout.parameters(flat).items()}
 
 
 def _reference(setting: Setting, size: str, model: dict[str, Any], tokens: int, rows: int) -> dict[str, torch.Tensor]:

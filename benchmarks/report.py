@@ -160,6 +160,7 @@ python benchmarks/faults.py                                   # makes its own te
 python benchmarks/curves.py                                   # losses of a run that is killed; two minutes, one core
 python benchmarks/kill_session.py                             # two terminals, recorded; half a minute
 python benchmarks/genome.py 4000000 > genome.fa                # no measurement: the text of recipes/dna.yaml
+python benchmarks/cranfield.py FOLDER OUT                     # no measurement: Cranfield in the layout of BEIR
 ```
 
 *Not executed by the tests: most lines take minutes or hours.*

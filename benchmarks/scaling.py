@@ -1,4 +1,4 @@
-"""Many processes on one machine: exact, fast and sharded sums, and torch's DistributedDataParallel, in turns.
+"""Many processes on one machine: exact and fast sums, and torch's DistributedDataParallel, in turns.
 
     python benchmarks/scaling.py --text 'corpus/*.txt'                  1 and 2 processes; --processes 1 2 4
     python benchmarks/scaling.py --store data/store --size small --seq-len 512 --rows 2
@@ -29,7 +29,7 @@ from scaling_common import beside_each_other, together
 from maskwright.machine.hardware import usable_cores
 
 VIRTUAL_WORKERS = 4
-MODES = ("exact", "fast", "fsdp")
+MODES = ("exact", "fast")
 
 
 def sides_of(common: list[object], counts: list[int], modes: list[str]) -> dict[str, Callable[[], dict[str, Any]]]:
@@ -39,7 +39,7 @@ def sides_of(common: list[object], counts: list[int], modes: list[str]) -> dict[
 
     sides: dict[str, Callable[[], dict[str, Any]]] = {}
     for count in counts:
-        for mode in modes if count > 1 else [mode for mode in modes if mode != "fsdp"]:
+        for mode in modes:
             sides[f"{mode}-{count}"] = partial(ours, count, mode)
         sides[f"ddp-{count}"] = partial(together, "peers/ddp.py", count, *common)
         if 1 < count <= usable_cores():

@@ -7,10 +7,10 @@ A projection: one H100 has trained alone, and several GPUs never have. What it h
 - time of a collective operation = steps x latency + bytes / bandwidth (alpha-beta), for rings and trees as in NCCL's
   own tuning model;
 - `fast` and `exact` send 32 MiB groups while the backward pass of the last micro-batch computes. The last group, which
-  holds the embeddings, leaves when that has ended. `exact` gathers what it has summed only then (`gradients.py`);
+  holds the embeddings, leaves when that has ended. Then each GPU updates its share, and all gather the new weights in
+  bf16 (`engines/torch/weights.py`);
 - `exact`'s all-to-all does not know nodes: each GPU sends (W - 8) / W of its gradient over its own share of the
   network, where a ring or a tree sums inside the node first and sends an eighth of that;
-- `fsdp` gathers bf16 weights forward and backward and cuts up fp32 sums in every micro-batch (`engines/torch/fsdp.py`);
 - all processes tell each other weights and wishes over gloo in each step, hop by hop around a ring
   (https://github.com/pytorch/gloo/blob/19f1d3ac8e3120faad559f474d0ceddec5d03ee7/gloo/allgather.cc), while the GPUs
   compute.
@@ -148,14 +148,12 @@ def all_to_all_seconds(network: Network, gpus: int, size: float, sums: int = 1) 
 
 @dataclass(frozen=True)
 class Job:
-    """`flops_per_second`: of one GPU, model FLOPs. `row_flops`, `parameters`, `last_parameters` (those of the last
-    group) and `layer_parameters` (gathered layer by layer) are of the model."""
+    """`flops_per_second`: of one GPU, model FLOPs. `row_flops`, `parameters` and `last_parameters` (those of the last
+    group) are of the model."""
 
     row_flops: float
     parameters: float
     last_parameters: float
-    layer_parameters: float
-    layers: int
     batch_rows: int
     flops_per_second: float
     most_rows_at_once: int = 64
@@ -184,8 +182,6 @@ def job_of(size: str, batch_rows: int, flops_per_second: float, *, vocab_size: i
         row_flops=row_flops(model, seq_len),
         parameters=count_parameters(model),
         last_parameters=embeddings,
-        layer_parameters=model.body_parameters,
-        layers=model.num_hidden_layers,
         batch_rows=batch_rows,
         flops_per_second=flops_per_second,
     )
@@ -196,13 +192,8 @@ def row_flops(model: ModelConfig, seq_len: int) -> float:
 
 
 def update_bytes(mode: str, job: Job, gpus: int) -> float:
-    """That each process sends in an update."""
-    others = (gpus - 1) / gpus
-    if mode != "fsdp":
-        return 2 * others * 4 * job.parameters
-    rest = job.parameters - job.layer_parameters
-    gathered = 2 * (2 * job.layer_parameters + rest)  # bf16; embeddings and head stay until the backward pass
-    return job.micro_batches(gpus) * others * (gathered + 4 * job.parameters)
+    """That each process sends in an update: fp32 gradients, once or as a ring's all-reduce, and bf16 weights."""
+    return (gpus - 1) / gpus * job.parameters * ((4 if mode == "exact" else 8) + 2)
 
 
 def _groups(size: float) -> int:
@@ -216,30 +207,16 @@ def exposed_seconds(mode: str, network: Network, job: Job, gpus: int) -> float:
     last = 4 * job.last_parameters
     body = 4 * job.parameters - last
     groups, window = _groups(body), job.last_backward_seconds(gpus)
-    if mode == "fast":
-        hidden = groups * all_reduce_seconds(network, gpus, body / groups)
-        return max(0.0, hidden - window) + all_reduce_seconds(network, gpus, last)
-    if mode == "exact":
-        hidden = groups * all_to_all_seconds(network, gpus, body / groups)
-        gathered = groups * half_ring_seconds(network, gpus, body / groups) + half_ring_seconds(network, gpus, last)
-        return max(0.0, hidden - window) + all_to_all_seconds(network, gpus, last) + gathered
-    each = job.layer_parameters / job.layers
-    rest = job.parameters - job.layer_parameters
-    forward = job.layers * half_ring_seconds(network, gpus, 2 * each) + half_ring_seconds(network, gpus, 2 * rest)
-    backward = job.layers * (
-        half_ring_seconds(network, gpus, 2 * each) + half_ring_seconds(network, gpus, 4 * each)
-    ) + half_ring_seconds(network, gpus, 4 * rest)
-    # Nothing hides the first gathering and the last sum, both of the embeddings.
-    ends = half_ring_seconds(network, gpus, 2 * rest) + half_ring_seconds(network, gpus, 4 * rest)
-    micro = job.compute_seconds(gpus) / job.micro_batches(gpus)
-    hidden = max(0.0, forward + backward - ends - micro)
-    return job.micro_batches(gpus) * (hidden + ends)
+    send = all_to_all_seconds if mode == "exact" else all_reduce_seconds
+    hidden = groups * send(network, gpus, body / groups)
+    gathered = half_ring_seconds(network, gpus, 2 * job.parameters)
+    return max(0.0, hidden - window) + send(network, gpus, last) + gathered
 
 
 def memory_seconds(mode: str, job: Job, gpus: int) -> float:
     """The optimizer, and the copies and sums of gradients that `exact` makes and `fast` does not."""
     gradient = 8.0 * job.parameters  # read and written once
-    optimizer = OPTIMIZER_BYTES * job.parameters / (gpus if mode == "fsdp" else 1)
+    optimizer = (OPTIMIZER_BYTES / gpus + (4 if gpus > 1 else 0)) * job.parameters  # put in place what was gathered
     extra = (job.micro_batches(gpus) / 2 + (3 if gpus > 1 else 0)) * gradient if mode == "exact" else 0.0
     return (optimizer + extra) / MEMORY_BYTES_PER_SECOND
 
@@ -263,7 +240,7 @@ def efficiency(mode: str, network: Network, job: Job, gpus: int) -> float:
 # ---- tables ---------------------------------------------------------------------------------------------------------
 
 COUNTS = (8, 16, 32, 64, 128, 256, 512, 1024)
-MODES = ("fast", "exact", "fsdp")
+MODES = ("fast", "exact")
 
 
 def table(network: Network, size: str, rows: int, speeds: dict[str, float]) -> list[str]:

@@ -23,7 +23,6 @@ from maskwright.model.initial import initial_parameters
 
 
 def config_of(arguments: argparse.Namespace) -> RunConfig:
-    sharding = {"sharding": "fsdp"} if arguments.mode == "fsdp" else {}
     return build_config(
         {
             "data": {"store": arguments.store, "seq_len": arguments.seq_len},
@@ -33,8 +32,7 @@ def config_of(arguments: argparse.Namespace) -> RunConfig:
             "engine": {
                 "device": "cpu",
                 "threads": 1,
-                "reproducibility": "exact" if arguments.mode == "exact" else "fast",
-                **sharding,
+                "reproducibility": arguments.mode,
             },
         },
         "benchmark",
@@ -42,7 +40,7 @@ def config_of(arguments: argparse.Namespace) -> RunConfig:
 
 
 def main() -> None:
-    arguments = options(modes=("exact", "fast", "fsdp"))
+    arguments = options(modes=("exact", "fast"))
     run = config_of(arguments)
     store = TokenStore(arguments.store)
     shape = model_config(run.model, store.vocabulary.size, arguments.seq_len)

@@ -1,5 +1,6 @@
 """As much of a Kubernetes API server as `kubectl apply` asks for, on loopback: which kinds there are, that it validates
-fields itself, and objects that are kept. What it is sent is checked strictly against the published schemas."""
+fields itself, and objects that are kept. What it is sent is checked strictly against the published schemas, and by the
+rules of GKE for TPU slices and of Kueue for queues."""
 
 from __future__ import annotations
 
@@ -25,10 +26,66 @@ RESOURCES = {
 }
 
 
-class FakeCluster:
-    """`kinds` it has; `objects` by path; `calls` as `METHOD path?query`."""
+KIND_LABEL, TOPOLOGY_LABEL = "cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-tpu-topology"
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+FLAT = {
+    "1x1": {1: 1}, "2x2": {4: 1}, "2x4": {8: 1, 4: 2}, "4x4": {4: 4}, "4x8": {4: 8}, "8x8": {4: 16}, "8x16": {4: 32},
+    "16x16": {4: 64},
+}  # fmt: skip
+SOLID = {"2x2x1": {4: 1}, "2x2x2": {4: 2}, "2x2x4": {4: 4}, "2x4x4": {4: 8}, "4x4x4": {4: 16}, "4x4x8": {4: 32}}
+NODE_POOLS = {
+    "tpu-v4-podslice": SOLID,
+    "tpu-v5-lite-podslice": FLAT,
+    "tpu-v5p-slice": SOLID,
+    "tpu-v6e-slice": FLAT,
+    "tpu7x": SOLID,
+}
+"""Number of nodes by the chips of one, by topology, by the label of the nodes: the smaller pools that GKE has.
+docs.cloud.google.com/kubernetes-engine/docs/concepts/plan-tpus"""
 
-    def __init__(self, kinds: list[str]) -> None:
+
+def admission(made: dict[str, Any], queues: set[str] | None) -> list[str]:
+    """What GKE's and Kueue's webhooks, and pods that would wait forever, have against an object. `queues` that there
+    are, if each job has to name one. The rules are the documentation's; the words are made up."""
+    if made["kind"] not in ("Job", "JobSet"):
+        return []
+    spec = made["spec"]
+    jobs = [spec] if made["kind"] == "Job" else [job["template"]["spec"] for job in spec["replicatedJobs"]]
+    wrong = [fault for job in jobs for fault in _of_tpus(job, made["kind"])]
+    if queues is not None and (queue := made["metadata"].get("labels", {}).get(QUEUE_LABEL)) not in queues:
+        wrong.append(f"queue {queue} does not exist" if queue else f"the label {QUEUE_LABEL} is missing")
+    return wrong
+
+
+def _of_tpus(job: dict[str, Any], kind: str) -> list[str]:
+    pod = job["template"]["spec"]
+    selected = pod.get("nodeSelector", {})
+    label, topology = selected.get(KIND_LABEL), selected.get(TOPOLOGY_LABEL)
+    (amounts,) = (container["resources"] for container in pod["containers"])
+    request, limit = (amounts[which].get("google.com/tpu") for which in ("requests", "limits"))
+    if request is None and limit is None:
+        return ["no google.com/tpu is asked for on nodes of TPUs"] if label or topology else []
+    if request != limit:
+        return [f"google.com/tpu: {request} requested, limit {limit}"]
+    if label is None or topology is None:
+        return [f"google.com/tpu without {TOPOLOGY_LABEL if label else KIND_LABEL}"]
+    if topology not in NODE_POOLS.get(label, {}):
+        return [f"no node pool of {label} has the topology {topology}"]
+    nodes = NODE_POOLS[label][topology].get(int(request))
+    if nodes is None:
+        return [f"{request} chips are not those of a node of {label} {topology}"]
+    if (job["completionMode"], job["completions"], job["parallelism"]) != ("Indexed", nodes, nodes):
+        return [f"{job['parallelism']} pods on {nodes} nodes of {label} {topology}"]
+    if nodes > 1 and kind != "JobSet" and "subdomain" not in pod:
+        return ["pods of several hosts have no names"]
+    return []
+
+
+class FakeCluster:
+    """`kinds` it has; `objects` by path; `calls` as `METHOD path?query`; `queues` that jobs have to name one of."""
+
+    def __init__(self, kinds: list[str], queues: set[str] | None = None) -> None:
+        self.queues = queues
         self.resources = {kind: RESOURCES[kind] for kind in kinds}
         self.objects: dict[str, dict[str, Any]] = {}
         self.calls: list[str] = []
@@ -90,6 +147,8 @@ class FakeCluster:
         schemas = published()
         if wrong := list(faults(made, schemas[made["kind"]], schemas)):
             return 400, status(400, "BadRequest", f"strict decoding error: {wrong[0]}")
+        if wrong := admission(made, self.queues):
+            return 403, status(403, "Forbidden", f"admission webhook denied the request: {wrong[0]}")
         made["metadata"].setdefault("namespace", path.split("/namespaces/")[1].split("/")[0])
         self.objects[f"{path}/{made['metadata']['name']}"] = made
         return 201, made
@@ -111,8 +170,8 @@ def status(code: int, reason: str, message: str) -> dict[str, Any]:
 
 
 @contextmanager
-def fake_cluster(kinds: list[str]) -> Iterator[FakeCluster]:
-    cluster = FakeCluster(kinds)
+def fake_cluster(kinds: list[str], queues: set[str] | None = None) -> Iterator[FakeCluster]:
+    cluster = FakeCluster(kinds, queues)
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self) -> None:

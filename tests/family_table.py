@@ -16,6 +16,9 @@ TOKENIZERS = {
     "xlm-roberta": "Unigram",
     "camembert": "Unigram",
     "gemma": "BPE with ▁ (Gemma's)",
+    "eurobert": "byte-level BPE (Llama 3's)",
+    "esm": "letters (ESM's)",
+    "deberta": "Unigram (of SentencePiece)",
 }
 
 
@@ -28,10 +31,13 @@ def table() -> str:
     for kind, family in FAMILIES.items():
         tokenizers = dict.fromkeys(TOKENIZERS[words] for of, words, _ in CASES.values() if of == kind)
         shapes = [name for name in test_transformers.SHAPES if name.partition(",")[0] == kind]
-        cells = ["; ".join(tokenizers) or "-", "yes" if shapes else "-"]
+        in_both = not any(test_transformers.SHAPES[name].disentangled for name in shapes)
+        cells = ["; ".join(tokenizers) or "-", "-" if not shapes else "yes" if in_both else "in torch"]
         full = test_transformers.PUBLISHED.items()
         cells += ["; ".join(name for name, (shape, _) in full if shape.architecture == kind) or "-"]
-        cells += ["yes" if kind in test_heads.SHAPES else "-"]
+        heads = {task for of, task in test_heads.HEADS if of == kind}
+        missing = [task.replace("_", " ") for task in test_heads.TASKS if task not in heads]
+        cells += ["yes" if not missing else f"all but {', '.join(missing)}" if heads else "-"]
         cells += ["every head" if kind in finetuned.SHAPES else "pairs" if tokenizers else "-"]
         rows.append(f"| {family.title} | " + " | ".join(cells) + " |")
     return "\n".join(rows)

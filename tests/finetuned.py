@@ -35,12 +35,36 @@ SHAPES = {
     "distilbert": replace(
         ROBERTA, architecture="distilbert", max_position_embeddings=64, type_vocab_size=0, layer_norm_eps=1e-12
     ),
+    "deberta-v2": replace(
+        ROBERTA,
+        architecture="deberta-v2",
+        max_position_embeddings=64,
+        type_vocab_size=0,
+        layer_norm_eps=1e-7,
+        position_biased_input=False,
+        pos_att_type="c2p|p2c",
+        position_buckets=16,
+        max_relative_positions=64,
+        conv_kernel_size=3,
+    ),
+    "eurobert": replace(
+        ROBERTA,
+        architecture="eurobert",
+        max_position_embeddings=64,
+        type_vocab_size=0,
+        num_key_value_heads=1,
+        tie_word_embeddings=False,
+        mask_token_id=399,
+    ),
 }
 
 
 def shape(kind: str, task: TaskKind) -> ModelConfig:
+    """A EuroBERT has another pooling for each task of whole texts."""
     outputs = {"regression": 1, "question_answering": 2}.get(task, 3)
-    return replace(SHAPES[kind], task=task, num_labels=outputs, classifier_dropout_prob=0.25)
+    pooling = {"regression": "mean", "multi_label_classification": "bos"}.get(task, "late")
+    own = {"classifier_pooling": pooling} if kind == "eurobert" else {}
+    return replace(SHAPES[kind], task=task, num_labels=outputs, classifier_dropout_prob=0.25, **own)
 
 
 def finished_run(folder: Path, config: ModelConfig, tokenizer: str, noise: float = 0.2) -> Path:
@@ -55,7 +79,7 @@ def finished_run(folder: Path, config: ModelConfig, tokenizer: str, noise: float
         "config": {"schedule.steps": 7} | ({} if config.task == "masked_lm" else {"task.kind": config.task}),
         "model": asdict(config),
         "dtype": "float32",
-        "labels": list(LABELS) if config.task in LABELLED else [],
+        "labels": list(LABELS[: config.num_labels]) if config.task in LABELLED else [],
         "task": None if config.task == "masked_lm" else Task(kind=config.task, doc_stride=8).model_dump(),
         **texts,
     }

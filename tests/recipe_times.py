@@ -12,6 +12,7 @@ from maskwright.tasks.planning.work import work_without_store
 
 PLACES = ("laptop", "t4", "h100", "h100:8", "v5e:2x4")
 MODERNBERT = ("architecture=modernbert", "num_hidden_layers=22", "intermediate_size=1152", "local_attention=128")
+ESM2 = ("architecture=esm", "num_hidden_layers=6", "hidden_size=320", "num_attention_heads=20")
 CONTINUED = {
     "continue": ("model.size=base",),
     "continue-modernbert": (
@@ -19,21 +20,24 @@ CONTINUED = {
         "model.global_attn_every_n_layers=3",
         *(f"model.{key}" for key in MODERNBERT),
     ),
+    "continue-esm2": tuple(f"model.{key}" for key in ESM2),
 }
-"""The shapes of RoBERTa-base and ModernBERT-base, which these recipes go on with."""
+"""The shapes of RoBERTa-base, ModernBERT-base and ESM-2 of 8M, which these recipes go on with."""
 RECIPES = (
     "nano",
     "dna",
+    "proteins",
     "small",
     "modern",
     "overnight",
     "long",
     "continue",
     "continue-modernbert",
+    "continue-esm2",
     "roberta-base",
     "roberta-large",
 )
-VOCABULARY = {"dna": 4_101, "overnight": 32_768, "continue-modernbert": 50_368}
+VOCABULARY = {"dna": 4_101, "proteins": 33, "overnight": 32_768, "continue-modernbert": 50_368, "continue-esm2": 33}
 USUAL_VOCABULARY = 50_265
 
 

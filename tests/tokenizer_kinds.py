@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
 import transformers
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers.models.esm.configuration_esm import get_default_vocab_list
 
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import TrainedKind, train_tokenizer
@@ -24,6 +26,10 @@ TRAINED: dict[str, TrainedKind] = {
 """Those that the product trains, and its name for their kind."""
 BERT = {"unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "pad": "[PAD]", "mask": "[MASK]"}
 GEMMA = {"pad": "<pad>", "eos": "<eos>", "bos": "<bos>", "unk": "<unk>", "mask": "<mask>"}
+EUROBERT = {"bos": "<|begin_of_text|>", "eos": "<|end_of_text|>", "pad": "<|end_of_text|>", "mask": "<|mask|>"}
+LLAMA_3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+LLAMA_3 += r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+"""How its tokenizer, which EuroBERT has, splits text."""
 CAMEMBERT = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
 
 
@@ -32,11 +38,59 @@ def make_tokenizer(kind: str, corpus: Path, folder: str) -> str:
     if kind in TRAINED:
         train(kind, corpus, folder)
         return folder
-    maker = {"modernbert": _modernbert, "camembert": _camembert, "gemma": _gemma, "llama": _llama}[kind]
+    if kind == "esm":
+        return _esm(Path(folder))
+    if kind == "deberta":
+        return _deberta(corpus, Path(folder))
+    makers = {"modernbert": _modernbert, "camembert": _camembert, "gemma": _gemma, "llama": _llama}
+    maker = (makers | {"eurobert": _eurobert})[kind]
     tokenizer, names = maker(corpus)
     named = {f"{role}_token": token for role, token in names.items()}
     transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **named).save_pretrained(folder)
     return folder
+
+
+def _esm(folder: Path) -> str:
+    """The class is a slow one: the folder has no tokenizer.json, as the published ones."""
+    folder.mkdir(parents=True)
+    (folder / "vocab.txt").write_text("\n".join(get_default_vocab_list()))
+    transformers.EsmTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
+    return str(folder)
+
+
+def _deberta(corpus: Path, folder: Path) -> str:
+    """A SentencePiece model and no tokenizer.json, as the published v3 have."""
+    folder.mkdir(parents=True)
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    first = [BERT[role] for role in ("pad", "cls", "sep", "unk")]
+    trainer = trainers.UnigramTrainer(vocab_size=300, special_tokens=first, unk_token="[UNK]", show_progress=False)
+    tokenizer.train([str(corpus)], trainer)
+    pieces = json.loads(tokenizer.to_str())["model"]["vocab"]
+    (folder / "spm.model").write_bytes(sentencepiece_model(pieces, unknown=3))
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false, "vocab_type": "spm"}')
+    return str(folder)
+
+
+def sentencepiece_model(pieces: list[tuple[str, float]], unknown: int, kind: int = 1) -> bytes:
+    """What the library writes: pieces with their scores and kinds, the trainer's settings and the normalizer's."""
+
+    def field(number: int, value: bytes | int) -> bytes:
+        if isinstance(value, int):
+            return integer(number << 3) + integer(value)
+        return integer(number << 3 | 2) + integer(len(value)) + value
+
+    def integer(value: int) -> bytes:
+        *more, last = [value >> shift & 0x7F for shift in range(0, max(value.bit_length(), 1), 7)]
+        return bytes([*(byte | 0x80 for byte in more), last])
+
+    score = integer(2 << 3 | 5)
+    entries = [field(1, piece.encode()) + score + struct.pack("<f", value) + field(3, 1) for piece, value in pieces]
+    trainer = field(3, kind) + field(4, len(pieces)) + integer(10 << 3 | 5) + struct.pack("<f", 0.9995)
+    normalizer = field(1, b"identity") + field(3, 1) + field(4, 1) + field(5, 1)
+    return (
+        b"".join(field(1, entry) for entry in entries) + field(2, trainer + field(40, unknown)) + field(3, normalizer)
+    )
 
 
 def train(kind: str, corpus: Path, folder: str) -> None:
@@ -87,6 +141,33 @@ def _modernbert(corpus: Path) -> tuple[Tokenizer, dict[str, str]]:
     tokenizer.add_tokens([AddedToken("    ", normalized=True), AddedToken("|||IP|||", normalized=False)])
     _framed(tokenizer, "[CLS]", "[SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1")
     return tokenizer, BERT
+
+
+def _eurobert(corpus: Path) -> tuple[Tokenizer, dict[str, str]]:
+    """Llama 3's, which has no unknown token: special tokens come last, padding is the end, and only the beginning is
+    in the template."""
+    tokenizer = Tokenizer(models.BPE())
+    words = pre_tokenizers.Split(Regex(LLAMA_3), "isolated")
+    bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, bytes_])
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train([str(corpus)], trainer)
+    begin = EUROBERT["bos"]
+    tokenizer.add_special_tokens([begin, EUROBERT["eos"], EUROBERT["mask"]])
+    pair = f"{begin} $A {begin}:1 $B:1"
+    ids = [(begin, tokenizer.token_to_id(begin))]
+    template = processors.TemplateProcessing(single=f"{begin} $A", pair=pair, special_tokens=ids)
+    tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
+    return tokenizer, EUROBERT
+
+
+def with_an_end(folder: str) -> None:
+    """What docs/encoders.md has its readers do with EuroBERT's tokenizer."""
+    page = (Path(__file__).parents[1] / "docs" / "encoders.md").read_text()
+    code = page.split("## EuroBERT")[1].split("```python\n")[1].split("```")[0]
+    exec(code.replace("models/EuroBERT-210m", folder), {})
 
 
 def _camembert(corpus: Path) -> tuple[Tokenizer, dict[str, str]]:

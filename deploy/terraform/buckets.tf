@@ -1,7 +1,7 @@
-# Data, and runs with their checkpoints: private, versioned, and not to be destroyed while var.delete_data is false.
-# deletion_policy PREVENT makes the provider refuse to delete the bucket, force_destroy false to delete what is in it
-# (registry.terraform.io/providers/hashicorp/google/latest/docs/resources/storage_bucket). Both are read from the state:
-# an apply with delete_data = true comes before the destroy.
+# The buckets of data, of runs with their checkpoints, and of jobs: private, and safe from a destroy while var.delete_data
+# is false. With deletion_policy PREVENT the provider refuses to delete the bucket, with force_destroy false to delete
+# what is in it (registry.terraform.io/providers/hashicorp/google/latest/docs/resources/storage_bucket). It reads both
+# from the state, so an apply with delete_data = true comes before the destroy.
 
 resource "google_storage_bucket" "dataset" {
   name                        = var.dataset_bucket
@@ -15,11 +15,11 @@ resource "google_storage_bucket" "dataset" {
   versioning {
     enabled = true
   }
-  # Versions bring things back; Google's soft delete would keep, and bill, each of them for a week more.
+  # Versions are the way back. Google's soft delete would keep each of them for a week more, and bill it.
   soft_delete_policy {
     retention_duration_seconds = 0
   }
-  # What was overwritten or deleted can be brought back for a month.
+  # Objects that were overwritten or deleted can be brought back for a month.
   lifecycle_rule {
     action {
       type = "Delete"
@@ -50,11 +50,11 @@ resource "google_storage_bucket" "runs" {
   versioning {
     enabled = true
   }
-  # Versions bring things back; Google's soft delete would keep, and bill, each of them for a week more.
+  # Versions are the way back. Google's soft delete would keep each of them for a week more, and bill it.
   soft_delete_policy {
     retention_duration_seconds = 0
   }
-  # A run replaces its checkpoints and its status again and again: a week of what was, not a month.
+  # A run replaces its checkpoints and its status again and again, so old versions stay for a week, not a month.
   lifecycle_rule {
     action {
       type = "Delete"
@@ -69,6 +69,36 @@ resource "google_storage_bucket" "runs" {
     }
     condition {
       age = 7
+    }
+  }
+}
+
+# Orders of hosts, and their reports (src/maskwright/launch/bucket/job_folder.py). Without versions: a heartbeat is
+# replaced every few seconds, and each of its versions would be billed, and be deleted one by one with the bucket.
+resource "google_storage_bucket" "jobs" {
+  name                        = var.jobs_bucket
+  location                    = upper(var.bucket_location)
+  labels                      = var.labels
+  uniform_bucket_level_access = true # conditions of IAM need it
+  public_access_prevention    = "enforced"
+  force_destroy               = var.delete_data
+  deletion_policy             = var.delete_data ? "DELETE" : "PREVENT"
+
+  versioning {
+    enabled = false
+  }
+  soft_delete_policy {
+    retention_duration_seconds = 0
+  }
+  # Pieces of logs, 5,760 a day and host. Everything else is replaced in place, or a few small files a job, of which the
+  # numbers of later jobs and claims follow.
+  lifecycle_rule {
+    action {
+      type = "Delete"
+    }
+    condition {
+      age            = 90
+      matches_suffix = [".txt"]
     }
   }
 }

@@ -1,5 +1,5 @@
-# The data disk. One machine writes it (seeder.tf), then all hosts read it. Another size or a new seeding is a disk of
-# another name: the new one is there before hosts move to it, the old one goes when no host holds it any more.
+# The data disk. One machine writes it (seeder.tf), then all hosts read it. Another size or a new seeding makes a disk
+# of another name. The new disk is there before hosts move to it; the old one goes once no host holds it.
 
 resource "google_compute_disk" "data" {
   count  = var.disk == null ? 0 : 1

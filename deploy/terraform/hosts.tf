@@ -1,9 +1,10 @@
-# The slice and the group: one module, as both are an instance template and a managed instance group of its hosts.
+# The slice and the group. One module makes both, as each is an instance template and a managed instance group.
 
 locals {
-  disk_device = "shared-pd"
+  disk_device   = "shared-pd"
+  common_script = file("${path.module}/host/common.sh")
 
-  # On every machine: people come in by OS Login (IAM), never by keys in metadata, and nobody by the serial port.
+  # For every machine: people come in by OS Login (IAM), never by keys in metadata, and nobody by the serial port.
   locked_down = {
     enable-oslogin         = "TRUE"
     block-project-ssh-keys = "TRUE"
@@ -46,11 +47,10 @@ module "hosts" {
   }
 
   metadata = merge(local.locked_down, {
-    startup-script          = file("${path.module}/host/startup.sh")
+    startup-script          = "${local.common_script}${file("${path.module}/host/startup.sh")}"
     shutdown-script         = file("${path.module}/host/shutdown.sh")
     maskwright-kind         = each.key
-    maskwright-runs-bucket  = var.runs_bucket
-    maskwright-spec         = "gs://${var.runs_bucket}/jobs/${each.key}/job.json"
+    maskwright-spec         = "gs://${var.jobs_bucket}/${each.key}/job.json"
     maskwright-mount-point  = var.mount_point
     maskwright-nfs          = local.nfs_export
     maskwright-disk         = each.value.attach_disk ? local.disk_device : null
@@ -60,18 +60,20 @@ module "hosts" {
     maskwright-idle-minutes = var.host.idle_minutes == null ? null : tostring(var.host.idle_minutes)
   })
 
-  # A host that comes up before it may read its job would wait for nothing.
+  # A host that came up before it may read its job would wait in vain.
   depends_on = [
     google_storage_bucket_iam_member.reads_dataset,
     google_storage_bucket_iam_member.uses_runs,
-    google_project_iam_member.writes_logs,
+    google_storage_bucket_iam_member.reads_jobs,
+    google_storage_bucket_iam_member.writes_reports,
+    google_storage_bucket_iam_member.makes_claims,
     google_artifact_registry_repository_iam_member.pulls_images,
     google_compute_firewall.inside,
   ]
 }
 
-# A warning, not an error: an image by that name may get docker one day. Of 2026, Google's images of TPU hosts have none, so
-# startup.sh installs it, for which hosts have to reach the internet.
+# A warning, not an error, as an image of that name may get docker one day. In 2026 Google's images of TPU hosts have
+# none: startup.sh installs it, for which hosts must reach the internet.
 check "hosts_can_have_docker" {
   assert {
     condition     = var.nat || var.network != null || !strcontains(try(var.slice.image, ""), "/ubuntu-os-accelerator-images/")

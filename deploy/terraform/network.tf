@@ -4,7 +4,7 @@
 
 locals {
   # A region's range must not move when another region joins, so it follows from the region's name alone: one of 4096
-  # ranges of 4094 hosts. Two regions that met in one range would be refused; of those of 2026, no two do (a test).
+  # ranges of 4094 hosts each. Two regions that share a range are refused below. No two of 2026 do (tests/cloud).
   subnet_ranges = {
     for region in var.network == null ? var.regions : [] :
     region => cidrsubnet("10.0.0.0/8", 12, parseint(substr(md5(region), 0, 3), 16))
@@ -24,7 +24,7 @@ resource "google_compute_network" "environment" {
   lifecycle {
     precondition {
       condition     = contains(var.regions, var.region) && startswith(var.zone, "${var.region}-")
-      error_message = "var.zone is in var.region, and var.regions has it."
+      error_message = "var.zone must be in var.region, and var.regions must name that region."
     }
   }
 }
@@ -45,7 +45,7 @@ resource "google_compute_subnetwork" "region" {
   }
 }
 
-# What comes in is refused, but for these two.
+# All that comes in is refused, except what these two rules allow.
 resource "google_compute_firewall" "inside" {
   count         = var.network == null ? 1 : 0
   name          = "${var.name}-inside"
@@ -64,7 +64,7 @@ resource "google_compute_firewall" "iap_ssh" {
   description = "SSH from Identity-Aware Proxy, which asks who it is."
   network     = google_compute_network.environment[0].id
   direction   = "INGRESS"
-  # docs.cloud.google.com/iap/docs/using-tcp-forwarding: all that its forwarding comes from
+  # docs.cloud.google.com/iap/docs/using-tcp-forwarding: the addresses that it forwards from
   source_ranges = ["35.235.240.0/20"]
   allow {
     protocol = "tcp"

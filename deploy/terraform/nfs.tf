@@ -1,3 +1,5 @@
+# Filestore: the folder over NFS that all hosts read and write.
+
 locals {
   nfs_in = var.network == null ? google_compute_network.environment[0].name : var.network.shared ? var.network.id : basename(var.network.id)
 }
@@ -22,7 +24,7 @@ resource "google_filestore_instance" "nfs" {
   networks {
     network = local.nfs_in
     modes   = ["MODE_IPV4"]
-    # In a service project only this way: docs.cloud.google.com/filestore/docs/shared-vpc
+    # The only way that works in a service project: docs.cloud.google.com/filestore/docs/shared-vpc
     connect_mode = try(var.network.shared, false) ? "PRIVATE_SERVICE_ACCESS" : null
   }
 }

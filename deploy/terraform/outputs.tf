@@ -1,12 +1,12 @@
 # Nothing here is a secret: outputs stand in the state, and whoever reads the state reads them.
 
 output "nfs_address" {
-  description = "As hosts mount it: address:/share; null without NFS."
+  description = "What hosts mount: address:/share; null without NFS."
   value       = local.nfs_export
 }
 
 output "hosts" {
-  description = "Number of hosts of slice and group, of those that exist."
+  description = "Number of hosts of the slice and of the group, where they exist."
   value       = { for kind, made in module.hosts : kind => made.hosts }
   precondition {
     condition     = var.disk != null || !anytrue([for wanted in values(local.hosts) : wanted.attach_disk])
@@ -14,12 +14,12 @@ output "hosts" {
   }
   precondition {
     condition     = alltrue([for region in var.regions : contains(keys(local.subnetworks), region)])
-    error_message = "var.network has a subnetwork in each of var.regions."
+    error_message = "var.network needs a subnetwork in each of var.regions."
   }
 }
 
 output "service_account" {
-  description = "Whom hosts act as."
+  description = "Email of the service account that hosts act as."
   value       = google_service_account.train.email
 }
 
@@ -30,5 +30,9 @@ output "repository" {
 
 output "buckets" {
   description = "Names of the buckets."
-  value       = { dataset = google_storage_bucket.dataset.name, runs = google_storage_bucket.runs.name }
+  value = {
+    dataset = google_storage_bucket.dataset.name
+    runs    = google_storage_bucket.runs.name
+    jobs    = google_storage_bucket.jobs.name
+  }
 }

@@ -5,8 +5,8 @@ resource "google_artifact_registry_repository" "images" {
   description   = "Images of the maskwright environment ${var.name}."
   labels        = var.labels
 
-  # The last ten stay, whatever their age; of the rest, what no tag names goes after a month. Each build of another source
-  # has a tag of its own and stays: hosts that are made again pull what they ran. Keeping wins:
+  # The last ten images stay, whatever their age; of the others, those without a tag go after a month. Each build of
+  # another source has its own tag and stays: hosts that are made again pull what they ran. Keeping wins over deleting:
   # docs.cloud.google.com/artifact-registry/docs/repositories/cleanup-policy-overview
   cleanup_policies {
     id     = "keep-last"

@@ -1,5 +1,5 @@
-# The temporary machine that fills the disk. `env seed` makes it and takes it away; should nobody be there to do that,
-# Google deletes it after max_hours. Its boot disk goes with it, the data disk stays.
+# The temporary machine that fills the disk. `env seed` makes it and deletes it; where `env seed` was cut off, Google
+# deletes it after max_hours. Its boot disk goes with it, the data disk stays.
 
 resource "google_compute_instance" "seeder" {
   count        = var.seeder == null ? 0 : 1
@@ -28,7 +28,7 @@ resource "google_compute_instance" "seeder" {
   }
   service_account {
     email  = google_service_account.train.email
-    scopes = ["cloud-platform"] # what it may do is said by its roles
+    scopes = ["cloud-platform"] # its roles limit what it may do
   }
   scheduling {
     provisioning_model          = "STANDARD"
@@ -44,7 +44,7 @@ resource "google_compute_instance" "seeder" {
     enable_integrity_monitoring = true
   }
   metadata = { for key, value in merge(local.locked_down, {
-    startup-script          = file("${path.module}/host/seed.sh")
+    startup-script          = "${local.common_script}${file("${path.module}/host/seed.sh")}"
     maskwright-seed-source  = var.seeder.source
     maskwright-seed-prepare = var.seeder.prepare
     maskwright-seed-result  = var.seeder.result
@@ -57,5 +57,9 @@ resource "google_compute_instance" "seeder" {
       error_message = "A seeding machine needs a disk that is not seeded: a seeded one is read-only."
     }
   }
-  depends_on = [google_storage_bucket_iam_member.reads_dataset, google_storage_bucket_iam_member.uses_runs]
+  depends_on = [
+    google_storage_bucket_iam_member.reads_dataset,
+    google_storage_bucket_iam_member.uses_runs,
+    google_storage_bucket_iam_member.reads_jobs,
+  ]
 }

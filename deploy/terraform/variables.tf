@@ -1,4 +1,4 @@
-# `maskwright env` writes terraform.tfvars.json with all of these. What is null does not exist.
+# `maskwright env` writes terraform.tfvars.json with all of these. What a variable leaves null is not made.
 
 variable "project" {
   description = "ID of the project."
@@ -10,7 +10,7 @@ variable "project" {
 }
 
 variable "name" {
-  description = "Of the environment; begins the name of everything made here."
+  description = "Name of the environment, with which the name of everything made here begins."
   type        = string
   validation {
     condition     = can(regex("^[a-z][a-z0-9-]{0,18}[a-z0-9]$", var.name))
@@ -23,7 +23,7 @@ variable "region" {
   type        = string
   validation {
     condition     = can(regex("^[a-z]+-[a-z]+[0-9]+$", var.region))
-    error_message = "region is one as us-east5."
+    error_message = "region is a name such as us-east5."
   }
 }
 
@@ -32,12 +32,12 @@ variable "zone" {
   type        = string
   validation {
     condition     = can(regex("^[a-z]+-[a-z]+[0-9]+-[a-z]$", var.zone))
-    error_message = "zone is one as us-east5-b."
+    error_message = "zone is a name such as us-east5-b."
   }
 }
 
 variable "regions" {
-  description = "Where hosts may ever be: each has a subnetwork."
+  description = "Every region where hosts may ever be: each gets a subnetwork."
   type        = list(string)
   validation {
     condition     = length(var.regions) > 0 && length(distinct(var.regions)) == length(var.regions)
@@ -46,18 +46,18 @@ variable "regions" {
 }
 
 variable "labels" {
-  description = "On everything that can carry labels."
+  description = "Labels of everything that can carry them."
   type        = map(string)
   validation {
     condition     = contains(keys(var.labels), "maskwright-environment")
-    error_message = "labels have maskwright-environment, by which `env down` finds what is left."
+    error_message = "labels need maskwright-environment, by which `env down` finds what is left."
   }
   validation {
     condition = alltrue([
       for key, value in var.labels :
       can(regex("^[a-z][a-z0-9_-]{0,62}$", key)) && can(regex("^[a-z0-9_-]{0,63}$", value))
     ])
-    error_message = "labels are of a-z, 0-9, _ and -, at most 63 each."
+    error_message = "labels consist of a-z, 0-9, _ and -, at most 63 characters each."
   }
 }
 
@@ -68,11 +68,11 @@ variable "nat" {
 }
 
 variable "network" {
-  description = "A network that exists, with its subnetworks by region: nothing is made in it. null: one is made here."
+  description = "A network that exists, with its subnetworks by region; nothing is made in it. null: one is made here."
   type = object({
     id          = string # projects/PROJECT/global/networks/NAME
     subnetworks = map(string)
-    shared      = bool # it is a host project's (Shared VPC)
+    shared      = bool # whether it is a host project's (Shared VPC)
   })
   default = null
 }
@@ -88,7 +88,12 @@ variable "dataset_bucket" {
 }
 
 variable "runs_bucket" {
-  description = "Name of the bucket with jobs, runs and checkpoints."
+  description = "Name of the bucket with runs and checkpoints."
+  type        = string
+}
+
+variable "jobs_bucket" {
+  description = "Name of the bucket with the orders of hosts and their reports."
   type        = string
 }
 
@@ -103,7 +108,7 @@ variable "mount_point" {
 }
 
 variable "nfs" {
-  description = "Filestore."
+  description = "Filestore; null: none."
   type = object({
     tier        = optional(string, "BASIC_HDD")
     capacity_gb = optional(number, 1024)
@@ -132,7 +137,7 @@ variable "disk" {
   default = null
   validation {
     condition     = var.disk == null ? true : contains(["hyperdisk-ml", "pd-balanced", "pd-ssd", "pd-standard"], var.disk.type)
-    error_message = "disk.type can be read by many hosts: hyperdisk-ml, pd-balanced, pd-ssd or pd-standard."
+    error_message = "disk.type is one that many hosts can read: hyperdisk-ml, pd-balanced, pd-ssd or pd-standard."
   }
 }
 
@@ -201,7 +206,7 @@ variable "group" {
   default = null
   validation {
     condition     = var.group == null ? true : var.group.hosts >= 1 && floor(var.group.hosts) == var.group.hosts
-    error_message = "group.hosts is the number of hosts, from 1."
+    error_message = "group.hosts is the number of hosts, 1 or more."
   }
   validation {
     condition = (
@@ -223,7 +228,7 @@ variable "host" {
 }
 
 variable "delete_data" {
-  description = "Takes the protection off buckets and NFS, for a destroy that comes after."
+  description = "Takes the protection off buckets and NFS, before a destroy."
   type        = bool
   default     = false
 }

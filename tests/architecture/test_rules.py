@@ -47,7 +47,7 @@ LAYERS = {
     "engines": {"core", "config", "machine", "processes", "data", "model"},
     "training": {"core", "config", "machine", "processes", "run", "data", "model", "engines"},
     "launch": {"core", "config", "machine", "processes", "run"},
-    "cloud": {"core", "config", "processes", "launch"},
+    "cloud": {"core", "config", "machine", "processes", "launch"},
     "doctor": {"core", "machine", "processes"},
     "monitor": {"core", "run"},
     "report": {"core", "config", "run", "monitor"},
@@ -72,6 +72,7 @@ ROOMS = {
         {"use", "compare", "planning"},
         {"measure"},
         {"export"},
+        {"search"},
     ],
     "text": [{"cleaning"}, {"parts"}],
 }
@@ -82,13 +83,18 @@ HEAVY = {
     "jax": set(),
     "onnx": set(),
     "onnxruntime": {"tasks/export/onnx.py"},
-    "transformers": {"tasks/export/hugging_face.py", "model/torch/compare.py"},
+    "transformers": {"tasks/export/hugging_face.py", "model/torch/compare.py", "tasks/search/finetune.py"},
     "huggingface_hub": {"tasks/models/hub.py"},
     "tokenizers": {"text/tokenizer.py", "text/pattern_trial.py", "text/sequences.py", "labels/encode.py"},
     "gigatoken": {"text/encoder.py"},
     "rensa": {"text/cleaning/near_duplicates.py"},
     "py3langid": {"text/cleaning/language.py"},
     "fastwarc": {"text/records.py"},
+    "sklearn": {"tasks/compare/linear.py"},
+    "bm25s": {"tasks/compare/retrieval.py"},
+    "sentence_transformers": {"tasks/search/finetune.py"},
+    "datasets": {"tasks/search/finetune.py"},
+    "scipy": {"tasks/compare/linear.py"},
     "pyarrow": {
         "text/compression.py",
         "text/parquet.py",
@@ -354,9 +360,8 @@ def test_locks_agree_and_hold_what_the_project_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     wanted = {"core": [*project["dependencies"], *extras["train"], *extras["fast"]], "tpu": ["libtpu"]}
-    wanted |= {"gcp": [*project["dependencies"], *extras["gcp"]]} | {
-        name: extras[name] for name in ("dev", "clean", "jax", "ray", "onnx", "wandb", "mlflow", "trackio", "web")
-    }
+    alone = ("dev", "clean", "jax", "ray", "onnx", "wandb", "mlflow", "trackio", "web", "linear")
+    wanted |= {"gcp": [*project["dependencies"], *extras["gcp"]]} | {name: extras[name] for name in alone}
     for name, lines in wanted.items():
         for line in lines:
             package = re.split(r"[\[<>=]", line)[0].lower()

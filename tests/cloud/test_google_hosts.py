@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google_cloud import watcher_role
 from google_cloud.fake import Cloud
 from google_cloud.judge import api
 from google_cloud.small_terraform import SmallTerraform
@@ -37,7 +38,7 @@ group: {machine_type: g2-standard-12, size: 2}
 @pytest.fixture
 def cloud(empty_cloud: Cloud, tmp_path: Path) -> Cloud:
     empty_cloud.put("gs://lab-proj-maskwright-state/made", "")
-    empty_cloud.put("gs://lab-proj-lab1-runs/made", "")
+    empty_cloud.put("gs://lab-proj-lab1-jobs/made", "")
     (tmp_path / "lab.yaml").write_text(LAB)
     return empty_cloud
 
@@ -195,7 +196,7 @@ def test_slice_moves_to_another_zone_with_the_real_terraform(
 ) -> None:
     """Only the slice: the group in the same YAML is not made. What was deleted past Terraform is no trouble. An image
     that was built meanwhile is for who says `env up`."""
-    del cloud.objects["lab-proj-lab1-runs", "made"], cloud.resources["storage/b/lab-proj-lab1-runs"]
+    del cloud.objects["lab-proj-lab1-jobs", "made"], cloud.resources["storage/b/lab-proj-lab1-jobs"]
     world = TerraformWorld(tmp_path / "terraform", cloud=cloud.url)
     for name, value in {**world.environment(), "XDG_CACHE_HOME": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
@@ -210,6 +211,9 @@ def test_slice_moves_to_another_zone_with_the_real_terraform(
     place.up(0)
     assert [place.describe() for _ in range(4)][-1].running == 4
     build(2)
+    # From here on with what a watcher has: the role of the page, and two grants on single resources.
+    objects = {f"storage.objects.{verb}" for verb in ("create", "get", "list", "delete", "update")}
+    cloud.granted = {*watcher_role.permissions(), *objects}
     place.force_delete()
     assert not place.describe().exists
     place.down()

@@ -30,22 +30,23 @@ if importlib.util.find_spec("gcsfs") is None:  # importing it here would be too 
 from fake_metadata import TOKEN, fake_metadata
 from fake_tpu import Hosts
 from google_cloud.fake import Cloud, fake_cloud
+from google_cloud.iam import acting_as, grant_hosts
 from google_cloud.sandbox import Host, wait_until
 
-JOBS = "gs://lab-runs/jobs/slice"
+JOBS = "gs://lab-jobs/slice"
+ACCOUNT = "lab1-train@lab-proj.iam.gserviceaccount.com"
 IMAGE = "us-east5-docker.pkg.dev/lab-proj/lab1/maskwright:0.3.0"
 ATTRIBUTES = {
     "maskwright-environment": "lab1",
     "maskwright-kind": "slice",
     "maskwright-hosts": "1",
-    "maskwright-runs-bucket": "lab-runs",
     "maskwright-spec": f"{JOBS}/job.json",
     "maskwright-mount-point": "/mnt/common",
     "maskwright-nfs": "10.1.2.3:/share",
     "maskwright-disk": "shared-pd",
     "maskwright-container": IMAGE,
     "maskwright-version": __version__,
-    "maskwright-setup": "gs://lab-runs/setup/1.sh",
+    "maskwright-setup": "gs://lab-jobs/setup/1.sh",
 }
 
 
@@ -54,6 +55,9 @@ class World:
 
     def __init__(self, folder: Path, cloud: Cloud, stack: ExitStack) -> None:
         self.folder, self.cloud, self._stack = folder, cloud, stack
+        grant_hosts(cloud, ACCOUNT, dataset="lab-dataset", runs="lab-runs", jobs="lab-jobs")
+        self.storage = stack.enter_context(acting_as(cloud, ACCOUNT))
+        """The cloud as hosts see it, who only read what they are told to do."""
         self.plans = Hosts(folder / "plans", 1)
         self.all: list[Host] = []
         self.started: list[subprocess.Popen[str]] = []
@@ -69,8 +73,8 @@ class World:
         metadata = self._stack.enter_context(fake_metadata(name, values))
         secrets = {key for key, value in self.variables.items() if value == TOKEN}
         inside = {key: value for key, value in self.variables.items() if key not in secrets}
-        inside |= {"GCE_METADATA_HOST": metadata.host, "PATH": self.plans.path}
-        host = Host(self.folder / name, metadata, self.cloud.url, inside)
+        inside |= {"STORAGE_EMULATOR_HOST": self.storage, "GCE_METADATA_HOST": metadata.host, "PATH": self.plans.path}
+        host = Host(self.folder / name, metadata, self.storage, inside)
         host.write("version", __version__)
         host.disk("shared-pd").joinpath("corpus.txt").write_text("text")
         (host.root / "var/lib/maskwright/home").mkdir(parents=True)
@@ -82,7 +86,7 @@ class World:
         return value
 
     def health(self, name: str) -> dict[str, Any]:
-        return self.json(f"health/{name}.json")
+        return self.json(f"reports/health/{name}.json")
 
     def has(self, name: str) -> bool:
         try:
@@ -114,7 +118,7 @@ class World:
 def world(tmp_path: Path) -> Iterator[World]:
     with ExitStack() as stack:
         cloud = stack.enter_context(fake_cloud())
-        cloud.put("gs://lab-runs/setup/1.sh", 'echo "set up in $MASKWRIGHT_MOUNT_POINT"; : >"$SANDBOX/was-set-up"\n')
+        cloud.put("gs://lab-jobs/setup/1.sh", 'echo "set up in $MASKWRIGHT_MOUNT_POINT"; : >"$SANDBOX/was-set-up"\n')
         world = World(tmp_path, cloud, stack)
         yield world
         world.close()
@@ -156,7 +160,7 @@ def test_from_boot_to_job_and_again_after_a_reboot(world: World) -> None:
     host.start("startup.sh")
     wait_until(lambda: host.output.count("maskwright: agent: ") == 2)
     assert not (host.folder / "was-set-up").exists() and len(host.journal("mount")) == 4
-    world.cloud.put("gs://lab-runs/setup/1.sh", ': >"$SANDBOX/was-set-up-anew"\n')  # other content, another once
+    world.cloud.put("gs://lab-jobs/setup/1.sh", ': >"$SANDBOX/was-set-up-anew"\n')  # other content, another once
     host.reboot()
     host.start("startup.sh")
     wait_until(lambda: host.output.count("maskwright: agent: ") == 3)
@@ -168,13 +172,13 @@ def test_no_token_stays_anywhere(world: World) -> None:
     secrets = (
         "echo HF_TOKEN=hf_abcdefgh12345678; echo https://me:hunter22@host/x; echo 'Authorization: Bearer abcdefghij'; "
     )
-    world.cloud.put("gs://lab-runs/setup/1.sh", secrets + "echo ya29.A0-token_of.somebody; exit 3\n")
+    world.cloud.put("gs://lab-jobs/setup/1.sh", secrets + "echo ya29.A0-token_of.somebody; exit 3\n")
     host = world.host("lab1-slice-a")
     assert host.run("startup.sh") == 1
     for text in (host.output, json.dumps(world.health("lab1-slice-a"))):
         for secret in ("hf_abcdefgh12345678", "hunter22", "abcdefghij", "ya29."):
             assert secret not in text
-    world.cloud.put("gs://lab-runs/setup/1.sh", "true\n")
+    world.cloud.put("gs://lab-jobs/setup/1.sh", "true\n")
     host.start("startup.sh")
     wait_until(agent_runs(host))
     login = next(call for call in host.journal("docker") if "login" in call)
@@ -188,13 +192,13 @@ def test_set_up_script_that_somebody_else_wrote_is_not_run(world: World) -> None
     """Its name is its sha256, and root runs it."""
     text = ': >"$SANDBOX/was-set-up"\n\n'
     name = f"setup/{hashlib.sha256(text.encode()).hexdigest()}.sh"
-    world.cloud.put(f"gs://lab-runs/{name}", text)
-    host = world.host("lab1-slice-a", setup=f"gs://lab-runs/{name}", nfs=None, disk=None)
+    world.cloud.put(f"gs://lab-jobs/{name}", text)
+    host = world.host("lab1-slice-a", setup=f"gs://lab-jobs/{name}", nfs=None, disk=None)
     host.start("startup.sh")
     wait_until(agent_runs(host))
     assert (host.folder / "was-set-up").exists()
-    world.cloud.put(f"gs://lab-runs/{name}", ': >"$SANDBOX/taken-over"\n')
-    other = world.host("lab1-slice-b", setup=f"gs://lab-runs/{name}", nfs=None, disk=None)
+    world.cloud.put(f"gs://lab-jobs/{name}", ': >"$SANDBOX/taken-over"\n')
+    other = world.host("lab1-slice-b", setup=f"gs://lab-jobs/{name}", nfs=None, disk=None)
     assert other.run("startup.sh") == 1
     assert "is not what was uploaded (its sha256 differs)" in world.health("lab1-slice-b")["what"]
     assert not (other.folder / "taken-over").exists()
@@ -208,7 +212,7 @@ def test_container_with_another_version_is_refused(world: World) -> None:
     assert health["step"] == "version" and not health["ok"]
     assert f"has maskwright 0.0.9, but the environment wants {__version__}. Fix: maskwright env image" in health["what"]
     assert host.journal("shutdown") == [["shutdown", "-h", "now"]]  # nobody pays for a host that cannot work
-    assert "start-up failed at version" in world.json("idle/lab1-slice-a.json")["what"]
+    assert "start-up failed at version" in world.json("reports/idle/lab1-slice-a.json")["what"]
 
 
 def test_image_is_what_the_metadata_say_and_nothing_that_a_host_wrote(world: World) -> None:
@@ -315,8 +319,8 @@ def test_host_that_goes_down_saves_first(world: World) -> None:
     assert host.run("shutdown.sh") == 0  # docker's daemon tells the container again while the system goes down
     assert down.wait(120) == 0
     assert script.wait(120) == 0 and (home / "saved").exists()
-    assert world.json("hosts/host-0.json")["gone"]
-    said = world.json("0001/attempt-001/host-0/exit.json")
+    assert world.json("reports/hosts/host-0.json")["gone"]
+    said = world.json("reports/0001/attempt-001/host-0/exit.json")
     assert said["code"] == 75 and said["told"]
     plan(host, "exit 0")
     host.reboot()
@@ -330,7 +334,7 @@ def test_idle_host_powers_itself_off(world: World) -> None:
     host = world.host("lab1-slice-a", setup=None, nfs=None, disk=None, idle_minutes="0.01")
     assert host.run("startup.sh") == 0
     assert host.journal("shutdown") == [["shutdown", "-h", "now"]]
-    assert world.json("idle/lab1-slice-a.json")["what"] == "no job for 0.01 minutes"
+    assert world.json("reports/idle/lab1-slice-a.json")["what"] == "no job for 0.01 minutes"
 
 
 def test_agent_that_ends_is_started_again(world: World) -> None:
@@ -351,7 +355,9 @@ def test_start_up_killed_at_any_call_and_begun_again(world: World, at: int) -> N
     assert host.run("startup.sh", KILL_AT=str(at)) == -9
     assert len(host.journal()) == at, host.output
     host.start("startup.sh")
-    wait_until(lambda: world.has("health/lab1-slice-a.json") and world.health("lab1-slice-a")["step"] == "agent")
+    wait_until(
+        lambda: world.has("reports/health/lab1-slice-a.json") and world.health("lab1-slice-a")["step"] == "agent"
+    )
     wait_until(agent_runs(host))
     assert len({call[-1] for call in host.journal("mount")}) == 2
     done = sorted(path.name for path in (host.root / "mnt/common").iterdir() if path.is_symlink())
@@ -374,5 +380,5 @@ def test_start_up_killed_at_random_moments(world: World) -> None:
     host.start("startup.sh")
     wait_until(agent_runs(host))
     out, err = world.submit().communicate(timeout=240)
-    assert world.json("0001/result.json")["code"] == 0, out + err + host.output
+    assert world.json("results/0001.json")["code"] == 0, out + err + host.output
     assert len(list((host.folder / "docker").iterdir())) == 1 and host.files_with_token() == []

@@ -274,6 +274,9 @@ def test_dockerfile_copies_what_is_packed_and_declares_what_is_passed() -> None:
     )
     passed = {word.partition("=")[0] for word in request["steps"][0]["args"] if "=" in word}
     assert passed == {"ACCELERATOR", "LIBTPU", "RUN_AS"} and passed < declared
+    installs = re.findall(r"pip install [^&;]*", " ".join(lines))
+    assert len(installs) == 4 and [line for line in installs if ".lock" in line and "--require-hashes" in line]
+    assert all("--require-hashes" in line or "torch==$TORCH" in line or "--no-deps" in line for line in installs)
     assert "ARG RUN_AS=maskwright" in lines and "USER ${RUN_AS}" in lines
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert copied <= kept

@@ -292,19 +292,6 @@ def test_a_type_that_a_zone_does_not_have_is_missing_there(cloud: Cloud, init: C
     assert line.startswith("v5litepod-16 in us-east5-b")
 
 
-def test_googles_forecast_for_spot_is_told_and_never_called_fine(cloud: Cloud, init: Cli) -> None:
-    cloud.forecasts["us-east5-b"] = (0.25, "5400s")
-    result = init(group=None, slice=SLICE)
-    forecast, stock = lines(result, "capacity", "unknown")
-    assert forecast.startswith(
-        "4 Spot ct6e-standard-4t in us-east5-b: Google's forecast: available with a probability of 0.25"
-    )
-    assert ", most of them for 1:30:00. Fix: another zone" in forecast
-    assert "only an attempt shows" in stock and result.code == 0
-    cloud.fault(r"compute\.advice\.capacity", 403, message="Required 'compute.advice.capacity' permission for 'x'")
-    assert "gives no forecast" in lines(init(group=None, slice=SLICE), "capacity", "unknown")[0]
-
-
 @pytest.mark.parametrize(
     ("held", "state", "said"),
     [

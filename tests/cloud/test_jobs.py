@@ -31,7 +31,7 @@ RUN = {
     "batch": {"virtual_workers": 16},
     "engine": {"kind": "jax"},
 }
-BUCKET = "lab-proj-lab1-runs"
+BUCKET = "lab-proj-lab1-jobs"
 Say = Callable[..., str]
 
 
@@ -142,8 +142,8 @@ def test_what_hosts_are_told(cloud: Cloud, say: Say) -> None:
     limits = ["--stop-after-hours", "5", "--stop-after-steps", "7"]
     spec = parse_spec(say(*submit("--dry-run", "--env", "HF_TOKEN", *limits)), "job.json")
     command = spec.command
-    assert command.config.startswith(f"gs://{BUCKET}/jobs/slice/configs/") and command.config.endswith(".yaml")
-    copies = f"checkpoint.copy_to=gs://{BUCKET}/runs/one"
+    assert command.config.startswith(f"gs://{BUCKET}/slice/configs/") and command.config.endswith(".yaml")
+    copies = "checkpoint.copy_to=gs://lab-proj-lab1-runs/runs/one"
     assert (command.run, command.overrides) == ("runs/one", ("engine.device=tpu", copies))
     assert (command.stop_after_hours, command.stop_after_steps) == (None, 7)  # hours are the watcher's to count
     assert (spec.environment, spec.folder, spec.restarts, spec.grace_seconds) == (("HF_TOKEN",), ".", 10, 30)
@@ -170,9 +170,9 @@ def test_detached_job_is_seen_followed_and_stopped(cloud: Cloud, say: Say) -> No
     assert "nothing was submitted yet" in say("logs", "lab.yaml", code=2)
     text = say(*submit("--up", "--detach", "--stop-after-hours", "9", "--down-when-done", "--json"))
     told, _ = json.JSONDecoder().raw_decode(text)
-    assert (told["submitted"], told["job"], told["where"]) == (True, "lab.yaml", f"gs://{BUCKET}/jobs/slice")
+    assert (told["submitted"], told["job"], told["where"]) == (True, "lab.yaml", f"gs://{BUCKET}/slice")
     assert "`maskwright env watch lab.yaml` watches its hosts" in text
-    folder = Folder(f"gs://{BUCKET}/jobs/slice")
+    folder = Folder(f"gs://{BUCKET}/slice")
     spec = folder.get_json("job.json")
     assert spec and spec["submission"] == 1
     assert cloud.text(spec["command"]["config"]) == Path("run.yaml").read_text()
@@ -188,11 +188,11 @@ def test_detached_job_is_seen_followed_and_stopped(cloud: Cloud, say: Say) -> No
     limits = folder.get_json("watch/limits.json")
     assert limits and limits["stop_after_hours"] == 9.0 and limits["down_when_done"]
 
-    at = "0001/attempt-001"
+    at = "reports/0001/attempt-001"
     folder.put_json(f"{at}/start.json", {"hosts": 4})
     for worker in range(4):
         beat = {"beat": 1, "submission": 1, "idle": worker == 3, "instance": f"lab1-slice-{worker}"}
-        folder.put_json(f"hosts/host-{worker}.json", beat)
+        folder.put_json(f"reports/hosts/host-{worker}.json", beat)
         folder.put(f"{at}/host-{worker}/log-000001.txt", f"one {worker}\ntwo {worker}\n".encode())
     said = say("status", "lab.yaml")
     assert "lab1 slice: submission 1, attempt 1, going on" in said
@@ -205,7 +205,7 @@ def test_detached_job_is_seen_followed_and_stopped(cloud: Cloud, say: Say) -> No
     assert "another job is not over yet" in another
 
     result = {"code": 75, "cause": "", "report": ["first: host 0: exit 75, stopped early"], "time": 0.0}
-    folder.put_json("0001/result.json", result)
+    folder.put_json("results/0001.json", result)
     assert "one 0" in say("logs", "lab.yaml", "--follow", code=75)
     assert "first: host 0" in say("stop", "lab.yaml", code=75)
     assert folder.get_json("stop.json") == {"submission": 1}
@@ -214,8 +214,8 @@ def test_detached_job_is_seen_followed_and_stopped(cloud: Cloud, say: Say) -> No
 
 def test_watch_ends_with_the_jobs_code_and_takes_down(cloud: Cloud, say: Say) -> None:
     say(*submit("--up", "--detach", "--down-when-done"))
-    folder = Folder(f"gs://{BUCKET}/jobs/slice")
-    folder.put_json("0001/result.json", {"code": 3, "cause": "host 1: exit 3", "report": [], "time": 0.0})
+    folder = Folder(f"gs://{BUCKET}/slice")
+    folder.put_json("results/0001.json", {"code": 3, "cause": "host 1: exit 3", "report": [], "time": 0.0})
     said = say("env", "watch", "lab.yaml", "--poll-seconds", "0.1", "--json", code=3)
     *words, last = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     assert "the job failed: host 1: exit 3" in last["error"]["message"] and last["error"]["exit_code"] == 3
@@ -228,7 +228,7 @@ def test_watch_ends_with_the_jobs_code_and_takes_down(cloud: Cloud, say: Say) ->
 
 def test_detached_job_that_will_never_have_hosts_is_no_success(cloud: Cloud, say: Say) -> None:
     say(*submit("--up", "--detach"))
-    Folder(f"gs://{BUCKET}/jobs/slice").put_json("0001/result.json", {"code": 0, "cause": "", "report": []})
+    Folder(f"gs://{BUCKET}/slice").put_json("results/0001.json", {"code": 0, "cause": "", "report": []})
     for key in [key for key in cloud.resources if "/instance" in key]:
         del cloud.resources[key]
     cloud.small.fails = [PermanentRefusal("may not compute.instances.create", fix="ask")]  # type: ignore[attr-defined]
@@ -240,16 +240,16 @@ def test_env_down_ends_the_job_so_that_no_watcher_brings_the_hosts_back(
 ) -> None:
     monkeypatch.setattr(env, "_audit", lambda *_, json: None)  # of the real `down`
     say(*submit("--up", "--detach"))
-    folder = Folder(f"gs://{BUCKET}/jobs/slice")
+    folder = Folder(f"gs://{BUCKET}/slice")
     assert "this stops the job on its slice (submission 1)" in say(
         "env", "down", "lab.yaml", "--only", "slice", "--yes"
     )
-    result = folder.get_json("0001/result.json")
+    result = folder.get_json("results/0001.json")
     assert result and (result["code"], result["cause"]) == (75, "env down deleted its hosts")
     say("env", "watch", "lab.yaml", "--poll-seconds", "0.1", code=75)
     assert not [key for key in cloud.resources if key.endswith("/instanceGroupManagers/lab1-slice")]
     say("env", "down", "lab.yaml", "--only", "slice", "--yes")
-    assert folder.get_json("0001/result.json") == result
+    assert folder.get_json("results/0001.json") == result
 
 
 def test_job_on_one_of_two_kinds_of_hosts_is_found(cloud: Cloud, say: Say) -> None:

@@ -38,7 +38,6 @@ RUN = "gs://lab-proj-lab1-runs/runs/one"
 @pytest.fixture
 def cloud(empty_cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cloud:
     empty_cloud.put("gs://lab-proj-maskwright-state/made", "")
-    empty_cloud.put("gs://lab-proj-lab1-runs/made", "")
     (tmp_path / "lab.yaml").write_text(LAB)
     small = SmallTerraform(empty_cloud)
     monkeypatch.setattr(commands, "up", small.up)
@@ -75,7 +74,7 @@ def test_preempted_run_goes_on_elsewhere_to_the_same_weights(
 ) -> None:
     """Both hosts are taken in the middle, there are no machines in their zone any more, others come up in another."""
     config = write_config(store, tmp_path / "run.yaml", 240)
-    spec, lab = "gs://lab-proj-lab1-runs/jobs/group/job.json", f"{tmp_path}/lab.yaml"
+    spec, lab = "gs://lab-proj-lab1-jobs/group/job.json", f"{tmp_path}/lab.yaml"
     small: SmallTerraform = cloud.small  # type: ignore[attr-defined]
 
     def taken() -> None:
@@ -118,5 +117,5 @@ def test_preempted_run_goes_on_elsewhere_to_the_same_weights(
     with storage.open_binary(last) as file:
         far = file.read()
     assert far == (alone / "checkpoints" / "step-00000240" / "model.safetensors").read_bytes()
-    history = json.loads(cloud.text("gs://lab-proj-lab1-runs/jobs/group/watch/history.json"))
+    history = json.loads(cloud.text("gs://lab-proj-lab1-jobs/group/watch/history.json"))
     assert history["hours"] > 0

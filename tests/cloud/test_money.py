@@ -35,7 +35,7 @@ COMMAND = (
     "sys.argv[0] = 'maskwright'; main()"
 )
 JOB = "#!/bin/sh\ntrap 'echo saving; exit 75' TERM\necho computing\nsleep 600 &\nwait\n"
-JOBS = "gs://lab-proj-lab1-runs/jobs/group"
+JOBS = "gs://lab-proj-lab1-jobs/group"
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 def wait_for(cloud: Cloud, name: str, process: subprocess.Popen[str], seconds: float = 240.0) -> None:
     until = time.monotonic() + seconds
-    while ("lab-proj-lab1-runs", f"jobs/group/{name}") not in cloud.objects:
+    while ("lab-proj-lab1-jobs", f"group/{name}") not in cloud.objects:
         if time.monotonic() > until or process.poll() is not None:
             process.kill()
             raise AssertionError(f"no {name}: {process.communicate()[0]}")
@@ -87,7 +87,7 @@ def test_budget_outlives_its_watcher_saves_and_takes_down(cloud: Cloud, tmp_path
     words = ["--up", "--max-cost", "12", "--prices", "prices.yaml"]
     with booting(cloud, tmp_path / "hosts", "lab1-group", f"{JOBS}/job.json", 2, JOB) as boots:
         first = start(tmp_path, "submit", "env", "lab.yaml", "run.yaml", "--run", "one", *words)
-        wait_for(cloud, "0001/attempt-001/host-1/begun.json", first)
+        wait_for(cloud, "reports/0001/attempt-001/host-1/begun.json", first)
         os.killpg(first.pid, signal.SIGKILL)
         said, _ = first.communicate()
         assert len(machines(cloud)) == 3, said
@@ -99,10 +99,10 @@ def test_budget_outlives_its_watcher_saves_and_takes_down(cloud: Cloud, tmp_path
     assert limit and 12.0 <= float(limit[1]) <= 12.0 + 2 * USD_PER_HOUR * 30 / 3600, said  # nobody looked meanwhile
     assert "the same command continues the run from its last checkpoint" in said
     assert machines(cloud) == []
-    result = json.loads(cloud.text(f"{JOBS}/0001/result.json"))
+    result = json.loads(cloud.text(f"{JOBS}/results/0001.json"))
     assert result["code"] == 75 and "stopped early" in " ".join(result["report"])
-    assert "saving" in cloud.text(f"{JOBS}/0001/attempt-001/host-0/log-000002.txt")
-    assert "lab-proj-lab1-runs" in {bucket for bucket, _ in cloud.objects}  # data stays
+    assert "saving" in cloud.text(f"{JOBS}/reports/0001/attempt-001/host-0/log-000002.txt")
+    assert "lab-proj-lab1-jobs" in {bucket for bucket, _ in cloud.objects}  # data stays
 
 
 def test_budget_that_nothing_counts_is_refused_before_anything_exists(cloud: Cloud, tmp_path: Path) -> None:

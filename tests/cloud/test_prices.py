@@ -10,9 +10,10 @@ import pytest
 
 from maskwright.cli.main import run
 from maskwright.cloud.environment import Environment, build_environment
-from maskwright.cloud.machines import ATTACHED, GPUS, TPUS
+from maskwright.cloud.machines import ATTACHED, GPUS
 from maskwright.cloud.prices import BOOT_DISK_GIB, TABLE, CostEstimate, estimate, read_prices, table
 from maskwright.core.errors import ConfigError
+from maskwright.machine.tpus import TPUS
 
 SOURCES = "currency: USD\nsources:\n  mine: {date: 2026-01-31, address: https://example.org/prices}\nprices:\n"
 ROWS = """  - {what: v6e, region: us-east5, unit: chip-hour, on_demand: 2.0, spot: 0.5, source: mine}

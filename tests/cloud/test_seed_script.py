@@ -23,9 +23,11 @@ if shutil.which("gcloud") is None:
 
 from fake_metadata import TOKEN, fake_metadata
 from google_cloud.fake import Cloud, fake_cloud
+from google_cloud.iam import acting_as, grant_hosts
 from google_cloud.sandbox import Host
 
 RESULT = "gs://lab-runs/seed/lab1-data-1/result.json"
+ACCOUNT = "lab1-train@lab-proj.iam.gserviceaccount.com"
 SOURCE = {
     "a.txt": b"a" * 1000,
     "deep/er/b c.txt": b"b" * 70_000,
@@ -46,7 +48,9 @@ class Seeder:
         }
         values |= {f"maskwright-seed-{key}": value for key, value in attributes.items()}
         metadata = stack.enter_context(fake_metadata("lab1-seeder", values))
-        self.cloud, self.host = cloud, Host(folder / "seeder", metadata, cloud.url, {})
+        grant_hosts(cloud, ACCOUNT, dataset="lab-data", runs="lab-runs", jobs="lab-jobs")
+        url = stack.enter_context(acting_as(cloud, ACCOUNT))
+        self.cloud, self.host = cloud, Host(folder / "seeder", metadata, url, {})
         self.files = self.host.disk("shared-pd", label=None)
         self.files.rmdir()  # there is nothing before it is formatted
         for name, content in SOURCE.items():
@@ -55,7 +59,7 @@ class Seeder:
         cloud.put("gs://lab-data/other.txt", b"not asked for")
         cloud.put("gs://lab-runs/seed/x", b"")
         environment = cloud.environment() | {"HOME": str(folder)}
-        self.variables = {key: value for key, value in environment.items() if value}
+        self.variables = {key: value.replace(cloud.url, url) for key, value in environment.items() if value}
 
     def run(self, **more: str) -> int:
         return self.host.run("seed.sh", seconds=240, **self.variables, **more)
@@ -121,8 +125,8 @@ def test_disk_is_filled_and_checked(tmp_path: Path, cloud: Cloud, stack: ExitSta
 def test_source_is_prepared_on_the_way(tmp_path: Path, cloud: Cloud, stack: ExitStack) -> None:
     script = 'set -e; cat "$1/a.txt" >"$2/made.txt"; if ! [ -e "$2/first" ]; then : >"$2/first"\n'
     script += 'echo "ERROR: HF_TOKEN=hf_abcdefgh12"; exit 4; fi; rm -r "$1" "$2/first"\n'
-    cloud.put("gs://lab-runs/setup/p.sh", script)
-    seeder = Seeder(tmp_path, cloud, stack, prepare="gs://lab-runs/setup/p.sh")
+    cloud.put("gs://lab-jobs/setup/p.sh", script)
+    seeder = Seeder(tmp_path, cloud, stack, prepare="gs://lab-jobs/setup/p.sh")
     assert seeder.run() == 1
     what = "the preparation script ended with 4: ERROR: HF_TOKEN=***. Fix: correct disk.prepare"
     assert seeder.result["step"] == "prepare" and seeder.result["what"].startswith(what)

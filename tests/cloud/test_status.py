@@ -49,7 +49,7 @@ def environment() -> Environment:
 @pytest.fixture
 def lab(cloud: Cloud, environment: Environment) -> Cloud:
     """As `env init`, `up` and `seed` leave it."""
-    for bucket in (environment.state, environment.dataset_bucket, environment.runs_bucket):
+    for bucket in (environment.state, environment.dataset_bucket, environment.runs_bucket, environment.jobs_bucket):
         cloud.put(f"gs://{bucket}/some", "x")
         cloud.resources[f"storage/b/{bucket}"]["labels"] = LABELS if bucket != environment.state else {}
     known = EnvironmentRecord(seeded=SEEDED, disk_gb=100, disk_type="hyperdisk-ml")
@@ -84,14 +84,14 @@ def run(cloud: Cloud) -> list[str]:
 
 def beat(cloud: Cloud, worker: int, instance: str, *, old: bool = False, **changes: Any) -> None:
     value = {"beat": 9, "submission": 1, "idle": False, "instance": instance, "software": SOFTWARE} | changes
-    place = f"gs://lab-proj-lab1-runs/jobs/slice/hosts/host-{worker}.json"
+    place = f"gs://lab-proj-lab1-jobs/slice/reports/hosts/host-{worker}.json"
     cloud.put(place, json.dumps(value))
     if old:
         age(cloud, place, 600)
 
 
 def note(cloud: Cloud, folder: str, instance: str, value: dict[str, Any], *, seconds: float = 0) -> None:
-    place = f"gs://lab-proj-lab1-runs/jobs/slice/{folder}/{instance}.json"
+    place = f"gs://lab-proj-lab1-jobs/slice/reports/{folder}/{instance}.json"
     cloud.put(place, json.dumps(value))
     age(cloud, place, seconds)
 
@@ -122,7 +122,7 @@ def test_a_whole_environment_at_work(lab: Cloud, cli: Cli, tmp_path: Path) -> No
         beat(lab, worker, name)
         note(lab, "health", name, {"step": "agent", "ok": True, "what": ""})
     spec = JobSpec(Training("x", "r"))
-    lab.put("gs://lab-proj-lab1-runs/jobs/slice/job.json", spec.to_json())
+    lab.put("gs://lab-proj-lab1-jobs/slice/job.json", spec.to_json())
     found = look(cli, tmp_path)
     assert set(verdicts(found).values()) == {"works"} and all(host["well"] for host in found["hosts"][0]["hosts"])
     assert f"`maskwright env plan {tmp_path}/lab.yaml` shows what `env up` would change" in found["text"]

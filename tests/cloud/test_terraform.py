@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google_cloud import terraform_world
+from google_cloud import iam, storage, terraform_world
 from google_cloud.fake import Cloud, fake_cloud
+from google_cloud.sandbox import HOST, script_text
 from google_cloud.terraform_world import ROOT, SOURCE, Terraform, TerraformWorld, copy_of_source
 
 from maskwright.cloud.environment import Environment, build_environment
@@ -131,7 +132,7 @@ def test_everything_and_then_nothing_to_do(everything: tuple[Terraform, str]) ->
     terraform.plan(lab(**EVERYTHING))
     outputs = json.loads(terraform.run("output", "-json"))
     assert {name: output["value"] for name, output in outputs.items()} == {
-        "buckets": {"dataset": "lab-proj-lab1-dataset", "runs": "lab-proj-lab1-runs"},
+        "buckets": {name: f"lab-proj-lab1-{name}" for name in ("dataset", "runs", "jobs")},
         "hosts": {"group": 2, "slice": 4},
         "nfs_address": "10.20.30.2:/code",
         "repository": "us-east5-docker.pkg.dev/lab-proj/lab1",
@@ -181,7 +182,7 @@ def test_hosts_read_the_metadata_that_is_written(everything: tuple[Terraform, st
     assert read, "startup.sh has changed how it reads metadata"
     assert read - set(written["slice"]) == {"maskwright-setup"}, "the one that is null here"
     assert written["slice"]["maskwright-topology"] == "4x4"
-    assert written["slice"]["startup-script"] == (SOURCE / "host" / "startup.sh").read_text()
+    assert written["slice"]["startup-script"] == script_text("startup.sh")
     script = {"startup-script": "…", "shutdown-script": "…"}
     assert written["group"] | script == script | {
         "enable-oslogin": "TRUE",
@@ -190,8 +191,7 @@ def test_hosts_read_the_metadata_that_is_written(everything: tuple[Terraform, st
         "maskwright-environment": "lab1",
         "maskwright-kind": "group",
         "maskwright-hosts": "2",
-        "maskwright-runs-bucket": "lab-proj-lab1-runs",
-        "maskwright-spec": "gs://lab-proj-lab1-runs/jobs/group/job.json",
+        "maskwright-spec": "gs://lab-proj-lab1-jobs/group/job.json",
         "maskwright-mount-point": "/mnt/common",
         "maskwright-nfs": "10.20.30.2:/code",
         "maskwright-disk": "shared-pd",
@@ -201,24 +201,44 @@ def test_hosts_read_the_metadata_that_is_written(everything: tuple[Terraform, st
     }
 
 
+def test_no_shell_function_stands_twice() -> None:
+    """Both scripts have their own `begin`, `report_failure` and `main`; common.sh calls the second."""
+    defined = {path.name: set(re.findall(r"(?m)^(\w+)\(\) ", path.read_text())) for path in HOST.glob("*.sh")}
+    assert len(defined["common.sh"]) > 10
+    assert defined["startup.sh"] & defined["seed.sh"] == {"begin", "report_failure", "main", "mount_disk"}
+    assert not defined["common.sh"] & (defined["startup.sh"] | defined["seed.sh"])
+
+
 def _attributes(script: str) -> str:
     lines = (SOURCE / "host" / script).read_text().splitlines()
     return "\n".join(line for line in lines if line.strip().startswith("attribute "))
 
 
 def test_least_privilege(everything: tuple[Terraform, str]) -> None:
+    """None on the project: the account that applies this then needs no right to grant there. The conditions are those
+    under which tests have hosts run (`iam.grant_hosts`)."""
     terraform, _ = everything
     given = {
-        (state.get("bucket") or state.get("repository") or state["project"], state["role"])
+        (state.get("bucket") or state["repository"], state["role"]): state.get("condition") or []
         for key, state in terraform.world.resources.items()
         if key.split("|")[0].endswith("_iam_member")
     }
-    assert given == {
+    assert set(given) == {
         ("lab-proj-lab1-dataset", "roles/storage.objectViewer"),
         ("lab-proj-lab1-runs", "roles/storage.objectUser"),
-        ("lab-proj", "roles/logging.logWriter"),
+        ("lab-proj-lab1-jobs", "roles/storage.objectViewer"),
+        ("lab-proj-lab1-jobs", "roles/storage.objectUser"),
+        ("lab-proj-lab1-jobs", "roles/storage.objectCreator"),
         ("lab1", "roles/artifactregistry.reader"),
     }
+    assert not [key for key in terraform.world.resources if "service_account_key" in key]
+    cloud = Cloud()
+    iam.grant_hosts(cloud, "a", **{name: f"lab-proj-lab1-{name}" for name in ("dataset", "runs", "jobs")})
+    for (bucket, role), conditions in given.items():
+        if bucket != "lab1":
+            (binding,) = [one for one in storage.policy(cloud, bucket)["bindings"] if one["role"] == role]
+            expressions = [binding["condition"]["expression"]] if "condition" in binding else []
+            assert [condition["expression"] for condition in conditions] == expressions
 
 
 def test_disk_is_written_and_then_read(terraform: Terraform) -> None:
@@ -230,7 +250,7 @@ def test_disk_is_written_and_then_read(terraform: Terraform) -> None:
         "google_compute_instance|projects/lab-proj/zones/us-east5-b/instances/lab1-seeder"
     ]
     assert machine["metadata"] == {
-        "startup-script": (SOURCE / "host" / "seed.sh").read_text(),
+        "startup-script": script_text("seed.sh"),
         "enable-oslogin": "TRUE",
         "block-project-ssh-keys": "TRUE",
         "serial-port-enable": "FALSE",
@@ -331,7 +351,7 @@ def test_data_is_not_destroyed_unless_asked(terraform: Terraform) -> None:
     said = terraform.run("destroy", "-auto-approve", code=1)
     kept = {key.split("|")[0] for key in terraform.world.resources}
     assert {"google_storage_bucket", "google_filestore_instance"} <= kept and MANAGER not in kept
-    assert said.count("deletion_policy is PREVENT") == 3
+    assert said.count("deletion_policy is PREVENT") == 4
     terraform.apply({**lab(nfs={}, slice=SLICE), "delete_data": True})
     terraform.run("destroy", "-auto-approve")
     assert terraform.world.resources == {}

@@ -108,11 +108,22 @@ def test_what_was_replaced_already_loses_nothing_more() -> None:
     assert [change.loses_data for change in _changes({"resource_changes": entries})] == [True, False]
 
 
-def test_who_deletes_a_bucket_is_told_that_nothing_brings_it_back() -> None:
-    bucket = Change("google_storage_bucket.runs", "google_storage_bucket", "delete")
-    disk = Change("google_compute_disk.data[0]", "google_compute_disk", "delete")
-    told = [replaced(TerraformPlan((*changes,), "", "", True))[-1] for changes in ((disk, bucket), (disk,))]
-    assert "soft delete is off" in told[0] and told[1] == f"with their data: {disk.address}"
+def test_who_deletes_data_is_told_what_can_be_restored() -> None:
+    """By the policy that the bucket has; those of an environment have no soft delete."""
+
+    def bucket(name: str, seconds: float) -> Change:
+        policy = [{"retention_duration_seconds": seconds}]
+        return Change(
+            f"google_storage_bucket.{name}", "google_storage_bucket", "delete", {"soft_delete_policy": policy}
+        )
+
+    disk = Change("google_compute_disk.data[0]", "google_compute_disk", "replace", {"name": "data-1"})
+    changes = (bucket("runs", 0), bucket("older", 604800), disk)
+    told = replaced(TerraformPlan(changes, "", "", True))
+    assert told[2:] == [
+        "with their data, which is gone at once, old versions too: google_storage_bucket.runs, " + disk.address,
+        "with their data, which Google keeps for 7 days (soft delete): google_storage_bucket.older",
+    ]
 
 
 def test_only_leaves_hosts_what_they_live_in() -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from google_cloud.machinery import Machinery
 
 from maskwright.cloud.jobs import lease as lease_module
 from maskwright.cloud.jobs import watcher as module
 from maskwright.cloud.jobs.lease import WatcherLease
-from maskwright.cloud.jobs.policy import Action, Rules
-from maskwright.cloud.jobs.watcher import HISTORY, JobLimits, MachineState, PermanentRefusal, Watcher
+from maskwright.cloud.jobs.policy import Action
+from maskwright.cloud.jobs.watcher import HISTORY, JobLimits, PermanentRefusal, Watcher
 from maskwright.core.errors import Locked, MaskwrightError
 from maskwright.core.folder import Folder
 from maskwright.launch.bucket.leader import Leader
@@ -21,64 +22,6 @@ from maskwright.launch.target import JobSpec, Training
 
 Killed = KeyboardInterrupt
 """What no code under test catches, as SIGKILL."""
-
-
-@dataclass
-class Machinery:
-    """Two machines, in one of two places."""
-
-    place: int | None = None
-    running: int = 0
-    stopped: tuple[str, ...] = ()
-    dry: set[int] = field(default_factory=set)
-    fails: list[BaseException | None] = field(default_factory=list)
-    acts: list[str] = field(default_factory=list)
-    price: float = 10.0
-    repairs: bool = False
-
-    def describe(self) -> MachineState:
-        names = tuple(f"m-{n}" for n in range(self.running))
-        trouble = "stockout" if self.place in self.dry and not self.running else ""
-        making = bool(trouble)
-        return MachineState(
-            2, self.place or 0, self.place is not None, names, self.stopped, self.running, making, trouble
-        )
-
-    def has_bucket(self) -> bool:
-        return True
-
-    def rules(self) -> Rules:
-        return Rules(patience_seconds=(600.0, 600.0), base_seconds=10.0, cap_seconds=60.0, seed="t")
-
-    def usd_per_hour(self, placement: int) -> float:
-        return self.price
-
-    def up(self, placement: int) -> None:
-        self._fail()
-        assert self.place is None, "another one is there"
-        self.acts.append(f"up {placement}")
-        self.place, self.running = placement, 0 if placement in self.dry else 2
-
-    def down(self) -> None:
-        self._fail()
-        self.acts.append("down")
-        self.place, self.running, self.stopped = None, 0, ()
-
-    def repair(self) -> bool:
-        self._fail()
-        if not self.repairs or self.place in self.dry:
-            return False
-        self.acts.append("repair")
-        self.running, self.stopped = 2, ()
-        return True
-
-    def force_delete(self) -> None:
-        self.acts.append("remove")
-        self.place, self.running, self.stopped = None, 0, ()
-
-    def _fail(self) -> None:
-        if self.fails and (error := self.fails.pop(0)):
-            raise error
 
 
 @dataclass
@@ -97,7 +40,9 @@ class Scene:
         assert self.watcher
         self.now += seconds
         for worker in range(self.machinery.running):
-            self.folder.put_json(f"hosts/host-{worker}.json", {"beat": self.now, "submission": 1, "idle": False})
+            self.folder.put_json(
+                f"reports/hosts/host-{worker}.json", {"beat": int(self.now), "submission": 1, "idle": False}
+            )
         return self.watcher.poll()
 
     def until(self, kind: str, turns: int = 60) -> Action:
@@ -108,7 +53,7 @@ class Scene:
         raise AssertionError(f"never {kind}: {self.machinery.acts}")
 
     def result(self, code: int) -> None:
-        self.folder.put_json("0001/result.json", {"code": code, "cause": "", "report": [], "time": 0.0})
+        self.folder.put_json("results/0001.json", {"code": code, "cause": "", "report": [], "time": 0.0})
 
 
 @pytest.fixture
@@ -169,22 +114,24 @@ def test_failing_api_is_tried_again_with_waits_and_a_refusal_is_the_jobs_end(sce
     assert "the API fails" in scene.turn().why
     assert "the API fails" in scene.turn().why  # and now it waits
     assert scene.until("end").code == 1
-    result = scene.folder.get_json("0001/result.json")
+    result = scene.folder.get_json("results/0001.json")
     assert result and result["code"] == 1 and "may not" in result["cause"]
 
 
 def test_host_that_refuses_ends_the_job_by_its_line(scene: Scene) -> None:
     scene.watching()
     scene.until("make")
-    scene.folder.put_json("health/m-1.json", {"step": "agent", "ok": False, "what": "the agent ended with 1: oh"})
+    scene.folder.put_json(
+        "reports/health/m-1.json", {"step": "agent", "ok": False, "what": "the agent ended with 1: oh"}
+    )
     assert scene.turn().kind == "nothing"
     line = "no TPU: /dev/accel0 is absent. Fix: image"
-    scene.folder.put_json("health/m-1.json", {"step": "devices", "ok": False, "final": True, "what": line})
+    scene.folder.put_json("reports/health/m-1.json", {"step": "devices", "ok": False, "final": True, "what": line})
     action = scene.until("end")
     assert action.code == 1 and f"m-1: devices: {line}" in action.why
     # It stopped itself meanwhile. A new submission gets new hosts, once.
     scene.machinery.running, scene.machinery.stopped = 0, ("m-0", "m-1")
-    scene.folder.put_json("idle/m-1.json", {"what": "start-up failed"})
+    scene.folder.put_json("reports/idle/m-1.json", {"what": "start-up failed"})
     scene.folder.put("job.json", JobSpec(Training("x", "r"), submission=2).to_json().encode())
     assert scene.turn().kind == "make" and scene.machinery.acts == ["up 0", "down", "up 0"]
 
@@ -192,7 +139,7 @@ def test_host_that_refuses_ends_the_job_by_its_line(scene: Scene) -> None:
 def test_hosts_that_stopped_themselves_are_made_again_when_there_is_a_job(scene: Scene) -> None:
     scene.machinery.place, scene.machinery.stopped = 0, ("m-0", "m-1")
     for name in scene.machinery.stopped:
-        scene.folder.put_json(f"idle/{name}.json", {"what": "no job"})
+        scene.folder.put_json(f"reports/idle/{name}.json", {"what": "no job"})
     scene.result(0)
     scene.watching()
     assert scene.turn().kind == "end" and scene.machinery.acts == []
@@ -208,8 +155,10 @@ def test_group_gets_back_the_hosts_it_lost_and_old_words_do_not_count(scene: Sce
     scene.until("make")
     assert scene.machinery.acts == ["up 0", "repair"] and scene.turn().why == "all run"
     for name in ("m-0", "m-1"):  # they could not start, and stopped themselves
-        scene.folder.put_json(f"health/{name}.json", {"step": "mounts", "ok": False, "final": True, "what": "no NFS"})
-        scene.folder.put_json(f"idle/{name}.json", {"what": "start-up failed"})
+        scene.folder.put_json(
+            f"reports/health/{name}.json", {"step": "mounts", "ok": False, "final": True, "what": "no NFS"}
+        )
+        scene.folder.put_json(f"reports/idle/{name}.json", {"what": "start-up failed"})
     scene.machinery.running, scene.machinery.stopped = 0, ("m-0", "m-1")
     assert "m-0: mounts: no NFS" in scene.until("end").why
     scene.folder.put("job.json", JobSpec(Training("x", "r"), submission=2).to_json().encode())
@@ -225,7 +174,7 @@ def test_budget_saves_then_takes_down_even_when_nothing_answers(scene: Scene) ->
     assert history and 1.0 <= history["usd"] <= 1.0 + 20.0 * 10 / 3600
     end = scene.until("end")
     assert end.code == 75 and scene.machinery.acts == ["up 0", "down"] and scene.machinery.place is None
-    result = scene.folder.get_json("0001/result.json")
+    result = scene.folder.get_json("results/0001.json")
     assert result and result["code"] == 75 and "--max-cost" in result["cause"]
 
 
@@ -287,7 +236,7 @@ def test_host_that_was_lost_after_it_had_been_idle_is_a_try_as_any(scene: Scene)
     """Its note of before must not have it made again and again without a wait."""
     scene.machinery.place, scene.machinery.stopped, scene.machinery.repairs = 0, ("m-0", "m-1"), True
     for name in scene.machinery.stopped:
-        scene.folder.put_json(f"idle/{name}.json", {"what": "no job"})
+        scene.folder.put_json(f"reports/idle/{name}.json", {"what": "no job"})
     scene.watching()
     assert scene.turn().kind == "make" and scene.machinery.acts == ["repair"]
     scene.machinery.running, scene.machinery.stopped = 0, ("m-0", "m-1")  # taken away before their agents spoke
@@ -314,7 +263,7 @@ def test_unknown_beat_is_not_a_life(scene: Scene, monkeypatch: pytest.MonkeyPatc
     watcher = scene.watching()
 
     def beats(**beat: object) -> int:
-        scene.folder.put_json("hosts/host-0.json", beat)
+        scene.folder.put_json("reports/hosts/host-0.json", beat)
         return watcher._live_agents(1)
 
     assert beats(beat=5) == 0 and beats(beat=5) == 0
@@ -328,14 +277,14 @@ def test_watcher_and_leader_read_what_hosts_say_at_once(scene: Scene, monkeypatc
     """Each read of one host waits here for that of the other."""
     scene.watching()
     scene.until("make")
-    get, both = Folder.get, threading.Barrier(2, timeout=5.0)
+    head, both = Folder.head, threading.Barrier(2, timeout=5.0)
 
-    def waiting(folder: Folder, name: str) -> bytes | None:
+    def waiting(folder: Folder, name: str, count: int) -> bytes | None:
         if re.search(r"/(host|m)-\d", name):
             both.wait()
-        return get(folder, name)
+        return head(folder, name, count)
 
-    monkeypatch.setattr(Folder, "get", waiting)
+    monkeypatch.setattr(Folder, "head", waiting)
     assert scene.turn().why == "all run"  # heartbeats and health
     Leader(scene.folder, 2, 5.0).poll(JobSpec(Training("x", "r")), 1, False)  # heartbeats and ends
 

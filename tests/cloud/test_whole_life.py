@@ -150,7 +150,8 @@ def test_init_up_resize_seed_down(life: Life) -> None:
     assert life.exists("disks") == [], "nothing is made by taking away"
     life.env("plan", "--only", "disk", "--detailed-exitcode", code=2)  # another one, not seeded
 
-    life.env("down", "--delete-data", "--yes")
+    said = life.env("down", "--delete-data", "--yes")
+    assert "gone at once, old versions too: google_filestore_instance.nfs[0], google_storage_bucket.dataset" in said
     assert (
         life.exists("disks") == []
         and life.exists("instances") == []

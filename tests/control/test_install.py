@@ -69,7 +69,7 @@ def clone(tmp_path: Path) -> Clone:
 
 
 without_gpu = pytest.mark.skipif(bool(glob.glob("/dev/nvidia[0-9]*")), reason="this machine has an NVIDIA GPU")
-CORE = "--require-hashes -r requirements/core.lock"
+CORE = "--require-hashes --no-deps -r requirements/core.lock"
 SELF = "--no-build-isolation --no-deps -e ."
 
 

@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 import yaml
-from fake_kubernetes import RESOURCES, FakeCluster, fake_cluster
+from fake_kubernetes import KIND_LABEL, RESOURCES, TOPOLOGY_LABEL, FakeCluster, admission, fake_cluster
 from in_process import Cli
 from reference.kubernetes.check import faults, of_crd, published
+
+from maskwright.core.errors import InputError
+from maskwright.launch.schedulers.kubernetes.gke import slice_pods
 
 SCHEMAS = published()
 KINDS = ["indexed-job", "jobset", "trainjob", "rayjob"]
@@ -99,6 +102,75 @@ def test_the_check_finds_mistakes(cli: Cli, tmp_path: Path, spoil: Any, fault: s
     job = copy.deepcopy(objects(cli, tmp_path)[-1])
     spoil(job)
     assert wrong([job]) == [fault]
+
+
+SLICE = ["--accelerator=v6e:4x4", "--set=engine.kind=jax", "--set=batch.virtual_workers=512", "--queue=team-a"]
+SLICES = [
+    ("v4:2x2x4", "JobSet", 4, 4),
+    ("v5e:1x1", "Job", 1, 1),
+    ("v5e:2x4", "Job", 1, 8),
+    ("v5e:16x16", "JobSet", 64, 4),
+    ("v6e:2x4 --num-nodes=2", "JobSet", 2, 4),
+    ("v5p:4x4x4", "JobSet", 16, 4),
+    ("v6e:4x4", "JobSet", 4, 4),
+    ("TPU7x:2x2x2", "JobSet", 2, 4),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "hosts", "chips"), SLICES)
+def test_gke_takes_a_slice(cli: Cli, tmp_path: Path, name: str, kind: str, hosts: int, chips: int) -> None:
+    made = objects(cli, tmp_path, *SLICE, *f"--accelerator={name}".split())
+    assert wrong(made) == [] and [fault for one in made for fault in admission(one, {"team-a"})] == []
+    (pod,), (job,) = pods(made), [found for found in dictionaries(made[-1]) if "parallelism" in found]
+    resources = pod["containers"][0]["resources"]
+    assert (made[-1]["kind"], job["parallelism"], resources["limits"]["google.com/tpu"]) == (kind, hosts, str(chips))
+    assert {"key": "google.com/tpu", "operator": "Exists"} in pod["tolerations"]
+    # GKE tells the hosts of each other, and one process has all chips of a host.
+    assert pod["containers"][0]["args"][-1] == "engine.device=tpu" and "--node-rank" not in yaml.safe_dump(made)
+    on_one_pool = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
+    assert made[-1]["metadata"].get("annotations") == (on_one_pool if hosts > 1 else None)
+    assert [one["kind"] for one in made[1:-1]] == (["NetworkPolicy"] if hosts > 1 else [])
+
+
+def of(made: dict[str, Any]) -> dict[str, Any]:
+    return dict(pods([made])[0]["containers"][0]["resources"])
+
+
+def test_what_is_no_slice_of_gke() -> None:
+    for name, refusal in (
+        ("v3:4x4", "--accelerator: 'v3:4x4' is not a TPU slice of GKE"),
+        ("v6e:4x4x4", "--accelerator: 'v6e:4x4x4' is not a slice that Google rents. Fix: v6e:8x8 is"),
+        ("v5p:4x6x8", "--accelerator: 'v5p:4x6x8' is not a slice that Google rents. Fix: v5p:4x4x12 is"),
+    ):
+        with pytest.raises(InputError, match=re.escape(refusal)):
+            slice_pods(name, None)
+    with pytest.raises(InputError, match="--kind: indexed-job cannot train on a slice of 4 hosts. Fix: --kind jobset,"):
+        slice_pods("v6e:4x4", None).object_kind("indexed-job")
+    with pytest.raises(InputError, match="--kind: rayjob cannot train on a slice of 1 host. Fix: --kind indexed-job"):
+        slice_pods("v6e:2x2", None).object_kind("rayjob")
+
+
+SPOILT: list[tuple[Callable[[dict[str, Any]], object], str]] = [
+    (lambda job: pods([job])[0]["nodeSelector"].pop(TOPOLOGY_LABEL), f"google.com/tpu without {TOPOLOGY_LABEL}"),
+    (lambda job: pods([job])[0]["nodeSelector"].pop(KIND_LABEL), f"google.com/tpu without {KIND_LABEL}"),
+    (lambda job: pods([job])[0]["nodeSelector"].update({KIND_LABEL: "tpu-v4-podslice"}), "has the topology 4x4"),
+    (lambda job: of(job)["limits"].update({"google.com/tpu": "8"}), "4 requested, limit 8"),
+    (lambda job: [of(job)[key].update({"google.com/tpu": "8"}) for key in of(job)], "8 chips are not those"),
+    (lambda job: [of(job)[key].pop("google.com/tpu") for key in of(job)], "no google.com/tpu is asked for"),
+    (lambda job: dictionaries(job["spec"]["replicatedJobs"])[2].update(parallelism=5), "5 pods on 4 nodes"),
+    (lambda job: job["metadata"]["labels"].pop("kueue.x-k8s.io/queue-name"), "the label kueue.x-k8s.io/queue-name"),
+    (lambda job: job["metadata"]["labels"].update({"kueue.x-k8s.io/queue-name": "b"}), "queue b does not exist"),
+]
+
+
+def test_the_made_up_gke_refuses(cli: Cli, tmp_path: Path) -> None:
+    jobset = objects(cli, tmp_path, *SLICE)[-1]
+    assert admission(jobset, {"team-a"}) == []
+    for spoil, refusal in SPOILT:
+        spoilt = copy.deepcopy(jobset)
+        spoil(spoilt)
+        (complaint,) = admission(spoilt, {"team-a"})
+        assert refusal in complaint
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -202,9 +274,11 @@ def test_how_an_indexed_job_takes_each_end(cli: Cli, tmp_path: Path) -> None:
     assert job["podReplacementPolicy"] == "Failed" and job["template"]["spec"]["restartPolicy"] == "Never"
 
 
-@pytest.mark.parametrize("kind", ["jobset", "trainjob"])
-def test_how_a_jobset_takes_each_end(cli: Cli, tmp_path: Path, kind: str) -> None:
-    made = objects(cli, tmp_path, f"--kind={kind}", "--num-nodes=2", "--restarts=5")
+@pytest.mark.parametrize(
+    "options", [["--kind=jobset", "--num-nodes=2"], ["--kind=trainjob", "--num-nodes=2"], SLICE], ids=lambda o: o[0]
+)
+def test_how_a_jobset_takes_each_end(cli: Cli, tmp_path: Path, options: list[str]) -> None:
+    made = objects(cli, tmp_path, *options, "--restarts=5")
     jobset = next(found for found in dictionaries(made) if "replicatedJobs" in found)
     job = jobset["replicatedJobs"][0]["template"]["spec"]
     assert job["backoffLimit"] == 0 and jobset["failurePolicy"]["maxRestarts"] == 5
@@ -225,7 +299,7 @@ def test_how_a_jobset_takes_each_end(cli: Cli, tmp_path: Path, kind: str) -> Non
 
     assert verdict(3) == verdict(1) == "FailJobSet"
     assert verdict(75) == verdict(137, disrupted=True) == "RestartJobSetAndIgnoreMaxRestarts"
-    assert verdict(137) == "RestartJobSet"
+    assert verdict(137) == verdict(134) == "RestartJobSet"  # 134: JAX's own end after another host was lost
     names = [rule["name"] for rule in jobset["failurePolicy"]["rules"]]
     assert len(set(names)) == len(names) and all(
         re.fullmatch(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?", n) for n in names
@@ -273,6 +347,17 @@ REFUSED = [
     (["--from=gs://bucket/one"], {}, "--from: gs://bucket/one is not in a pod"),
     (["--mount=x:data"], {}, "--mount: 'x:data' is not NAME:/folder"),
     (["--mount=x:/data"], {}, "--mount: /data is mounted already"),
+    (["--mount=x:/models:ro"], {"run": "/models/one"}, "--run: /models/one would be lost with its pod"),
+    (["--mount=x:/models:rw"], {}, "--mount: 'x:/models:rw' is not NAME:/folder"),
+    ([*SLICE, "--num-nodes=8"], {}, "--num-nodes 8: v6e:4x4 has 4 hosts. Fix: leave it out, or take another topology"),
+    ([*SLICE, "--gpus-per-node=4"], {}, "--gpus-per-node: cannot be given with a TPU slice"),
+    ([*SLICE, f"--node-selector={TOPOLOGY_LABEL}=2x2"], {}, f"--node-selector: {TOPOLOGY_LABEL} follows from"),
+    (
+        ["--accelerator=v6e:8x8"],
+        {},
+        "engine.kind: torch does not compute on TPUs, and jax does; 64 devices do not divide 96 virtual workers "
+        "evenly. Fix: add --set engine.kind=jax",
+    ),
     (["--mount=gs://x:/tmp/a"], {}, "--mount: /tmp/a is mounted already"),
     (["--secret=hugging-face"], {}, "--secret: 'hugging-face' is not NAME:KEY"),
     (["--image="], {}, "--image: '' is not an image"),
@@ -387,6 +472,15 @@ def test_the_real_kubectl_applies_every_kind(cli: Cli, tmp_path: Path, kubectl: 
             assert kept == one
         posts = [call for call in cluster.calls if call.startswith("POST")]
         assert all("/namespaces/ml/" in call and "fieldValidation=Strict" in call for call in posts)
+
+
+def test_the_real_kubectl_on_a_slice(cli: Cli, tmp_path: Path, kubectl: Any) -> None:
+    with fake_cluster(["ConfigMap", "NetworkPolicy", "JobSet"], queues={"team-b"}) as cluster:
+        kubectl(cluster)
+        refused = submit(cli, tmp_path, *SLICE)
+        assert refused.code == 1 and "denied the request: queue team-a does not exist. Fix: " in refused.err
+        assert submit(cli, tmp_path, *SLICE, "--queue=team-b").code == 0
+        assert [one["kind"] for one in cluster.objects.values()] == ["ConfigMap", "NetworkPolicy", "JobSet"]
 
 
 def test_the_real_kubectl_on_what_is_there_or_cannot_be(cli: Cli, tmp_path: Path, kubectl: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from typer.main import get_command
 from maskwright.cli import places
 from maskwright.cli.main import app
 from maskwright.cli.submit import read_cluster
+from maskwright.cloud.vertex.request import TPU_KINDS
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.launch.bucket.place import BucketPlace
 from maskwright.launch.ray import submit as ray
@@ -24,9 +26,10 @@ from maskwright.launch.schedulers import slurm
 from maskwright.launch.schedulers.slurm import Slurm
 from maskwright.launch.side_by_side import run_side_by_side
 from maskwright.launch.target import Training, submit
+from maskwright.machine.tpus import TPUS
 from maskwright.processes.child import FinetuneCommand
 
-MOST_OPTIONS = 21
+MOST_OPTIONS = 22
 CHOICES = {"kind", "via", "strategy", "target"}
 HIDDEN = {"simulated_gpus", "b_size", "datapath"}
 SHARED = "data: {store: /shared/store}\nschedule: {steps: 10}\n"
@@ -46,6 +49,17 @@ def test_a_place_has_few_options_and_each_says_what_it_is(name: str) -> None:
     required = {one.name for one in parameters if one.required}
     own = {field.name for field in dataclasses.fields(places.place(name)) if field.default is dataclasses.MISSING}  # type: ignore[arg-type]
     assert required == {"config", "run"} | own
+
+
+def test_the_page_of_ways_has_the_kinds_of_tpu() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "which-way.md").read_text(encoding="utf-8")
+    kinds = {way: row.split(", ") for way, row in re.findall(r"^\| (\S.*?) \| (v\d[\w, ]*) \|$", page, re.MULTILINE)}
+    assert kinds == {
+        "Vertex AI": list(TPU_KINDS),
+        "GKE": [kind for kind, tpu in TPUS.items() if tpu.gke_label],
+        "an environment": list(TPUS),
+        "`submit slice`, SkyPilot": [kind for kind, tpu in TPUS.items() if tpu.type_prefix],
+    }
 
 
 def test_what_is_required_is_asked_for(cli: Cli) -> None:

@@ -22,6 +22,7 @@ from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.launch.bucket import agent as agent_module
 from maskwright.launch.bucket import job_folder, leader, machine
+from maskwright.launch.bucket.job_folder import JobResult
 from maskwright.launch.bucket.place import BucketPlace
 from maskwright.launch.outcome import End
 from maskwright.launch.target import JobSpec, Training
@@ -56,9 +57,9 @@ class Bucket:
     def agent(self, worker: int, *arguments: str, **more: str) -> subprocess.Popen[str]:
         return self.process("agent", self.spec, "--poll-seconds=0.2", *arguments, worker=worker, **more)
 
-    def submit(self, *arguments: str) -> subprocess.Popen[str]:
+    def submit(self, *arguments: str, **more: str) -> subprocess.Popen[str]:
         words = ["bucket", self.spec, "a.yaml", "--run", "runs/a", "--grace-seconds=3"]
-        return self.process("submit", *words, *arguments)
+        return self.process("submit", *words, *arguments, **more)
 
     def json(self, name: str) -> dict[str, Any]:
         value: dict[str, Any] = json.loads((self.folder / name).read_text())
@@ -100,8 +101,8 @@ def test_whole_life_of_a_job_that_hosts_fetch(bucket: Bucket) -> None:
     agents = [bucket.agent(worker, "--json", HF_TOKEN="hf_made_up_secret") for worker in (0, 1)]
     out, err = end(bucket.submit("--env", "HF_TOKEN", "--set", "a.b='c d'"), 0)
     assert {f"host {w} | w{w} n{n} ***" for w in (0, 1) for n in (1, 2)} == {line for line in out if line.strip()}
-    assert "attempt 2 begins on 2 hosts" in err and bucket.json("0001/result.json")["code"] == 0
-    assert bucket.json("0001/attempt-001/host-1/exit.json")["code"] == 137
+    assert "attempt 2 begins on 2 hosts" in err and bucket.json("results/0001.json")["code"] == 0
+    assert bucket.json("reports/0001/attempt-001/host-1/exit.json")["code"] == 137
     for file in bucket.folder.rglob("*.*"):
         assert "hf_made_up_secret" not in file.read_text()
 
@@ -162,7 +163,7 @@ def test_first_error_is_final_and_the_others_are_ended(bucket: Bucket) -> None:
     for agent in agents:
         out, err = end(agent, 3)
     assert "host 1 | error: bad" in out and err.splitlines()[-1].endswith("the job failed: host 1: exit 3")
-    assert not (bucket.folder / "0001" / "attempt-002").exists()
+    assert not (bucket.folder / "reports/0001/attempt-002").exists()
 
 
 def test_host_that_dies_and_comes_back_is_taken_in_with_the_next_attempt(bucket: Bucket) -> None:
@@ -180,9 +181,9 @@ def test_host_that_dies_and_comes_back_is_taken_in_with_the_next_attempt(bucket:
     assert "attempt 2 begins" in err
     end(again, 0)
     end(agents[0], 0)
-    said = bucket.json("0001/attempt-001/host-1/exit.json")
+    said = bucket.json("reports/0001/attempt-001/host-1/exit.json")
     assert said["code"] is None and "was restarted" in said["why"]
-    assert bucket.json("0001/attempt-001/host-0/exit.json")["told"]
+    assert bucket.json("reports/0001/attempt-001/host-0/exit.json")["told"]
     assert bucket.hosts.left_over() == []
 
 
@@ -204,8 +205,10 @@ def test_submitter_may_leave_and_come_back(bucket: Bucket) -> None:
 
 def test_variable_that_a_host_lacks_is_a_final_error(bucket: Bucket) -> None:
     agent = bucket.agent(0, "--once", "--num-hosts=1")
-    _, err = end(bucket.submit("--env", "NOT_HERE"), 2)
+    _, err = end(bucket.submit("--env", "NOT_HERE", NOT_HERE="a value of the submitter's"), 2)
     assert "NOT_HERE is not set for the agent on this host" in err
+    written = [path.read_text() for path in bucket.folder.rglob("*") if path.is_file()]
+    assert any("NOT_HERE" in text for text in written) and not any("a value of" in text for text in written)
     end(agent, 2)
 
 
@@ -249,10 +252,10 @@ def test_files_of_a_bucket_of_google(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(fsspec.config.conf, "gs", {"token": "anon", "endpoint_url": store.url})
         fsspec.get_filesystem_class("gs").clear_instance_cache()
         folder, other = Folder("gs://bucket/jobs/one"), Folder("gs://bucket/jobs/one")
-        assert folder.get("job.json") is None and folder.names("0001") == []
-        other.put("0001/attempt-001/start.json", b"{}")
-        other.put("0001/result.json", b"{}")
-        assert folder.names("0001") == ["attempt-001", "result.json"]
+        assert folder.get("job.json") is None and folder.names("reports/0001") == []
+        other.put("reports/0001/attempt-001/start.json", b"{}")
+        other.put("reports/0001/x.json", b"{}")
+        assert folder.names("reports/0001") == ["attempt-001", "x.json"]
         for content in (b"1", b"22"):
             other.put("job.json", content)
             assert folder.get("job.json") == content
@@ -264,12 +267,12 @@ def test_files_of_a_bucket_of_google(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_beat_of_a_host_that_is_gone_begins_no_job(tmp_path: Path) -> None:
     folder = Folder(f"file://{tmp_path}")
     folder.put("job.json", JobSpec(JOB).to_json().encode())
-    folder.put_json("hosts/host-1.json", {"beat": 9, "submission": 1, "idle": True})
+    folder.put_json("reports/hosts/host-1.json", {"beat": 9, "submission": 1, "idle": True})
     agent = agent_module.Agent(folder, 0, 2, once=True, poll_seconds=0.1)
     for _ in range(5):
         agent._sync()
     assert job_folder.last_attempt(folder, 1) == 0
-    folder.put_json("hosts/host-1.json", {**agent._description, "beat": 10, "submission": 1, "idle": True})
+    folder.put_json("reports/hosts/host-1.json", {**asdict(agent._beat), "beat": 10, "submission": 1, "idle": True})
     agent._sync()
     assert job_folder.last_attempt(folder, 1) == 1
 
@@ -284,7 +287,7 @@ def test_restarts_pause_and_a_job_that_saves_nothing_is_given_up(tmp_path: Path)
     host_0, pauses, ended = lead(), list[float](), 0.0
     for turn in range(200):
         now = float(turn)
-        folder.put_json("hosts/host-0.json", {"beat": turn, "submission": 1, "idle": True})
+        folder.put_json("reports/hosts/host-0.json", {"beat": turn, "submission": 1, "idle": True})
         before = job_folder.last_attempt(folder, 1)
         host_0.poll(spec, before, False)
         if job_folder.read_result(folder, 1) is not None:
@@ -294,7 +297,7 @@ def test_restarts_pause_and_a_job_that_saves_nothing_is_given_up(tmp_path: Path)
             host_0, ended, saved = lead() if number == 2 else host_0, now, 100 if number > 2 else 0
             folder.put_json(f"{job_folder.attempt_folder(1, number)}/host-0/exit.json", asdict(End(0, 137, time=now)))
     result = job_folder.read_result(folder, 1)
-    assert result and (result["code"], result["cause"]) == (1, "host 0: killed by SIGKILL")
+    assert result and (result.code, result.cause) == (1, "host 0: killed by SIGKILL")
     assert pauses[1:] == [11.0, 21.0, 11.0, 21.0]  # a second of it until the end is seen; never a third in a row
 
 
@@ -317,16 +320,18 @@ def test_host_whose_beat_stands_still_is_lost(tmp_path: Path, monkeypatch: pytes
     folder.put("job.json", JobSpec(JOB, restarts=0).to_json().encode())
     agent = agent_module.Agent(folder, 0, 2, once=True, poll_seconds=0.1)
     for beat in (1, 2):
-        folder.put_json("hosts/host-1.json", {**agent._description, "beat": beat, "submission": 1, "idle": True})
+        folder.put_json(
+            "reports/hosts/host-1.json", {**asdict(agent._beat), "beat": beat, "submission": 1, "idle": True}
+        )
         agent._sync()
     exit_ = {"host": 0, "code": 75, "told": False, "reason": "", "why": "", "tail": [], "time": 0.0}
-    folder.put_json("0001/attempt-001/host-0/exit.json", exit_)
-    folder.put_json("hosts/host-1.json", {"beat": 3, "submission": 1, "idle": False})
+    folder.put_json("reports/0001/attempt-001/host-0/exit.json", exit_)
+    folder.put_json("reports/hosts/host-1.json", {"beat": 3, "submission": 1, "idle": False})
     agent._sync()
-    assert folder.get_json("0001/result.json") is None
+    assert folder.get_json("results/0001.json") is None
     monkeypatch.setattr(leader, "LOST_SECONDS", 0.0)
     agent._sync()
-    result = folder.get_json("0001/result.json")
+    result = folder.get_json("results/0001.json")
     assert result is not None and result["code"] == 75 and "host 1: lost (no heartbeat" in result["report"][0]
 
 
@@ -349,29 +354,29 @@ def test_bucket_that_cannot_be_reached_for_a_while_ends_no_following(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = Folder(f"file://{tmp_path}")
-    folder.put("0001/attempt-001/host-0/log-000001.txt", b"once\n")
-    folder.put_json("0001/attempt-001/start.json", {"hosts": 1})
-    read, calls = Folder.get_json, [0]
+    folder.put("reports/0001/attempt-001/host-0/log-000001.txt", b"once\n")
+    folder.put_json("reports/0001/attempt-001/start.json", {"hosts": 1})
+    read, calls = Folder.head, [0]
 
-    def failing(self: Folder, name: str) -> dict[str, Any] | None:
-        calls[0] += 1
-        if 2 < calls[0] < 8:
+    def failing(self: Folder, name: str, count: int) -> bytes | None:
+        calls[0] += "log-" not in name
+        if 5 < calls[0] < 11:
             raise MaskwrightError("the network is down", where=name)
-        if calls[0] == 8:
-            self.put_json("0001/result.json", {"code": 0, "cause": "", "report": []})
-        return read(self, name)
+        if calls[0] == 11:
+            self.put_json("results/0001.json", {"code": 0, "cause": "", "report": []})
+        return read(self, name, count)
 
-    monkeypatch.setattr(Folder, "get_json", failing)
+    monkeypatch.setattr(Folder, "head", failing)
     rounds = []
     job_folder.follow(folder, 1, 0.01, lambda: rounds.append(1))
     said = capsys.readouterr()
     assert said.out.count("host 0 | once") == 1 and said.err.count("the network is down") == 1
     assert len(rounds) >= 5  # what else is to be done goes on meanwhile
-    folder.put_json("0002/attempt-001/start.json", {"hosts": 1})
+    folder.put_json("reports/0002/attempt-001/start.json", {"hosts": 1})
     ends = iter([None, None, StoppedEarly("as a signal says"), RuntimeError()])  # the third is among the logs
     with pytest.raises(StoppedEarly, match="as a signal says"):
         job_folder.follow(folder, 2, 0.01, lambda: (_ for _ in ()).throw(end) if (end := next(ends)) else None)
-    monkeypatch.setattr(Folder, "get_json", lambda self, name: (_ for _ in ()).throw(MaskwrightError("may not")))
+    monkeypatch.setattr(Folder, "head", lambda self, name, count: (_ for _ in ()).throw(MaskwrightError("may not")))
     with pytest.raises(MaskwrightError, match="may not"):
         job_folder.follow(folder, 1, 0.01)
 
@@ -383,15 +388,15 @@ def test_long_job_is_taken_up_from_its_newest_lines(
     folder, happened = Folder(f"file://{tmp_path}"), list[str]()
     folder.put("job.json", JobSpec(JOB).to_json().encode())
     for attempt, host in itertools.product((1, 2), range(4)):
-        place = tmp_path / f"0001/attempt-{attempt:03d}/host-{host}"
+        place = tmp_path / f"reports/0001/attempt-{attempt:03d}/host-{host}"
         place.mkdir(parents=True)
         place.with_name("start.json").write_text('{"hosts": 4}')
         for piece in range(1, 501 if attempt == 2 else 13):
             text = f"a{attempt} p{piece} first\na{attempt} p{piece} last\n"
             (place / f"log-{piece:06d}.txt").write_text(text)
-    job_folder.put_result(folder, 1, 0, "")
-    get = Folder.get
-    monkeypatch.setattr(Folder, "get", lambda self, name: (happened.append(name), get(self, name))[1])
+    job_folder.put_result(folder, 1, JobResult(0))
+    head = Folder.head
+    monkeypatch.setattr(Folder, "head", lambda self, name, most: (happened.append(name), head(self, name, most))[1])
 
     job_folder.follow(folder, 1, 0.01, lambda: happened.append("meanwhile"))
     said = capsys.readouterr()
@@ -406,7 +411,7 @@ def test_long_job_is_taken_up_from_its_newest_lines(
     assert capsys.readouterr().out.splitlines()[:3] == [
         f"host 0 | a2 p{end}" for end in ("499 last", "500 first", "500 last")
     ]
-    assert len(happened) == 2 + 4 * 2
+    assert len(happened) == 4 + 4 * 2
     BucketPlace(f"{folder.location}/job.json").stop()
     assert len(happened) < 120
     BucketPlace(f"{folder.location}/job.json").logs(follow=False, lines=None, show=show_line)
@@ -428,5 +433,6 @@ def test_of_two_that_submit_at_once_one_is_refused(tmp_path: Path) -> None:
 
 def test_first_result_counts(tmp_path: Path) -> None:
     folder = Folder(f"file://{tmp_path}")
-    assert job_folder.put_result(folder, 1, 0, "") and not job_folder.put_result(folder, 1, 75, "taken away")
-    assert (job_folder.read_result(folder, 1) or {})["code"] == 0
+    assert job_folder.put_result(folder, 1, JobResult(0))
+    assert not job_folder.put_result(folder, 1, JobResult(75, "taken away"))
+    assert (job_folder.read_result(folder, 1) or JobResult(1)).code == 0

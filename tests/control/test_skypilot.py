@@ -66,11 +66,28 @@ def test_the_line_starts_the_command(cli: Cli, tmp_path: Path, workers: int) -> 
     ]  # fmt: skip
 
 
+JAX = ["--set=engine.kind=jax"]
+
+
+@pytest.mark.parametrize("accelerator", ["tpu-v6e-16", "tpu-v4-64", "tpu-v3-32:1"])
+def test_on_a_tpu_slice(cli: Cli, tmp_path: Path, accelerator: str) -> None:
+    """SkyPilot starts the same command on each host, whose metadata has the others."""
+    made = task(cli, tmp_path, *JAX, f"--accelerator={accelerator}")
+    assert (made["resources"]["accelerators"], made["num_nodes"]) == (accelerator, 1)
+    assert made["run"].endswith(" --set engine.kind=jax --set engine.device=tpu\n")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ([], "checkpoint.copy_to: is not set, and the checkpoints would be lost with their machine"),
         ([COPY, "--accelerator=H100:0"], "--accelerator: 'H100:0' is not KIND:N"),
+        ([COPY, "--accelerator=tpu-v7-8"], "--accelerator: 'tpu-v7-8' is not a TPU slice of SkyPilot"),
+        ([COPY, *JAX, "--accelerator=tpu-v6e-16", "--num-nodes=2"], "--num-nodes 2: a run trains on one TPU slice"),
+        (
+            [COPY, "--accelerator=tpu-v5p-128"],
+            "engine.kind: torch does not compute on TPUs, and jax does; 64 devices do not divide 96 virtual workers",
+        ),
         ([COPY, "--mount=my-bucket"], "--mount: 'my-bucket' is not URL:/folder"),
         ([COPY, "--name=Big_Run"], "--name: 'Big_Run' is not a valid name for a job"),
     ],

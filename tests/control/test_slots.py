@@ -23,6 +23,7 @@ from maskwright.core.folder import Folder
 from maskwright.launch.bucket import agent as agent_module
 from maskwright.launch.bucket import job_folder, leader, machine
 from maskwright.launch.bucket.claims import Slot, Slots
+from maskwright.launch.bucket.job_folder import JobResult
 from maskwright.launch.target import JobSpec, Training
 
 COMMAND = [sys.executable, "-m", "maskwright"]
@@ -60,13 +61,13 @@ def test_silent_host_is_replaced_and_learns_of_it(location: str) -> None:
     slot = first.claim()
     assert slot == Slot(0, 1)
     for beat in range(4):
-        folder.put_json("hosts/host-0.json", {"beat": beat})
+        folder.put_json("reports/hosts/host-0.json", {"beat": beat})
         assert second.claim() is None
         time.sleep(0.1)
     time.sleep(0.3)
     assert first.holds(slot)
     assert second.claim() == Slot(0, 2) and not first.holds(slot)
-    folder.put_json("hosts/host-0.json", {"beat": 1, "gone": True, "instance": "second"})
+    folder.put_json("reports/hosts/host-0.json", {"beat": 1, "gone": True, "instance": "second"})
     assert Slots(folder, "third", 1, 90.0).claim() == Slot(0, 3)  # at once: it said that it left
 
 
@@ -75,13 +76,13 @@ def test_newcomers_do_not_take_one_number_from_each_other(location: str) -> None
     folder = Folder(location)
     for name in ("left", "died"):
         assert Slots(folder, name, 2, 90.0).claim()
-    folder.put_json("hosts/host-0.json", {"beat": 7, "gone": True, "instance": "left"})
-    folder.put_json("hosts/host-1.json", {"beat": 7, "gone": False, "instance": "died"})
+    folder.put_json("reports/hosts/host-0.json", {"beat": 7, "gone": True, "instance": "left"})
+    folder.put_json("reports/hosts/host-1.json", {"beat": 7, "gone": False, "instance": "died"})
     one, other = (Slots(folder, name, 2, 0.5) for name in ("one", "other"))
     assert one.claim() == Slot(0, 2)
     assert other.claim() is None
     time.sleep(0.6)
-    folder.put_json("hosts/host-0.json", {"beat": 1, "gone": False, "instance": "one"})
+    folder.put_json("reports/hosts/host-0.json", {"beat": 1, "gone": False, "instance": "one"})
     assert other.claim() == Slot(1, 2)
     assert one.holds(Slot(0, 2))
 
@@ -194,9 +195,11 @@ def test_recreated_host_takes_over_and_the_job_goes_on(group: Group) -> None:
     submitted = group.submit()
     wait_for(group.hosts.file(0, "up"))
     wait_for(group.hosts.file(1, "up"))
-    claims = {json.loads(p.read_text())["instance"] for p in (group.folder / "hosts").glob("*.claim-000001.json")}
+    claims = {json.loads(p.read_text())["instance"] for p in (group.folder / "claims").glob("*-000001.json")}
     assert claims == {"g-0", "g-1"}
-    workers = {json.loads(path.read_text())["instance"]: path for path in (group.folder / "hosts").glob("host-?.json")}
+    workers = {
+        json.loads(path.read_text())["instance"]: path for path in (group.folder / "reports/hosts").glob("host-?.json")
+    }
     lost = 1 if workers["g-1"].name == "host-1.json" else 0  # not the leader
     for host in range(3):
         (group.hosts.home(host) / "go").touch()
@@ -212,8 +215,10 @@ def test_recreated_host_takes_over_and_the_job_goes_on(group: Group) -> None:
         for worker in (0, 1):
             node = f"--num-nodes 2 --node-rank {worker} --rendezvous 127.0.0.1:{29400 + attempt}"
             assert f"host {worker} | pretrain a.yaml --run r {node}" in out
-    assert json.loads((group.folder / "hosts" / "host-1.claim-000002.json").read_text())["instance"] == "g-2"
-    assert json.loads((group.folder / "0001/attempt-002/start.json").read_text())["addresses"] == ["127.0.0.1"] * 2
+    assert json.loads((group.folder / "claims" / "host-1-000002.json").read_text())["instance"] == "g-2"
+    assert (
+        json.loads((group.folder / "reports/0001/attempt-002/start.json").read_text())["addresses"] == ["127.0.0.1"] * 2
+    )
     assert group.hosts.left_over() == []
 
 
@@ -225,15 +230,15 @@ def test_host_that_was_replaced_while_it_slept_ends_its_job(tmp_path: Path, monk
     agent._sync()
     assert not agent.displaced
     assert Slots(folder, "new", 1, 0.0).claim() == Slot(0, 2)
-    before = folder.get("hosts/host-0.json")
+    before = folder.get("reports/hosts/host-0.json")
     agent._sync()
     assert agent.displaced
     agent.leave(agent_module.Stop())
-    assert folder.get("hosts/host-0.json") == before  # that beat is the new host's
+    assert folder.get("reports/hosts/host-0.json") == before  # that beat is the new host's
 
 
 def test_host_without_a_job_ends_and_says_so(group: Group) -> None:
-    note = group.folder / "idle" / "g-0.json"
+    note = group.folder / "reports/idle/g-0.json"
     _, err = end(group.agent(0, "--idle-minutes=0.02"), 0)
     assert "no job for 0.02 minutes: ending" in err
     assert json.loads(note.read_text())["what"] == "no job for 0.02 minutes"
@@ -249,10 +254,10 @@ def test_host_without_a_job_ends_and_says_so(group: Group) -> None:
 def test_host_for_which_there_is_no_place_ends_too(group: Group) -> None:
     for host in (0, 1):
         group.agent(host)
-        wait_for(group.folder / "hosts" / f"host-{host}.json")
+        wait_for(group.folder / "reports/hosts" / f"host-{host}.json")
     _, err = end(group.agent(2, "--idle-minutes=0.02"), 0)
     assert "all host numbers are taken" in err and "no free host number for 0.02 minutes: ending" in err
-    assert json.loads((group.folder / "idle/g-2.json").read_text())["what"].startswith("no free host number")
+    assert json.loads((group.folder / "reports/idle/g-2.json").read_text())["what"].startswith("no free host number")
 
 
 def test_job_that_comes_with_the_last_minute_keeps_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,17 +267,17 @@ def test_job_that_comes_with_the_last_minute_keeps_the_host(tmp_path: Path, monk
 
     def submit_meanwhile(self: Folder, name: str, value: object) -> None:
         put(self, name, value)
-        if name.startswith("idle/"):
+        if name.startswith("reports/idle/"):
             self.put("job.json", JobSpec(Training("a.yaml", "r")).to_json().encode())
 
     monkeypatch.setattr(Folder, "put_json", submit_meanwhile)
     agent._sync()
-    assert not agent.idle_for_good and folder.get("idle/g.json") is None
+    assert not agent.idle_for_good and folder.get("reports/idle/g.json") is None
     agent._sync()  # a job is waiting for hosts
     assert not agent.idle_for_good
-    folder.put_json("0001/result.json", {"code": 0})
+    folder.put_json("results/0001.json", {"code": 0})
     agent._sync()
-    assert agent.idle_for_good and folder.get_json("idle/g.json")
+    assert agent.idle_for_good and folder.get_json("reports/idle/g.json")
 
 
 def test_host_whose_job_waits_for_another_one_in_vain_does_not_bill_for_ever(
@@ -288,7 +293,7 @@ def test_host_whose_job_waits_for_another_one_in_vain_does_not_bill_for_ever(
     for one in (agent, stays):
         one._sync()
     assert agent.idle_for_good and not stays.idle_for_good  # where idle hosts stay, so does this one
-    note = folder.get_json("idle/g.json")
+    note = folder.get_json("reports/idle/g.json")
     assert note and note["what"].startswith("no peers for")
 
 
@@ -296,14 +301,14 @@ def test_hosts_with_different_images_begin_nothing(tmp_path: Path, capsys: pytes
     folder = Folder(f"file://{tmp_path}")
     folder.put("job.json", JobSpec(Training("a.yaml", "r")).to_json().encode())
     agent = agent_module.Agent(folder, 0, 2, once=True, poll_seconds=0.1)
-    other = {"submission": 1, "idle": True, "software": {**agent._description["software"], "image": "sha256:other"}}
+    other = {"submission": 1, "idle": True, "software": {**agent._beat.software, "image": "sha256:other"}}
     for beat in range(3):
-        folder.put_json("hosts/host-1.json", {**other, "beat": beat})
+        folder.put_json("reports/hosts/host-1.json", {**other, "beat": beat})
         agent._sync()
     assert job_folder.last_attempt(folder, 1) == 0
     said = capsys.readouterr().err
     assert said.count("host 1 runs") == 1 and "sha256:other" in said
-    folder.put_json("hosts/host-1.json", {**other, "beat": 4, "software": agent._description["software"]})
+    folder.put_json("reports/hosts/host-1.json", {**other, "beat": 4, "software": agent._beat.software})
     agent._sync()
     assert job_folder.last_attempt(folder, 1) == 1
 
@@ -311,9 +316,9 @@ def test_hosts_with_different_images_begin_nothing(tmp_path: Path, capsys: pytes
 def test_host_that_said_that_it_goes_is_lost_at_once(tmp_path: Path) -> None:
     folder = Folder(f"file://{tmp_path}")
     lead, spec = leader.Leader(folder, 1, 0.1, saved=lambda spec: 0), JobSpec(Training("a.yaml", "r"), restarts=0)
-    folder.put_json("hosts/host-0.json", {"beat": 1})
+    folder.put_json("reports/hosts/host-0.json", {"beat": 1})
     lead.poll(spec, 1, False)
     assert job_folder.read_result(folder, 1) is None
-    folder.put_json("hosts/host-0.json", {"beat": 2, "gone": True})
+    folder.put_json("reports/hosts/host-0.json", {"beat": 2, "gone": True})
     lead.poll(spec, 1, False)
-    assert (job_folder.read_result(folder, 1) or {})["cause"] == "host 0: lost (its agent was stopped)"
+    assert (job_folder.read_result(folder, 1) or JobResult(0)).cause == "host 0: lost (its agent was stopped)"

@@ -203,11 +203,15 @@ def test_runs_that_the_health_check_stops_are_named_and_scored(model: str, task:
     ("models", "base", "said"),
     [
         (["random"], None, "random alone is nothing to compare"),
+        (["linear", "random"], None, "linear and random alone is nothing to compare"),
         (["a"], None, "a alone is nothing to compare"),
         (["x/a", "y/a"], None, "two arms are called a"),
         (["a", "b=a"], None, "is named twice"),
         (["a", "random", "random"], None, "two arms are called random"),
-        (["a", "random=b"], None, "two arms are called random"),
+        (["a", "linear"], "random=b", "random=b is not an arm of this comparison"),
+        (["a", "random=b"], None, "random is the name of an arm that no folder holds"),
+        (["x/linear", "a"], None, "linear is the name of an arm that no folder holds"),
+        (["a=a1,a2", "linear"], None, "linear has no pretraining runs, so it says nothing about recipes"),
         (["a", "b"], "c", "c is not an arm of this comparison"),
         (["a=a1,a2", "b"], None, "b has one pretraining run where another arm has several"),
         (["a", "b="], None, "'b=' lacks a folder"),
@@ -230,6 +234,9 @@ def test_arms_and_their_order() -> None:
     first, second = read_starts(["mine=x/a,y/a", "random"], None)
     assert first.name == "mine" and [os.path.basename(os.path.dirname(one)) for one in first.locations] == ["x", "y"]
     assert second == ArmStart("random", first.locations, random=True)
+    assert names(["random", "x/a", "linear"]) == names(["x/a", "linear"], "random") == ["random", "a", "linear"]
+    assert names(["x/a", "random"], "linear") == ["linear", "a", "random"]
+    assert read_starts(["linear", "random", "x/a"], None)[1].locations == (os.path.abspath("x/a"),)
     bucket, _ = read_starts(["gs://bucket/runs/one/", "random"], None)
     assert bucket == ArmStart("one", ("gs://bucket/runs/one",))
 

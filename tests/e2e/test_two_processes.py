@@ -199,7 +199,7 @@ def test_stopped_killed_and_continued_together(hosts: Hosts) -> None:
     assert codes(ended) == [75, -9], ended
     assert "another process of this run is gone" in ended[0].last
     saved = checkpoint.whole_steps(bothered.checkpoints)[-1]
-    assert saved == stopped + 4 if hosts.kind == "torch" else saved in (stopped, 8)
+    assert saved in (stopped, *(step for step in (4, 8, 12) if stopped < step <= stopped + 4))
     status = bothered.read_status()
     assert status and (status.phase, status.exit) == ("stopped", 75)
 

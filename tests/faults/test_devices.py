@@ -25,7 +25,7 @@ if HAS_JAX:
         ({"kind": "jax", "devices": 4}, 6, "6 virtual workers cannot be shared out evenly over 4 devices"),
         ({"kind": "torch", "devices": 3}, 2, "2 virtual workers cannot be shared out evenly over 3 processes"),
         ({"kind": "torch", "device": "cuda", "devices": 2}, 2, "2 GPUs were asked for, and this machine has 0"),
-        ({"kind": "torch", "sharding": "fsdp"}, 2, "engine.sharding fsdp: sums gradients in the order"),
+        ({"kind": "torch", "sharding": "fsdp"}, 2, "sharding fsdp is for jax"),
         ({"kind": "torch", "device": "tpu"}, 1, "torch does not know TPUs"),
     ],
 )

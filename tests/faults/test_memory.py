@@ -20,9 +20,8 @@ from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.processes import Processes
 from maskwright.engines.torch.engine import TorchEngine
-from maskwright.engines.torch.fsdp import Sharded
 from maskwright.engines.torch.gradients import Gradients
-from maskwright.engines.torch.weights import Replicated
+from maskwright.engines.torch.shares import FlatLayout
 from maskwright.machine import hardware
 from maskwright.machine.cgroups import Cgroups
 from maskwright.model.initial import initial_parameters
@@ -131,21 +130,6 @@ def test_a_full_card_is_known_by_what_its_libraries_say(said: str, ran_out: bool
     assert is_out_of_memory(RuntimeError(said)) is ran_out
 
 
-def test_sharded_processes_never_compute_fewer_rows_alone(
-    config: Callable[..., RunConfig], store: TokenStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not even before an update: each gathers as often as the others. What it says is no sum of gradients."""
-    run = config()
-    engine, loader = TorchEngine(prepare_run(run).model, run.optimizer, run.engine, 0), Loader(run, store)
-    small_memory(monkeypatch, 2, cpu_error)
-    monkeypatch.setattr(Replicated, "bound", Sharded.bound)
-    for compute in (lambda: engine.dry_run(loader.batches(0), []), lambda: engine.evaluate(loader.batches(0))):
-        with pytest.raises(MaskwrightError, match="the processes were gathering the weights of each layer") as raised:
-            compute()
-        assert str(raised.value).endswith("lower batch.micro_batch_rows in a new run")
-        assert engine.rows_at_once is None
-
-
 @pytest.mark.parametrize("backend", [False, True])
 def test_an_update_begins_again_until_another_process_may_have_part_of_it(
     monkeypatch: pytest.MonkeyPatch, backend: bool
@@ -153,12 +137,13 @@ def test_an_update_begins_again_until_another_process_may_have_part_of_it(
     """A backend that fails in its first sum may have given it to others."""
     weight = torch.nn.Parameter(torch.zeros(3))
     both = cast(Processes, SimpleNamespace(world_size=2, rank=0))
-    summing = Gradients({"w": weight}, torch.zeros(3), ["w"], exact=False, processes=both)
+    layout = FlatLayout.of({"w": weight.shape}, ["w"], 2, muon=False)
+    summing = Gradients({"w": weight}, layout, exact=False, processes=both)
 
     def full(*_: object, **options: object) -> None:
         raise RuntimeError("Cuda failure 2 'out of memory'")
 
-    monkeypatch.setattr(*((torch.distributed, "all_reduce") if backend else (Gradients, "_packed")), full)
+    monkeypatch.setattr(*((torch.distributed, "all_reduce") if backend else (torch, "_foreach_copy_")), full)
     summing.begin(2)
     summing.before_backward(first=True, last=True, final=True)
     with pytest.raises(RuntimeError):

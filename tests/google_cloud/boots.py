@@ -16,6 +16,7 @@ from pathlib import Path
 
 from fake_tpu import serving
 from google_cloud.fake import Cloud
+from google_cloud.iam import acting_as
 
 AGENT = (
     "import sys; from maskwright.cli.main import main; from maskwright.launch.bucket import leader; "
@@ -32,6 +33,8 @@ class Boots:
     spec: str
     hosts: int
     metadata: str
+    storage: str
+    """Where its callers are the hosts' service account."""
     running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     booted: list[str] = field(default_factory=list)
 
@@ -54,6 +57,7 @@ class Boots:
             **os.environ,
             "HOME": str(home),
             "GCE_METADATA_HOST": self.metadata,
+            "STORAGE_EMULATOR_HOST": self.storage,
             "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
         }
         with (home / "agent.log").open("wb") as log:
@@ -117,8 +121,9 @@ def booting(
         while not over.wait(0.1):
             boots.turn()
 
-    with serving(Metadata) as url:
-        boots = Boots(cloud, folder, group, spec, hosts, url.removeprefix("http://"))
+    account = f"{group.rpartition('-')[0]}-train@{cloud.project}.iam.gserviceaccount.com"
+    with serving(Metadata) as url, acting_as(cloud, account) as storage:
+        boots = Boots(cloud, folder, group, spec, hosts, url.removeprefix("http://"), storage)
         thread = threading.Thread(target=go, daemon=True)
         thread.start()
         try:

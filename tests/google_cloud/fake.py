@@ -30,6 +30,7 @@ SERVICES = ("aiplatform", "artifactregistry", "cloudbuild", "cloudresourcemanage
 SERVICES += ("serviceusage", "tpu")
 TITLES = {"tpu": "Cloud TPU API", "compute": "Compute Engine API", "file": "Cloud Filestore API"}
 VERBS = {"insert": "create", "patch": "update", "aggregatedList": "list", "batchEnable": "enable"}
+VERBS |= {"recreateInstances": "update", "listManagedInstances": "get", "listErrors": "get"}
 
 
 class Dropped(Exception):
@@ -76,6 +77,8 @@ class Cloud:
     uploads: dict[str, storage.Upload] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     denied: set[str] = field(default_factory=set)
+    granted: set[str] | None = None
+    """All that the caller has; None: everything that is not denied."""
     disabled: set[str] = field(default_factory=set)
     quotas: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
     """(region, metric) -> (limit, usage)."""
@@ -83,8 +86,6 @@ class Cloud:
     """Zones without free machines."""
     absent: set[str] = field(default_factory=set)
     """Names of zones, machine types, images… that do not exist ("projects/p/zones/z/machineTypes/t"); all others do."""
-    forecasts: dict[str, tuple[float, str]] = field(default_factory=dict)
-    """Zone -> Google's advice on Spot machines there: the chance to get them, and their uptime ("14400s")."""
     scripts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     delays: list[tuple[str, int]] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -232,7 +233,7 @@ class Cloud:
             raise Refused(message, 403, reason="accessNotConfigured", details=[error_info("SERVICE_DISABLED", facts)])
         kind, verb = parts[-2:]
         permission = f"{service.replace('cloudresourcemanager', 'resourcemanager')}.{kind}.{VERBS.get(verb, verb)}"
-        if permission not in self.denied:
+        if permission not in self.denied and (self.granted is None or permission in self.granted):
             return
         if service == "compute":
             raise Refused(f"Required '{permission}' permission for '{name}'", 403)

@@ -65,19 +65,7 @@ def quotas(cloud: Cloud, place: str) -> list[dict[str, Any]]:
     return [{"metric": metric, "limit": limit, "usage": usage} for metric, (limit, usage) in sorted(found.items())]
 
 
-def advice(cloud: Cloud, request: Request) -> Any:
-    """For the one zone that is asked for."""
-    zone = last(request.body["distributionPolicy"]["zones"][0]["zone"])
-    (selection,) = request.body["instanceFlexibilityPolicy"]["instanceSelections"].values()
-    chance, uptime = cloud.forecasts.get(zone, (0.9, "14400s"))
-    model = request.body["instanceProperties"]["scheduling"]["provisioningModel"]
-    shard = {"zone": zone, "machineType": selection["machineTypes"][0], "instanceCount": request.body["size"]}
-    scores = {"obtainability": chance, "estimatedUptime": uptime}
-    return {"recommendations": [{"scores": scores, "shards": [shard | {"provisioningModel": model}]}]}
-
-
 HANDLERS = {
-    "compute.advice.capacity": advice,
     "compute.zones.get": always_there,
     "compute.machineTypes.get": always_there,
     "compute.acceleratorTypes.get": always_there,

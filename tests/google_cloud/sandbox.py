@@ -23,6 +23,12 @@ REAL += ("rm", "mv", "ls", "dirname", "sleep", "sha256sum", "grep", "flock", "sy
 """All that the scripts need of a system besides; the stubs of tools that are not named here do not exist."""
 
 
+def script_text(script: str) -> str:
+    """A script of deploy/terraform/host as it is in the metadata of machines."""
+    names = [script] if script == "shutdown.sh" else ["common.sh", script]
+    return "".join((HOST / name).read_text() for name in names)
+
+
 class Host:
     """`variables` are those of the "container" besides what `docker run` says."""
 
@@ -64,6 +70,13 @@ class Host:
         (self.root / f"dev/disk/by-id/google-{name}").write_text(str(folder))
         return folder / "files"
 
+    def _in_metadata(self, script: str) -> str:
+        """A file with what Terraform writes for the script."""
+        path = self.folder / script
+        if not path.exists():  # bash reads a script as it goes
+            path.write_text(script_text(script))
+        return str(path)
+
     def start(self, script: str, **more: str) -> subprocess.Popen[str]:
         environment = {
             "PATH": str(self.bin),
@@ -78,7 +91,7 @@ class Host:
         }
         with open(self.folder / "output", "a") as output:
             process = subprocess.Popen(
-                ["bash", str(HOST / script)],
+                ["bash", self._in_metadata(script)],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from google_cloud import compute, storage
+from google_cloud import compute, iam
 from google_cloud.fake import Cloud
 
 from maskwright.cloud import record
@@ -37,8 +37,9 @@ class SmallTerraform:
         hosts = variables.variables(environment, known, None)[kind]
         project, zone, name = environment.project, hosts["zone"], f"{environment.name}-{kind}"
         with self.cloud.lock:
-            if f"storage/b/{environment.runs_bucket}" not in self.cloud.resources:
-                storage.make_bucket(self.cloud, {"name": environment.runs_bucket})
+            account = f"{environment.name}-train@{project}.iam.gserviceaccount.com"
+            buckets = {"runs": environment.runs_bucket, "jobs": environment.jobs_bucket}
+            iam.grant_hosts(self.cloud, account, dataset=environment.dataset_bucket, **buckets)
             template = f"compute/projects/{project}/global/instanceTemplates/{name}"
             if template not in self.cloud.resources:
                 properties = {"machineType": hosts["machine_type"], "disks": []}

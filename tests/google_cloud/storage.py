@@ -131,9 +131,14 @@ def layout(cloud: Cloud, request: Request) -> Any:
     }
 
 
+def policy(cloud: Cloud, name: str) -> dict[str, Any]:
+    empty = {"kind": "storage#policy", "bindings": [], "etag": "CAE=", "version": 1}
+    found: dict[str, Any] = bucket(cloud, name).setdefault("_policy", empty)
+    return found
+
+
 def get_policy(cloud: Cloud, request: Request) -> Any:
-    found = bucket(cloud, request.path["bucket"])
-    return found.setdefault("_policy", {"kind": "storage#policy", "bindings": [], "etag": "CAE=", "version": 1})
+    return policy(cloud, request.path["bucket"])
 
 
 def set_policy(cloud: Cloud, request: Request) -> Any:

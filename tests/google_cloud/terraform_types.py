@@ -90,6 +90,8 @@ def permit(cloud: Cloud, kind: str, verb: str, ident: str) -> None:
         cloud.allow(f"compute.{COMPUTE[kind][1].rsplit('/', 1)[1]}.{verb}", ident)
     elif kind in OTHERS:
         cloud.allow(f"{OTHERS[kind][0]}.{verb}", ident)
+    elif kind in POLICIES:
+        cloud.allow(f"{POLICIES[kind]}.setIamPolicy", ident)
 
 
 def computed(cloud: Cloud, kind: str, key: str | None) -> dict[str, Any]:
@@ -359,8 +361,13 @@ def extra(cloud: Cloud, kind: str, state: dict[str, Any], *, there: bool) -> Non
             cloud.disabled.discard(name)
     elif kind.endswith("_iam_member") and state.get("role"):
         target = str(state.get("bucket") or state.get("service_account_id") or state.get("repository") or cloud.project)
-        found = platform.policy(cloud, f"projects/{target}" if kind == "google_project_iam_member" else target)
+        if kind == "google_storage_bucket_iam_member":
+            found = storage.policy(cloud, target)
+        else:
+            found = platform.policy(cloud, f"projects/{target}" if kind == "google_project_iam_member" else target)
         binding = {"role": state["role"], "members": [state["member"]]}
+        for condition in state.get("condition") or []:
+            binding["condition"] = {key: condition[key] for key in ("title", "expression")}
         if there and binding not in found["bindings"]:
             found["bindings"].append(binding)
         elif not there and binding in found["bindings"]:
@@ -373,6 +380,11 @@ def extra(cloud: Cloud, kind: str, state: dict[str, Any], *, there: bool) -> Non
             storage.retire(cloud, storage.bucket(cloud, bucket), (bucket, name))
 
 
+POLICIES = {
+    "google_project_iam_member": "cloudresourcemanager.projects",
+    "google_storage_bucket_iam_member": "storage.buckets",
+    "google_artifact_registry_repository_iam_member": "artifactregistry.projects.locations.repositories",
+}
 OTHERS: dict[str, tuple[str, Callable[..., str]]] = {
     "google_storage_bucket": ("storage.buckets", make_bucket),
     "google_filestore_instance": ("file.projects.locations.instances", make_filestore),

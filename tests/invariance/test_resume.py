@@ -81,9 +81,8 @@ PHASES = [
             {
                 "engine.compile": "on",
                 "engine.dtype": "bf16",
-                "model.architecture": "modernbert",
                 "model.hidden_dropout": 0.1,
-                "phases": PHASES,
+                "phases": PHASES[:1],  # each length of rows is compiled by itself
             },
             marks=[
                 pytest.mark.long,

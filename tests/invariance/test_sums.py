@@ -12,9 +12,13 @@ import pytest
 import torch
 import warm
 
+from maskwright.config.pretraining import ModelSection
 from maskwright.engines.processes import Alone
 from maskwright.engines.torch.gradients import Gradients
+from maskwright.engines.torch.shares import FlatLayout
 from maskwright.engines.tree import Node, complete_nodes, peak_partial_sums, summed, sums_after
+from maskwright.model.config import model_config
+from maskwright.model.torch.roberta import Roberta
 
 SCRIPT = Path(__file__).parents[1] / "reference" / "gradient_sums.py"
 
@@ -56,7 +60,8 @@ def test_powers_of_two_send_one_sum_each(V: int) -> None:
 @pytest.mark.parametrize(("leaves", "V", "most"), [(1, 1, 1), (2, 2, 1), (4, 4, 2), (8, 8, 3), (64, 64, 6), (3, 12, 2)])
 def test_how_many_gradients_are_kept_is_known_beforehand(leaves: int, V: int, most: int) -> None:
     weight = torch.nn.Parameter(torch.zeros(3))
-    summing = Gradients({"w": weight}, torch.zeros(3), ["w"], exact=True, processes=Alone())
+    layout = FlatLayout.of({"w": weight.shape}, ["w"], 1, muon=False)
+    summing = Gradients({"w": weight}, layout, exact=True, processes=Alone())
     summing.processes = Alone(0, V // leaves)  # which sends nothing, as no group was made
     summing.begin(V)
     for leaf in range(leaves):
@@ -64,6 +69,23 @@ def test_how_many_gradients_are_kept_is_known_beforehand(leaves: int, V: int, mo
         (weight * 2.0).sum().backward()
         summing.after_backward()
     assert len(summing._buffers) == most == peak_partial_sums(leaves, V)
+
+
+@pytest.mark.parametrize("muon", [False, True])
+def test_every_number_of_base_has_one_rank_and_ranks_have_as_many(muon: bool) -> None:
+    with torch.device("meta"):
+        network = Roberta(model_config(ModelSection(size="base"), 50265, 512))
+    shapes = {name: parameter.shape for name, parameter in network.named_parameters()}
+    numbers = sum(shape.numel() for shape in shapes.values())
+    alone = FlatLayout.of(shapes, list(shapes), 1, muon=muon)
+    for world_size in (1, 2, 3, 8):
+        layout = FlatLayout.of(shapes, list(shapes), world_size, muon=muon)
+        assert sorted(block for share in layout.of_ranks for block in share.blocks) == sorted(alone.whole.blocks)
+        assert sum(block.end - block.begin for block in alone.whole.blocks) == numbers
+        assert layout.longest < 1.1 * numbers / world_size
+        stacks = [stack for share in layout.of_ranks for stack in share.stacks]
+        assert sorted(stacks, key=str) == sorted(alone.whole.stacks, key=str) and bool(stacks) is muon
+        assert [stack.numbers for stack in stacks] == [sum(b - a for _, a, b in stack.ranges) for stack in stacks]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

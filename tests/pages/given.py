@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from pages import made_up
 from pages.google import google, made
 from pages.markdown import read_page
 from pages.shell import Shell
-from pages.walk import FINISHED, walk
+from pages.walk import alone, walk
 from private_network import why_not
 from ray_cluster import ray_cluster
 
@@ -76,27 +77,51 @@ def own_text(shell: Shell) -> Iterator[None]:
 
 
 def files(shell: Shell) -> Iterator[None]:
-    """The commands go on from the files of [your own text](own-text.md), and a test types them."""
+    """The commands follow [your own text](own-text.md), and a test types them."""
     yield from own_text(shell)
 
 
+def proteins(shell: Shell) -> Iterator[None]:
+    """In place of your sequences, the test has 120 made-up proteins in `proteins.fasta`, and 300 made-up variants of
+    one protein with a made-up value in `variants.fasta`."""
+    draw = random.Random(7)
+    motifs = ["".join(draw.choices(AMINO_ACIDS, k=8)) for _ in range(12)]
+    made = ["".join(draw.choices(motifs, k=draw.randint(5, 14))) for _ in range(120)]
+    records = [f">protein {number}\n{sequence}\n" for number, sequence in enumerate(made)]
+    (shell.folder / "proteins.fasta").write_text("".join(records))
+    records = []
+    for number in range(300):
+        place, letter = draw.randrange(40), draw.choice(AMINO_ACIDS)
+        value = (AMINO_ACIDS.index(letter) - AMINO_ACIDS.index(made[0][place])) / 10
+        sequence = made[0][:place] + letter + made[0][place + 1 :]
+        records.append(f">{number}|{made[0][:3]}_{made[0][place]}{place + 1}{letter}|{value:.3f}\n{sequence}\n")
+    (shell.folder / "variants.fasta").write_text("".join(records))
+    yield
+
+
+AMINO_ACIDS = "AVLIMFWGPCSTYNQDEHKR"
+"""Those that are alike stand near each other."""
+
+
 def fine_tuned(shell: Shell) -> Iterator[None]:
-    """The commands go on from the files of [fine-tuning](finetuning.md), and a test types them."""
+    """The commands follow [fine-tuning](finetuning.md), and a test types them."""
     shutil.copytree(walked("finetuning.md", shell), shell.folder, dirs_exist_ok=True)
     yield
 
 
 def walked(name: str, shell: Shell) -> Path:
     """Where the walk through that page has left its files."""
-    if name not in FINISHED:
-        page, other = read_page(DOCS / name), Shell(Path(tempfile.mkdtemp(dir=shell.root)), shell.environment)
-        try:
-            for given in page.given or []:
-                next(GIVEN[given](other))
-            walk(page, other, {})
-        finally:
-            other.close()
-    return FINISHED[name]
+    with alone(name, shell) as left:
+        if not left.exists():
+            page = read_page(DOCS / name)
+            other = Shell(Path(tempfile.mkdtemp(dir=shell.root)), shell.environment, shell.walks)
+            try:
+                for given in page.given or []:
+                    next(GIVEN[given](other))
+                walk(page, other, {})
+            finally:
+                other.close()
+        return Path(left.read_text())
 
 
 def sentences(shell: Shell) -> Iterator[None]:
@@ -293,7 +318,7 @@ GIVEN: dict[str, Given] = {
     one.__name__: one
     for one in (
         *(nothing, notes, own_text, sentences, letters, hub, original, readme, tour, shard, shards, clone),
-        *(files, fine_tuned, pairs, sequences, no_mask, bucket, a_ray_cluster),
+        *(files, fine_tuned, pairs, sequences, proteins, no_mask, bucket, a_ray_cluster),
         *(google_cloud, google_cloud_with_a_disk, lab),
     )
 }

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from unittest.mock import patch
 
+from google_cloud import iam
 from google_cloud.boots import booting
 from google_cloud.fake import Cloud, fake_cloud
 from google_cloud.small_terraform import SmallTerraform
@@ -34,7 +35,9 @@ def google(shell: Shell, environment: str, kind: str, hosts: int, more: str = ""
         shell.environment |= variables
         stack.enter_context(patch.dict(os.environ, variables))
         cloud.put("gs://my-corpus/made", "")
-        spec = f"gs://{PROJECT}-{environment}-runs/jobs/{kind}/job.json"
+        account = f"{environment}-train@{PROJECT}.iam.gserviceaccount.com"
+        iam.bind(cloud, "my-corpus", "roles/storage.objectViewer", account)  # as its owner does on the page
+        spec = f"gs://{PROJECT}-{environment}-jobs/{kind}/job.json"
         command = f'#!/bin/sh\nexec "{sys.executable}" -m maskwright "$@" {more}\n'
         stack.enter_context(booting(cloud, shell.root / "hosts", f"{environment}-{kind}", spec, hosts, command))
         yield cloud

@@ -149,6 +149,7 @@ at the end of what took over 2. The warning depends on the tests that run beside
 VARIES = {
     "this machine": r"(?<=engine: ).*|torch [\d.]+\S* on cpu, ([^()]|\([^()]*\))*",
     "a projected time": r"(?<=time here: ).*(?= for )",
+    "a trial": r"measured on a few real steps|projected from matrix multiplication, since one step takes .* trial",
     "a digest": r"(?<!\.)\b(?=[0-9a-f]*\d)[0-9a-f]{6,64}\b",
     "a date": r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?Z?",
     "a duration": r"\b\d+(:\d\d)+\b|\b[\d.,]+ (ms|s|min|seconds|minutes|hours)\b",

@@ -40,14 +40,20 @@ PROGRAM = "python-program"
 class Shell:
     """State (variables, the directory, jobs in the background) carries over from command to command."""
 
-    def __init__(self, root: Path, environment: dict[str, str]) -> None:
-        self.root = root
+    def __init__(self, root: Path, environment: dict[str, str], walks: Path) -> None:
+        """`walks`: a folder of all processes of this session, which says where pages that were walked left their
+        files."""
+        self.root, self.walks = root, walks
         self.folder = root / "home" / "you" / "project"
         self.folder.mkdir(parents=True)
         self.environment = environment | {
             "HOME": str(self.folder.parent),
             "TERM": "dumb",
-            "TOKENIZERS_PARALLELISM": "false",  # a process with threads cannot be forked: each of `compare`'s took 4 s
+            # A process with threads cannot be forked: each of `compare`'s took 4 s. scikit-learn brings those of scipy
+            # and, where pandas is installed, of pyarrow.
+            "TOKENIZERS_PARALLELISM": "false",
+            "OPENBLAS_NUM_THREADS": "1",
+            "JE_ARROW_MALLOC_CONF": "background_thread:false",
         }
         self.places = {"/home/you": str(self.folder.parent)}
         """Paths of the page, and where they are here."""

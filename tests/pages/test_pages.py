@@ -9,11 +9,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+import warm
 from pages.given import GIVEN
 from pages.markdown import Page, read_page, visible, with_outputs
 from pages.shell import Shell, commands
 from pages.test_links import pages
-from pages.walk import walk
+from pages.walk import alone, walk
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -31,20 +32,31 @@ EXECUTED = [
 
 @pytest.mark.parametrize("page", EXECUTED)
 def test_a_page_ends_as_it_says(
-    page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    page: Page,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
+    base = tmp_path_factory.getbasetemp()
+    walks = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "walks"
+    walks.mkdir(exist_ok=True)
     # `warm` compares these with what a process asks for.
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     made: dict[tuple[int, int], list[str]] = {}
     with ExitStack() as stack:
         paths = [stack.enter_context(commands()), os.path.dirname(sys.executable), os.environ["PATH"]]
-        shell = Shell(tmp_path, os.environ | {"PATH": os.pathsep.join(paths)})
+        shell = Shell(tmp_path, os.environ | {"PATH": os.pathsep.join(paths)}, walks)
         stack.callback(shell.close)
+        command = [sys.executable, "-m", "maskwright"]
+        assert warm.ours(command, sys.executable, False, shell.environment), "each command would load torch anew"
         for name in page.given or []:
             sentence = (GIVEN[name].__doc__ or "").split("\n\n")[0]
             assert visible(sentence) in visible(page.text), f"the page has to say: {sentence}"
             stack.enter_context(contextmanager(GIVEN[name])(shell))
-        wrong = walk(page, shell, made)
+        with alone(page.path.name, shell):
+            wrong = walk(page, shell, made)
     if request.config.getoption("--write"):
         page.path.write_text(with_outputs(page, made), encoding="utf-8")
     elif wrong:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock
 from pages.markdown import Block, Page, agree, clean
 from pages.shell import PROGRAM, Shell
 
-FINISHED: dict[str, Path] = {}
-"""Where each page that was walked in this process has left its files."""
+
+@contextmanager
+def alone(name: str, shell: Shell) -> Iterator[Path]:
+    """One process at a time walks a page, and the others go on from there. Gives the file that says where its files
+    are, once it was walked."""
+    with FileLock(shell.walks / f"{name}.lock"):
+        yield shell.walks / name
 
 
 def walk(page: Page, shell: Shell, made: dict[tuple[int, int], list[str]]) -> list[str]:
@@ -26,7 +34,7 @@ def walk(page: Page, shell: Shell, made: dict[tuple[int, int], list[str]]) -> li
             text = "\n".join(block.body)
             script = text if block.language == "bash" else f"{PROGRAM} <<'END OF BLOCK'\n{text}\nEND OF BLOCK"
             _run(block, script, shell, int(block.settings.get("exit", 0)), strict=True)
-    FINISHED[page.path.name] = shell.folder
+    (shell.walks / page.path.name).write_text(str(shell.folder))
     return wrong
 
 

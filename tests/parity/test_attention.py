@@ -134,12 +134,14 @@ def loop_over_segments(
     _: int,
     *,
     window_size: tuple[int, int],
+    enable_gqa: bool,
 ) -> torch.Tensor:
     """What varlen_attn does on a CUDA device, in its own layout [tokens, heads, width], a segment at a time."""
-    (before, after), place = window_size, torch.arange(longest)
-    assert before == after
-    near = (place[:, None] - place).abs() <= (before if before >= 0 else longest)
+    before, after = (longest if side < 0 else side for side in window_size)
+    distances = torch.arange(longest)[:, None] - torch.arange(longest)
+    near = (distances <= before) & (-distances <= after)
     assert torch.equal(begins, also) and begins.dtype is torch.int32
+    assert enable_gqa is (k.shape[1] < q.shape[1])
     parts = []
     for begin, end in zip(begins.tolist(), begins[1:].tolist(), strict=False):
         assert 0 <= end - begin <= longest
@@ -149,29 +151,33 @@ def loop_over_segments(
     return torch.cat(parts)
 
 
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("kind", ["whole", "segments"])
-def test_borders_give_the_attention_of_the_mask(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_borders_give_the_attention_of_the_mask(kind: str, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything around the CUDA kernel, with a loop in its place; the kernel itself is compared on a GPU."""
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", loop_over_segments)
-    segments = segments_of(kind, 3)
+    segments = segments_of(kind, 3).abs() * (-1 if causal else 1)
     borders = cu_seqlens_of(segments.numpy())
     assert len(borders) % 64 == 0 and borders[-1] == M * T
     q, k, v = (torch.randn(M, T, 3 * H * h, generator=torch.Generator().manual_seed(5)).view(M, T, 3, H, h)).permute(
         2, 0, 3, 1, 4
     )
-    borders = CuSeqlens(torch.from_numpy(borders), T)
-    assert (borders.mix(q, k, v) - slow_attention(q, k, v, segments).float()).abs().max() < 1e-5
+    borders = CuSeqlens(torch.from_numpy(borders), T, causal=causal)
+    text = (segments != 0)[:, None, :, None]  # in causal rows, padding sees all padding by the mask alone
+    assert ((borders.mix(q, k, v) - slow_attention(q, k, v, segments).float()) * text).abs().max() < 1e-5
     nearby = [local_attention(given, q.dtype, 5).mix(q, k, v) for given in (borders, segments)]
-    assert (nearby[0] - nearby[1]).abs().max() < 1e-5
+    assert ((nearby[0] - nearby[1]) * text).abs().max() < 1e-5
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device; torch sees none")
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [None, 5])
-def test_varlen_on_cuda_and_its_gradients_equal_the_mask(window: int | None) -> None:
-    segments = segments_of("segments", 4)
+def test_varlen_on_cuda_and_its_gradients_equal_the_mask(window: int | None, causal: bool) -> None:
+    segments = segments_of("segments", 4) * (-1 if causal else 1)
+    text = (segments != 0)[:, None, :, None]
     results = []
-    offsets = CuSeqlens(torch.from_numpy(cu_seqlens_of(segments.numpy())).cuda(), T)
+    offsets = CuSeqlens(torch.from_numpy(cu_seqlens_of(segments.numpy())).cuda(), T, causal=causal)
     ways = offsets, full_attention(segments, torch.float32)
     if window is not None:
         ways = (
@@ -183,7 +189,8 @@ def test_varlen_on_cuda_and_its_gradients_equal_the_mask(window: int | None) -> 
         tensors = [torch.randn(M, H, T, h, generator=torch.Generator().manual_seed(i)) for i in range(3)]
         q, k, v = (tensor.bfloat16().to(device, dtype).requires_grad_() for tensor in tensors)
         out = way.mix(q, k, v)
-        out.float().cos().sum().backward()
+        (out.float().cos() * text.to(device)).sum().backward()
+        out = out * text.to(device)
         results.append([tensor.detach().float().cpu() for tensor in (out, q.grad, k.grad, v.grad)])
     for found, expected in zip(*results, strict=True):
         assert (found - expected).abs().max() < 0.03

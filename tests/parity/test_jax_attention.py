@@ -65,6 +65,8 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
         ("splash", 384, 16, 128, "float32", 3e-6, None),
         pytest.param("splash", 384, 16, 512, "float32", 3e-6, None, marks=pytest.mark.long),
         pytest.param("splash", 256, 128, 128, "float32", 3e-6, None, marks=pytest.mark.long),
+        ("causal splash", 384, 16, 128, "float32", 3e-6, None),
+        ("causal splash", 384, 16, 128, "float32", 3e-6, 70),
         ("splash", 256, 64, 512, "bfloat16", 0.02, None),
         pytest.param("splash", 256, 64, 128, "bfloat16", 0.02, None, marks=pytest.mark.long),
     ],
@@ -85,6 +87,8 @@ def test_every_way_and_its_gradients_equal_slow_twin(
     segments = segments_of(T)
     if way == "dense":
         segments[0] *= -1
+    elif way == "causal splash":
+        segments = -np.where(segments[:2], segments[:2], 5)
     random = np.random.default_rng(T + h)
     inputs = [jnp.asarray(random.normal(size=(len(segments), T, 2, h)), dtype) for _ in range(4)]
     out, gradient_of = jax.vjp(
@@ -94,6 +98,24 @@ def test_every_way_and_its_gradients_equal_slow_twin(
     q, k, v, seen = (np.asarray(array, np.float64) for array in inputs)
     for found, expected in zip([out, *gradient_of(inputs[3])], oracle(q, k, v, segments, seen, window), strict=True):
         assert np.abs(np.asarray(found, np.float64) - expected).max() < tolerance * np.abs(expected).max()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("way", "T", "window"), [("dense", 37, None), ("dense", 395, 20), ("splash", 128, None)])
+def test_fewer_heads_of_keys_serve_neighbouring_queries(
+    way: str, T: int, window: int | None, interpreted: None
+) -> None:
+    """Beside the slow twin, whose keys and values are repeated; their gradients are then added up."""
+    segments, random = segments_of(T), np.random.default_rng(T)
+    q, k, v, seen = (random.normal(size=(3, T, H, 16)).astype(np.float32) for H in (6, 2, 2, 6))
+    out, gradient_of = jax.vjp(
+        lambda q, k, v: attention(q, k, v, jnp.asarray(segments), way=way, window=window), *map(jnp.asarray, (q, k, v))
+    )
+    wide = [x.astype(np.float64) for x in (q, np.repeat(k, 3, 2), np.repeat(v, 3, 2), seen)]
+    mixed, dq, *of_keys = oracle(*wide[:3], segments, wide[3], window)
+    summed = [gradient.reshape(3, T, 2, 3, 16).sum(3) for gradient in of_keys]
+    for found, expected in zip([out, *gradient_of(jnp.asarray(seen))], [mixed, dq, *summed], strict=True):
+        assert np.abs(np.asarray(found, np.float64) - expected).max() < 3e-6 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize(
@@ -111,20 +133,30 @@ def test_every_way_and_its_gradients_equal_slow_twin(
 )
 def test_way_is_chosen_from_static_facts(facts: tuple, way: str) -> None:
     assert choose_way(*facts) == way
-    assert choose_way(*facts, causal=True) == "dense"
+    assert choose_way(*facts, causal=True) == {"splash": "causal splash"}.get(way, way)
+    assert choose_way(*facts, causal=None) == "dense"
 
 
 @pytest.mark.parametrize(
-    ("T", "h", "kernels", "window"),
-    [(128, 64, 2, None), (512, 64, 2, None), (640, 16, 3, None), (2048, 128, 3, None), (2048, 64, 3, 64)],
+    ("way", "T", "h", "kernels", "window"),
+    [
+        ("splash", 128, 64, 2, None),
+        ("causal splash", 512, 64, 2, None),
+        ("splash", 640, 16, 3, None),
+        ("splash", 2048, 128, 3, None),
+        ("splash", 2048, 64, 3, 64),
+        ("causal splash", 2048, 64, 3, 64),
+    ],
 )
-def test_splash_lowers_for_a_tpu_on_a_host_without_one(T: int, h: int, kernels: int, window: int | None) -> None:
+def test_splash_lowers_for_a_tpu_on_a_host_without_one(
+    way: str, T: int, h: int, kernels: int, window: int | None
+) -> None:
     """Down to the kernels that the TPU's compiler is given: one forward, one or two backward; narrow heads second to
     last."""
     array, ids = jax.ShapeDtypeStruct((2, T, 2, h), jnp.bfloat16), jax.ShapeDtypeStruct((2, T), jnp.int32)
 
     def loss(q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array) -> jax.Array:
-        return attention(q, k, v, segments, way="splash", window=window).astype(jnp.float32).sum()
+        return attention(q, k, v, segments, way=way, window=window).astype(jnp.float32).sum()
 
     traced = jax.jit(jax.grad(loss, (0, 1, 2))).trace(array, array, array, ids)
     lowered = traced.lower(lowering_platforms=("tpu",)).as_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,20 +14,24 @@ import pytest
 import torch
 import transformers
 from safetensors.numpy import save_file
+from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_position
 
 from maskwright.config.pretraining import ModelSection
 from maskwright.core import storage
 from maskwright.core.errors import ModelError
+from maskwright.model import relative
 from maskwright.model.config import ModelConfig, model_config
 from maskwright.model.hf.config import read_hf_config, to_hf_config
 from maskwright.model.hf.families import FAMILIES
 from maskwright.model.hf.folder import TIED, read_encoder, read_hf_parameters, read_model_folder
-from maskwright.model.hf.names import Parameters, count_parameters, pieces
+from maskwright.model.hf.names import Parameters, buffers, count_parameters, pieces
 from maskwright.model.initial import initial_parameters
 from maskwright.model.torch.attention import Banded, local_attention, plain_attention
+from maskwright.model.torch.deberta import along_the_row, table_rows
 from maskwright.model.torch.heads import loss_sum
 from maskwright.model.torch.networks import build, extract
 
+MASK = 9
 ROBERTA = ModelConfig(
     vocab_size=203,  # not a multiple of 64
     hidden_size=48,
@@ -44,6 +49,36 @@ LOCAL = replace(
     local_attention=18,
     local_rope_theta=70.0,
 )
+ESM = replace(
+    ROBERTA,
+    architecture="esm",
+    max_position_embeddings=40,
+    type_vocab_size=0,
+    rope_rounding="float16",
+    token_dropout=True,
+    mask_token_id=MASK,
+)
+DEBERTA = replace(
+    ROBERTA,
+    architecture="deberta-v2",
+    max_position_embeddings=40,
+    type_vocab_size=0,
+    layer_norm_eps=1e-7,
+    pad_token_id=0,
+    position_biased_input=False,
+    pos_att_type="c2p|p2c",
+    position_buckets=8,
+    max_relative_positions=40,
+)
+EUROBERT = replace(
+    ROBERTA,
+    architecture="eurobert",
+    max_position_embeddings=40,
+    type_vocab_size=0,
+    rope_theta=500.0,
+    num_key_value_heads=2,
+    tie_word_embeddings=False,
+)
 SHAPES = {
     "roberta": ROBERTA,
     "xlm-roberta": replace(ROBERTA, architecture="xlm-roberta"),
@@ -59,6 +94,19 @@ SHAPES = {
     ),
     "modernbert": MODERNBERT,
     "modernbert, local": LOCAL,
+    "esm": ESM,
+    "deberta-v2": DEBERTA,
+    "deberta-v2, convolution": replace(DEBERTA, conv_kernel_size=3),
+    "deberta-v2, absolute positions and types": replace(
+        DEBERTA,
+        position_biased_input=True,
+        type_vocab_size=2,
+        pos_att_type="p2c",
+        position_buckets=0,
+        max_relative_positions=12,
+    ),
+    "eurobert": EUROBERT,
+    "eurobert, tied": replace(EUROBERT, num_key_value_heads=4, tie_word_embeddings=True),
 }
 both = pytest.mark.parametrize("kind", list(SHAPES))
 
@@ -76,7 +124,7 @@ def random_parameters(config: ModelConfig, seed: int = 0) -> Parameters:
 
 def save_folder(folder: Path, parameters: Parameters, config: ModelConfig) -> str:
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(parameters, str(folder / "model.safetensors"), {"format": "pt"})
+    save_file(parameters | buffers(config), str(folder / "model.safetensors"), {"format": "pt"})
     storage.write_json(str(folder / "config.json"), to_hf_config(config))
     return str(folder)
 
@@ -96,7 +144,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, transformer
 def inputs(
     length: int, rows: int = 5, pad: int = 1, vocab_size: int = ROBERTA.vocab_size
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(input ids, attention mask with padding at the ends, labels with -100)."""
+    """(input ids with masks, attention mask with padding at the ends, labels with -100)."""
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(4, vocab_size, (rows, length), generator=generator)
     ids[ids == pad] = 4 if pad != 4 else 5
@@ -105,6 +153,7 @@ def inputs(
         real[row, length - 5 * row :] = 0
     ids[real == 0] = pad
     labels = torch.where((torch.rand(ids.shape, generator=generator) < 0.3) & (real == 1), ids, -100)
+    ids[(torch.rand(ids.shape, generator=generator) < 0.2) & (real == 1)] = MASK
     return ids, real, labels
 
 
@@ -186,6 +235,51 @@ MODERNBERT_BASE = ModelConfig(
     global_attn_every_n_layers=3,
     local_attention=128,
 )
+ESM2_8M = ModelConfig(
+    architecture="esm",
+    vocab_size=33,
+    hidden_size=320,
+    num_hidden_layers=6,
+    num_attention_heads=20,
+    intermediate_size=1280,
+    max_position_embeddings=1026,
+    type_vocab_size=0,
+    rope_rounding="float16",
+    token_dropout=True,
+    mask_token_id=32,
+)
+DEBERTA_V3_SMALL = ModelConfig(
+    architecture="deberta-v2",
+    vocab_size=128_100,
+    hidden_size=768,
+    num_hidden_layers=6,
+    num_attention_heads=12,
+    intermediate_size=3072,
+    max_position_embeddings=512,
+    type_vocab_size=0,
+    layer_norm_eps=1e-7,
+    pad_token_id=0,
+    position_biased_input=False,
+    pos_att_type="c2p|p2c",
+    position_buckets=256,
+    max_relative_positions=512,
+)
+EUROBERT_210M = ModelConfig(
+    architecture="eurobert",
+    vocab_size=128_256,
+    hidden_size=768,
+    num_hidden_layers=12,
+    num_attention_heads=12,
+    intermediate_size=3072,
+    max_position_embeddings=8192,
+    type_vocab_size=0,
+    pad_token_id=128_001,
+    bos_token_id=128_000,
+    eos_token_id=128_001,
+    rope_theta=250_000.0,
+    num_key_value_heads=12,
+    tie_word_embeddings=False,
+)
 PUBLISHED = {
     "BERT-base, cased": (BERT_BASE, 256),
     "XLM-R-base": (XLM_R_BASE, 64),
@@ -216,6 +310,15 @@ PUBLISHED = {
         ),
         160,
     ),
+    "ESM-2, 8M": (ESM2_8M, 512),
+    "ESM-2, 650M": (
+        replace(ESM2_8M, hidden_size=1280, num_hidden_layers=33, num_attention_heads=20, intermediate_size=5120),
+        160,
+    ),
+    "DeBERTa v3-small": (DEBERTA_V3_SMALL, 160),
+    "DeBERTa v3-base": (replace(DEBERTA_V3_SMALL, num_hidden_layers=12), 96),
+    "mDeBERTa v3-base": (replace(DEBERTA_V3_SMALL, num_hidden_layers=12, vocab_size=251_000), 96),
+    "EuroBERT-210m": (EUROBERT_210M, 96),
     "Ettin, 32m": (
         replace(
             MODERNBERT_BASE,
@@ -234,6 +337,31 @@ FULL_DEPTH = PUBLISHED | {
     "ModernBERT's layers, narrow": (
         replace(MODERNBERT_BASE, vocab_size=640, hidden_size=96, intermediate_size=96, pad_token_id=3),
         640,
+    ),
+    "DeBERTa v2-xlarge's layers, narrow, and its longest row": (
+        replace(
+            DEBERTA_V3_SMALL,
+            vocab_size=640,
+            hidden_size=48,
+            num_hidden_layers=3,
+            num_attention_heads=6,
+            intermediate_size=96,
+            conv_kernel_size=3,
+        ),
+        512,
+    ),
+    "EuroBERT-610m's layers, narrow": (
+        replace(
+            EUROBERT_210M,
+            vocab_size=640,
+            hidden_size=144,
+            num_hidden_layers=26,
+            num_attention_heads=18,
+            intermediate_size=512,
+            num_key_value_heads=6,
+            pad_token_id=3,
+        ),
+        512,
     ),
     "ModernBERT's longest row": (
         replace(
@@ -257,6 +385,11 @@ LARGE = (
     "CamemBERT-base",
     "Ettin, 32m",
     "BERT-base, cased",
+    "ESM-2, 650M",
+    "DeBERTa v3-small",
+    "DeBERTa v3-base",
+    "mDeBERTa v3-base",
+    "EuroBERT-210m",
 )
 
 
@@ -281,9 +414,11 @@ def test_published_shapes_agree_with_transformers(name: str, tmp_path: Path) -> 
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
     rows = 2 if length < 8192 else 1
     ids, real, labels = inputs(length, rows, config.pad_token_id, config.vocab_size)
+    ids[ids == MASK] = config.mask_token_id or MASK
     said = theirs(ids, attention_mask=real, labels=labels)
     said.loss.backward()
-    gradients = {TIED.get(name, name): p.grad.numpy() for name, p in theirs.named_parameters()}
+    named = theirs.named_parameters()
+    gradients = {TIED.get(name, name): p.grad.numpy() for name, p in named if p.grad is not None}
     wanted = float(said.loss.detach()), said.logits.detach().flatten(0, 1)[labels.reshape(-1) != -100]
     del theirs, said  # such models are large
     model, kept = build(config, parameters), real.bool()
@@ -329,7 +464,9 @@ def test_padded_vocabulary_gets_no_probability_and_no_gradient(kind: str) -> Non
     assert torch.softmax(logits, -1)[:, ROBERTA.vocab_size :].abs().max() == 0
     loss_sum("masked_lm", logits, labels.reshape(-1)[index], torch.ones(len(index))).backward()
     assert model.word.weight.grad[ROBERTA.vocab_size :].abs().max() == 0
-    assert model.head.bias.grad[ROBERTA.vocab_size :].abs().max() == 0
+    of_vocabulary = ("head.bias", "head.decoder.weight")
+    for parameter in (model.get_parameter(name) for name in of_vocabulary if name in dict(model.named_parameters())):
+        assert parameter.grad[ROBERTA.vocab_size :].abs().max() == 0
 
 
 @both
@@ -353,6 +490,8 @@ def test_packed_rows_give_the_logits_of_the_documents_alone(kind: str) -> None:
     T = SHAPES[kind].max_seq_len
     lengths = [n * (T // 40) for n in (7, 12, 3, 9)]
     pieces_ = [torch.randint(4, ROBERTA.vocab_size, (n,), generator=generator) for n in lengths]
+    for number, ids in enumerate(pieces_):
+        ids[1 : 1 + number] = MASK  # another share in each
     padding = T - sum(lengths)
     row = torch.cat([*pieces_, torch.full((padding,), SHAPES[kind].pad_token_id)])[None]
     segments = torch.cat([torch.full((n,), i + 1) for i, n in enumerate(lengths)] + [torch.zeros(padding).long()])
@@ -390,9 +529,11 @@ def test_half_precision_folders_are_read_exactly(
     copy = type(theirs)(theirs.config)
     copy.load_state_dict(theirs.state_dict())
     copy.to(dtype).save_pretrained(tmp_path / "half")
-    _, parameters = read_model_folder(str(tmp_path / "half"))
+    config, parameters = read_model_folder(str(tmp_path / "half"))
     for name, value in random_parameters(SHAPES[kind]).items():
         assert np.array_equal(parameters[name], torch.from_numpy(value).to(dtype).float().numpy()), name
+    for name, value in buffers(config).items():
+        assert np.array_equal(value, torch.from_numpy(buffers(SHAPES[kind])[name]).to(dtype).float().numpy()), name
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "modernbert"])
@@ -459,8 +600,25 @@ def test_defaults_of_an_old_config_are_transformers_own(kind: str) -> None:
 
 @both
 def test_parameter_count_is_that_of_transformers(kind: str, reference: dict[str, transformers.PreTrainedModel]) -> None:
-    theirs = {id(parameter): parameter.numel() for parameter in reference[kind].parameters()}
+    named = reference[kind].named_parameters()
+    theirs = {id(parameter): parameter.numel() for name, parameter in named if "contact_head" not in name}
     assert count_parameters(SHAPES[kind]) == sum(theirs.values())
+
+
+@both
+def test_flops_count_each_matrix_once(kind: str) -> None:
+    """6 a number and token in a layer's matrices, and in the head's at the places that are predicted."""
+    config = SHAPES[kind]
+    sizes = {"layers.": 0, "head.": 0, "word.": 0}
+    for piece in pieces(config):
+        part = next((part for part in sizes if piece.name.startswith(part) and len(piece.shape) == 2), None)
+        sizes |= {part: sizes[part] + math.prod(piece.shape)} if part else {}
+    assert config.body_parameters == sizes["layers."]
+    tied = sizes["word."] if config.tie_word_embeddings else 0
+    with_head, without = config.product_flops(10, 10), config.product_flops(10, 0)
+    after_attention = 6 * config._after_attention * 10
+    assert with_head == 6 * 10 * (sizes["layers."] + sizes["head."] + tied)
+    assert without == 6 * 10 * sizes["layers."] - after_attention
 
 
 def test_published_modernberts_are_read_in_both_ways_of_writing_them(tmp_path: Path) -> None:
@@ -498,6 +656,204 @@ def test_modernberts_of_other_kinds_are_refused(change: dict, message: str, tmp_
     storage.write_json(path, storage.read_json(path) | change)
     with pytest.raises(ModelError, match=message):
         read_hf_config(str(tmp_path))
+
+
+@pytest.mark.parametrize(("buckets", "longest", "tokens"), [(256, 512, 512), (8, 40, 64), (7, 31, 31), (0, 12, 40)])
+def test_distances_have_the_rows_that_transformers_gives_them(buckets: int, longest: int, tokens: int) -> None:
+    """In rows of `tokens` tokens, some longer than the table."""
+    config = replace(DEBERTA, position_buckets=buckets, max_relative_positions=longest)
+    row = torch.zeros(1, tokens, 1)
+    theirs = build_relative_position(row, row, buckets or -1, longest)[0]
+    span = buckets or longest
+    place = np.arange(tokens)
+    ours = relative.rows_of(config, place[:, None] - place)
+    assert np.array_equal(ours, (theirs + span).clamp(0, 2 * span - 1).numpy())
+    assert np.array_equal(ours, (span - theirs.T).clamp(0, 2 * span - 1).numpy())  # as its second term reads them
+
+
+def test_the_place_of_each_distance_is_found_without_a_copy() -> None:
+    by_distance = torch.arange(3 * 4 * 8).view(3, 4, 8)
+    found = along_the_row(by_distance)
+    expected = [[[int(row[i, j - i + 3]) for j in range(4)] for i in range(4)] for row in by_distance]
+    assert found.tolist() == expected and found.data_ptr() == by_distance[0, 0, 3:].data_ptr()
+
+
+def test_a_deberta_is_trained_after_it_was_only_asked() -> None:
+    """Tensors that are made without gradients in mind cannot be part of a backward pass."""
+    model, ids = build(DEBERTA, random_parameters(DEBERTA)), torch.arange(4, 17)[None]
+    table_rows.cache_clear()
+    with torch.inference_mode():
+        ours_forward(model, ids, torch.ones_like(ids), torch.arange(2))
+    ours_forward(model, ids, torch.ones_like(ids), torch.arange(2)).sum().backward()
+
+
+def test_published_debertas_are_read_with_all_that_their_folders_hold(tmp_path: Path) -> None:
+    """The keys of the hub's config.json, heads of v3's own training, and a table of positions that is not used."""
+    config = replace(DEBERTA, position_buckets=256, max_relative_positions=512, max_position_embeddings=512)
+    parameters = {name: value for name, value in random_parameters(config).items() if not name.startswith("cls.")}
+    left = {
+        "lm_predictions.lm_head.bias": (203,),
+        "mask_predictions.classifier.weight": (1, 48),
+        "deberta.embeddings.position_embeddings.weight": (512, 48),
+    }
+    folder = save_folder(
+        tmp_path, parameters | {name: np.ones(shape, np.float32) for name, shape in left.items()}, config
+    )
+    values = {
+        "model_type": "deberta-v2",
+        "vocab_size": 203,
+        "hidden_size": 48,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "intermediate_size": 80,
+        "max_position_embeddings": 512,
+        "max_relative_positions": -1,
+        "position_buckets": 256,
+        "relative_attention": True,
+        "position_biased_input": False,
+        "pos_att_type": "p2c|c2p",
+        "norm_rel_ebd": "layer_norm",
+        "share_att_key": True,
+        "layer_norm_eps": 1e-7,
+        "type_vocab_size": 0,
+        "pooler_dropout": 0,
+        "pooler_hidden_act": "gelu",
+        "pooler_hidden_size": 48,
+    }
+    storage.write_json(str(tmp_path / "config.json"), values)
+    found, read = read_model_folder(folder, bare=True)
+    assert found == replace(config, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1, bos_token_id=0)
+    assert set(read) == set(parameters) and all(np.array_equal(read[name], value) for name, value in parameters.items())
+    with pytest.raises(ModelError, match="has no tensor cls.predictions.transform.dense.weight.*model.new_head=true"):
+        read_model_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"relative_attention": None}, "relative_attention is None, only True"),
+        ({"share_att_key": False}, "share_att_key is False"),
+        ({"norm_rel_ebd": "none"}, "norm_rel_ebd is 'none'"),
+        ({"pos_att_type": "p2p|c2p"}, "pos_att_type is 'p2p|c2p'"),
+        ({"pos_att_type": []}, r"pos_att_type is \[\]"),
+        ({"position_buckets": "256"}, "position_buckets is '256'"),
+        ({"conv_kernel_size": 3, "conv_act": "tanh"}, "conv_act is 'tanh'"),
+        ({"conv_kernel_size": 4, "conv_act": "gelu"}, "conv_kernel_size is 4"),
+        ({"embedding_size": 24}, "embedding_size is 24, only 48"),
+        ({"pooler_hidden_act": "tanh"}, "pooler_hidden_act is 'tanh'"),
+        ({"legacy": False}, "legacy is False"),
+        ({"position_biased_input": "no"}, "position_biased_input is 'no'"),
+    ],
+)
+def test_debertas_of_other_kinds_are_refused(change: dict, message: str, tmp_path: Path) -> None:
+    storage.write_json(str(tmp_path / "config.json"), to_hf_config(DEBERTA) | change)
+    with pytest.raises(ModelError, match=message):
+        read_hf_config(str(tmp_path))
+
+
+def test_published_euroberts_are_read_with_the_code_that_their_folders_name(tmp_path: Path) -> None:
+    """The keys of the hub's config.json, whose code `transformers` has taken over. None of it is run."""
+    config = replace(EUROBERT, rope_theta=250_000.0, max_position_embeddings=8192, mask_token_id=9)
+    folder = save_folder(tmp_path, random_parameters(config), config)
+    classes = {"AutoConfig": "configuration_eurobert.EuroBertConfig", "AutoModel": "modeling_eurobert.EuroBertModel"}
+    values = {
+        "model_type": "eurobert",
+        "architectures": ["EuroBertForMaskedLM"],
+        "auto_map": classes,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "pad_token_id": 1,
+        "clf_pooling": "late",
+        "head_dim": 12,
+        "hidden_act": "silu",
+        "hidden_size": 48,
+        "intermediate_size": 80,
+        "mask_token_id": 9,
+        "mlp_bias": False,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 3,
+        "num_key_value_heads": 2,
+        "rms_norm_eps": 1e-5,
+        "rope_scaling": None,
+        "rope_theta": 250_000,
+        "tie_word_embeddings": False,
+        "vocab_size": 203,
+    }
+    storage.write_json(str(tmp_path / "config.json"), values)
+    assert read_hf_config(folder) == config
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
+    ids = torch.arange(4, 20)[None]
+    found = ours_forward(build(*read_model_folder(folder)), ids, torch.ones_like(ids), torch.arange(16))
+    assert (found[:, :203] - theirs(ids).logits[0]).abs().max() < 1e-5
+    storage.write_json(str(tmp_path / "config.json"), values | {"rope_theta": None, "num_key_value_heads": None})
+    assert read_hf_config(folder) == replace(config, rope_theta=10_000.0, num_key_value_heads=4)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_act": "gelu"}, "hidden_act is 'gelu', only 'silu'"),
+        ({"attention_bias": True}, "attention_bias is True"),
+        ({"mlp_bias": True}, "mlp_bias is True"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_parameters is not of the default kind"),
+        ({"rope_parameters": None, "rope_scaling": {"type": "linear"}}, "rope_scaling is not of the default kind"),
+        ({"rope_parameters": {"rope_theta": 0}}, "rope_parameters is 0, which it cannot be"),
+        ({"head_dim": 16}, "head_dim is 16, only 12"),
+        ({"num_key_value_heads": 3}, "3 heads of keys and values do not divide 4 of queries"),
+        ({"num_key_value_heads": 0}, "num_key_value_heads is 0"),
+        ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'"),
+        ({"auto_map": {"AutoModel": "modeling_mine.EuroBertModel"}}, "is code of its own"),
+        ({"auto_map": {"AutoModel": ["modeling_eurobert.EuroBertModel"]}}, "is code of its own"),
+        ({"classifier_pooling": "max"}, "classifier_pooling is 'max', which it cannot be"),
+        (
+            {"architectures": ["EuroBertForQuestionAnswering"]},
+            "EuroBertForQuestionAnswering, which transformers does not",
+        ),
+    ],
+)
+def test_euroberts_of_other_kinds_are_refused(change: dict, message: str, tmp_path: Path) -> None:
+    storage.write_json(str(tmp_path / "config.json"), to_hf_config(EUROBERT) | change)
+    with pytest.raises(ModelError, match=message):
+        read_hf_config(str(tmp_path))
+
+
+@pytest.mark.parametrize("layer", ["0", "*"])
+def test_published_esm2s_are_read_with_all_that_their_folders_hold(layer: str, tmp_path: Path) -> None:
+    """A table of positions and a head for contacts that are not used, and speeds of rotary positions in fp16: under the
+    name of a layer, as on the hub, or as transformers 5 writes it."""
+    parameters = random_parameters(ESM)
+    more = {"esm.embeddings.position_embeddings.weight": (42, 48), "esm.contact_head.regression.bias": (1,)}
+    tied = {"lm_head.decoder.weight": parameters["esm.embeddings.word_embeddings.weight"]}
+    speeds = {f"esm.encoder.layer.{layer}.attention.self.rotary_embeddings.inv_freq": next(iter(buffers(ESM).values()))}
+    folder = save_folder(tmp_path / "plain", parameters, ESM)
+    save_file(
+        parameters | tied | speeds | {name: np.zeros(shape, np.float32) for name, shape in more.items()},
+        str(tmp_path / "plain" / "model.safetensors"),
+        {"format": "pt"},
+    )
+    found, read = read_model_folder(folder)
+    assert found == ESM and all(np.array_equal(read[name], value) for name, value in parameters.items())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"position_embedding_type": "absolute"}, "is not of ESM-2"),
+        ({"position_embedding_type": None}, "is not of ESM-2"),
+        ({"emb_layer_norm_before": True}, "is not of ESM-2"),
+        ({"is_folding_model": True}, "is_folding_model is True"),
+        ({"mask_token_id": None}, "mask_token_id is None"),
+        ({"mask_token_id": 203}, "mask_token_id is 203"),
+        ({"rope_theta": 20_000.0}, "is not what rope_theta 20000 gives"),
+    ],
+)
+def test_other_models_of_esms_type_are_refused(change: dict, message: str, tmp_path: Path) -> None:
+    folder, path = save_folder(tmp_path, random_parameters(ESM), ESM), str(tmp_path / "config.json")
+    storage.write_json(path, storage.read_json(path) | change)
+    with pytest.raises(ModelError, match=message):
+        read_hf_config(folder)
 
 
 @pytest.mark.parametrize("window", [3, 64, 100])

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from maskwright.config.pretraining import EngineSection
-from maskwright.engines.torch import gradients as module
+from maskwright.engines.torch import shares as module
 from maskwright.engines.torch.gradients import Gradients
-from maskwright.engines.torch.optimizers import numel, views
 from maskwright.engines.torch.processes import connect
+from maskwright.engines.torch.shares import FlatLayout
 
 
 def slow_tree(leaves: list[np.ndarray]) -> np.ndarray:
@@ -29,15 +29,20 @@ def one_case(seed: int, processes: object, number: int, count: int) -> None:
     generator = random.Random(seed)
     dtype = generator.choice([torch.float32, torch.bfloat16])
     exact = generator.random() < 0.7
-    shapes = {f"p{i}": torch.Size([generator.randint(1, 7), generator.randint(1, 5)]) for i in range(6)}
+    D, F = generator.randint(1, 5), generator.randint(1, 7)
+    hidden = {"qkv": (3 * D, D), "out": (D, D), "up": (F, D), "down": (D, F)}
+    shapes = {f"layers.{layer}.{role}.weight": torch.Size(of) for layer in range(2) for role, of in hidden.items()}
+    shapes |= {f"p{i}": torch.Size([generator.randint(1, 7), generator.randint(1, 5)]) for i in range(6)}
+    shapes |= {f"v{i}": torch.Size([generator.randint(1, 7)]) for i in range(3)}
     network = {name: torch.nn.Parameter(torch.zeros(shape, dtype=dtype)) for name, shape in shapes.items()}
     used = generator.sample(list(shapes), len(shapes))
     V, parts = count * generator.randint(1, 6), generator.randint(1, 3)
     drawn = np.random.default_rng(seed)
     scales = 10.0 ** drawn.uniform(-4, 4, (V, parts, 1))
-    given = torch.tensor(drawn.normal(size=(V, parts, numel(shapes))) * scales, dtype=torch.float32).to(dtype)
-    flat = torch.full((numel(shapes),), float("nan"))
-    summing = Gradients(network, flat, used, exact=exact, processes=processes)  # type: ignore[arg-type]
+    numbers = sum(shape.numel() for shape in shapes.values())
+    given = torch.tensor(drawn.normal(size=(V, parts, numbers)) * scales, dtype=torch.float32).to(dtype)
+    layout = FlatLayout.of(shapes, used, count, muon=generator.random() < 0.5)
+    summing = Gradients(network, layout, exact=exact, processes=processes)  # type: ignore[arg-type]
     each = V // count
     for again in (True, False):  # the first is given up, as after running out of memory
         summing.begin(V)
@@ -47,12 +52,20 @@ def one_case(seed: int, processes: object, number: int, count: int) -> None:
                 final = last and leaf == number * each + each - 1
                 if again and final:
                     break
-                constants = views(given[leaf, part], shapes)
+                constants = named(given[leaf, part], shapes)
                 summing.before_backward(first=part == 0, last=last, final=final)
                 sum((network[name] * constants[name]).sum() for name in used).backward()  # type: ignore[union-attr]
                 summing.after_backward()
     summing.finish()
     leaves = given.float().numpy()
+    share = layout.of_ranks[number]
+    mine = dict(zip(share.places, share.views(summing.flat), strict=True))
+
+    def of_share(every: np.ndarray) -> np.ndarray:
+        flat = {name: array.reshape(-1) for name, array in named(torch.from_numpy(every), shapes).items()}
+        return np.concatenate([np.empty(0), *(flat[name][begin:end] for name, begin, end in mine)])
+
+    ours = np.concatenate([np.empty(0), *(view.numpy() for view in mine.values())])
     if exact:
         each_leaf = []
         for leaf in leaves:
@@ -60,15 +73,21 @@ def one_case(seed: int, processes: object, number: int, count: int) -> None:
             for part in leaf[1:]:
                 total = total + part
             each_leaf.append(total)
-        assert flat.numpy().tobytes() == slow_tree(each_leaf).tobytes(), (seed, V, parts, dtype)
+        assert ours.tobytes() == of_share(slow_tree(each_leaf)).tobytes(), (seed, V, parts, dtype)
     else:
         wide = leaves.astype(np.float64).sum((0, 1))
         size = np.abs(leaves.astype(np.float64)).sum((0, 1))
-        assert np.all(np.abs(flat.numpy() - wide) <= 1e-6 * V * parts * size), (seed, V, parts, dtype)
+        assert np.all(np.abs(ours - of_share(wide)) <= 1e-6 * V * parts * of_share(size)), (seed, V, parts, dtype)
+
+
+def named(flat: torch.Tensor, shapes: dict[str, torch.Size]) -> dict[str, torch.Tensor]:
+    parts = flat.split([shape.numel() for shape in shapes.values()])
+    return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
 
 def main() -> None:
-    module.BUCKET_BYTES = 100  # several buckets in so small a network
+    # Several buckets, blocks and stacks in so small a network.
+    module.BUCKET_BYTES, module.BLOCK_NUMBERS, module.STACK_NUMBERS = 100, 4, 60
     torch.set_num_threads(1)
     processes = connect(EngineSection(device="cpu"), "cpu")
     for seed in range(60):

@@ -81,6 +81,11 @@ ROWS: dict[str, dict[str, Any]] = {
         "model.local_attention": 8,
         "model.attention_dropout": 0.1,
     },
+    "esm with dropout": {
+        "model.architecture": "esm",
+        "model.hidden_dropout": 0.1,
+        "model.attention_dropout": 0.2,
+    },
     "4 devices, data": {"engine.devices": 4, "engine.sharding": "data", "batch.virtual_workers": 8},
     "4 devices, fsdp": {"engine.devices": 4, "engine.sharding": "fsdp", "batch.virtual_workers": 4},
     "4 devices, fsdp, muon": {

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from maskwright.config.phases import reads_causally
-from maskwright.config.pretraining import build_config
+from maskwright.config.pretraining import EngineSection, build_config
 from maskwright.data.batch import Batch
 from maskwright.data.causal import is_causal, read_causally
 from maskwright.data.loader import Loader, validation_batches
@@ -95,18 +95,20 @@ def test_held_out_rows_are_masked_ones(store: TokenStore) -> None:
 @pytest.mark.parametrize(
     ("share", "phases", "tried"),
     [
-        (0.0, [], [False]),
-        (1.0, [], [True]),
-        (0.1, [], [False, True]),
-        (0.0, [{"until_step": 5, "causal_share": 1.0}], [True, False]),
+        (0.0, [], [(False, False)]),
+        (1.0, [], [(True, True)]),
+        (0.1, [], [(False, None), (True, None)]),
+        (0.0, [{"until_step": 5, "causal_share": 1.0}], [(True, True), (False, False)]),
     ],
 )
 def test_masked_and_causal_rows_are_both_tried(
-    store: TokenStore, share: float, phases: list[dict[str, Any]], tried: list[bool]
+    store: TokenStore, share: float, phases: list[dict[str, Any]], tried: list[tuple[bool, bool | None]]
 ) -> None:
-    """Attention may be computed in other ways for them, which may need more memory."""
+    """Attention may be computed in other ways for them, which may need more memory. Where a step mixes both, all of its
+    batches say so, whatever their own rows are."""
     trials = loader_of(store, phases=phases, causal_share=share).trials(0, [0, 1])
-    assert [[batch.reads_causally for batch in batches] for _, batches in trials] == [[one, one] for one in tried]
+    kinds = [[(batch.reads_causally, batch.part(0, 1).causal) for batch in batches] for _, batches in trials]
+    assert kinds == [[one, one] for one in tried]
 
 
 def test_a_run_that_reads_causally_throughout_never_sees_a_mask(store: TokenStore) -> None:
@@ -122,18 +124,18 @@ def test_a_run_that_reads_causally_throughout_never_sees_a_mask(store: TokenStor
     assert not any("less than half" in line for line in unusual_settings(loader_of(store, phases=causal).config))
 
 
-def test_programs_for_tpus_know_of_causal_rows() -> None:
-    """On a CPU, the way of attention is the same with and without."""
+def test_a_tpus_program_is_chosen_by_how_its_rows_are_read(store: TokenStore) -> None:
+    """A phase of causal rows alone has a kernel there too; on a CPU one program serves all phases."""
     pytest.importorskip("jax", reason="needs the extra jax")
     from maskwright.engines.choose import make_engine
 
-    values: dict[str, Any] = {
-        "data": {"store": "store", "seq_len": 32},
-        "schedule": {"steps": 10, "warmup_steps": 1},
-        "engine": {"kind": "jax", "device": "cpu"},
-        "phases": [{"until_step": 5, "causal_share": 0.1}],
-    }
-    config = build_config(values, "test")
-    shape = model_config(config.model.model_copy(update={"size": "nano"}), 300, 32)
-    engine = make_engine(shape, config.optimizer, config.engine, 0, causal=reads_causally(config))
-    assert engine.program.causal  # type: ignore[attr-defined]
+    phases = [{"until_step": 1, "causal_share": 1.0}, {"until_step": 2, "causal_share": 0.5}]
+    loader = loader_of(store, phases=phases)
+    config = loader.config.model_copy(update={"engine": EngineSection(kind="jax", device="cpu", dtype="bf16")})
+    shape = model_config(config.model.model_copy(update={"size": "nano"}), store.vocabulary.size, 32)
+    engine: Any = make_engine(shape, config.optimizer, config.engine, 0)
+    ways = {}
+    for platform in ("cpu", "tpu"):
+        engine.program = replace(engine.program, platform=platform)
+        ways[platform] = [engine.program_like(loader.batch(step, 0)).way(128) for step in range(3)]
+    assert ways == {"cpu": ["dense"] * 3, "tpu": ["causal splash", "dense", "splash"]}

@@ -198,7 +198,7 @@ def test_a_recipe_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "corpus").mkdir()
     with pytest.raises(ConfigError, match="corpus: is a folder. Fix: give the YAML file of a run"):
         c.read_config("corpus")
-    with pytest.raises(ConfigError, match="x: is not a recipe. Fix: give one of the recipes continue, continue-m"):
+    with pytest.raises(ConfigError, match="x: is not a recipe. Fix: give one of the recipes continue, continue-esm2"):
         recipes.read("x")
     for typed in ("runs/small", "other.yaml", "gs://bucket/small.yaml"):
         assert recipes.find_config(typed) == typed  # for whoever opens it

@@ -1,4 +1,4 @@
-"""Vectors of texts beside those of `transformers` and, where it is there, of `sentence-transformers`."""
+"""Vectors of texts beside those of `transformers`. `tests/parity` has `sentence-transformers` beside them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from finetuned import finished_run, shape
 
 from maskwright.cli.main import run as command
 from maskwright.core import storage
-from maskwright.tasks.export.sentence_transformers import export_for_sentence_transformers
+from maskwright.tasks.export.sentence_transformers import export_as
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.use import embed as module
 
@@ -38,8 +38,8 @@ def test_vectors_are_those_of_transformers(
     monkeypatch.setattr(module, "EXAMPLES_AT_ONCE", 8)
     run, folder = str(finished_run(tmp_path / "run", shape(kind, "masked_lm"), tokenizer)), tmp_path / "folder"
     out = tmp_path / "vectors.npy"
-    words = ["embed", run, "--input", source, "--output", out, "--sentence-transformers", folder, "--device", "cpu"]
-    assert command([*map(str, words)]) == 0
+    assert command(["embed", run, "--input", str(source), "--output", str(out), "--device", "cpu"]) == 0
+    assert command(["export", run, "--to", str(folder), "--sentence-transformers", "dense"]) == 0
     ours = np.load(out)
     assert ours.shape == (20, 32) and ours.dtype == np.float32
     tokens = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
@@ -56,21 +56,10 @@ def test_vectors_are_those_of_transformers(
     np.testing.assert_allclose(np.array(table.column("embedding").to_pylist()), ours, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["roberta", "modernbert"])
-def test_vectors_are_those_of_sentence_transformers(kind: str, source: Path, tokenizer: str, tmp_path: Path) -> None:
-    package = pytest.importorskip("sentence_transformers", reason="sentence-transformers is the referee here")
-    run, folder = str(finished_run(tmp_path / "run", shape(kind, "masked_lm"), tokenizer)), str(tmp_path / "folder")
-    out = str(tmp_path / "vectors.npy")
-    words = ["--input", str(source), "--output", out, "--sentence-transformers", folder, "--device", "cpu"]
-    assert command(["embed", run, *words]) == 0
-    theirs = package.SentenceTransformer(folder, device="cpu", local_files_only=True).encode(TEXTS, batch_size=5)
-    np.testing.assert_allclose(np.load(out), theirs, atol=2e-5)
-
-
 def test_a_folder_for_sentence_transformers_appears_whole(
     tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last file is not written."""
+    """Its modules are not written."""
     run = str(finished_run(tmp_path / "run", shape("roberta", "masked_lm"), tokenizer))
     write = storage.write_json
 
@@ -81,7 +70,7 @@ def test_a_folder_for_sentence_transformers_appears_whole(
 
     monkeypatch.setattr(storage, "write_json", fail)
     with pytest.raises(KeyboardInterrupt):
-        export_for_sentence_transformers(load_model(run), str(tmp_path / "folder"))
+        export_as("dense", load_model(run), str(tmp_path / "folder"))
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
@@ -92,10 +81,8 @@ def test_mistakes(
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("sentence1,sentence2\na,b\n")
     for words, said in (
-        (["--input", str(source)], "nothing to do. Fix: give --input and --output"),
         (["--input", str(source), "--output", str(tmp_path / "a.csv")], "cannot be written. Fix: let it end in .npy"),
         (["--input", str(pairs), "--output", str(tmp_path / "a.npy")], "has two texts. Fix: name the column of one"),
-        (["--sentence-transformers", str(tmp_path / "new")], "without a masked-LM head"),
     ):
         assert command(["embed", run, *words]) == 2
         assert said in capfd.readouterr().err.splitlines()[-1]

@@ -309,6 +309,10 @@ def test_what_the_script_does_otherwise_is_said(tmp_path: Path) -> None:
     assert "names no model; model.architecture: roberta takes its place" in table(found.rows)
     found, _ = taken("run_mlm", "run_mlm.py --model_name_or_path microsoft/deberta-large --train_file a.txt")
     assert "deberta is not among the families that are read" in table(found.rows)
+    found, _ = taken("run_mlm", "run_mlm.py --model_name_or_path microsoft/mdeberta-v3-base --train_file a.txt")
+    assert "among the families" not in table(found.rows)
+    found, values = taken("run_mlm", "run_mlm.py --model_type deberta-v2 --train_file a.txt")
+    assert "among the families" in table(found.rows) and values["model"]["architecture"] == "roberta"
     words = "--text_column_name t --label_column_name y --metric_name f1 --shuffle_train_dataset --model_type bert"
     found, values = taken("run_glue", f"python $XLA run_classification.py --train_file a.csv {words}")
     assert values["data"]["text"] == "t" and values["evaluation"]["metric"] == "f1_macro"

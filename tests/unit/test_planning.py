@@ -15,13 +15,13 @@ from scipy import stats
 
 from maskwright.cli import plan as command
 from maskwright.cli.main import run
-from maskwright.cloud.machines import TPUS
 from maskwright.cloud.offers import gpu_machine, hourly_offers
 from maskwright.cloud.old_setup import values_env
 from maskwright.cloud.prices import read_prices
 from maskwright.config.pretraining import RunConfig, build_config
 from maskwright.core.console import human_bytes, human_time
 from maskwright.core.errors import ConfigError, InputError
+from maskwright.machine.tpus import TPUS
 from maskwright.model.config import training_flops
 from maskwright.tasks.planning import estimate, projection, slices, trial
 from maskwright.tasks.planning.devices import ACCELERATORS, DEVICES, place
@@ -118,16 +118,18 @@ def test_more_devices_and_more_work_move_the_model_in_the_right_direction() -> N
     assert 7 < speed["h100:8"] / speed["h100"] < 8
     small = projection.rate(work("nano", 16, 64), place("h100:8"))[0]
     assert small.high < 1e6, "a small step waits for its launches"
-    sharded = work("base", 8, 512, batch={"virtual_workers": 8}, engine={"sharding": "fsdp", "reproducibility": "fast"})
-    parts = memory(sharded, 8, low_precision=True, plain_attention=False, processes=False)
-    whole = memory(base, 8, low_precision=True, plain_attention=False, processes=False)
+    parts, whole = (memory(base, n, low_precision=True, plain_attention=False, processes=False) for n in (8, 1))
     assert parts["moments"] == whole["moments"] / 8
+    of_number = whole["weights"] / 6  # one in bf16 to compute with, and one in fp32
+    assert parts["weights"] == of_number * (2 + 4 / 8)
 
 
 def test_time_here_is_the_work_over_the_share_of_the_ceiling() -> None:
-    one = Load(1e12, 0.0, 768, 12, 1)
+    one = Load(1e12, 0.0, 768, 12, 1, 4)
     found = seconds_here(one, 1e12, "cpu", 10)
     assert found and found.mid == pytest.approx(10 / 0.707)
+    amx = [seconds_here(one, ceiling, "cpu", 10) for ceiling in (1.88e12, 4e12)]
+    assert amx[0] == amx[1] and amx[0] and amx[0].mid == pytest.approx(found.mid / 1.88), "more than Zen 5 has"
     judged = seconds_here(replace(one, evaluations=5e11), 1e12, "cpu", 10)
     assert judged and judged.mid == pytest.approx(1.5 * found.mid)
     labelled = LabelledWork(cast(Any, None), 1e12, (0,), 1e12, 1, 0.0, 0.0)

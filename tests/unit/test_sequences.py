@@ -30,11 +30,11 @@ def texts(path: Path, **options: object) -> list[tuple[str, int]]:
 
 
 def test_fasta_and_fastq_records_are_documents(tmp_path: Path) -> None:
-    (tmp_path / "a.fa").write_bytes(b";comment\n>one first\r\nACGTacgt\r\nNNAC\r\n\n>empty\n>two\nGGRCC\n")
+    (tmp_path / "a.fa").write_bytes(b";comment\n>one first\r\nACGTacgt\r\nNNAC\r\n\n>two\nGGRCC\n")
     (tmp_path / "b.fastq.gz").write_bytes(gzip.compress(b"@r1\nACGN\n+\nIIII\n\n@r2\n@CG\n+r2\n@@@\n"))
-    assert texts(tmp_path / "a.fa") == [("ACGTACGTNNAC", 2), ("GGRCC", 7)]
-    assert texts(tmp_path / "a.fa", letters="keep") == [("ACGTacgtNNAC", 2), ("GGRCC", 7)]
-    assert texts(tmp_path / "a.fa", letters="plain") == [("ACGTACGT", 2), ("AC", 2), ("GG", 7), ("CC", 7)]
+    assert texts(tmp_path / "a.fa") == [("ACGTACGTNNAC", 2), ("GGRCC", 6)]
+    assert texts(tmp_path / "a.fa", letters="keep") == [("ACGTacgtNNAC", 2), ("GGRCC", 6)]
+    assert texts(tmp_path / "a.fa", letters="plain") == [("ACGTACGT", 2), ("AC", 2), ("GG", 6), ("CC", 6)]
     assert texts(tmp_path / "b.fastq.gz") == [("ACGN", 1), ("@CG", 6)]
     found = {letters: audit([str(tmp_path / "a.fa")], letters=letters) for letters in ("upper", "keep", "plain")}  # type: ignore[arg-type]
     assert {letters: (one.documents, one.characters) for letters, one in found.items()} == {
@@ -47,12 +47,18 @@ def test_fasta_and_fastq_records_are_documents(tmp_path: Path) -> None:
         ("c.fasta", "ACGT\n>late\nAC\n", ":1"),
         ("c.fq", "@r1\nACGT\n+\nIIII\n@r2\nACGT\n+\nII\n", ":5"),
         ("d.fq", "@r1\nACGT\n+\n", ":1"),
+        ("f.faa", ">a\nMK\n>empty\n\n>c\nMT\n", ":3"),
+        ("g.faa", ">a\nMK\n>cut off", ":3"),
+        ("e.faa", ">a\nMK*\n>b\nMK-.\nM1K\n>c\nMT\n", ":5"),
     ):
         (tmp_path / name).write_text(content)
         with pytest.raises(SourceError) as caught:
             texts(tmp_path / name)
         assert caught.value.where == f"{tmp_path}/{name}{where}"
+    assert "has '1', which is neither a letter nor *, - or a dot" in str(caught.value)
     assert texts(tmp_path / "c.fq", on_bad_input="skip") == [("ACGT", 1)]
+    assert texts(tmp_path / "e.faa", on_bad_input="skip") == [("MK*", 1), ("MT", 6)]
+    assert texts(tmp_path / "f.faa", on_bad_input="skip") == [("MK", 1), ("MT", 5)]
 
 
 @pytest.mark.parametrize(("kind", "alphabet", "size"), [("characters", "dna", 17), ("kmer", "dna", 4113)])

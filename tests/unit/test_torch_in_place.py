@@ -26,7 +26,7 @@ def test_rotated_queries_and_keys_and_plain_values(dtype: torch.dtype, monkeypat
 
     def both() -> list[Tensor]:
         flat = drawn(M, T, 3 * H * h, dtype=dtype).requires_grad_()
-        found = in_place.queries_keys_values(flat.view(M, T, 3, H, h), rotation)
+        found = in_place.queries_keys_values(flat.view(M, T, 3 * H, h), H, rotation)
         torch.autograd.backward(found, towards)
         return [*found, flat.grad]
 

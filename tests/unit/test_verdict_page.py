@@ -291,3 +291,33 @@ def test_rates_at_the_edge_and_unequal_grids_are_named() -> None:
     )
     assert unequal == "On task, the arms were given different grids: their budgets were not equal."
     assert "1e-4: 70.0, 3e-4: 80.0, 1e-3: 75.0" in Page(html(results, judged(results))).text
+
+
+def test_a_linear_model_beside_transformers_says_whether_they_were_needed() -> None:
+    found = small(0.08, -0.08, 0.0, seed=0.02)
+    searches = (
+        LearningRateSearch("arm 0", "task", ((0.1, 0.7), (1.0, 0.9)), 1.0),
+        LearningRateSearch("arm 1", "task", ((1e-4, 0.7), (3e-4, 0.9), (1e-3, 0.8)), 3e-4),
+    )
+    results = replace(found, arms=(replace(found.arms[0], transformer=False), *found.arms[1:]), searches=searches)
+    better, worse, equal = (
+        wording.explanation(comparison, results, judged(results)) for comparison in judged(results).comparisons
+    )
+    assert better.endswith("The transformer was worth it: arm 0 has none.")
+    assert worse.endswith("No transformer was needed to do better than arm 2: arm 0 has none.")
+    assert equal.endswith("Nothing shows that this transformer was needed: arm 0 has none.")
+    edge = "On task, arm 0 did best with the highest penalty of the grid, 1. A wider grid might serve it better."
+    assert wording.warnings(results) == [edge], "its grid is its own, and every arm is compared with it"
+    rates, penalties = tables.rates(results), tables.penalties(results)
+    assert rates and [row[1] for row in rates.rows] == ["arm 1"]
+    assert penalties and penalties.rows == (("task", "arm 0", "1", "0.1: 70.0, 1: 90.0"),)
+    assert all(table.caption in Page(html(results, judged(results))).text for table in (rates, penalties))
+
+    last = replace(found, arms=(*found.arms[:3], replace(found.arms[3], transformer=False)))
+    few, *_ = judged(small(0.1, seeds=3)).comparisons
+    assert "has none" not in wording.explanation(few, last, judged(last))
+    assert wording.warnings(last) == [
+        "No verdict here says whether arm 1 and arm 2 did better than arm 3, which has no transformer; with --base "
+        "arm 3, one does."
+    ]
+    assert not wording.warnings(replace(last, arms=(found.arms[0], last.arms[3])))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import transformers
-from tokenizer_kinds import with_words
+from tokenizer_kinds import sentencepiece_model, with_words
 
 from maskwright.core.errors import TokenizerError
 from maskwright.text.sources import Sources
@@ -81,6 +83,75 @@ def test_ids_are_those_of_transformers(
     (tmp_path / "copy" / "config.json").write_text(json.dumps({"model_type": architecture}))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "copy")
     assert [theirs(text)["input_ids"] for text in TEXTS] == [ours.encode(text).ids for text in TEXTS]
+
+
+@pytest.mark.parametrize("files", [("vocab.txt",), ("vocab.txt", "tokenizer_config.json")])
+def test_letters_of_proteins_have_the_ids_of_esms_own_class(
+    files: tuple[str, ...], tokenizer_of: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Unknown letters one by one and in runs, white space, and tokens that are spelt out."""
+    folder = older(tokenizer_of("esm"), tmp_path / "older", *files)
+    theirs = transformers.EsmTokenizer(str(folder / "vocab.txt"))
+    ours, draw = load_tokenizer(str(folder), special_tokens_are_text=False), random.Random(0)
+    parts = [*"MKLJm* \n.-^]\\<é🙂", "<mask>", "<null_1>", "<pad>", "ask>"]
+    for text in [*TEXTS, *("".join(draw.choices(parts, k=draw.randint(1, 12))) for _ in range(500))]:
+        assert theirs(text)["input_ids"] == ours.encode(text).ids, text
+    assert theirs("MK", "TA")["input_ids"] == ours.encode("MK", "TA").ids
+    words = read_vocabulary(str(folder))
+    assert (words.size, words.bos, words.pad, words.eos, words.unk, words.mask) == (33, 0, 1, 2, 3, 32)
+    assert words.special == {*theirs.all_special_ids}
+    as_text = load_tokenizer(str(folder), special_tokens_are_text=True)
+    assert as_text.encode("M<mask>K", add_special_tokens=False).ids == [20, 3, 15]
+
+
+@pytest.mark.parametrize("settings", [{}, {"do_lower_case": True, "split_by_punct": True}])
+def test_a_sentencepiece_model_has_the_ids_of_debertas_converter(
+    settings: dict[str, bool], tokenizer_of: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Beside the converter of `transformers`, which reads the file with Google's library; and the copy that runs and
+    exports hold is read by `transformers` as it is."""
+    folder = older(tokenizer_of("deberta"), tmp_path / "older", "spm.model")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    ours, words = load_tokenizer(str(folder), special_tokens_are_text=False), read_vocabulary(str(folder))
+    size = words.size
+    assert (words.kind, words.pad, words.bos, words.eos, words.unk) == ("unigram", 0, 1, 2, 3)
+    assert (words.mask, words.mask_token, words.special) == (size - 1, "[MASK]", {0, 1, 2, 3, size - 1})
+    texts = [*TEXTS, "don't; ½ (a-b)", "  lead and trail  ", "The Old FOX"]
+    copy_tokenizer(str(folder), str(tmp_path / "copy"))
+    (tmp_path / "copy" / "config.json").write_text('{"model_type": "deberta-v2"}')
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "copy")
+    assert [theirs(text)["input_ids"] for text in texts] == [ours.encode(text).ids for text in texts]
+    assert theirs("a", "b")["input_ids"] == ours.encode("a", "b").ids and theirs.mask_token_id == words.mask
+    (folder / "added_tokens.json").write_text(json.dumps({"[MASK]": words.mask}))  # as transformers 4 wrote it
+    assert read_vocabulary(str(folder)).fingerprint == words.fingerprint
+
+    pytest.importorskip("google.protobuf", reason="the converter of transformers needs it")
+    from transformers.convert_slow_tokenizer import DebertaV2Converter
+
+    given = {"do_lower_case": False, "split_by_punct": False} | settings
+    slow = SimpleNamespace(vocab_file=str(folder / "spm.model"), add_prefix_space=True, **given)
+    slow.convert_tokens_to_ids = {"[CLS]": 1, "[SEP]": 2}.__getitem__
+    expected = DebertaV2Converter(slow).converted()
+    for text in (text for text in texts if "[MASK]" not in text):
+        assert expected.encode(text).ids == ours.encode(text).ids, text
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\x0a\xff", "is not a SentencePiece model"),
+        (b"", "is not a SentencePiece model"),
+        (b"\x0a\x02\x18\x01", "is not a SentencePiece model"),  # a piece without its text
+        (sentencepiece_model([("[CLS]", 0.0)], unknown=7), "is not a SentencePiece model"),
+        (sentencepiece_model([("[CLS]", 0.0)], unknown=0, kind=2), "is not a Unigram model"),
+        (sentencepiece_model([("[CLS]", 0.0)], unknown=0), "has no [SEP], which frames a text"),
+    ],
+)
+def test_sentencepiece_models_that_cannot_be_read(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "spm.model").write_bytes(content)
+    with pytest.raises(TokenizerError) as caught:
+        read_vocabulary(str(tmp_path))
+    assert message in str(caught.value) and ". Fix: " in str(caught.value)
 
 
 @pytest.mark.parametrize("files", [("vocab.json", "merges.txt"), ("tokenizer.json", "tokenizer_config.json")])

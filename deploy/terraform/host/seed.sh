@@ -1,111 +1,26 @@
-#!/bin/bash
-# Runs as root on the temporary machine that fills the shared disk (metadata key startup-script): formats the disk if it
-# is empty, copies the source from its bucket, verifies every file with the bucket's checksums, runs the user's
-# preparation script, writes a manifest, and reports the result in the bucket. If it is killed and started again, also on
-# another machine, the result is the same. docs/google-cloud-hosts.md describes it.
+# Runs as root on the temporary machine that fills the shared disk (metadata key startup-script, after common.sh): formats
+# the disk if it is empty, copies the source from its bucket, verifies every file with the bucket's checksums, runs the
+# user's preparation script, writes a manifest, and reports the result in the bucket. If it is killed and started again,
+# also on another machine, the result is the same. docs/google-cloud-hosts.md describes it.
 #
 # The preparation script gets two arguments: the folder with the copied source, and the root of the disk. With such a
 # script the source is in DISK/source, where it may be deleted; without one it is in DISK itself. A script that was killed
 # is run again from its beginning, on the files that it has left.
-set -Eeuo pipefail
 
-root=${MASKWRIGHT_ROOT:-}   # tests replace / by a folder
-patience=${MASKWRIGHT_PATIENCE_SECONDS:-300}
-pause=${MASKWRIGHT_PAUSE_SECONDS:-5}
-run=$root/run/maskwright
-storage=${STORAGE_EMULATOR_HOST:-https://storage.googleapis.com}
 label=maskwright-data
 disk=$root/mnt/maskwright-seed
 notes=$disk/.maskwright   # finished work; survives with the disk
 ours='(lost\+found|\.maskwright)(/|$)|MANIFEST\.sha256$'   # ours, never files of the source
-step=start environment='' result='' source='' prepare='' name='' device='' target='' begun=$SECONDS
+result='' source='' prepare='' name='' device='' target='' begun=$SECONDS
 export CLOUDSDK_CONFIG=${CLOUDSDK_CONFIG:-$run/gcloud} CLOUDSDK_CORE_DISABLE_PROMPTS=1 CLOUDSDK_CORE_DISABLE_USAGE_REPORTING=1
 
-hide() {
-  sed -u -E \
-    -e 's#(://)[^/@[:space:]]+@#\1***@#g' \
-    -e 's#(authorization["'\'']?[[:space:]]*[:=][[:space:]]*["'\'']?([a-z]+[[:space:]]+)?|bearer[[:space:]]+)[A-Za-z0-9._~+/=-]{8,}#\1***#gI' \
-    -e 's#ya29\.[A-Za-z0-9._-]+#***#g' \
-    -e 's#((token|secret|passw(or)?d|passphrase|credential|[_-]key)s?["'\'']?[[:space:]]*[:=][[:space:]]*["'\'']?)[^[:space:]"'\''&]{7,}[^[:space:]"'\''&.,;:)]#\1***#gI'
-}
-exec > >(hide) 2>&1
-say() { echo "maskwright: $*"; }
 begin() { step=$1; say "$1${2:+: $2}"; }
-
-# ---- the metadata server and the bucket; a token goes only through pipes, never into an argument or a file -----------
-
-meta() {  # PATH: its value; exit code 4 if it does not exist
-  local answer
-  answer=$(curl -sS --max-time 20 --retry 10 --retry-delay 2 --retry-connrefused --retry-all-errors \
-    -H 'Metadata-Flavor: Google' -w '\n%{http_code}' \
-    "http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance/$1")
-  case ${answer##*$'\n'} in
-    200) printf '%s' "${answer%$'\n'*}" ;;
-    404) return 4 ;;
-    *) return 1 ;;
-  esac
-}
-attribute() {  # VARIABLE NAME [must]: empty if it is not set
-  local code=0 text
-  text=$(meta "attributes/$2") || code=$?
-  [ "$code" -eq 0 ] || { [ "$code" -eq 4 ] && [ -z "${3:-}" ]; } || fail "metadata attribute $2 is missing" 'maskwright env seed'
-  printf -v "$1" '%s' "$text"
-}
-google() {  # curl with the service account's token; prints the answer, and the status on the last line
-  local secret
-  secret=$(meta service-accounts/default/token | sed -E 's/.*"access_token" *: *"([^"]+)".*/\1/')
-  printf 'header = "Authorization: Bearer %s"\n' "$secret" |
-    curl -sS -K - --max-time 60 --retry 6 --retry-delay 2 --retry-connrefused -w '\n%{http_code}' "$@"
-}
-url() {  # gs://BUCKET/OBJECT: path of the object in the API
-  local path=${1#gs://} object
-  object=${path#*/}
-  printf 'b/%s/o%s%s' "${path%%/*}" "$2" "${object//\//%2F}"
-}
-get() {
-  local answer
-  answer=$(google "$storage/storage/v1/$(url "$1" /)?alt=media")
-  case ${answer##*$'\n'} in 200) printf '%s\n' "${answer%$'\n'*}" ;; 404) return 4 ;; *) return 1 ;; esac
-}
-put_result() {
-  local answer
-  answer=$(google -X POST -H 'Content-Type: application/json' --data-raw "$1" \
-    "$storage/upload/storage/v1/$(url "$result" '?uploadType=media&name=')")
-  [ "${answer##*$'\n'}" = 200 ] || say "$result cannot be written (HTTP ${answer##*$'\n'})"
-}
-quote() {  # as JSON
-  local text
-  text=$(printf '%s' "$1" | tr '\n\t' '  ' | tr -d '\000-\037' | hide)
-  text=${text//\\/\\\\}
-  printf '"%s"' "${text//\"/\\\"}"
-}
-
-# ---- failure ---------------------------------------------------------------------------------------------------------
-
-reported='' line=''
-fail() {  # WHAT FIX
-  reported=yes
-  say "$step: $1. Fix: $2"
+put_result() { put "$result" "$1" || say 'the result could not be reported'; }
+report_failure() {  # WHAT FIX
   if mountpoint -q "$disk"; then umount "$disk" || say "$disk cannot be unmounted"; fi
-  if [ -n "$result" ]; then
-    put_result "{\"ok\": false, \"step\": \"$step\", \"what\": $(quote "$1. Fix: $2")}"
-    shutdown -h now   # the result is reported, so the machine need not cost more
-  fi
-  exit 1
-}
-finish() {
-  local code=$?
-  [ "$code" -eq 0 ] || [ -n "$reported" ] || fail "ended with $code at line ${line:-?}" 'see the lines before this one in the log'
-}
-trap 'line=$LINENO' ERR
-trap finish EXIT
-trap 'reported=yes; exit 143' HUP INT TERM
-again() {  # COMMAND…: retry until it works, or patience is over
-  local until=$((SECONDS + patience))
-  until "$@"; do
-    [ "$SECONDS" -lt "$until" ] || return 1
-    sleep "$pause"
-  done
+  [ -n "$result" ] || return 0
+  put_result "{\"ok\": false, \"step\": \"$step\", \"what\": $(quote "$1. Fix: $2")}"
+  shutdown -h now   # the result is reported, so the machine need not cost more
 }
 last_error() {  # FILE: the last error message of gcloud or a script
   { grep -E 'ERROR' "$1" || tail -n 5 "$1" | grep -v '^ *$' || echo 'no message'; } | tail -n 1
@@ -314,11 +229,11 @@ write_manifest() {
 
 main() {
   mkdir -p "$run"
-  attribute result maskwright-seed-result must
-  attribute environment maskwright-environment must
-  attribute source maskwright-seed-source must
+  attribute result maskwright-seed-result 'maskwright env seed'
+  attribute environment maskwright-environment 'maskwright env seed'
+  attribute source maskwright-seed-source 'maskwright env seed'
   attribute prepare maskwright-seed-prepare
-  attribute name maskwright-disk must
+  attribute name maskwright-disk 'maskwright env seed'
   source=${source%/\*}
   source=${source%/}
   device=$root/dev/disk/by-id/google-$name
@@ -333,13 +248,8 @@ main() {
   target=$disk
   if [ -n "$prepare" ]; then
     target=$disk/source
-    get "$prepare" >"$run/prepare.sh" || { step=prepare; fail "$prepare cannot be read" 'maskwright env seed, which uploads it'; }
-    case ${prepare##*/} in  # as in startup.sh, its name is its sha256
-      *[!0-9a-f]*.sh) ;;
-      ????????????????????????????????????????????????????????????????.sh)
-        [ "$(head -c -1 "$run/prepare.sh" | sha256sum | cut -c 1-64).sh" = "${prepare##*/}" ] ||
-          { step=prepare; fail "$prepare is not what was uploaded (its sha256 differs)" 'find out who writes to the runs bucket, then maskwright env seed'; } ;;
-    esac
+    step=prepare
+    get_script "$prepare" "$run/prepare.sh" 'maskwright env seed'
     wanted=$(cat "$run/listing" "$run/prepare.sh" | sha256sum | cut -c 1-64)
   fi
   if [ "$(cat "$notes/done" 2>/dev/null)" != "$wanted" ]; then

@@ -1,127 +1,37 @@
-#!/bin/bash
-# Runs as root at every boot of a host, from the instance's metadata (key startup-script): mounts disk and NFS, runs the
-# user's set-up script, pulls the container and keeps the agent running in it. Every step can be repeated.
-# docs/google-cloud-hosts.md describes it.
-set -Eeuo pipefail
+# Runs as root at every boot of a host, from the instance's metadata (key startup-script, after common.sh): mounts disk
+# and NFS, runs the user's set-up script, pulls the container and keeps the agent running in it. Every step can be
+# repeated. docs/google-cloud-hosts.md describes it.
 
-root=${MASKWRIGHT_ROOT:-}   # tests replace / by a folder
-patience=${MASKWRIGHT_PATIENCE_SECONDS:-300}   # time to wait for devices, the network, a service, the registry
-pause=${MASKWRIGHT_PAUSE_SECONDS:-5}
 state=$root/var/lib/maskwright   # survives a reboot
-run=$root/run/maskwright         # does not survive it: a file system in memory
-storage=${STORAGE_EMULATOR_HOST:-https://storage.googleapis.com}
 name=maskwright-agent
-step=start instance='' bucket='' folder='' digest='' version=''
-environment='' kind='' hosts='' spec='' mount_point='' nfs='' disk='' container='' wanted='' setup='' idle_minutes='' index=''
-
-# The guest agent passes the output to the serial port and to Cloud Logging.
-hide() {
-  sed -u -E \
-    -e 's#(://)[^/@[:space:]]+@#\1***@#g' \
-    -e 's#(authorization["'\'']?[[:space:]]*[:=][[:space:]]*["'\'']?([a-z]+[[:space:]]+)?|bearer[[:space:]]+)[A-Za-z0-9._~+/=-]{8,}#\1***#gI' \
-    -e 's#ya29\.[A-Za-z0-9._-]+#***#g' \
-    -e 's#((token|secret|passw(or)?d|passphrase|credential|[_-]key)s?["'\'']?[[:space:]]*[:=][[:space:]]*["'\'']?)[^[:space:]"'\''&]{7,}[^[:space:]"'\''&.,;:)]#\1***#gI'
-}
-exec > >(hide) 2>&1
-say() { echo "maskwright: $*"; }
-
-# ---- the metadata server and the bucket; a token goes only through pipes, never into an argument or a file -----------
-
-meta() {  # PATH: its value; exit code 4 if it does not exist
-  local answer
-  answer=$(curl -sS --max-time 20 --retry 10 --retry-delay 2 --retry-connrefused --retry-all-errors \
-    -H 'Metadata-Flavor: Google' -w '\n%{http_code}' \
-    "http://${GCE_METADATA_HOST:-metadata.google.internal}/computeMetadata/v1/instance/$1")
-  case ${answer##*$'\n'} in
-    200) printf '%s' "${answer%$'\n'*}" ;;
-    404) return 4 ;;
-    *) return 1 ;;
-  esac
-}
-attribute() {  # VARIABLE NAME [must]: empty if it is not set
-  local code=0 text
-  text=$(meta "attributes/$2") || code=$?
-  [ "$code" -eq 0 ] || { [ "$code" -eq 4 ] && [ -z "${3:-}" ]; } || fail "metadata attribute $2 is missing" 'maskwright env up'
-  printf -v "$1" '%s' "$text"
-}
-token() { meta service-accounts/default/token | sed -E 's/.*"access_token" *: *"([^"]+)".*/\1/'; }
-google() {  # curl with the service account's token; prints the answer, and the status on the last line
-  local secret
-  secret=$(token)
-  printf 'header = "Authorization: Bearer %s"\n' "$secret" |
-    curl -sS -K - --max-time 60 --retry 4 --retry-delay 2 --retry-connrefused -w '\n%{http_code}' "$@"
-}
-encoded() { printf '%s' "${1//\//%2F}"; }
-get() {  # BUCKET OBJECT: its content; exit code 4 if it does not exist
-  local answer
-  answer=$(google "$storage/storage/v1/b/$1/o/$(encoded "$2")?alt=media")
-  case ${answer##*$'\n'} in
-    200) printf '%s\n' "${answer%$'\n'*}" ;;
-    404) return 4 ;;
-    *) echo "gs://$1/$2: cannot be read (HTTP ${answer##*$'\n'})" >&2; return 1 ;;
-  esac
-}
-put() {  # OBJECT TEXT [&ifGenerationMatch=0]: exit code 5 if it exists already
-  local answer
-  answer=$(google -X POST -H 'Content-Type: application/json' --data-raw "$2" \
-    "$storage/upload/storage/v1/b/$bucket/o?uploadType=media&name=$(encoded "$1")${3:-}")
-  case ${answer##*$'\n'} in
-    200) ;;
-    412) return 5 ;;
-    *) echo "gs://$bucket/$1: cannot be written (HTTP ${answer##*$'\n'})" >&2; return 1 ;;
-  esac
-}
-quote() {  # as JSON
-  local text
-  text=$(printf '%s' "$1" | tr '\n\t' '  ' | tr -d '\000-\037' | hide)
-  text=${text//\\/\\\\}
-  printf '"%s"' "${text//\"/\\\"}"
-}
+instance='' reports='' digest='' version=''
+kind='' hosts='' spec='' mount_point='' nfs='' disk='' container='' wanted='' setup='' idle_minutes='' index=''
 
 # ---- health ----------------------------------------------------------------------------------------------------------
 
 health() {  # true|false TEXT [final]: for `maskwright env status` and the watcher; final: nothing is retried
   local text
-  [ -n "$folder" ] || return 0
+  [ -n "$reports" ] || return 0
   text=$(printf '{"step": %s, "ok": %s, "final": %s, "what": %s, "time": %s, "instance": %s, "image": %s, "versions": {"maskwright": %s, "kernel": %s}}' \
     "$(quote "$step")" "$1" "$([ -n "${3:-}" ] && echo true || echo false)" "$(quote "$2")" "$(date +%s)" "$(quote "$instance")" "$(quote "$digest")" \
     "$(quote "$version")" "$(quote "$(uname -r)")")
-  put "$folder/health/$instance.json" "$text" || say "health could not be reported"
+  put "$reports/health/$instance.json" "$text" || say "health could not be reported"
 }
 begin() { step=$1; say "$1${2:+: $2}"; health true "${2:-}"; }
 power_off() {  # TEXT [&ifGenerationMatch=0]: with a note, so that the watcher does not recreate the host before there is a job
   local code=0
-  put "$folder/idle/$instance.json" "{\"what\": $(quote "$1"), \"time\": $(date +%s)}" "${2:-}" || code=$?
+  put "$reports/idle/$instance.json" "{\"what\": $(quote "$1"), \"time\": $(date +%s)}" "${2:-}" || code=$?
   [ "$code" -eq 0 ] || [ "$code" -eq 5 ] || say "the note could not be written"
   say "$1: powering off"
   shutdown -h now
 }
-reported='' line=''
-fail() {  # WHAT FIX
-  reported=yes
-  say "$step: $1. Fix: $2"
+report_failure() {  # WHAT FIX
   health false "$1. Fix: $2" final
-  if [ -n "$folder" ] && [ -n "$idle_minutes" ]; then
+  if [ -n "$reports" ] && [ -n "$idle_minutes" ]; then
     say "the host stays up for $idle_minutes minutes, for inspection"
     sleep "${idle_minutes}m" 9>&-
     power_off "start-up failed at $step: $1"
   fi
-  exit 1
-}
-finish() {
-  local code=$?
-  rm -rf "$run/docker"
-  [ "$code" -eq 0 ] || [ -n "$reported" ] || fail "ended with $code at line ${line:-?}" 'see the lines before this one in the log'
-}
-trap 'line=$LINENO' ERR
-trap finish EXIT
-trap 'reported=yes; exit 143' HUP INT TERM
-again() {  # COMMAND…: retry until it works, or patience is over
-  local until=$((SECONDS + patience))
-  until "$@"; do
-    [ "$SECONDS" -lt "$until" ] || return 1
-    sleep "$pause" 9>&-
-  done
 }
 
 # ---- mounts ----------------------------------------------------------------------------------------------------------
@@ -168,15 +78,8 @@ mount_disk() {
 run_setup() {
   [ -n "$setup" ] || return 0
   begin setup "$setup"
-  local path=${setup#gs://} file=$state/setup.sh stamp
-  get "${path%%/*}" "${path#*/}" >"$file" || fail "$setup cannot be read" 'maskwright env up, which uploads it'
-  # The name, which comes from the metadata, is its sha256: write access to the bucket does not give root on hosts.
-  case ${path##*/} in
-    *[!0-9a-f]*.sh) ;;
-    ????????????????????????????????????????????????????????????????.sh)
-      [ "$(head -c -1 "$file" | sha256sum | cut -c 1-64).sh" = "${path##*/}" ] ||
-        fail "$setup is not what was uploaded (its sha256 differs)" 'find out who writes to the runs bucket, then maskwright env up' ;;
-  esac
+  local file=$state/setup.sh stamp
+  get_script "$setup" "$file" 'maskwright env up'
   stamp=$state/setup-$(sha256sum <"$file" | cut -c 1-16).done
   [ ! -e "$stamp" ] || return 0
   MASKWRIGHT_MOUNT_POINT=$mounts MASKWRIGHT_KIND=$kind MASKWRIGHT_ENVIRONMENT=$environment bash "$file" </dev/null 9>&- ||
@@ -298,16 +201,15 @@ main() {
   exec 9>"$run/startup.lock"
   flock -n 9 || { reported=yes; say 'is already running'; exit 0; }
   instance=$(meta name) || fail 'the metadata server does not answer' 'run it on a Google host'
-  attribute spec maskwright-spec must
-  bucket=${spec#gs://} folder=${spec%/job.json}
-  folder=${folder#gs://*/} bucket=${bucket%%/*}
+  attribute spec maskwright-spec 'maskwright env up'
+  reports=${spec%/job.json}/reports
   attribute idle_minutes maskwright-idle-minutes
-  attribute environment maskwright-environment must
-  attribute kind maskwright-kind must
-  attribute hosts maskwright-hosts must
-  attribute mount_point maskwright-mount-point must
-  attribute container maskwright-container must
-  attribute wanted maskwright-version must
+  attribute environment maskwright-environment 'maskwright env up'
+  attribute kind maskwright-kind 'maskwright env up'
+  attribute hosts maskwright-hosts 'maskwright env up'
+  attribute mount_point maskwright-mount-point 'maskwright env up'
+  attribute container maskwright-container 'maskwright env up'
+  attribute wanted maskwright-version 'maskwright env up'
   attribute nfs maskwright-nfs
   attribute disk maskwright-disk
   attribute setup maskwright-setup

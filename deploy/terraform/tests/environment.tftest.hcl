@@ -1,4 +1,4 @@
-# Of the whole: what exists when it is asked for, how it is closed off, and what variables are refused.
+# The whole configuration: what exists when it is asked for, how it is closed off, and which variables are refused.
 
 mock_provider "google" {
   mock_resource "google_filestore_instance" {
@@ -16,6 +16,7 @@ variables {
   bucket_location = "us-east5"
   dataset_bucket  = "lab-proj-lab1-dataset"
   runs_bucket     = "lab-proj-lab1-runs"
+  jobs_bucket     = "lab-proj-lab1-jobs"
   host            = { container = "us-east5-docker.pkg.dev/lab-proj/lab1/maskwright:1", version = "1" }
 }
 
@@ -30,13 +31,22 @@ run "empty" {
   }
   assert {
     condition = alltrue([
-      for bucket in [google_storage_bucket.dataset, google_storage_bucket.runs] :
+      for bucket in [google_storage_bucket.dataset, google_storage_bucket.runs, google_storage_bucket.jobs] :
       bucket.uniform_bucket_level_access && bucket.public_access_prevention == "enforced" &&
-      bucket.versioning[0].enabled && bucket.deletion_policy == "PREVENT" && !bucket.force_destroy &&
+      bucket.versioning[0].enabled == (bucket.name != "lab-proj-lab1-jobs") && bucket.deletion_policy == "PREVENT" && !bucket.force_destroy &&
       bucket.soft_delete_policy[0].retention_duration_seconds == 0 &&
       bucket.labels == tomap({ maskwright-environment = "lab1", team = "nlp" })
     ])
-    error_message = "buckets are private, versioned, labelled and protected"
+    error_message = "buckets are private, labelled and protected, and versioned except for jobs"
+  }
+  assert {
+    condition = (
+      one(google_storage_bucket.runs.lifecycle_rule[0].condition).days_since_noncurrent_time == 7 &&
+      length(google_storage_bucket.jobs.lifecycle_rule) == 1 &&
+      one(google_storage_bucket.jobs.lifecycle_rule[0].condition).age == 90 &&
+      one(google_storage_bucket.jobs.lifecycle_rule[0].condition).matches_suffix == tolist([".txt"])
+    )
+    error_message = "old versions of checkpoints and pieces of logs go, and orders, claims and heartbeats stay"
   }
   assert {
     condition = (
@@ -164,7 +174,7 @@ run "protection_is_taken_off_on_request" {
   }
   assert {
     condition = (
-      google_storage_bucket.runs.force_destroy && google_storage_bucket.runs.deletion_policy == "DELETE" &&
+      google_storage_bucket.runs.force_destroy && google_storage_bucket.jobs.force_destroy && google_storage_bucket.runs.deletion_policy == "DELETE" &&
       google_filestore_instance.nfs[0].deletion_policy == "DELETE" && !google_filestore_instance.nfs[0].deletion_protection_enabled
     )
     error_message = "delete_data takes the protection off"

@@ -1,5 +1,5 @@
-# Of modules/hosts: what becomes of each machine, topology and provisioning model, and what is refused.
-# `terraform test`, in deploy/terraform; nothing is called.
+# modules/hosts: what becomes of each machine type, topology and provisioning model, and what is refused.
+# `terraform test` runs it in deploy/terraform, without Google.
 
 mock_provider "google" {}
 

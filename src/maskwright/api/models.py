@@ -15,7 +15,7 @@ from maskwright.config.finetuning import LabelledData, labelled_data
 from maskwright.core.errors import InputError
 from maskwright.engines.base import Engine
 from maskwright.labels.example import Example, Spelt
-from maskwright.tasks.export.hugging_face import announce, export
+from maskwright.tasks.export.sentence_transformers import HEADLESS, Kind, export_as
 from maskwright.tasks.models.load import TrainedModel, load_model
 from maskwright.tasks.use import embed, fill, predict
 from maskwright.tasks.use.fill import Guess
@@ -79,10 +79,20 @@ class Model:
         records = predict.records(self.trained, examples, answers, probabilities=probabilities)
         return [{key: value for key, value in record.items() if key not in ("line", "id")} for record in records]
 
-    def export(self, to: Location, *, onnx: bool = False) -> str:
+    def export(
+        self,
+        to: Location,
+        *,
+        onnx: bool = False,
+        sentence_transformers: Kind | None = None,
+        relevant: str | None = None,
+    ) -> str:
         """See `Run.export`."""
+        if sentence_transformers is not None:
+            require_word(sentence_transformers, "sentence_transformers", Kind)
         folder = location(to)
-        announce(export(self.whole, folder, onnx=onnx), folder)
+        model = self.trained if sentence_transformers in HEADLESS else self.whole
+        export_as(sentence_transformers, model, folder, relevant=relevant, onnx=onnx)
         return folder
 
     @cached_property

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from maskwright.api.given import Location, location
 from maskwright.core import output, storage
@@ -116,16 +116,22 @@ class Run:
 
         return load(self.location, device=device)
 
-    def export(self, to: Location, *, onnx: bool = False) -> str:
+    def export(
+        self,
+        to: Location,
+        *,
+        onnx: bool = False,
+        sentence_transformers: Literal["dense", "sparse", "late", "rerank"] | None = None,
+        relevant: str | None = None,
+    ) -> str:
         """Writes a Hugging Face folder whose logits are proven equal in `transformers`, and returns its location.
+        `sentence_transformers`: for a kind of its models (docs/search.md). `relevant`: the label of a classifier that
+        means relevant, for a reranker.
 
         Raises `InputError` if `to` exists, `VerificationError` if the numbers differ."""
-        from maskwright.tasks.export.hugging_face import announce, export
-        from maskwright.tasks.models.load import load_model
-
-        folder = location(to)
-        announce(export(load_model(self.location), folder, onnx=onnx), folder)
-        return folder
+        return self.load(device="cpu").export(
+            to, onnx=onnx, sentence_transformers=sentence_transformers, relevant=relevant
+        )
 
     @property
     def _directory(self) -> RunDirectory:

@@ -49,11 +49,11 @@ def compare(
     """Fine-tunes each model under the same rules, and judges which does better, beyond noise. What the folder `to`
     holds already is not made again.
 
-    `models`: run directories, Hugging Face folders, or `random`; `NAME=PATH` gives an arm a name. `on`: YAMLs of
-    fine-tunings that have a test set. `base`: the arm that the others are compared with, also `random`; the first when
-    not given. Fewer than 6 `seeds` cannot show anything. `at_once`: fine-tunings side by side; what they say is in the
-    folder's logs. docs/compare.md has the rest. Raises `InputError` before the first run, `JobError` for a run that
-    failed.
+    `models`: run directories, Hugging Face folders, `random`, `linear` (without a transformer), or `bm25` (only for
+    retrieval); `NAME=PATH` gives an arm a name. `on`: YAMLs of fine-tunings that have a test set, for labels or
+    retrieval. `base`: the arm that the others are compared with, also one without a folder; the first when not given.
+    Fewer than 6 `seeds` cannot show anything. `at_once`: fine-tunings side by side; what they say is in the folder's
+    logs. docs/compare.md has the rest. Raises `InputError` before the first run, `JobError` for a run that failed.
     """
     budget = Budget(learning_rates, seeds, search_seed, at_once)
     folder, keys = location(to), overriding({} if overrides is None else overrides)

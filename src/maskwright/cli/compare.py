@@ -15,18 +15,26 @@ def compare(
         list[str],
         typer.Argument(
             metavar="MODEL",
-            help="Arms: run directories, Hugging Face folders, or random (weights of the first one's shape). NAME=PATH "
-            "gives an arm a name. NAME=RUN1,RUN2,… has several pretraining runs, to ask about the recipe.",
+            help="Arms: run directories, Hugging Face folders, random (weights of the first one's shape), linear "
+            "(TF-IDF and a linear model, without a transformer), or bm25 (only for retrieval). NAME=PATH gives an arm "
+            "a name. NAME=RUN1,RUN2,… has several pretraining runs, to ask about the recipe.",
         ),
     ],
     on: Annotated[
         list[str],
-        typer.Option("--on", metavar="TASK", help="YAML of a fine-tuning that has a test set; may be given again."),
+        typer.Option(
+            "--on",
+            metavar="TASK",
+            help="YAML of a fine-tuning that has a test set, for labels or retrieval; may be given again.",
+        ),
     ],
     to: To = "comparison",
     base: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Arm that the others are compared with, or random. Default: the first."),
+        typer.Option(
+            metavar="NAME",
+            help="Arm that the others are compared with; it may be random, linear or bm25. Default: the first.",
+        ),
     ] = None,
     seeds: Annotated[
         int, typer.Option(metavar="N", help="Fine-tunings of each arm and task; a verdict takes at least 6.", min=1)

@@ -387,8 +387,11 @@ def replaced(planned: TerraformPlan) -> list[str]:
     for kind, word in (("replace", "replaced"), ("delete", "deleted")):
         if addresses := [change.address for change in planned.changes if change.kind == kind]:
             lines.append(f"{word}: {', '.join(addresses)}")
-    if lost := [change.address for change in planned.changes if change.loses_data]:
-        lines.append(f"with their data: {', '.join(lost)}")
-    if any(change.type == "google_storage_bucket" for change in planned.changes if change.loses_data):
-        lines.append("buckets are deleted at once, with their old versions: soft delete is off")
+    lost = [change for change in planned.changes if change.loses_data]
+    for days in sorted({change.restorable_days for change in lost}):
+        fate = (
+            f"which Google keeps for {days:g} days (soft delete)" if days else "which is gone at once, old versions too"
+        )
+        addresses = [change.address for change in lost if change.restorable_days == days]
+        lines.append(f"with their data, {fate}: {', '.join(addresses)}")
     return lines

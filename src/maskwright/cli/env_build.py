@@ -11,7 +11,7 @@ import typer
 
 from maskwright.cli.env import DryRun, EnvironmentFile, ServiceAccount, env
 from maskwright.cli.options import AsJson, print_result, stdout_for_document
-from maskwright.cloud.machines import TpuKind
+from maskwright.machine.tpus import TpuKind
 
 
 def _flag(name: str, what: str) -> Any:

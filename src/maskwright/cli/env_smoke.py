@@ -33,9 +33,8 @@ def smoke(
     from maskwright.core.console import say
     from maskwright.processes.child import CommandSequence
 
-    planned, image = task.plan(read_environment(location), on, container), container is None
-    if dry_run:
-        return print_result(task.describe(planned, image), task.as_json(planned, image, None), as_json)
+    planned = task.plan(read_environment(location), on, container, "SMOKE" if dry_run else None)
+    image = container is None
     costs = estimate(planned.environment, read_prices(prices))
     usd, more = costs.hourly * task.MOST_HOURS, ", and Cloud Build for the image" if image else ""
     for line in (
@@ -44,6 +43,8 @@ def smoke(
         f"About {usd:,.2f} USD if it takes {task.MOST_HOURS:g} h, by that table{more}; then everything is deleted.",
     ):
         say(line)
+    if dry_run:
+        return print_result(task.describe(planned, image), task.as_json(planned, image, None), as_json)
     if not yes:
         require_yes("Spend that?", "env smoke", "nothing was created")
     steps = CommandSequence()

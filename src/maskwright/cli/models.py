@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from json import dumps
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -89,6 +91,7 @@ ScoresPage = Annotated[
 if TYPE_CHECKING:
     from maskwright.config.finetuning import FinetuneConfig
     from maskwright.config.pretraining import RunConfig
+    from maskwright.config.retrieval import RetrievalConfig
     from maskwright.launch.target import Training
     from maskwright.launch.topology import LaunchOptions
     from maskwright.tasks.start.prepared import Prepared
@@ -225,13 +228,18 @@ def finetune(
     as_json: AsJson = False,
 ) -> None:
     """Train a model on labelled examples and judge it. The same command on the same folder continues the run."""
-    from maskwright.config.finetuning import read_finetune_config
+    from maskwright.config.retrieval import RetrievalConfig, read_task_config
     from maskwright.launch.target import Training
     from maskwright.launch.topology import LaunchOptions
     from maskwright.processes.parent import end_with_parent
 
     end_with_parent()
-    resolved = read_finetune_config(config, set_)
+    resolved = read_task_config(config, set_)
+    if isinstance(resolved, RetrievalConfig):
+        of_runs: dict[str, object] = {"--stop-after-hours": stop_after_hours, "--stop-after-steps": stop_after_steps}
+        of_runs |= {"--profile-steps": profile_steps, "--processes": processes, "--num-nodes": num_nodes}
+        of_runs |= {"--gpus-per-node": gpus_per_node, "--node-rank": node_rank, "--rendezvous": rendezvous}
+        return _finetune_for_search(resolved, run, of_runs, dry_run=dry_run, as_json=as_json)
     machines = LaunchOptions(processes, num_nodes, gpus_per_node, node_rank, rendezvous)
     command = Training(
         config, run, tuple(set_ or ()), stop_after_hours, stop_after_steps, profile_steps, verb="finetune"
@@ -249,6 +257,20 @@ def finetune(
     )
     task.finetune(resolved, run, config_file=config, stop_request=request, time_here=time_here)
     _say_how_it_ended(run, as_json)
+
+
+def _finetune_for_search(
+    config: RetrievalConfig, run: str, of_runs: Mapping[str, object], *, dry_run: bool, as_json: bool
+) -> None:
+    """sentence-transformers trains, in one process, and a training that stops begins again."""
+    from maskwright.tasks.search.finetune import MODEL, finetune_for_search
+
+    for option, value in of_runs.items():
+        if value:
+            what = "is not for task.kind retrieval, which sentence-transformers trains in one process"
+            raise InputError(what, where=option, fix="leave it out")
+    results = finetune_for_search(config, run, dry_run=dry_run)
+    print_result("" if dry_run else f"the model is in {os.path.join(run, MODEL)}", results, as_json)
 
 
 @app.command("evaluate")
@@ -317,12 +339,25 @@ def export(
         ),
     ] = None,
     public: Annotated[bool, typer.Option("--public", help="Make a new repository of --push public.")] = False,
+    sentence_transformers: Annotated[
+        Literal["dense", "sparse", "late", "rerank"] | None,
+        typer.Option(
+            help="Write the folder for a kind of model of sentence-transformers: SentenceTransformer, SparseEncoder "
+            "(SPLADE), MultiVectorEncoder or CrossEncoder."
+        ),
+    ] = None,
+    relevant: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LABEL", help="Label of a fine-tuned classifier that means relevant, for a reranker's score."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a Hugging Face folder and prove its logits equal in transformers."""
     from maskwright.core.errors import InputError
     from maskwright.core.extras import require
-    from maskwright.tasks.export import hugging_face as task
+    from maskwright.tasks.export.sentence_transformers import HEADLESS, export_as
     from maskwright.tasks.models import hub
     from maskwright.tasks.models.load import load_model
 
@@ -333,12 +368,12 @@ def export(
 
     for package in ("onnx", "onnxruntime") if onnx else ():
         require(package, "--onnx")
-    difference = task.export(load_model(run), to, onnx=onnx)
-    task.announce(difference, to)
+    model = load_model(run, bare=sentence_transformers in HEADLESS)
+    measured = export_as(sentence_transformers, model, to, relevant=relevant, onnx=onnx)
     if push is not None:
         hub.push(to, push, public=public)
     if as_json:
-        print_result("", {"folder": to, "largest_logit_difference": difference, "pushed_to": push}, True)
+        print_result("", {"folder": to, **measured, "pushed_to": push}, True)
 
 
 @app.command("fill")
@@ -425,10 +460,13 @@ def schema(
     as_json: AsSchema = False,
 ) -> None:
     """Print the JSON schema of a run's YAML, for editors."""
+    from pydantic import TypeAdapter
+
     from maskwright.cli.pages import finetuning_page, run_page
     from maskwright.config import recipes
     from maskwright.config.finetuning import FinetuneConfig
     from maskwright.config.pretraining import RunConfig
+    from maskwright.config.retrieval import RetrievalConfig
 
     require_alone(as_json, {"--markdown": as_markdown, "--recipe": recipe})
     if recipe is not None:
@@ -436,4 +474,5 @@ def schema(
     elif as_markdown:
         answer((finetuning_page() if finetune else run_page()).rstrip())
     else:
-        answer(dumps((FinetuneConfig if finetune else RunConfig).model_json_schema(), indent=2))
+        kinds = TypeAdapter(FinetuneConfig | RetrievalConfig if finetune else RunConfig)
+        answer(dumps(kinds.json_schema(), indent=2))

@@ -33,6 +33,11 @@ FINETUNING = """\
 
 `data.train` has no default, and either `model.init_from` or `model.tokenizer` has to be given.
 """
+RETRIEVAL = """\
+## Retrieval
+
+With `task.kind: retrieval` a YAML has these keys alone ([an encoder for search](search.md)).
+"""
 ENVIRONMENT = """\
 # An environment's YAML
 
@@ -54,9 +59,11 @@ def run_page() -> str:
 
 def finetuning_page() -> str:
     from maskwright.config.finetuning import FinetuneConfig
+    from maskwright.config.retrieval import RetrievalConfig
     from maskwright.config.settings import resumable_keys
 
-    return f"{FINETUNING}\n{_table(keys_of(FinetuneConfig), resumable_keys(FinetuneConfig))}"
+    labelled = _table(keys_of(FinetuneConfig), resumable_keys(FinetuneConfig))
+    return f"{FINETUNING}\n{labelled}\n{RETRIEVAL}\n{_table(keys_of(RetrievalConfig))}"
 
 
 def environment_page() -> str:

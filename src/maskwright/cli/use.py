@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -89,50 +89,27 @@ def predict(
 def embed(
     model: Model,
     source: Annotated[
-        str | None,
-        typer.Option(
-            "--input", metavar="FILE", help="Texts to read: .csv, .tsv, .jsonl or .parquet. Goes with --output."
-        ),
-    ] = None,
+        str,
+        typer.Option("--input", metavar="FILE", help="Texts to read: .csv, .tsv, .jsonl or .parquet."),
+    ],
     output: Annotated[
-        str | None,
+        str,
         typer.Option(
-            "--output",
-            metavar="FILE",
-            help="File to write: .npy for the vectors alone, .parquet beside the texts. Goes with --input.",
+            "--output", metavar="FILE", help="File to write: .npy for the vectors alone, .parquet beside the texts."
         ),
-    ] = None,
+    ],
     text: Text = None,
     max_seq_len: MaxSeqLen = None,
     on_bad_input: SkipBadInput = "error",
-    sentence_transformers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FOLDER", help="Also write a folder that sentence-transformers loads, with the same vectors."
-        ),
-    ] = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Write a vector for each text: the mean of its tokens' last hidden states."""
-    from maskwright.core.errors import InputError
-    from maskwright.tasks.export.hugging_face import announce
-    from maskwright.tasks.export.sentence_transformers import export_for_sentence_transformers
     from maskwright.tasks.models.load import load_model
     from maskwright.tasks.use import embed as task
     from maskwright.tasks.use.predict import TextOptions
 
-    if (source is None) != (output is None) or not (source or sentence_transformers):
-        raise InputError("nothing to do", fix="give --input and --output, or --sentence-transformers, or all three")
-    trained = load_model(model, bare=sentence_transformers is None)
-    value: dict[str, Any] = {}
-    if sentence_transformers is not None:
-        difference = export_for_sentence_transformers(trained, sentence_transformers)
-        announce(difference, sentence_transformers)
-        value |= {"folder": sentence_transformers, "largest_logit_difference": difference}
-    if source is not None and output is not None:
-        options = TextOptions(tuple(text or ()), None, (), max_seq_len, on_bad_input == "skip")
-        count, width = task.embed(trained, source, output, options=options, device=device)
-        value |= {"output": output, "vectors": count, "width": width}
+    options = TextOptions(tuple(text or ()), None, (), max_seq_len, on_bad_input == "skip")
+    count, width = task.embed(load_model(model, bare=True), source, output, options=options, device=device)
     if as_json:
-        print_result("", value, True)
+        print_result("", {"output": output, "vectors": count, "width": width}, True)

@@ -18,6 +18,7 @@ from maskwright.config.settings import Guide, Refused, Section, read_yaml
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError
 from maskwright.core.secrets import redact
+from maskwright.machine import tpus
 
 ENVIRONMENT_LABEL = "maskwright-environment"
 ZONE = r"^[a-z]+-[a-z]+[0-9]+-[a-z]$"
@@ -162,7 +163,7 @@ class Slice(_Hosts):
 
     kind: ClassVar = "slice"
 
-    accelerator: machines.TpuKind
+    accelerator: tpus.TpuKind
     """Kind of TPU. v2 to v4 and v5e are created as queued resources of the TPU API, later kinds as instance groups."""
     topology: str
     """Chips along each side, such as 4x4 or 2x2x4."""
@@ -174,16 +175,16 @@ class Slice(_Hosts):
 
     @property
     def queued(self) -> bool:
-        return not machines.TPUS[self.accelerator].machines
+        return bool(tpus.TPUS[self.accelerator].runtime_version)
 
     @property
     def chips(self) -> int:
-        return machines.chips(self.topology)
+        return tpus.chips(self.topology)
 
     @property
     def devices(self) -> int:
         """Number of devices, as JAX counts them."""
-        return self.chips * machines.TPUS[self.accelerator].devices_per_chip
+        return tpus.devices(self.accelerator, self.topology)
 
     @property
     def hosts(self) -> int:
@@ -192,13 +193,14 @@ class Slice(_Hosts):
     def machine(self) -> str:
         """Machine type of a host, or the accelerator type of a queued resource."""
         if self.queued:
-            return machines.accelerator_type(self.accelerator, self.topology)
+            return tpus.accelerator_type(self.accelerator, self.topology)
         size = machines.chips_per_host(self.accelerator, self.topology, self.machine_type)
-        return machines.TPUS[self.accelerator].machines[size]
+        return tpus.TPUS[self.accelerator].machines[size]
 
     @model_validator(mode="after")
     def _is_a_slice(self) -> Slice:
-        machines.check_topology(self.accelerator, self.topology)
+        if wrong := tpus.refusal(f"{self.accelerator}:{self.topology}"):
+            raise Refused(wrong[0], fix=wrong[1])
         machines.chips_per_host(self.accelerator, self.topology, self.machine_type)
         if self.runtime_version is not None and not self.queued:
             raise Refused("runtime_version is for v2, v3, v4 and v5e", fix=f"remove it; {self.accelerator} takes image")
@@ -345,6 +347,11 @@ class Environment(Section):
     @property
     def runs_bucket(self) -> str:
         return f"{self.project}-{self.name}-runs"
+
+    @property
+    def jobs_bucket(self) -> str:
+        """Name of the bucket with the orders of hosts, which they cannot write, and their reports."""
+        return f"{self.project}-{self.name}-jobs"
 
     @property
     def built_image(self) -> str:

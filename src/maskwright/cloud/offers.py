@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from maskwright.cloud.environment import read_environment, region_of
-from maskwright.cloud.machines import ATTACHED, GPUS, TPUS
+from maskwright.cloud.machines import ATTACHED, GPUS
 from maskwright.cloud.prices import KEYS, Prices
+from maskwright.machine.tpus import TPUS
 
 N1 = "n1-standard-8"
 """The machine that attached GPUs are priced with. It has 8 CPUs, and takes any number of them."""

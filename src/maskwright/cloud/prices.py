@@ -17,9 +17,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from maskwright.cloud.environment import Environment, Slice, region_of
-from maskwright.cloud.machines import ATTACHED, TPUS, family_of
+from maskwright.cloud.machines import ATTACHED, family_of
 from maskwright.config.settings import Guide, Refused, Section, read_yaml
 from maskwright.core.errors import InputError
+from maskwright.machine.tpus import TPUS
 
 HOURS_A_MONTH = 730
 TABLE = os.path.join(os.path.dirname(__file__), "prices.yaml")

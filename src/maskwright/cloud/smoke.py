@@ -185,8 +185,12 @@ def smoke(planned: Smoke, *, image: bool, run: Run | None = None) -> None:
             require(run, words)
         say(f"copying the token store to {planned.source}")
         copy(planned)
-        for words in planned.trial(image):
-            require(run, words)
+        try:
+            for words in planned.trial(image):
+                require(run, words)
+        except JobError:
+            run(["env", "status", planned.yaml])  # what hosts reported is deleted with them
+            raise
     finally:
         failed = [words for words in planned.teardown() if run(words)]
         if failed:

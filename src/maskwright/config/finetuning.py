@@ -22,6 +22,7 @@ from maskwright.config.pretraining import (
 )
 from maskwright.config.schedule import ScheduleCurve, rate_at
 from maskwright.config.settings import Count, Fraction, Guide, Refused, Resumable, Section, digest, keys_of
+from maskwright.core.errors import ConfigError
 
 TaskKind = Literal[
     "single_label_classification",
@@ -322,6 +323,12 @@ _SAME = {name: said for name, said in FOREIGN.items() if said.partition("=")[0] 
 GUIDE = Guide(FinetuneConfig, "the run", "`maskwright schema --finetune --markdown` lists the keys", _SAME | FINETUNING)
 
 
+def is_retrieval(values: Mapping[str, Any]) -> bool:
+    """Whether this is the YAML of a retrieval task (see `config.retrieval`), which has keys of its own."""
+    task = values.get("task")
+    return isinstance(task, dict) and task.get("kind") == "retrieval"
+
+
 def read_finetune_config(location: str, overrides: list[str] | None = None) -> FinetuneConfig:
     """Reads a run's YAML, or the recipe of that name, and applies `--set a.b=value`. Raises `ConfigError` (exit 2)."""
     values, where, keys = read_values(location, overrides, "start with `data:` and `model:`", "finetune")
@@ -330,6 +337,11 @@ def read_finetune_config(location: str, overrides: list[str] | None = None) -> F
 
 def build_finetune_config(values: dict[str, Any], where: str, overrides: Mapping[str, str] = {}) -> FinetuneConfig:
     """Validates `values`. `overrides`: dotted keys that are not from the file, and what is blamed for each instead."""
+    if is_retrieval(values):
+        what = "is a retrieval task, which `finetune` and `compare` alone read, on the machine where they are typed"
+        raise ConfigError(what, where=where, fix="name a task with labels")
+    if isinstance(data := values.get("data"), dict) and "corpus" in data:
+        raise ConfigError("data.corpus is of a retrieval task", where=where, fix="add `task: {kind: retrieval}`")
     try:
         return FinetuneConfig.model_validate(values)
     except ValidationError as error:

@@ -46,7 +46,10 @@ _KEYS = {
     "one_tpu": "engine.devices=1",
     "torch_compile": "engine.compile=on",
     "use_cpu no_cuda": "engine.device=cpu",
-    "fsdp deepspeed": "engine.sharding=fsdp",
+    "fsdp deepspeed": (
+        "torch's processes share out the fp32 weights and the moments by themselves; with jax, engine.sharding=fsdp "
+        "shards all weights"
+    ),
     "save_every save_steps save_interval_updates ckp_interval": "checkpoint.save_every_steps",
     "save_total_limit keep_interval_updates num_ckps": "checkpoint.keep",
     "eval_steps eval_every validate_interval_updates": "evaluation.every_steps",
@@ -98,8 +101,8 @@ _BOTH = {
     "do_lower_case": "the tokenizer's own files decide whether it lowers letters",
     "precision": "engine.dtype is auto, fp32, bf16 or fp16",
     "accelerator strategy distribution_strategy": (
-        "engine.device and engine.kind choose the hardware, `--processes N` starts a process for each GPU, and "
-        "engine.sharding is data, as ddp, or fsdp"
+        "engine.device and engine.kind choose the hardware, `--processes N` starts a process for each GPU, and with "
+        "jax engine.sharding is data, as ddp, or fsdp"
     ),
     "resume resume_from_checkpoint overwrite_output_dir restore_file reuse_job_dir": (
         "the same command with the same --run continues a run; to begin anew, give --run a new folder"

@@ -32,6 +32,11 @@ class Masking(Section):
     """Share of rows that are read causally, 0.0625 in GPT-BERT: nothing is hidden, a token sees itself and those before
     it, and each predicted token is predicted at the position before its own."""
 
+    @property
+    def causal(self) -> bool | None:
+        """Whether all rows are read causally; None if only some are."""
+        return self.causal_share == 1.0 if self.causal_share in (0.0, 1.0) else None
+
     @model_validator(mode="after")
     def _shares_fit(self) -> Masking:
         if self.mask_share + self.random_share > 1.0:

@@ -50,8 +50,8 @@ class Phase(Section):
     decay, or its reverse."""
 
     rope_theta: Annotated[float, Field(gt=1.0, allow_inf_nan=False)] | None = None
-    """Only for modernbert: base of the rotary positions of layers that attend to the whole sequence, as 160000 for rows
-    longer than before. Checkpoints and exports have the base that they were trained with."""
+    """Only for modernbert, esm and eurobert: base of the rotary positions of layers that attend to the whole sequence,
+    as 160000 for rows longer than before. Checkpoints and exports have the base that they were trained with."""
 
     @model_serializer(mode="wrap")
     def _as_older_runs_have_it(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -205,7 +205,11 @@ def applied(phase: Phase, config: R, name: str) -> R:
             what = f"{name}.seq_len {phase.seq_len} is above the {longest} tokens that the model takes"
             raise Refused(what, fix=f"lower it, or set model.max_seq_len: {phase.seq_len}")
         data["seq_len"] = phase.seq_len
-    if phase.rope_theta is not None and config.model.init_from is None and config.model.architecture != "modernbert":
+    if (
+        phase.rope_theta is not None
+        and config.model.init_from is None
+        and config.model.architecture not in ("modernbert", "esm")
+    ):
         what = f"{name}.rope_theta: {config.model.architecture} has no rotary positions"
         raise Refused(what, fix="leave it out, or take model.architecture: modernbert")
     if phase.mixture_weights is not None:

@@ -41,15 +41,16 @@ from maskwright.core.extras import require
 Width = Annotated[int, Field(ge=1, le=65_536)]
 
 
-Architecture = Literal["roberta", "xlm-roberta", "camembert", "bert", "distilbert", "modernbert"]
+Architecture = Literal["roberta", "xlm-roberta", "camembert", "bert", "distilbert", "modernbert", "esm"]
 """`model_type` of Hugging Face's `config.json`."""
 
 
 class Shape(Section):
     architecture: Architecture = "roberta"
-    """modernbert: rotary positions, LayerNorm before each sub-layer, gated inner layer, no biases. The others: learned
-    positions, LayerNorm after each sub-layer; they differ in how transformers names and counts things. Each exports to
-    its class in transformers."""
+    """modernbert: rotary positions, LayerNorm before each sub-layer, gated inner layer, no biases. esm: ESM-2 for
+    proteins, which has rotary positions, LayerNorm before each sub-layer, and embeddings of masks that are zero. The
+    others: learned positions, LayerNorm after each sub-layer; they differ in how transformers names and counts things.
+    Each exports to its class in transformers."""
     size: Literal["nano", "mini", "small", "base", "large"] = "base"
     """nano 2x128 · mini 4x256 · small 6x512 · base 12x768 · large 24x1024 (layers x width)."""
     hidden_size: Width | None = None
@@ -115,10 +116,9 @@ class Optimizer(Section):
 
     def require_layers(self, engine: EngineSection) -> None:
         """Raises `Refused` if layers cannot have rates of their own."""
-        sharded = engine.kind == "torch" and engine.sharding == "fsdp"
-        if self.layer_decay < 1.0 and (self.kind == "muon" or sharded):
-            needed = "engine.sharding: data with torch" if sharded else "optimizer.kind: adamw"
-            raise Refused(f"optimizer.layer_decay needs {needed}", fix="leave it out, or change the other key")
+        if self.layer_decay < 1.0 and self.kind == "muon":
+            fix = "leave it out, or change the other key"
+            raise Refused("optimizer.layer_decay needs optimizer.kind: adamw", fix=fix)
 
 
 class BatchSection(Section):
@@ -140,8 +140,9 @@ class EngineSection(Section):
     """Total number of devices across hosts; must divide batch.virtual_workers. torch: one process per device
     (`--processes`). jax: all devices by default, one on a CPU (more are simulated, for tests)."""
     sharding: Annotated[Literal["data", "fsdp"], Resumable] = "data"
-    """data: each device holds the whole model. fsdp: each device holds a part of every weight, gradient and moment, and
-    gathers a layer when it is computed. With torch, fsdp needs adamw and reproducibility: fast."""
+    """data: each device computes with all weights. fsdp, only for jax: each device holds a part of every weight,
+    gradient and moment, and gathers a layer when it is computed. torch shares out the fp32 weights and the moments in
+    any case."""
     dtype: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Precision of the multiplications; weights and optimizer state are kept in fp32. auto takes bf16 where the
     hardware is faster at it, with torch fp16 on a GPU that has no bf16 (T4, V100), else fp32. fp16, which scales the
@@ -160,9 +161,14 @@ class EngineSection(Section):
     """CPU threads. 0 means one on each physical core that this process may use. Another number gives other low bits."""
 
     @model_validator(mode="after")
-    def _jax_has_it(self) -> Self:
+    def _engine_has_it(self) -> Self:
         if self.kind == "jax" and self.dtype == "fp16":
             raise Refused("jax has no loss scaling, which fp16 needs", fix="take bf16 or fp32, or engine.kind: torch")
+        if self.kind == "torch" and self.sharding == "fsdp":
+            what = (
+                "torch's processes share out the fp32 weights and the moments by themselves: sharding fsdp is for jax"
+            )
+            raise Refused(what, fix="leave engine.sharding out, or take engine.kind: jax")
         if self.kind == "jax" and self.activation_checkpointing != "auto":
             what = "jax always computes part of a layer's activations again: activation_checkpointing is only for torch"
             raise Refused(what, fix="leave engine.activation_checkpointing out, or take engine.kind: torch")

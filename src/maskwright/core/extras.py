@@ -20,6 +20,8 @@ EXTRAS = {
     **dict.fromkeys(("fastwarc", "py3langid", "rensa"), "clean"),
     **{service: service for service in ("wandb", "mlflow", "trackio")},
     **dict.fromkeys(("starlette", "uvicorn", "plotly"), "web"),
+    "sklearn": "linear",
+    **dict.fromkeys(("sentence_transformers", "bm25s"), "search"),
 }
 """The extra of pyproject.toml that installs a package."""
 

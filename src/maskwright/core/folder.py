@@ -77,6 +77,23 @@ class Folder:
         except ABSENT:
             return None
 
+    def head(self, name: str, count: int) -> bytes | None:
+        """The first `count` bytes of a file, or all of a shorter one, however large others make it. None if there is no
+        such file."""
+
+        def read(path: str) -> bytes:
+            try:
+                return bytes(self._files.cat_file(path, start=0, end=count))[:count]
+            except Exception as error:
+                if getattr(error, "code", None) == 416:  # an empty object has no first byte
+                    return b""
+                raise
+
+        try:
+            return bytes(self._do("read", name, read))
+        except ABSENT:
+            return None
+
     def size(self, name: str) -> int | None:
         """The file's size in bytes. None if there is no such file."""
         try:
@@ -175,7 +192,7 @@ class Folder:
             self._do("written", name, self._files.pipe_file, content, mode="create")
             return True
         except FileExistsError:
-            return self.get(name) == content  # a retry may find the file of its own first try
+            return self.head(name, len(content) + 1) == content  # a retry may find the file of its own first try
 
     def create_json(self, name: str, value: Any) -> bool:
         return self.create(name, _text(value))

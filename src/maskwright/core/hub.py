@@ -19,6 +19,8 @@ OWNERS = {
     **dict.fromkeys(("bert-base-chinese", "bert-base-german-cased"), "google-bert"),
     **dict.fromkeys(("distilroberta-base", "distilbert-base-uncased", "distilbert-base-cased"), "distilbert"),
     "distilbert-base-multilingual-cased": "distilbert",
+    **dict.fromkeys((f"deberta-v3-{size}" for size in ("xsmall", "small", "base", "large")), "microsoft"),
+    **dict.fromkeys(("mdeberta-v3-base", "deberta-v2-xlarge", "deberta-v2-xxlarge"), "microsoft"),
     **dict.fromkeys(("camembert-base", "camembert-large"), "almanach"),
     **dict.fromkeys(("ModernBERT-base", "ModernBERT-large"), "answerdotai"),
     **dict.fromkeys(("mmBERT-small", "mmBERT-base"), "jhu-clsp"),

@@ -30,6 +30,13 @@ class Batch:
     """int32 [K], the true ids; 0 where the weight is 0. `heads.loss_sum` has the shapes of other tasks."""
     weights: NDArray[np.float32]
     """[K], 1 = predicted, 0 = filler that keeps K fixed; [M] for question_answering."""
+    causal: bool | None = False
+    """Whether all rows are read causally: `Masking.causal`, the same on all ranks. None: `segment_ids` say which."""
+
+    @property
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """All that an engine computes with, by name."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
 
     @property
     def text_tokens(self) -> int:
@@ -54,4 +61,4 @@ class Batch:
 
         ids, positions, segments = (share(a) for a in (self.input_ids, self.position_ids, self.segment_ids))
         index = np.maximum(share(self.predict_index) - np.int32(begin * T), 0)  # filler has 0
-        return Batch(ids, positions, segments, index, share(self.labels), share(self.weights))
+        return Batch(ids, positions, segments, index, share(self.labels), share(self.weights), self.causal)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -171,7 +172,8 @@ class Loader:
         slots, seed, masking = slots_of(config), self.config.seed, config.masking
         if causal_share is not None:
             masking = masking.model_copy(update={"causal_share": causal_share})
-        return _masked(phase.rows, self.masker, masking, rows, epochs, seed=seed, slots=slots, earlier=phase.earlier)
+        batch = _masked(phase.rows, self.masker, masking, rows, epochs, seed=seed, slots=slots, earlier=phase.earlier)
+        return replace(batch, causal=config.masking.causal)
 
     def rope_theta(self, step: int) -> float | None:
         """The value of the phase of update `step`; None for the model's own."""

@@ -97,9 +97,6 @@ class Engine(Protocol):
     leaves_host_free: bool
     """Whether the host starts a whole micro-batch with one call, and is idle while the device computes it."""
 
-    rank0_has_all: bool
-    """Whether rank 0 can `read` after other ranks have died."""
-
     rows_at_once: int | None
     """Rows of a micro-batch computed at once; None for all. It shrinks when memory runs out. 0 is one row, whose
     activations are computed again in the backward pass. Checkpoints keep it, because it decides low bits."""

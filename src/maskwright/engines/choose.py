@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.pretraining import EngineSection, Optimizer, RunConfig, shared_out
+from maskwright.core.errors import ConfigError
 from maskwright.core.extras import require
 from maskwright.engines.base import Engine
 from maskwright.engines.processes import Alone, Processes
@@ -26,16 +27,16 @@ def make_engine(
     micro_batch_losses: float = 1.0,
     label_smoothing: float = 0.0,
     looked_up: NDArray[np.int64] | None = None,
-    causal: bool = False,
 ) -> Engine:
     """`run_flops`, `micro_batch_losses`, `looked_up`: see `TorchEngine`. `label_smoothing`: share of each class's
-    target that all classes get, in training only. `causal`: whether any row is read causally. Raises `ConfigError`
-    where a device or a framework is absent."""
+    target that all classes get, in training only. Raises `ConfigError` where a device or a framework is absent, and
+    what `require_family` does."""
+    require_family(model, engine)
     if engine.kind == "jax":
         require("jax", "engine.kind")
         from maskwright.engines.jax.engine import JaxEngine
 
-        return JaxEngine(model, optimizer, engine, seed, label_smoothing=label_smoothing, causal=causal)
+        return JaxEngine(model, optimizer, engine, seed, label_smoothing=label_smoothing)
     from maskwright.engines.torch.engine import TorchEngine
 
     torch_options: dict[str, Any] = {"run_flops": run_flops, "micro_batch_losses": micro_batch_losses}
@@ -57,15 +58,22 @@ def choose_device(engine: EngineSection) -> str:
     return prepare.choose_device(engine.device)
 
 
+def require_family(model: ModelConfig, engine: EngineSection) -> None:
+    """Raises `ConfigError` for a family that the engine does not compute."""
+    if model.disentangled and engine.kind == "jax":
+        what = "jax does not compute DeBERTa, whose attention has terms for relative positions"
+        raise ConfigError(what, where="engine.kind", fix="say engine.kind: torch")
+
+
 def require_engine(config: RunConfig | FinetuneConfig, device: str, run_flops: float) -> None:
     """Raises the `ConfigError` that making an engine on this `device` would raise, without making one."""
     engine = config.engine
     if engine.kind == "jax":
         shared_out(config.batch.virtual_workers, engine.devices or 1, "devices")
         return
-    from maskwright.engines.torch.prepare import choose_layers
+    from maskwright.engines.torch.prepare import choose_compile
 
-    choose_layers(config.optimizer, engine, device, run_flops)
+    choose_compile(engine.compile, device, run_flops)
 
 
 def find_processes(engine: EngineSection) -> Processes:

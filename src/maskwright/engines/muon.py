@@ -14,3 +14,12 @@ GROWTH = 4.1
 Measured with momentum 0.95: 4.1 to 4.3 in three runs (docs/experiments-archive.md)."""
 INITIAL_RMS, LARGE_RMS = 0.02, 0.08
 """Root mean square of the matrices at the start, and that above which models fine-tune badly (docs/experiments.md)."""
+
+
+def rows_of_matrices(role: str, rows: int, width: int, inner: int) -> list[int]:
+    """Rows of each matrix that is moved by itself, of a weight of so many `rows` that ends in `role`: query, key and
+    value, or both halves of a gated layer, whose width is `inner`."""
+    if role == "qkv.weight":
+        of_keys = (rows - width) // 2
+        return [width, of_keys, of_keys]
+    return [inner] * (rows // inner) if role == "up.weight" else [rows]

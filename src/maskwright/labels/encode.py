@@ -119,7 +119,7 @@ def encode(
             if token_type_stride:
                 types.append(np.array(encoding.type_ids, np.int32))
             cut += bool(encoding.overflowing)
-    targets = _class_targets(examples, task, labels) if labelled else None
+    targets = class_targets(examples, task, labels) if labelled else None
     shift = _flat(types) * token_type_stride if token_type_stride else None
     return EncodedRows(_flat(rows), _offsets(map(len, rows)), np.arange(len(rows), dtype=np.int32), targets, shift, cut)
 
@@ -184,7 +184,8 @@ def _offsets(lengths: Any) -> Offsets:
     return np.cumsum([0, *lengths], dtype=np.int64)
 
 
-def _class_targets(examples: Sequence[Example], task: Task, labels: Sequence[str]) -> NDArray[Any]:
+def class_targets(examples: Sequence[Example], task: Task, labels: Sequence[str]) -> NDArray[Any]:
+    """int32 (examples,) class ids; uint8 (examples, labels) one or zero; or float32 (examples,) numbers."""
     if task.kind == "regression":
         return np.array([example.value for example in examples], np.float32)
     id_of = {name: id for id, name in enumerate(labels)}

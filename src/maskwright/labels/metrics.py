@@ -84,18 +84,9 @@ def decode(
         starts, ends = logits[:, 0], logits[:, 1]
         answers = best_answers(encoded, examples, starts, ends, task.max_answer_length, may_be_none=allows_none)
         return Predictions(tuple(answers), None)
-    if task.kind == "regression":
-        return Predictions(tuple(logits[:, 0].astype(np.float64).tolist()), None)
-    exact = logits.astype(np.float64)
-    if task.kind == "multi_label_classification":
-        is_label = exact > 0.0
-        shares = 0.5 * (1.0 + np.tanh(0.5 * exact))  # the sigmoid, without overflow
-        return Predictions(tuple(tuple(np.flatnonzero(row).tolist()) for row in is_label), shares.astype(np.float32))
-    shares = np.exp(exact - exact.max(-1, keepdims=True))
-    shares = (shares / shares.sum(-1, keepdims=True)).astype(np.float32)
-    chosen = exact.argmax(-1)
-    if task.kind == "single_label_classification":
-        return Predictions(tuple(chosen.tolist()), shares)
+    if task.kind != "token_classification":
+        return decode_examples(task, logits)
+    shares, chosen = _shares(logits), logits.argmax(-1)
     targets = encoded.targets
     assert isinstance(targets, WordTargets)
     example_of_word = np.repeat(encoded.example, np.diff(targets.offsets))
@@ -104,6 +95,25 @@ def decode(
     for example_idx, word, tag in zip(example_of_word.tolist(), targets.word.tolist(), chosen.tolist(), strict=True):
         tags[example_idx][word] = tag
     return Predictions(tuple(map(tuple, tags)), shares, np.stack([example_of_word, targets.word], 1).astype(np.int32))
+
+
+def decode_examples(task: Task, logits: NDArray[np.float32]) -> Predictions:
+    """Decodes logits [examples, C] of a task with one outcome an example (numbers: C = 1)."""
+    if task.kind == "regression":
+        return Predictions(tuple(logits[:, 0].astype(np.float64).tolist()), None)
+    if task.kind == "multi_label_classification":
+        exact = logits.astype(np.float64)
+        shares = 0.5 * (1.0 + np.tanh(0.5 * exact))  # the sigmoid, without overflow
+        is_label = exact > 0.0
+        return Predictions(tuple(tuple(np.flatnonzero(row).tolist()) for row in is_label), shares.astype(np.float32))
+    return Predictions(tuple(logits.argmax(-1).tolist()), _shares(logits))
+
+
+def _shares(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The softmax over the last axis."""
+    exact = logits.astype(np.float64)
+    shares = np.exp(exact - exact.max(-1, keepdims=True))
+    return (shares / shares.sum(-1, keepdims=True)).astype(np.float32)
 
 
 def gold_outcomes(task: Task, labels: Sequence[str], examples: Sequence[Example]) -> Outcomes:

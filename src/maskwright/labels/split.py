@@ -105,6 +105,11 @@ def _hash(example: Example, task: Task) -> int:
     """Hash by which examples stay together: of the text, or of a question's context, or the answer to one question
     would be trained on for another."""
     content = " ".join((example.text_pair or "").split()) if task.kind == "question_answering" else example.content
+    return key_of(content)
+
+
+def key_of(content: str) -> int:
+    """64 bits of a text's hash, by which a share is drawn."""
     return int.from_bytes(text_key(content.encode())[:8], "little")
 
 

@@ -32,7 +32,7 @@ class Streak:
     def pause_seconds(self, first: float) -> float:
         """Pause before the next attempt: `first` after one end, doubled by each further one, up to
         `LONGEST_WAIT_SECONDS`."""
-        return min(first * 2.0 ** (self.ends - 1), max(first, LONGEST_WAIT_SECONDS))
+        return min(first * 2.0 ** min(self.ends - 1, 64), max(first, LONGEST_WAIT_SECONDS))
 
     def describe(self, cause: str, restarts: int, seconds: float) -> str:
         """The announcement of the restart."""

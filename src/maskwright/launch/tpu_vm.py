@@ -41,13 +41,11 @@ from maskwright.launch.target import (
     show,
     values_of,
 )
+from maskwright.machine import tpus
 
 TPU_VM = ("compute", "tpus", "tpu-vm")
 TRANSITIONAL_STATES = {"CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING"}
 """States of a slice (TPU API v2, `Node.State`) that lead to READY by themselves."""
-CORES_OF_A_DEVICE = {"v4": 2, "v5p": 2}
-"""The number in an accelerator type counts cores. For these kinds JAX has a device per chip, for v2 and v3 per core:
-docs.cloud.google.com/tpu/docs/system-architecture-tpu-vm"""
 DESCRIBE_SECONDS = 120.0
 POLL_SECONDS, READY_SECONDS = 5.0, 1800.0
 SSH_FLAGS = ("-oConnectTimeout=20", "-oServerAliveInterval=15", "-oServerAliveCountMax=4")
@@ -96,8 +94,9 @@ class TpuSlice(Place):
         if not os.path.isfile(find_config(command.config, command.verb)):
             return
         config, _ = checks.read(command)
-        kind, _, cores = self.describe()[1].rpartition("-")
-        checks.for_tpu(command, config, int(cores) // CORES_OF_A_DEVICE.get(kind, 1))
+        if known := tpus.kind_and_chips(self.describe()[1]):
+            kind, chips = known
+            checks.for_tpu(command, config, chips * tpus.TPUS[kind].devices_per_chip)
         for key, path in checks.locations(command, config).items():
             if path and key.startswith("data.") and not is_url(path) and not path.startswith("/"):
                 option = checks.setting(key, "gs://BUCKET/STORE")

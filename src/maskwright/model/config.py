@@ -10,10 +10,19 @@ from maskwright.config.phases import stage_at
 from maskwright.config.settings import nested
 from maskwright.core.errors import ConfigError, InputError
 
-Architecture = run.Architecture
+Architecture = run.Architecture | Literal["deberta-v2", "eurobert"]
+"""`model_type` of folders that are read. Training from random weights has no deberta-v2 and no eurobert."""
 ROBERTAS = ("roberta", "xlm-roberta", "camembert")
 """One model under three names. They number positions from the padding's id + 1 on, so a RoBERTa for 512 tokens has 514
 positions."""
+PRE_NORM = ("modernbert", "esm", "eurobert")
+WITHOUT_QUESTIONS = ("esm", "eurobert")
+"""Families for which `transformers` has no class of questions."""
+TRAINED_MASK_SHARE = 0.15 * 0.8
+"""Share of masks in the texts that ESM-2 was pretrained on. With token dropout (Lin et al. 2023, and `EsmEmbeddings` of
+`transformers`), embeddings of masks are zero, as if dropped, and all others are multiplied by (1 - this share) /
+(1 - the text's own share), so that a text's sum is the same with any number of masks. A text is a segment of a packed
+row, frame included; padding is in none. Segments are told by position ids, which begin at 0 in each."""
 VOCABULARY_MULTIPLE = 64
 """The inner embedding matrix is padded to a multiple of this, so that its products have even shapes. Export cuts it."""
 NEVER_PREDICTED = -1e9
@@ -29,7 +38,9 @@ TaskKind = Literal[
 ]
 """The kind of a model's output. The first is pretraining's; the others are Hugging Face's problem types and tasks."""
 SEQUENCE_TASKS = ("single_label_classification", "multi_label_classification", "regression")
-"""These read a text's first token."""
+"""These read a text's first token, or the mean of all of its tokens (`ModelConfig.pools`)."""
+POOLINGS = ("bos", "mean", "late")
+"""Values of `ModelConfig.classifier_pooling`."""
 
 #        layers, width, heads
 SIZES = {
@@ -60,21 +71,48 @@ class ModelConfig:
     bos_token_id: int = 0
     eos_token_id: int = 2
     architecture: Architecture = "roberta"
-    """`model_type` of `config.json`. All except modernbert are computed alike, and differ in names and tables."""
+    """`model_type` of `config.json`. All except modernbert, esm, eurobert and deberta-v2 are computed alike, and
+    differ in names and tables."""
     rope_theta: float = 10_000.0
-    """Only for modernbert: the base of its rotary positions."""
+    """Only for modernbert, esm and eurobert: the base of their rotary positions."""
     global_attn_every_n_layers: int = 1
     """Only for modernbert: layers 0, n, 2n, … attend to the whole sequence, the others to tokens nearby."""
     local_attention: int = 0
     """Only for modernbert: a local layer's tokens see `local_attention // 2` tokens to either side."""
     local_rope_theta: float = 10_000.0
     """Only for modernbert: the base of the rotary positions in local layers."""
+    num_key_value_heads: int = 0
+    """Only for eurobert: heads of keys and values, each of which serves as many neighbouring heads of queries (Ainslie
+    et al. 2023, grouped-query attention); 0 for one each."""
+    tie_word_embeddings: bool = True
+    """Only for eurobert may it be false: whether the masked-LM head's output matrix is the embeddings."""
+    rope_rounding: str = ""
+    """Only for esm: what the speeds of rotary positions are rounded to; see `rotary.ROUNDINGS`."""
+    token_dropout: bool = False
+    """Only for esm: whether embeddings of masks are zero, and the others scaled for it; see `TRAINED_MASK_SHARE`."""
+    mask_token_id: int = 0
+    """The mask: for `token_dropout`, and for eurobert, whose config.json has it."""
+    position_biased_input: bool = True
+    """Only for deberta-v2 may it be false: whether embeddings have a table of positions beside the relative ones."""
+    pos_att_type: str = ""
+    """Only for deberta-v2: the terms of relative positions in each score, c2p, p2c or both (c2p|p2c). See
+    `relative.py`."""
+    position_buckets: int = 0
+    """Only for deberta-v2: embeddings of distances to either side, which far ones share; 0 if each distance has its
+    own."""
+    max_relative_positions: int = 0
+    """Only for deberta-v2: the distance from which on all have the same embedding."""
+    conv_kernel_size: int = 0
+    """Only for deberta-v2: tokens that the convolution beside the first layer sees, an odd number; 0 without one."""
     task: TaskKind = "masked_lm"
     """It decides the head and the loss."""
     num_labels: int = 0
     """Outputs of the head; 0 for masked_lm, whose head has the vocabulary."""
     classifier_dropout_prob: float = 0.0
     """Dropout before a classifier's matrices."""
+    classifier_pooling: str = "late"
+    """Only for eurobert: what a whole text's classifier reads. bos: the first token. mean: the mean of the hidden
+    states of the text's tokens. late: each token; the mean of their logits is the text's."""
 
     def __post_init__(self) -> None:
         if self.hidden_size % self.num_attention_heads:
@@ -83,38 +121,126 @@ class ModelConfig:
                 where="model.num_attention_heads",
                 fix="choose a number of heads that divides it",
             )
-        if self.architecture == "modernbert" and self.hidden_size // self.num_attention_heads % 2:
+        if self.rotary and self.head_width % 2:
             raise ConfigError(
-                f"heads are {self.hidden_size // self.num_attention_heads} wide; rotary positions need an even width",
+                f"heads are {self.head_width} wide; rotary positions need an even width",
                 where="model.num_attention_heads",
                 fix="choose another number of heads",
             )
+        if self.num_attention_heads % self.key_value_heads:
+            raise ConfigError(
+                f"{self.key_value_heads} heads of keys and values do not divide {self.num_attention_heads} of queries",
+                where="model.num_attention_heads",
+                fix="choose a number of heads that they divide",
+            )
+
+    @property
+    def head_width(self) -> int:
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def key_value_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.num_key_value_heads or self.num_attention_heads
+
+    @property
+    def key_value_width(self) -> int:
+        """Width of a token's keys, and of its values."""
+        return self.key_value_heads * self.head_width
 
     @property
     def norm_first(self) -> bool:
-        """Whether LayerNorm comes before each sub-layer and after the last layer. In BERT, and in models that kept its
+        """Whether the norm comes before each sub-layer and after the last layer. In BERT, and in models that kept its
         layers, it comes after each sub-layer."""
-        return self.architecture == "modernbert"
+        return self.architecture in PRE_NORM
+
+    @property
+    def norms_embeddings(self) -> bool:
+        """Whether a norm comes after the embeddings."""
+        return self.architecture not in ("esm", "eurobert")
+
+    @property
+    def centred(self) -> bool:
+        """Whether norms subtract the mean (LayerNorm) instead of dividing by the root mean square alone (RMSNorm)."""
+        return self.architecture != "eurobert"
 
     @property
     def rotary(self) -> bool:
         """Whether positions turn queries and keys, instead of having a table."""
-        return self.architecture == "modernbert"
+        return self.architecture in PRE_NORM
 
     @property
     def gated(self) -> bool:
         """Whether half of a layer's inner numbers gate the other half."""
-        return self.architecture == "modernbert"
+        return self.architecture in ("modernbert", "eurobert")
+
+    @property
+    def activation(self) -> Literal["gelu", "silu"]:
+        """The function of a layer's inner numbers."""
+        return "silu" if self.architecture == "eurobert" else "gelu"
+
+    @property
+    def out_dropout_prob(self) -> float:
+        """Dropout of attention's result, after its matrix."""
+        of_attention = self.architecture == "modernbert"
+        return self.attention_probs_dropout_prob if of_attention else self.hidden_dropout_prob
 
     @property
     def biased(self) -> bool:
-        """Whether matrices and norms have biases."""
-        return self.architecture != "modernbert"
+        """Whether the encoder's matrices and norms have biases."""
+        return self.architecture not in ("modernbert", "eurobert")
+
+    @property
+    def masked_lm_transforms(self) -> bool:
+        """Whether the masked-LM head has a matrix and a norm before its output matrix, and a bias after it."""
+        return self.architecture != "eurobert"
 
     @property
     def classifier_has_norm(self) -> bool:
         """Whether a head for fine-tuning has a matrix and a norm before its classifier, whatever the task."""
         return self.architecture == "modernbert"
+
+    @property
+    def classifier_activation(self) -> Literal["tanh", "relu", "gelu"]:
+        """The function between both matrices of a whole text's head without a norm."""
+        if self.architecture in ("deberta-v2", "eurobert"):
+            return "gelu"
+        return "relu" if self.architecture == "distilbert" else "tanh"
+
+    @property
+    def pools(self) -> bool:
+        """Whether the head takes a mean over a text's tokens."""
+        return self.architecture == "eurobert" and self.task in SEQUENCE_TASKS and self.classifier_pooling != "bos"
+
+    @property
+    def disentangled(self) -> bool:
+        """Whether attention's scores have terms for relative positions (`relative.py`)."""
+        return self.architecture == "deberta-v2"
+
+    @property
+    def position_terms(self) -> int:
+        """Terms of relative positions in each score."""
+        return len(self.pos_att_type.split("|")) if self.pos_att_type else 0
+
+    @property
+    def score_scale(self) -> float:
+        """Factor of the scores: 1 over the root of a head's width times the number of terms, the content's included."""
+        return float((self.head_width * (1 + self.position_terms)) ** -0.5)
+
+    @property
+    def relative_span(self) -> int:
+        """Rows of the table of relative positions to either side of distance 0."""
+        return self.position_buckets or self.max_relative_positions
+
+    @property
+    def learned_positions(self) -> bool:
+        """Whether embeddings have a table of positions."""
+        return not self.rotary and self.position_biased_input
+
+    @property
+    def classifier_drops_twice(self) -> bool:
+        """Whether dropout comes before both matrices of a whole text's head, not before the last alone."""
+        return self.architecture in (*ROBERTAS, "esm")
 
     @property
     def position_offset(self) -> int:
@@ -124,8 +250,9 @@ class ModelConfig:
     @property
     def token_type_stride(self) -> int:
         """Distance of token types in position ids (`Batch.position_ids`); 0 if pairs have no token types. Only BERT's
-        have."""
-        return self.max_position_embeddings if self.architecture == "bert" and self.type_vocab_size > 1 else 0
+        have, and those of a DeBERTa with a table of them, which no published one has."""
+        has_types = self.architecture in ("bert", "deberta-v2") and self.type_vocab_size > 1
+        return self.max_position_embeddings if has_types else 0
 
     @property
     def max_seq_len(self) -> int:
@@ -161,7 +288,8 @@ class ModelConfig:
     @property
     def body_parameters(self) -> int:
         """Numbers in the layers' matrices, by which every token is multiplied."""
-        return self.num_hidden_layers * (3 * self.hidden_size**2 + self._after_attention)
+        before = self.hidden_size * (self.hidden_size + 2 * self.key_value_width)
+        return self.num_hidden_layers * (before + self._after_attention)
 
     @property
     def _after_attention(self) -> int:
@@ -175,17 +303,29 @@ class ModelConfig:
         weights = self.body_parameters * tokens
         if self.task == "masked_lm":
             weights -= self._after_attention * (tokens - predicted)
-        return 6.0 * (weights + (self.vocab_size + self.hidden_size) * self.hidden_size * predicted)
+        transform = self.hidden_size if self.masked_lm_transforms else 0
+        return 6.0 * (weights + (self.vocab_size + transform) * self.hidden_size * predicted)
+
+    def attention_flops(self, tokens: float, attended_pairs: float) -> float:
+        """FLOPs of forward and backward in the products of queries, keys and values: two products, and one more for
+        each term of relative positions. A local layer's token attends to its window, or to its sequence where that is
+        shorter."""
+        local = self.local_layers
+        nearby = min(attended_pairs, tokens * (2 * self.window + 1))
+        pairs = (self.num_hidden_layers - local) * attended_pairs + local * nearby
+        return (12.0 + 6.0 * self.position_terms) * self.hidden_size * pairs
 
 
 REQUIRED = {name for name, field in ModelConfig.__dataclass_fields__.items() if field.default is MISSING}
+TEXTS = ("architecture", "task", "rope_rounding", "pos_att_type", "classifier_pooling")
+"""Fields that are texts; the others are numbers."""
 
 
 def recorded_config(values: dict[str, Any], where: str) -> ModelConfig:
     """The shape in a run's own record. Raises `InputError` if it is not one."""
     fields = ModelConfig.__dataclass_fields__
     whole = REQUIRED <= set(values) <= set(fields) and all(
-        isinstance(value, str if name in ("architecture", "task") else int | float) for name, value in values.items()
+        isinstance(value, str if name in TEXTS else int | float) for name, value in values.items()
     )
     if not whole:
         raise InputError(
@@ -204,10 +344,10 @@ def config_at(record: dict[str, Any], step: int, where: str) -> ModelConfig:
 
 
 def model_config(
-    section: run.ModelSection, vocab_size: int, seq_len: int, *, bos: int = 0, pad: int = 1, eos: int = 2
+    section: run.ModelSection, vocab_size: int, seq_len: int, *, bos: int = 0, pad: int = 1, eos: int = 2, mask: int = 0
 ) -> ModelConfig:
-    """The shape that a run's `model:` section describes, for training from scratch. `bos`, `pad`, `eos`: the ids with
-    which its tokenizer begins, fills up and ends a row."""
+    """The shape that a run's `model:` section describes, for training from scratch. `bos`, `pad`, `eos`, `mask`: the
+    ids with which its tokenizer begins, fills up and ends a row, and hides a token."""
     layers, width, heads = SIZES[section.size]
     width = section.hidden_size or width
     kind, step = section.architecture, 64 if width >= 256 else 32
@@ -223,7 +363,7 @@ def model_config(
         num_attention_heads=section.num_attention_heads or heads,
         intermediate_size=section.intermediate_size or inner,
         max_position_embeddings=(section.max_seq_len or seq_len) + offset,
-        type_vocab_size={"bert": 2, "distilbert": 0}.get(kind, 1),
+        type_vocab_size={"bert": 2, "distilbert": 0, "esm": 0}.get(kind, 1),
         hidden_dropout_prob=section.hidden_dropout,
         attention_probs_dropout_prob=section.attention_dropout,
         pad_token_id=pad,
@@ -231,16 +371,12 @@ def model_config(
         eos_token_id=eos,
         global_attn_every_n_layers=every,
         local_attention=section.local_attention if every > 1 else 0,
+        token_dropout=kind == "esm",
+        mask_token_id=mask if kind == "esm" else 0,
     )
 
 
 def training_flops(model: ModelConfig, tokens: float, attended_pairs: float, predicted: float) -> float:
     """Model FLOPs of forward and backward: `ModelConfig.product_flops`, and attention over `attended_pairs` of (query,
-    key). Padding, recomputation and the optimizer do not count (PaLM's MFU rule), nor work that no loss depends on.
-
-    A local layer's token attends to its window, or to its sequence where that is shorter.
-    """
-    width, local = model.hidden_size, model.local_layers
-    nearby = min(attended_pairs, tokens * (2 * model.window + 1))
-    attention = 12.0 * width * ((model.num_hidden_layers - local) * attended_pairs + local * nearby)
-    return model.product_flops(tokens, predicted) + attention
+    key). Padding, recomputation and the optimizer do not count (PaLM's MFU rule), nor work that no loss depends on."""
+    return model.product_flops(tokens, predicted) + model.attention_flops(tokens, attended_pairs)

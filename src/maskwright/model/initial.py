@@ -13,6 +13,8 @@ from maskwright.model.hf.names import Parameters, pieces
 
 CUT_OFF = 2.0
 """ModernBERT's `initializer_cutoff_factor`, in standard deviations."""
+LAST_MATRIX = ("classifier.", "qa_outputs.")
+"""How the name of the matrix begins whose rows are the labels."""
 
 
 def initial_parameters(config: ModelConfig, seed: int) -> Parameters:
@@ -41,12 +43,23 @@ def initial_parameters(config: ModelConfig, seed: int) -> Parameters:
     return result
 
 
+def with_new_head(config: ModelConfig, parameters: Parameters, seed: int, *, same_labels: bool = False) -> Parameters:
+    """The encoder of `parameters` with a head for `config.task` that begins from `initial_parameters`. Tensors of the
+    head that `parameters` have are kept where they fit, the matrix of the labels only for `same_labels`."""
+    result = initial_parameters(config, seed)
+    for name, value in result.items():
+        last = name.startswith(LAST_MATRIX) and not name.startswith("classifier.dense.")
+        if name in parameters and parameters[name].shape == value.shape and (same_labels or not last):
+            result[name] = parameters[name]
+    return result
+
+
 def _std(config: ModelConfig, name: str) -> float:
     """Standard deviation before a cut-off."""
     if _is_modernberts_head(config, name) and name.startswith("head.classifier."):
         return float(config.hidden_size**-0.5)
     to_stream = name.endswith((".out.weight", ".down.weight")) or _is_modernberts_head(config, name)
-    if to_stream and config.norm_first:
+    if to_stream and config.architecture == "modernbert":
         return config.initializer_range / math.sqrt(2 * config.num_hidden_layers)
     return config.initializer_range
 

@@ -197,7 +197,7 @@ def whole(
     first = ranks[0] if ranks and ranks[0].beat.rank == 0 else None
     newer = first is not None and not first.beat.ended and (status is None or first.beat.started > status.heartbeat)
     if newer and first and first.verdict == "fine":
-        return "starting", f"process {first.beat.pid} on {first.beat.host} is at it", ""
+        return "starting", f"process {first.beat.pid} on {first.beat.host} is starting", ""
     over = status is None or status.phase in OVER
     if held_by is not None and over and (status is None or held_by != status.pid):
         return "starting", f"process {held_by} holds the folder", ""

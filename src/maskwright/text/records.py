@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, Literal
 
 from maskwright.core import extras
@@ -17,22 +17,28 @@ Letters = Literal["upper", "keep", "plain"]
 """Treatment of a sequence's letters. `upper`: capitals. `keep`: as they are (lower case marks repeats in many genomes).
 `plain`: capitals, and cut at every letter but A, C, G, T."""
 NOT_PLAIN = re.compile("[^ACGT]+")
+STRANGE = re.compile(r"[^A-Za-z*.\s-]")
+"""No letter of a sequence, no stop, no gap."""
 
 
-def fasta(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str | None]]:
-    """(line of its header, sequence) of each record; None for lines before the first header."""
-    start, parts = 0, list[str]()
+def fasta(lines: Iterable[tuple[int, str]], strange: Callable[[int, str], None]) -> Iterator[tuple[int, str | None]]:
+    """(line of its header, sequence) of each record; None for lines before the first header. `strange` gets the line
+    and the first character that is in no sequence, and its record is left out unless it raises."""
+    start, parts, is_whole = 0, list[str](), True
     for number, line in lines:
         if line.startswith(">"):
-            if start:
+            if start and is_whole:
                 yield start, "".join(parts)
-            start, parts = number, []
+            start, parts, is_whole = number, [], True
         elif line and not line.startswith(";"):  # a comment in old files
             if not start:
                 yield number, None
                 return
+            if is_whole and (character := STRANGE.search(line)):
+                strange(number, character.group())
+                is_whole = False
             parts.append("".join(line.split()))
-    if start:
+    if start and is_whole:
         yield start, "".join(parts)
 
 

@@ -280,13 +280,22 @@ class Sources:
                 yield Document((text,), False, name, number)
 
     def _sequences(self, name: str, kind: str, stream: BinaryIO) -> Iterator[Document]:
-        read = fastq if kind in FASTQ_ENDINGS else fasta
-        for number, sequence in read(lines_of(name, stream, self._handle)):
+        lines = lines_of(name, stream, self._handle)
+
+        def strange(number: int, character: str) -> None:
+            what = f"has {character!r}, which is neither a letter nor *, - or a dot"
+            self._handle(Fault("record", f"{name}:{number}", what, "correct it"))
+
+        for number, sequence in fastq(lines) if kind in FASTQ_ENDINGS else fasta(lines, strange):
             if sequence is None:
                 what = "is not FASTQ: a record is @name, letters, +, as many qualities"
                 what = what if kind in FASTQ_ENDINGS else "is not FASTA: > and a name come first"
                 self._handle(Fault("record", f"{name}:{number}", what, "repair it (the rest is not read)"))
                 return
+            if not sequence and kind not in FASTQ_ENDINGS:  # in FASTQ, a read that was trimmed to nothing
+                what, fix = "begins a record without a sequence", "give its sequence, or delete the line"
+                self._handle(Fault("record", f"{name}:{number}", what, fix))
+                continue
             for part in sequences(sequence, self.letters):
                 if part:
                     yield Document((part,), False, name, number)

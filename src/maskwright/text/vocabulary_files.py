@@ -1,13 +1,16 @@
 """A `tokenizer.json` created from older files, as the class of `transformers` does it: `vocab.json` and `merges.txt`
-are RoBERTa's byte-level BPE, `vocab.txt` is BERT's WordPiece.
+are RoBERTa's byte-level BPE, `vocab.txt` is BERT's WordPiece, or ESM's letters of proteins, and `spm.model` is DeBERTa
+v2's and v3's Unigram.
 
 It lies in `storage.cache_folder("tokenizers")`, beside copies of the files. The folder itself stays as it is.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import re
 import shutil
 from collections.abc import Collection
 from typing import Any
@@ -15,19 +18,22 @@ from typing import Any
 from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import TokenizerError
+from maskwright.text.sentencepiece_model import read_model
 from maskwright.text.special_tokens import BERT, CONFIG_FILES, KEYS, ROBERTA, SAVE_AGAIN
 
-BPE_FILES, WORDPIECE_FILES, ADDED = ("vocab.json", "merges.txt"), ("vocab.txt",), "added_tokens.json"
+BPE_FILES, WORDPIECE_FILES, SPM_FILES = ("vocab.json", "merges.txt"), ("vocab.txt",), ("spm.model",)
+ADDED = "added_tokens.json"
 DEFAULTS = {
     kind: {keys[0]: names[role] for role, keys in KEYS.items()}
-    for kind, names in (("BPE", ROBERTA), ("WordPiece", BERT))
-}
+    for kind, names in (("BPE", ROBERTA), ("WordPiece", BERT), ("Unigram", BERT))
+} | {"ESM": {f"{key}_token": f"<{key}>" for key in ("cls", "pad", "eos", "unk", "mask")}}
 """The classes' special tokens, unless the files beside name others."""
+ESM_FRAME, UNKNOWN_RUN = ("cls_token", "eos_token"), "\ufffd"
 
 
 def files_among(names: Collection[str]) -> tuple[str, ...]:
     """The names from which a `tokenizer.json` can be created; empty if some are absent."""
-    return next((files for files in (BPE_FILES, WORDPIECE_FILES) if set(files) <= set(names)), ())
+    return next((files for files in (BPE_FILES, WORDPIECE_FILES, SPM_FILES) if set(files) <= set(names)), ())
 
 
 def files_of(folder: str) -> tuple[str, ...]:
@@ -45,20 +51,27 @@ def create_from(folder: str, names: tuple[str, ...]) -> str:
     if os.path.isfile(path):
         return path
     config = _config(folder)
-    content = _bpe(folder, config) if names == BPE_FILES else _wordpiece(folder, config)
+    if names == SPM_FILES:
+        make = _unigram
+    else:
+        make = _bpe if names == BPE_FILES else _esm if _is_esm(folder, config) else _wordpiece
+    content = make(folder, config)
     storage.make_folder(cached)
     for name in (*names, *beside):
         shutil.copyfile(os.path.join(folder, name), os.path.join(cached, name))
+    if names == SPM_FILES:
+        storage.write_json(os.path.join(cached, CONFIG_FILES[0]), config | _class_of_any(content))
     with storage.atomic_writer(path) as file:  # last: with it, the folder is whole
         file.write(json.dumps(content, ensure_ascii=False).encode())
-    lowered = ", which lowers the case" if content["normalizer"] and content["normalizer"]["lowercase"] else ""
+    lowered = ", which lowers the case" if (content["normalizer"] or {}).get("lowercase") else ""
     say(f"{folder}: has no tokenizer.json; one is created from {' and '.join(names)}{lowered}")
     return path
 
 
 def _config(folder: str) -> dict[str, Any]:
     added = os.path.join(folder, ADDED)
-    if os.path.isfile(added) and storage.read_json(added):
+    tokens = storage.read_json(added) if os.path.isfile(added) else {}
+    if tokens and not (os.path.isfile(os.path.join(folder, *SPM_FILES)) and [*tokens] == [BERT["mask"]]):
         raise TokenizerError("has no tokenizer.json, and tokens of its own", where=added, fix=SAVE_AGAIN)
     config: dict[str, Any] = {}
     for name in reversed(CONFIG_FILES):
@@ -74,7 +87,7 @@ def _special(config: dict[str, Any], vocab: dict[str, int], kind: str, path: str
     """{key: token} of those in the vocabulary. Raises `TokenizerError` without tokens to frame a text."""
     named_tokens = {key: config.get(key) or token for key, token in DEFAULTS[kind].items()}
     tokens = {key: token["content"] if isinstance(token, dict) else token for key, token in named_tokens.items()}
-    for key in ("cls_token", "sep_token"):
+    for key in ESM_FRAME if kind == "ESM" else ("cls_token", "sep_token"):
         if tokens[key] not in vocab:
             what = f"has no {tokens[key]}, which frames a text"
             raise TokenizerError(what, where=path, fix=f"take the files of a masked language model; or {SAVE_AGAIN}")
@@ -122,13 +135,55 @@ def _bpe(folder: str, config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _wordpiece(folder: str, config: dict[str, Any]) -> dict[str, Any]:
-    path = os.path.join(folder, "vocab.txt")
+def _listed(path: str) -> dict[str, int]:
+    """Tokens and ids of a `vocab.txt`."""
     lines = _lines(path)
     vocab = {token: index for index, token in enumerate(lines)}
     if len(vocab) != len(lines):
         repeated = next(token for index, token in enumerate(lines) if vocab[token] != index)
         raise TokenizerError(f"has {repeated[:40]!r} twice", where=path, fix="copy it again")
+    return vocab
+
+
+def _is_esm(folder: str, config: dict[str, Any]) -> bool:
+    """Whether the files name `EsmTokenizer`, or name no class and have its special tokens."""
+    if kind := config.get("tokenizer_class"):
+        return str(kind) == "EsmTokenizer"
+    return {*DEFAULTS["ESM"].values()} <= {*_lines(os.path.join(folder, "vocab.txt"))}
+
+
+def _esm(folder: str, config: dict[str, Any]) -> dict[str, Any]:
+    """As `EsmTokenizer`: each token of the file is found wherever it stands in a text, white space is dropped, and what
+    else stands between two tokens or spaces is one unknown token."""
+    path = os.path.join(folder, "vocab.txt")
+    vocab = _listed(path)
+    special = _special(config, vocab, "ESM", path)
+    begin, end = (special[key] for key in ESM_FRAME)
+    letters = "".join(re.escape(token) for token in vocab if len(token) == 1)
+    longer = {f"token_{index}": token for token, index in vocab.items() if len(token) > 1}
+    added = [
+        token | {"special": token["content"] in special.values()}
+        for token in _added(special | longer, vocab, mask_takes_space=False)
+    ]
+    replaced = [(f"[^{letters}\\s]+", UNKNOWN_RUN), ("\\s", "")]
+    steps = [{"type": "Replace", "pattern": {"Regex": pattern}, "content": text} for pattern, text in replaced]
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": added,
+        "normalizer": {"type": "Sequence", "normalizers": steps},
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(?m:.)"}, "behavior": "Isolated", "invert": False},
+        "post_processor": {"type": "BertProcessing", "sep": [end, vocab[end]], "cls": [begin, vocab[begin]]},
+        "decoder": {"type": "Fuse"},
+        "model": {"type": "WordPiece", "unk_token": special.get("unk_token"), "vocab": vocab}
+        | {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100},
+    }
+
+
+def _wordpiece(folder: str, config: dict[str, Any]) -> dict[str, Any]:
+    path = os.path.join(folder, "vocab.txt")
+    vocab = _listed(path)
     special = _special(config, vocab, "WordPiece", path)
     begin, end = special["cls_token"], special["sep_token"]
     normalizer = {
@@ -150,6 +205,49 @@ def _wordpiece(folder: str, config: dict[str, Any]) -> dict[str, Any]:
         "model": {"type": "WordPiece", "unk_token": special.get("unk_token", BERT["unk"]), "vocab": vocab}
         | {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100},
     }
+
+
+def _unigram(folder: str, config: dict[str, Any]) -> dict[str, Any]:
+    """As DeBERTa was trained: SentencePiece's own normalization, and a mask after its pieces. `DebertaV2Tokenizer` of
+    `transformers` 5 normalizes to NFC alone, so that characters such as ½ or full-width letters are unknown to it."""
+    path = os.path.join(folder, *SPM_FILES)
+    model = read_model(path)
+    pieces = [[piece, score] for piece, score in model.pieces]
+    vocab = {piece: index for index, (piece, _) in enumerate(model.pieces)}
+    if BERT["mask"] not in vocab:
+        vocab[BERT["mask"]] = len(pieces)
+    special = _special(config, vocab, "Unigram", path)
+    steps: list[dict[str, Any]] = [{"type": "Lowercase"}] if config.get("do_lower_case") else []
+    steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
+    if model.charsmap:
+        steps.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(model.charsmap).decode()})
+    steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+    spaces = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    punctuation = [{"type": "Punctuation", "behavior": "Isolated"}] if config.get("split_by_punct") else []
+    frame = [special[key] for key in ("cls_token", "sep_token")]
+    begin, end = ({"SpecialToken": {"id": token, "type_id": 0}} for token in frame)
+    of_pair = [{"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {"id": frame[1], "type_id": 1}}]
+    single = [begin, {"Sequence": {"id": "A", "type_id": 0}}, end]
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": _added(special, vocab, mask_takes_space=False),
+        "normalizer": {"type": "Sequence", "normalizers": steps},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*punctuation, spaces]},
+        "post_processor": {"type": "TemplateProcessing", "single": single, "pair": [*single, *of_pair]}
+        | {"special_tokens": {token: {"id": token, "ids": [vocab[token]], "tokens": [token]} for token in frame}},
+        "decoder": spaces,
+        "model": {"type": "Unigram", "unk_id": model.unknown, "vocab": pieces, "byte_fallback": False},
+    }
+
+
+def _class_of_any(content: dict[str, Any]) -> dict[str, Any]:
+    """Entries of `tokenizer_config.json` with which `transformers` reads the `tokenizer.json` as it is: its class for
+    DeBERTa takes the pieces alone, and normalizes by rules of its own."""
+    tokens = {token["content"] for token in content["added_tokens"]}
+    named = {key: token for key, token in DEFAULTS["Unigram"].items() if token in tokens}
+    return {"tokenizer_class": "PreTrainedTokenizerFast", **named}
 
 
 def _lines(path: str) -> list[str]:

@@ -41,8 +41,6 @@ class Job:
     beats: Beats
     step: int = 0
     """Finished updates."""
-    consistent: bool = False
-    """Whether the engine holds the state of `step`; false during a rollback."""
     evaluated: set[int] = field(default_factory=set)
     """Steps whose evaluation is in the metrics already, so that a restart neither repeats nor skips one."""
     counters: Counters = field(default_factory=Counters)

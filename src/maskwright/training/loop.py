@@ -46,7 +46,7 @@ def train(job: Job, stop: StopRequest) -> None:
     vote = Vote(config.checkpoint, stop, job.engine.processes, first)
     profile = _Profile(job, stop.profile_steps)
     prefetcher = BatchPrefetcher(job.objective, local, threads=job.engine.leaves_host_free)
-    job.status.of, job.status.began, job.consistent = steps, first, True
+    job.status.of, job.status.began = steps, first
     try:
         _dry_run(job, local, stop)
         if is_due(config.evaluation.every_steps, job.step) if job.step else job.objective.evaluates_at_start:
@@ -269,11 +269,9 @@ def _roll_back(job: Job, bar: Progress) -> bool:
         raise HealthError(f"step {seen}: the loss spiked again after {len(rollbacks)} rollbacks", fix=HEALTH_FIX)
     if job.saver:
         job.saver.finish()
-    job.consistent = False  # until the state is the checkpoint's
     loaded = _checkpoint_before(job, seen) if job.is_rank_0 else None
     if not job.engine.processes.broadcast(b"found" if loaded else b""):
         warn("there is no checkpoint to go back to yet; going on")
-        job.consistent = True
         return False
     if loaded:
         # The note comes before the state: after a kill in between, the run continues from the same checkpoint and data.
@@ -281,7 +279,6 @@ def _roll_back(job: Job, bar: Progress) -> bool:
         if job.saver:
             job.saver.forget_after(loaded[0].step)
     restore(job, *(loaded or FROM_RANK_0))
-    job.consistent = True
     if job.is_rank_0:
         job.directory.append_history("rolled back", seen, to=job.step)
     bar.advance(job.step - seen + 1)

@@ -71,7 +71,6 @@ def _write(directory: RunDirectory, batches: Sequence[Batch], step: int, record:
     folder = directory.path("replay", step_folder(step))
     storage.make_folder(folder)
     for virtual_worker, batch in enumerate(batches):
-        arrays = {name: getattr(batch, name) for name in Batch.__dataclass_fields__}
-        write_tensors(os.path.join(folder, f"batch-{virtual_worker:03d}.safetensors"), arrays)
+        write_tensors(os.path.join(folder, f"batch-{virtual_worker:03d}.safetensors"), batch.arrays)
     storage.write_json(os.path.join(folder, "replay.json"), {"step": step, **record})
     return folder

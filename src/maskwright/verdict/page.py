@@ -23,7 +23,8 @@ def title(results: Results) -> str:
 def sections(results: Results, report: VerdictReport) -> list[ReportSection]:
     differences = (Drawing(plots.forest(report.comparisons)), tables.differences(report))
     degenerate = (Paragraph(wording.degenerate_summary(results, report)), tables.degenerate(report))
-    protocol: list[Block | None] = [Facts(tuple(tables.protocol(results, report))), tables.rates(results)]
+    facts = Facts(tuple(tables.protocol(results, report)))
+    protocol: list[Block | None] = [facts, tables.rates(results), tables.penalties(results)]
     protocol += [Paragraph(text, lead="Note.") for text in wording.warnings(results)]
     parts: tuple[tuple[str, tuple[Block | None, ...]], ...] = (
         ("", tuple(_answers(results, report))),
@@ -61,5 +62,7 @@ def _scores(results: Results, report: VerdictReport) -> list[Block]:
         scores_of_task = [score for score in report.scores if score.task == task.name]
         plot = plots.strip(task, scores_of_task, paired=paired)
         blocks.append(Drawing(plot, f"Each dot is one {unit}. {note}Upright strokes are means.", heading=task.name))
+        if others := tables.beside(results, task):
+            blocks.append(others)
         blocks.append(Folded("Every seed", (tables.every_seed(results, report, task),)))
     return blocks

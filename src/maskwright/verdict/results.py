@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import field
 from typing import Annotated, Any, cast
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -34,6 +35,8 @@ class Arm:
     """Duration of its pretraining, all runs together; None where it was not recorded."""
     tokens: int | None = None
     """Tokens that its pretraining read, all runs together."""
+    transformer: bool = True
+    """False for a linear model, and for BM25."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -50,6 +53,10 @@ class ComparedTask:
     validation_examples: int
     positive: int = 1
     """The label of the metric `f1`."""
+    score: str = ""
+    """Only for `scores`: what an example's own score is, such as nDCG@10."""
+    example: str = "example"
+    """What one is called: an example, or a question."""
 
     @property
     def scoring(self) -> Scoring:
@@ -58,12 +65,12 @@ class ComparedTask:
 
 @dataclass(frozen=True, config=STRICT)
 class LearningRateSearch:
-    """The choice of one arm's learning rate for one task."""
+    """The choice of one arm's learning rate for one task; of a linear model's penalty."""
 
     arm: Name
     task: Name
     rates: tuple[tuple[float, float], ...]
-    """(learning rate, score on validation) of every rate of the grid."""
+    """(learning rate or penalty, score on validation) of the whole grid."""
     chosen: float
 
 
@@ -86,6 +93,8 @@ class ScoredRun:
     """Tokens that this fine-tuning read. Seconds would differ between two executions of the same run."""
     fault: str = ""
     """A fault, such as a stop by the health check; empty for none."""
+    beside: dict[str, float] = field(default_factory=dict)
+    """Other metrics on the test set, by name, which no verdict is about."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -116,6 +125,11 @@ class Results:
         rank = {name: index for index, name in enumerate(arm.pretraining_runs)}
         runs = [run for run in self.runs if (run.arm, run.task) == (arm.name, task.name)]
         return sorted(runs, key=lambda run: (rank[run.pretraining_run], run.seed))
+
+    @property
+    def without_transformer(self) -> list[str]:
+        """The names of the arms that have none."""
+        return [arm.name for arm in self.arms if not arm.transformer]
 
     def seeds(self, task: ComparedTask) -> list[int]:
         return sorted({run.seed for run in self.runs if run.task == task.name})

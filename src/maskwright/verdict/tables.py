@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from maskwright.core.console import several
 from maskwright.report import words
 from maskwright.report.tables import ReportTable
 from maskwright.verdict import wording
 from maskwright.verdict.judge import ArmDifference, Score, VerdictReport
-from maskwright.verdict.results import Arm, ComparedTask, Results
+from maskwright.verdict.results import Arm, ComparedTask, LearningRateSearch, Results
 
 CLASSES_SHOWN = 12
 
@@ -36,6 +38,21 @@ def scores(results: Results, report: VerdictReport) -> ReportTable:
         rows.append((arm.name, *cells))
     header = ("arm", *(f"{task.name} ({wording.metric_name(task)})" for task in results.tasks))
     return ReportTable("Mean ± standard deviation, in points", header, tuple(rows))
+
+
+def beside(results: Results, task: ComparedTask) -> ReportTable | None:
+    """Means over runs of the metrics that no verdict is about; None where there are none."""
+    names = list(dict.fromkeys(name for run in results.runs if run.task == task.name for name in run.beside))
+    if not names:
+        return None
+    rows = []
+    for arm in results.arms:
+        runs = results.of(arm, task)
+        means = (sum(run.beside[name] for run in runs) / len(runs) for name in names)
+        rows.append((arm.name, *(wording.points(mean, 1) for mean in means)))
+    return ReportTable(
+        f"Other metrics on {task.name}, which no verdict is about, in points", ("arm", *names), tuple(rows)
+    )
 
 
 def every_seed(results: Results, report: VerdictReport, task: ComparedTask) -> ReportTable:
@@ -103,14 +120,24 @@ def _finetuning(results: Results, arm: Arm) -> str:
 
 
 def rates(results: Results) -> ReportTable | None:
-    if not results.searches:
+    searches = [search for search in results.searches if search.arm not in results.without_transformer]
+    return _choices(searches, "Learning rates", "rate")
+
+
+def penalties(results: Results) -> ReportTable | None:
+    searches = [search for search in results.searches if search.arm in results.without_transformer]
+    return _choices(searches, "Penalties", "penalty")
+
+
+def _choices(searches: Sequence[LearningRateSearch], what: str, by: str) -> ReportTable | None:
+    if not searches:
         return None
     rows = []
-    for search in results.searches:
+    for search in searches:
         scores = ", ".join(f"{words.rate(rate)}: {wording.points(score, 1)}" for rate, score in sorted(search.rates))
         rows.append((search.task, search.arm, words.rate(search.chosen), scores))
-    header = ("task", "arm", "chosen", "score on validation by rate")
-    return ReportTable("Learning rates, chosen on validation and then kept", header, tuple(rows), words=4)
+    header = ("task", "arm", "chosen", f"score on validation by {by}")
+    return ReportTable(f"{what}, chosen on validation and then kept", header, tuple(rows), words=4)
 
 
 def degenerate(report: VerdictReport) -> ReportTable | None:
@@ -133,7 +160,7 @@ def protocol(results: Results, report: VerdictReport) -> list[tuple[str, str]]:
         seeds = several(report.seeds[task.name], "seed")
         counts = (
             f"{task.train_examples:,} training, {task.validation_examples:,} validation and "
-            f"{task.test_examples:,} test examples"
+            f"{task.test_examples:,} test {task.example}s"
         )
         rows.append((task.name, f"{counts}; {wording.metric_name(task)}; {seeds} for each arm, paired"))
     if report.question == "recipe":

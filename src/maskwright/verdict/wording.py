@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from maskwright.core.console import several
-from maskwright.report.words import FIXED, NOTHING, number, rate
+from maskwright.report.words import FIXED, NOTHING, listed, number, rate
 from maskwright.verdict.judge import ArmDifference, VerdictReport
 from maskwright.verdict.results import ComparedTask, Results
 
@@ -27,6 +27,8 @@ METRICS = {
 
 
 def metric_name(task: ComparedTask) -> str:
+    if task.score:
+        return task.score
     return "span F1 score" if (task.kind, task.metric) == ("spans", "f1_micro") else METRICS[task.metric]
 
 
@@ -93,7 +95,10 @@ def headline(comparison: ArmDifference) -> str:
 def explanation(comparison: ArmDifference, results: Results, report: VerdictReport) -> str:
     """The text below the headline."""
     if comparison.same_answers:
-        return f"In every run, {comparison.other} gave the same answers as {comparison.base}."
+        (task,) = (task for task in results.tasks if task.name == comparison.task)
+        what = "had the same scores" if task.kind == "scores" else "gave the same answers"
+        same = f"In every run, {comparison.other} {what} as {comparison.base}."
+        return " ".join([same, *_whether_needed(comparison, results)])
     task = next(task for task in results.tasks if task.name == comparison.task)
     means = {score.arm: score.mean for score in report.scores if score.task == comparison.task}
     places = places_of(comparison)
@@ -105,7 +110,24 @@ def explanation(comparison: ArmDifference, results: Results, report: VerdictRepo
     if base == other:
         way = f"was {base} in both" if not comparison.difference else f"was {base} in both, rounded: {change}"
     start = f"Against {comparison.base}, the {metric_name(task)} {way} ({certainty})."
-    return " ".join([start, *_reasons(comparison, report), *_failures(comparison, results, report)])
+    reasons = [*_reasons(comparison, report), *_whether_needed(comparison, results)]
+    return " ".join([start, *reasons, *_failures(comparison, results, report)])
+
+
+def _whether_needed(comparison: ArmDifference, results: Results) -> list[str]:
+    """Of a transformer beside an arm that has none: whether it was needed at all."""
+    arms = (comparison.base, comparison.other)
+    without = [arm for arm in arms if arm in results.without_transformer]
+    if len(without) != 1 or comparison.verdict == "cannot conclude":
+        return []
+    (plain,) = without
+    (transformer,) = (arm for arm in arms if arm != plain)
+    better = {"helped": comparison.other, "hurt": comparison.base}.get(comparison.verdict)
+    if better == transformer:
+        return [f"The transformer was worth it: {plain} has none."]
+    if better == plain:
+        return [f"No transformer was needed to do better than {transformer}: {plain} has none."]
+    return [f"Nothing shows that this transformer was needed: {plain} has none."]
 
 
 def _failures(comparison: ArmDifference, results: Results, report: VerdictReport) -> list[str]:
@@ -164,17 +186,27 @@ def question(report: VerdictReport) -> str:
 
 
 def warnings(results: Results) -> list[str]:
-    """Sentences on the choice of the learning rates that a reader should know."""
+    """Sentences on what was compared, and on the choice of learning rates, that a reader should know."""
     sentences = []
+    plain = results.without_transformer
+    others = [arm.name for arm in results.arms[1:] if arm.transformer]
+    if plain and results.arms[0].name not in plain and others:
+        have, one = ("which have", "one of them as --base") if len(plain) > 1 else ("which has", f"--base {plain[0]}")
+        sentences.append(
+            f"No verdict here says whether {listed(others)} did better than {listed(plain)}, {have} no transformer; "
+            f"with {one}, one does."
+        )
     grids: dict[str, set[tuple[float, ...]]] = {}
     for search in results.searches:
         rates = sorted(rate for rate, _ in search.rates)
-        grids.setdefault(search.task, set()).add(tuple(rates))
+        is_linear = search.arm in plain
+        if not is_linear:
+            grids.setdefault(search.task, set()).add(tuple(rates))
         if len(rates) > 1 and search.chosen in (rates[0], rates[-1]):
             end = "lowest" if search.chosen == rates[0] else "highest"
             sentences.append(
-                f"On {search.task}, {search.arm} did best with the {end} rate of the grid, {rate(search.chosen)}. "
-                "A wider grid might serve it better."
+                f"On {search.task}, {search.arm} did best with the {end} {'penalty' if is_linear else 'rate'} of the "
+                f"grid, {rate(search.chosen)}. A wider grid might serve it better."
             )
     for task, grids_of_arms in grids.items():
         if len(grids_of_arms) > 1:

@@ -1,14 +1,13 @@
-# Hosts of one kind: a template and a managed instance group made from it; for a TPU slice of several hosts also the
-# workload policy that joins them (docs.cloud.google.com/tpu/docs/tpus-and-migs: v5p and later).
-
-# `maskwright env` says of each machine what it has (cloud/machines.py): nothing is derived from names here.
+# Hosts of one kind: an instance template and a managed instance group; for a TPU slice of several hosts also the
+# workload policy that joins them (docs.cloud.google.com/tpu/docs/tpus-and-migs: v5p and later). `maskwright env` says
+# what each machine type has (cloud/machines.py); nothing here is derived from names.
 
 locals {
   joined = var.topology != null && var.hosts > 1
 
   # Secure Boot takes only signed drivers: Container-Optimized OS has signed ones of NVIDIA
   # (docs.cloud.google.com/container-optimized-os/docs/how-to/run-gpus), other images of GPU hosts may not. Whether TPU
-  # machines may have it is not documented (examples turn it off): they are left as Google makes them.
+  # machines may have it is not documented (examples turn it off), so they are left as Google makes them.
   secure_boot = var.accelerator != "gpu" || strcontains(var.image, "cos-cloud")
 
   deleted_at_end = var.provisioning_model != "STANDARD" || var.max_run_hours != null
@@ -16,7 +15,7 @@ locals {
 
 resource "google_compute_resource_policy" "topology" {
   count = local.joined ? 1 : 0
-  # A policy cannot be changed, and a group's not while it has hosts: another topology is another policy, by another name.
+  # A policy cannot be changed, nor can a group with hosts get another one. So a new topology is a new policy and group.
   name        = "${var.name}-${var.topology}"
   description = "Joins the hosts of ${var.name} into one slice of ${var.topology}."
   region      = var.region
@@ -62,7 +61,7 @@ resource "google_compute_instance_template" "host" {
   }
   service_account {
     email  = var.service_account
-    scopes = ["cloud-platform"] # what it may do is said by its roles
+    scopes = ["cloud-platform"] # its roles limit what it may do
   }
   scheduling {
     provisioning_model          = var.provisioning_model
@@ -142,7 +141,7 @@ resource "google_compute_instance_group_manager" "hosts" {
   base_instance_name = var.name
   zone               = var.zone
   target_size        = var.hosts
-  # There may be no machines for hours (Spot, Flex-start): `env status` and the watcher follow them, not Terraform.
+  # There may be no machines for hours (Spot, Flex-start). `env status` and the watcher follow them, not Terraform.
   wait_for_instances = false
 
   version {
@@ -154,9 +153,10 @@ resource "google_compute_instance_group_manager" "hosts" {
       workload_policy = resource_policies.value.self_link
     }
   }
-  # All hosts at once or none. docs.cloud.google.com/compute/docs/instance-groups/about-bulk-mode: for Flex-start and
-  # reservations. A slice of several hosts wants it with every model: without it Google was seen to refuse a group whose
-  # policy names a topology ("require BULK mode in target size policy"), and its own TPU node controllers set it so.
+  # All hosts at once or none: documented for Flex-start and reservations
+  # (docs.cloud.google.com/compute/docs/instance-groups/about-bulk-mode). A slice of several hosts wants it with every
+  # model: without it Google was seen to refuse a group whose policy names a topology ("require BULK mode in target size
+  # policy"), and its own TPU node controllers set it so.
   dynamic "target_size_policy" {
     for_each = local.joined || contains(["FLEX_START", "RESERVATION_BOUND"], var.provisioning_model) ? [1] : []
     content {
@@ -165,7 +165,7 @@ resource "google_compute_instance_group_manager" "hosts" {
   }
   # Terraform replaces the group when hosts have to change, and the watcher when they fail and do not come back by
   # automatic_restart. The group itself does nothing: a slice that got back one of its hosts would still have lost its
-  # run, and a host that stopped because it was idle would not stay so.
+  # run, and a host that stopped because it was idle would be started again.
   update_policy {
     type           = "OPPORTUNISTIC"
     minimal_action = "REPLACE"

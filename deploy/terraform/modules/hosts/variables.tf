@@ -1,25 +1,25 @@
 variable "name" {
-  description = "Of the group, and the beginning of its hosts' names."
+  description = "Name of the group, with which the names of its hosts begin."
   type        = string
 }
 
 variable "machine_type" {
-  description = "Of each host."
+  description = "Machine type of each host."
   type        = string
 }
 
 variable "topology" {
-  description = "Chips along each side of a TPU slice, as 4x4; null: not a slice."
+  description = "Chips along each side of a TPU slice, such as 4x4; null: not a slice."
   type        = string
 }
 
 variable "hosts" {
-  description = "How many there are."
+  description = "Number of hosts."
   type        = number
 }
 
 variable "accelerator" {
-  description = "What each host computes on: tpu, gpu, or null."
+  description = "What each host computes on: tpu, gpu, or null for its CPUs."
   type        = string
 }
 
@@ -29,17 +29,17 @@ variable "boot_disk" {
 }
 
 variable "data_disks" {
-  description = "Types of disk that the machine type can attach to read."
+  description = "Types of disk that the machine type can attach for reading."
   type        = list(string)
 }
 
 variable "region" {
-  description = "The zone's."
+  description = "Region of the zone."
   type        = string
 }
 
 variable "zone" {
-  description = "Of the hosts."
+  description = "Zone of the hosts."
   type        = string
 }
 
@@ -54,7 +54,7 @@ variable "reservation" {
 }
 
 variable "max_run_hours" {
-  description = "Google deletes a host after so long; null: never."
+  description = "Hours after which Google deletes a host; null: never."
   type        = number
 }
 
@@ -64,22 +64,22 @@ variable "image" {
 }
 
 variable "labels" {
-  description = "On hosts and their boot disks."
+  description = "Labels of hosts and their boot disks."
   type        = map(string)
 }
 
 variable "subnetwork" {
-  description = "ID of the one in the zone's region."
+  description = "ID of the subnetwork in the zone's region."
   type        = string
 }
 
 variable "service_account" {
-  description = "Email of whom hosts act as."
+  description = "Email of the service account that hosts act as."
   type        = string
 }
 
 variable "disk" {
-  description = "Attached to every host, to be read."
+  description = "The data disk, which every host attaches for reading; null: none."
   type = object({
     name        = string
     type        = string
@@ -90,6 +90,6 @@ variable "disk" {
 }
 
 variable "metadata" {
-  description = "Of every host; null values are left out. The number of hosts is added."
+  description = "Metadata of every host; null values are left out. The number of hosts and the topology are added."
   type        = map(string)
 }

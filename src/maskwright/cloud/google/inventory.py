@@ -11,10 +11,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from maskwright.cloud import machines, record
+from maskwright.cloud import record
 from maskwright.cloud.environment import ENVIRONMENT_LABEL, Environment, region_of
 from maskwright.cloud.google.rest import Google
 from maskwright.core.errors import CloudError, MaskwrightError
+from maskwright.machine import tpus
 
 Body = Mapping[str, Any]
 Part = Literal[
@@ -275,7 +276,7 @@ def priced(kind: str, body: Body, place: str) -> tuple[str, str, str, float] | N
     if kind == "instance":
         machine = str(body.get("machineType", "")).rpartition("/")[2]
         model = str((body.get("scheduling") or {}).get("provisioningModel", "STANDARD"))
-        name, count = machines.TPU_MACHINES.get(machine, (machine, 1))
+        name, count = tpus.MACHINES.get(machine, (machine, 1))
         return name, region, model, count
     if kind == "disk":
         return str(body.get("type", "")).rpartition("/")[2], region, "STANDARD", int(body.get("sizeGb", 0))
@@ -284,9 +285,8 @@ def priced(kind: str, body: Body, place: str) -> tuple[str, str, str, float] | N
         return str(body.get("tier", "")), region, "STANDARD", size
     if kind == "TPU node":
         spot = (body.get("schedulingConfig") or {}).get("spot")
-        for name, tpu in machines.TPUS.items():
-            if match := re.fullmatch(rf"{tpu.type_prefix}-(\d+)", str(body.get("acceleratorType", ""))):
-                return name, region, "SPOT" if spot else "STANDARD", int(match[1]) // tpu.type_unit
+        if known := tpus.kind_and_chips(str(body.get("acceleratorType", ""))):
+            return known[0], region, "SPOT" if spot else "STANDARD", known[1]
     if kind == "bucket" and "bytes" in body:
         return "bucket", region, "STANDARD", int(body["bytes"]) / 2**30
     return None

@@ -28,10 +28,10 @@ ALWAYS: dict[str, tuple[str, ...]] = {
         "resourcemanager.projects.get",
     ),
     "plan, up, down": (
-        *_all("resourcemanager.projects", "get getIamPolicy setIamPolicy"),
+        "resourcemanager.projects.get",
         *_all("storage.buckets", "create get update delete list getIamPolicy setIamPolicy"),
         *_all("storage.objects", "create get delete list"),
-        *_all("iam.serviceAccounts", "create get list delete update actAs"),
+        *_all("iam.serviceAccounts", "create get list delete actAs"),
         *_all("artifactregistry.repositories", "create get list delete update getIamPolicy setIamPolicy"),
         *_all("compute", "projects.get regions.get zones.get machineTypes.get"),
         *_all("compute", "globalOperations.get regionOperations.get zoneOperations.get"),

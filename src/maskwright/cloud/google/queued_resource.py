@@ -1,8 +1,8 @@
 """TPU slices of v2, v3, v4 and v5e: queued resources of the TPU API (v2), one node in each, by REST.
 
 Later kinds are instance groups, which Terraform creates. Terraform's own queued resource supports neither Spot nor a
-service account, disks or metadata, so this client creates them. Google maintains the API without developing it further:
-https://docs.cloud.google.com/tpu/docs/queued-resources
+service account, disks or metadata, so this client creates them. Google maintains the API without developing it further,
+and recommends GKE or Compute Engine, so this is frozen: docs.cloud.google.com/tpu/docs/tpus-in-compute-engine
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ def submit(
         watcher.poll()  # hosts that powered off, or do not exist yet, would never see the job
         watcher.leave()
         if (result := job_folder.read_result(folder, submission)) is not None:  # such as a refusal by Google
-            raise_result(place, Action("end", str(result["cause"]), code=int(result["code"])))
+            raise_result(place, Action("end", result.cause, code=result.code))
         limited = limits.max_usd is not None or limits.stop_after_hours is not None or limits.down_when_done
         watch_hosts = f"`maskwright env watch {place.location}` watches its hosts"
         say(f"submitted; `{follow_command}` shows it; {watch_hosts if limited else 'nothing watches its hosts'}")
@@ -159,7 +159,7 @@ def follow(place: JobHosts, folder: Folder, submission: int, watcher: Watcher, p
             raise
     finally:
         watcher.leave()
-    if watcher.hosts_exist and not result.get("hosts_taken"):
+    if watcher.hosts_exist and not result.hosts_taken:
         minutes = place.environment.host.idle_minutes
         queued = isinstance(place.hosts, Slice) and place.hosts.queued  # bills until it is deleted, off or on
         until = f"until they have been idle for {minutes} minutes" if minutes else "and never power off"

@@ -65,7 +65,7 @@ class GoogleHosts:
         return self._valid, self._valid.hosts[self._kind]
 
     def has_bucket(self) -> bool:
-        return self._google.find("storage", f"b/{self._read()[0].runs_bucket}") is not None
+        return self._google.find("storage", f"b/{self._read()[0].jobs_bucket}") is not None
 
     def rules(self) -> Rules:
         environment, hosts = self._read()

@@ -1,7 +1,7 @@
-"""Jobs on an environment: `submit env lab.yaml` uploads what hosts need to the runs bucket.
+"""Jobs on an environment: `submit env lab.yaml` uploads what hosts need.
 
-    gs://RUNS/jobs/slice/job.json                 the spec that the agents of the slice wait for (`launch/bucket`)
-    gs://RUNS/jobs/slice/configs/SHA256.yaml      the configuration at the time of submission
+    gs://JOBS/slice/job.json                      the spec that the agents of the slice wait for (`launch/bucket`)
+    gs://JOBS/slice/configs/SHA256.yaml           the configuration at the time of submission
     gs://RUNS/runs/NAME/                          copies of the run's checkpoints, from which other hosts continue
 
 A slice or group runs one job at a time. `docs/google-cloud-jobs.md` has everything else.
@@ -39,7 +39,7 @@ class JobHosts:
 
     @property
     def jobs(self) -> str:
-        return f"gs://{self.environment.runs_bucket}/jobs/{self.kind}"
+        return f"gs://{self.environment.jobs_bucket}/{self.kind}"
 
     @property
     def folder(self) -> Folder:

@@ -1,4 +1,4 @@
-"""`maskwright status|logs|stop lab.yaml`: the jobs of an environment, read only from its runs bucket."""
+"""`maskwright status|logs|stop lab.yaml`: the jobs of an environment, read only from its jobs bucket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from maskwright.cloud.jobs.spec import JobHosts
 from maskwright.cloud.jobs.watcher import HISTORY
 from maskwright.core.console import Show, human_seconds, say
 from maskwright.core.errors import InputError, StoppedEarly
-from maskwright.launch.bucket.job_folder import put_result, read_spec
+from maskwright.launch.bucket.job_folder import JobResult, put_result, read_spec
 from maskwright.launch.bucket.place import BucketPlace, JobReport, read_report
 
 
@@ -77,7 +77,7 @@ class EnvironmentJobs:
         if len(candidates) > 1:
             candidates = [place for place in candidates if not read_report(place.folder, "", 0).over]
             if len(candidates) != 1:
-                fix = "name it: `maskwright stop gs://…/jobs/slice/job.json`"
+                fix = "name it: `maskwright stop gs://…-jobs/slice/job.json`"
                 raise InputError("has a job on its slice and one on its group", where=self.location, fix=fix)
         if not candidates:
             fix = f"maskwright submit env {self.location} CONFIG --run NAME"
@@ -105,6 +105,6 @@ def end_jobs(location: str, parts: Collection[str]) -> None:
     last checkpoint."""
     for place in places(location):
         spec = read_spec(place.folder) if not parts or place.kind in parts else None
-        why = "env down deleted its hosts"
-        if spec and put_result(place.folder, spec.submission, StoppedEarly.exit_code, why, hosts_taken=True):
+        result = JobResult(StoppedEarly.exit_code, "env down deleted its hosts", hosts_taken=True)
+        if spec and put_result(place.folder, spec.submission, result):
             say(f"this stops the job on its {place.kind} (submission {spec.submission}), which is told to save")

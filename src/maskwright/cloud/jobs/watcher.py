@@ -24,8 +24,8 @@ from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, Locked, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder, each
 from maskwright.core.secrets import redact
+from maskwright.launch.bucket import job_folder
 from maskwright.launch.bucket.claims import Pulse
-from maskwright.launch.bucket.job_folder import is_asked, put_result, read_beats, read_result, read_spec
 from maskwright.launch.bucket.leader import LOST_SECONDS
 from maskwright.launch.target import JobSpec
 
@@ -182,8 +182,8 @@ class Watcher:
 
     def _poll_as_standby(self) -> Action:
         """Another watcher holds the lease: wait until the job is over, and the hosts are deleted if that is due."""
-        spec = read_spec(self._folder)
-        result = read_result(self._folder, spec.submission) if spec else None
+        spec = job_folder.read_spec(self._folder)
+        result = job_folder.read_result(self._folder, spec.submission) if spec else None
         if spec is None or result is None:
             return Action("nothing", f"watched by {self._lease.holder}")
         history = policy.read_history(self._folder.get_json(HISTORY), spec.submission, 0)
@@ -192,7 +192,7 @@ class Watcher:
         self.hosts_exist = self._pool.describe().exists
         if deleting and self.hosts_exist:
             return Action("nothing", f"{limit or 'the job is over'}: {self._lease.holder} deletes the hosts")
-        return Action("end", limit or str(result["cause"]), code=int(result["code"]))
+        return Action("end", limit or result.cause, code=result.code)
 
     def _count_unseen(self, error: str) -> Action:
         """The state cannot be read, or no decision stored. The budget still counts: hosts are taken to exist as last
@@ -248,7 +248,7 @@ class Watcher:
 
     def _decide(self) -> tuple[Action, History]:
         now = self._clock()
-        spec = read_spec(self._folder)
+        spec = job_folder.read_spec(self._folder)
         machines = self._pool.describe()
         self.hosts_exist = machines.exists
         seen = self._observe(spec, machines)
@@ -282,8 +282,8 @@ class Watcher:
         return policy.read_history(self._folder.get_json(HISTORY), submission, placement)
 
     def _observe(self, spec: JobSpec | None, machines: MachineState) -> Observation:
-        result = read_result(self._folder, spec.submission) if spec else None
-        notes = set(self._folder.names("idle")) if machines.stopped else set()
+        result = job_folder.read_result(self._folder, spec.submission) if spec else None
+        notes = each(lambda name: self._folder.head(job_folder.idle_name(name), 1), machines.stopped)
         return Observation(
             wanted=machines.wanted,
             exists=machines.exists,
@@ -292,23 +292,23 @@ class Watcher:
             live_agents=self._live_agents(machines.wanted),
             creating=machines.creating,
             stopped=len(machines.stopped),
-            idle=sum(f"{name}.json" in notes for name in machines.stopped),
+            idle=sum(note is not None for note in notes),
             trouble=machines.trouble,
             refused=self._refusal(machines),
             placement=machines.placement,
             job="none" if spec is None else "going" if result is None else "over",
             submission=spec.submission if spec else 0,
-            code=int(result["code"]) if result else None,
-            cause=str(result["cause"]) if result else "",
-            stop_requested=spec is not None and is_asked(self._folder, spec.submission),
+            code=result.code if result else None,
+            cause=result.cause if result else "",
+            stop_requested=spec is not None and job_folder.is_asked(self._folder, spec.submission),
         )
 
     def _live_agents(self, wanted: int) -> int:
         """Number of hosts whose agents are alive."""
-        beats = read_beats(self._folder, wanted)
+        beats = job_folder.read_beats(self._folder, wanted)
         still = [self._pulse.still(index, beat) for index, beat in enumerate(beats)]
         return sum(
-            beat is not None and not beat.get("gone") and still[index] < LOST_SECONDS and self._pulse.has_moved(index)
+            beat is not None and not beat.gone and still[index] < LOST_SECONDS and self._pulse.has_moved(index)
             for index, beat in enumerate(beats)
         )
 
@@ -317,18 +317,18 @@ class Watcher:
         if machines.refused:
             return machines.refused
         names = (*machines.names, *machines.stopped)
-        reports = each(self._folder.get_json, [f"health/{name}.json" for name in names])
-        for name, health in zip(names, (report or {} for report in reports), strict=True):
+        reports = each(lambda name: job_folder.read_health(self._folder, name), names)
+        for name, health in zip(names, reports, strict=True):
             # A host restarts an agent that ended, until it gives up.
-            if health.get("ok") is False and (health.get("final") is True or name in machines.stopped):
-                return f"{name}: {health.get('step')}: {health.get('what')}"
+            if health and not health.ok and (health.final or name in machines.stopped):
+                return f"{name}: {health.step}: {health.what}"
         return ""
 
     # ---- acting --------------------------------------------------------------------------------------------------
 
     def _act(self, action: Action, history: History) -> None:
         if action.kind == "ask":
-            if not is_asked(self._folder, history.submission):
+            if not job_folder.is_asked(self._folder, history.submission):
                 self._folder.put_json("stop.json", {"submission": history.submission})
         elif action.kind == "make":
             self._create_hosts(action, history)
@@ -356,8 +356,8 @@ class Watcher:
         try:
             machines = self._pool.describe()
             for name in (*machines.names, *machines.stopped):  # the next host of that name is a new one
-                self._folder.remove(f"health/{name}.json")
-                self._folder.remove(f"idle/{name}.json")
+                self._folder.remove(f"reports/health/{name}.json")
+                self._folder.remove(job_folder.idle_name(name))
             in_place = machines.exists and machines.placement == action.placement and not machines.trouble
             if in_place and self._pool.repair():
                 return
@@ -384,7 +384,7 @@ class Watcher:
     def _conclude(self, action: Action, history: History) -> None:
         """Record the result instead of host 0's agent, which is gone or never started."""
         if history.submission:
-            put_result(self._folder, history.submission, action.code, action.why)
+            job_folder.put_result(self._folder, history.submission, job_folder.JobResult(action.code, action.why))
 
 
 def _error_line(error: Exception) -> str:

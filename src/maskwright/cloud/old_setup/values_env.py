@@ -20,6 +20,7 @@ from maskwright.config.settings import parse_yaml
 from maskwright.core.console import several
 from maskwright.core.errors import ConfigError
 from maskwright.core.shell import Variable
+from maskwright.machine import tpus
 
 Fate = Literal["mapped", "defaulted", "refused", "unknown"]
 
@@ -62,16 +63,13 @@ SCRIPTS = {
     ),
 }
 TIERS = {"STANDARD": "BASIC_HDD", "PREMIUM": "BASIC_SSD", "BASIC_HDD": "BASIC_HDD", "BASIC_SSD": "BASIC_SSD"}
-FLAT = {1: "1x1", 4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
-FEW = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"}
-OLD = {4: "2x2", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16", 512: "16x32", 1024: "32x32"}
-SOLID = {**FEW, 512: "8x8x8", 1024: "8x8x16"}
-"""Topologies by chips: docs.cloud.google.com/tpu/docs/v5e, …/v6e, …/v5p, …/v4"""
+SOLID = {
+    4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8", 512: "8x8x8",
+    1024: "8x8x16",
+}  # fmt: skip
+"""The topology nearest to a cube for each number of chips, for kinds in three dimensions."""
 HBM_GIB = {"v2": 16, "v3": 32, "v5e": 16, "v6e": 32, "v5p": 95, "tpu7x": 192, "v4": 32}
 """Memory of a chip: docs.cloud.google.com/tpu/docs/system-architecture-tpu-vm"""
-CORES_A_CHIP = {"v2": 2, "v3": 2, "v4": 2, "v5p": 2, "v5litepod": 1, "v6e": 1}
-"""The number in an accelerator type counts cores: v3-32 has 16 chips, like v5litepod-16."""
-KINDS = {"v4": "v4", "v5p": "v5p", "v5litepod": "v5e", "v6e": "v6e"}
 OFFERED = ("v6e", "v5e", "v5p", "tpu7x")
 
 IMAGES_GONE = "images of torch-xla are gone; slice.image and group.image name another"
@@ -242,12 +240,11 @@ class _Import:
             if name in self.variables:
                 self.defaulted(name, "is empty: no slice")
             return
-        match = re.fullmatch(r"(v2|v3|v4|v5p|v5litepod|v6e)-(\d{1,5})", kind_text)
-        if match is None:
+        if (known := tpus.kind_and_chips(kind_text)) is None:
             fix = "as v3-32, v4-32, v5litepod-16, v5p-32 or v6e-16"
             raise self.fails(name, f"is not a kind of TPU and a size: {kind_text[:20]!r}", fix)
-        kind, chips = match.group(1), int(match.group(2)) // CORES_A_CHIP[match.group(1)]
-        chosen = accelerator or KINDS.get(kind)
+        kind, chips = known
+        chosen = accelerator or (None if kind in ("v2", "v3") else kind)
         if chosen is None:
             self.offers = [_slice_yaml(name, chips) for name in (*OFFERED, kind) if chips in _topologies(name)]
             if not self.offers:
@@ -308,23 +305,22 @@ class _Import:
 
     def _disk_type(self) -> None:
         name, preferred = "SHARED_PD_DISK_TYPE", self.text("SHARED_PD_DISK_TYPE") or "hyperdisk-ml"
-        tpus = [self.values["slice"]["accelerator"]] if self.values.get("slice") else []
+        kinds = [self.values["slice"]["accelerator"]] if self.values.get("slice") else []
         groups = [self.values["group"]["machine_type"]] if "group" in self.values else []
-        if not tpus + groups and self.offers:
-            tpus = ["v6e", "v5e"]  # those that may be chosen
-        kinds = tpus + groups
-        fitting = [set(machines.family_of(name).data_disks) for name in [*map(machines.machine_of, tpus), *groups]]
+        if not kinds + groups and self.offers:
+            kinds = ["v6e", "v5e"]  # those that may be chosen
+        fitting = [set(machines.family_of(name).data_disks) for name in [*map(machines.machine_of, kinds), *groups]]
         possible = set(machines.SHARED_DISKS).intersection(*fitting)
         chosen = next((kind for kind in (preferred, *machines.SHARED_DISKS) if kind in possible), None)
         if chosen is None:
             fix = "leave --with-group out, or use v5e or v5p"
-            raise self.fails(name, f"fits no host of {' and '.join(kinds)}", fix)
+            raise self.fails(name, f"fits no host of {' and '.join(kinds + groups)}", fix)
         if name not in self.variables:
             self.values["disk.type"] = chosen
         elif chosen == preferred:
             self.mapped(name, "disk.type", chosen)
         else:
-            self.defaulted(name, f"{' and '.join(kinds)} cannot attach {preferred}", "disk.type", chosen)
+            self.defaulted(name, f"{' and '.join(kinds + groups)} cannot attach {preferred}", "disk.type", chosen)
 
     def rest(self) -> None:
         done = {row.variable for row in self.rows}
@@ -349,9 +345,9 @@ def _untouched(content: bytes, script: _Script) -> bool:
 
 
 def _topologies(kind: str) -> dict[int, str]:
-    if kind in ("v2", "v3"):
-        return OLD
-    return FLAT if machines.TPUS[kind].dimensions == 2 else SOLID
+    """A topology by its number of chips."""
+    tpu = tpus.TPUS[kind]
+    return SOLID if tpu.most_cubed else {tpus.chips(topology): topology for topology in tpu.topologies}
 
 
 def _slice_yaml(kind: str, chips: int) -> str:

@@ -6,7 +6,6 @@ Hyperdisk ML and Filestore, so here they are unknown, never ok.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
@@ -15,7 +14,6 @@ from maskwright.cloud import machines
 from maskwright.cloud.environment import Environment, Group, Model, Slice, region_of
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.prices import BOOT_DISK_GIB
-from maskwright.core.console import human_seconds
 from maskwright.core.errors import CloudError
 
 State = Literal["ok", "missing", "unknown"]
@@ -30,8 +28,6 @@ PREEMPTIBLE = ("SPOT", "FLEX_START")
 """Provisioning models that count against preemptible quotas, if the project has them."""
 TPU_TYPES = "TPU accelerator types"
 """Stands for the TPU API's list of types. Compute Engine's lists have the names in its paths."""
-LEAST_OBTAINABILITY = 0.5
-"""Below it, Google expects that the machines are more likely unobtainable than not."""
 
 
 @dataclass(frozen=True)
@@ -196,8 +192,6 @@ def capacity(google: Google, environment: Environment) -> Iterator[Check]:
         checked |= dict.fromkeys(types)
         if request.model == "RESERVATION_BOUND":
             yield _reserved(google, request)
-        if request.model == "SPOT" and not request.hosts.queued:
-            yield _advice(google, request)
     if environment.disk is not None:
         yield _offered(google, environment.zone, "diskTypes", environment.disk.type)
     if checked:
@@ -253,29 +247,3 @@ def _reserved(google: Google, request: HostRequest) -> Check:
     if free >= wanted:
         return Check("capacity", what, "ok", detail)
     return Check("capacity", what, "missing", detail, "enlarge it, free some of it, or use fewer hosts")
-
-
-def _advice(google: Google, request: HostRequest) -> Check:
-    """Google's forecast for Spot machines. It is a probability, so it is never `ok`."""
-    what = f"{request.hosts.hosts} Spot {request.machine} in {request.zone}"
-    body = {
-        "size": request.hosts.hosts,
-        "distributionPolicy": {"targetShape": "ANY_SINGLE_ZONE", "zones": [{"zone": f"zones/{request.zone}"}]},
-        "instanceProperties": {"scheduling": {"provisioningModel": "SPOT"}},
-        "instanceFlexibilityPolicy": {"instanceSelections": {"hosts": {"machineTypes": [request.machine]}}},
-    }
-    path = f"projects/{google.project}/regions/{region_of(request.zone)}/advice/capacity"
-    try:
-        answer = google.call("compute", "POST", path, body)
-    except CloudError as error:
-        return Check("capacity", what, "unknown", f"Google gives no forecast: {error.what}")
-    scores = ((answer.get("recommendations") or [{}])[0]).get("scores") or {}
-    chance = scores.get("obtainability")
-    if chance is None:
-        return Check("capacity", what, "unknown", "Google gives no forecast")
-    detail = f"Google's forecast: available with a probability of {chance:.2f}"
-    uptime = str(scores.get("estimatedUptime", "")).removesuffix("s")
-    if uptime.replace(".", "").isdigit():
-        detail += f", most of them for {human_seconds(math.floor(float(uptime)))}"
-    fix = "another zone, another hour, or another provisioning model; `fallbacks` tries several in turn"
-    return Check("capacity", what, "unknown", detail, fix if chance < LEAST_OBTAINABILITY else "")

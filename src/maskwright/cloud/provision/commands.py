@@ -84,8 +84,9 @@ class EnvironmentSession:
             record.write(self.environment, changed)
             self._last_read = changed, self._last_read[1]
 
-    def has_runs_bucket(self) -> bool:
-        return self.google.find("storage", f"b/{self.environment.runs_bucket}") is not None
+    def has_buckets(self) -> bool:
+        names = (self.environment.runs_bucket, self.environment.jobs_bucket)
+        return all(self.google.find("storage", f"b/{name}") is not None for name in names)
 
 
 def plan(
@@ -123,13 +124,13 @@ def up(
         target["host"] = variables.with_image_of(session.wanted, target["host"])
     with session.terraform.ready():
         if (setup := read_script(session.location, session.environment.host.setup)) is not None:
-            if not session.has_runs_bucket():
+            if not session.has_buckets():
                 say("creating the buckets first: hosts read the set-up script from there")
                 base = variables.only(session.wanted, target, ("disk", "nfs"))
                 base["host"] = (session.wanted or target)["host"]
                 apply(session, base, confirm, delete_data=False)
             # Uploaded before the hosts are created, which read it when they start.
-            Folder(f"gs://{session.environment.runs_bucket}/setup").put(f"{setup[0]}.sh", setup[1])
+            Folder(f"gs://{session.environment.jobs_bucket}/setup").put(f"{setup[0]}.sh", setup[1])
         includes_slice = "slice" in (parts or variables.PARTS)
         if includes_slice and not session.environment.queued:
             _remove_queued(session, confirm)

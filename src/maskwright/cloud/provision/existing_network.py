@@ -5,9 +5,7 @@ Terraform neither reads nor changes that network, so nothing else would notice b
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator
-from typing import Any
 
 from maskwright.cloud.environment import Environment
 from maskwright.cloud.google.rest import Google
@@ -33,15 +31,10 @@ def check(google: Google, environment: Environment) -> Iterator[Check]:
     """Empty if the environment creates its own network."""
     if environment.network.name is None:
         return
-    ranges = []
-    for region in environment.regions:
-        result, body = _subnetwork(google, environment, region)
-        yield result
-        ranges.append(str(body.get("ipCidrRange", "")))
-    if not all(ranges):
+    subnetworks = [_subnetwork(google, environment, region) for region in environment.regions]
+    yield from subnetworks
+    if any(subnetwork.state != "ok" for subnetwork in subnetworks):
         return
-    if any(hosts.hosts > 1 for hosts in environment.hosts.values()):
-        yield _firewall(google, environment, ranges)
     if environment.needs_docker:
         yield from (_gateway(google, environment, region) for region in environment.regions)
     if environment.nfs is not None and _host(environment) != environment.project:
@@ -52,16 +45,15 @@ def _host(environment: Environment) -> str:
     return environment.network.project or environment.project
 
 
-def _subnetwork(google: Google, environment: Environment, region: str) -> tuple[Check, dict[str, Any]]:
-    """The result, and the subnetwork; {} if it cannot be used."""
+def _subnetwork(google: Google, environment: Environment, region: str) -> Check:
     path, host, network = environment.subnetwork_path(region), _host(environment), environment.network.name
     name = path.rpartition("/")[2]
     what, options = f"subnetwork {name} in {region} of {host}", f"{name} --region={region} --project={host}"
     grant = f"gcloud compute networks subnets add-iam-policy-binding {options} --member=user:YOU"
     grant = f"its owner runs: {grant} --role=roles/compute.networkUser"
 
-    def missing(detail: str, fix: str) -> tuple[Check, dict[str, Any]]:
-        return Check("network", what, "missing", detail, fix), {}
+    def missing(detail: str, fix: str) -> Check:
+        return Check("network", what, "missing", detail, fix)
 
     try:
         body = google.find("compute", path)
@@ -71,7 +63,7 @@ def _subnetwork(google: Google, environment: Environment, region: str) -> tuple[
             raise
         if error.reason == "permission":
             return missing("may not be read", grant)
-        return Check("network", what, "unknown", error.what, error.fix or "run this again"), {}
+        return Check("network", what, "unknown", error.what, error.fix or "run this again")
     if body is None:
         command = f"gcloud compute networks subnets list --network={network} --project={host}"
         return missing("does not exist", f"correct network.subnetworks; `{command}` lists what exists")
@@ -82,48 +74,7 @@ def _subnetwork(google: Google, environment: Environment, region: str) -> tuple[
     if not body.get("privateIpGoogleAccess"):
         fix = f"its owner runs: gcloud compute networks subnets update {options} --enable-private-ip-google-access"
         return missing("has no Private Google Access, so hosts cannot reach the buckets", fix)
-    return Check("network", what, "ok", f"in {network}, {body['ipCidrRange']}"), body
-
-
-def _firewall(google: Google, environment: Environment, ranges: list[str]) -> Check:
-    """ok or unknown, never missing: policies of the organisation and rules by tag or account may allow it too."""
-    host, network, sources_text = _host(environment), environment.network.name, ",".join(ranges)
-    what = f"firewall of {network} in {host}"
-    fix = f"gcloud compute firewall-rules create {environment.name}-inside --network={network} --project={host}"
-    fix = f"its owner runs: {fix} --direction=INGRESS --allow=all --source-ranges={sources_text}"
-    try:
-        rules = [*google.pages("compute", f"projects/{host}/global/firewalls", "items")]
-    except CloudError as error:
-        return Check("network", what, "unknown", f"hosts must reach each other: {error.what}", fix)
-    entering = [rule for rule in rules if _enters(rule, str(network))]
-    if denies := [rule["name"] for rule in entering if rule.get("denied")]:
-        detail = f"{denies[0]} denies some traffic, and the priorities of rules are not compared"
-        return Check("network", what, "unknown", detail, fix)
-    names = [rule["name"] for rule in entering if _allows_tcp(rule)]
-    sources = [ipaddress.IPv4Network(text) for rule in entering if _allows_tcp(rule) for text in _ranges(rule)]
-    subnetworks = map(ipaddress.IPv4Network, ranges)
-    if all(any(subnetwork.subnet_of(source) for source in sources) for subnetwork in subnetworks):
-        return Check("network", what, "ok", f"{' and '.join(names)} let hosts reach each other")
-    return Check("network", what, "unknown", "no rule was found by which hosts reach each other", fix)
-
-
-def _enters(rule: dict[str, Any], network: str) -> bool:
-    """Whether the rule is about incoming traffic to every machine of the network."""
-    if str(rule.get("network", "")).rpartition("/")[2] != network or rule.get("disabled"):
-        return False
-    targets = rule.get("targetTags") or rule.get("targetServiceAccounts")
-    return rule.get("direction", "INGRESS") == "INGRESS" and not targets
-
-
-def _allows_tcp(rule: dict[str, Any]) -> bool:
-    """Whether the rule allows all TCP ports."""
-    allowed = [entry for entry in rule.get("allowed") or () if entry["IPProtocol"] in ("all", "tcp")]
-    ports = [entry.get("ports") or ["0-65535"] for entry in allowed]
-    return any("0-65535" in ranges or "1-65535" in ranges for ranges in ports)
-
-
-def _ranges(rule: dict[str, Any]) -> list[str]:
-    return [text for text in rule.get("sourceRanges") or () if ":" not in text]
+    return Check("network", what, "ok", f"in {network}, {body['ipCidrRange']}")
 
 
 def _gateway(google: Google, environment: Environment, region: str) -> Check:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from maskwright.cloud import machines
 from maskwright.cloud.environment import Environment, Placement, region_of
 from maskwright.cloud.google import queued_resource
 from maskwright.cloud.google.rest import Google
@@ -19,6 +18,7 @@ from maskwright.cloud.provision import variables
 from maskwright.cloud.provision.terraform_cli import CONFIGURATION, Change
 from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core.console import say
+from maskwright.machine.tpus import TPUS
 
 
 def name(environment: Environment) -> str:
@@ -84,7 +84,7 @@ def describe(
         name=name(environment),
         zone=zone,
         accelerator_type=tpus.machine(),
-        runtime_version=tpus.runtime_version or machines.TPUS[tpus.accelerator].runtime_version,
+        runtime_version=tpus.runtime_version or TPUS[tpus.accelerator].runtime_version,
         model=model,
         network=environment.network_path,
         subnetwork=environment.subnetwork_path(region_of(zone)),
@@ -106,9 +106,9 @@ def metadata(
 ) -> dict[str, str]:
     tpus = environment.slice
     assert tpus is not None
-    host, runs = values["host"], values["runs_bucket"]
+    host = values["host"]
     attributes = {
-        "startup-script": _script("startup.sh"),
+        "startup-script": _script("common.sh") + _script("startup.sh"),
         "shutdown-script": _script("shutdown.sh"),
         "enable-oslogin": "TRUE",
         "block-project-ssh-keys": "TRUE",
@@ -117,8 +117,7 @@ def metadata(
         "maskwright-kind": "slice",
         "maskwright-hosts": str(tpus.hosts),
         "maskwright-topology": tpus.topology,
-        "maskwright-runs-bucket": runs,
-        "maskwright-spec": f"gs://{runs}/jobs/slice/job.json",
+        "maskwright-spec": f"gs://{values['jobs_bucket']}/slice/job.json",
         "maskwright-mount-point": values["mount_point"],
         "maskwright-nfs": outputs.get("nfs_address"),
         "maskwright-disk": variables.SHARED_DEVICE if attached else None,

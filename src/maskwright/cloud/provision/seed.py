@@ -133,10 +133,11 @@ def _fill(session: EnvironmentSession, confirm: Confirm, again: bool, poll_secon
     folder = Folder(variables.seed_result(session.environment, session.record).rpartition("/")[0])
     address = None
     if prepare is not None:
-        if not session.has_runs_bucket():
+        if not session.has_buckets():
             apply(session, _base(session), confirm, delete_data=again)
-        folder.put(f"{prepare[0]}.sh", prepare[1])
-        address = f"{folder.location}/{prepare[0]}.sh"
+        setup = Folder(f"gs://{session.environment.jobs_bucket}/setup")
+        setup.put(f"{prepare[0]}.sh", prepare[1])
+        address = f"{setup.location}/{prepare[0]}.sh"
     machine = variables.seeder(session.environment, session.record, address)
     existing = (session.wanted or {}).get("seeder")
     if existing and existing != machine:
@@ -144,7 +145,7 @@ def _fill(session: EnvironmentSession, confirm: Confirm, again: bool, poll_secon
         record = session.record
         _delete_machine(session)
         session.record = record
-    if existing != machine and session.has_runs_bucket():
+    if existing != machine and session.has_buckets():
         folder.put_json("result.json", {})  # discards the result of an earlier try
     try:
         apply(session, {**_base(session), "seeder": machine}, confirm, delete_data=again)

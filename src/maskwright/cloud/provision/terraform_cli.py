@@ -53,6 +53,12 @@ class Change:
     def loses_data(self) -> bool:
         return self.kind in ("replace", "delete") and self.type in HOLDS_DATA and not self.deposed
 
+    @property
+    def restorable_days(self) -> float:
+        """Days for which deleted data can be restored: that of a bucket, by its policy in the state. Else 0."""
+        policies = (self.before or {}).get("soft_delete_policy") or ({"retention_duration_seconds": 0},)
+        return float(policies[0]["retention_duration_seconds"]) / 86400.0
+
 
 @dataclass(frozen=True)
 class TerraformPlan:

@@ -41,6 +41,7 @@ def variables(environment: Environment, record: EnvironmentRecord, setup: str | 
         "bucket_location": environment.bucket_location or environment.region,
         "dataset_bucket": environment.dataset_bucket,
         "runs_bucket": environment.runs_bucket,
+        "jobs_bucket": environment.jobs_bucket,
         "mount_point": environment.mount_point,
         "nfs": environment.nfs.model_dump() if environment.nfs else None,
         "disk": {"name": name, "type": disk.type, "size_gb": disk.size_gb, "seeded": seeded} if disk else None,
@@ -72,7 +73,7 @@ def _network(environment: Environment) -> dict[str, Any] | None:
 def setup_address(environment: Environment, location: str) -> str | None:
     """Address from which hosts read the set-up script that the YAML names. Its name is a digest of its content."""
     setup = read_script(location, environment.host.setup)
-    return f"gs://{environment.runs_bucket}/setup/{setup[0]}.sh" if setup else None
+    return f"gs://{environment.jobs_bucket}/setup/{setup[0]}.sh" if setup else None
 
 
 def _hosts(

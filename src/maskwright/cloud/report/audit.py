@@ -200,7 +200,7 @@ def reasons_to_keep(environment: Environment, wanted: Mapping[str, Any], queued:
     if wanted.get("nfs"):
         reasons["part", "nfs"] = data
     if wanted:
-        for bucket in (environment.dataset_bucket, environment.runs_bucket):
+        for bucket in (environment.dataset_bucket, environment.runs_bucket, environment.jobs_bucket):
             reasons["bucket", bucket] = data
         reasons["repository", environment.name] = "kept on purpose: images; `env down --delete-data` deletes it"
         if wanted.get("nat"):

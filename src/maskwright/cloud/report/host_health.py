@@ -1,8 +1,8 @@
 """The health of each host of a slice or group, from Google's state of its machine and from its files in the bucket.
 
-health/INSTANCE.json                  a step of its start-up, from deploy/terraform/host/startup.sh
-hosts/host-3.json                     the heartbeat of the agent that is host 3
-idle/INSTANCE.json                    why it powered off
+reports/health/INSTANCE.json          a step of its start-up, from deploy/terraform/host/startup.sh
+reports/hosts/host-3.json             the heartbeat of the agent that is host 3
+reports/idle/INSTANCE.json            why it powered off
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from maskwright.cloud.environment import Environment
 from maskwright.cloud.google import groups, queued_resource
 from maskwright.cloud.google.host_states import Life, life_of
 from maskwright.cloud.google.rest import Google, seconds_of
+from maskwright.core import records
 from maskwright.core.console import human_seconds
 from maskwright.core.folder import Folder
+from maskwright.launch.bucket.job_folder import BEAT_BYTES, HostBeat, StartUpStep
 from maskwright.launch.bucket.leader import LOST_SECONDS
 
-FOLDERS = ("hosts", "health", "idle")
+T = TypeVar("T")
 CLOCK_SECONDS = 60.0
 """Tolerated difference between this machine's clock and Google's."""
 Verdict = Literal["works", "waits", "starting", "coming", "stopped", "failed", "gone", "silent"]
@@ -67,25 +69,32 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class DatedFile:
+class DatedFile(Generic[T]):
     """A file in the bucket, and its age by this machine's clock."""
 
-    content: dict[str, Any]
+    content: T
     seconds: float
 
 
 def describe(google: Google, environment: Environment, kind: str, zone: str) -> list[HostHealth]:
     """Hosts that exist or are being created. Raises `CloudError`."""
-    files = _read_files(google, environment.runs_bucket, kind)
+    machines = list(_machines(google, environment, kind, zone))
+    bucket = environment.jobs_bucket
+    if not machines or google.find("storage", f"b/{bucket}") is None:
+        return [_health(machine, None, None, None, {}) for machine in machines]
     beats = {
-        str(file.content.get("instance", "")): (int(index), file)
-        for name, file in files["hosts"].items()
-        if (index := name.removeprefix("host-")).isdecimal() and not file.content.get("gone")
+        file.content.instance: (int(index), file)
+        for name, file in _read_files(google, bucket, f"{kind}/reports/hosts", HostBeat).items()
+        if (index := name.removeprefix("host-")).isdecimal() and not file.content.gone
     }
-    software = [beat.content.get("software") or {} for _, beat in beats.values()]
+    started = _read_files(google, bucket, f"{kind}/reports/health", StartUpStep)
+    idle = _read_files(google, bucket, f"{kind}/reports/idle", StartUpStep)
+    software = [beat.content.software for _, beat in beats.values()]
     usual = max(software, key=software.count, default={})
-    machines = _machines(google, environment, kind, zone)
-    return [_health(machine, beats.get(machine.name), files, usual) for machine in machines]
+    return [
+        _health(machine, beats.get(machine.name), started.get(machine.name), idle.get(machine.name), usual)
+        for machine in machines
+    ]
 
 
 def _machines(google: Google, environment: Environment, kind: str, zone: str) -> Iterator[Machine]:
@@ -103,55 +112,55 @@ def _machines(google: Google, environment: Environment, kind: str, zone: str) ->
         yield Machine(member.name, member.status, member.life, trouble, bool(member.errors))
 
 
-def _read_files(google: Google, bucket: str, kind: str) -> dict[str, dict[str, DatedFile]]:
-    """Files by folder, and by name without .json. Empty if the bucket does not exist yet."""
-    folder = Folder(f"gs://{bucket}/jobs/{kind}")
-    files: dict[str, dict[str, DatedFile]] = {part: {} for part in FOLDERS}
-    if google.find("storage", f"b/{bucket}") is None:
-        return files
-    for part in FOLDERS:
-        prefix, fields = f"jobs/{kind}/{part}/", "items(name,updated),nextPageToken"
-        for item in google.pages("storage", f"b/{bucket}/o", "items", prefix=prefix, fields=fields):
-            name = str(item["name"]).removeprefix(prefix).removesuffix(".json")
-            if "/" in name or ".claim-" in name:
-                continue
-            if (content := folder.get_json(f"{part}/{name}.json")) is not None:
-                written = seconds_of(str(item.get("updated", ""))) or 0.0
-                files[part][name] = DatedFile(content, max(0.0, time.time() - written))
+def _read_files(google: Google, bucket: str, folder: str, kind: type[T]) -> dict[str, DatedFile[T]]:
+    """Records of this kind, by name without .json."""
+    files, fields, there = {}, "items(name,updated),nextPageToken", Folder(f"gs://{bucket}/{folder}")
+    for item in google.pages("storage", f"b/{bucket}/o", "items", prefix=f"{folder}/", fields=fields):
+        name = str(item["name"]).removeprefix(f"{folder}/")
+        if (content := records.read(kind, there.head(name, BEAT_BYTES))) is not None:
+            written = seconds_of(str(item.get("updated", ""))) or 0.0
+            files[name.removesuffix(".json")] = DatedFile(content, max(0.0, time.time() - written))
     return files
 
 
 def _health(
-    machine: Machine, beat: tuple[int, DatedFile] | None, files: dict[str, dict[str, DatedFile]], usual: dict[str, Any]
+    machine: Machine,
+    beat: tuple[int, DatedFile[HostBeat]] | None,
+    started: DatedFile[StartUpStep] | None,
+    idle: DatedFile[StartUpStep] | None,
+    usual: dict[str, str],
 ) -> HostHealth:
     index, heartbeat = beat if beat is not None else (None, None)
     seconds = heartbeat.seconds if heartbeat is not None else None
-    software = (heartbeat.content.get("software") or {}) if heartbeat else {}
-    verdict, detail = _verdict(machine, heartbeat, files["health"].get(machine.name), files["idle"].get(machine.name))
+    software = heartbeat.content.software if heartbeat else {}
+    verdict, detail = _verdict(machine, heartbeat, started, idle)
     if software and software != usual:
         detail = "; ".join(text for text in (detail, f"runs {_text(software)}, others {_text(usual)}") if text)
     return HostHealth(machine.name, machine.state, verdict, detail, index, seconds, software)
 
 
 def _verdict(
-    machine: Machine, beat: DatedFile | None, started: DatedFile | None, idle: DatedFile | None
+    machine: Machine,
+    beat: DatedFile[HostBeat] | None,
+    started: DatedFile[StartUpStep] | None,
+    idle: DatedFile[StartUpStep] | None,
 ) -> tuple[Verdict, str]:
     if machine.life == "coming":
         return ("failed" if machine.failed else "coming"), machine.trouble
     if machine.life != "runs":
         if idle is not None:
-            return "stopped", str(idle.content.get("what", ""))
+            return "stopped", idle.content.what
         return "gone", machine.trouble or "preempted by Google, or stopped by a user"
-    if started is not None and not started.content.get("ok", True):
-        return "failed", f"{started.content.get('step', '')}: {started.content.get('what', '')}"
+    if started is not None and not started.content.ok:
+        return "failed", f"{started.content.step}: {started.content.what}"
     if beat is not None and beat.seconds < LOST_SECONDS + CLOCK_SECONDS:
-        return ("waits" if beat.content.get("idle") else "works"), ""
+        return ("waits" if beat.content.idle else "works"), ""
     if beat is not None and (started is None or started.seconds > beat.seconds):
         return "silent", "its agent no longer reports: see its log in Cloud Logging"
     if started is not None:
-        return "starting", f"{started.content.get('step', '')} for {human_seconds(started.seconds)}"
+        return "starting", f"{started.content.step} for {human_seconds(started.seconds)}"
     return "starting", "has not reported yet"
 
 
-def _text(software: dict[str, Any]) -> str:
-    return " ".join(f"{key} {str(value)[-24:]}" for key, value in sorted(software.items()) if value)
+def _text(software: dict[str, str]) -> str:
+    return " ".join(f"{key} {value[-24:]}" for key, value in sorted(software.items()) if value)

@@ -38,18 +38,14 @@ from maskwright.launch.target import (
     show,
     values_of,
 )
+from maskwright.machine import tpus
+from maskwright.machine.tpus import TPUS
 
 BUCKETS, NFS, SCRATCH = "/gcs", "/mnt/nfs", "/tmp"
 """Folders in a container: all buckets that the job's account may read (Cloud Storage FUSE), NFS mounts, and the
 container's own disk, which is deleted with it."""
 CPU_MACHINE = "n2-standard-8"
-TPU_MACHINES = {
-    "v5e": {1: "ct5lp-hightpu-1t", 4: "ct5lp-hightpu-4t", 8: "ct5lp-hightpu-8t"},
-    "v6e": machines.TPUS["v6e"].machines,
-}
-"""Machine types of the kinds that Vertex AI has, by the chips of a machine."""
-TPU_TOPOLOGIES = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
-"""Topologies of both kinds. All but the first three have several machines with 4 chips each."""
+TPU_KINDS = ("v5e", "v6e")
 LONGEST_HOURS = 168.0
 """Seven days: a job's default, and the limit of FLEX_START."""
 SAVING_SECONDS = 1_800
@@ -128,7 +124,7 @@ class Vertex(Place):
     def slice(self) -> tuple[str, str] | None:
         """Kind and topology of a TPU slice."""
         kind, _, topology = (self.accelerator or "").partition(":")
-        return (kind, topology) if kind in machines.TPUS else None
+        return (kind, topology) if kind in TPUS else None
 
 
 def nfs_mount(text: str) -> dict[str, str]:
@@ -173,18 +169,16 @@ def machine_spec(place: Vertex) -> tuple[dict[str, Any], int]:
 
 
 def _slice_spec(place: Vertex, kind: str, topology: str) -> dict[str, Any]:
-    if kind not in TPU_MACHINES:
-        fix = f"use {' or '.join(TPU_MACHINES)}; or an environment for {kind}: docs/google-cloud.md"
+    if kind not in TPU_KINDS:
+        fix = f"use {' or '.join(TPU_KINDS)}; {kind} is on GKE and in an environment: docs/which-way.md"
         raise InputError(f"Vertex AI has no {kind}", where="--accelerator", fix=fix)
-    if topology not in TPU_TOPOLOGIES:
-        what, fix = f"{topology[:20]!r} is not a slice of {kind}", f"{kind}: and one of {', '.join(TPU_TOPOLOGIES)}"
-        raise InputError(what, where="--accelerator", fix=fix)
+    if wrong := tpus.refusal(f"{kind}:{topology}"):
+        raise InputError(wrong[0], where="--accelerator", fix=wrong[1])
     if place.num_nodes != 1:
         fix = "leave it out: the topology gives the number of machines"
         raise InputError("cannot be given with a TPU slice", where="--num-nodes", fix=fix)
-    sizes, chips = TPU_MACHINES[kind], machines.chips(topology)
-    machine = place.machine_type or sizes.get(chips, sizes[4])
-    fitting = [name for size, name in sizes.items() if size == chips or (size == 4 and chips > 4)]
+    fitting = [TPUS[kind].machines[size] for size in tpus.host_sizes(kind, topology)]
+    machine = place.machine_type or fitting[0]
     if machine not in fitting:
         what, fix = f"{machine} cannot form {kind} {topology}", f"{' or '.join(fitting)}, or leave it out"
         raise InputError(what, where="--machine-type", fix=fix)
@@ -260,7 +254,7 @@ def sized(place: Vertex, command: Training, config: RunConfig | FinetuneConfig, 
     """The command for the devices of each machine."""
     if place.slice is None:
         return checks.sized(command, config, place.num_nodes, gpus)
-    return checks.for_tpu(command, config, machines.chips(place.slice[1]))
+    return checks.for_tpu(command, config, tpus.devices(*place.slice))
 
 
 def body(place: Vertex, command: Training, submission: str) -> tuple[dict[str, Any], str, str]:

@@ -56,8 +56,8 @@ class CompileRequest:
     slots: int
     micro_batches: int
     """Micro-batches that a device computes in an update."""
-    causal: bool = False
-    """Whether any row of the run is read causally."""
+    causal: bool | None = False
+    """`Batch.causal` of the micro-batches."""
 
 
 @dataclass(frozen=True)

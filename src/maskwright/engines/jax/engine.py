@@ -68,7 +68,6 @@ class JaxEngine:
     """See `base.Engine`. Dropout is keyed by (seed, step, virtual worker), on any number of devices."""
 
     leaves_host_free = True
-    rank0_has_all = False
 
     def __init__(
         self,
@@ -78,7 +77,6 @@ class JaxEngine:
         seed: int,
         *,
         label_smoothing: float = 0.0,
-        causal: bool = False,
     ) -> None:
         self.config, self.optimizer_config = model, optimizer
         platform, devices, self.processes = connect(engine)
@@ -89,8 +87,7 @@ class JaxEngine:
         layout = ShardingLayout.of(
             devices, shapes(model), fsdp=engine.sharding == "fsdp", dtype=jnp.dtype(self.dtype_name)
         )
-        program = Program(model, optimizer, layout, platform, seed=seed, causal=causal)
-        self.program = replace(program, label_smoothing=label_smoothing)
+        self.program = Program(model, optimizer, layout, platform, seed=seed, label_smoothing=label_smoothing)
         self.dp_degree = layout.devices
         self._local = [i for i, device in enumerate(devices) if device.process_index == jax.process_index()]
         self.rows_at_once: int | None = None
@@ -106,6 +103,10 @@ class JaxEngine:
             f"JAX {jax.__version__} on {layout.devices} x {devices[0].device_kind}{hosts}, {self.dtype_name}, "
             f"{'fully sharded' if engine.sharding == 'fsdp' else 'data parallel'}"
         )
+
+    def program_like(self, batch: Batch) -> Program:
+        """The program for rows that are read like those of `batch`."""
+        return replace(self.program, causal=batch.causal)
 
     def use_rope_theta(self, theta: float) -> None:
         if theta != self.program.model.rope_theta:  # asked for at each step
@@ -206,7 +207,7 @@ class JaxEngine:
             compiled = False
             try:
                 arguments = (state, self._put(batches), *rest)
-                program = self._compiled(what, arguments, len(batches[0].input_ids), expected=compile_only)
+                program = self._compiled(what, arguments, batches[0], expected=compile_only)
                 compiled = True
                 return None if compile_only else program(*arguments)
             except (jax.errors.JaxRuntimeError, MemoryError) as error:
@@ -214,7 +215,7 @@ class JaxEngine:
 
     def _put(self, batches: Sequence[Batch]) -> dict[str, Array]:
         """Puts this process's micro-batches on its devices, in parts when they do not fit at once."""
-        assert self.program.causal or not any(batch.reads_causally for batch in batches)
+        assert all(batch.causal is not False or not batch.reads_causally for batch in batches)
         M, local = len(batches[0].input_ids), len(self._local)
         size = largest_divisor(M, self.rows_at_once or M)
         if size < M:
@@ -227,13 +228,14 @@ class JaxEngine:
         """The array of all processes, from this process's part."""
         return jax.make_array_from_process_local_data(self.program.sharding(spec), local)
 
-    def _compiled(self, what: str, arguments: tuple[Any, ...], rows: int, *, expected: bool) -> Any:
-        """The program for exactly these shapes, compiled and recorded if it is new, with a warning if that is not
-        `expected`."""
+    def _compiled(self, what: str, arguments: tuple[Any, ...], batch: Batch, *, expected: bool) -> Any:
+        """The program for exactly these shapes and for micro-batches that are read like `batch`, compiled and recorded
+        if it is new, with a warning if that is not `expected`."""
         sizes = {name: tuple(arguments[1][name].shape) for name in BATCH_FIELDS}
-        key = (what, self.program.model.rope_theta, *sizes.values())
+        (M, T), like = batch.input_ids.shape, self.program_like(batch)
+        key = (what, like.model.rope_theta, like.way(T), *sizes.values())
         if key not in self._programs:
-            program = replace(self.program, parts=rows // sizes["input_ids"][2])
+            program = replace(like, parts=M // sizes["input_ids"][2])
             began = time.perf_counter()
             jitted = getattr(program, f"jitted_{what}")()
             self._programs[key] = jitted.lower(*arguments).compile()

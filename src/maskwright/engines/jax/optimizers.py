@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from jax import Array
 from maskwright.config.pretraining import Optimizer
 from maskwright.engines.groups import is_decayed, rate_scale
 from maskwright.engines.jax.layout import AXIS, ShardingLayout
-from maskwright.engines.muon import HIDDEN_ROLES, NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS, UPDATE_RMS
+from maskwright.engines.muon import HIDDEN_ROLES, NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS, UPDATE_RMS, rows_of_matrices
 from maskwright.model.jax.parts import LAYERS, Weights
 
 Moments = dict[str, Weights]
@@ -91,24 +92,32 @@ def _orthogonal(updates: Weights, layout: ShardingLayout) -> Weights:
     """Orthogonalizes each hidden matrix, from this device's shard to the same one. Query, key and value are apart, and
     so are both halves of a gated layer."""
     full = {name: layout.gathered(name, update, jnp.float32) for name, update in updates.items()}
-    width = full["head.dense.weight"].shape[-1]
-    groups: dict[str, list[str]] = {"squares": [], "ups": [], "downs": []}
-    for name in full:
-        role = "ups" if name.endswith("up.weight") else "downs" if name.endswith("down.weight") else "squares"
-        groups[role].append(name)
-    result = {}
-    for group, names in groups.items():
-        rows = full["layers.down.weight"].shape[-1] if group == "ups" else width
-        stacks = [full[name].reshape(-1, rows, full[name].shape[-1]) for name in names]
-        matrices = jnp.concatenate(stacks)
-        scale = UPDATE_RMS * max(matrices.shape[1:]) ** 0.5
-        turned = matrices.mT if group == "ups" else matrices
+    inner = full["layers.down.weight"].shape[-1]
+    groups: dict[tuple[int, int], list[tuple[str, int, Array]]] = {}
+    for name, update in full.items():
+        *_, all_rows, columns = update.shape
+        role = next(role for role in HIDDEN_ROLES if name.endswith(role))
+        each = rows_of_matrices(role, all_rows, columns, inner)
+        stacks = [update.reshape(-1, each[0], columns)]
+        if len(set(each)) > 1:
+            stacks = jnp.split(update.reshape(-1, all_rows, columns), list(accumulate(each))[:-1], axis=1)
+        for number, stack in enumerate(stacks):
+            groups.setdefault((stack.shape[1], columns), []).append((name, number, stack))
+    parts: dict[str, dict[int, Array]] = {name: {} for name in full}
+    for (rows, columns), named in groups.items():
+        matrices = jnp.concatenate([stack for *_, stack in named])
+        scale = UPDATE_RMS * max(rows, columns) ** 0.5
+        turned = matrices.mT if rows > columns else matrices
         results = shared_orthogonalize(turned.astype(layout.dtype), layout.devices).astype(jnp.float32) * scale
-        results = results.mT if group == "ups" else results
+        results = results.mT if rows > columns else results
         begin = 0
-        for name, stack in zip(names, stacks, strict=True):
-            part = results[begin : begin + len(stack)].reshape(full[name].shape)
-            result[name], begin = layout.shard(name, part), begin + len(stack)
+        for name, number, stack in named:
+            parts[name][number] = results[begin : begin + len(stack)]
+            begin += len(stack)
+    result = {}
+    for name, of in parts.items():
+        whole = of[0] if len(of) == 1 else jnp.concatenate([of[number] for number in sorted(of)], 1)
+        result[name] = layout.shard(name, whole.reshape(full[name].shape))
     return result
 
 

@@ -53,18 +53,20 @@ class Program:
     seed: int = 0
     label_smoothing: float = 0.0
     """Used in training only."""
-    causal: bool = False
-    """Whether any row of the run is read causally."""
+    causal: bool | None = False
+    """`Batch.causal` of what it computes."""
 
     # ---- one micro-batch, inside the mesh --------------------------------------------------------------------
 
     def _logits(self, weights: Weights, batch: dict[str, Array], key: Array | None) -> Array:
         inputs = [batch[name] for name in BATCH_FIELDS[:4]]
-        width = self.model.hidden_size // self.model.num_attention_heads
-        dropped = self.model.attention_probs_dropout_prob if key is not None else 0.0
-        tokens, dtype = inputs[0].shape[1], self.layout.dtype
-        way = choose_way(self.platform, tokens, width, dropped, dtype, causal=self.causal)
+        way = self.way(inputs[0].shape[1], self.model.attention_probs_dropout_prob if key is not None else 0.0)
         return logits(weights, self.model, *inputs, gather=self.layout.gathered, way=way, key=key)
+
+    def way(self, tokens: int, dropout: float = 0.0) -> str:
+        """How attention over rows of `tokens` is computed: see `model/jax/attention.py`."""
+        width = self.model.hidden_size // self.model.num_attention_heads
+        return choose_way(self.platform, tokens, width, dropout, self.layout.dtype, causal=self.causal)
 
     def _key(self, step: Array, number: Array) -> Array | None:
         """Dropout's key for one part of one micro-batch: by seed, step, virtual worker and part, whatever the number of

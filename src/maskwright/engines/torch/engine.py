@@ -44,9 +44,9 @@ from maskwright.engines.torch.graphs import Graphs
 from maskwright.engines.torch.loss_scale import LossScale, scale_too_small
 from maskwright.engines.torch.prepare import (
     attention_kernel,
+    choose_compile,
     choose_device,
     choose_dtype,
-    choose_layers,
     prepare,
     products,
     set_determinism,
@@ -56,7 +56,7 @@ from maskwright.engines.torch.prepare import (
 )
 from maskwright.engines.torch.processes import Exchange, Peers, Sums, connect, gather_into
 from maskwright.engines.torch.sparse_rows import SparseRows
-from maskwright.engines.torch.weights import Replicated
+from maskwright.engines.torch.weights import FlatWeights
 from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import CuSeqlens, Segments, cu_seqlens_of, packed, takes_cu_seqlens
 from maskwright.model.torch.heads import Targets, loss_sum
@@ -95,10 +95,8 @@ class TorchEngine:
         torch.backends.cuda.matmul.allow_tf32 = False
         if self.device == "cuda":
             set_determinism(engine.reproducibility == "exact")
-        self.compiled = choose_layers(optimizer, engine, self.device, run_flops)
+        self.compiled = choose_compile(engine.compile, self.device, run_flops)
         self.asynchronous = self.device == "cuda"
-        # A CUDA stream may be stuck behind a collective that waits for a dead rank.
-        self.rank0_has_all = engine.sharding == "data" and self.device == "cpu"
         self.rows_at_once: int | None = None
         self._checkpointing = engine.activation_checkpointing
         self._step = 0
@@ -117,25 +115,23 @@ class TorchEngine:
         )
         self.graphs: Graphs | None = None
         # Fine-tuning has too many shapes for a graph of each.
-        if self.device == "cuda" and model.task == "masked_lm" and isinstance(self.weights, Replicated):
+        if self.device == "cuda" and model.task == "masked_lm" and isinstance(self.weights, FlatWeights):
             self.graphs = None if self.loss_scale else Graphs(dict(self.model.named_parameters()))
-        # With FSDP, ranks need each other for each layer, and none can tell who waits for whom.
-        self.waiting: Callable[[], AbstractContextManager[object]] | None = None
-        if isinstance(self.weights, Replicated | SparseRows):
-            self.waiting = nullcontext
+        self.waiting: Callable[[], AbstractContextManager[object]] | None = nullcontext
         self.leaves_host_free = self.graphs is not None and self.processes.world_size == 1
         self.description = self._describe(engine)
 
     def _describe(self, engine: run.EngineSection) -> str:
         place = f"{self.device}, {several(self.threads, 'thread')}"
         name = torch.cuda.get_device_name() if self.device == "cuda" else place
-        how = "fully sharded" if engine.sharding == "fsdp" else f"{engine.reproducibility} sums"
         costs = what_dtype_costs(self.dtype, self.device, asked=engine.dtype)
-        ranks = f", {self.dp_degree} processes, {how}" if self.dp_degree > 1 else ""
+        ranks = f", {self.dp_degree} processes, {engine.reproducibility} sums" if self.dp_degree > 1 else ""
         layers = ("compiled" if self.compiled else "not compiled") + ", in CUDA graphs" * bool(self.graphs)
         if self.device == "cuda":
             width = self.config.hidden_size // self.config.num_attention_heads
-            kernel = attention_kernel(self.device, self.dtype, width, self.config.attention_probs_dropout_prob)
+            kernel = "plain products, with terms for relative positions"
+            if not self.config.disentangled:
+                kernel = attention_kernel(self.device, self.dtype, width, self.config.attention_probs_dropout_prob)
             layers += f", attention: {kernel}"
         return f"torch {torch.__version__} on {name}, {self.dtype_name}{costs}, layers {layers}{ranks}"
 
@@ -222,7 +218,7 @@ class TorchEngine:
             if self.processes.world_size == 1:
                 if urgent:
                     break
-            elif (final or (urgent and not self.weights.in_step)) and exchange.sums(urgent=urgent).urgent:
+            elif (final or urgent) and exchange.sums(urgent=urgent).urgent:
                 break
             losses.append(self._accumulate(batch, virtual_worker, final=final))
         return losses
@@ -342,12 +338,12 @@ class TorchEngine:
     def _by_graph(self, inputs: tuple[Tensor, Tensor, Segments, Tensor], targets: Targets) -> Tensor:
         """Does the same with a CUDA graph."""
         ids, positions, segments, index = inputs
-        packs = segments.longest if isinstance(segments, CuSeqlens) else None
+        packs = (segments.longest, segments.causal) if isinstance(segments, CuSeqlens) else None
         offsets = segments.offsets if isinstance(segments, CuSeqlens) else segments
 
         def compute(tensors: Sequence[Tensor]) -> Tensor:
             ids, positions, offsets, index, labels, weights = tensors
-            segments = offsets if packs is None else packed(offsets, packs)
+            segments = offsets if packs is None else packed(offsets, packs[0], causal=packs[1])
             return cast(
                 Tensor, self.model(ids, positions, segments, index, Targets(labels, weights, targets.smoothing))
             )
@@ -370,8 +366,14 @@ class TorchEngine:
         dropout = self.config.attention_probs_dropout_prob if self.model.training else 0.0
         width = self.config.hidden_size // self.config.num_attention_heads
         segments: Segments
-        if not batch.reads_causally and takes_cu_seqlens(self._first_bad.device, self.dtype, width, dropout):
-            segments = packed(self._put(cu_seqlens_of(batch.segment_ids)), batch.segment_ids.shape[1])
+        of_one_kind = batch.causal is not None or not batch.reads_causally
+        if (
+            of_one_kind
+            and not self.config.disentangled
+            and takes_cu_seqlens(self._first_bad.device, self.dtype, width, dropout)
+        ):
+            offsets = self._put(cu_seqlens_of(batch.segment_ids))
+            segments = packed(offsets, batch.segment_ids.shape[1], causal=bool(batch.causal))
         else:
             segments = self._put(batch.segment_ids)
         ids = self._put(batch.input_ids)

@@ -1,9 +1,9 @@
-"""The gradient of an update, in one flat fp32 buffer: summed over this rank's micro-batches, then over all ranks.
+"""The gradient of an update in fp32: summed over this rank's micro-batches, then over all ranks, for its own share.
 
 `exact` sums in the tree of `tree.py`, whatever the world size; `fast` adds up locally in the order of the micro-batches
 and leaves the rest to the backend's all-reduce. Either way a bucket of parameters is sent while the backward pass of
 the last micro-batch still computes earlier layers, as DistributedDataParallel does (Li et al. 2020, arXiv:2006.15704).
-Gradients travel in fp32.
+Gradients travel in fp32: (W-1)/W of the bytes with `exact`, twice as many with `fast`.
 """
 
 from __future__ import annotations
@@ -16,54 +16,50 @@ import torch.distributed as dist
 from torch import Tensor
 
 from maskwright.engines.processes import Processes
-from maskwright.engines.torch.optimizers import Shapes, numel, views
-from maskwright.engines.torch.processes import gather_into
+from maskwright.engines.torch.shares import FlatLayout, Share, copy_each
 from maskwright.engines.tree import Node, complete_nodes, peak_partial_sums, summed, sums_after
-
-BUCKET_BYTES = 32 << 20
-"""Parameters that are sent together: DistributedDataParallel's 25 MiB, in fp32 and rounded up."""
 
 
 class Bucket:
-    """Parameters that are sent together, in the order in which backward passes reach them."""
+    """Parameters whose gradients are sent together."""
 
-    def __init__(self, names: list[str], shapes: Shapes, world_size: int) -> None:
-        self.shapes = {name: shapes[name] for name in names}
-        self.length = -(-numel(self.shapes) // world_size) * world_size
+    def __init__(self, names: list[str], shares: Sequence[Share]) -> None:
+        self.names = names
+        self.ranges = [[numbers for numbers in share.places if numbers.name in names] for share in shares]
+        """Of each rank."""
+        self.sizes = [sum(numbers.end - numbers.begin for numbers in ranges) for ranges in self.ranges]
         self.missing = 0
         self.work: dist.Work | None = None
         self.sent, self.received = torch.empty(0), torch.empty(0)
 
 
 class Gradients:
-    """Empties the `.grad` of `parameters` after each backward pass. `flat` holds the sum once `finish` returns; it is
-    not divided by anything.
+    """Empties the `.grad` of `parameters` after each backward pass. `flat` [share.length] holds the sum of this rank's
+    share once `finish` returns; it is not divided by anything.
 
     Each part of a micro-batch that is computed at once needs `before_backward`, the backward pass, `after_backward`."""
 
     def __init__(
-        self,
-        parameters: dict[str, torch.nn.Parameter],
-        flat: Tensor,
-        used: Sequence[str],
-        *,
-        exact: bool,
-        processes: Processes,
+        self, parameters: dict[str, torch.nn.Parameter], layout: FlatLayout, *, exact: bool, processes: Processes
     ) -> None:
-        """`parameters`: in their order in `flat`. `used`: their names in the order in which the network uses them."""
-        self.flat, self.exact, self.processes = flat, exact, processes
-        self._parameters = parameters
-        self._shapes = {name: parameter.shape for name, parameter in parameters.items()}
-        self._buffers = [views(flat, self._shapes)]
-        self._flats = [flat]
+        self.exact, self.processes, self._parameters, self._layout = exact, processes, parameters, layout
+        self._share = layout.of_ranks[processes.rank]
+        self._device = next(iter(parameters.values())).device
+        self._flats: list[Tensor] = []
+        self._buffers: list[dict[str, Tensor]] = []
+        """Sums of all parameters over micro-batches of this rank."""
+        self._at(0, [])
+        alone = processes.world_size == 1
+        self.flat = self._flats[0] if alone else torch.zeros(self._share.length, device=self._device)
         self._root: Node = (0, 1)
         self._nodes: list[Node] = []
-        self._buckets: list[Bucket] = []
+        self._buckets = [] if alone else [Bucket(names, layout.of_ranks) for names in layout.buckets]
+        for bucket in self._buckets:
+            for name in bucket.names:
+                parameters[name].register_post_accumulate_grad_hook(self._hook(bucket))
         self._next, self._final = 0, False
         self.sending = False
         """Whether other ranks may have received part of this update, so that it cannot be begun again."""
-        if processes.world_size > 1:
-            self._make_buckets(used)
 
     # ---- on this rank ----------------------------------------------------------------------------------------
 
@@ -87,7 +83,7 @@ class Gradients:
         `final` one: then each bucket is sent as soon as it is complete."""
         self._part, self._final = (first, last), final
         for bucket in self._buckets:
-            bucket.missing = len(bucket.shapes)
+            bucket.missing = len(bucket.names)
 
     def after_backward(self) -> None:
         """Adds up the gradient of a backward pass, or sends the rest of it after the final one."""
@@ -128,23 +124,11 @@ class Gradients:
 
     def _at(self, index: int, names: Sequence[str]) -> list[Tensor]:
         while index >= len(self._buffers):
-            self._flats.append(torch.empty_like(self.flat))
-            self._buffers.append(views(self._flats[-1], self._shapes))
+            self._flats.append(torch.zeros(self._layout.whole.length, device=self._device))
+            self._buffers.append(self._layout.parameters(self._flats[-1]))
         return [self._buffers[index][name] for name in names]
 
     # ---- over all ranks --------------------------------------------------------------------------------------
-
-    def _make_buckets(self, used: Sequence[str]) -> None:
-        names: list[str] = []
-        for name in reversed(used):
-            names.append(name)
-            size = 4 * sum(self._shapes[name].numel() for name in names)
-            if size >= BUCKET_BYTES or name == used[0]:
-                self._buckets.append(Bucket(names, self._shapes, self.processes.world_size))
-                names = []
-        for bucket in self._buckets:
-            for name in bucket.shapes:
-                self._parameters[name].register_post_accumulate_grad_hook(self._hook(bucket))
 
     def _hook(self, bucket: Bucket) -> Callable[[Tensor], None]:
         def ready(parameter: Tensor) -> None:
@@ -158,36 +142,31 @@ class Gradients:
         """Sends buckets in one order, the same on all ranks."""
         while self._next < len(self._buckets) and (everything or not self._buckets[self._next].missing):
             bucket = self._buckets[self._next]
-            self._fold(list(bucket.shapes))
+            self._fold(bucket.names)
             self._send(bucket)
             self._next += 1
 
     def _send(self, bucket: Bucket) -> None:
-        count, world_size = self._after(*self._part)[1], self.processes.world_size
-        parts = [self._packed(bucket, index) for index in range(count)]
-        if not self.exact:
-            bucket.received, self.sending = parts[0], True
-            bucket.work = dist.all_reduce(bucket.received, async_op=True)
-            return
-        # Each rank sums one piece of the bucket. Like a ring's reduce-scatter, this moves (W-1)/W of the bytes.
-        bucket.sent = torch.stack(parts).view(count, world_size, -1).transpose(0, 1).contiguous()
-        nodes = [len(self._nodes_of(rank)) for rank in range(world_size)]
-        piece = bucket.length // world_size
-        bucket.received = bucket.sent.new_empty(sum(nodes) * piece)
+        """Sends each rank its numbers of each sum of this rank."""
+        count = self._after(*self._part)[1]
+        bucket.sent = torch.empty(count * sum(bucket.sizes), device=self._device)
+        sums = [{name: self._buffers[index][name].view(-1) for name in bucket.names} for index in range(count)]
+        lengths, parts = [], []
+        for ranges in bucket.ranges:
+            for named in sums:
+                lengths += [numbers.end - numbers.begin for numbers in ranges]
+                parts += [named[numbers.name][numbers.begin : numbers.end] for numbers in ranges]
+        torch._foreach_copy_(bucket.sent.split(lengths), parts)
         self.sending = True  # an error of the backend may come when others have theirs already
+        if not self.exact:
+            bucket.work = dist.all_reduce(bucket.sent, async_op=True)
+            return
+        mine = bucket.sizes[self.processes.rank]
+        of_ranks = [len(self._nodes_of(rank)) * mine for rank in range(self.processes.world_size)]
+        bucket.received = bucket.sent.new_empty(sum(of_ranks))
         bucket.work = dist.all_to_all_single(
-            bucket.received,
-            bucket.sent.view(-1),
-            [n * piece for n in nodes],
-            [count * piece] * world_size,
-            async_op=True,
+            bucket.received, bucket.sent, of_ranks, [count * size for size in bucket.sizes], async_op=True
         )
-
-    def _packed(self, bucket: Bucket, index: int) -> Tensor:
-        packed, size = torch.empty(bucket.length, device=self.flat.device), numel(bucket.shapes)
-        packed[size:] = 0.0
-        torch._foreach_copy_(list(views(packed[:size], bucket.shapes).values()), self._at(index, list(bucket.shapes)))
-        return packed
 
     def _nodes_of(self, rank: int) -> list[Node]:
         each = self._root[1] // self.processes.world_size
@@ -195,21 +174,18 @@ class Gradients:
 
     def finish(self) -> None:
         """Waits until `flat` holds the sum over all ranks."""
-        if self.exact:
-            for bucket in self._buckets:
-                self._sum(bucket)
         for bucket in self._buckets:
             cast(dist.Work, bucket.work).wait()
-            bucket.work = None
-            named = views(bucket.received[: numel(bucket.shapes)], bucket.shapes)
-            torch._foreach_copy_(self._at(0, list(bucket.shapes)), list(named.values()))
-            bucket.sent = bucket.received = torch.empty(0)
+            mine = bucket.ranges[self.processes.rank]
+            parts = self._summed(bucket).split([numbers.end - numbers.begin for numbers in mine])
+            copy_each(self._share.views(self.flat, mine), parts)
+            bucket.work, bucket.sent, bucket.received = None, torch.empty(0), torch.empty(0)
         self._next, self._final, self.sending = 0, False, False
 
-    def _sum(self, bucket: Bucket) -> None:
-        cast(dist.Work, bucket.work).wait()
+    def _summed(self, bucket: Bucket) -> Tensor:
+        """This rank's numbers of a bucket, summed over all ranks."""
+        if not self.exact:
+            return bucket.sent.split(bucket.sizes)[self.processes.rank]
         nodes = [node for rank in range(self.processes.world_size) for node in self._nodes_of(rank)]
-        pieces = bucket.received.view(len(nodes), -1)
-        piece = summed(self._root, dict(zip(nodes, pieces, strict=True)), torch.add)
-        bucket.received = torch.empty(bucket.length, device=self.flat.device)
-        bucket.work = gather_into(bucket.received, piece, async_op=True)
+        sums = bucket.received.view(len(nodes), -1)
+        return summed(self._root, dict(zip(nodes, sums, strict=True)), torch.add)

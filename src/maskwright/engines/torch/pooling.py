@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 
 from maskwright.data.batch import Batch
-from maskwright.model.config import NEVER_PREDICTED, ModelConfig
+from maskwright.model.config import ModelConfig
 from maskwright.model.hf.names import Parameters
-from maskwright.model.torch.networks import assign, make_network
+from maskwright.model.torch.networks import build_encoder
 
 Pool = Callable[[Batch], NDArray[np.float32]]
 
@@ -19,11 +19,7 @@ Pool = Callable[[Batch], NDArray[np.float32]]
 def mean_pooler(config: ModelConfig, parameters: Parameters, device: str) -> Pool:
     """Makes the function from a batch, whose `predict_index` names one token of each text, to the fp32 mean over all
     tokens of its segment, special ones included: [K, D]. That is the mean pooling of `sentence-transformers`."""
-    network = make_network(config, device).eval()
-    encoder: dict[str, torch.Tensor] = {
-        name: tensor for name, tensor in network.named_parameters() if not name.startswith("head.")
-    }
-    assign(encoder, parameters, config, NEVER_PREDICTED)
+    network = build_encoder(config, parameters, device)
 
     @torch.no_grad()
     def pooled(batch: Batch) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Device, precision and threads of a torch run, and its network prepared for them: FSDP, compiler."""
+"""Device, precision and threads of a torch run, and its network prepared for them: layout, compiler."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ from maskwright.core.errors import ConfigError
 from maskwright.engines.ceiling import Products
 from maskwright.engines.processes import Processes, launch_variables
 from maskwright.engines.torch.sparse_rows import SparseRows
-from maskwright.engines.torch.weights import Replicated, Weights
+from maskwright.engines.torch.weights import FlatWeights, Weights
 from maskwright.machine import hardware
 from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import PLAIN_UP_TO_TOKENS, takes_cu_seqlens, uses_math_attention
-from maskwright.model.torch.modernbert import ModernBert
-from maskwright.model.torch.networks import make_network
-from maskwright.model.torch.roberta import Roberta
+from maskwright.model.torch.networks import Network, make_network
 
 COMPILE_PAYS_FLOPS = 1e17
 """FLOPs of a run of some five minutes on a CUDA device: fused layers save more than the minute of compiling. On a CPU
@@ -122,27 +120,6 @@ def choose_compile(wanted: str, device: str, run_flops: float) -> bool:
     return compiled
 
 
-def choose_layers(optimizer: run.Optimizer, engine: run.EngineSection, device: str, run_flops: float) -> bool:
-    """Whether layers are compiled. Raises `ConfigError` if that, the sharding and the optimizer do not go together."""
-    compiled = choose_compile(engine.compile, device, run_flops)
-    if engine.sharding == "fsdp":
-        _require_shardable(optimizer, engine, compiled)
-    return compiled
-
-
-def _require_shardable(optimizer: run.Optimizer, engine: run.EngineSection, compiled: bool) -> None:
-    where = "engine.sharding fsdp"
-    if engine.reproducibility == "exact":
-        raise ConfigError(
-            "sums gradients in the order of the backend", where=where, fix="say engine.reproducibility: fast, too"
-        )
-    if optimizer.kind == "muon":
-        fix = "take optimizer.kind: adamw, or engine.sharding: data; engine.kind: jax has both"
-        raise ConfigError("shards the matrices that muon needs unsharded", where=where, fix=fix)
-    if compiled:
-        raise ConfigError("is not compiled", where=where, fix="say engine.compile: off")
-
-
 def use_threads(engine: run.EngineSection, device: str) -> int:
     """Sets how many threads this process computes with, and returns it. Ranks of one machine share out its cores."""
     launch = launch_variables()
@@ -224,7 +201,7 @@ def prepare(
     processes: Processes,
     compiled: bool,
     looked_up: NDArray[np.int64] | None = None,
-) -> tuple[Roberta | ModernBert, Weights]:
+) -> tuple[Network, Weights]:
     """The network, and the weights that an update changes, in the order of torchtitan's `parallelize`. `looked_up`: see
     `TorchEngine`."""
     if device == "cpu" and dtype is torch.float16:
@@ -234,20 +211,15 @@ def prepare(
             "engine.device mps has never been tried: compare the first losses with engine.device: cpu, and do not "
             "expect the same bits"
         )
-    # 1. The layout of the weights: a part of each in every rank, or all of them in flat buffers.
+    # 1. The layout of the weights in flat buffers.
     weights: Weights
     exact = engine.reproducibility == "exact"
-    if engine.sharding == "fsdp" and processes.world_size > 1:
-        from maskwright.engines.torch.fsdp import Sharded
-
-        network = make_network(model, "meta")
-        weights = Sharded(network, model, optimizer, dtype, device, processes)
-    elif looked_up is not None:
+    if looked_up is not None:
         weights = SparseRows(looked_up, model, optimizer, dtype, device, exact=exact, processes=processes)
         network = weights.network
     else:
         network = make_network(model, device)
-        weights = Replicated(network, model, optimizer, dtype, exact=exact, processes=processes)
+        weights = FlatWeights(network, model, optimizer, dtype, exact=exact, processes=processes)
     # 2. The compiler: the norm of the embeddings, layer by layer, the head with its loss.
     if compiled:
         # A layer has a variant for each of mask or none, training or not, first or later. Past the limit torch silently

@@ -20,7 +20,7 @@ from maskwright.config import pretraining as run
 from maskwright.engines.base import TrainState
 from maskwright.engines.processes import Processes
 from maskwright.engines.torch.optimizers import rate_scales
-from maskwright.engines.torch.weights import Replicated
+from maskwright.engines.torch.weights import FlatWeights
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.names import Parameters, pieces
 from maskwright.model.torch.networks import make_network
@@ -33,8 +33,6 @@ CACHED_NUMBERS = 2**17
 
 class SparseRows:
     """See `Weights`. `ids` [n]: the tokens that training looks up, in ascending order."""
-
-    in_step = False
 
     def __init__(
         self,
@@ -49,7 +47,7 @@ class SparseRows:
     ) -> None:
         row_config = replace(config, vocab_size=len(ids))
         self.network = make_network(row_config, device)
-        self._inner = Replicated(self.network, row_config, options, dtype, exact=exact, processes=processes)
+        self._inner = FlatWeights(self.network, row_config, options, dtype, exact=exact, processes=processes)
         self._ids, self._dtype, self._processes = ids, dtype, processes
         self._table = torch.zeros(config.vocab_size, config.hidden_size, device=device)
         """fp32 copy of the whole table. Rows in `ids` are stale; the others still lack the factors in `_pending`."""
@@ -59,7 +57,7 @@ class SparseRows:
         self._trained, self._whole = self._word.data, False
         self._rows = torch.full((config.vocab_size,), -1, dtype=torch.int32, device=device)
         self._rows[torch.from_numpy(ids)] = torch.arange(len(ids), dtype=torch.int32, device=device)
-        scales = rate_scales(list(self._inner.layout.all), options.layer_decay)
+        scales = rate_scales([name for name, _ in self.network.named_parameters()], options.layer_decay)
         self._decay = options.weight_decay * scales["word.weight"]
 
     @property

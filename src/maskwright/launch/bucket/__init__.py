@@ -1,1 +1,1 @@
-"""Jobs that hosts fetch from a bucket."""
+"""One job on hosts, which fetch it from a bucket."""

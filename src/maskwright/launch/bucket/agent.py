@@ -13,8 +13,8 @@ import shlex
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Literal
 
 from maskwright import __version__
 from maskwright.core.console import say, show_line, warn
@@ -22,17 +22,8 @@ from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 from maskwright.launch.attempts import Stop
-from maskwright.launch.bucket import leader, machine
+from maskwright.launch.bucket import job_folder, leader, machine
 from maskwright.launch.bucket.claims import Slot, Slots
-from maskwright.launch.bucket.job_folder import (
-    attempt_folder,
-    is_asked,
-    last_attempt,
-    log_piece,
-    read_result,
-    read_spec,
-    spec_folder,
-)
 from maskwright.launch.bucket.leader import Leader
 from maskwright.launch.checks import PORT
 from maskwright.launch.hosts.supervisor import ShellAttempt
@@ -98,7 +89,7 @@ class Agent:
         self._on_event, self._submission, self._number = on_event, 0, 0
         self.folder, self.index, self.num_hosts = folder, index, num_hosts
         self.once, self.poll_seconds = once, poll_seconds
-        self.over: dict[str, Any] | None = None
+        self.over: job_folder.JobResult | None = None
         """The submission's result, for an agent that runs only one."""
         self.idle_for_good = ""
         """Why it ends, if it had nothing to compute for too long."""
@@ -112,12 +103,12 @@ class Agent:
         self._place = ""
         self._log: deque[bytes] = deque()
         self._log_bytes = 0
-        self._piece, self._logged_at, self._beat, self._set_up = 0, 0.0, 0, 0
+        self._piece, self._logged_at, self._set_up = 0, 0.0, 0
         self._finished_before: int | None = None
         """Submission that was over when this agent first read the folder; 0 if none was."""
         self._error = ""
         software = {"maskwright": __version__, "image": os.environ.get(IMAGE, "")}
-        self._description = {"instance": self._instance, "host": platform.node(), "software": software}
+        self._beat = job_folder.HostBeat(0, instance=self._instance, host=platform.node(), software=software)
 
     def poll(self, stop: Stop) -> None:
         """Attends to the job for about `poll_seconds`, then to the bucket."""
@@ -158,9 +149,9 @@ class Agent:
             return
         if self._attempt is not None:
             self._upload()
-        spec = read_spec(self.folder)
+        spec = job_folder.read_spec(self.folder)
         self._put_beat(spec.submission if spec else 0)
-        result = read_result(self.folder, spec.submission) if spec else None
+        result = job_folder.read_result(self.folder, spec.submission) if spec else None
         self._check_idle(spec, waiting=spec is not None and result is None)
         if spec is None:
             return
@@ -172,7 +163,9 @@ class Agent:
             elif self.once and spec.submission != self._finished_before:
                 self.over = result
             return
-        number, asked = last_attempt(self.folder, spec.submission), is_asked(self.folder, spec.submission)
+        known = self._number if self._submission == spec.submission else 0
+        number = job_folder.last_attempt(self.folder, spec.submission, known)
+        asked = job_folder.is_asked(self.folder, spec.submission)
         if self._leader:
             self._leader.poll(spec, number, asked)
         self._follow(spec, number, asked)
@@ -194,36 +187,36 @@ class Agent:
             self._end_idle(spec, f"{'no peers' if waiting else 'no job'} for {minutes:g} minutes")
 
     def _put_beat(self, submission: int, *, gone: bool = False) -> None:
-        self._beat += 1
-        if "address" not in self._description:
-            self._description["address"] = machine.address()
-            _remove_note(self.folder, self._instance)
-        beat = {"beat": self._beat, "submission": submission, "idle": self._attempt is None and not gone, "gone": gone}
-        self.folder.put_json(f"hosts/host-{self.index}.json", {**beat, **self._description})
+        if not self._beat.address:
+            self._beat = replace(self._beat, address=machine.address())
+            self.folder.remove(job_folder.idle_name(self._instance))
+        number, idle = self._beat.beat + 1, self._attempt is None and not gone
+        self._beat = replace(self._beat, beat=number, submission=submission, idle=idle, gone=gone)
+        self.folder.put_json(job_folder.beat_name(self.index), asdict(self._beat))
 
     def _end_idle(self, spec: JobSpec | None, why: str) -> None:
         """Writes the note first: a later submitter sees it, and this agent sees an earlier submission when it reads the
         spec again."""
         _leave_note(self.folder, self._instance, why)
-        newest = read_spec(self.folder)
+        newest = job_folder.read_spec(self.folder)
         if (newest.submission if newest else 0) == (spec.submission if spec else 0):
             self.idle_for_good = why
         else:
-            _remove_note(self.folder, self._instance)
+            self.folder.remove(job_folder.idle_name(self._instance))
             say("a job was submitted: staying")
 
     def _follow(self, spec: JobSpec, number: int, asked: bool) -> None:
-        place = f"{attempt_folder(spec.submission, number)}/host-{self.index}"
+        place = f"{job_folder.attempt_folder(spec.submission, number)}/host-{self.index}"
         if self._attempt is not None:
             attempt_place = self._place.rpartition("/")[0]
-            if asked or place != self._place or self.folder.get(f"{attempt_place}/end.json") is not None:
+            if asked or place != self._place or self.folder.head(f"{attempt_place}/end.json", 1) is not None:
                 self._attempt.request_stop()
             return
-        if not number or self.folder.get(f"{place}/exit.json") is not None:
+        if not number or self.folder.head(f"{place}/exit.json", 1) is not None:
             return
         self._place, self._piece = place, 0
         self._submission, self._number = spec.submission, number
-        if self.folder.get(f"{place}/begun.json") is not None:
+        if self.folder.head(f"{place}/begun.json", 1) is not None:
             self._put_exit(End(self.index, None, why="the host or its agent was restarted"))
             return
         self.folder.put_json(f"{place}/begun.json", {"time": time.time(), "instance": self._instance})
@@ -252,8 +245,8 @@ class Agent:
         by itself could not be tried, and libtpu joins their chips either way."""
         if self.num_hosts == 1:
             return []
-        start = self.folder.get_json(f"{attempt_folder(spec.submission, number)}/start.json") or {}
-        first = str((start.get("addresses") or [""])[0]) or "127.0.0.1"
+        addresses = job_folder.read_start(self.folder, job_folder.attempt_folder(spec.submission, number)).addresses
+        first = (addresses[0] if addresses else "") or "127.0.0.1"
         return node_words(self.num_hosts, self.index, f"{first}:{PORT + number % PORTS}")
 
     def _take_line(self, index: int, line: str) -> None:
@@ -269,7 +262,7 @@ class Agent:
         if self._log and (self._attempt.over or now - self._logged_at >= every):
             self._logged_at = now
             content = b"".join(self._log)
-            self.folder.put(log_piece(self._place, self._piece + 1), content)
+            self.folder.put(job_folder.log_piece(self._place, self._piece + 1), content)
             self._piece += 1
             self._log.clear()
             self._log_bytes = 0
@@ -300,7 +293,7 @@ def run_agent(
 ) -> None:
     """Returns after `idle_minutes` without a job. Raises `StoppedEarly` if it was told to end; with `once`, raises the
     error that gives the process the job's exit code."""
-    folder = spec_folder(spec)
+    folder = job_folder.spec_folder(spec)
     if index is None:
         index = machine.assigned_index() if num_hosts else int(machine.attribute("agent-worker-number"))
     num_hosts = num_hosts or len(machine.attribute("worker-network-endpoints").split(","))
@@ -340,9 +333,9 @@ def run_agent(
             if agent.idle_for_good:
                 return emit("leaves", number, agent.idle_for_good)
             if agent.over is not None:
-                code, cause = int(agent.over["code"]), str(agent.over["cause"])
+                code, cause = agent.over.code, agent.over.cause
                 emit("leaves", number, cause, code)
-                return conclude(code, cause, spec, as_reason(str(agent.over.get("reason"))))
+                return conclude(code, cause, spec, as_reason(agent.over.reason))
             if stop.asked:
                 break
             emit("displaced", number)
@@ -362,11 +355,7 @@ def _run(agent: Agent, stop: Stop) -> None:
 def _leave_note(folder: Folder, instance: str, why: str) -> None:
     """Tells the watcher that this host is not lost."""
     say(f"{why}: ending")
-    folder.put_json(f"idle/{instance}.json", {"what": why, "time": time.time()})
-
-
-def _remove_note(folder: Folder, instance: str) -> None:
-    folder.remove(f"idle/{instance}.json")
+    folder.put_json(job_folder.idle_name(instance), {"what": why, "time": time.time()})
 
 
 def _claim(slots: Slots, poll_seconds: float, stop: Stop, idle_seconds: float | None) -> Slot | None:

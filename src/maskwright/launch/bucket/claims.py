@@ -1,7 +1,7 @@
 """Numbered claims in a folder: one owner at a time of a thing, such as a host's index or the lease of a watcher.
 
-    hosts/host-3.json                     the heartbeat of host 3
-    hosts/host-3.claim-000002.json        {"instance": "lab1-slice-x7f2"}: the second machine that is host 3
+    reports/hosts/host-3.json             the heartbeat of host 3
+    claims/host-3-000002.json             {"instance": "lab1-slice-x7f2"}: the second machine that is host 3
 
 A claim is created and never changed. If two processes create the same one, the store refuses one of them, so no number
 has two owners. The highest claim counts. A process takes over when the owner's heartbeat stands still, or says that the
@@ -15,7 +15,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
+from maskwright.core import records
 from maskwright.core.folder import Folder
+from maskwright.launch.bucket.job_folder import BEAT_BYTES, read_beat
 
 Clock = Callable[[], float]
 
@@ -35,13 +37,13 @@ class Claims:
         return max((int(rest) for rest in rests if rest.isdecimal()), default=0)
 
     def owner(self, number: int) -> dict[str, Any]:
-        if number not in self._owners and (owner := self._folder.get_json(self._name(number))) is not None:
-            self._owners[number] = owner
+        if number not in self._owners and (content := self._folder.head(self._name(number), BEAT_BYTES)) is not None:
+            self._owners[number] = records.read(dict, content) or {}
         return self._owners.get(number, {})
 
     def holds(self, number: int) -> bool:
         """Whether claim `number` has not been taken over. One small read, so it may be asked at every poll."""
-        return self._folder.get(self._name(number + 1)) is None
+        return self._folder.head(self._name(number + 1), 1) is None
 
     def take(self, last: int, owner: dict[str, Any], beat: Any, left: bool, lost_seconds: float) -> int:
         """The number of a new claim; 0 while the owner of the `last` one is alive, or if another process was quicker.
@@ -72,19 +74,19 @@ class Slots:
 
     def __init__(self, folder: Folder, instance: str, num_hosts: int, lost_seconds: float) -> None:
         self._folder, self._instance, self._lost_seconds = folder, instance, lost_seconds
-        self._claims = [Claims(folder, f"hosts/host-{index}.claim-") for index in range(num_hosts)]
+        self._claims = [Claims(folder, f"claims/host-{index}-") for index in range(num_hosts)]
 
     def claim(self) -> Slot | None:
         """None while other hosts hold all indices. A host that returns under its own name keeps its index."""
-        names = self._folder.names("hosts")
+        names = self._folder.names("claims")
         highest = [claims.last(names) for claims in self._claims]
         owners = [claims.owner(last).get("instance", "") for claims, last in zip(self._claims, highest, strict=True)]
         if self._instance in owners:
             index = owners.index(self._instance)
             return Slot(index, highest[index])
         for index, (last, owner) in enumerate(zip(highest, owners, strict=True)):
-            beat = self._folder.get_json(f"hosts/host-{index}.json")
-            left = beat is not None and bool(beat.get("gone")) and beat.get("instance") == owner
+            beat = read_beat(self._folder, index)
+            left = beat is not None and beat.gone and beat.instance == owner
             if number := self._claims[index].take(last, {"instance": self._instance}, beat, left, self._lost_seconds):
                 return Slot(index, number)
         return None

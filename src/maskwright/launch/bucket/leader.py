@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from typing import Any
 
 from maskwright.core import records
 from maskwright.core.console import say, warn
@@ -14,8 +13,8 @@ from maskwright.core.errors import MaskwrightError, StopReason
 from maskwright.core.folder import Folder
 from maskwright.launch import checks
 from maskwright.launch.attempts import Streak
+from maskwright.launch.bucket import job_folder
 from maskwright.launch.bucket.claims import Pulse
-from maskwright.launch.bucket.job_folder import attempt_folder, put_result, read_beats, read_ends
 from maskwright.launch.hosts.supervisor import OTHERS_SECONDS
 from maskwright.launch.outcome import MOMENTS_SECONDS, End, judge, report
 from maskwright.launch.target import JobSpec
@@ -42,7 +41,7 @@ def saved_step(spec: JobSpec) -> int:
     return max([newest, *copies])
 
 
-Beats = Sequence[dict[str, Any] | None]
+Beats = Sequence[job_folder.HostBeat | None]
 """The heartbeat of each host."""
 
 
@@ -66,9 +65,9 @@ class Leader:
 
     def poll(self, spec: JobSpec, number: int, asked: bool) -> None:
         """`number`: of the last attempt, 0 before the first. `asked`: whether an operator asked the job to stop."""
-        all_beats = read_beats(self.folder, self.num_hosts)
+        all_beats = job_folder.read_beats(self.folder, self.num_hosts)
         beats = [self._living(host, beat) for host, beat in enumerate(all_beats)]
-        place = attempt_folder(spec.submission, number)
+        place = job_folder.attempt_folder(spec.submission, number)
         ends = self._ends(place, all_beats, beats) if number else []
         if number and len(ends) < self.num_hosts:
             self._end_others(place, ends)
@@ -76,9 +75,9 @@ class Leader:
         verdict = judge(ends, self.num_hosts, asked=asked)
         cause = verdict.cause.describe() if verdict.cause else ""
         if asked and not number:
-            self._conclude(spec, 75, "", ["stopped before it began"], "asked")
+            self._conclude(spec, 75, "", ("stopped before it began",), "asked")
         elif number and not (verdict.restart and self._may_restart(spec, place, cause)):
-            lines = report(ends, verdict) if verdict.code else []
+            lines = tuple(report(ends, verdict)) if verdict.code else ()
             self._conclude(spec, verdict.code, cause, lines, "asked" if asked else verdict.reason)
         elif self._ready(spec, beats):
             self._begin(spec, number, beats)
@@ -89,9 +88,9 @@ class Leader:
         if self._clock() < until:
             return
         self._failed_at = 0.0
-        addresses = [str((beat or {}).get("address", "")) for beat in beats]
-        start = {"hosts": self.num_hosts, "addresses": addresses, **asdict(streak), "time": time.time()}
-        self.folder.put_json(f"{attempt_folder(spec.submission, number + 1)}/start.json", start)
+        start = job_folder.AttemptStart(self.num_hosts, tuple(beat.address if beat else "" for beat in beats))
+        values = {**asdict(start), **asdict(streak), "time": time.time()}
+        self.folder.put_json(f"{job_folder.attempt_folder(spec.submission, number + 1)}/start.json", values)
 
     def _end_others(self, place: str, ends: Sequence[End]) -> None:
         """Ends the other hosts once one has failed and they had time to notice this by themselves."""
@@ -107,7 +106,7 @@ class Leader:
         """Whether the job goes on after the end of this attempt. The first call for an attempt counts it and sets the
         pause. The count is kept in start.json, since another machine may become host 0."""
         if self._pause[0] != place:
-            before = records.read(Streak, self.folder.get(f"{place}/start.json")) or Streak()
+            before = records.read(Streak, self.folder.head(f"{place}/start.json", job_folder.BEAT_BYTES)) or Streak()
             streak = before.after(self._saved(spec))
             seconds = streak.pause_seconds(min(RESTART_WAIT_SECONDS, 2 * self.poll_seconds))
             self._pause = (place, streak, self._clock() + seconds)
@@ -119,9 +118,9 @@ class Leader:
         """Whether all hosts are there, idle, have read this submission and run the same software."""
         for host, beat in enumerate(beats):
             alive = beat and self._pulse.has_moved(host)
-            if not (beat and alive and beat["idle"] and beat["submission"] == spec.submission):
+            if not (beat and alive and beat.idle and beat.submission == spec.submission):
                 return False
-        software = [(beat or {}).get("software") for beat in beats]
+        software = [beat.software if beat else {} for beat in beats]
         other = next((host for host in range(len(beats)) if software[host] != software[0]), None)
         text = f"host {other} runs {software[other]} and host 0 runs {software[0]}" if other is not None else ""
         if text and text != self._warned:
@@ -129,24 +128,24 @@ class Leader:
         self._warned = text
         return not text
 
-    def _conclude(self, spec: JobSpec, code: int, cause: str, lines: list[str], reason: StopReason) -> None:
+    def _conclude(self, spec: JobSpec, code: int, cause: str, lines: tuple[str, ...], reason: StopReason) -> None:
         for line in lines:
             say(line)
-        put_result(self.folder, spec.submission, code, cause, reason=reason, report=lines)
+        job_folder.put_result(self.folder, spec.submission, job_folder.JobResult(code, cause, reason, lines))
 
-    def _living(self, host: int, beat: dict[str, Any] | None) -> dict[str, Any] | None:
+    def _living(self, host: int, beat: job_folder.HostBeat | None) -> job_folder.HostBeat | None:
         """A host's heartbeat; None if it stands still or its agent has ended."""
         lost = self._pulse.still(host, beat) >= LOST_SECONDS
-        return None if lost or beat is None or beat.get("gone") else beat
+        return None if lost or beat is None or beat.gone else beat
 
     def _ends(self, place: str, all_beats: Beats, beats: Beats) -> list[End]:
         """How the hosts ended that have ended or are lost, in the order of time. `beats`: of living hosts only."""
         ends = []
-        for host, end in enumerate(read_ends(self.folder, place, self.num_hosts)):
+        for host, end in enumerate(job_folder.read_ends(self.folder, place, self.num_hosts)):
             if end is not None:
                 ends.append(end)
             elif beats[host] is None:
-                stopped = (all_beats[host] or {}).get("gone")
-                why = "its agent was stopped" if stopped else f"no heartbeat for {LOST_SECONDS:.0f} s"
+                silent = all_beats[host]
+                why = "its agent was stopped" if silent and silent.gone else f"no heartbeat for {LOST_SECONDS:.0f} s"
                 ends.append(End(host, None, why=why))
         return sorted(ends, key=lambda end: end.time)

@@ -10,16 +10,6 @@ from maskwright.core.console import Show, say
 from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder, each
 from maskwright.launch.bucket import job_folder
-from maskwright.launch.bucket.job_folder import (
-    attempt_folder,
-    last_attempt,
-    log_pieces,
-    read_beats,
-    read_ends,
-    read_piece,
-    read_result,
-    read_spec,
-)
 from maskwright.launch.outcome import End
 from maskwright.launch.target import (
     Env,
@@ -38,7 +28,7 @@ from maskwright.launch.target import (
 )
 
 POLL_SECONDS = 2.0
-BEAT = re.compile(r"host-(\d+)\.json")
+BEAT = re.compile(r"host-(\d{1,4})\.json")
 
 
 @dataclass(frozen=True)
@@ -83,7 +73,7 @@ class BucketPlace(Place):
 
     def _find(self) -> tuple[Folder, int]:
         folder = job_folder.spec_folder(self.spec)
-        spec = read_spec(folder)
+        spec = job_folder.read_spec(folder)
         if spec is None:
             raise InputError("no such job", where=self.spec, fix="check the address")
         return folder, spec.submission
@@ -119,54 +109,54 @@ class JobReport:
 
 def read_report(folder: Folder, name: str, num_hosts: int | None = None) -> JobReport:
     """`num_hosts`: as many as have written a heartbeat, if not given."""
-    spec = read_spec(folder)
+    spec = job_folder.read_spec(folder)
     if spec is None:
         return JobReport(name, 0, 0, [], None, "")
     number = spec.submission
-    result = read_result(folder, number) or {}
-    attempt = last_attempt(folder, number)
-    beats = read_beats(folder, _hosts(folder) if num_hosts is None else num_hosts)
-    ends = read_ends(folder, attempt_folder(number, attempt), len(beats)) if attempt else [None] * len(beats)
+    result = job_folder.read_result(folder, number)
+    attempt = job_folder.last_attempt(folder, number)
+    beats = job_folder.read_beats(folder, _hosts(folder) if num_hosts is None else num_hosts)
+    ends = job_folder.read_ends(folder, job_folder.attempt_folder(number, attempt), len(beats))
     pairs = enumerate(zip(beats, ends, strict=True))
     hosts = [f"host {host}: {_host(beat, end, number)}" for host, (beat, end) in pairs]
-    return JobReport(name, number, attempt, hosts, result.get("code"), str(result.get("cause", "")))
+    return JobReport(name, number, attempt, hosts, result.code if result else None, result.cause if result else "")
 
 
 def _hosts(folder: Folder) -> int:
-    return max((int(match[1]) + 1 for name in folder.names("hosts") if (match := BEAT.fullmatch(name))), default=0)
+    names = folder.names("reports/hosts")
+    return max((int(match[1]) + 1 for name in names if (match := BEAT.fullmatch(name))), default=0)
 
 
-def _host(beat: dict[str, Any] | None, end: End | None, submission: int) -> str:
+def _host(beat: job_folder.HostBeat | None, end: End | None, submission: int) -> str:
     if beat is None:
         return "no heartbeat yet"
-    name = beat.get("instance") or beat.get("host") or "a host"
-    if beat.get("gone"):
+    name = beat.instance or beat.host or "a host"
+    if beat.gone:
         return f"{name} has stopped"
     if end is not None:
         return f"{name}, {'lost in this attempt' if end.code is None else f'attempt ended with {end.code}'}"
-    if beat.get("submission") != submission:
+    if beat.submission != submission:
         return f"{name} has not seen this submission yet"
-    return f"{name} {'waits' if beat.get('idle') else 'computes'}, by its last heartbeat"
+    return f"{name} {'waits' if beat.idle else 'computes'}, by its last heartbeat"
 
 
 def show_log(folder: Folder, submission: int, lines: int | None, show: Show) -> None:
     """Shows the last `lines` of each host's log in the last attempt, or all if None."""
-    attempt = last_attempt(folder, submission)
+    attempt = job_folder.last_attempt(folder, submission)
     if not attempt:
         return say(f"{folder.location}: submission {submission} has not begun yet")
-    start = folder.get_json(f"{attempt_folder(submission, attempt)}/start.json") or {}
-    for host in range(int(start.get("hosts", 0))):
-        for line in _last_lines(folder, f"{attempt_folder(submission, attempt)}/host-{host}", lines):
+    for host in range(job_folder.read_start(folder, job_folder.attempt_folder(submission, attempt)).hosts):
+        for line in _last_lines(folder, f"{job_folder.attempt_folder(submission, attempt)}/host-{host}", lines):
             show(host, line)
 
 
 def _last_lines(folder: Folder, place: str, count: int | None) -> list[str]:
     """The last `count` lines of a host's log, or all if None."""
-    numbers = log_pieces(folder, place)
+    numbers = job_folder.log_pieces(folder, place)
     if count is None:
-        texts = each(lambda number: read_piece(folder, place, number) or [], numbers)
+        texts = each(lambda number: job_folder.read_piece(folder, place, number) or [], numbers)
         return [line for lines in texts for line in lines]
     last: list[str] = []
     while numbers and len(last) < count:
-        last = (read_piece(folder, place, numbers.pop()) or []) + last
+        last = (job_folder.read_piece(folder, place, numbers.pop()) or []) + last
     return last[max(0, len(last) - count) :]

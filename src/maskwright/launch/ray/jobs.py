@@ -25,8 +25,10 @@ from maskwright.core.extras import missing
 from maskwright.core.secrets import redact
 from maskwright.launch.follow import followed, wait_until_over
 from maskwright.launch.target import Option
+from maskwright.processes.ray.authentication import choose_mode, refusal
 
 USUAL_ADDRESS = "http://127.0.0.1:8265"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 CONNECT_SECONDS, POLL_SECONDS = 10.0, 0.5
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 T = TypeVar("T")
@@ -91,14 +93,15 @@ class RayCluster:
 
     def __init__(self, address: str | None = None) -> None:
         self.address = find_address(address)
-        _choose_token(self.address)
+        parts = urlsplit(self.address)
+        if choose_mode() == "token" and parts.scheme == "http" and parts.hostname not in LOOPBACK:
+            warn(f"the token goes unencrypted to {parts.hostname}; use a tunnel or https")
         try:
             from ray.job_submission import JobSubmissionClient
         except ImportError:
             raise missing("ray", self.address) from None
         for handler in logging.getLogger("ray").handlers:
             handler.setLevel(logging.WARNING)  # Ray logs each upload and each end of a log
-        parts = urlsplit(self.address)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         try:
             socket.create_connection((parts.hostname or "", port), CONNECT_SECONDS).close()
@@ -118,8 +121,7 @@ class RayCluster:
         try:
             return request()
         except AuthenticationError:
-            fix = "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) to the cluster's token"
-            raise InputError("the cluster refuses the token, or there is none", where=self.address, fix=fix) from None
+            raise refusal(self.address) from None
         except (ConnectionError, requests.exceptions.RequestException) as error:
             raise self._silent(" ".join(str(error).split())[:200]) from None
         except (RuntimeError, ValueError) as error:
@@ -182,16 +184,6 @@ class RayCluster:
                 return state
             elif coming.done():
                 await asyncio.sleep(POLL_SECONDS)
-
-
-def _choose_token(address: str) -> None:
-    """Chooses the mode `token` if there is a token, as `ray start` (2.60) does; Ray sends a token only in this mode."""
-    names, file = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"), os.path.expanduser("~/.ray/auth_token")
-    has_token = any(os.environ.get(name) for name in names) or os.path.exists(file)
-    mode = os.environ.setdefault("RAY_AUTH_MODE", "token" if has_token else "disabled")
-    parts = urlsplit(address)
-    if mode.lower() == "token" and parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "localhost", "::1"):
-        warn(f"the token goes unencrypted to {parts.hostname}; use a tunnel or https")
 
 
 def _job(details: Any) -> RayJob:

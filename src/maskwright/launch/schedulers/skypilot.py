@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import yaml
 
+from maskwright.config.finetuning import FinetuneConfig
+from maskwright.config.pretraining import RunConfig
 from maskwright.config.recipes import find_config
 from maskwright.core.errors import InputError
 from maskwright.launch import checks
@@ -23,6 +25,7 @@ from maskwright.launch.target import (
     Training,
     show,
 )
+from maskwright.machine import tpus
 
 CONFIG = "~/maskwright-run.yaml"
 
@@ -31,7 +34,8 @@ CONFIG = "~/maskwright-run.yaml"
 class SkyPilot(Place):
     num_nodes: Annotated[int, Option("Number of machines that train together.", "N", min=1)] = 1
     accelerator: Annotated[
-        str | None, Option("GPUs of each machine, as in H100:8 (`sky show-gpus`). Default: the CPU.", "KIND:N")
+        str | None,
+        Option("GPUs of each machine, or a TPU slice, as in H100:8 and tpu-v6e-16. Default: the CPU.", "KIND:N"),
     ] = None
     cpus: Annotated[int | None, Option("Least number of cores of each machine.", "N", min=1)] = None
     name: JobName = None
@@ -56,7 +60,7 @@ class SkyPilot(Place):
             fix = "--set checkpoint.copy_to=gs://…, from where new machines continue"
             what = "is not set, and the checkpoints would be lost with their machine"
             raise InputError(what, where="checkpoint.copy_to", fix=fix)
-        sized = checks.sized(replace(command, config=CONFIG), config, self.num_nodes, self._gpus())
+        sized = self._sized(replace(command, config=CONFIG), config)
         line = " ".join(word if word == CONFIG else shlex.quote(word) for word in sized.words())
         if self.num_nodes > 1:
             line += ' --num-nodes "$SKYPILOT_NUM_NODES" --node-rank "$SKYPILOT_NODE_RANK"'
@@ -81,13 +85,28 @@ class SkyPilot(Place):
             "run": f"exec maskwright {line}\n",
         }
 
+    def _sized(self, command: Training, config: RunConfig | FinetuneConfig) -> Training:
+        """The command for the devices of each machine. SkyPilot starts it on every host of a TPU slice, and the hosts
+        find each other: docs.skypilot.co/en/stable/reference/tpu.html"""
+        if not (self.accelerator or "").startswith("tpu-"):
+            return checks.sized(command, config, self.num_nodes, self._gpus())
+        name = str(self.accelerator).removeprefix("tpu-").removesuffix(":1")
+        if (known := tpus.kind_and_chips(name)) is None:
+            what = f"{str(self.accelerator)[:40]!r} is not a TPU slice of SkyPilot"
+            raise InputError(what, where="--accelerator", fix="as in tpu-v6e-16; `sky show-gpus -a` lists them")
+        if self.num_nodes > 1:
+            fix = "leave it out, and take a larger slice"
+            raise InputError("a run trains on one TPU slice", where=f"--num-nodes {self.num_nodes}", fix=fix)
+        kind, chips = known
+        return checks.for_tpu(command, config, chips * tpus.TPUS[kind].devices_per_chip)
+
     def _gpus(self) -> int:
         if self.accelerator is None:
             return 0
         _, colon, count = self.accelerator.partition(":")
         if colon and not (count.isdecimal() and int(count)):
             what = f"{self.accelerator[:40]!r} is not KIND:N"
-            raise InputError(what, where="--accelerator", fix="--accelerator H100:8")
+            raise InputError(what, where="--accelerator", fix="--accelerator H100:8, or tpu-v6e-16")
         return int(count or 1)
 
 

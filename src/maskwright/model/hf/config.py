@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError, ModelError
 from maskwright.core.hub import how_to_get
-from maskwright.model.config import ROBERTAS, SEQUENCE_TASKS, Architecture, ModelConfig
+from maskwright.model import rotary
+from maskwright.model.config import POOLINGS, ROBERTAS, SEQUENCE_TASKS, WITHOUT_QUESTIONS, Architecture, ModelConfig
 from maskwright.model.hf.families import FAMILIES, Family
+from maskwright.model.hf.safetensors_file import find
 
 CLASS_ENDS: dict[str, str] = {
     "masked_lm": "ForMaskedLM",
@@ -30,19 +36,25 @@ LABELLED = ("single_label_classification", "multi_label_classification", "token_
 """Tasks whose outputs have names."""
 LARGEST_DIMENSION = 2**26
 HEAD_FIELDS = ("task", "num_labels", "classifier_dropout_prob")
-OF_CLASSIFIERS = ("classifier_pooling", "classifier_dropout", "seq_classif_dropout", "qa_dropout")
+OF_CLASSIFIERS = ("classifier_pooling", "classifier_dropout", "seq_classif_dropout", "qa_dropout", "cls_dropout")
 ROPE_FIELDS = ("rope_theta", "local_rope_theta")
+DEBERTA_NEEDS = {"relative_attention": True, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
+CONVOLUTION_NEEDS = {"conv_act": "gelu", "conv_groups": 1}
+"""Keys that must have these values. Left out, they mean something else in `transformers`, except `conv_groups`."""
+POSITION_TERMS = ("c2p", "p2c")
 
 
-def to_hf_config(config: ModelConfig, labels: Sequence[str] = ()) -> dict[str, Any]:
-    """`config.json` of a Hugging Face folder; `labels`: the names of a classifier's outputs, in order."""
-    return _encoder_config(config) | _task_config(config, labels)
+def to_hf_config(config: ModelConfig, labels: Sequence[str] = (), *, bare: bool = False) -> dict[str, Any]:
+    """`config.json` of a Hugging Face folder; `labels`: the names of a classifier's outputs, in order. `bare`: of an
+    encoder without a head."""
+    head = {"architectures": [encoder_class_name(config)]} if bare else _task_config(config, labels)
+    return _encoder_config(config) | head
 
 
 def dropout_keys(architecture: Architecture, name: str) -> list[str]:
     """Keys of config.json that hold `hidden_dropout_prob` or `attention_probs_dropout_prob`."""
-    key = FAMILIES[architecture].keys[name]
-    return [key, "embedding_dropout"] if key == "mlp_dropout" else [key]
+    key = FAMILIES[architecture].keys.get(name)  # EuroBERT's class has none for hidden states
+    return [key, "embedding_dropout"] if key == "mlp_dropout" else [key] if key else []
 
 
 def fine_tuning_values(folder: str, model: ModelConfig) -> dict[str, Any]:
@@ -57,6 +69,11 @@ def fine_tuning_values(folder: str, model: ModelConfig) -> dict[str, Any]:
 def class_name(config: ModelConfig) -> str:
     """Name of the class of `transformers` that computes the same."""
     return FAMILIES[config.architecture].class_begins + CLASS_ENDS[config.task]
+
+
+def encoder_class_name(config: ModelConfig) -> str:
+    """Name of the class of `transformers` that is the encoder without a head."""
+    return FAMILIES[config.architecture].class_begins + "Model"
 
 
 def _task_config(config: ModelConfig, labels: Sequence[str]) -> dict[str, Any]:
@@ -80,7 +97,41 @@ def _encoder_config(config: ModelConfig) -> dict[str, Any]:
     family = FAMILIES[config.architecture]
     values = {"model_type": config.architecture, "tie_word_embeddings": True, "dtype": "float32"}
     values |= {key: getattr(config, name) for name, key in family.keys.items()} | family.needs
-    return values | _modernbert_values(config) if config.architecture == "modernbert" else values
+    makers = {
+        "modernbert": _modernbert_values,
+        "esm": _esm_values,
+        "deberta-v2": _deberta_values,
+        "eurobert": _eurobert_values,
+    }
+    more = makers.get(config.architecture)
+    return values | more(config) if more else values
+
+
+def _esm_values(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "emb_layer_norm_before": False,
+        "mask_token_id": config.mask_token_id,
+        "position_embedding_type": "rotary",
+        "token_dropout": config.token_dropout,
+    }
+
+
+def _eurobert_values(config: ModelConfig) -> dict[str, Any]:
+    return {
+        "num_key_value_heads": config.key_value_heads,
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
+    }
+
+
+def _deberta_values(config: ModelConfig) -> dict[str, Any]:
+    convolution = CONVOLUTION_NEEDS | {"conv_kernel_size": config.conv_kernel_size}
+    return DEBERTA_NEEDS | {
+        "position_buckets": config.position_buckets or -1,
+        "max_relative_positions": config.max_relative_positions,
+        "pos_att_type": config.pos_att_type,
+        "pooler_hidden_size": config.hidden_size,
+        **(convolution if config.conv_kernel_size else {}),
+    }
 
 
 def _modernbert_values(config: ModelConfig) -> dict[str, Any]:
@@ -118,7 +169,7 @@ def read_hf_config(folder: str, *, head: bool = True) -> ModelConfig:
         what = f"model_type is {kind!r:.40}; those that can be read are {', '.join(FAMILIES)}"
         raise ModelError(what, where=path, fix="see docs/encoders.md for others")
     family: Family = FAMILIES[kind]
-    if values.get("auto_map"):
+    if values.get("auto_map") and not _is_former_code(values["auto_map"], family):
         fix = f"take a folder that {family.class_begins}ForMaskedLM of transformers reads without trust_remote_code"
         raise ModelError("its model is code of its own (auto_map), which is never run", where=path, fix=fix)
     for key, needed in family.needs.items():
@@ -127,14 +178,23 @@ def read_hf_config(folder: str, *, head: bool = True) -> ModelConfig:
             raise ModelError(f"{key} is {values[key]!r}, only {needed!r} is supported", where=path, fix=fix)
     if values.get("quantization_config") is not None:
         raise ModelError("has quantised weights", where=path, fix="take the folder that it was made from")
-    if values.get("tie_word_embeddings") is False:
+    if values.get("tie_word_embeddings") is False and "tie_word_embeddings" not in family.keys:
         fix = "only models whose head shares the embeddings can be read"
         raise ModelError("tie_word_embeddings is False", where=path, fix=fix)
     written = {name: values[key] for name, key in family.keys.items() if values.get(key) is not None}
-    shape = family.defaults | family.fixed | written | (_modernbert_shape(values, path) if kind == "modernbert" else {})
+    shape = family.defaults | family.fixed | written
+    if kind == "modernbert":
+        shape |= _modernbert_shape(values, path)
+    elif kind == "esm":
+        shape |= _esm_shape(values, path)
+    elif kind == "deberta-v2":
+        shape |= _deberta_shape(values, path)
+    elif kind == "eurobert":
+        shape |= _eurobert_shape(values, path)
     # The tokenizer defines these ids (`with_ids`); config.json has none for some models, or several.
     size = shape.get("vocab_size") if type(shape.get("vocab_size")) is int else 0
-    for name in ("bos_token_id", "eos_token_id", *(() if kind in ROBERTAS else ("pad_token_id",))):
+    ids = ("bos_token_id", "eos_token_id", *(() if kind in ROBERTAS else ("pad_token_id",)))
+    for name in (*ids, "mask_token_id") if "mask_token_id" in family.keys else ids:
         if not _plausible(name, shape.get(name)) or shape[name] >= size:
             shape[name] = ModelConfig.eos_token_id if name == "eos_token_id" else 0
     for name, key in _read_keys(kind).items():
@@ -144,15 +204,24 @@ def read_hf_config(folder: str, *, head: bool = True) -> ModelConfig:
             raise ModelError(f"{key} is {value!r:.40}, which it cannot be", where=path, fix="restore config.json")
     head_fields = _head(values, path) if head else {}
     try:
-        return ModelConfig(**shape, architecture=kind, **head_fields)
+        model = ModelConfig(**shape, architecture=kind, **head_fields)
     except ConfigError as error:
         raise ModelError(error.what, where=path, fix="restore config.json") from None
+    return replace(model, rope_rounding=_rounding_of_speeds(folder, model)) if kind == "esm" else model
+
+
+def _is_former_code(auto_map: Any, family: Family) -> bool:
+    """Whether the code that a folder names is what its class in `transformers` was made from."""
+    names = list(auto_map.values()) if isinstance(auto_map, dict) else []
+    former = re.compile(rf"([\w./-]+--)?(configuration|modeling)_{re.escape(family.former_code)}\w+")
+    return bool(family.former_code) and all(isinstance(name, str) and former.fullmatch(name) for name in names)
 
 
 def _read_keys(kind: Architecture) -> dict[str, str]:
     """Fields of `ModelConfig` in its order -> keys of config.json; the vocabulary's first, since others must stay below
     its size."""
-    keys = (dict.fromkeys(ROPE_FIELDS, "rope_parameters") if kind == "modernbert" else {}) | FAMILIES[kind].keys
+    rope = {"modernbert": ROPE_FIELDS, "eurobert": ROPE_FIELDS[:1]}.get(kind, ())
+    keys = dict.fromkeys(rope, "rope_parameters") | FAMILIES[kind].keys
     return {name: keys[name] for name in ModelConfig.__dataclass_fields__ if name in keys}
 
 
@@ -171,17 +240,21 @@ def _head(values: dict[str, Any], path: str) -> dict[str, Any]:
                 f"problem_type is {problem_type!r:.40}", where=path, fix=f"set one of {', '.join(SEQUENCE_TASKS)}"
             )
         task = problem_type
-    pooling = values.get("classifier_pooling", "cls")
-    if task in SEQUENCE_TASKS and values["model_type"] == "modernbert" and pooling != "cls":
+    kind, pooling = values["model_type"], values.get("classifier_pooling", "cls")
+    if task in SEQUENCE_TASKS and kind == "modernbert" and pooling != "cls":
         fix = "only classifiers of the first token can be read; pretrain takes the encoder with model.new_head=true"
         raise ModelError(f"classifier_pooling is {pooling!r:.40}, only 'cls' is supported", where=path, fix=fix)
+    if task == "question_answering" and kind in WITHOUT_QUESTIONS:
+        fix = "take the folder that it was fine-tuned from"
+        raise ModelError(f"is a {name}, which transformers does not have", where=path, fix=fix)
     if outputs != {"regression": 1, "question_answering": 2}.get(task, outputs):
         raise ModelError(f"has {outputs} outputs for {task}", where=path, fix="restore config.json")
-    kind = values["model_type"]
     key = _dropout_keys(kind)[task == "question_answering"]
     dropout = values.get(key)
     if dropout is None:
-        dropout = {"modernbert": 0.0, "distilbert": 0.2}.get(kind, values.get("hidden_dropout_prob", 0.1))
+        dropout = {"modernbert": 0.0, "eurobert": 0.0, "distilbert": 0.2}.get(
+            kind, values.get("hidden_dropout_prob", 0.1)
+        )
     if not _plausible("classifier_dropout_prob", dropout):
         raise ModelError(f"{key} is {dropout!r:.40}, which it cannot be", where=path, fix="restore it")
     return {"task": task, "num_labels": outputs, "classifier_dropout_prob": float(dropout)}
@@ -189,6 +262,10 @@ def _head(values: dict[str, Any], path: str) -> dict[str, Any]:
 
 def _dropout_keys(architecture: str) -> tuple[str, str]:
     """Keys of the dropout before the matrices of a classifier, and of a head for questions."""
+    if architecture == "esm":  # its classes have one dropout for all
+        return ("hidden_dropout_prob", "hidden_dropout_prob")
+    if architecture == "deberta-v2":
+        return ("cls_dropout", "cls_dropout")
     distilbert = architecture == "distilbert"
     return ("seq_classif_dropout", "qa_dropout") if distilbert else ("classifier_dropout", "classifier_dropout")
 
@@ -258,6 +335,84 @@ def _modernbert_shape(values: dict[str, Any], path: str) -> dict[str, Any]:
     }
 
 
+def _esm_shape(values: dict[str, Any], path: str) -> dict[str, Any]:
+    """ESM-2's fields beyond `Family.keys`. Raises `ModelError` for ESM-1b and ESM-1v, which are of this type too."""
+    if values.get("position_embedding_type") != "rotary" or values.get("emb_layer_norm_before"):
+        what = "is not of ESM-2, which has rotary positions and no norm after the embeddings"
+        raise ModelError(what, where=path, fix="take an ESM-2, such as facebook/esm2_t6_8M_UR50D")
+    drops, mask = bool(values.get("token_dropout")), values.get("mask_token_id")
+    size = values.get("vocab_size")
+    if drops and (type(mask) is not int or type(size) is not int or not 0 <= mask < size):
+        raise ModelError(f"mask_token_id is {mask!r:.40}, which it cannot be", where=path, fix="restore config.json")
+    return {"token_dropout": drops, "mask_token_id": mask if drops else 0}
+
+
+def _deberta_shape(values: dict[str, Any], path: str) -> dict[str, Any]:
+    """DeBERTa's fields beyond `Family.keys`. Raises `ModelError` for what no published v2 or v3 has."""
+    width, heads = values.get("hidden_size"), values.get("num_attention_heads")
+    longest = values.get("max_position_embeddings", 512)
+    unset = {"position_buckets": -1, "max_relative_positions": -1, "conv_kernel_size": 0}
+    buckets, furthest, kernel = sizes = [values.get(key, default) for key, default in unset.items()]
+    for key, size in zip(unset, sizes, strict=True):
+        is_even = type(size) is int and size > 0 and size % 2 == 0
+        if type(size) is not int or size >= LARGEST_DIMENSION or (key == "conv_kernel_size" and is_even):
+            raise ModelError(f"{key} is {size!r:.40}, which it cannot be", where=path, fix="restore config.json")
+    needs: dict[str, Any] = DEBERTA_NEEDS | (CONVOLUTION_NEEDS if kernel > 0 else {})
+    given = {"conv_groups": 1, **values}
+    if type(width) is int and type(heads) is int and heads > 0:
+        of_width = {"embedding_size": width, "pooler_hidden_size": width, "attention_head_size": width // heads}
+        needs |= {key: size for key, size in of_width.items() if values.get(key) is not None}
+    for key, needed in needs.items():
+        if given.get(key) != needed:
+            fix = "only models with this setting can be read, as all published DeBERTas v2 and v3 have it"
+            raise ModelError(f"{key} is {given.get(key)!r:.40}, only {needed!r} is supported", where=path, fix=fix)
+    terms = values.get("pos_att_type")
+    terms = [term.strip() for term in terms.lower().split("|")] if isinstance(terms, str) else terms
+    if not isinstance(terms, list) or not terms or not all(term in POSITION_TERMS for term in terms):
+        fix = "only c2p, p2c and both can be read"
+        raise ModelError(f"pos_att_type is {values.get('pos_att_type')!r:.40}", where=path, fix=fix)
+    return {
+        "max_position_embeddings": longest,
+        "position_biased_input": values.get("position_biased_input", True),
+        "pos_att_type": "|".join(sorted(set(terms))),
+        "position_buckets": max(buckets, 0),
+        "max_relative_positions": furthest if furthest > 0 else longest,
+        "conv_kernel_size": max(kernel, 0),
+    }
+
+
+def _eurobert_shape(values: dict[str, Any], path: str) -> dict[str, Any]:
+    """EuroBERT's fields beyond `Family.keys`, from the keys of transformers 5 or from the older ones of the published
+    folders. Raises `ModelError`."""
+    width, heads = values.get("hidden_size"), values.get("num_attention_heads")
+    head_width, key = values.get("head_dim"), "rope_parameters" if values.get("rope_parameters") else "rope_scaling"
+    if type(width) is int and type(heads) is int and heads > 0 and head_width not in (None, width // heads):
+        fix = "only models whose heads share out the width can be read"
+        raise ModelError(f"head_dim is {head_width!r:.40}, only {width // heads} is supported", where=path, fix=fix)
+    rope = values.get(key) or {}
+    if not isinstance(rope, dict) or rope.get("rope_type", rope.get("type", "default")) != "default":
+        raise ModelError(f"{key} is not of the default kind", where=path, fix="only plain rotary positions can be read")
+    base = rope.get("rope_theta", values.get("rope_theta"))
+    return {
+        "rope_theta": ModelConfig.rope_theta if base is None else base,
+        "num_key_value_heads": heads if values.get("num_key_value_heads") is None else values["num_key_value_heads"],
+    }
+
+
+def _rounding_of_speeds(folder: str, model: ModelConfig) -> str:
+    """`ModelConfig.rope_rounding` of a folder's speeds, which `transformers` computes with. Raises `ModelError`."""
+    tensor = find(folder, "rotary_embeddings.inv_freq")
+    if tensor is None:
+        return ""
+    values = tensor.read()
+    for rounding in rotary.ROUNDINGS:
+        expected = rotary.speeds(replace(model, rope_rounding=rounding), model.rope_theta)
+        if values.shape == expected.shape and np.allclose(values, expected, rtol=1e-6, atol=0.0):
+            return rounding
+    what = f"{tensor.name} is not what rope_theta {model.rope_theta:g} gives, in fp32, fp16 or bf16"
+    raise ModelError(what, where=tensor.path, fix="take another copy of the model")
+
+
 def _global_every(values: dict[str, Any], path: str) -> int:
     """The n with which layers 0, n, 2n, … attend to all, and the others to tokens nearby. Raises `ModelError`."""
     kinds, layers = values.get("layer_types"), values.get("num_hidden_layers")
@@ -278,6 +433,10 @@ def _global_every(values: dict[str, Any], path: str) -> int:
 
 
 def _plausible(key: str, value: Any) -> bool:
+    if key in ("position_biased_input", "tie_word_embeddings"):
+        return isinstance(value, bool)
+    if key == "classifier_pooling":
+        return value in list(POOLINGS)  # a list, because `value` may be unhashable
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     if key.endswith("_prob") or key in ("layer_norm_eps", "initializer_range"):

@@ -30,6 +30,9 @@ class Family:
     """Names of `ModelConfig` -> keys of config.json."""
     fixed: dict[str, Any] = field(default_factory=dict)
     """Fields of `ModelConfig` for which the family has no key."""
+    former_code: str = ""
+    """The end of a module's name, and the beginning of its classes', of the code that folders had (`auto_map`) before
+    `transformers` took it over."""
 
 
 def _same(*names: str) -> dict[str, str]:
@@ -103,5 +106,52 @@ FAMILIES: dict[Architecture, Family] = {
             "attention_probs_dropout_prob": "attention_dropout",
             "hidden_dropout_prob": "mlp_dropout",
         },
+    ),
+    "esm": Family(
+        "ESM-2",
+        "Esm",
+        {
+            "layer_norm_eps": 1e-12,
+            "hidden_dropout_prob": 0.1,
+            "attention_probs_dropout_prob": 0.1,
+            "initializer_range": 0.02,
+            "rope_theta": 10_000.0,
+        },
+        {"is_decoder": False, "add_cross_attention": False, "is_folding_model": False},
+        _same(*SAME_KEYS, *BERT_KEYS[:3], *_IDS, "rope_theta"),
+        {"type_vocab_size": 0},
+    ),
+    "deberta-v2": Family(
+        "DeBERTa",
+        "DebertaV2",
+        _BERT_DEFAULTS | {"layer_norm_eps": 1e-7, "type_vocab_size": 0},
+        {"hidden_act": "gelu", "legacy": True, "pooler_dropout": 0, "pooler_hidden_act": "gelu"},
+        _same(*SAME_KEYS, *BERT_KEYS, "position_biased_input"),
+    ),
+    "eurobert": Family(
+        "EuroBERT",
+        "EuroBert",
+        {
+            "layer_norm_eps": 1e-5,
+            "attention_probs_dropout_prob": 0.0,
+            "initializer_range": 0.02,
+            "max_position_embeddings": 8192,
+            "pad_token_id": 128_001,
+            "bos_token_id": 128_000,
+            "eos_token_id": 128_001,
+            "mask_token_id": 128_002,
+            "tie_word_embeddings": False,
+            "classifier_pooling": "late",
+        },
+        {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
+        {
+            **_same(
+                *SAME_KEYS, *_IDS, "mask_token_id", "num_key_value_heads", "tie_word_embeddings", "classifier_pooling"
+            ),
+            "layer_norm_eps": "rms_norm_eps",
+            "attention_probs_dropout_prob": "attention_dropout",
+        },
+        {"type_vocab_size": 0},
+        former_code="eurobert.EuroBert",
     ),
 }

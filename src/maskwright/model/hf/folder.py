@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from maskwright.core.errors import InputError, ModelError
 from maskwright.core.hub import how_to_get
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig
 from maskwright.model.hf.config import class_name, read_hf_config
-from maskwright.model.hf.names import Parameters, WeightSlice, pieces
+from maskwright.model.hf.names import Parameters, WeightSlice, encoder_pieces, encoder_prefix, pieces
 from maskwright.model.hf.safetensors_file import Tensor, tensors_of
 
 # transformers writes the tied decoder under one of these names, or leaves it out.
@@ -25,6 +25,12 @@ TIED = {
     "vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight",
     "decoder.weight": "model.embeddings.tok_embeddings.weight",
 }
+TIED_OF: dict[str, dict[str, str]] = {
+    "esm": {"lm_head.decoder.weight": "esm.embeddings.word_embeddings.weight"},
+    "deberta-v2": {"cls.predictions.decoder.weight": "deberta.embeddings.word_embeddings.weight"},
+    "eurobert": {"lm_head.weight": "model.embed_tokens.weight"},
+}
+"""Families whose names differ from those in `TIED`."""
 OLD_ENDS = {".gamma": ".weight", ".beta": ".bias"}
 """The first BERTs' names for the numbers of a LayerNorm; transformers renames them too."""
 MASKED_LM_HEADS = ("lm_head.", "cls.predictions.", "vocab_transform.", "head.")
@@ -37,15 +43,10 @@ PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 def read_encoder(folder: str, config: ModelConfig) -> Parameters:
     """Reads parameters like `read_hf_parameters`, without the head, from a folder with any head or none. `config.task`
     is the requested head, not the folder's."""
-    prefix = next(pieces(config)).hf_name.partition(".")[0] + "."
-    # A bare encoder is saved without the prefix of its names.
+    prefix = encoder_prefix(config)
     tensors = {name if name.startswith(prefix) else prefix + name: tensor for name, tensor in _tensors(folder).items()}
-    _require(_encoder(config), tensors, config, folder)
-    return _finite({piece.hf_name: tensors[piece.hf_name].read() for piece in _encoder(config)}, folder)
-
-
-def _encoder(config: ModelConfig) -> Iterator[WeightSlice]:
-    return (piece for piece in pieces(config) if not piece.name.startswith("head."))
+    _require(encoder_pieces(config), tensors, config, folder)
+    return _finite({piece.hf_name: tensors[piece.hf_name].read() for piece in encoder_pieces(config)}, folder)
 
 
 def read_hf_parameters(folder: str, config: ModelConfig) -> Parameters:
@@ -53,12 +54,19 @@ def read_hf_parameters(folder: str, config: ModelConfig) -> Parameters:
 
     Raises `ModelError` for a missing, extra or misshapen tensor, for numbers that are not finite, and for pickled
     weights, which are never opened. A pooler and BERT's next-sentence head are ignored, since masked-LM training has
-    neither.
+    neither; so are the head of ESM-2 for contacts, the heads of DeBERTa v3's own training, and the unused table of
+    positions that the first folders of both have.
     """
     has_pooler = config.architecture == "bert" and config.task in SEQUENCE_TASKS
     ignored = ("position_ids", "cls.seq_relationship.", *([] if has_pooler else [".pooler."]))
+    if config.architecture == "esm":
+        ignored += (".contact_head.", ".inv_freq", ".position_embeddings.")
+    if config.disentangled:
+        ignored += ("lm_predictions.", "mask_predictions.")
+        ignored += () if config.learned_positions else (".position_embeddings.",)
     tensors = {name: tensor for name, tensor in _tensors(folder).items() if not any(part in name for part in ignored)}
-    twins = {name: tensors.pop(tied) for tied, name in TIED.items() if tied in tensors}
+    tied_names = TIED | TIED_OF.get(config.architecture, {}) if config.tie_word_embeddings else {}
+    twins = {name: tensors.pop(tied) for tied, name in tied_names.items() if tied in tensors}
     for name, twin in twins.items():
         tensors.setdefault(name, twin)
     _require_fit(tensors, config, folder)

@@ -14,9 +14,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from maskwright.model import rotary
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig
 
 Parameters = dict[str, NDArray[np.float32]]
+OF_VOCABULARY = frozenset({"word.weight", "head.decoder.weight", "head.bias"})
+"""Inner parameters with a row for each token, which are padded."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,9 @@ class WeightSlice:
 
 def pieces(config: ModelConfig) -> Iterator[WeightSlice]:
     """Every trainable parameter of the architecture's class for `config.task`; tied weights come once."""
-    return _modernbert(config) if config.architecture == "modernbert" else _bert(config)
+    if config.architecture == "modernbert":
+        return _modernbert(config)
+    return _eurobert(config) if config.architecture == "eurobert" else _bert(config)
 
 
 def count_parameters(config: ModelConfig) -> int:
@@ -40,9 +45,25 @@ def count_parameters(config: ModelConfig) -> int:
     return sum(math.prod(piece.shape) for piece in pieces(config))
 
 
+def encoder_pieces(config: ModelConfig) -> Iterator[WeightSlice]:
+    """`pieces` without those of the head."""
+    return (piece for piece in pieces(config) if not piece.name.startswith("head."))
+
+
+def has_head(config: ModelConfig, parameters: Parameters) -> bool:
+    """Whether the parameters have the head of `config.task`; without it they are a bare encoder."""
+    return all(piece.hf_name in parameters for piece in pieces(config))
+
+
+def encoder_prefix(config: ModelConfig) -> str:
+    """What the names of an encoder's parameters begin with inside a class with a head, such as `roberta.`. A bare
+    encoder is saved without it."""
+    return next(pieces(config)).hf_name.partition(".")[0] + "."
+
+
 def vocabulary_rows(config: ModelConfig) -> list[str]:
     """The Hugging Face names of the parameters that have a row for each token."""
-    return [piece.hf_name for piece in pieces(config) if piece.name in ("word.weight", "head.bias")]
+    return [piece.hf_name for piece in pieces(config) if piece.name in OF_VOCABULARY]
 
 
 def _all_rows(hf_name: str, name: str, *shape: int) -> WeightSlice:
@@ -65,6 +86,8 @@ class Names:
     """The masked-LM head's matrix, norm and bias."""
     classifier: tuple[str, str]
     """A whole text's two matrices."""
+    final_norm: str = ""
+    """Only for a family with LayerNorm before each sub-layer: the last one."""
 
 
 _BERT = Names(
@@ -97,10 +120,35 @@ _DISTILBERT = Names(
     head=("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
     classifier=("pre_classifier", "classifier"),
 )
+_ESM = replace(
+    _ROBERTA,
+    encoder="esm",
+    norm1="attention.LayerNorm",
+    norm2="LayerNorm",
+    final_norm="encoder.emb_layer_norm_after",
+)
+_DEBERTA = replace(
+    _BERT,
+    encoder="deberta",
+    qkv=("attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj"),
+    classifier=("pooler.dense", "classifier"),
+)
+
+
+def buffers(config: ModelConfig) -> Parameters:
+    """The arrays of the architecture's class that are not trained, under Hugging Face names: the speeds of ESM-2's
+    rotary positions."""
+    if config.architecture != "esm":
+        return {}
+    speeds = rotary.speeds(config, config.rope_theta)
+    # One a layer: transformers 4 reads no other name, and 5 reads these too.
+    layers = range(config.num_hidden_layers)
+    return {f"esm.encoder.layer.{i}.attention.self.rotary_embeddings.inv_freq": speeds.copy() for i in layers}
 
 
 def _bert(config: ModelConfig) -> Iterator[WeightSlice]:
-    names = {"bert": _BERT, "distilbert": _DISTILBERT}.get(config.architecture, _ROBERTA)
+    kinds = {"bert": _BERT, "distilbert": _DISTILBERT, "esm": _ESM, "deberta-v2": _DEBERTA}
+    names = kinds.get(config.architecture, _ROBERTA)
     V, D, F = config.vocab_size, config.hidden_size, config.intermediate_size
 
     def linear(hf_name: str, name: str, rows: int, columns: int) -> Iterator[WeightSlice]:
@@ -113,10 +161,13 @@ def _bert(config: ModelConfig) -> Iterator[WeightSlice]:
 
     embeddings = f"{names.encoder}.embeddings"
     yield _all_rows(f"{embeddings}.word_embeddings.weight", "word.weight", V, D)
-    yield _all_rows(f"{embeddings}.position_embeddings.weight", "position.weight", config.max_position_embeddings, D)
+    if config.learned_positions:
+        positions = config.max_position_embeddings
+        yield _all_rows(f"{embeddings}.position_embeddings.weight", "position.weight", positions, D)
     if config.type_vocab_size:
         yield _all_rows(f"{embeddings}.token_type_embeddings.weight", "token_type.weight", config.type_vocab_size, D)
-    yield from norm(f"{embeddings}.LayerNorm", "norm")
+    if config.norms_embeddings:
+        yield from norm(f"{embeddings}.LayerNorm", "norm")
     for i in range(config.num_hidden_layers):
         theirs, ours = f"{names.encoder}.{names.layer}.{i}", f"layers.{i}"
         for part, role in enumerate(names.qkv):
@@ -128,6 +179,15 @@ def _bert(config: ModelConfig) -> Iterator[WeightSlice]:
         yield from linear(f"{theirs}.{names.up}", f"{ours}.up", F, D)
         yield from linear(f"{theirs}.{names.down}", f"{ours}.down", D, F)
         yield from norm(f"{theirs}.{names.norm2}", f"{ours}.norm2")
+    if config.norm_first:
+        yield from norm(f"{names.encoder}.{names.final_norm}", "final_norm")
+    if config.disentangled:
+        yield _all_rows("deberta.encoder.rel_embeddings.weight", "relative.weight", 2 * config.relative_span, D)
+        yield from norm("deberta.encoder.LayerNorm", "relative_norm")
+    if config.conv_kernel_size:
+        yield _all_rows("deberta.encoder.conv.conv.weight", "conv.weight", D, D, config.conv_kernel_size)
+        yield _all_rows("deberta.encoder.conv.conv.bias", "conv.bias", D)
+        yield from norm("deberta.encoder.conv.LayerNorm", "conv_norm")
     if config.task == "masked_lm":
         dense, layer_norm, bias = names.head
         yield from linear(dense, "head.dense", D, D)
@@ -163,3 +223,31 @@ def _modernbert(config: ModelConfig) -> Iterator[WeightSlice]:
     else:
         yield _all_rows("classifier.weight", "head.classifier.weight", config.num_labels, D)
         yield _all_rows("classifier.bias", "head.classifier.bias", config.num_labels)
+
+
+def _eurobert(config: ModelConfig) -> Iterator[WeightSlice]:
+    V, D, F = config.vocab_size, config.hidden_size, config.intermediate_size
+    yield _all_rows("model.embed_tokens.weight", "word.weight", V, D)
+    for i in range(config.num_hidden_layers):
+        theirs, ours, begin = f"model.layers.{i}", f"layers.{i}", 0
+        yield _all_rows(f"{theirs}.input_layernorm.weight", f"{ours}.norm1.weight", D)
+        for role, rows in (("q", D), ("k", config.key_value_width), ("v", config.key_value_width)):
+            name = f"{theirs}.self_attn.{role}_proj.weight"
+            yield WeightSlice(name, f"{ours}.qkv.weight", slice(begin, begin + rows), (rows, D))
+            begin += rows
+        yield _all_rows(f"{theirs}.self_attn.o_proj.weight", f"{ours}.out.weight", D, D)
+        yield _all_rows(f"{theirs}.post_attention_layernorm.weight", f"{ours}.norm2.weight", D)
+        for part, role in enumerate(("gate", "up")):
+            half = slice(part * F, (part + 1) * F)
+            yield WeightSlice(f"{theirs}.mlp.{role}_proj.weight", f"{ours}.up.weight", half, (F, D))
+        yield _all_rows(f"{theirs}.mlp.down_proj.weight", f"{ours}.down.weight", D, F)
+    yield _all_rows("model.norm.weight", "final_norm.weight", D)
+    if config.task == "masked_lm":
+        if not config.tie_word_embeddings:
+            yield _all_rows("lm_head.weight", "head.decoder.weight", V, D)
+        return
+    if config.task in SEQUENCE_TASKS:
+        yield _all_rows("dense.weight", "head.dense.weight", D, D)
+        yield _all_rows("dense.bias", "head.dense.bias", D)
+    yield _all_rows("classifier.weight", "head.classifier.weight", config.num_labels, D)
+    yield _all_rows("classifier.bias", "head.classifier.bias", config.num_labels)

@@ -65,6 +65,13 @@ def tensors_of(path: str) -> dict[str, Tensor]:
     }
 
 
+def find(folder: str, ending: str) -> Tensor | None:
+    """The first tensor of a model's folder whose name ends so; None without one. Raises `ModelError`."""
+    names = [name for name in sorted(os.listdir(folder)) if name.startswith("model") and name.endswith(".safetensors")]
+    tensors = (tensor for name in names for tensor in tensors_of(os.path.join(folder, name)).values())
+    return next((tensor for tensor in tensors if tensor.name.endswith(ending)), None)
+
+
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Refuses duplicate names: JSON allows them, and readers differ in which one they use."""
     result = dict(pairs)

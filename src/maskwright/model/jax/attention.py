@@ -1,12 +1,14 @@
-"""Attention in JAX behind one signature: q, k, v [M, T, H, h] and segment ids [M, T] -> [M, T, H, h].
+"""Attention in JAX behind one signature: q, k, v [M, T, H, h] and segment ids [M, T] -> [M, T, H, h]. k and v may have
+fewer heads, each of which serves as many neighbouring heads of q (Ainslie et al. 2023).
 
 A token sees the tokens of its own segment id; where that is negative, no later ones. Padding (segment 0) sees padding,
 so no row of the softmax is empty.
 
-way       taken when                                                       computed by
-splash    TPU in bf16, rows of a multiple of 128 tokens, no dropout and    JAX's Pallas kernel: T x T is never in memory
-          no row that is read causally
-dense     otherwise                                                        scores of all pairs, then products; with a
+way             taken when                                                 computed by
+splash          TPU in bf16, rows of a multiple of 128 tokens, no          JAX's Pallas kernel: T x T is never in memory
+                dropout, no row that is read causally
+causal splash   the same, but every row is read causally                   the same with a causal mask
+dense           otherwise                                                  scores of all pairs, then products; with a
                                                                            window, of the pairs of nearby blocks
 
 The `jax.checkpoint` around the layer decides what is kept for the gradients: the result of dense, from which the scores
@@ -36,15 +38,17 @@ WIDEST_HEAD = 256
 
 
 def choose_way(
-    platform: str, tokens: int, head_width: int, dropout: float, dtype: DTypeLike, *, causal: bool = False
+    platform: str, tokens: int, head_width: int, dropout: float, dtype: DTypeLike, *, causal: bool | None = False
 ) -> str:
     """Chooses from static facts alone, so that a CPU host that compiles for a TPU chooses as the TPU's own would.
-    `causal`: whether the run reads any rows causally; splash has one mask for all rows.
+    `causal`: `Batch.causal`; splash has one mask for all rows.
 
     In fp32 never splash: its products name no precision, so a TPU may round their factors to bf16.
     """
     fits = jnp.dtype(dtype) == jnp.bfloat16 and tokens % LANES == 0 and head_width <= WIDEST_HEAD
-    return "splash" if platform == "tpu" and fits and not dropout and not causal else "dense"
+    if platform != "tpu" or not fits or dropout or causal is None:
+        return "dense"
+    return "causal splash" if causal else "splash"
 
 
 def attention(
@@ -62,8 +66,8 @@ def attention(
     number of tokens to either side that a token sees; None for all."""
     if way == "dense":
         return dense(q, k, v, segment_ids, dropout, key, window)
-    assert way == "splash" and not dropout, (way, dropout)
-    return splash(q, k, v, segment_ids, window)
+    assert way in ("splash", "causal splash") and not dropout, (way, dropout)
+    return splash(q, k, v, segment_ids, window, causal=way == "causal splash")
 
 
 def dense(
@@ -124,6 +128,8 @@ def _banded(
 
 def _products(q: Array, k: Array, v: Array, together: Array, dropout: float, key: Array | None) -> Array:
     precision = jax.lax.Precision.HIGHEST if q.dtype == jnp.float32 else None
+    if (each := q.shape[2] // k.shape[2]) > 1:
+        k, v = (jnp.repeat(x, each, axis=2) for x in (k, v))
     scores = jnp.einsum("mthd,mshd->mhts", q, k, precision=precision, preferred_element_type=jnp.float32)
     p = jax.nn.softmax(jnp.where(together, scores * q.shape[-1] ** -0.5, -jnp.inf), axis=-1)
     if dropout:
@@ -133,8 +139,11 @@ def _products(q: Array, k: Array, v: Array, together: Array, dropout: float, key
     return kept(mixed.astype(q.dtype))
 
 
-def splash(q: Array, k: Array, v: Array, segment_ids: Array, window: int | None = None) -> Array:
-    """Online softmax over blocks of keys in one TPU kernel, and the gradients in one or two more.
+def splash(
+    q: Array, k: Array, v: Array, segment_ids: Array, window: int | None = None, *, causal: bool = False
+) -> Array:
+    """Online softmax over blocks of keys in one TPU kernel, and the gradients in one or two more. With `causal`,
+    padding sees no later padding either, unlike in `dense`; nothing is predicted of it.
 
     If one block is the whole row, one backward kernel makes all three gradients. Otherwise, that kernel would write q's
     gradient in bf16 parts, one for each block of keys, to be added up later: a second kernel, which adds in fp32, needs
@@ -145,7 +154,11 @@ def splash(q: Array, k: Array, v: Array, segment_ids: Array, window: int | None 
     block = max(size for size in range(LANES, LARGEST_BLOCK + 1, LANES) if T % size == 0)
     whole = block == T
     layout = kernels.QKVLayout.SEQ_MINOR if h < LANES else kernels.QKVLayout.HEAD_DIM_MINOR
-    seen = masks.FullMask((T, T)) if window is None else masks.LocalMask((T, T), (window, window), 0)
+    seen: masks.Mask = masks.FullMask((T, T))
+    if window is not None:
+        seen = masks.LocalMask((T, T), (window, 0 if causal else window), 0)
+    elif causal:
+        seen = masks.CausalMask((T, T))
     kernel = kernels.make_splash_mha_single_device(
         masks.MultiHeadMask([seen] * H),
         block_sizes=kernels.BlockSizes(

@@ -1,6 +1,7 @@
-"""ModernBERT (Warner et al. 2024) in JAX: the twin of `torch/modernbert.py`, on the same numbers under the same names.
+"""ModernBERT (Warner et al. 2024), ESM-2 (Lin et al. 2023) and EuroBERT (Boizard et al. 2025) in JAX: the twin of
+`torch/modernbert.py`, on the same numbers under the same names.
 
-M rows, T tokens, D width, H heads, h width of a head.
+M rows, T tokens, D width, H heads, G of them of keys and values, h width of a head.
 """
 
 from __future__ import annotations
@@ -11,9 +12,22 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from maskwright.model.config import ModelConfig
+from maskwright.model import rotary
+from maskwright.model.config import TRAINED_MASK_SHARE, ModelConfig
 from maskwright.model.jax.attention import attention
-from maskwright.model.jax.parts import Gather, Weights, dropout, gelu, linear, look_up, norm, rows_of, run_layers, site
+from maskwright.model.jax.parts import (
+    Gather,
+    Weights,
+    dropout,
+    gelu,
+    linear,
+    look_up,
+    norm,
+    rows_of,
+    run_layers,
+    silu,
+    site,
+)
 
 Rotation = tuple[Array, Array]
 """Cosines and sines, each [M, T, 1, h / 2]."""
@@ -27,9 +41,11 @@ def rotate(x: Array, rotation: Rotation) -> Array:
 
 
 def rotation_of(config: ModelConfig, position_ids: Array, theta: float, dtype: jnp.dtype) -> Rotation:
-    h = config.hidden_size // config.num_attention_heads
+    h = config.head_width
     # In fp32, for each position once: bf16 cannot count beyond 256.
     speeds = theta ** (-jnp.arange(0, h, 2, dtype=jnp.float32) / h)
+    if config.rope_rounding:  # XLA may leave out a conversion to fewer bits and back
+        speeds = jnp.asarray(rotary.speeds(config, theta))
     angles = jnp.arange(position_ids.shape[1], dtype=jnp.float32)[:, None] * speeds
     cos, sin = (table.astype(dtype)[position_ids][:, :, None] for table in (jnp.cos(angles), jnp.sin(angles)))
     return cos, sin
@@ -51,15 +67,17 @@ def layer(
     """As `roberta.layer`. `everywhere` and `nearby`: rotary positions of layers that attend to all, and of local
     ones."""
     M, T, D = x.shape
-    eps, p = config.layer_norm_eps, config.attention_probs_dropout_prob
-    # The embeddings are normalised already.
-    normed = jnp.where(number == 0, x, norm(x, weights, "norm1", eps))
-    q, k, v = jnp.unstack(linear(normed, weights, "qkv").reshape(M, T, 3, config.num_attention_heads, -1), axis=2)
+    p, rate = config.attention_probs_dropout_prob, config.hidden_dropout_prob
+    normed = _norm(x, weights, "norm1", config)
+    if config.norms_embeddings:
+        normed = jnp.where(number == 0, x, normed)
+    H, G = config.num_attention_heads, config.key_value_heads
+    q, k, v = jnp.split(linear(normed, weights, "qkv").reshape(M, T, H + 2 * G, -1), (H, H + G), axis=2)
 
     def mix(rotation: Rotation, window: int | None) -> Array:
-        rate = p if key is not None else 0.0
+        dropped = p if key is not None else 0.0
         turned = rotate(q, rotation), rotate(k, rotation)
-        return attention(*turned, v, segment_ids, way=way, window=window, dropout=rate, key=site(key, 0))
+        return attention(*turned, v, segment_ids, way=way, window=window, dropout=dropped, key=site(key, 0))
 
     if config.local_layers:
         whole = number % config.global_attn_every_n_layers == 0
@@ -67,9 +85,30 @@ def layer(
     else:
         mixed = mix(everywhere, None)
     x, mixed = rows_of(x, only), rows_of(mixed.reshape(M, T, D), only)
-    x = x + dropout(linear(mixed, weights, "out"), p, site(key, 1))
-    value, gate = jnp.split(linear(norm(x, weights, "norm2", eps), weights, "up"), 2, -1)
-    return x + linear(dropout(gelu(value) * gate, config.hidden_dropout_prob, site(key, 2)), weights, "down")
+    x = x + dropout(linear(mixed, weights, "out"), config.out_dropout_prob, site(key, 1))
+    inner = linear(_norm(x, weights, "norm2", config), weights, "up")
+    if not config.gated:
+        return x + dropout(linear(gelu(inner), weights, "down"), rate, site(key, 2))
+    value, gate = jnp.split(inner, 2, -1)
+    active = silu(value) if config.activation == "silu" else gelu(value)
+    return x + linear(dropout(active * gate, rate, site(key, 2)), weights, "down")
+
+
+def _norm(x: Array, weights: Weights, name: str, config: ModelConfig) -> Array:
+    return norm(x, weights, name, config.layer_norm_eps, centred=config.centred)
+
+
+def without_masks(x: Array, input_ids: Array, position_ids: Array, config: ModelConfig) -> Array:
+    """As in torch."""
+    is_mask = input_ids == config.mask_token_id
+    begin = jnp.arange(input_ids.size).reshape(input_ids.shape) - position_ids
+
+    def of_segment(holds: Array) -> Array:
+        return jnp.zeros(input_ids.size, jnp.int32).at[begin].add(holds.astype(jnp.int32))[begin]
+
+    real, masks = of_segment(input_ids != config.pad_token_id), of_segment(is_mask)
+    scale = (1.0 - TRAINED_MASK_SHARE) * real / jnp.maximum(real - masks, 1)
+    return x * jnp.where(is_mask, 0.0, scale)[..., None]
 
 
 def encode(
@@ -85,11 +124,17 @@ def encode(
     only: Array | None = None,
 ) -> Array:
     """Hidden states; arguments and result as in `roberta.encode`."""
-    outer = {name: gather(name, weights[name]) for name in ("norm.weight", "final_norm.weight")}
+    outer = {name: gather(name, array) for name, array in weights.items() if name.startswith(("norm.", "final_norm."))}
     word_VD = weights["word.weight"]
-    x = norm(look_up(word_VD, input_ids), outer, "norm", config.layer_norm_eps).astype(word_VD.dtype)
-    x = dropout(x, config.hidden_dropout_prob, site(key, config.num_hidden_layers))
+    x = look_up(word_VD, input_ids)
+    if config.token_dropout:
+        x = without_masks(x, input_ids, position_ids, config)
+    if config.norms_embeddings:
+        x = _norm(x, outer, "norm", config)
+    x = x.astype(word_VD.dtype)
+    if config.norms_embeddings:
+        x = dropout(x, config.hidden_dropout_prob, site(key, config.num_hidden_layers))
     bases = config.rope_theta, config.local_rope_theta
     everywhere, nearby = (rotation_of(config, position_ids, theta, x.dtype) for theta in bases)
     layer_fn = partial(layer, config=config, segment_ids=segment_ids, everywhere=everywhere, nearby=nearby, way=way)
-    return norm(run_layers(layer_fn, x, weights, gather, key, only), outer, "final_norm", config.layer_norm_eps)
+    return _norm(run_layers(layer_fn, x, weights, gather, key, only), outer, "final_norm", config)

@@ -9,7 +9,7 @@ M rows, T tokens, D width, K predicted positions, V vocabulary (padded).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +17,13 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from maskwright.model.config import ROBERTAS, SEQUENCE_TASKS, ModelConfig, TaskKind
-from maskwright.model.hf.names import Parameters, WeightSlice, pieces
+from maskwright.model.config import NEVER_PREDICTED, SEQUENCE_TASKS, ModelConfig, TaskKind
+from maskwright.model.hf.names import OF_VOCABULARY, Parameters, WeightSlice, pieces
 from maskwright.model.jax import modernbert, roberta
 from maskwright.model.jax.parts import LAYERS, Gather, Weights, dropout, gelu, linear, norm, rows_of, site
 
 Stacked = dict[str, NDArray[np.float32]]
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"gelu": gelu, "relu": jax.nn.relu, "tanh": jnp.tanh}
 
 
 def _places(config: ModelConfig) -> Iterator[tuple[WeightSlice, str, int | None]]:
@@ -39,7 +40,7 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """The shape of every array. In modernbert, `layers.norm1.weight` has an unused row for the first layer."""
     result: dict[str, tuple[int, ...]] = {}
     for piece, name, layer in _places(config):
-        rows = piece.rows.stop if piece.name not in ("word.weight", "head.bias") else config.padded_vocab_size
+        rows = piece.rows.stop if piece.name not in OF_VOCABULARY else config.padded_vocab_size
         shape = (rows, *piece.shape[1:])
         result[name] = max(result.get(name, ()), shape if layer is None else (config.num_hidden_layers, *shape))
     return result
@@ -84,25 +85,42 @@ def logits(
 ) -> Array:
     """Logits [K, V], or [K, num_labels], at `predict_index` int32 [K] of the flattened rows; other arguments as in
     `roberta.encode`."""
-    module = modernbert if config.architecture == "modernbert" else roberta
+    module = modernbert if config.rotary else roberta
     weights = weights | {"word.weight": gather("word.weight", weights["word.weight"])}
-    only = predict_index if len(predict_index) < input_ids.size else None
+    only = predict_index if len(predict_index) < input_ids.size and not config.pools else None
     inputs = input_ids, position_ids, segment_ids
     x_KD = module.encode(weights, config, *inputs, gather=gather, way=way, key=key, only=only)
+    pooling = config.classifier_pooling if config.pools else None
     if only is None:
-        x_KD = rows_of(x_KD, predict_index)
+        x_KD = rows_of(x_KD, None if pooling else predict_index)
+    if pooling == "mean":
+        x_KD = _means(x_KD.reshape(-1, config.hidden_size), position_ids, predict_index)
     head = {name: gather(name, array) for name, array in weights.items() if name.startswith("head.")}
-    if config.task == "masked_lm":
+    if config.task == "masked_lm" and config.masked_lm_transforms:
         x_KD = norm(gelu(linear(x_KD, head, "head.dense")), head, "head.norm", config.layer_norm_eps)
         return jnp.einsum("kd,vd->kv", x_KD, weights["word.weight"]) + head["head.bias"]
+    if config.task == "masked_lm":
+        decoder = weights["word.weight"] if config.tie_word_embeddings else head["head.decoder.weight"]
+        beyond = jnp.arange(config.padded_vocab_size) >= config.vocab_size
+        return jnp.where(beyond, NEVER_PREDICTED, jnp.einsum("kd,vd->kv", x_KD, decoder)).astype(x_KD.dtype)
     rate, place = config.classifier_dropout_prob, config.num_hidden_layers + 1
     if config.classifier_has_norm:
         x_KD = norm(gelu(linear(x_KD, head, "head.dense")), head, "head.norm", config.layer_norm_eps)
     elif config.task in SEQUENCE_TASKS:
-        x_KD = dropout(x_KD, rate if config.architecture in ROBERTAS else 0.0, site(key, place))
+        x_KD = dropout(x_KD, rate if config.classifier_drops_twice else 0.0, site(key, place))
         dense = linear(x_KD, head, "head.dense").astype(jnp.float32)
-        x_KD = (jax.nn.relu(dense) if config.architecture == "distilbert" else jnp.tanh(dense)).astype(x_KD.dtype)
-    return linear(dropout(x_KD, rate, site(key, place + 1)), head, "head.classifier")
+        x_KD = ACTIVATIONS[config.classifier_activation](dense).astype(x_KD.dtype)
+    found = linear(dropout(x_KD, rate, site(key, place + 1)), head, "head.classifier")
+    if pooling == "late":
+        return _means(found.reshape(-1, config.num_labels), position_ids, predict_index)
+    return found
+
+
+def _means(x_NC: Array, position_ids: Array, first_K: Array) -> Array:
+    """The mean over each text's tokens, [K, C]; texts are told as in `torch.heads.shares_of_texts`."""
+    holds_KN = jnp.arange(position_ids.size) - position_ids.reshape(-1) == first_K[:, None]
+    sums = jnp.einsum("kn,nc->kc", holds_KN.astype(jnp.float32), x_NC.astype(jnp.float32), precision="highest")
+    return (sums / holds_KN.sum(1, keepdims=True)).astype(x_NC.dtype)
 
 
 def losses(task: TaskKind, logits: Array, labels: Array, smoothing: float = 0.0) -> Array:

@@ -47,10 +47,10 @@ def linear(x: Array, weights: Weights, name: str) -> Array:
     return kept(y + jnp.broadcast_to(bias.astype(jnp.float32), y.shape).astype(y.dtype))
 
 
-def norm(x: Array, weights: Weights, name: str, eps: float) -> Array:
-    """LayerNorm over the last dimension, in fp32 whatever the dtype."""
+def norm(x: Array, weights: Weights, name: str, eps: float, *, centred: bool = True) -> Array:
+    """LayerNorm over the last dimension, in fp32 whatever the dtype; RMSNorm unless it is `centred`."""
     y = x.astype(jnp.float32)
-    y = y - y.mean(-1, keepdims=True)
+    y = y - y.mean(-1, keepdims=True) if centred else y
     y = y * jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + eps) * weights[f"{name}.weight"]
     bias = weights.get(f"{name}.bias")
     return (y if bias is None else y + bias).astype(x.dtype)
@@ -59,6 +59,11 @@ def norm(x: Array, weights: Weights, name: str, eps: float) -> Array:
 def gelu(x: Array) -> Array:
     """Exact GELU, in fp32 whatever the dtype."""
     return jax.nn.gelu(x.astype(jnp.float32), approximate=False).astype(x.dtype)
+
+
+def silu(x: Array) -> Array:
+    """x times its sigmoid, in fp32 whatever the dtype."""
+    return jax.nn.silu(x.astype(jnp.float32)).astype(x.dtype)
 
 
 def dropout(x: Array, rate: float, key: Array | None) -> Array:

@@ -1,5 +1,6 @@
 """Attention in torch. Each kind computes itself: `mix` takes q, k, v [M, H, T, h] and gives softmax(q k^T / sqrt(h)) v
 [M, H, T, h] over the keys that each query sees (Vaswani et al. 2017), with dropout of `rate` on the softmax's result.
+k and v may have fewer heads, each of which serves as many neighbouring heads of q (Ainslie et al. 2023).
 
 kind                     when                                        computed by
 Masked(None)             every row is one segment                    as below
@@ -8,7 +9,8 @@ Masked([M, 1, T, T])     else                                        CPU, in bf1
                                                                      plain products; else torch's fused kernel (SDPA)
 Banded                   local layers, on rows longer than a block   as above, block by block
 CuSeqlens                CUDA in bf16 from Ampere on, no dropout,    torch's varlen_attn (FlashAttention)
-                         no row that is read causally
+                         rows of one kind: all or none are read
+                         causally
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ class Masked(NamedTuple):
     """[M, 1, T, S]: bool (True = seen), or 0 and -inf, which are added to the scores. None: every key is seen."""
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, rate: float = 0.0) -> Tensor:
+        k, v = (_for_each_query(x, q.shape[1]) for x in (k, v))
         # On a CPU, torch's fused kernel has no dropout: it would fall back to plain products, with slower dropout.
         if uses_math_attention(q.device, q.dtype, q.shape[2]) or (rate and q.device.type == "cpu"):
             return plain_attention(q, k, v, self.mask, rate)
@@ -84,6 +87,8 @@ class CuSeqlens(NamedTuple):
     """No segment is longer. A constant of the run, so that it never causes another compilation."""
     window: int = -1
     """Tokens to either side that a token sees; -1 for all."""
+    causal: bool = False
+    """Whether a token sees none to its right."""
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, rate: float = 0.0) -> Tensor:
         from torch.nn.attention.varlen import varlen_attn  # brings torch's compiler: 1.9 s that a CPU need not wait
@@ -91,9 +96,18 @@ class CuSeqlens(NamedTuple):
         assert not rate, "varlen_attn has no dropout"
         M, _, T, _ = q.shape
         q, k, v = (tensor.transpose(1, 2).flatten(0, 1) for tensor in (q, k, v))
-        sizes, window = (self.offsets, self.offsets, self.longest, self.longest), (self.window, self.window)
-        mixed = cast(Tensor, varlen_attn(q, k, v, *sizes, window_size=window))
+        sizes = (self.offsets, self.offsets, self.longest, self.longest)
+        window = (self.window, 0 if self.causal else self.window)
+        grouped = k.shape[1] < q.shape[1]
+        mixed = cast(Tensor, varlen_attn(q, k, v, *sizes, window_size=window, enable_gqa=grouped))
         return mixed.unflatten(0, (M, T)).transpose(1, 2)
+
+
+def _for_each_query(x_MGTh: Tensor, heads: int) -> Tensor:
+    """[M, G, T, h] -> [M, heads, T, h]: keys or values, repeated for the heads of queries that they serve. On a CPU,
+    torch's fused kernel takes no fewer of them."""
+    G = x_MGTh.shape[1]
+    return x_MGTh if heads == G else x_MGTh.repeat_interleave(heads // G, 1)
 
 
 Attention = Masked | BySegment | Banded | CuSeqlens
@@ -103,7 +117,11 @@ Segments = Tensor | CuSeqlens
 
 def plain_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rate: float = 0.0) -> Tensor:
     """Attention written out: the fast way for short rows on a CPU, and in fp32 the slow twin of the fused kernel."""
-    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
+    return attend((q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2), v, mask, rate)
+
+
+def attend(scores: Tensor, v: Tensor, mask: Tensor | None, rate: float = 0.0) -> Tensor:
+    """[M, H, T, S] scores of queries and keys, and values [M, H, S, h] -> [M, H, T, h]. `mask`: as in `Masked`."""
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype is torch.bool else scores + mask
     return dropout(torch.softmax(scores, dim=-1), rate) @ v
@@ -203,14 +221,14 @@ def takes_cu_seqlens(device: torch.device, dtype: torch.dtype, head_width: int, 
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def packed(offsets: Tensor, longest: int) -> CuSeqlens:
+def packed(offsets: Tensor, longest: int, *, causal: bool = False) -> CuSeqlens:
     """The segments of `offsets`, the result of `cu_seqlens_of` on the device.
 
     They are marked for torch.compile as varying in number. Otherwise it makes a program for each number: 67 instead of
     15 in a run of three row lengths, which was over its limit for a ModernBERT. Only `varlen_attn` sees the number, and
     torch does not compile that, so bits do not depend on it."""
     torch._dynamo.mark_dynamic(offsets, 0)
-    return CuSeqlens(offsets, longest)
+    return CuSeqlens(offsets, longest, causal=causal)
 
 
 def cu_seqlens_of(segment_ids: NDArray[np.int32]) -> NDArray[np.int32]:
@@ -218,7 +236,6 @@ def cu_seqlens_of(segment_ids: NDArray[np.int32]) -> NDArray[np.int32]:
 
     Padding counts as a segment. The last offset is repeated, as segments of no tokens, so that shapes seldom change.
     """
-    assert (segment_ids >= 0).all()  # causal rows need a mask
     M, T = segment_ids.shape
     begins = np.ones((M, T), bool)
     np.not_equal(segment_ids[:, 1:], segment_ids[:, :-1], out=begins[:, 1:])

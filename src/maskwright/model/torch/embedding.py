@@ -39,7 +39,7 @@ class EmbeddingTable:
         """Rows of ids [...] -> [..., D]."""
         return _LookUp.apply(self._weight, ids, self) if self._own_backward else F.embedding(ids, self._weight)
 
-    def product(self, x_KD: Tensor, bias_V: Tensor) -> Tensor:
+    def product(self, x_KD: Tensor, bias_V: Tensor | None) -> Tensor:
         """[K, D] -> [K, V], where `x_KD` depends on the look-up. Called once in a forward pass."""
         if self._own_backward:
             return _Product.apply(x_KD, self._weight, bias_V, self)
@@ -48,17 +48,18 @@ class EmbeddingTable:
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, x_KD: Tensor, weight_VD: Tensor, bias_V: Tensor, table: EmbeddingTable) -> Tensor:
+    def forward(context: Any, x_KD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, table: EmbeddingTable) -> Tensor:
         context.save_for_backward(x_KD, weight_VD)
         context.table = table
         return F.linear(x_KD, weight_VD, bias_V)
 
     @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, Tensor, None]:
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, Tensor | None, None]:
         (gradient_KV,), (x_KD, weight_VD) = gradients, context.saved_tensors
         assert context.table.gradient is None  # a second product's would be lost
         context.table.gradient = gradient_KV.t() @ x_KD
-        return gradient_KV @ weight_VD, None, gradient_KV.sum(0), None
+        of_bias = gradient_KV.sum(0) if context.needs_input_grad[2] else None
+        return gradient_KV @ weight_VD, None, of_bias, None
 
 
 class _LookUp(torch.autograd.Function):

@@ -12,12 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from maskwright.model.config import ROBERTAS, SEQUENCE_TASKS, ModelConfig, TaskKind
+from maskwright.model.config import NEVER_PREDICTED, SEQUENCE_TASKS, ModelConfig, TaskKind
 from maskwright.model.torch.attention import Segments
 from maskwright.model.torch.dropout import dropout
-from maskwright.model.torch.embedding import EmbeddingTable
+from maskwright.model.torch.embedding import EmbeddingTable, unset_table
 from maskwright.model.torch.gelu import gelu
 from maskwright.model.torch.norm import Norm
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": gelu, "relu": torch.relu, "tanh": torch.tanh}
 
 
 class Targets(NamedTuple):
@@ -29,41 +31,62 @@ class Targets(NamedTuple):
 
 
 class Head(nn.Module):
-    """A head. Its output matrix is the embeddings for masked_lm, and `classifier` for other tasks. Classifiers of
-    tokens and of answers have nothing before it, except ModernBERT's."""
+    """A head. Its output matrix is the embeddings for masked_lm, or `decoder` in a EuroBERT, and `classifier` for other
+    tasks. Classifiers of tokens and of answers have nothing before it, except ModernBERT's."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
         D, masked_lm = config.hidden_size, config.task == "masked_lm"
-        has_norm = masked_lm or config.classifier_has_norm
+        has_norm = config.masked_lm_transforms if masked_lm else config.classifier_has_norm
         if has_norm or config.task in SEQUENCE_TASKS:
-            self.dense = nn.Linear(D, D, bias=config.biased)
+            self.dense = nn.Linear(D, D, bias=config.biased or not has_norm)
         if has_norm:
             self.norm = Norm(D, config.layer_norm_eps, bias=config.biased)
-        if masked_lm:
+        if masked_lm and not config.tie_word_embeddings:
+            self.decoder = unset_table(config.padded_vocab_size, D)
+        if masked_lm and has_norm:
             self.bias = nn.Parameter(torch.zeros(config.padded_vocab_size))
-        else:
+        if not masked_lm:
             self.classifier = nn.Linear(D, config.num_labels)
 
-    def forward(self, x_KD: Tensor, table: EmbeddingTable, targets: Targets | None = None) -> Tensor:
-        """[K, D] hidden states -> logits [K, V] or [K, C]; with `targets`, their `loss_sum` instead.
+    def forward(
+        self, x_KD: Tensor, table: EmbeddingTable, targets: Targets | None = None, shares_KN: Tensor | None = None
+    ) -> Tensor:
+        """[K, D] hidden states -> logits [K, V] or [K, C]; with `targets`, their `loss_sum` instead. `shares_KN`: those
+        of all N tokens in K texts (`shares_of_texts`); the states are then [N, D].
 
         One compiled program reads the logits of a loss as they are. By itself, the loss would make fp32 copies of them:
         18 GB of traffic a step, for 10,000 predictions of 50,304 tokens."""
+        late = self.config.classifier_pooling == "late"
+        if shares_KN is not None and not late:
+            x_KD = _means(shares_KN, x_KD)
         logits = self._logits(x_KD, table)
+        if shares_KN is not None and late:
+            logits = _means(shares_KN, logits)
         return logits if targets is None else loss_sum(self.config.task, logits, *targets)
 
     def _logits(self, x_KD: Tensor, table: EmbeddingTable) -> Tensor:
         if self.config.task == "masked_lm":
-            return table.product(self.norm(gelu(self.dense(x_KD))), self.bias)
-        rate, kind = self.config.classifier_dropout_prob, self.config.architecture
+            return self._of_vocabulary(x_KD, table)
+        rate = self.config.classifier_dropout_prob
         if self.config.classifier_has_norm:
             x_KD = self.norm(gelu(self.dense(x_KD)))
         elif self.config.task in SEQUENCE_TASKS:
-            x_KD = self.dense(dropout(x_KD, rate if kind in ROBERTAS else 0.0, self.training))
-            x_KD = torch.relu(x_KD) if kind == "distilbert" else torch.tanh(x_KD)
+            x_KD = self.dense(dropout(x_KD, rate if self.config.classifier_drops_twice else 0.0, self.training))
+            x_KD = ACTIVATIONS[self.config.classifier_activation](x_KD)
         return self.classifier(dropout(x_KD, rate, self.training))
+
+    def _of_vocabulary(self, x_KD: Tensor, table: EmbeddingTable) -> Tensor:
+        if self.config.masked_lm_transforms:
+            return table.product(self.norm(gelu(self.dense(x_KD))), self.bias)
+        bias, V = None, self.config.vocab_size
+        if (padded := self.config.padded_vocab_size) > V:
+            beyond = torch.arange(padded, device=x_KD.device) >= V
+            bias = x_KD.new_zeros(padded).masked_fill(beyond, NEVER_PREDICTED)
+        if self.config.tie_word_embeddings:
+            return table.product(x_KD, bias)
+        return F.linear(x_KD, self.decoder.weight, bias)
 
 
 class EncoderNetwork(Protocol):
@@ -83,9 +106,24 @@ def logits_or_loss(
 ) -> Tensor:
     """`forward` of every network: logits [K, V], or [K, num_labels], at `predict_index` [K] of the flattened rows; with
     `targets`, their summed loss instead."""
-    table = EmbeddingTable(network.word.weight)
-    x_KD = hidden_at(network.encode, (input_ids, position_ids, segments), predict_index, table)
+    table, inputs = EmbeddingTable(network.word.weight), (input_ids, position_ids, segments)
+    if network.head.config.pools:
+        x_ND = network.encode(*inputs, table=table).flatten(0, 1)
+        return network.head(x_ND, table, targets, shares_of_texts(position_ids, predict_index))
+    x_KD = hidden_at(network.encode, inputs, predict_index, table)
     return network.head(x_KD, table, targets)
+
+
+def shares_of_texts(position_ids: Tensor, first_K: Tensor) -> Tensor:
+    """[M, T] places in a text, 0 at its first token and at padding, and the flat indices [K] of first tokens -> fp32
+    [K, M * T]: 1 over a text's number of tokens at each of them, 0 at all others."""
+    begin_N = torch.arange(position_ids.numel(), device=position_ids.device) - position_ids.flatten()
+    holds_KN = (begin_N == first_K[:, None]).float()
+    return holds_KN / holds_KN.sum(1, keepdim=True)
+
+
+def _means(shares_KN: Tensor, x_NC: Tensor) -> Tensor:
+    return (shares_KN @ x_NC.float()).to(x_NC.dtype)
 
 
 def hidden_at(

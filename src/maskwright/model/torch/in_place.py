@@ -1,4 +1,4 @@
-"""Parts of a ModernBERT layer whose results, and gradients, are written where they are needed.
+"""Parts of a layer with rotary positions whose results, and gradients, are written where they are needed.
 
 Written as plain autograd operations, the halves would be computed apart and then concatenated, forward and backward.
 These compute the same numbers, bit for bit.
@@ -18,13 +18,19 @@ Rotation = tuple[Tensor, Tensor]
 """Cosines and sines, each [M, 1, T, h / 2]."""
 
 
-def queries_keys_values(qkv_MT3Hh: Tensor, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values, each [M, H, T, h]; queries and keys are rotated by their positions."""
-    if _own_backward(qkv_MT3Hh):
-        return _QueriesKeysValues.apply(qkv_MT3Hh, *rotation)
-    qk, v = qkv_MT3Hh.permute(2, 0, 3, 1, 4).split((2, 1))
-    q, k = rotate(qk, rotation)
-    return q, k, v[0]
+def queries_keys_values(qkv_MTNh: Tensor, heads: int, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries [M, H, T, h], and keys and values [M, G, T, h], of N = H + 2 G heads, the first `heads` of which are the
+    queries'; queries and keys are rotated by their positions."""
+    if _own_backward(qkv_MTNh):
+        return _QueriesKeysValues.apply(qkv_MTNh, heads, *rotation)
+    q, k, v = _by_head(qkv_MTNh, heads)
+    return rotate(q, rotation), rotate(k, rotation), v
+
+
+def _by_head(qkv_MTNh: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    of_keys = (qkv_MTNh.shape[2] - heads) // 2
+    q, k, v = qkv_MTNh.transpose(1, 2).split((heads, of_keys, of_keys), 1)
+    return q, k, v
 
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
@@ -34,12 +40,12 @@ def rotate(x: Tensor, rotation: Rotation) -> Tensor:
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
 
-def gated(x: Tensor) -> Tensor:
-    """[..., 2 F] -> [..., F]: GELU of the first half, times the second."""
+def gated(x: Tensor, activation: str = "gelu") -> Tensor:
+    """[..., 2 F] -> [..., F]: GELU or SiLU of the first half, times the second (Shazeer 2020)."""
     if _own_backward(x):
-        return _Gated.apply(x)
+        return _Gated.apply(x, activation)
     value, gate = x.chunk(2, -1)
-    return gelu(value) * gate
+    return (F.silu if activation == "silu" else gelu)(value) * gate
 
 
 def filled_up(x_MHTh: Tensor, block: int) -> Tensor:
@@ -75,9 +81,9 @@ def _rotate_into(result: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> None:
 
 class _QueriesKeysValues(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, qkv_MT3Hh: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(context: Any, qkv_MTNh: Tensor, heads: int, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         context.save_for_backward(cos, sin)
-        *qk, v = qkv_MT3Hh.permute(2, 0, 3, 1, 4)
+        *qk, v = _by_head(qkv_MTNh, heads)
         # Two tensors: the gradients of two parts of one would be filled up with zeros and added.
         q, k = (x.new_empty(x.shape) for x in qk)
         for turned, x in zip((q, k), qk, strict=True):
@@ -85,34 +91,37 @@ class _QueriesKeysValues(torch.autograd.Function):
         return q, k, v
 
     @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        (*qk, v), (cos, sin) = gradients, context.saved_tensors
-        M, H, T, h = v.shape
-        result = v.new_empty(M, T, 3, H, h)
-        *turned, values = result.permute(2, 0, 3, 1, 4)
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        (q, k, v), (cos, sin) = gradients, context.saved_tensors
+        (M, H, T, h), qk = q.shape, (q, k)
+        result = v.new_empty(M, T, H + 2 * v.shape[1], h)
+        *turned, values = _by_head(result, H)
         for out, gradient in zip(turned, qk, strict=True):
             _rotate_into(out, gradient, cos, -sin)
         values.copy_(v)
-        return result, None, None
+        return result, None, None, None
 
 
 class _Gated(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, x: Tensor) -> Tensor:
+    def forward(context: Any, x: Tensor, activation: str) -> Tensor:
         value, gate = x.chunk(2, -1)
-        active = F.gelu(value)
+        active = F.silu(value) if activation == "silu" else F.gelu(value)
         context.save_for_backward(x, active)
+        context.activation = activation
         return active * gate
 
     @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> Tensor:
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (gradient,), (x, active) = gradients, context.saved_tensors
+        aten = torch.ops.aten
+        into = aten.silu_backward.grad_input if context.activation == "silu" else aten.gelu_backward.grad_input
         value, gate = x.chunk(2, -1)
         result = torch.empty_like(x)
         into_value, into_gate = result.chunk(2, -1)
-        torch.ops.aten.gelu_backward.grad_input(gradient * gate, value, grad_input=into_value)
+        into(gradient * gate, value, grad_input=into_value)
         torch.mul(gradient, active, out=into_gate)
-        return result
+        return result, None
 
 
 class _BlocksAround(torch.autograd.Function):

@@ -1,8 +1,11 @@
-"""ModernBERT (Warner et al. 2024) in torch, on one page.
+"""ModernBERT (Warner et al. 2024), ESM-2 (Lin et al. 2023) and EuroBERT (Boizard et al. 2025) in torch, on one page.
 
-Rotary positions (Su et al. 2021), LayerNorm before each sub-layer, a gated inner layer (GeGLU, Shazeer 2020), no biases
-except the head's (`heads.py`), which runs on the predicted positions only. Every n-th layer attends to the full
-segment, the others to tokens nearby (`ModelConfig.local_attention`), with rotary positions of another base.
+All have rotary positions (Su et al. 2021), and a norm before each sub-layer and after the last. The head (`heads.py`)
+runs on the predicted positions only. ModernBERT has a gated inner layer (GeGLU, Shazeer 2020), LayerNorm after the
+embeddings, and no biases except the head's. Every n-th of its layers attends to the full segment, the others to tokens
+nearby (`ModelConfig.local_attention`), with rotary positions of another base. ESM-2 has biases, a plain inner layer,
+and no norm of its embeddings, which are scaled for masks instead (`without_masks`). EuroBERT has RMSNorm, but none of
+its embeddings, a gated inner layer with SiLU, no biases, and may have fewer heads of keys and values than of queries.
 
 M rows, T tokens, D width, H heads, h width of a head, F inner width, K predicted positions, V vocabulary (padded).
 """
@@ -14,13 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from maskwright.model.config import ModelConfig
+from maskwright.model.config import TRAINED_MASK_SHARE, ModelConfig
 from maskwright.model.torch.attention import Attention, Segments, full_attention, local_attention
 from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import EmbeddingTable, unset_table
+from maskwright.model.torch.gelu import gelu
 from maskwright.model.torch.heads import Head, logits_or_loss
 from maskwright.model.torch.in_place import Rotation, gated, queries_keys_values
-from maskwright.model.torch.norm import Norm
+from maskwright.model.torch.norm import norm_of
 
 View = tuple[Rotation, Attention]
 """Rotary positions, and who sees whom."""
@@ -29,26 +33,31 @@ View = tuple[Rotation, Attention]
 class ModernBertLayer(nn.Module):
     def __init__(self, config: ModelConfig, *, first: bool) -> None:
         super().__init__()
-        D, inner, eps = config.hidden_size, config.intermediate_size, config.layer_norm_eps
-        self.heads = config.num_attention_heads
+        D, inner, bias = config.hidden_size, config.intermediate_size, config.biased
+        self.heads, self.gated, self.activation = config.num_attention_heads, config.gated, config.activation
         self.attention_dropout, self.dropout = config.attention_probs_dropout_prob, config.hidden_dropout_prob
-        # The embeddings are normalised already.
-        self.norm1 = nn.Identity() if first else Norm(D, eps, bias=False)
-        self.norm2 = Norm(D, eps, bias=False)
-        self.qkv, self.out = nn.Linear(D, 3 * D, bias=False), nn.Linear(D, D, bias=False)
-        self.up, self.down = nn.Linear(D, 2 * inner, bias=False), nn.Linear(inner, D, bias=False)
+        self.out_dropout = config.out_dropout_prob
+        self.norm1 = nn.Identity() if first and config.norms_embeddings else norm_of(config)
+        self.norm2 = norm_of(config)
+        self.qkv = nn.Linear(D, D + 2 * config.key_value_width, bias=bias)
+        self.out = nn.Linear(D, D, bias=bias)
+        self.up = nn.Linear(D, 2 * inner if config.gated else inner, bias=bias)
+        self.down = nn.Linear(inner, D, bias=bias)
 
     def forward(self, x_MTD: Tensor, view: View, only: Tensor | None = None) -> Tensor:
         """`only` [K]: the result is [K, D], and the part after attention is computed only for those positions."""
         (M, T, D), (rotation, attention) = x_MTD.shape, view
         p = self.attention_dropout if self.training else 0.0
-        qkv = self.qkv(self.norm1(x_MTD)).view(M, T, 3, self.heads, D // self.heads)
-        mixed_MHTh = attention.mix(*queries_keys_values(qkv, rotation), p)
+        qkv = self.qkv(self.norm1(x_MTD)).view(M, T, -1, D // self.heads)
+        mixed_MHTh = attention.mix(*queries_keys_values(qkv, self.heads, rotation), p)
         mixed_MTD = mixed_MHTh.transpose(1, 2).reshape(M, T, D)
         if only is not None:
             x_MTD, mixed_MTD = x_MTD.flatten(0, 1)[only], mixed_MTD.flatten(0, 1)[only]
-        x_MTD = x_MTD + dropout(self.out(mixed_MTD), p)
-        return x_MTD + self.down(dropout(gated(self.up(self.norm2(x_MTD))), self.dropout, self.training))
+        x_MTD = x_MTD + dropout(self.out(mixed_MTD), self.out_dropout, self.training)
+        inner = self.up(self.norm2(x_MTD))
+        if not self.gated:
+            return x_MTD + dropout(self.down(gelu(inner)), self.dropout, self.training)
+        return x_MTD + self.down(dropout(gated(inner, self.activation), self.dropout, self.training))
 
 
 class ModernBert(nn.Module):
@@ -59,11 +68,10 @@ class ModernBert(nn.Module):
         """Whether layers compute their activations again in the backward pass instead of keeping them."""
         self.compiled = False
         """Whether torch compiles the layers."""
-        D, eps = config.hidden_size, config.layer_norm_eps
-        self.word = unset_table(config.padded_vocab_size, D)
-        self.norm = Norm(D, eps, bias=False)
+        self.word = unset_table(config.padded_vocab_size, config.hidden_size)
+        self.norm = norm_of(config) if config.norms_embeddings else nn.Identity()
         self.layers = nn.ModuleList(ModernBertLayer(config, first=i == 0) for i in range(config.num_hidden_layers))
-        self.final_norm = Norm(D, eps, bias=False)
+        self.final_norm = norm_of(config)
         self.head = Head(config)
 
     def views(self, position_ids: Tensor, segments: Segments, dtype: torch.dtype) -> list[View]:
@@ -80,9 +88,11 @@ class ModernBert(nn.Module):
         return [nearby if config.is_local(number) else everywhere for number in range(config.num_hidden_layers)]
 
     def rotation(self, position_ids: Tensor, theta: float, dtype: torch.dtype) -> Rotation:
-        h = self.config.hidden_size // self.config.num_attention_heads
+        h = self.config.head_width
         # In fp32, for each position once: bf16 cannot count beyond 256.
         speeds = theta ** (-torch.arange(0, h, 2, device=position_ids.device) / h)
+        for rounding in self.config.rope_rounding.split():
+            speeds = speeds.to(getattr(torch, rounding)).float()
         angles = torch.arange(position_ids.shape[1], device=position_ids.device)[:, None] * speeds
         cos, sin = (F.embedding(position_ids, table.to(dtype))[:, None] for table in (angles.cos(), angles.sin()))
         return cos, sin
@@ -100,10 +110,28 @@ class ModernBert(nn.Module):
         `only` [K]: [K, D] of those positions of the flattened rows. `table`: the embeddings, if the head has them too.
         """
         table = table or EmbeddingTable(self.word.weight)
-        x_MTD = dropout(self.norm(table.look_up(input_ids)), self.config.hidden_dropout_prob, self.training)
+        x_MTD = self.norm(table.look_up(input_ids))
+        if self.config.token_dropout:
+            x_MTD = without_masks(x_MTD, input_ids, position_ids, self.config)
+        if self.config.norms_embeddings:
+            x_MTD = dropout(x_MTD, self.config.hidden_dropout_prob, self.training)
         *views, last = self.views(position_ids, segments, x_MTD.dtype)
         for layer, view in zip(self.layers[:-1], views, strict=True):
             x_MTD = checkpoint(layer, x_MTD, view, use_reentrant=False) if self.recompute else layer(x_MTD, view)
         return self.final_norm(self.layers[-1](x_MTD, last, only))
 
     forward = logits_or_loss
+
+
+def without_masks(x_MTD: Tensor, input_ids: Tensor, position_ids: Tensor, config: ModelConfig) -> Tensor:
+    """Token dropout of embeddings (`TRAINED_MASK_SHARE`), for each segment of packed rows: position ids say where each
+    begins."""
+    is_mask = input_ids == config.mask_token_id
+    place = torch.arange(input_ids.numel(), device=input_ids.device).view(input_ids.shape)
+    begin = (place - position_ids).flatten()
+    # Whole numbers, whose sums are the same in any order.
+    counts = torch.stack((input_ids != config.pad_token_id, is_mask), -1).flatten(0, 1).int()
+    real, masks = torch.zeros_like(counts).index_add_(0, begin, counts)[begin].unbind(-1)
+    scale = (1.0 - TRAINED_MASK_SHARE) * real / (real - masks).clamp(min=1)
+    scale = scale.view(input_ids.shape).masked_fill(is_mask, 0.0)
+    return (x_MTD * scale[..., None]).to(x_MTD.dtype)

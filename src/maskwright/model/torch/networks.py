@@ -8,9 +8,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from maskwright.model.config import NEVER_PREDICTED, ModelConfig
-from maskwright.model.hf.names import Parameters, pieces
+from maskwright.model.hf.names import OF_VOCABULARY, Parameters, pieces
+from maskwright.model.torch.deberta import Deberta
 from maskwright.model.torch.modernbert import ModernBert
 from maskwright.model.torch.roberta import Roberta
+
+Network = Roberta | ModernBert | Deberta
 
 
 @torch.no_grad()
@@ -19,7 +22,7 @@ def assign(named: dict[str, Tensor], parameters: Parameters, config: ModelConfig
 
     `padding` fills the padded rows of the head's bias: `NEVER_PREDICTED` for weights, 0 for optimizer moments.
     """
-    for name in {"word.weight", "head.bias"} & set(named):
+    for name in OF_VOCABULARY & set(named):
         named[name][config.vocab_size :] = padding if name == "head.bias" else 0.0
     for piece in pieces(config):
         if piece.name not in named:
@@ -37,10 +40,11 @@ def extract(named: dict[str, Tensor], config: ModelConfig) -> Parameters:
     }
 
 
-def make_network(config: ModelConfig, device: str = "cpu") -> Roberta | ModernBert:
+def make_network(config: ModelConfig, device: str = "cpu") -> Network:
     """A network whose weights are not yet assigned."""
     with torch.device("meta"):
-        network = ModernBert(config) if config.architecture == "modernbert" else Roberta(config)
+        kind = ModernBert if config.rotary else Deberta if config.disentangled else Roberta
+        network: Network = kind(config)
     for module in network.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             # As `to_empty` does, which imports sympy on the way: 0.6 s.
@@ -57,7 +61,17 @@ def logits_at(config: ModelConfig, parameters: Parameters, ids: list[int], place
     return logits[:, : config.vocab_size].numpy()
 
 
-def build(config: ModelConfig, parameters: Parameters) -> Roberta | ModernBert:
+def build_encoder(config: ModelConfig, parameters: Parameters, device: str = "cpu") -> Network:
+    """An fp32 model in evaluation mode of which only `encode` can be called: `parameters` need no head."""
+    network = make_network(config, device).eval()
+    encoder: dict[str, Tensor] = {
+        name: tensor for name, tensor in network.named_parameters() if not name.startswith("head.")
+    }
+    assign(encoder, parameters, config, NEVER_PREDICTED)
+    return network
+
+
+def build(config: ModelConfig, parameters: Parameters) -> Network:
     """An fp32 model on the CPU in evaluation mode."""
     model = make_network(config).eval()
     assign(dict(model.named_parameters()), parameters, config, NEVER_PREDICTED)

@@ -30,6 +30,7 @@ from maskwright.core.extras import explain_import, missing
 from maskwright.machine.hardware import usable_cores
 from maskwright.processes import runner
 from maskwright.processes.child import signals_wait
+from maskwright.processes.ray.authentication import choose_mode, refusal, require_token
 from maskwright.processes.ray.watch import TaskResult, Watch
 
 Part = TypeVar("Part")
@@ -52,19 +53,22 @@ def connected(address: str | None, worker_memory_bytes: int | None = None) -> It
     """Yields a runner on the cluster at `address` (`ray://HOST:10001` or `HOST:6379`); None for this machine's cluster,
     or else one that is started here meanwhile. `worker_memory_bytes`: memory that Ray reserves for each part. Raises
     `InputError` without the package, `MaskwrightError` if no cluster answers."""
+    address = address or _running_here()
+    if address is not None:
+        if address.startswith(("http://", "https://")):
+            fix = f"submit the command: ray job submit --address {address} -- maskwright … --on ray"
+            raise InputError("is the address of jobs, not of a cluster to compute on", where=f"ray:{address}", fix=fix)
+        choose_mode()  # before the import, which reads it
     try:
         import ray
     except ImportError:
         raise missing("ray", "--on") from None
-    address = address or _running_here()
-    if address is not None and address.startswith(("http://", "https://")):
-        fix = f"submit the command: ray job submit --address {address} -- maskwright … --on ray"
-        raise InputError("is the address of jobs, not of a cluster to compute on", where=f"ray:{address}", fix=fix)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         with signals_wait():  # it also restores the handlers that `init` replaces
             if address:
+                require_token(address)
                 ray.init(address=address, **quiet)
             else:
                 cores = usable_cores()
@@ -75,10 +79,12 @@ def connected(address: str | None, worker_memory_bytes: int | None = None) -> It
                 }
                 ray.init(address="local", _node_ip_address="127.0.0.1", **local_options, **quiet)
                 say(f"no Ray cluster is running: starting one on this machine, with {several(cores, 'CPU')}")
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
+    except ray.exceptions.AuthenticationError:
+        raise refusal(f"ray:{address}") from None
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         reason = " ".join(str(error).split())[:300]
         fix = "give --on ray:ray://HOST:10001, or on a machine of the cluster --on ray:HOST:6379, with its versions of "
-        fix += "Ray and Python, and its token in RAY_AUTH_TOKEN if it has one"
+        fix += "Ray and Python"
         raise MaskwrightError(f"cannot be joined: {reason}", where=f"ray:{address or ''}", fix=fix) from None
     tasks = None
     try:

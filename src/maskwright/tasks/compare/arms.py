@@ -5,24 +5,30 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError
 from maskwright.core.hub import is_hub
 from maskwright.tasks.models.hub import pinned
 
-RANDOM = "random"
+RANDOM, LINEAR, BM25 = "random", "linear", "bm25"
+WITHOUT_TRANSFORMER = (LINEAR, BM25)
+NAMED = (RANDOM, *WITHOUT_TRANSFORMER)
+"""Arms that no folder holds."""
 
 
 @dataclass(frozen=True)
 class ArmStart:
-    """One arm: what its fine-tunings start from."""
+    """One arm: what its fine-tunings start from, or something without a transformer, which starts from nothing."""
 
     name: str
     locations: tuple[str, ...]
-    """A run or model folder for each pretraining run. For random weights, where shape and tokenizer are from."""
+    """A run or model folder for each pretraining run. For random weights, where shape and tokenizer are from. Empty for
+    `fitted`."""
     random: bool = False
+    fitted: bool = False
+    """Whether it has no transformer: a linear model, or BM25, as its name says."""
 
     def keys(self, number: int) -> list[str]:
         """`--set` for its pretraining run of that number."""
@@ -30,34 +36,49 @@ class ArmStart:
         return [f"model.init_from={json.dumps(self.locations[number])}", f"model.weights={weights}"]
 
 
+@dataclass(frozen=True)
+class ArmTraining:
+    """What one arm's fine-tunings on a task are like, where it can differ between arms."""
+
+    steps: int | None
+    """Of questions, it follows from the windows, whose number is the tokenizer's. None for retrieval by epochs: it
+    follows from the questions that a seed holds out."""
+    max_seq_len: int
+    """Of a row, which without `data.max_seq_len` is what the model takes, up to a limit."""
+
+
 def read_starts(arms: Sequence[str], base: str | None) -> tuple[ArmStart, ...]:
-    """From PATH, NAME=PATH, NAME=RUN1,RUN2,… and `random`; `base` is the name of the arm that comes first."""
-    starts: list[ArmStart] = []
-    named = [text for text in arms if text != RANDOM]
-    for text in named:
-        name, separator, places = text.partition("=")
-        if not separator or "/" in name:
-            name, places = os.path.basename(os.path.abspath(text)), text
-            name = name.partition("@")[0] if is_hub(text) else name
-        locations = places.split(",") if separator and places != text else [places]
-        if not all(place.strip() for place in locations):
-            raise InputError(f"{text!r} lacks a folder", where="MODEL", fix="write NAME=PATH, or NAME=RUN1,RUN2,…")
-        starts.append(ArmStart(name, tuple(map(_place, locations))))
-    if not starts:
-        raise InputError("random alone is nothing to compare", where="MODEL", fix="name at least one model")
-    if len(named) < len(arms) or base == RANDOM:
-        place = arms.index(RANDOM) if RANDOM in arms else 0
-        starts.insert(place, ArmStart(RANDOM, starts[0].locations, random=True))
-    _refuse_twice(starts, arms)
+    """From PATH, NAME=PATH, NAME=RUN1,RUN2,…, `random`, `linear` and `bm25`; `base` names the arm that comes first."""
+    listed = [base, *arms] if base in NAMED and base not in arms else arms
+    starts = [ArmStart(text, (), fitted=True) if text in WITHOUT_TRANSFORMER else _read_start(text) for text in listed]
+    models = [start for start in starts if not start.random and not start.fitted]
+    if not models:
+        raise InputError(f"{' and '.join(arms)} alone is nothing to compare", where="MODEL", fix="name a model as well")
+    starts = [replace(start, locations=models[0].locations) if start.random else start for start in starts]
+    _refuse_twice(starts)
     if base is not None:
         if base not in [start.name for start in starts]:
-            fix = f"take random, or one of {', '.join(start.name for start in starts)}"
+            fix = f"take {', '.join(NAMED)}, or one of {', '.join(start.name for start in models)}"
             raise InputError(f"{base} is not an arm of this comparison", where="--base", fix=fix)
         starts.sort(key=lambda start: start.name != base)
     if len(starts) < 2:
-        fix = "name another model, or say --base random"
+        fix = "name another model, or say --base random or --base linear"
         raise InputError(f"{starts[0].name} alone is nothing to compare", where="MODEL", fix=fix)
     return tuple(starts)
+
+
+def _read_start(text: str) -> ArmStart:
+    """Reads an arm with a transformer. Random weights get their locations later, from the first model."""
+    if text == RANDOM:
+        return ArmStart(RANDOM, (), random=True)
+    name, separator, places = text.partition("=")
+    if not separator or "/" in name:
+        name, places = os.path.basename(os.path.abspath(text)), text
+        name = name.partition("@")[0] if is_hub(text) else name
+    locations = places.split(",") if separator and places != text else [places]
+    if not all(place.strip() for place in locations):
+        raise InputError(f"{text!r} lacks a folder", where="MODEL", fix="write NAME=PATH, or NAME=RUN1,RUN2,…")
+    return ArmStart(name, tuple(map(_place, locations)))
 
 
 def _place(location: str) -> str:
@@ -67,12 +88,15 @@ def _place(location: str) -> str:
     return location.rstrip("/") if storage.is_url(location) else os.path.abspath(location)
 
 
-def _refuse_twice(starts: Sequence[ArmStart], arms: Sequence[str]) -> None:
-    seen: set[str] = {RANDOM} if arms.count(RANDOM) > 1 else set()
+def _refuse_twice(starts: Sequence[ArmStart]) -> None:
+    seen: set[str] = set()
     for start in starts:
-        if start.name in seen or (start.name == RANDOM and not start.random):
+        if start.name in seen:
             fix = "name each arm once; NAME=PATH gives one another name"
             raise InputError(f"two arms are called {start.name}", where="MODEL", fix=fix)
+        if start.name in NAMED and not start.random and not start.fitted:
+            what = f"{start.name} is the name of an arm that no folder holds"
+            raise InputError(what, where="MODEL", fix="NAME=PATH gives a folder another name")
         seen.add(start.name)
         if not start.name.strip() or start.name.startswith("."):
             raise InputError(f"{start.name!r} is not a name", where="MODEL", fix="write NAME=PATH")
@@ -83,7 +107,11 @@ def _refuse_twice(starts: Sequence[ArmStart], arms: Sequence[str]) -> None:
             fix = "name each once: runs with the same weights and seeds are the same, bit by bit"
             raise InputError("is named twice", where=place, fix=fix)
         places.add(place)
-    if len({len(start.locations) > 1 for start in starts}) > 1:
+    several = {len(start.locations) > 1 for start in starts if not start.fitted}
+    if True in several and (fitted := [start.name for start in starts if start.fitted]):
+        what = f"{fitted[0]} has no pretraining runs, so it says nothing about recipes"
+        raise InputError(what, where="MODEL", fix="name one run of each model beside it, or leave it out")
+    if len(several) > 1:
         single = next(start.name for start in starts if len(start.locations) == 1)
         fix = "give every arm several (NAME=RUN1,RUN2,…), to ask about the recipe, or every arm one"
         raise InputError(f"{single} has one pretraining run where another arm has several", where="MODEL", fix=fix)

@@ -15,7 +15,8 @@ from maskwright.core import storage
 from maskwright.core.errors import InputError
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.initial import initial_parameters
-from maskwright.tasks.compare.arms import RANDOM, ArmStart
+from maskwright.tasks.compare import linear, retrieval
+from maskwright.tasks.compare.arms import BM25, RANDOM, ArmStart
 from maskwright.tasks.compare.plan import OURS, ComparisonPlan
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.training.tensor_file import write_tensors
@@ -40,8 +41,11 @@ def _record(plan: ComparisonPlan) -> dict[str, Any]:
         record[f"{start.name}.locations"] = list(start.locations)
         record[f"{start.name}.random"] = start.random
         record[f"{start.name}.weights"] = [model.sha256 for model in plan.models[start.name]]
+        if start.fitted:
+            settings = retrieval.SETTINGS if start.name == BM25 else linear.SETTINGS
+            record |= {f"{start.name}.{key}": value for key, value in settings.items()}
     for task in plan.tasks:
-        record[f"{task.name}.examples"] = task.dataset.fingerprint
+        record[f"{task.name}.examples"] = task.fingerprint
         keys = [(key, value) for key, value in flat(task.config).items() if key not in LATER or value != LATER[key]]
         record |= {f"{task.name}.{key}": value for key, value in keys if key not in OURS}
     return cast(dict[str, Any], json.loads(json.dumps(record)))

@@ -9,15 +9,19 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, cast
 
-from maskwright.config.finetuning import FinetuneConfig, read_finetune_config
+from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.pretraining import OF_ONE_RUN
+from maskwright.config.retrieval import RetrievalConfig, read_task_config
 from maskwright.core import storage
 from maskwright.core.console import note, warn
 from maskwright.core.errors import ConfigError, InputError
+from maskwright.core.extras import require
 from maskwright.labels.dataset import Dataset
 from maskwright.labels.metrics import LOWER_IS_BETTER, default_metric
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks.compare.arms import ArmStart, read_starts
+from maskwright.tasks.compare import linear
+from maskwright.tasks.compare.arms import BM25, LINEAR, ArmStart, ArmTraining, read_starts
+from maskwright.tasks.compare.retrieval import RetrievalTask, read_retrieval_task
 from maskwright.tasks.finetune.objective import chosen_metric
 from maskwright.tasks.finetune.prepare import FinetuneRun, prepare_finetuning, weights_digest
 from maskwright.tasks.models.load import TrainedModel, load_model
@@ -47,21 +51,19 @@ class LabelledTask:
     location: str
     """Of its YAML."""
     config: FinetuneConfig
-    """The resolved one of the first arm."""
+    """The resolved one of the first arm with a model."""
     dataset: Dataset
     metric: str
     """What it is judged by, as `results.json` of a run names it."""
     arms: dict[str, ArmTraining]
+    """Without a linear one, which has neither steps nor rows."""
+
+    @property
+    def fingerprint(self) -> str:
+        return self.dataset.fingerprint
 
 
-@dataclass(frozen=True)
-class ArmTraining:
-    """What one arm's fine-tunings on a task are like, where it can differ between arms."""
-
-    steps: int
-    """Of questions, it follows from the windows, whose number is the tokenizer's."""
-    max_seq_len: int
-    """Of a row, which without `data.max_seq_len` is what the model takes, up to a limit."""
+ComparedOn = LabelledTask | RetrievalTask
 
 
 @dataclass(frozen=True)
@@ -117,8 +119,8 @@ class ComparisonPlan:
     starts: tuple[ArmStart, ...]
     """The first is what the others are compared with."""
     models: dict[str, tuple[ArmModel, ...]]
-    """By arm, for each of its pretraining runs."""
-    tasks: tuple[LabelledTask, ...]
+    """By arm, for each of its pretraining runs; none for one without a transformer."""
+    tasks: tuple[ComparedOn, ...]
     budget: Budget
     overrides: tuple[str, ...] = ()
 
@@ -134,6 +136,10 @@ def read(
 ) -> ComparisonPlan:
     """Checks all that can be checked before the first run. Raises kinds of `InputError` (exit 2)."""
     starts = read_starts(models, base)
+    with_model = next(start for start in starts if not start.fitted)
+    for package, arm in (("sklearn", LINEAR), ("bm25s", BM25)):
+        if any(start.name == arm for start in starts):
+            require(package, arm)
     for key in (override.partition("=")[0].strip() for override in overrides):
         if key in OURS:
             raise ConfigError(f"{key} is what a comparison sets itself", where="--set", fix="leave it out")
@@ -143,19 +149,35 @@ def read(
         if name in named:
             raise InputError(f"two tasks are called {name}", where=location, fix="give the YAMLs different names")
         named[name] = location
-    keys = [*overrides, *starts[0].keys(0), f"seed={budget.search_seed}"]
+    keys = [*overrides, *with_model.keys(0), f"seed={budget.search_seed}"]
     configs = {name: _read_config(location, keys) for name, location in named.items()}
+    for name, config in configs.items():
+        if isinstance(config, RetrievalConfig):
+            require("sentence_transformers", "task.kind retrieval")
+        else:
+            _refuse_other_kinds(config, starts, named[name])
     known = _read_models(starts)
     tasks = tuple(_read_task(name, named[name], config, known) for name, config in configs.items())
     return ComparisonPlan(os.path.abspath(folder), starts, known, tasks, budget, tuple(overrides))
 
 
-def _read_config(location: str, keys: list[str]) -> FinetuneConfig:
-    config = read_finetune_config(location, keys)
+def _read_config(location: str, keys: list[str]) -> FinetuneConfig | RetrievalConfig:
+    config = read_task_config(location, keys)
     if config.data.test is None:
         fix = "name a file that no run has seen as data.test"
         raise ConfigError("has no test set, which a verdict is about", where=location, fix=fix)
     return config
+
+
+def _refuse_other_kinds(config: FinetuneConfig, starts: Sequence[ArmStart], location: str) -> None:
+    """Raises `InputError` for an arm that cannot do this kind of task."""
+    for start in starts:
+        if start.name == BM25:
+            what = f"{BM25} ranks passages, and cannot do {config.task.kind}"
+            raise InputError(what, where=location, fix=f"leave {BM25} out, or this task")
+        if start.name == LINEAR and config.task.kind not in linear.KINDS:
+            what = f"{LINEAR} gives a text or a pair its label, labels or number, and cannot do {config.task.kind}"
+            raise InputError(what, where=location, fix=f"leave {LINEAR} out, or this task")
 
 
 def _read_models(starts: Sequence[ArmStart]) -> dict[str, tuple[ArmModel, ...]]:
@@ -171,6 +193,15 @@ def _read_models(starts: Sequence[ArmStart]) -> dict[str, tuple[ArmModel, ...]]:
 
 
 def _read_task(
+    name: str, location: str, config: FinetuneConfig | RetrievalConfig, models: dict[str, tuple[ArmModel, ...]]
+) -> ComparedOn:
+    if isinstance(config, FinetuneConfig):
+        return _read_labelled_task(name, location, config, models)
+    longest = {arm: min(each.model.config.max_seq_len for each in of_arm) for arm, of_arm in models.items() if of_arm}
+    return read_retrieval_task(name, location, config, longest)
+
+
+def _read_labelled_task(
     name: str, location: str, config: FinetuneConfig, models: dict[str, tuple[ArmModel, ...]]
 ) -> LabelledTask:
     """Its examples are read once, and encoded once for models of the same shape and tokenizer."""

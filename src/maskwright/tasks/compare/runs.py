@@ -1,8 +1,9 @@
 """The runs of a comparison: which there are, how they are made, and what each came to.
 
-Each is a run of its own below FOLDER/runs, made by `maskwright finetune` in a process of its own: first a search of
-learning rates that never reads a test set, then fresh seeds with the rate that did best on validation. A run that has
-ended is not made again, and one that was stopped is continued, so the same command goes on at any point.
+Each is a run of its own below FOLDER/runs, made by `maskwright finetune` in a process of its own, or one without a
+transformer, made here: first a search of learning rates, or of penalties, that never reads a test set, then fresh seeds
+with what did best on validation. A run that has ended is not made again, and one that was stopped is continued (of a
+retrieval task, begun again), so the same command goes on at any point.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,26 +24,29 @@ from maskwright.core.errors import HealthError, InputError, JobError, StoppedEar
 from maskwright.processes.child import FinetuneCommand, SideBySide, last_words
 from maskwright.report.words import rate as rate_text
 from maskwright.run.directory import RunDirectory
+from maskwright.tasks.compare import linear
 from maskwright.tasks.compare.arms import ArmStart
-from maskwright.tasks.compare.plan import ComparisonPlan, LabelledTask
+from maskwright.tasks.compare.plan import ComparedOn, ComparisonPlan
+from maskwright.tasks.compare.retrieval import LexicalRuns, RetrievalTask
 from maskwright.tasks.models.load import RESULTS
 
 MAKE_AGAIN = "remove the run's folder and run the same command again"
 SEEN_SECONDS = 60.0
 """In which a network file system shows what another machine has written (`acdirmax` of NFS)."""
 Chosen = dict[tuple[str, str], float]
-"""By task and arm: the learning rate that did best on validation."""
+"""By task and arm: the learning rate, or the penalty, that did best on validation."""
 
 
 @dataclass(frozen=True)
 class ComparedRun:
     """One run below FOLDER/runs."""
 
-    task: LabelledTask
+    task: ComparedOn
     start: ArmStart
     number: int
     """Which of the arm's pretraining runs."""
     rate: float
+    """The learning rate; of a linear model, the penalty; BM25 has none, and ignores it."""
     seed: int
     search: bool
     folder: str
@@ -66,6 +70,10 @@ class ComparedRun:
         return self.directory.path(RESULTS)
 
     @property
+    def weights(self) -> str:
+        return self.directory.path("model") if isinstance(self.task, RetrievalTask) else self.directory.checkpoints
+
+    @property
     def split(self) -> str:
         """What it is scored on."""
         return "validation" if self.search else "test"
@@ -83,8 +91,9 @@ class ComparedRun:
         return values
 
     def command(self, overrides: Sequence[str]) -> FinetuneCommand:
-        alone = [f"{key}={json.dumps(value)}" for key, value in OF_ONE_RUN.items()]
-        keys = [*alone, "checkpoint.keep=1", *overrides, *self.start.keys(self.number)]
+        alone = [*(f"{key}={json.dumps(value)}" for key, value in OF_ONE_RUN.items()), "checkpoint.keep=1"]
+        alone = [] if isinstance(self.task, RetrievalTask) else alone
+        keys = [*alone, *overrides, *self.start.keys(self.number)]
         keys += [f"optimizer.learning_rate={self.rate!r}", f"seed={self.seed}", *self.more]
         keys += ["data.test=null"] if self.search else []
         return FinetuneCommand(self.task.location, self.folder, tuple(keys), self.log, self.results)
@@ -103,16 +112,30 @@ class EndedRun:
     scored: ComparedRun | None = None
     """The run that scored these weights."""
 
+    @property
+    def has_scores(self) -> bool:
+        """Whether it scored its weights itself, whatever they are."""
+        return os.path.exists(self.run.results)
+
 
 def searches(plan: ComparisonPlan) -> list[ComparedRun]:
-    """One run for each task, arm and learning rate; of several pretraining runs, from the first. None for one rate."""
-    rates, seed = plan.budget.rates, plan.budget.search_seed
-    return [
-        ComparedRun(task, start, 0, rate, seed, True, _folder(plan, task, start, f"rate-{rate!r}"))
-        for task in plan.tasks
-        for start in plan.starts
-        for rate in (rates if len(rates) > 1 else ())
-    ]
+    """One run for each task, arm, and learning rate or penalty; of several pretraining runs, from the first. None for
+    one rate."""
+    runs = []
+    for task in plan.tasks:
+        for start in plan.starts:
+            grid, name = _grid(plan, task, start)
+            for value in grid if len(grid) > 1 else ():
+                folder = _folder(plan, task, start, f"{name}-{value!r}")
+                runs.append(ComparedRun(task, start, 0, value, plan.budget.search_seed, True, folder))
+    return runs
+
+
+def _grid(plan: ComparisonPlan, task: ComparedOn, start: ArmStart) -> tuple[tuple[float, ...], str]:
+    """(what is tried on validation, its name)"""
+    if not start.fitted:
+        return plan.budget.rates, "rate"
+    return ((), "") if isinstance(task, RetrievalTask) else (linear.PENALTIES, "penalty")
 
 
 def finals(plan: ComparisonPlan, chosen: Chosen) -> list[ComparedRun]:
@@ -121,7 +144,7 @@ def finals(plan: ComparisonPlan, chosen: Chosen) -> list[ComparedRun]:
     for task in plan.tasks:
         for seed in plan.budget.fresh_seeds:
             for start in plan.starts:
-                for number in range(len(start.locations)):
+                for number in range(max(1, len(start.locations))):
                     several = [f"pretraining-{number + 1}"] if len(start.locations) > 1 else []
                     folder = _folder(plan, task, start, *several, f"seed-{seed}")
                     rate = chosen[task.name, start.name]
@@ -129,12 +152,12 @@ def finals(plan: ComparisonPlan, chosen: Chosen) -> list[ComparedRun]:
     return runs
 
 
-def _folder(plan: ComparisonPlan, task: LabelledTask, start: ArmStart, *parts: str) -> str:
+def _folder(plan: ComparisonPlan, task: ComparedOn, start: ArmStart, *parts: str) -> str:
     return os.path.join(plan.folder, "runs", task.name, start.name, *parts)
 
 
 def choose(plan: ComparisonPlan, tried: Sequence[EndedRun]) -> Chosen:
-    """The rate with the best score on validation for each task and arm; the lower one of equals."""
+    """The rate, or penalty, with the best score on validation for each task and arm; the lower one of equals."""
     chosen: Chosen = {}
     for task in plan.tasks:
         for start in plan.starts:
@@ -142,11 +165,12 @@ def choose(plan: ComparisonPlan, tried: Sequence[EndedRun]) -> Chosen:
             best = max(sorted(scores), key=lambda rate: scores[rate]) if scores else plan.budget.rates[0]
             chosen[task.name, start.name] = best
             if scores:
-                note(f"{task.name}: {start.name} takes the learning rate {rate_text(best)}")
+                what = "penalty" if start.fitted else "learning rate"
+                note(f"{task.name}: {start.name} takes the {what} {rate_text(best)}")
     return chosen
 
 
-def scores_by_rate(tried: Sequence[EndedRun], task: LabelledTask, start: ArmStart) -> dict[float, float]:
+def scores_by_rate(tried: Sequence[EndedRun], task: ComparedOn, start: ArmStart) -> dict[float, float]:
     of = (task.name, start.name)
     return {ended.run.rate: ended.score for ended in tried if (ended.run.task.name, ended.run.start.name) == of}
 
@@ -158,7 +182,7 @@ def run(runs: Sequence[ComparedRun], plan: ComparisonPlan, side_by_side: SideByS
     """Makes what is missing, and reads what each came to, in their order. Raises `JobError` for a run that failed,
     `StoppedEarly` for one that somebody stopped."""
     results = _run_missing(runs, plan, side_by_side, label)
-    stopped = [ended for ended in results if ended.fault and not ended.run.search]
+    stopped = [ended for ended in results if ended.fault and not ended.run.search and not ended.has_scores]
     if not stopped:
         return results
     scorings = [_with_last_finite_weights(ended.run) for ended in stopped]
@@ -179,21 +203,42 @@ def _run_missing(
     runs: Sequence[ComparedRun], plan: ComparisonPlan, side_by_side: SideBySide, label: str
 ) -> list[EndedRun]:
     ends = {number: end for number, run in enumerate(runs) if (end := _end(run))}
-    left = [number for number in range(len(runs)) if number not in ends]
-    for number in left:
+    missing = [number for number in range(len(runs)) if number not in ends]
+    fitted, left = ([n for n in missing if runs[n].start.fitted == is_fitted] for is_fitted in (True, False))
+    for number in missing:
         storage.make_folder(os.path.dirname(runs[number].folder))
     commands = [runs[number].command(plan.overrides) for number in left]
-    with (
-        progress(label, len(runs), "runs", done=len(ends)) as bar,
-        closing(side_by_side(commands, plan.budget.at_once)) as codes,
-    ):
-        for number, code in codes:
-            ends[left[number]] = _require_end(runs[left[number]], code)
+    with progress(label, len(runs), "runs", done=len(ends)) as bar:
+        for number in _fit([runs[number] for number in fitted]):
+            ends[fitted[number]] = _require_end(runs[fitted[number]], 0)
             bar.advance()
+        with closing(side_by_side(commands, plan.budget.at_once)) as codes:
+            for number, code in codes:
+                ends[left[number]] = _require_end(runs[left[number]], code)
+                bar.advance()
     for end in ends.values():
         if not end.fault:  # its weights come again, bit by bit, with the same keys
-            shutil.rmtree(end.run.directory.checkpoints, ignore_errors=True)
+            shutil.rmtree(end.run.weights, ignore_errors=True)
     return [ends[number] for number in range(len(runs))]
+
+
+def _fit(runs: Sequence[ComparedRun]) -> Iterator[int]:
+    """Makes runs without a transformer. Yields the index of each as it ends."""
+    fits: dict[str, linear.LinearFits | LexicalRuns] = {}
+    for number, run in enumerate(runs):
+        if number and run.task is not runs[number - 1].task:
+            fits.clear()
+        if run.start.name not in fits:
+            if isinstance(run.task, RetrievalTask):
+                fits[run.start.name] = LexicalRuns(run.task, run.start.name)
+            else:
+                fits[run.start.name] = linear.LinearFits(run.task.config)
+        made = fits[run.start.name]
+        if isinstance(made, LexicalRuns):
+            made.make(run.folder, seed=run.seed, search=run.search)
+        else:
+            made.make(run.folder, penalty=run.rate, seed=run.seed, search=run.search)
+        yield number
 
 
 def _end(run: ComparedRun) -> EndedRun | None:
@@ -201,7 +246,8 @@ def _end(run: ComparedRun) -> EndedRun | None:
     metric = run.task.metric
     if os.path.exists(run.results):
         (score,) = run.read(RESULTS, f"{run.split}.{metric}")
-        return EndedRun(run, float(score))
+        fault = run.read(RESULTS, "fault")[0] if isinstance(run.task, RetrievalTask) else ""
+        return EndedRun(run, float(score), fault)
     status = run.directory.read_status()
     if status is None or status.exit != HealthError.exit_code or not status.message:
         return None

@@ -14,9 +14,11 @@ from maskwright.model.hf.config import class_name
 from maskwright.processes.child import SideBySide, run_side_by_side
 from maskwright.report import words
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks.compare.arms import RANDOM, ArmStart
+from maskwright.tasks.compare import linear
+from maskwright.tasks.compare.arms import BM25, LINEAR, RANDOM, ArmStart, ArmTraining
 from maskwright.tasks.compare.folder import opened
-from maskwright.tasks.compare.plan import ArmTraining, Budget, ComparisonPlan, LabelledTask, read
+from maskwright.tasks.compare.plan import Budget, ComparedOn, ComparisonPlan, read
+from maskwright.tasks.compare.retrieval import K1, B, RetrievalTask
 from maskwright.tasks.compare.runs import (
     MAKE_AGAIN,
     Chosen,
@@ -42,6 +44,8 @@ from maskwright.verdict.results import (
 )
 
 PAGE = "verdict.html"
+NAMES_OF_METRICS: dict[str, str] = {"ndcg@10": "nDCG@10", "recall@100": "recall@100", "mrr@10": "MRR@10"}
+"""Of retrieval, for people."""
 
 
 def compare(
@@ -88,12 +92,12 @@ def collect(plan: ComparisonPlan, tried: Sequence[EndedRun], chosen: Chosen, end
         LearningRateSearch(
             start.name,
             task.name,
-            tuple(scores_by_rate(tried, task, start).items()),
+            tuple(scores.items()),
             chosen[task.name, start.name],
         )
         for task in plan.tasks
         for start in plan.starts
-        if tried
+        if (scores := scores_by_rate(tried, task, start))
     )
     return Results(
         tuple(_arm(plan, start, names[start.name]) for start in plan.starts),
@@ -106,13 +110,15 @@ def collect(plan: ComparisonPlan, tried: Sequence[EndedRun], chosen: Chosen, end
 
 def pretraining_names(start: ArmStart) -> tuple[str, ...]:
     """As short as they are different."""
-    if len(start.locations) == 1:
+    if len(start.locations) <= 1:
         return (start.name,)
     short = tuple(os.path.basename(place) for place in start.locations)
     return short if len(set(short)) == len(short) else start.locations
 
 
 def _arm(plan: ComparisonPlan, start: ArmStart, names: tuple[str, ...]) -> Arm:
+    if start.fitted:
+        return Arm(start.name, _without_transformer(plan, start), names, seconds=0.0, tokens=0, transformer=False)
     models = [arm.model for arm in plan.models[start.name]]
     first = models[0]
     step = f", step {first.step:,}" if first.step else ""
@@ -128,6 +134,17 @@ def _arm(plan: ComparisonPlan, start: ArmStart, names: tuple[str, ...]) -> Arm:
     return Arm(start.name, place, names, seconds, tokens)
 
 
+def _without_transformer(plan: ComparisonPlan, start: ArmStart) -> str:
+    if start.name == BM25:
+        return f"BM25 of words (bm25s, Lucene's, k1 {K1:g}, b {B:g}); no transformer, nothing learned from judgements"
+    parts = []
+    if not all(isinstance(task, RetrievalTask) for task in plan.tasks):
+        parts.append("TF-IDF of words and characters, and a linear model (scikit-learn)")
+    if any(isinstance(task, RetrievalTask) for task in plan.tasks):
+        parts.append("to search, the cosine of two texts' TF-IDF of words and characters, which learns nothing")
+    return f"{'; '.join(parts)}; no transformer, no pretraining"
+
+
 def cost(model: TrainedModel) -> tuple[float | None, int | None]:
     """(seconds of computing, tokens) of a pretraining run by its log; None for a folder, which has none."""
     measured = [] if model.run is None else RunDirectory(model.folder).read_metrics()
@@ -140,7 +157,15 @@ def cost(model: TrainedModel) -> tuple[float | None, int | None]:
     return seconds, sum(spent)
 
 
-def verdict_task(task: LabelledTask) -> ComparedTask:
+def verdict_task(task: ComparedOn) -> ComparedTask:
+    if isinstance(task, RetrievalTask):
+        splits = task.collection.test, task.collection.train, task.collection.validation
+        test, train, validation = map(len, splits)
+        return ComparedTask(
+            *(task.name, "scores", "mean", (), (), test, train, validation),
+            score=NAMES_OF_METRICS[task.metric],
+            example="question",
+        )
     section, labels, examples = task.config.task, task.dataset.labels, task.dataset.test
     sizes = (len(examples), len(task.dataset.train), len(task.dataset.validation))
     if section.kind == "question_answering":
@@ -154,12 +179,15 @@ def verdict_task(task: LabelledTask) -> ComparedTask:
     return ComparedTask(task.name, "spans", "f1_micro", kinds, spans_of(labels, kinds, gold), *sizes)
 
 
-def outcomes(task: LabelledTask, run: ComparedRun) -> Outcomes:
+def outcomes(task: ComparedOn, run: ComparedRun) -> Outcomes:
     """A run's predictions for the test examples, in the form of the verdict's kind of task."""
     name = "predictions-test.json"
     where, recorded = run.read(name, "where", "outcomes")
-    if where != [example.where for example in task.dataset.test]:
+    examples = task.collection.test if isinstance(task, RetrievalTask) else task.dataset.test
+    if where != [example.where for example in examples]:
         raise InputError("holds predictions for other examples", where=run.directory.path(name), fix=MAKE_AGAIN)
+    if isinstance(task, RetrievalTask):
+        return tuple(recorded[task.metric])
     predictions = tuple(tuple(value) if isinstance(value, list) else value for value in recorded)
     labels = task.dataset.labels
     if task.config.task.kind == "question_answering":
@@ -184,9 +212,18 @@ def _run(ended: EndedRun, pretraining_run: str) -> ScoredRun:
         outcomes(run.task, ended.scored or run),
         final_loss=losses[-1] if losses else None,
         lowest_loss=min(losses, default=None),
-        tokens=lines[-1]["tokens"] if lines else None,
-        fault=f"{stopped}: {ended.fault}" if ended.fault else "",
+        tokens=lines[-1].get("tokens") if lines else None,
+        fault=f"{stopped}: {ended.fault}" if ended.fault and not ended.has_scores else ended.fault,
+        beside=_beside(run),
     )
+
+
+def _beside(run: ComparedRun) -> dict[str, float]:
+    if not isinstance(run.task, RetrievalTask):
+        return {}
+    others = [name for name in NAMES_OF_METRICS if name != run.task.metric]
+    values = run.read(RESULTS, *(f"test.{name}" for name in others))
+    return {NAMES_OF_METRICS[name]: float(value) for name, value in zip(others, values, strict=True)}
 
 
 def _protocol(plan: ComparisonPlan) -> Protocol:
@@ -198,29 +235,52 @@ def _protocol(plan: ComparisonPlan) -> Protocol:
         shared = "a share of the training file, another with each seed"
         validation.append(f"{task.name}: {'a file of its own' if config.data.validation else shared}")
     equal = all(len(set(task.arms.values())) == 1 for task in plan.tasks)
-    same = "The same for every arm. " if equal else ""
+    plain = [start.name for start in plan.starts if start.fitted]
+    labelled = [task for task in plan.tasks if not isinstance(task, RetrievalTask)]
+    fitted = LINEAR in plain and bool(labelled)
+    others = f"every arm but {words.listed(plain)}" if plain else "every arm"
+    same = f"The same for {others}. " if equal else ""
     rates = ", ".join(map(words.rate, budget.rates))
     one_rate = len(budget.rates) == 1
-    tried = f"Every arm tried the learning rates {rates} with seed {budget.search_seed} and kept the best of each task"
-    search = f"Every arm had the learning rate {rates}" if one_rate else tried
-    chose = "each run's best checkpoint" if one_rate else "the learning rates and each run's best checkpoint"
+    who, seed = f"{others[0].upper()}{others[1:]}", budget.search_seed
+    tried = f"{who} tried the learning rates {rates} with seed {seed} and kept the best of each task"
+    search = f"{who} had the learning rate {rates}." if one_rate else f"{tried}."
+    chose = ([] if one_rate else ["the learning rates"]) + (["each run's best checkpoint"] if labelled else [])
+    if fitted:
+        penalties = ", ".join(map(words.rate, linear.PENALTIES))
+        search += f" {LINEAR} was fitted to whole texts and tried the penalties {penalties} in the same way."
+        if all(task.config.data.validation and task.config.data.fraction == 1.0 for task in labelled):
+            search += " Nothing about it is random, so it is the same with every seed."
+        else:
+            search += " Nothing about it is random: its seeds differ by the examples that it learns from alone."
+        chose = [f"{LINEAR}'s penalty", *chose]
+    if len(labelled) < len(plan.tasks):
+        search += " To search, each model is scored as its last step left it"
+        search += f"; {words.listed(plain)} learned nothing, so seeds do not matter there." if plain else "."
     read = "Each run read it once, at its end."
     return Protocol(
-        budget=f"{same}{'; '.join(budgets)}. {search}.",
-        validation=f"{'; '.join(validation)}. It chose {chose}.",
-        test=read if one_rate else f"{read} The search did not read it.",
+        budget=f"{same}{'; '.join(budgets)}. {search}",
+        validation=f"{'; '.join(validation)}. It chose {words.listed(chose or ['nothing: there is one rate'])}.",
+        test=read if one_rate and not fitted else f"{read} The search did not read it.",
     )
 
 
-def _steps(task: LabelledTask) -> str:
-    """Of every arm, or where they are not equal of each. Windows of questions are examples of training here."""
-    examples = task.config.batch.examples
-    asks = task.config.task.kind == "question_answering"
+def _steps(task: ComparedOn) -> str:
+    """Of every arm, or where they are not equal of each. Windows of questions are examples of training here, and pairs
+    of a question and a passage."""
+    examples, kind = task.config.batch.examples, task.config.task.kind
 
     def of(arm: ArmTraining) -> str:
-        epochs = f" ({arm.steps * examples / len(task.dataset.train):.3g} epochs)"
-        what = "windows" if asks else "examples"
-        return f"{arm.steps:,} steps of {examples} {what}{'' if asks else epochs}, rows up to {arm.max_seq_len} tokens"
+        rows = f"rows up to {arm.max_seq_len} tokens"
+        if isinstance(task, RetrievalTask):
+            epochs = task.config.schedule.epochs or 3.0
+            steps = f"{epochs:g} epochs" if arm.steps is None else f"{arm.steps:,} steps"
+            return f"{steps} in updates of up to {examples} pairs of a question and a passage, {rows}"
+        assert arm.steps is not None
+        steps = f"{arm.steps:,} steps of {examples}"
+        if kind == "question_answering":
+            return f"{steps} windows, {rows}"
+        return f"{steps} examples ({arm.steps * examples / len(task.dataset.train):.3g} epochs), {rows}"
 
     trainings = set(task.arms.values())
     return (

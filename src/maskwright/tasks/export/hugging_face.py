@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,9 @@ from maskwright.core.errors import InputError, VerificationError
 from maskwright.core.secrets import redact_all
 from maskwright.engines.muon import INITIAL_RMS, LARGE_RMS
 from maskwright.labels.encode import open_tokenizer
-from maskwright.model.hf.config import PIPELINES, to_hf_config
+from maskwright.model.hf.config import OF_CLASSIFIERS, PIPELINES, to_hf_config
 from maskwright.model.hf.families import FAMILIES
-from maskwright.model.hf.names import Parameters, count_parameters
+from maskwright.model.hf.names import Parameters, buffers, count_parameters, encoder_prefix, has_head
 from maskwright.model.torch.compare import Reference, largest_difference, our_model, references
 from maskwright.report.background import in_short
 from maskwright.report.markdown import code, literal
@@ -38,10 +39,29 @@ LARGEST_DIFFERENCE = 1e-4
 """The most by which fp32 logits may differ between this model and `transformers` on the exported folder."""
 
 
+@dataclass(frozen=True)
+class Purpose:
+    """What a folder is for that is not the model as it was trained, in the words of its card."""
+
+    written: TrainedModel
+    """The model whose weights and tokenizer are written; a bare encoder where its parameters have no head."""
+    library: str
+    pipeline: str
+    tag: str
+    use: str
+    """A sentence for readers."""
+
+
 def export(
-    model: TrainedModel, folder: str, *, onnx: bool = False, write_more: Callable[[str], object] = lambda folder: None
+    model: TrainedModel,
+    folder: str,
+    *,
+    onnx: bool = False,
+    purpose: Purpose | None = None,
+    write_more: Callable[[str], object] = lambda folder: None,
 ) -> float:
-    """Writes `folder` and returns the largest difference of a logit. Raises `VerificationError` above 1e-4.
+    """Writes `folder` and returns the largest difference of a logit, or of a bare encoder's last hidden states. Raises
+    `VerificationError` above 1e-4.
 
     `onnx`: also ONNX files. The fp32 one is held to the same limit; the int8 one is measured, and the result is
     printed. `write_more` writes further files into the folder, before it gets its name.
@@ -58,21 +78,17 @@ def export(
     storage.make_folder(os.path.dirname(os.path.abspath(folder)))
     temporary = f"{folder.rstrip('/')}.tmp-{os.getpid()}"
     storage.make_folder(temporary)
+    written = purpose.written if purpose else model
     try:
-        write_tensors(os.path.join(temporary, "model.safetensors"), model.parameters, {"format": "pt"})
-        config = to_hf_config(model.config, model.labels) | _for_fine_tuning(model) | _use(model)
-        config |= {"transformers_version": importlib.metadata.version("transformers")}
-        storage.write_json(os.path.join(temporary, "config.json"), config)
-        _write_tokenizer(model, temporary)
-        expected = references(model.config, temporary)
-        difference = verify(model, temporary, expected)
+        expected = _write(model, written, temporary)
+        difference = verify(written, temporary, expected)
         measured: list[str] = []
         if onnx:
-            onnx_difference = onnx_files.write(model, temporary, expected)
-            _require_equal(onnx_difference, model.parameters, " in onnxruntime")
-            measured = onnx_files.measure(model, temporary, expected, onnx_difference)
+            onnx_difference = onnx_files.write(written, temporary, expected)
+            _require_equal(onnx_difference, written, " in onnxruntime")
+            measured = onnx_files.measure(written, temporary, expected, onnx_difference)
         with open(os.path.join(temporary, "README.md"), "w", encoding="utf-8") as file:
-            file.write("\n".join([model_card(model, difference), *measured]))
+            file.write("\n".join([model_card(model, difference, purpose), *measured]))
         write_more(temporary)
         os.replace(temporary, folder)
     finally:
@@ -80,6 +96,21 @@ def export(
     for line in measured:
         say(line)
     return difference
+
+
+def _write(model: TrainedModel, written: TrainedModel, folder: str) -> list[Reference]:
+    """Writes the weights, config.json and tokenizer of `written`, which was made from `model`, and returns what
+    `transformers` computes from them."""
+    bare, prefix = not has_head(written.config, written.parameters), encoder_prefix(written.config)
+    weights = written.parameters | buffers(written.config)
+    if bare:
+        weights = {name.removeprefix(prefix): value for name, value in weights.items()}
+    write_tensors(os.path.join(folder, "model.safetensors"), weights, {"format": "pt"})
+    config = to_hf_config(written.config, written.labels, bare=bare) | _for_fine_tuning(model, written) | _use(written)
+    config |= {"transformers_version": importlib.metadata.version("transformers")}
+    storage.write_json(os.path.join(folder, "config.json"), config)
+    _write_tokenizer(written, folder)
+    return references(written.config, folder, bare=bare)
 
 
 def _has_ended(model: TrainedModel, steps: int | None) -> bool:
@@ -90,10 +121,11 @@ def _has_ended(model: TrainedModel, steps: int | None) -> bool:
     return model.step == steps if model.task is None else os.path.exists(os.path.join(model.folder, RESULTS))
 
 
-def _for_fine_tuning(model: TrainedModel) -> dict[str, Any]:
+def _for_fine_tuning(model: TrainedModel, written: TrainedModel) -> dict[str, Any]:
     """The values for fine-tuning alone in the base's config.json, as a pretraining run recorded them: the run's own
-    dropouts are for pretraining, and replace them only if the user set them."""
-    return (model.run or {}).get("fine_tuning", {}) if model.task is None else {}
+    dropouts are for pretraining, and replace them only if the user set them. A classifier has its own already."""
+    values = (model.run or {}).get("fine_tuning", {}) if model.task is None else {}
+    return {key: value for key, value in values.items() if written.task is None or key not in OF_CLASSIFIERS}
 
 
 def _use(model: TrainedModel) -> dict[str, Any]:
@@ -133,20 +165,26 @@ def _tokenizer_config(model: TrainedModel) -> dict[str, Any]:
 
 
 def verify(model: TrainedModel, folder: str, expected: Sequence[Reference]) -> float:
-    """Compares logits and token ids with those that `transformers` computes from `folder`. Returns the largest
-    difference of a logit. Raises `VerificationError`."""
+    """Compares logits, or a bare encoder's last hidden states, and token ids with those that `transformers` computes
+    from `folder`. Returns the largest difference. Raises `VerificationError`."""
     largest = largest_difference(our_model(model.config, model.parameters), expected)
-    _require_equal(largest, model.parameters)
+    _require_equal(largest, model)
     _verify_tokenizer(model, folder)
     return largest
 
 
-def _require_equal(difference: float, parameters: Parameters, where: str = "") -> None:
+def compared(model: TrainedModel) -> str:
+    """What of the model is compared with `transformers`, in the singular."""
+    return "logit" if has_head(model.config, model.parameters) else "hidden state"
+
+
+def _require_equal(difference: float, model: TrainedModel, where: str = "") -> None:
     if not difference <= LARGEST_DIFFERENCE:  # so that NaN is refused
+        what = "logits differ by" if has_head(model.config, model.parameters) else "hidden states differ by"
+        version = importlib.metadata.version("transformers")
         raise VerificationError(
-            f"logits differ by {difference:.3g}{where} from transformers {importlib.metadata.version('transformers')}, "
-            f"more than {LARGEST_DIFFERENCE:g}",
-            fix=_smaller_weights(parameters) if math.isfinite(difference) else None,
+            f"{what} {difference:.3g}{where} from transformers {version}, more than {LARGEST_DIFFERENCE:g}",
+            fix=_smaller_weights(model.parameters) if math.isfinite(difference) else None,
         )
 
 
@@ -193,19 +231,22 @@ def _tokenized(model: TrainedModel) -> Iterator[tuple[str, tuple[Any, ...], list
         yield text, arguments, tokenizer.encode(*arguments, is_pretokenized=words).ids
 
 
-def model_card(model: TrainedModel, difference: float) -> str:
+def model_card(model: TrainedModel, difference: float, purpose: Purpose | None = None) -> str:
     """README.md from the run's own record: the model, its text, and how it was checked."""
     shape, base = model.config, _base_name(_base(model.run))
     on_hub = base if base and "/" in base else hub.full_name(base)
     how = "fine-tuned" if model.task else "continued"
+    library, pipeline, kind = "transformers", PIPELINES[shape.task], shape.task.replace("_", "-")
+    if purpose:
+        library, pipeline, kind = purpose.library, purpose.pipeline, purpose.tag
     lines = [
         "---",
         "# language: en",
         "# license: apache-2.0",
         *([f"base_model: {json.dumps(on_hub)}"] if on_hub else []),
-        "library_name: transformers",
-        f"pipeline_tag: {PIPELINES[shape.task]}",
-        f"tags: [{shape.architecture}, {shape.task.replace('_', '-')}, maskwright]",
+        f"library_name: {library}",
+        f"pipeline_tag: {pipeline}",
+        f"tags: [{shape.architecture}, {kind}, maskwright]",
         "---",
         "",
         f"# {literal(_base_name(model.location) or '')}",
@@ -221,8 +262,9 @@ def model_card(model: TrainedModel, difference: float) -> str:
         f"{shape.max_seq_len} tokens), {f'{how} from {literal(base)}' if base else 'trained'} with maskwright.",
         "",
         f"Exported from {'step ' + format(model.step, ',') if model.step is not None else 'a model folder'}. Loaded "
-        f"in transformers {importlib.metadata.version('transformers')}, its fp32 logits differ by at most "
-        f"{difference:.2g}.",
+        f"in transformers {importlib.metadata.version('transformers')}, its fp32 "
+        f"{compared(purpose.written if purpose else model)}s differ by at most {difference:.2g}.",
+        *(["", purpose.use] if purpose else []),
     ]
     if model.run:
         lines += ["", "## Training", "", *_training(model, model.run)]
@@ -310,5 +352,5 @@ def _scores(model: TrainedModel) -> list[str]:
     ]
 
 
-def announce(difference: float, folder: str) -> None:
-    say(f"{folder}: max |Δlogit| {difference:.2e} against transformers in fp32 (limit {LARGEST_DIFFERENCE:g})")
+def announce(difference: float, folder: str, what: str = "logit") -> None:
+    say(f"{folder}: max |Δ{what}| {difference:.2e} against transformers in fp32 (limit {LARGEST_DIFFERENCE:g})")

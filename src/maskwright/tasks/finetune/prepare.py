@@ -18,14 +18,23 @@ from maskwright.core import storage
 from maskwright.core.console import human_count, note, say
 from maskwright.core.errors import ConfigError
 from maskwright.engines.base import TrainState
+from maskwright.engines.choose import require_family
 from maskwright.labels.dataset import Dataset, read_dataset
 from maskwright.labels.encode import EncodedRows, WordTargets, encode
 from maskwright.labels.example import Example
 from maskwright.labels.rows import ExampleStream, Packer
-from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, model_config, recorded_config, training_flops
+from maskwright.model.config import (
+    SEQUENCE_TASKS,
+    WITHOUT_QUESTIONS,
+    ModelConfig,
+    model_config,
+    recorded_config,
+    training_flops,
+)
 from maskwright.model.hf.config import class_name
+from maskwright.model.hf.families import FAMILIES
 from maskwright.model.hf.names import Parameters, count_parameters
-from maskwright.model.initial import initial_parameters
+from maskwright.model.initial import initial_parameters, with_new_head
 from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.tasks.finetune.objective import EvaluationSplit, LabelledObjective, chosen_metric, score_split
 from maskwright.tasks.models.hub import local, pinned
@@ -41,9 +50,6 @@ from maskwright.training import checkpoint
 from maskwright.training.job import Job
 from maskwright.training.replay import write_examples
 from maskwright.training.stop import StopRequest
-
-LAST_MATRIX = ("classifier.", "qa_outputs.")
-"""How the name of the matrix begins whose rows are the labels."""
 
 
 def finetune(
@@ -91,7 +97,9 @@ class FinetuneRun:
         return self.config.optimizer.label_smoothing
 
     @property
-    def looked_up(self) -> NDArray[np.int64]:
+    def looked_up(self) -> NDArray[np.int64] | None:
+        if self.model.token_dropout:  # which tells masks by their ids
+            return None
         return np.union1d(self.train.packer.encoded.ids, [self.model.pad_token_id]).astype(np.int64)
 
     @property
@@ -132,18 +140,14 @@ class FinetuneRun:
     def starting_state(self) -> TrainState:
         """The state of step 0: the encoder of the starting model, and a new head. Tensors of that model's head are kept
         where they fit, the matrix of the labels only for the same labels."""
-        random = initial_parameters(self.model, self.config.seed)
         if self.config.model.init_from is None or self.config.model.weights == "random":
-            return TrainState(0, random)
+            return TrainState(0, initial_parameters(self.model, self.config.seed))
         # A run that is continued may have been killed before its first save.
         start = self.start or _start(self.config, self.base)
-        parameters, same = start.parameters, start.labels == self.dataset.labels
-        for name, value in random.items():
-            last = name.startswith(LAST_MATRIX) and not name.startswith("classifier.dense.")
-            if name in parameters and parameters[name].shape == value.shape and (same or not last):
-                random[name] = parameters[name]
+        same = start.labels == self.dataset.labels
+        parameters = with_new_head(self.model, start.parameters, self.config.seed, same_labels=same)
         say(f"starting from {start.location}")
-        return TrainState(0, random)
+        return TrainState(0, parameters)
 
     def base_weights(self) -> dict[str, Any]:
         start = self.start
@@ -218,7 +222,6 @@ class FinetuneRun:
             return
         step = job.objective.best_step
         if step is not None and step != job.step:
-            job.consistent = False  # the engine no longer holds the last step
             path = directory.path("checkpoints", step_folder(step))
             engine.write(checkpoint.load(path)[0] if job.is_rank_0 else TrainState(0, {}))
         result: dict[str, Any] = {"step": job.step if step is None else step, "labels": list(self.dataset.labels)}
@@ -271,6 +274,7 @@ def prepare_finetuning(
     dataset = dataset or read_dataset(config.data, config.task, config.seed)
     if before is None:
         model = _with_head(encoder, config, dataset)
+    require_family(model, config.engine)
     if config.data.max_seq_len is None:
         longest = min(longest, model.max_seq_len)
     if longest > model.max_seq_len:
@@ -284,7 +288,7 @@ def prepare_finetuning(
         config.task.kind,
         model.pad_token_id,
         few_shapes=config.engine.kind == "jax",
-        class_weights=class_weights(config, dataset, encoded),
+        class_weights=class_weights(config, dataset.labels, encoded.targets),
     )
     train = ExampleStream(packer, config.seed, config.batch.examples, config.batch.virtual_workers)
     return FinetuneRun(resolved, model, dataset, train, start, base, tokenizer, longest)
@@ -308,8 +312,12 @@ def _start(config: FinetuneConfig, base: str | None, start: TrainedModel | None 
 
 
 def _with_head(model: ModelConfig, config: FinetuneConfig, dataset: Dataset) -> ModelConfig:
-    """The encoder's shape with the task's head, and the published dropout unless the run sets its own."""
-    section, published = config.model, 0.0 if model.architecture == "modernbert" else 0.1
+    """The encoder's shape with the task's head, and the published dropout unless the run sets its own. Raises
+    `ConfigError` for a head that `transformers` does not have on it."""
+    if model.architecture in WITHOUT_QUESTIONS and config.task.kind == "question_answering":
+        what = f"is question_answering, for which transformers has no class on {FAMILIES[model.architecture].title}"
+        raise ConfigError(what, where="task.kind", fix="choose a task of whole texts, or token_classification")
+    section, published = config.model, 0.0 if model.norm_first else 0.1
     hidden = published if section.hidden_dropout is None else section.hidden_dropout
     outputs = {"regression": 1, "question_answering": 2}.get(config.task.kind, len(dataset.labels))
     return replace(
@@ -322,13 +330,13 @@ def _with_head(model: ModelConfig, config: FinetuneConfig, dataset: Dataset) -> 
     )
 
 
-def class_weights(config: FinetuneConfig, dataset: Dataset, encoded: EncodedRows) -> NDArray[np.float32] | None:
-    """fp32 [C], or None without weights. Raises `ConfigError` unless every label has its weight."""
-    weights, labels = config.optimizer.class_weights, dataset.labels
+def class_weights(config: FinetuneConfig, labels: Sequence[str], targets: Any) -> NDArray[np.float32] | None:
+    """fp32 [C], or None without weights. `targets`: of the training examples, as in `EncodedRows`. Raises `ConfigError`
+    unless every label has its weight."""
+    weights = config.optimizer.class_weights
     if weights is None:
         return None
     if weights == "balanced":
-        targets = encoded.targets
         ids = targets.tag if isinstance(targets, WordTargets) else np.asarray(targets)
         counts = np.bincount(ids, minlength=len(labels))
         return (len(ids) / (len(labels) * np.maximum(counts, 1))).astype(np.float32)

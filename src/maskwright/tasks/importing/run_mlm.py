@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from typing import Any
+from typing import Any, get_args
 
+from maskwright.config.pretraining import Architecture
 from maskwright.core.console import several
 from maskwright.core.errors import InputError, ModelError
 from maskwright.model.hf.config import read_hf_config
-from maskwright.model.hf.families import FAMILIES
 from maskwright.tasks.importing.taken import Fate, FlagFate, Taken, number_of
 from maskwright.tasks.importing.trainer import NOT_NEEDED, SWITCHES, devices, from_json, training
 from maskwright.tasks.importing.typed import ScriptSignature, Typed
@@ -38,6 +38,8 @@ OTHER_BASES = {
 }
 UNREAD = ("deberta", "albert", "electra", "xlnet", "longformer", "big_bird", "bigbird", "nezha", "mpnet", "funnel")
 """Families that run_mlm.py trains and maskwright does not, by the names of their models."""
+READ_DEBERTAS = ("deberta-v2", "deberta-v3")
+"""Parts of the names of DeBERTas that can be continued. Their first version cannot."""
 OFFSET = ("roberta", "xlm-roberta", "camembert")
 POSITION_OFFSET = 2
 """RoBERTa's first two positions belong to no token, so 514 positions are rows of 512."""
@@ -94,7 +96,9 @@ def _model(taken: Taken) -> str:
     architecture = taken.text("model_type") or _guess(name_or_path or taken.text("config_name") or "")
     tokenizer = taken.text("tokenizer_name")
     taken.note("trust_remote_code", "code that comes with a model is never run")
-    if unread := next((name for name in UNREAD if name in (name_or_path or architecture).lower()), None):
+    named = (name_or_path or architecture).lower()
+    is_read = bool(name_or_path) and any(name in named for name in READ_DEBERTAS)
+    if (unread := next((name for name in UNREAD if name in named), None)) and not is_read:
         taken.row("model_type", "left out", f"{unread} is not among the families that are read (docs/encoders.md)")
     if name_or_path:
         folder = fetched(taken, name_or_path, taken.text("model_revision"))
@@ -157,7 +161,7 @@ def fetched(taken: Taken, name_or_path: str, revision: str | None = None) -> str
 
 def _shape(taken: Taken, architecture: str) -> None:
     """The shape of a model from scratch: that of the family's class in transformers, with the overrides."""
-    known = architecture if architecture in FAMILIES else "roberta"
+    known = architecture if architecture in get_args(Architecture) else "roberta"
     values: dict[str, Any] = {SHAPE[name]: value for name, value in (BASE | OTHER_BASES.get(known, {})).items()}
     if known == "modernbert":
         values["model.global_attn_every_n_layers"] = 3

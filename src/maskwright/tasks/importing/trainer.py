@@ -232,10 +232,8 @@ def _precision(taken: Taken) -> None:
             taken.set(name, {key: "on"})
     for name in ("torch_compile_backend", "torch_compile_mode", "gradient_checkpointing_kwargs"):
         taken.note(name, "engine.* has one way of doing it", "not needed")
-    for name in ("fsdp", "deepspeed"):
-        if taken.has(name):
-            taken.set(name, {"engine.sharding": "fsdp"}, "on GPUs; weights, gradients and moments are sharded")
-    taken.note("fsdp_config", "engine.sharding: fsdp has no settings of its own", "not needed")
+    for name in ("fsdp", "fsdp_config", "deepspeed"):
+        taken.note(name, "processes share out the fp32 weights and the moments by themselves", "not needed")
 
 
 def _saving(taken: Taken, steps: int | None) -> None:

@@ -114,17 +114,24 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
 
 
 def special_ids(vocabulary: Vocabulary) -> dict[str, int]:
-    return {"bos": vocabulary.bos, "pad": vocabulary.pad, "eos": vocabulary.eos}
+    return {"bos": vocabulary.bos, "pad": vocabulary.pad, "eos": vocabulary.eos, "mask": vocabulary.mask}
 
 
 def with_ids(model: ModelConfig, vocabulary: Vocabulary, where: str) -> ModelConfig:
-    """The model with its tokenizer's ids for padding and for a row's ends: `config.json` often has none, or others.
+    """The model with its tokenizer's ids for padding, for a row's ends and, with token dropout and in a EuroBERT, for
+    masks: `config.json` often has none, or others.
 
     Raises `InputError` for a RoBERTa with another id of padding, from which it numbers its positions."""
     if model.architecture in ROBERTAS and vocabulary.pad != model.pad_token_id:
         what = f"its tokenizer pads with id {vocabulary.pad}, the model with {model.pad_token_id}"
         raise InputError(what, where=where, fix="take the tokenizer that belongs to the model")
-    return replace(model, bos_token_id=vocabulary.bos, pad_token_id=vocabulary.pad, eos_token_id=vocabulary.eos)
+    return replace(
+        model,
+        bos_token_id=vocabulary.bos,
+        pad_token_id=vocabulary.pad,
+        eos_token_id=vocabulary.eos,
+        mask_token_id=vocabulary.mask if model.token_dropout or model.architecture == "eurobert" else 0,
+    )
 
 
 def fetched(location: str) -> str:

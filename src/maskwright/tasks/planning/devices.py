@@ -9,12 +9,13 @@ Google publishes no power, but a paper does for v4 (Jouppi et al. 2023, arXiv:23
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from dataclasses import dataclass
 from typing import Literal
 
 from maskwright.core.errors import ConfigError
+from maskwright.machine import tpus
+from maskwright.machine.tpus import TPUS
 
 MOST_GPUS = 8
 """GPUs of one machine. docs/scaling.md has a model of several machines."""
@@ -31,8 +32,11 @@ class Device:
     """Memory of one device; None for a CPU, whose memory may be any."""
     watts: float | None = None
     low_precision: bool = True
-    parts: int = 1
-    """Devices of JAX in one chip, which share its memory."""
+
+    @property
+    def parts(self) -> int:
+        """Devices of JAX in one chip, which share its memory."""
+        return TPUS[self.name].devices_per_chip if self.family == "tpu" else 1
 
 
 # Two Zen 5 cores multiplied bf16 at 933 to 950 GFLOP/s (benchmarks/results/cpu-mini.json, cpu-small.json), 4.2 times as
@@ -52,32 +56,15 @@ DEVICES = {
         Device("h100", "gpu", 989e12, 3350e9, 80e9, 700),
         Device("h200", "gpu", 989e12, 4800e9, 141e9, 700),
         Device("b200", "gpu", 2250e12, 8000e9, 180e9, 1000),
-        Device("v2", "tpu", 45e12, 700e9, 16e9, parts=2),
-        Device("v3", "tpu", 123e12, 900e9, 32e9, parts=2),
+        Device("v2", "tpu", 45e12, 700e9, 16e9),
+        Device("v3", "tpu", 123e12, 900e9, 32e9),
         Device("v4", "tpu", 275e12, 1228e9, 32e9, 170),
         Device("v5e", "tpu", 197e12, 819e9, 16e9),
         Device("v5p", "tpu", 459e12, 2765e9, 95e9),
         Device("v6e", "tpu", 918e12, 1640e9, 32e9),
-        Device("tpu7x", "tpu", 2307e12, 7380e9, 192e9, parts=2),
+        Device("tpu7x", "tpu", 2307e12, 7380e9, 192e9),
     )
 }
-_OLD = ("2x2", "4x4", "4x8", "8x8", "8x16", "16x16")
-_FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
-_SMALL = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
-TOPOLOGIES = {
-    "v2": _OLD,
-    "v3": (*_OLD, "16x32", "32x32"),
-    "v4": _SMALL,
-    "v5e": _FLAT,
-    "v5p": ("1x1x1", "2x1x1", *_SMALL),
-    "v6e": _FLAT,
-    "tpu7x": ("1x1x1", *_SMALL),
-}
-"""Topologies that Google rents: docs.cloud.google.com/tpu/docs/v5e and its neighbours. One or two chips of v5p and one
-of TPU7x are machine types of their own (docs.cloud.google.com/compute/docs/tpus/tpu-machines)."""
-MOST_CUBED = {"v4": 4096, "v5p": 6144, "tpu7x": 9216}
-"""Chips of the largest slice. From 4x4x4 on, sides are multiples of 4, in ascending order:
-docs.cloud.google.com/tpu/docs/types-topologies"""
 ACCELERATORS = {
     "nvidia-tesla-t4": "t4",
     "nvidia-tesla-v100": "v100",
@@ -131,7 +118,9 @@ def place(on: str) -> DeviceCount:
         what = f"'{on}' is not a device that `plan` knows"
         raise ConfigError(what, where="--on", fix=f"{fix} Or here, or an environment's YAML. Devices: {names}")
     if device.family == "tpu":
-        return DeviceCount(on, device, _chips_of(on, name, number), number)
+        if wrong := tpus.refusal(f"{name}:{number}" if number else name):
+            raise ConfigError(wrong[0], where="--on", fix=wrong[1])
+        return DeviceCount(on, device, tpus.chips(number), number)
     if number and not re.fullmatch(r"[1-9]\d{0,2}", number):
         raise ConfigError(f"'{on}' is not a device count", where="--on", fix=f"write a number, as {name}:8")
     usual = {"laptop": LAPTOP_CORES, "cpu": 2}.get(name, 1)
@@ -140,34 +129,3 @@ def place(on: str) -> DeviceCount:
         fix = f"{name}:{MOST_GPUS}; benchmarks/scaling_model.py has a model of several machines"
         raise ConfigError(f"'{on}' is more than one machine", where="--on", fix=fix)
     return DeviceCount(on, device, count)
-
-
-def _chips_of(on: str, kind: str, topology: str) -> int:
-    """Chips of a slice. Raises `ConfigError` for one that Google does not rent, and names the nearest."""
-    if re.fullmatch(r"[1-9]\d{0,4}(x[1-9]\d{0,4}){1,2}", topology) is None:
-        fix = f"write KIND:TOPOLOGY, as {kind}:{'4x4x4' if kind in MOST_CUBED else '4x4'}"
-        raise ConfigError(f"'{on}' is not a slice of a TPU", where="--on", fix=fix)
-    chips = _product(topology)
-    if topology in (rented := _topologies(kind)):
-        return chips
-    near = min(rented, key=lambda other: (abs(math.log(_product(other) / chips)), max(map(int, other.split("x")))))
-    most = MOST_CUBED.get(kind)
-    cubes = f", and three multiples of 4 in ascending order, of up to {most:,} chips" if most else ""
-    fix = f"{kind}:{near} is the nearest of {', '.join(TOPOLOGIES[kind])}{cubes}"
-    raise ConfigError(f"'{on}' is not a slice that Google rents", where="--on", fix=fix)
-
-
-def _product(topology: str) -> int:
-    return math.prod(map(int, topology.split("x")))
-
-
-def _topologies(kind: str) -> list[str]:
-    """All topologies of a kind: in three dimensions also those of whole cubes."""
-    most = MOST_CUBED.get(kind, 0)
-    cubes = (
-        f"{a}x{b}x{c}"
-        for a in range(4, math.isqrt(most) + 1, 4)
-        for b in range(a, math.isqrt(most // a) + 1, 4)
-        for c in range(b, most // (a * b) + 1, 4)
-    )
-    return [*TOPOLOGIES[kind], *cubes]

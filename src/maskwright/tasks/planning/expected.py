@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from maskwright.core.console import several
+from maskwright.machine.hardware import usable_cores
 from maskwright.tasks.finetune.prepare import FinetuneRun
 from maskwright.tasks.planning.interval import Interval
 from maskwright.tasks.planning.labelled import LabelledWork, work_of_labelled
-from maskwright.tasks.planning.projection import JAX_SHARE, cpu_share, host_seconds
+from maskwright.tasks.planning.projection import CPU_FLOPS_OF_A_CORE, JAX_SHARE, cpu_share, host_seconds
 from maskwright.tasks.planning.work import work_of
 from maskwright.tasks.pretrain.prepare import PretrainRun
 from maskwright.tasks.start.prepared import Prepared
@@ -35,6 +36,8 @@ class Load:
     width: int
     layers: int
     micro_batches: int
+    threads: int
+    """Of this process, or the cores that it may use."""
     jax: bool = False
     labelled: LabelledWork | None = None
     """The work of a fine-tuning."""
@@ -42,7 +45,8 @@ class Load:
 
 def load_of(ready: Prepared) -> Load | None:
     config, model = ready.config, ready.model
-    shape = model.hidden_size, model.num_hidden_layers, config.batch.virtual_workers, config.engine.kind == "jax"
+    threads, jax = config.engine.threads or usable_cores(), config.engine.kind == "jax"
+    shape = model.hidden_size, model.num_hidden_layers, config.batch.virtual_workers, threads, jax
     if isinstance(ready, FinetuneRun):
         work = work_of_labelled(ready)
         return Load(work.flops, work.evaluated_flops / config.steps, *shape, work)
@@ -56,6 +60,7 @@ def seconds_here(load: Load, ceiling: float, device: str, steps: int) -> Interva
         return None
     share, (low, high) = GPU_SHARE * (JAX_SHARE if load.jax else 1.0), GPU_BAND
     if device == "cpu":
+        ceiling = min(ceiling, CPU_FLOPS_OF_A_CORE * load.threads)
         share = cpu_share(load.width) * (JAX_CPU_SHARE if load.jax else 1.0)
         share *= LABELLED_CPU_SHARE if load.labelled else 1.0
         low, high = WIDE_CPU_BAND if load.jax or load.labelled else CPU_BAND

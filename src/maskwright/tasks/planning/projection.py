@@ -39,6 +39,9 @@ JAX_SHARE = 0.45
 """Share of torch's speed by this model, on an H100, where JAX reached 278,150 tokens/s."""
 CPU_SHARES = ((256, 0.516), (512, 0.669), (768, 0.707))
 """Width, and the share of measured matrix multiplication that training reaches on a CPU."""
+CPU_FLOPS_OF_A_CORE = 4.7e11
+"""The shares hold up to the ceiling of a Zen 5 core. With AMX it is up to twice as high, but a step takes as long as on
+Zen 5 (docs/experiments-archive.md, 2026-11-27): what is no product, and small products, are no faster."""
 TOGETHER = 0.95
 """Share of perfect scaling over the devices of one machine or slice: docs/scaling.md projects 98 % for a machine of
 8 GPUs."""

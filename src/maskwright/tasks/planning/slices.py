@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import maskwright
-from maskwright.config.phases import configs, reads_causally
+from maskwright.config.phases import configs
 from maskwright.config.pretraining import RunConfig, shared_out
 from maskwright.core import storage
 from maskwright.core.console import say, several
@@ -106,16 +106,21 @@ def plan(config: RunConfig, on: str, *, vocab_size: int | None = None, search: b
     """
     require("libtpu", "--on")
     model = model_of(config, vocab_size)
-    kinds, causal = list({_shape(kind): kind for kind in configs(config)}.values()), reads_causally(config)
+    of_shape: dict[tuple[int, int, int], RunConfig] = {}
+    for stage in configs(config):
+        # Of one shape, the stage that mixes causal rows with others stays: its attention needs the most memory.
+        if (before := of_shape.get(_shape(stage))) is None or before.masking.causal is not None:
+            of_shape[_shape(stage)] = stage
+    kinds = list(of_shape.values())
     if len(kinds) == 1:
-        return _plan(kinds[0], model, on, search=search, causal=causal)
-    fits = [_plan(kind, model, on, search=False, causal=causal) for kind in kinds]
+        return _plan(kinds[0], model, on, search=search)
+    fits = [_plan(kind, model, on, search=False) for kind in kinds]
     most = max(range(len(kinds)), key=lambda number: fits[number].asked.needed_bytes)
     lines = [
         f"phase with rows of {kind.data.seq_len} tokens: {_line(fit.asked_rows, fit.asked, fit.micro_batches)}"
         for kind, fit in zip(kinds, fits, strict=True)
     ]
-    heaviest = _plan(kinds[most], model, on, search=search, causal=causal)
+    heaviest = _plan(kinds[most], model, on, search=search)
     head = f"of the phase with rows of {kinds[most].data.seq_len} tokens, whose rows_per_step is their product:"
     advice = [head, *heaviest.advice] if heaviest.advice else []
     return replace(heaviest, phases=lines, advice=advice)
@@ -128,7 +133,7 @@ def _shape(config: RunConfig) -> tuple[int, int, int]:
     return config.batch.micro_batch_rows, tokens, slots
 
 
-def _plan(config: RunConfig, model: ModelConfig, on: str, *, search: bool, causal: bool) -> SliceFit:
+def _plan(config: RunConfig, model: ModelConfig, on: str, *, search: bool) -> SliceFit:
     """The fit of a run without phases, or of one phase."""
     rows, tokens, slots = _shape(config)
     request = CompileRequest(
@@ -142,7 +147,7 @@ def _plan(config: RunConfig, model: ModelConfig, on: str, *, search: bool, causa
         tokens=tokens,
         slots=rows * slots,
         micro_batches=1,
-        causal=causal,
+        causal=config.masking.causal,
     )
     devices = _devices(request)
     request = replace(request, micro_batches=max(1, config.batch.virtual_workers // devices))

@@ -46,9 +46,7 @@ class Work:
 
     @property
     def attention_flops(self) -> float:
-        local = self.model.local_layers
-        nearby = min(self.pairs, self.tokens * (2 * self.model.window + 1))
-        return 12.0 * self.model.hidden_size * ((self.model.num_hidden_layers - local) * self.pairs + local * nearby)
+        return self.model.attention_flops(self.tokens, self.pairs)
 
     @property
     def flops(self) -> float:
@@ -126,7 +124,7 @@ def memory(
     row_tokens = max(kind.batch.micro_batch_rows * kind.data.seq_len for kind in kinds)
     size = 2 if low_precision else 4
     layer = row_tokens * model.hidden_size * ROW_BYTES_PER_WIDTH * size / 2
-    if plain_attention:
+    if plain_attention or model.disentangled:
         layer += row_tokens * config.longest_row * model.num_attention_heads * size
     if config.engine.activation_checkpointing == "on":
         activations = model.num_hidden_layers * row_tokens * model.hidden_size * size + layer

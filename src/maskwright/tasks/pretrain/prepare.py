@@ -19,6 +19,7 @@ from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.mixture import Mixture
 from maskwright.data.opening import Store, open_held_out, open_store
 from maskwright.engines.base import TrainState
+from maskwright.engines.choose import require_family
 from maskwright.model.config import ModelConfig, training_flops
 from maskwright.model.hf.config import class_name, dropout_keys
 from maskwright.model.hf.names import count_parameters
@@ -207,8 +208,9 @@ def prepare_run(
     # Stores of other formats have a tokenizer; a run that is continued must not need its base any more.
     store = open_store(config.data, base.tokenizer if base and config.data.format == "pregenerated" else None)
     model, lineage = model_and_lineage(config, store, before, parent, base)
+    require_family(model, config.engine)
     model = with_ids(model, store.vocabulary, store.tokenizer_folder)
-    if model.architecture != "modernbert" and any(phase.rope_theta for phase in config.phases):
+    if not model.rotary and any(phase.rope_theta for phase in config.phases):
         what = f"{class_name(model)} has no rotary positions"
         raise ConfigError(what, where="rope_theta of a phase", fix="leave it out")
     held_out = _validation_stores(config, store)

@@ -8,8 +8,6 @@ import subprocess
 from typing import Any
 
 import maskwright
-from maskwright.config.phases import reads_causally
-from maskwright.config.pretraining import RunConfig
 from maskwright.core.extras import installed
 from maskwright.engines.base import Engine
 from maskwright.engines.ceiling import Ceiling
@@ -43,7 +41,6 @@ def start_engine(ready: Prepared, before: dict[str, Any] | None, threads: int | 
             micro_batch_losses=ready.micro_batch_losses,
             label_smoothing=ready.label_smoothing,
             looked_up=ready.looked_up,
-            causal=isinstance(config, RunConfig) and reads_causally(config),
         )
     except (RuntimeError, MemoryError) as error:
         raise too_large(ready, error) from None

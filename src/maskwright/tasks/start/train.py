@@ -32,7 +32,7 @@ from maskwright.tasks.start.prepared import Prepared, TimeHere
 from maskwright.training import checkpoint, loop
 from maskwright.training.beats import Beats
 from maskwright.training.job import Job
-from maskwright.training.loop import restore, save, update_status
+from maskwright.training.loop import restore, update_status
 from maskwright.training.saver import Saver
 from maskwright.training.stop import StopRequest, out_of_time, stop_on_signals
 
@@ -153,8 +153,6 @@ def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
             loop.train(job, stop)
             ready.finish(job)
     except StoppedEarly as error:
-        if error.reason == "lost":
-            _save_finished_steps(job)
         update_status(job, "stopped", str(error), error.exit_code, error.reason)
         raise
     except BaseException as error:
@@ -171,16 +169,6 @@ def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
     if stopped:
         say(f"step {job.step:,}: {why}")
     say(f"done: {job.directory.location}")
-
-
-def _save_finished_steps(job: Job) -> None:
-    """Saves the updates before the one in which another rank was lost: no rank has finished that one."""
-    if job.consistent and job.engine.rank0_has_all and job.saver and job.step > job.directory.newest_step():
-        try:
-            save(job)
-            job.saver.finish()
-        except Exception as failure:  # for example, the device waits for the lost rank for ever
-            warn(f"step {job.step:,} cannot be saved: {failure}")
 
 
 def _keep_for_replay(job: Job, ready: Prepared, step: int, error: HealthError) -> None:

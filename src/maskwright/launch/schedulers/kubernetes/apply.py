@@ -15,8 +15,16 @@ from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.secrets import redact
 from maskwright.core.storage import is_url
 from maskwright.launch import checks, target
+from maskwright.launch.schedulers.kubernetes.gke import SlicePods, slice_pods
 from maskwright.launch.schedulers.kubernetes.kinds import manifests
-from maskwright.launch.schedulers.kubernetes.pod import NAME, SCRATCH, Kind, KubernetesJob, Mount, inside
+from maskwright.launch.schedulers.kubernetes.pod import (
+    NAME,
+    SCRATCH,
+    Kind,
+    KubernetesJob,
+    Mount,
+    inside,
+)
 from maskwright.launch.target import VARIABLE, JobName, OnSubmission, Option, Restarts, Submission, Training, show
 
 LARGEST_CONFIG = 200_000
@@ -29,15 +37,24 @@ class Kubernetes(target.Place):
     image: Annotated[str, Option("Container image with maskwright in it.", "IMAGE")]
     mount: Annotated[
         tuple[str, ...],
-        Option("PersistentVolumeClaim or gs://BUCKET (GKE, read-only) to mount in a folder.", "NAME:PATH"),
+        Option(
+            "PersistentVolumeClaim or gs://BUCKET (GKE) to mount in a folder; CLAIM:PATH:ro only reads.", "NAME:PATH"
+        ),
     ] = ()
-    num_nodes: Annotated[int, Option("Number of pods that train together.", "N", min=1)] = 1
+    num_nodes: Annotated[
+        int | None, Option("Number of pods that train together. Default: the slice's hosts, or 1.", "N", min=1)
+    ] = None
     gpus_per_node: Annotated[int, Option("GPUs of each pod that compute; 0 computes on the CPU.", "N", min=0)] = 0
-    cpus: Annotated[str | None, Option("Cores of each pod. Default: 4 for each GPU.", "N")] = None
+    accelerator: Annotated[str | None, Option("TPU slice on GKE, as in v6e:4x4.", "KIND:TOPOLOGY")] = None
+    cpus: Annotated[str | None, Option("Cores of each pod. Default: 4 for each GPU or chip.", "N")] = None
     memory: Annotated[str, Option("Memory of each pod, as Kubernetes writes it.", "N")] = "16Gi"
-    kind: Annotated[Kind, Option("Object to create; all but indexed-job need an operator in the cluster.")] = (
-        "indexed-job"
-    )
+    kind: Annotated[
+        Kind | None,
+        Option(
+            "Object to create; all but indexed-job need an operator in the cluster. Default: jobset for a TPU slice of "
+            "several hosts, else indexed-job."
+        ),
+    ] = None
     name: JobName = None
     namespace: Annotated[str | None, Option("Namespace of the job. Default: kubectl's.", "NAME")] = None
     queue: Annotated[str | None, Option("Queue of Kueue, which starts all pods or none.", "NAME")] = None
@@ -67,34 +84,50 @@ class Kubernetes(target.Place):
             raise InputError(what, where=command.config, fix="shorten its comments")
         # Named by its content: another submission under the same name does not change it for a running job.
         digest, name = hashlib.sha256(text.encode()).hexdigest()[:8], checks.name_for(command.run, self.name)
-        same = ("kind", "image", "namespace", "queue", "service_account", "memory", "restarts")
+        same = ("image", "namespace", "queue", "service_account", "memory", "restarts")
+        pods = self._slice()
         job = KubernetesJob(
             **{field: getattr(self, field) for field in same},
+            kind=pods.object_kind(self.kind) if pods else self.kind or "indexed-job",
             name=name,
             mounts=tuple(map(parse_mount, self.mount)),
-            num_pods=self.num_nodes,
+            num_pods=pods.hosts if pods else self.num_nodes or 1,
             gpus=self.gpus_per_node,
-            cpus=self.cpus or str(4 * max(1, self.gpus_per_node)),
+            chips=pods.chips if pods else 0,
+            cpus=self.cpus or str(4 * max(1, self.gpus_per_node, pods.chips if pods else 0)),
             secrets=tuple(map(parse_secret, self.secret)),
-            node_selector=tuple(map(parse_selector, self.node_selector)),
+            node_selector=(*(pods.labels.items() if pods else ()), *map(parse_selector, self.node_selector)),
             grace_seconds=checks.grace_seconds(config),
             config_map=f"{name}-{digest}",
         )
         check_paths(job, checks.locations(command, config), command.run, bool(config.checkpoint.copy_to))
-        sized = checks.sized(command, config, job.num_pods, job.gpus)
+        if pods:
+            sized = checks.for_tpu(command, config, pods.devices)
+        else:
+            sized = checks.sized(command, config, job.num_pods, job.gpus)
         # The driver of a RayJob chooses the device of each pod.
-        return job, manifests(job, command if self.kind == "rayjob" else sized, text)
+        return job, manifests(job, command if job.kind == "rayjob" else sized, text)
+
+    def _slice(self) -> SlicePods | None:
+        if self.accelerator is None:
+            return None
+        if self.gpus_per_node:
+            raise InputError("cannot be given with a TPU slice", where="--gpus-per-node", fix="leave it out")
+        pods = slice_pods(self.accelerator, self.num_nodes)
+        if taken := [key for key, _ in map(parse_selector, self.node_selector) if key in pods.labels]:
+            raise InputError(f"{taken[0]} follows from --accelerator", where="--node-selector", fix="leave it out")
+        return pods
 
 
 def parse_mount(text: str) -> Mount:
-    """`CLAIM:/folder` or `gs://BUCKET:/folder`."""
-    bucket = text.startswith("gs://")
-    name, _, folder = text.removeprefix("gs://").partition(":")
+    """`CLAIM:/folder`, `CLAIM:/folder:ro` or `gs://BUCKET:/folder`."""
+    bucket, read_only = text.startswith("gs://"), text.endswith(":ro")
+    name, _, folder = text.removeprefix("gs://").removesuffix(":ro").partition(":")
     tidy = re.fullmatch(r"(/[A-Za-z0-9._-]+)+", folder) and not {".", ".."} & set(folder.split("/"))
     if not re.fullmatch(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?", name) or not tidy:
-        fix = "--mount my-claim:/data, or --mount gs://my-bucket:/data"
+        fix = "--mount my-claim:/data, --mount my-claim:/data:ro, or --mount gs://my-bucket:/data"
         raise InputError(f"{text[:80]!r} is not NAME:/folder", where="--mount", fix=fix)
-    return Mount(name, folder, bucket)
+    return Mount(name, folder, bucket, bucket or read_only)
 
 
 def parse_secret(text: str) -> tuple[str, str]:
@@ -118,7 +151,7 @@ def parse_selector(text: str) -> tuple[str, str]:
 def check_paths(job: KubernetesJob, locations: Mapping[str, str | None], run: str, copied: bool) -> None:
     """Raises `InputError` if a pod does not see the data, or if the run would be lost with its pod. `locations`: see
     `checks.locations`; `copied`: whether checkpoints are copied elsewhere."""
-    claims = [mount.folder for mount in job.mounts if not mount.bucket]
+    claims = [mount.folder for mount in job.mounts if not mount.read_only]
     kept = [*claims, *([SCRATCH] if copied else [])]
     if not any(run.startswith(folder + "/") for folder in kept):
         fix = "give a folder in a --mount CLAIM:/folder; or one in /tmp with checkpoint.copy_to, to continue from there"

@@ -30,6 +30,9 @@ from maskwright.launch.target import Training, node_words
 
 FINAL = [1, 2, 3, 126, 127]
 """Exit codes that a restart would give again: failed, bad input, health, and no such command in the image."""
+ONE_SLICE = {"annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}}
+"""All pods on one node pool, which is a slice, and no other job's there:
+docs.cloud.google.com/kubernetes-engine/docs/how-to/tpu-multislice"""
 INSTANCE = "app.kubernetes.io/instance"
 RAY_VERSION = "2.60.0"
 """KubeRay requires a version, and at least 2.52 for tokens. The image has the Ray that runs."""
@@ -53,7 +56,8 @@ def _words(command: Training) -> list[str]:
 def _words_on(job: KubernetesJob, command: Training, node_rank: str, rendezvous: str) -> list[str]:
     """Words of the command on each pod. Kubernetes replaces `$(NAME)` by the variable's value."""
     words = [literal(word) for word in _words(command)]
-    return words + (node_words(job.num_pods, node_rank, rendezvous) if job.num_pods > 1 else [])
+    meet = job.num_pods > 1 and not job.chips  # GKE tells the hosts of a slice of each other, and JAX reads it
+    return words + (node_words(job.num_pods, node_rank, rendezvous) if meet else [])
 
 
 def _deadline(command: Training) -> Manifest:
@@ -167,7 +171,7 @@ def _jobset(job: KubernetesJob, command: Training) -> list[Manifest]:
     jobset = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": metadata(job, queued=True),
+        "metadata": metadata(job, queued=True) | (ONE_SLICE if job.chips and job.num_pods > 1 else {}),
         "spec": inner,
     }
     return [_network_policy(job), jobset] if job.num_pods > 1 else [jobset]

@@ -13,7 +13,7 @@ Manifest = dict[str, Any]
 USER = 1000
 """User and group of the processes, whatever the image says: `runAsNonRoot` needs a number. It owns the files that it
 writes to a claim (`fsGroup`)."""
-GPU = "nvidia.com/gpu"
+GPU, TPU = "nvidia.com/gpu", "google.com/tpu"
 CONTAINER = "node"
 """The name that Kubeflow's trainer requires."""
 Kind = Literal["indexed-job", "jobset", "trainjob", "rayjob"]
@@ -27,11 +27,12 @@ QUANTITY = re.compile(r"[0-9]+(\.[0-9]+)?(m|k|M|G|T|Ki|Mi|Gi|Ti)?")
 
 @dataclass(frozen=True)
 class Mount:
-    """A claim (PVC) or, read-only, a Cloud Storage bucket, at `folder` of each pod."""
+    """A claim (PVC) or a Cloud Storage bucket, at `folder` of each pod."""
 
     source: str
     folder: str
     bucket: bool
+    read_only: bool
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class KubernetesJob:
     num_pods: int
     gpus: int
     """Number of GPUs of each pod."""
+    chips: int
+    """Number of TPU chips of each pod."""
     namespace: str | None
     queue: str | None
     service_account: str | None
@@ -72,6 +75,11 @@ class KubernetesJob:
             others = [SCRATCH, CONFIG_FOLDER, "/dev/shm"]
             if folders.count(folder) > 1 or any(inside(folder, other) for other in others):
                 raise InputError(f"{folder} is mounted already", where="--mount", fix="choose another folder")
+
+    @property
+    def devices(self) -> dict[str, str]:
+        """The extended resources of each pod. Kubernetes refuses a request of them that is not the limit."""
+        return {name: str(count) for name, count in ((GPU, self.gpus), (TPU, self.chips)) if count}
 
 
 def inside(path: str, folder: str) -> bool:
@@ -127,7 +135,6 @@ def template(job: KubernetesJob, words: Sequence[str] | None) -> Manifest:
 
 def _container(job: KubernetesJob, words: Sequence[str] | None) -> Manifest:
     amounts = {"cpu": job.cpus, "memory": job.memory}
-    gpus = {GPU: str(job.gpus)} if job.gpus else {}
     command = {"command": [words[0]], "args": list(words[1:])} if words else {}
     return {
         "name": CONTAINER,
@@ -135,7 +142,7 @@ def _container(job: KubernetesJob, words: Sequence[str] | None) -> Manifest:
         **command,
         "env": environment(job),
         # No limit of cores: a throttled pod would delay all others.
-        "resources": {"requests": amounts | gpus, "limits": {"memory": job.memory} | gpus},
+        "resources": {"requests": amounts | job.devices, "limits": {"memory": job.memory} | job.devices},
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,
@@ -146,7 +153,7 @@ def _container(job: KubernetesJob, words: Sequence[str] | None) -> Manifest:
             {"name": "scratch", "mountPath": SCRATCH},
             {"name": "shared-memory", "mountPath": "/dev/shm"},
             *(
-                {"name": f"data-{number}", "mountPath": mount.folder, **({"readOnly": True} if mount.bucket else {})}
+                {"name": f"data-{number}", "mountPath": mount.folder, **_read_only(mount)}
                 for number, mount in enumerate(job.mounts)
             ),
         ],
@@ -169,7 +176,7 @@ def _volumes(job: KubernetesJob) -> list[Manifest]:
         {"name": "shared-memory", "emptyDir": {"medium": "Memory"}},
     ]
     for number, mount in enumerate(job.mounts):
-        volume: Manifest = {"persistentVolumeClaim": {"claimName": mount.source}}
+        volume: Manifest = {"persistentVolumeClaim": {"claimName": mount.source, **_read_only(mount)}}
         if mount.bucket:
             options = f"implicit-dirs,uid={USER},gid={USER}"
             attributes = {"bucketName": mount.source, "mountOptions": options}
@@ -179,9 +186,12 @@ def _volumes(job: KubernetesJob) -> list[Manifest]:
     return volumes
 
 
+def _read_only(mount: Mount) -> Manifest:
+    return {"readOnly": True} if mount.read_only else {}
+
+
 def _tolerations(job: KubernetesJob) -> Manifest:
-    """Tolerates taints by the nodes' own labels, which pools of GPUs and of spot machines often have."""
+    """Tolerates taints by the nodes' own labels and devices, which pools of accelerators and of spot machines have."""
     tolerations = [{"key": key, "operator": "Equal", "value": value} for key, value in job.node_selector]
-    if job.gpus:
-        tolerations.append({"key": GPU, "operator": "Exists"})
+    tolerations += [{"key": key, "operator": "Exists"} for key in job.devices]
     return {"tolerations": tolerations} if tolerations else {}

@@ -1,4 +1,4 @@
-// Stop and checkpoint now: asked about first, then what the server said.
+// The buttons that stop a run and save a checkpoint: each asks first, and shows the server's answer.
 
 import { find, say, show } from "./elements.js";
 import { Gone, Refused, ask, runPath } from "./server.js";
@@ -17,22 +17,22 @@ const ACTIONS = {
 };
 const CAN_BE_ASKED = new Set(["running", "starting", "hung", "silent"]);
 let run = null;
-const waiting = new Set(); // ids of the runs of which an answer is on its way
-const answered = new Map(); // id of a run → what was said of the last request
+const waiting = new Set(); // ids of the runs whose answer is on its way
+const answers = new Map(); // id of a run → what is said of its last request
 
-// Near the head of the page where one run is chosen, and else with the details of the one that they are for.
+// Where one run is chosen, the buttons are near the head of the page; else beside the details of the run that they act on.
 export function placeActions(alone) {
   const place = find(alone ? "actions-alone" : "actions-one");
   if (find("actions").parentElement !== place) place.append(find("actions"));
 }
 
-export function showActions(chosen) {
-  if (run && run.id !== chosen.id && !waiting.has(run.id)) answered.delete(run.id);
-  run = chosen;
-  const going = CAN_BE_ASKED.has(run.state);
-  say(find("answered"), answered.get(run.id) ?? "");
-  show(find("actions"), going || answered.has(run.id));
-  for (const id of Object.keys(ACTIONS)) find(id).disabled = !going || waiting.has(run.id);
+export function showActions(focused) {
+  if (run && run.id !== focused.id && !waiting.has(run.id)) answers.delete(run.id);
+  run = focused;
+  const canBeAsked = CAN_BE_ASKED.has(run.state);
+  say(find("answered"), answers.get(run.id) ?? "");
+  show(find("actions"), canBeAsked || answers.has(run.id));
+  for (const action of Object.keys(ACTIONS)) find(action).disabled = !canBeAsked || waiting.has(run.id);
 }
 
 function confirmed(action) {
@@ -49,13 +49,13 @@ async function act(action) {
   const { id, name } = run;
   if (!(await confirmed(action))) return;
   waiting.add(id);
-  answered.set(id, ACTIONS[action].meanwhile(name));
+  answers.set(id, ACTIONS[action].meanwhile(name));
   showActions(run);
   try {
-    answered.set(id, (await ask(runPath(id, `/${action}`), "POST")).said);
+    answers.set(id, (await ask(runPath(id, `/${action}`), "POST")).said);
   } catch (error) {
     if (!(error instanceof Gone || error instanceof Refused)) throw error;
-    answered.set(id, error instanceof Refused ? error.sentence : "The server does not answer: the run may have been asked, or not.");
+    answers.set(id, error instanceof Refused ? error.sentence : "The server does not answer. It may or may not have asked the run.");
   } finally {
     waiting.delete(id);
   }

@@ -1,4 +1,4 @@
-// What is known of the chosen runs, but for their curves and the log.
+// The details of the chosen runs, other than their curves and the log.
 
 import { runSwatch } from "./curves.js";
 import { find, grouped, make, onChange, say, show, table } from "./elements.js";
@@ -12,44 +12,44 @@ const BAD = new Set(["hung", "lost", "failed", "silent"]);
 const FIRST_CHECKPOINTS = 8;
 const MOST_EVENTS = 200;
 
-// ---- numbers at a glance, and the runs beside each other --------------------------------------------------------------
+// ---- the numbers of one run at a glance, or those of several runs in a table ------------------------------------------
 
 function cell(title, value, note = "") {
   return make("div", {}, make("dt", {}, title), make("dd", {}, make("b", {}, value), make("small", {}, note)));
 }
 
-// [name, value] of what fine-tuning is judged by, unless that is its held-out loss.
-function score(run) {
+// Name and value of what fine-tuning is judged by; null where that is the held-out loss.
+function scoreOf(run) {
   if (!run.metric || run.metric === "loss") return null;
   return [scoreName(run.metric), valueOf(`valid_${run.metric}`, run.score)];
 }
 
 function glance(run, now) {
-  const done = share(run.step, run.of);
-  const going = ADVANCING.has(run.state);
-  const own = score(run);
+  const progress = share(run.step, run.of);
+  const advancing = ADVANCING.has(run.state);
+  const score = scoreOf(run);
   const cells = [
     cell("State", stateMark(run.state), GOING.has(run.state) ? `heartbeat ${ago(now - run.heartbeat)}` : ago(now - run.heartbeat)),
-    cell("Step", whole(run.step), done === null ? "" : `${percent(done)} of ${whole(run.of)}`),
+    cell("Step", whole(run.step), progress === null ? "" : `${percent(progress)} of ${whole(run.of)}`),
     cell("Training loss", decimal(run.loss, 4)),
-    own ? cell(`Held-out ${own[0]}`, own[1], `loss ${decimal(run.valid_loss, 4)}`) : cell("Held-out loss", decimal(run.valid_loss, 4)),
-    going ? cell("Tokens/s", count(run.tokens_per_second)) : null,
-    going ? cell("Time left", seconds(run.eta_seconds)) : null,
+    score ? cell(`Held-out ${score[0]}`, score[1], `loss ${decimal(run.valid_loss, 4)}`) : cell("Held-out loss", decimal(run.valid_loss, 4)),
+    advancing ? cell("Tokens/s", count(run.tokens_per_second)) : null,
+    advancing ? cell("Time left", seconds(run.eta_seconds)) : null,
     cell("Checkpoint", whole(run.checkpoint_step), run.checkpoint_step === null ? "none yet" : "last saved step"),
   ];
   const bad = BAD.has(run.state);
-  const ill = run.health && run.health !== "fine" && run.health !== run.why ? run.health : "";
-  const why = run.why && (bad || run.fix || !going) ? `${run.state}: ${run.why}` : "";
-  const said = [why, ill, run.fix && `To do: ${run.fix}`].filter(Boolean).map((words) => make("p", {}, sentence(words)));
+  const trouble = run.health && run.health !== "fine" && run.health !== run.why ? run.health : "";
+  const why = run.why && (bad || run.fix || !advancing) ? `${run.state}: ${run.why}` : "";
+  const sentences = [why, trouble, run.fix && `To do: ${run.fix}`].filter(Boolean).map((words) => make("p", {}, sentence(words)));
   return [
-    make("p", { class: "faint" }, [run.location, looked(run, now)].filter(Boolean).join(" · ")),
-    said.length ? make("div", { class: bad ? "answer bad" : "answer" }, ...said) : "",
+    make("p", { class: "faint" }, [run.location, ageOfReading(run, now)].filter(Boolean).join(" · ")),
+    sentences.length ? make("div", { class: bad ? "answer bad" : "answer" }, ...sentences) : "",
     make("dl", { class: "glance" }, ...cells.filter(Boolean)),
   ];
 }
 
-// A run at a URL is read seldom.
-function looked(run, now) {
+// A run at a URL is read seldom, so its page says when.
+function ageOfReading(run, now) {
   return run.looked ? `read ${ago(now - run.looked)}` : "";
 }
 
@@ -58,17 +58,17 @@ function sentence(words) {
   return /[.!?…]$/.test(text) ? text : `${text}.`;
 }
 
-function beside(runs, slots) {
-  const scores = runs.map(score);
+function comparison(runs, slots) {
+  const scores = runs.map(scoreOf);
   const scored = scores.some(Boolean);
-  const rows = runs.map((run, place) => [
+  const rows = runs.map((run, index) => [
     make("span", {}, runSwatch(slots.get(run.id)), ` ${run.name}`),
     stateMark(run.state),
     whole(run.step),
     percent(share(run.step, run.of)),
     decimal(run.loss),
     decimal(run.valid_loss),
-    ...(scored ? [scores[place]?.join(" ") ?? NOTHING] : []),
+    ...(scored ? [scores[index]?.join(" ") ?? NOTHING] : []),
     ADVANCING.has(run.state) ? count(run.tokens_per_second) : NOTHING,
     ADVANCING.has(run.state) ? seconds(run.eta_seconds) : NOTHING,
   ]);
@@ -77,12 +77,12 @@ function beside(runs, slots) {
 }
 
 const paintGlance = onChange(([runs], now, slots) => {
-  find("glance").replaceChildren(...(runs.length === 1 ? glance(runs[0], now) : [beside(runs, slots)]));
+  find("glance").replaceChildren(...(runs.length === 1 ? glance(runs[0], now) : [comparison(runs, slots)]));
 });
 
 export function showGlance(runs, now, slots) {
   say(find("chosen-title"), runs.length === 1 ? runs[0].name : `${runs.length} runs`);
-  paintGlance([runs, [...slots], runs.map((run) => [ago(now - run.heartbeat), looked(run, now)])], now, slots);
+  paintGlance([runs, [...slots], runs.map((run) => [ago(now - run.heartbeat), ageOfReading(run, now)])], now, slots);
 }
 
 // ---- ranks ----------------------------------------------------------------------------------------------------------
@@ -92,43 +92,42 @@ function rankCell(rank) {
   return make("span", { class: `rank ${rank.verdict}`, title: words }, LETTERS[rank.verdict] ?? "?");
 }
 
-// The ranks of one run: a strip, and in words what the strip says, by host.
-function strip(detail, many) {
-  const ranks = detail.ranks ?? [];
+// The ranks of one run: a strip for each host, and in words what the strips say.
+function ranksOf(detail, many) {
+  const { ranks } = detail;
   const hosts = grouped(ranks, (rank) => rank.host);
-  const rows = [...hosts].map(([host, found]) => {
-    const label = `${host}: ${spans(found.map((rank) => rank.rank))}`;
-    return make("li", {}, make("span", { class: "host faint" }, label), make("span", { class: "strip", "aria-hidden": "true" }, ...found.map(rankCell)));
+  const rows = [...hosts].map(([host, ranksOfHost]) => {
+    const label = `${host}: ${spans(ranksOfHost.map((rank) => rank.rank))}`;
+    return make("li", {}, make("span", { class: "host faint" }, label), make("span", { class: "strip", "aria-hidden": "true" }, ...ranksOfHost.map(rankCell)));
   });
   const alike = grouped(ranks.filter((rank) => rank.why), (rank) => JSON.stringify([rank.host, rank.verdict, rank.why]));
-  const telling = [...alike.values()].map((found) => {
-    const [{ host, verdict, why }] = found;
-    const who = `${found.length > 1 ? "Ranks" : "Rank"} ${spans(found.map((rank) => rank.rank))} on ${host}`;
-    const said = found.length > 1 ? `are ${verdict}: ${why.replace(/^its /, "their ")}` : `is ${verdict}: ${why}`;
-    return make("li", {}, `${who} ${said}`);
+  const reasons = [...alike.values()].map((group) => {
+    const [{ host, verdict, why }] = group;
+    const who = `${group.length > 1 ? "Ranks" : "Rank"} ${spans(group.map((rank) => rank.rank))} on ${host}`;
+    const reason = group.length > 1 ? `are ${verdict}: ${why.replace(/^its /, "their ")}` : `is ${verdict}: ${why}`;
+    return make("li", {}, `${who} ${reason}`);
   });
   const size = `${whole(detail.world_size ?? ranks.length)} on ${several(hosts.size, "host")}`;
   return make("div", {},
     many ? make("h4", {}, detail.name) : null,
-    make("p", {}, ranks.length ? `${ranksInWords(detail.ranks_counted)} of ${size}` : "No rank has left a sign of life."),
+    make("p", {}, ranks.length ? `${ranksInWords(countedVerdicts(ranks))} of ${size}` : "No rank has left a sign of life."),
     make("ul", { class: "strips" }, ...rows),
-    telling.length ? make("ul", {}, ...telling) : null,
+    reasons.length ? make("ul", {}, ...reasons) : null,
   );
 }
 
-function counted(ranks) {
-  const found = {};
-  for (const rank of ranks ?? []) found[rank.verdict] = (found[rank.verdict] ?? 0) + 1;
-  return found;
+function countedVerdicts(ranks) {
+  const counts = {};
+  for (const rank of ranks) counts[rank.verdict] = (counts[rank.verdict] ?? 0) + 1;
+  return counts;
 }
 
 const paintRanks = onChange((details) => {
-  const strips = details.map((detail) => strip({ ...detail, ranks_counted: counted(detail.ranks) }, details.length > 1));
-  const seen = new Set(details.flatMap((detail) => detail.ranks.map((rank) => rank.verdict)));
-  const keys = Object.keys(LETTERS).filter((verdict) => seen.has(verdict));
-  const legend = keys.map((verdict) =>
+  const runs = details.map((detail) => ranksOf(detail, details.length > 1));
+  const verdicts = new Set(details.flatMap((detail) => detail.ranks.map((rank) => rank.verdict)));
+  const legend = Object.keys(LETTERS).filter((verdict) => verdicts.has(verdict)).map((verdict) =>
     make("span", { class: "key" }, make("span", { class: `rank ${verdict}`, "aria-hidden": "true" }, LETTERS[verdict]), ` ${verdict}`));
-  find("ranks").replaceChildren(...strips, make("p", { class: "legend" }, ...legend));
+  find("ranks").replaceChildren(...runs, make("p", { class: "legend" }, ...legend));
 });
 
 export function showRanks(details) {
@@ -159,7 +158,7 @@ const paintConfiguration = onChange(([config, words]) => {
     .filter(([key, value]) => words.every((word) => `${key} ${value}`.toLowerCase().includes(word)))
     .sort(([a], [b]) => (a < b ? -1 : 1));
   find("configuration").replaceChildren(
-    rows.length ? table("Configuration", ["key", "value"], rows, 2) : make("p", { class: "faint" }, words.length ? "No key matches." : "It is not known."),
+    rows.length ? table("Configuration", ["key", "value"], rows, 2) : make("p", { class: "faint" }, words.length ? "No key matches." : "The configuration is not known."),
   );
 });
 
@@ -170,12 +169,12 @@ export function showConfiguration(detail) {
 // ---- what happened, and checkpoints ---------------------------------------------------------------------------------
 
 const paintHappened = onChange(({ incidents, lineage }) => {
-  const told = incidents.filter((one) => one.event !== "saved");
-  const saves = incidents.length - told.length;
-  const lines = told.slice(-MOST_EVENTS).map((one) => {
-    const [colour, , , mark] = EVENTS[one.event] ?? OTHER_EVENT;
+  const shown = incidents.filter((incident) => incident.event !== "saved");
+  const saves = incidents.length - shown.length;
+  const lines = shown.slice(-MOST_EVENTS).map((incident) => {
+    const [colour, , , mark] = EVENTS[incident.event] ?? OTHER_EVENT;
     return make("li", {}, make("span", { class: `event ${colour.slice(2)}`, "aria-hidden": "true" }, mark),
-      make("span", { class: "faint" }, ` ${clock(one.time)} `), `step ${whole(one.step)}: ${one.what}`);
+      make("span", { class: "faint" }, ` ${clock(incident.time)} `), `step ${whole(incident.step)}: ${incident.what}`);
   });
   lines.push(...lineage.map((line) => make("li", {}, line)));
   find("happened").replaceChildren(
@@ -184,12 +183,12 @@ const paintHappened = onChange(({ incidents, lineage }) => {
   );
 });
 
-// As `maskwright status` tells it.
+// In the words of `maskwright status`.
 function ancestry(lineage) {
   const lines = [];
-  for (let one = lineage; one && "run" in one && "step" in one; one = one.lineage) {
-    const how = one.optimizer === "fresh" ? "a fresh optimizer" : "its optimizer’s state";
-    lines.push(`${lines.length ? "which began" : "Began"} from step ${whole(one.step)} of ${one.run}, with ${how}`);
+  for (let ancestor = lineage; ancestor && "run" in ancestor && "step" in ancestor; ancestor = ancestor.lineage) {
+    const how = ancestor.optimizer === "fresh" ? "a fresh optimizer" : "its optimizer’s state";
+    lines.push(`${lines.length ? "which began" : "Began"} from step ${whole(ancestor.step)} of ${ancestor.run}, with ${how}`);
   }
   return lines.length ? [lines.join(", ")] : [];
 }
@@ -198,25 +197,25 @@ export function showHappened(detail) {
   paintHappened({ incidents: detail.incidents ?? [], lineage: ancestry(detail.lineage) });
 }
 
-const paintCheckpoints = onChange(([found, , listed], now) => {
-  const row = (one) => [
-    whole(one.step),
-    make("span", { class: one.state === "whole" ? "state over" : "state bad" }, `${one.state === "whole" ? "✓" : "◐"} ${one.state}`),
-    bytes(one.bytes),
-    one.saved === null || one.saved === undefined ? NOTHING : make("span", { title: clock(one.saved) }, ago(now - one.saved)),
+const paintCheckpoints = onChange(([checkpoints, , listed], now) => {
+  const row = ({ step, state, bytes: size, saved }) => [
+    whole(step),
+    make("span", { class: state === "whole" ? "state over" : "state bad" }, `${state === "whole" ? "✓" : "◐"} ${state}`),
+    bytes(size),
+    saved === null || saved === undefined ? NOTHING : make("span", { title: clock(saved) }, ago(now - saved)),
   ];
   const header = ["step", "state", "size", "saved"];
-  const newest = [...found].sort((a, b) => b.step - a.step);
-  const shown = newest.slice(0, FIRST_CHECKPOINTS).map(row);
-  const more = newest.slice(FIRST_CHECKPOINTS).map(row);
+  const newest = [...checkpoints].sort((a, b) => b.step - a.step);
+  const first = newest.slice(0, FIRST_CHECKPOINTS).map(row);
+  const older = newest.slice(FIRST_CHECKPOINTS).map(row);
   find("checkpoints").replaceChildren(
-    shown.length ? table("Checkpoints", header, shown, 2) : make("p", { class: "faint" }, "None yet."),
-    more.length ? make("details", {}, make("summary", {}, `${whole(more.length)} older`), table("Older checkpoints", header, more, 2)) : "",
+    first.length ? table("Checkpoints", header, first, 2) : make("p", { class: "faint" }, "None yet."),
+    older.length ? make("details", {}, make("summary", {}, `${whole(older.length)} older`), table("Older checkpoints", header, older, 2)) : "",
     listed ? make("p", { class: "faint" }, `Listed ${listed}.`) : "",
   );
 });
 
 export function showCheckpoints(detail, now) {
-  const found = detail.checkpoints ?? [];
-  paintCheckpoints([found, found.map((one) => one.saved && ago(now - one.saved)), detail.listed && ago(now - detail.listed)], now);
+  const checkpoints = detail.checkpoints ?? [];
+  paintCheckpoints([checkpoints, checkpoints.map(({ saved }) => saved && ago(now - saved)), detail.listed && ago(now - detail.listed)], now);
 }

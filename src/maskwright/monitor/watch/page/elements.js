@@ -1,4 +1,4 @@
-// Elements of the page. Text from runs becomes text nodes alone, never markup.
+// Elements of the page. Text of runs becomes text nodes, never markup.
 
 export const find = (id) => document.getElementById(id);
 
@@ -20,7 +20,7 @@ export function draw(tag, attributes = {}, ...children) {
   return filled(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }
 
-// Setting what is there already would make the browser lay the page out again.
+// say, set and show look first: a browser lays the page out again even for a value that is there already.
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -33,34 +33,34 @@ export function show(element, visible) {
   if (element.hidden === visible) element.hidden = !visible;
 }
 
-// Brings the children into this order and moves only those that are out of place; the focus stays where it was.
+// Brings the children into this order. Only those out of place move, and the focus stays where it was.
 export function arrange(parent, children) {
   const focused = parent.contains(document.activeElement) ? document.activeElement : null;
-  let here = parent.firstChild;
+  let present = parent.firstChild;
   for (const child of children) {
-    if (child === here) here = here.nextSibling;
-    else parent.insertBefore(child, here);
+    if (child === present) present = present.nextSibling;
+    else parent.insertBefore(child, present);
   }
-  while (here) {
-    const next = here.nextSibling;
-    here.remove();
-    here = next;
+  while (present) {
+    const next = present.nextSibling;
+    present.remove();
+    present = next;
   }
   if (focused && focused !== document.activeElement && parent.contains(focused)) focused.focus({ preventScroll: true });
 }
 
-// The items by their key, in the order in which the keys come. (Map.groupBy is younger than some browsers in use.)
+// The items of each key; keys keep the order in which they first come. (Some browsers in use lack Map.groupBy.)
 export function grouped(items, keyOf) {
-  const found = new Map();
+  const groups = new Map();
   for (const item of items) {
     const key = keyOf(item);
-    if (found.has(key)) found.get(key).push(item);
-    else found.set(key, [item]);
+    if (groups.has(key)) groups.get(key).push(item);
+    else groups.set(key, [item]);
   }
-  return found;
+  return groups;
 }
 
-// Runs `work` only if `value` is another than the last time.
+// Runs `work` only where `value` differs from that of the last call.
 export function onChange(work) {
   let last;
   return (value, ...more) => {
@@ -71,33 +71,34 @@ export function onChange(work) {
   };
 }
 
-export function table(caption, header, rows, words = 1) {
-  const kind = (place) => ({ class: place < words ? "word" : "number" });
-  const head = header.map((name, place) => make("th", { scope: "col", ...kind(place) }, name));
+// Its first `wordColumns` columns hold words, the others numbers.
+export function table(caption, header, rows, wordColumns = 1) {
+  const kind = (column) => ({ class: column < wordColumns ? "word" : "number" });
+  const head = header.map((name, column) => make("th", { scope: "col", ...kind(column) }, name));
   const body = rows.map((row) =>
-    make("tr", {}, ...row.map((cell, place) =>
-      place ? make("td", kind(place), cell) : make("th", { scope: "row", class: "word" }, cell))),
+    make("tr", {}, ...row.map((cell, column) =>
+      column ? make("td", kind(column), cell) : make("th", { scope: "row", class: "word" }, cell))),
   );
-  const drawn = make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
-  return make("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": caption }, drawn);
+  const element = make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body));
+  return make("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": caption }, element);
 }
 
-// A small curve of a list of numbers; a gap where a number is missing.
+// Makes `path` a small curve of these numbers, with a gap where one is missing.
 export function spark(path, values) {
   const numbers = (values ?? []).filter((value) => typeof value === "number");
   if (numbers.length < 2) return set(path, "d", "");
   const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
   let pen = "M";
-  let drawn = "";
-  values.forEach((value, place) => {
+  let commands = "";
+  values.forEach((value, index) => {
     if (typeof value !== "number") {
       pen = "M";
       return;
     }
-    const x = (100 * place) / (values.length - 1);
+    const x = (100 * index) / (values.length - 1);
     const y = high > low ? 2 + (20 * (high - value)) / (high - low) : 12;
-    drawn += `${pen}${x.toFixed(1)} ${y.toFixed(1)}`;
+    commands += `${pen}${x.toFixed(1)} ${y.toFixed(1)}`;
     pen = "L";
   });
-  return set(path, "d", drawn);
+  return set(path, "d", commands);
 }

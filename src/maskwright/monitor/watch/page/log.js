@@ -1,4 +1,4 @@
-// The log of one run: its newest lines, older ones on request, or those with a text.
+// The log of one run: its newest lines, older ones on request, or the lines with a text.
 
 import { find, make, say, show } from "./elements.js";
 import { Gone, Refused, ask, runPath } from "./server.js";
@@ -6,82 +6,82 @@ import { several } from "./words.js";
 
 const LINES = 200;
 const AT_END = 24; // pixels from the end that still count as there
-let of = ""; // run and text that the lines belong to
-let run = "";
-let heard = "";
-let number = 0;
+let run = ""; // id
+let shownQuestion = ""; // the run and the text that the lines belong to
+let shownVersion = ""; // of the run
+let requests = 0;
 
-function text() {
+function searchText() {
   return find("log-search").value.trim();
 }
 
 function address(before) {
   const query = new URLSearchParams({ lines: String(LINES) });
-  if (text()) query.set("search", text());
+  if (searchText()) query.set("search", searchText());
   if (before) query.set("before", String(before));
   return runPath(run, `/log?${query}`);
 }
 
-// With what was looked for marked.
-function lineOf({ number: place, text: words }, wanted) {
-  const line = make("div", { class: "log-line", "data-number": place });
-  const lower = words.toLowerCase();
-  let at = 0;
-  for (let next = wanted ? lower.indexOf(wanted) : -1; next >= 0; next = lower.indexOf(wanted, at)) {
-    line.append(words.slice(at, next), make("mark", {}, words.slice(next, next + wanted.length)));
-    at = next + wanted.length;
+// Marks the text that is searched for, which is in lower case here.
+function elementOf({ number, text }, searched) {
+  const element = make("div", { class: "log-line", "data-number": number });
+  const lower = text.toLowerCase();
+  let end = 0;
+  for (let start = searched ? lower.indexOf(searched) : -1; start >= 0; start = lower.indexOf(searched, end)) {
+    element.append(text.slice(end, start), make("mark", {}, text.slice(start, start + searched.length)));
+    end = start + searched.length;
   }
-  line.append(words.slice(at));
-  return line;
+  element.append(text.slice(end));
+  return element;
 }
 
-function numberOf(line) {
-  return line ? Number(line.dataset.number) : 0;
+function numberOf(element) {
+  return element ? Number(element.dataset.number) : 0;
 }
 
-function sayFound(more) {
+function sayHowMany(more) {
   const lines = find("log").childElementCount;
   show(find("log-older"), more);
-  if (text()) say(find("log-found"), `${several(lines, "line")} with “${text()}”${more ? ", and older ones" : ""}`);
+  if (searchText()) say(find("log-found"), `${several(lines, "line")} with “${searchText()}”${more ? ", and older ones" : ""}`);
   else say(find("log-found"), lines ? "" : "The log has no line yet.");
 }
 
-// `mark` changes when the run has gone on.
-export async function showLog(id, mark) {
+// `version` changes when the run has gone on.
+export async function showLog(id, version) {
   run = id;
-  const wanted = JSON.stringify([id, text()]);
-  if (wanted === of && mark === heard) return;
-  const mine = ++number;
-  const found = await ask(address());
-  if (mine !== number) return;
+  const question = JSON.stringify([id, searchText()]);
+  if (question === shownQuestion && version === shownVersion) return;
+  const request = ++requests;
+  const answer = await ask(address());
+  if (request !== requests) return;
   const box = find("log");
-  const fresh = wanted !== of;
+  const fresh = question !== shownQuestion;
   const atEnd = fresh || box.scrollHeight - box.scrollTop - box.clientHeight < AT_END;
   const last = fresh ? 0 : numberOf(box.lastElementChild);
-  const lines = found.lines.filter((line) => line.number > last);
-  // Where more was written than one answer holds, the lines between would be missing.
-  const gap = !fresh && lines.length === found.lines.length && found.more && lines.length > 0;
-  const drawn = lines.map((line) => lineOf(line, text().toLowerCase()));
-  if (fresh || gap) box.replaceChildren(...drawn);
-  else box.append(...drawn);
-  if (fresh || gap || !box.childElementCount) sayFound(found.more);
-  else if (drawn.length) sayFound(!find("log-older").hidden);
+  const lines = answer.lines.filter((line) => line.number > last);
+  // More was written than one answer holds: the lines between those shown and these are missing.
+  const gap = !fresh && lines.length === answer.lines.length && answer.more && lines.length > 0;
+  const elements = lines.map((line) => elementOf(line, searchText().toLowerCase()));
+  if (fresh || gap) box.replaceChildren(...elements);
+  else box.append(...elements);
+  if (fresh || gap || !box.childElementCount) sayHowMany(answer.more);
+  else if (elements.length) sayHowMany(!find("log-older").hidden);
   if (atEnd) box.scrollTop = box.scrollHeight;
-  [of, heard] = [wanted, mark];
+  [shownQuestion, shownVersion] = [question, version];
 }
 
-async function older() {
+async function showOlder() {
   const box = find("log");
-  const [wanted, first] = [of, numberOf(box.firstElementChild)];
-  const found = await ask(address(first));
-  if (wanted !== of || first !== numberOf(box.firstElementChild)) return;
+  const [question, first] = [shownQuestion, numberOf(box.firstElementChild)];
+  const answer = await ask(address(first));
+  if (question !== shownQuestion || first !== numberOf(box.firstElementChild)) return;
   const height = box.scrollHeight;
-  box.prepend(...found.lines.map((line) => lineOf(line, text().toLowerCase())));
+  box.prepend(...answer.lines.map((line) => elementOf(line, searchText().toLowerCase())));
   box.scrollTop += box.scrollHeight - height;
-  sayFound(found.more);
+  sayHowMany(answer.more);
 }
 
-function unlessGone(error) {
+function throwUnlessUnanswered(error) {
   if (!(error instanceof Gone || error instanceof Refused)) throw error;
 }
 
@@ -89,7 +89,7 @@ export function startLog() {
   let typing;
   find("log-search").addEventListener("input", () => {
     clearTimeout(typing);
-    typing = setTimeout(() => showLog(run, heard).catch(unlessGone), 250);
+    typing = setTimeout(() => showLog(run, shownVersion).catch(throwUnlessUnanswered), 250);
   });
-  find("log-older").addEventListener("click", () => older().catch(unlessGone));
+  find("log-older").addEventListener("click", () => showOlder().catch(throwUnlessUnanswered));
 }

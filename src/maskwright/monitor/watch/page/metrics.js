@@ -1,4 +1,4 @@
-// Names of metrics and what they are drawn with, the x axes, and smoothing.
+// Metrics: their names, the panels that show them, the x axes, and smoothing.
 
 import { decimal, percent } from "./words.js";
 
@@ -22,7 +22,7 @@ const TITLES = {
   matmul_share: "share of measured matmul",
   loss_scale: "loss scale",
 };
-// Of held-out examples, as the labels' own metrics are called.
+// What fine-tuning measures on held-out examples.
 const SCORES = {
   f1: "F1",
   f1_micro: "micro F1",
@@ -56,28 +56,28 @@ export function nameOf(metric) {
 
 function titleOf(metric) {
   if (TITLES[metric]) return TITLES[metric];
-  const ofASet = /^valid_(.+)_(loss|accuracy)$/.exec(metric);
-  if (ofASet) return `held-out ${ofASet[2]}, ${ofASet[1]}`;
+  const [, heldOutSet, measure] = /^valid_(.+)_(loss|accuracy)$/.exec(metric) ?? [];
+  if (heldOutSet) return `held-out ${measure}, ${heldOutSet}`;
   return isHeldOut(metric) ? `held-out ${scoreName(metric.slice(6))}` : metric.replaceAll("_", " ");
 }
 
-// What fine-tuning is judged by. Where a run does not say it, any of its held-out metrics may be that.
-export function ownMetrics(details) {
-  const own = details.filter((detail) => detail.kind === "finetune").flatMap((detail) =>
+// What fine-tuning is judged by. Of a run that does not say, any held-out metric may be the one.
+export function judgingMetrics(details) {
+  const metrics = details.filter((detail) => detail.kind === "finetune").flatMap((detail) =>
     (detail.metrics ?? []).filter((metric) => (detail.metric ? metric === `valid_${detail.metric}` : isHeldOut(metric))));
-  return [...new Set(own)].filter((metric) => metric !== "valid_loss").sort();
+  return [...new Set(metrics)].filter((metric) => metric !== "valid_loss").sort();
 }
 
 // What may be drawn, the usual ones first.
 export function drawable(details) {
-  const found = new Set(details.flatMap((detail) => detail.metrics ?? []));
-  const first = [...LOSSES, ...ownMetrics(details), ...REST];
-  const others = [...found].filter((one) => !first.includes(one) && !NOT_DRAWN.has(one)).sort();
-  return [...first.filter((one) => found.has(one)), ...others];
+  const present = new Set(details.flatMap((detail) => detail.metrics ?? []));
+  const first = [...LOSSES, ...judgingMetrics(details), ...REST];
+  const others = [...present].filter((metric) => !first.includes(metric) && !NOT_DRAWN.has(metric)).sort();
+  return [...first.filter((metric) => present.has(metric)), ...others];
 }
 
-// [title, metrics] of each panel: the held-out loss lies over the training loss. Only that of masked tokens is known to
-// be in nats: fine-tuning's may be a squared error.
+// [title, metrics] of each panel: the held-out loss lies over the training loss. Of pretraining, a loss is in nats;
+// fine-tuning's may be a squared error.
 export function panelsOf(metrics, details) {
   const both = metrics.includes("loss") && metrics.includes("valid_loss");
   const nats = details.every((detail) => detail.kind === "pretrain") ? ", nats" : "";
@@ -89,26 +89,27 @@ export function panelsOf(metrics, details) {
     ]);
 }
 
-// Steps of one run as another quantity, and back. Between and beyond what is known, as on a straight line.
+// Turns steps of one run into another quantity, and back, along straight lines between and beyond the known points.
 export function mapping(series) {
-  // A bucket has the step of its last line, where what grows is highest.
-  const pairs = series.step.map((step, place) => [step, series.high[place]]).filter(([, value]) => value !== null);
+  // A bucket has the step of its last line; a quantity that grows is at its highest there.
+  const pairs = series.step.map((step, index) => [step, series.high[index]]).filter(([, value]) => value !== null);
   if (pairs.length < 2) return null;
   const steps = pairs.map(([step]) => step);
   const values = pairs.map(([, value]) => value);
-  const to = (step) => between(steps, values, step);
-  return { to, back: (value) => between(values, steps, value), first: series.low[0] ?? values[0], last: values.at(-1) };
+  const valueAt = (step) => interpolated(steps, values, step);
+  return { valueAt, stepAt: (value) => interpolated(values, steps, value), first: series.low[0] ?? values[0], last: values.at(-1) };
 }
 
-function between(from, to, value) {
-  let [low, high] = [0, from.length - 1];
+// The value of `ys` at `x`, where `xs` grows.
+function interpolated(xs, ys, x) {
+  let [low, high] = [0, xs.length - 1];
   while (high - low > 1) {
     const middle = (low + high) >> 1;
-    if (from[middle] <= value) low = middle;
+    if (xs[middle] <= x) low = middle;
     else high = middle;
   }
-  const width = from[high] - from[low];
-  return width ? to[low] + ((value - from[low]) * (to[high] - to[low])) / width : to[low];
+  const width = xs[high] - xs[low];
+  return width ? ys[low] + ((x - xs[low]) * (ys[high] - ys[low])) / width : ys[low];
 }
 
 export function unitOf(span) {
@@ -116,13 +117,13 @@ export function unitOf(span) {
   return { size, name };
 }
 
-// The mean that forgets by `weight` a point, without the pull towards zero of its first points.
+// The exponential moving mean, without the pull of its first points towards zero.
 export function smoothed(values, weight) {
-  let [sum, share] = [0, 0];
+  let [sum, weights] = [0, 0];
   return values.map((value) => {
     if (value === null) return null;
     sum = weight * sum + (1 - weight) * value;
-    share = weight * share + (1 - weight);
-    return sum / share;
+    weights = weight * weights + (1 - weight);
+    return sum / weights;
   });
 }

@@ -1,14 +1,14 @@
-// One panel of curves: its traces and its layout for plotly.
+// What plotly draws in one panel of curves: traces and layout.
 
 import { grouped } from "./elements.js";
 import { isHeldOut, smoothed } from "./metrics.js";
 
 const COLOURS = ["--good", "--bad", "--third", "--fourth", "--fifth", "--text"];
 const DASHES = ["solid", "dash", "dot", "dashdot"];
-const OWN_DASH = [0, 0, 1, 2, 3, 1];
-const FEW = 60; // points that get dots
-const BANDS = 2; // runs whose lowest and highest values are shaded
-// The same number of digits on an axis, as many as tell its ticks apart.
+const DASH_OF_COLOUR = [0, 0, 1, 2, 3, 1]; // in the first round, so that most colours differ in their dash too
+const MOST_DOTS = 60;
+const MOST_BANDS = 2; // with more runs, shades of lowest to highest values would hide the curves
+// All ticks of an axis have the same number of digits: as many as tell them apart.
 const PERCENT_DIGITS = [[null, 0.009, ".3f"], [0.009, 0.09, ".2f"], [0.09, 0.9, ".1f"], [0.9, null, ".0f"]]
   .map(([least, most, value]) => ({ dtickrange: [least, most], value }));
 export const EVENTS = {
@@ -31,26 +31,27 @@ export function theme() {
 }
 
 export function lineOf(slot) {
-  const place = slot % COLOURS.length;
+  const index = slot % COLOURS.length;
   const round = Math.floor(slot / COLOURS.length);
-  return { colour: COLOURS[place], dash: DASHES[(OWN_DASH[place] + round) % DASHES.length] };
+  return { colour: COLOURS[index], dash: DASHES[(DASH_OF_COLOUR[index] + round) % DASHES.length] };
 }
 
-// plotly reads some markup in names: here it is to be read as text.
-function plain(text) {
+// plotly reads some markup in names, where only text is meant.
+function escaped(text) {
   return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 }
 
 function faded(colour, alpha) {
-  const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
+  const [red, green, blue] = [1, 3, 5].map((start) => parseInt(colour.slice(start, start + 2), 16));
   return `rgba(${red},${green},${blue},${alpha})`;
 }
 
-function long(colour) {
+// #abc as #aabbcc
+function sixDigits(colour) {
   return colour.length === 4 ? `#${[...colour.slice(1)].map((digit) => digit + digit).join("")}` : colour;
 }
 
-// A share from 0 to 1 in percent.
+// A line of shares from 0 to 1, in percent.
 export function inPercent(line) {
   const hundredfold = (values) => values.map((value) => (value === null ? null : 100 * value));
   return { ...line, value: hundredfold(line.value), low: hundredfold(line.low), high: hundredfold(line.high) };
@@ -58,27 +59,25 @@ export function inPercent(line) {
 
 // `lines`: [{name, slot, metric, x, value, low, high}] of one panel. `view`: {smoothing, share}.
 export function traces(lines, view, colours) {
-  const alone = new Set(lines.map((line) => line.slot)).size === 1;
+  const runs = new Set(lines.map((line) => line.slot)).size;
   const paired = new Set(lines.map((line) => line.metric)).size > 1;
-  const few = new Set(lines.map((line) => line.slot)).size <= BANDS;
   return lines.flatMap((line) => {
-    const second = alone && paired && isHeldOut(line.metric);
-    const look = second ? { colour: "--bad", dash: "solid" } : lineOf(line.slot);
-    const colour = long(colours[look.colour]);
     const bold = isHeldOut(line.metric);
-    const dots = line.x.length <= FEW && (bold || line.x.length === 1);
+    const look = runs === 1 && paired && bold ? { colour: "--bad", dash: "solid" } : lineOf(line.slot);
+    const colour = sixDigits(colours[look.colour]);
+    const dots = line.x.length <= MOST_DOTS && (bold || line.x.length === 1);
     const hovertemplate = view.share ? "%{y:.2f} %" : "%{y:.5~g}";
-    const base = { type: "scatter", x: line.x, name: plain(line.name), hovertemplate };
+    const base = { type: "scatter", x: line.x, name: escaped(line.name), hovertemplate };
     const width = bold ? 2.4 : 1.4;
-    const drawn = [];
-    if (few && !view.smoothing && line.low.some((low, place) => low !== null && low < line.high[place])) {
-      drawn.push(band(line, colour));
+    const parts = [];
+    if (runs <= MOST_BANDS && !view.smoothing && line.low.some((low, index) => low !== null && low < line.high[index])) {
+      parts.push(band(line, colour));
     }
     if (view.smoothing && !dots) {
-      drawn.push({ ...base, y: line.value, mode: "lines", hoverinfo: "skip", hovertemplate: null, line: { color: faded(colour, 0.3), width: 1 } });
+      parts.push({ ...base, y: line.value, mode: "lines", hoverinfo: "skip", hovertemplate: null, line: { color: faded(colour, 0.3), width: 1 } });
     }
     const y = view.smoothing && !dots ? smoothed(line.value, view.smoothing) : line.value;
-    drawn.push({
+    parts.push({
       ...base,
       y,
       mode: dots ? "lines+markers" : "lines",
@@ -86,40 +85,40 @@ export function traces(lines, view, colours) {
       line: { color: colour, width: view.smoothing && !dots ? 2 : width, dash: look.dash },
       opacity: paired && !bold && !view.smoothing ? 0.8 : 1,
     });
-    return drawn;
+    return parts;
   });
 }
 
-// Around each part without a gap: out along the lowest values, and back along the highest.
+// The outline of each stretch without a gap: out along the lowest values, and back along the highest.
 function band(line, colour) {
   const [x, y] = [[], []];
-  let part = [];
+  let stretch = [];
   const close = () => {
-    if (part.length) {
-      const around = [...part.map((at) => [line.x[at], line.low[at]]), ...part.reverse().map((at) => [line.x[at], line.high[at]])];
-      x.push(...around.map(([along]) => along), null);
-      y.push(...around.map(([, up]) => up), null);
+    if (stretch.length) {
+      const outline = [...stretch.map((at) => [line.x[at], line.low[at]]), ...stretch.reverse().map((at) => [line.x[at], line.high[at]])];
+      x.push(...outline.map(([along]) => along), null);
+      y.push(...outline.map(([, up]) => up), null);
     }
-    part = [];
+    stretch = [];
   };
-  line.low.forEach((low, at) => (low === null ? close() : part.push(at)));
+  line.low.forEach((low, at) => (low === null ? close() : stretch.push(at)));
   close();
   return { type: "scatter", x, y, mode: "lines", fill: "toself", fillcolor: faded(colour, 0.16), line: { width: 0, color: colour }, hoverinfo: "skip" };
 }
 
-// What happened, as ticks: [{x, event, text}].
+// `events`: [{x, event, text}], what happened in the runs, drawn as ticks.
 export function eventTraces(events, colours) {
-  const kinds = grouped(events, (one) => (EVENTS[one.event] ? one.event : ""));
-  return [...kinds].map(([event, found]) => {
+  const kinds = grouped(events, ({ event }) => (EVENTS[event] ? event : ""));
+  return [...kinds].map(([event, ofKind]) => {
     const [colour, symbol] = EVENTS[event] ?? OTHER_EVENT;
     return {
       type: "scatter",
       mode: "markers",
       yaxis: "y2",
-      x: found.map((one) => one.x),
-      // A rollback is at the step of its spike, and so may a restart be.
-      y: found.map(() => ({ saved: 0.015, "rolled back": 0.93, gone: 0.875 })[event] ?? 0.985),
-      text: found.map((one) => plain(one.text)),
+      x: ofKind.map(({ x }) => x),
+      // Heights differ, since a rollback is at the step of its spike, and a restart may be at that step too.
+      y: ofKind.map(() => ({ saved: 0.015, "rolled back": 0.93, gone: 0.875 })[event] ?? 0.985),
+      text: ofKind.map(({ text }) => escaped(text)),
       hovertemplate: "%{text}<extra></extra>",
       marker: { symbol, size: 9, color: colours[colour], line: { color: colours[colour], width: 1.5 } },
       cliponaxis: false,
@@ -129,16 +128,16 @@ export function eventTraces(events, colours) {
 
 export function eventLines(events, colours) {
   return events
-    .filter((one) => one.event !== "saved" && one.event !== "ended")
-    .map((one) => ({
+    .filter(({ event }) => event !== "saved" && event !== "ended")
+    .map(({ x, event }) => ({
       type: "line",
       layer: "below",
       yref: "paper",
-      x0: one.x,
-      x1: one.x,
+      x0: x,
+      x1: x,
       y0: 0,
       y1: 1,
-      line: { color: colours[(EVENTS[one.event] ?? OTHER_EVENT)[0]], width: 1, dash: "dot" },
+      line: { color: colours[(EVENTS[event] ?? OTHER_EVENT)[0]], width: 1, dash: "dot" },
     }));
 }
 
@@ -158,7 +157,7 @@ export function layout(view, colours, shapes, many) {
     plot_bgcolor: colours["--back"],
     font: { family: "system-ui, sans-serif", size: 12, color: colours["--faint"] },
     title: {
-      text: plain(view.title), font: { size: 13, color: colours["--text"] },
+      text: escaped(view.title), font: { size: 13, color: colours["--text"] },
       x: 0, xref: "container", xanchor: "left", y: 1, yanchor: "top", pad: { t: 4, l: 2 },
     },
     xaxis: { ...x, range: view.xRange, autorange: false },

@@ -1,4 +1,4 @@
-// The list of runs. A row is made once for each run, and changed only where the run has changed.
+// The list of runs. The row of a run is made once, and changed only when the run has changed.
 
 import { arrange, draw, find, make, say, set, show, spark } from "./elements.js";
 import { scoreName, valueOf } from "./metrics.js";
@@ -9,10 +9,10 @@ const byName = new Intl.Collator("en", { numeric: true });
 const WORST_FIRST = ["lost", "hung", "failed", "silent", "running", "starting", "stopped", "done", "never started"];
 const VERDICTS = ["lost", "hung", "silent", "slow", "fine", "ended"];
 
-// Runs that go on keep their places, although each of their heartbeats is the newest for a moment.
+// By their heartbeats, runs that go on would change places at every round: they are sorted by their starts.
 const ORDERS = {
   latest: (run) => (GOING.has(run.state) ? -1e12 - (run.started ?? 0) : -(run.heartbeat ?? 0)),
-  state: (run) => (WORST_FIRST.indexOf(run.state) + 99) % 99,
+  state: (run) => (WORST_FIRST.indexOf(run.state) + 99) % 99, // a state that the list lacks comes last
   name: () => 0,
   loss: (run) => run.loss ?? Infinity,
   valid_loss: (run) => run.valid_loss ?? Infinity,
@@ -30,11 +30,11 @@ export function stateMark(state) {
   return make("span", { class: `state ${kind}` }, make("span", { "aria-hidden": "true" }, mark), ` ${state}`);
 }
 
-function paint(mark, state) {
-  const [sign, kind] = markOf(state);
-  set(mark, "class", `state ${kind}`);
-  say(mark.firstChild, sign);
-  if (mark.lastChild.data !== ` ${state}`) mark.lastChild.data = ` ${state}`;
+function updateStateMark(element, state) {
+  const [mark, kind] = markOf(state);
+  set(element, "class", `state ${kind}`);
+  say(element.firstChild, mark);
+  if (element.lastChild.data !== ` ${state}`) element.lastChild.data = ` ${state}`;
 }
 
 function rowOf(run, actions) {
@@ -56,35 +56,35 @@ function rowOf(run, actions) {
   element.addEventListener("click", (event) => {
     if (!event.target.closest("button, label, input") && !getSelection().toString()) actions.only(run.id);
   });
-  return { element, compare, name, state, bar, parts, ranks, path, curve, said: "" };
+  return { element, compare, name, state, bar, parts, ranks, path, curve, content: "" };
 }
 
-function when(run, now) {
+function etaOrAge(run, now) {
   return ADVANCING.has(run.state) && run.eta_seconds ? `ETA ${seconds(run.eta_seconds)}` : ago(now - run.heartbeat);
 }
 
-// What fine-tuning is judged by says more than its loss.
+// Of fine-tuning, the metric that it is judged by: it says more than the loss.
 function heldOut(run) {
   if (typeof run.score === "number" && run.metric !== "loss") return `${scoreName(run.metric)} ${valueOf(`valid_${run.metric}`, run.score)}`;
   return typeof run.valid_loss === "number" ? `held out ${decimal(run.valid_loss, 3)}` : "";
 }
 
-function fill(row, run, now) {
-  const done = share(run.step, run.of);
+function updateRow(row, run, now) {
+  const progress = share(run.step, run.of);
   say(row.name, run.name);
   set(row.name, "title", run.location);
   set(row.compare, "aria-label", `Compare ${run.name}`);
-  paint(row.state, run.state);
-  set(row.bar, "value", String(done ?? 0));
-  set(row.bar, "aria-label", done === null ? "progress unknown" : `${percent(done)} of its steps`);
-  say(row.parts.step, done === null ? whole(run.step) : `${count(run.step)} of ${count(run.of)}`);
-  say(row.parts.eta, when(run, now));
+  updateStateMark(row.state, run.state);
+  set(row.bar, "value", String(progress ?? 0));
+  set(row.bar, "aria-label", progress === null ? "progress unknown" : `${percent(progress)} of its steps`);
+  say(row.parts.step, progress === null ? whole(run.step) : `${count(run.step)} of ${count(run.of)}`);
+  say(row.parts.eta, etaOrAge(run, now));
   say(row.parts.loss, `loss ${decimal(run.loss, 3)}`);
   say(row.parts.heldOut, heldOut(run));
-  const ill = run.health && run.health !== "fine" ? run.health : "";
-  say(row.ranks, ill || (GOING.has(run.state) ? ranksInWords(run.ranks) : ""));
-  set(row.ranks, "class", ill ? "line ranks bad" : "line ranks faint");
-  set(row.ranks, "title", ill);
+  const trouble = run.health && run.health !== "fine" ? run.health : "";
+  say(row.ranks, trouble || (GOING.has(run.state) ? ranksInWords(run.ranks) : ""));
+  set(row.ranks, "class", trouble ? "line ranks bad" : "line ranks faint");
+  set(row.ranks, "title", trouble);
   spark(row.path, run.spark);
 }
 
@@ -101,41 +101,41 @@ export function shownRuns(runs) {
     .sort((a, b) => order(a) - order(b) || byName.compare(a.name, b.name));
 }
 
-// `chosen`: the place of each chosen run among the colours, by the run's id.
+// `chosen`: the slot of each chosen run, by the run's id.
 export function showRuns({ runs, folders, time, problems }, chosen, actions) {
   for (const run of runs) {
     const row = rows.get(run.id) ?? rowOf(run, actions);
     rows.set(run.id, row);
-    const said = JSON.stringify([run, when(run, time)]);
-    if (said !== row.said) fill(row, run, time);
-    row.said = said;
+    const content = JSON.stringify([run, etaOrAge(run, time)]);
+    if (content !== row.content) updateRow(row, run, time);
+    row.content = content;
     const slot = chosen.get(run.id);
     set(row.element, "class", slot === undefined ? "run" : `run chosen s${slot % 6}`);
     if (row.compare.checked !== (slot !== undefined)) row.compare.checked = slot !== undefined;
     set(row.name, "aria-pressed", String(slot !== undefined));
   }
-  const there = new Set(runs.map((run) => run.id));
-  for (const id of rows.keys()) if (!there.has(id)) rows.delete(id);
+  const ids = new Set(runs.map((run) => run.id));
+  for (const id of rows.keys()) if (!ids.has(id)) rows.delete(id);
   const shown = shownRuns(runs);
   arrange(find("list"), shown.map((run) => rows.get(run.id).element));
-  sayHowMany(runs, shown, folders);
+  summarize(runs, shown, folders);
   say(find("problems"), (problems ?? []).join(" · "));
   show(find("problems"), problems?.length > 0);
   show(find("clear"), chosen.size > 1);
 }
 
-function sayHowMany(runs, shown, folders) {
+function summarize(runs, shown, folders) {
   const counts = new Map();
   for (const run of runs) counts.set(run.state, (counts.get(run.state) ?? 0) + 1);
   const states = WORST_FIRST.concat("only checkpoints").filter((state) => counts.has(state));
-  const counted = states.map((state) => `${counts.get(state)} ${state}`).join(", ");
+  const countedStates = states.map((state) => `${counts.get(state)} ${state}`).join(", ");
   const where = (folders ?? []).join(", ");
-  say(find("summary"), [where, runs.length ? `${several(runs.length, "run")}: ${counted}` : ""].filter(Boolean).join(" · "));
-  const none = find("none");
-  show(none, !shown.length);
+  say(find("summary"), [where, runs.length ? `${several(runs.length, "run")}: ${countedStates}` : ""].filter(Boolean).join(" · "));
+  const noRuns = find("none");
+  show(noRuns, !shown.length);
   show(find("list"), shown.length > 0);
-  if (runs.length) say(none, "No run matches the filter.");
-  else say(none, `No run yet${where ? ` in ${where}` : ""}. A run appears here by itself once it has started.`);
-  const bad = runs.filter((run) => ["hung", "lost", "failed"].includes(run.state)).length;
-  document.title = bad ? `(${bad}!) maskwright watch` : "maskwright watch";
+  if (runs.length) say(noRuns, "No run matches the filter.");
+  else say(noRuns, `No run yet${where ? ` in ${where}` : ""}. A run appears here by itself once it has started.`);
+  const badRuns = runs.filter((run) => ["hung", "lost", "failed"].includes(run.state)).length;
+  document.title = badRuns ? `(${badRuns}!) maskwright watch` : "maskwright watch";
 }

@@ -1,10 +1,10 @@
-// What the page asks of its server, and the token.
+// Requests to the page's server, and its token.
 
-const KEPT = "maskwright-watch-token";
-const PATIENCE = 15_000; // milliseconds
-const PATIENCE_TO_READ = 120_000; // the first look at the curves of many long runs
-const PATIENCE_TO_SAVE = 180_000; // the server answers once the run has saved, or after two minutes
-let token = kept();
+const TOKEN_KEY = "maskwright-watch-token";
+const TIMEOUT = 15_000; // milliseconds
+const TIMEOUT_OF_CURVES = 120_000; // the first look at many long runs reads all their lines
+const TIMEOUT_OF_ACTIONS = 180_000; // the server answers once the run has saved, or after two minutes
+let token = storedToken();
 
 export class Refused extends Error {
   constructor(status, error) {
@@ -18,33 +18,33 @@ export class Refused extends Error {
   }
 }
 
-// No answer, or none that means anything: the server is gone, or something stands between.
+// No answer, or one that is not the server's: it is gone, or something stands between it and the page.
 export class Gone extends Error {}
 
-// A tab that may keep nothing still works, until it is loaded again.
-function kept() {
+// A tab that may store nothing still works, until it is loaded again.
+function storedToken() {
   try {
-    return sessionStorage.getItem(KEPT) ?? "";
+    return sessionStorage.getItem(TOKEN_KEY) ?? "";
   } catch {
     return "";
   }
 }
 
-export function keepToken(value) {
+export function storeToken(value) {
   token = value;
   try {
-    sessionStorage.setItem(KEPT, value);
+    sessionStorage.setItem(TOKEN_KEY, value);
   } catch {
-    // see kept
+    // see storedToken
   }
 }
 
-// Takes the token out of the address, where the history and a shared screen would show it. Gives back what else is there.
-export function takeToken() {
+// Takes the token out of the address, where the history and a shared screen would show it. Returns what else is there.
+export function takeTokenFromAddress() {
   const fragment = new URLSearchParams(location.hash.slice(1));
-  const found = fragment.get("token");
-  if (found) {
-    keepToken(found);
+  const tokenOfAddress = fragment.get("token");
+  if (tokenOfAddress) {
+    storeToken(tokenOfAddress);
     fragment.delete("token");
     history.replaceState(null, "", `#${fragment}`);
   }
@@ -53,23 +53,23 @@ export function takeToken() {
 
 export async function ask(path, method = "GET") {
   const headers = token ? { Authorization: `Bearer ${token}` } : {};
-  const signal = AbortSignal.timeout(method === "POST" ? PATIENCE_TO_SAVE : path.startsWith("/api/series") ? PATIENCE_TO_READ : PATIENCE);
-  let answer;
+  const signal = AbortSignal.timeout(method === "POST" ? TIMEOUT_OF_ACTIONS : path.startsWith("/api/series") ? TIMEOUT_OF_CURVES : TIMEOUT);
+  let response;
   let text;
   try {
-    answer = await fetch(path, { method, headers, cache: "no-store", signal });
-    text = await answer.text();
+    response = await fetch(path, { method, headers, cache: "no-store", signal });
+    text = await response.text();
   } catch (error) {
     throw new Gone(error.message);
   }
-  let found;
+  let answer;
   try {
-    found = JSON.parse(text);
+    answer = JSON.parse(text);
   } catch {
-    throw new Gone(`answered ${answer.status} without JSON`);
+    throw new Gone(`answered ${response.status} without JSON`);
   }
-  if (!answer.ok) throw new Refused(answer.status, found.error ?? { what: `answered ${answer.status}` });
-  return found;
+  if (!response.ok) throw new Refused(response.status, answer.error ?? { what: `answered ${response.status}` });
+  return answer;
 }
 
 export const runPath = (id, rest = "") => `/api/runs/${encodeURIComponent(id)}${rest}`;

@@ -36,11 +36,11 @@ export function seconds(value) {
   if (value < 100) return `${Math.max(0, Math.round(value))} s`;
   const total = Math.floor(value);
   const [hours, minutes, rest] = [Math.floor(total / 3600), Math.floor((total % 3600) / 60), total % 60];
-  const two = (number) => String(number).padStart(2, "0");
-  return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`;
+  const padded = (number) => String(number).padStart(2, "0");
+  return hours ? `${hours}:${padded(minutes)}:${padded(rest)}` : `${minutes}:${padded(rest)}`;
 }
 
-// How long ago: coarse, so that it changes seldom.
+// Coarse, so that the text changes seldom.
 export function ago(value) {
   if (!known(value)) return NOTHING;
   for (const [unit, size] of [["days", 86_400], ["h", 3_600], ["min", 60]]) {
@@ -59,17 +59,17 @@ export function share(step, of) {
   return known(step) && known(of) && of > 0 ? Math.min(1, step / of) : null;
 }
 
-// Without places it is rounded down: 100 % only at the end.
+// Without decimal places it rounds down, so that 100 % is said only at the end.
 export function percent(value, places = 0) {
   if (!known(value)) return NOTHING;
   return places ? `${decimal(value * 100, places)} %` : `${Math.floor(value * 100 + 1e-9)} %`;
 }
 
-// A step that was typed, also as 10,000 or 10 000. null: nothing was; NaN: it is none.
-export function stepTyped(text) {
-  const given = text.trim();
-  if (!given) return null;
-  const digits = /^\d{1,3}([, ]\d{3})+$/.test(given) ? given.replaceAll(/[, ]/g, "") : given;
+// A step as people type it: 10000, 10,000 or 10 000. null where nothing is typed, NaN where the text is no step.
+export function parseStep(text) {
+  const typed = text.trim();
+  if (!typed) return null;
+  const digits = /^\d{1,3}([, ]\d{3})+$/.test(typed) ? typed.replaceAll(/[, ]/g, "") : typed;
   const step = /^\d+$/.test(digits) ? Number(digits) : NaN;
   return Number.isSafeInteger(step) ? step : NaN;
 }
@@ -78,21 +78,21 @@ export function several(number, noun) {
   return `${whole(number)} ${noun}${number === 1 ? "" : "s"}`;
 }
 
-// A value of a configuration, on one line.
+// The value of a configuration's key, on one line.
 export function setting(value) {
   if (value === undefined) return NOTHING;
   return typeof value === "string" ? value : JSON.stringify(value);
 }
 
-// 0 to 3, 5, 8 to 9
+// Whole numbers as "0 to 3, 5, 8 to 9".
 export function spans(numbers) {
-  const found = [];
+  const ranges = [];
   for (const number of [...numbers].sort((a, b) => a - b)) {
-    const last = found.at(-1);
+    const last = ranges.at(-1);
     if (last && number === last[1] + 1) last[1] = number;
-    else found.push([number, number]);
+    else ranges.push([number, number]);
   }
-  return found.map(([first, last]) => (first === last ? `${first}` : `${first} to ${last}`)).join(", ");
+  return ranges.map(([first, last]) => (first === last ? `${first}` : `${first} to ${last}`)).join(", ");
 }
 
 const STATES = {
@@ -112,5 +112,6 @@ export function markOf(state) {
   return STATES[state] ?? ["•", "over"];
 }
 
+// States in which steps are made, and states in which the run is not known to have ended.
 export const ADVANCING = new Set(["running", "starting"]);
 export const GOING = new Set(["running", "starting", "hung", "lost", "silent"]);

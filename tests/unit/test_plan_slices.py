@@ -135,6 +135,15 @@ def test_each_phase_is_compiled_and_the_largest_is_judged(config: Callable[..., 
     assert "of the phase with rows of 16 tokens, whose rows_per_step is their product:\nas configured it" in report
 
 
+def test_phases_stay_in_order_and_rows_of_both_kinds_stand_for_their_shape(
+    config: Callable[..., RunConfig], compiler: Compiler
+) -> None:
+    """Attention over rows of both kinds needs the most memory."""
+    mixed, causal = {"until_step": 4, "seq_len": 16, "causal_share": 0.5}, {"until_step": 6, "causal_share": 1.0}
+    task.plan(config(phases=[mixed, causal, {"until_step": 8, "causal_share": 0.5}]), "v5e:2x4", search=False)
+    assert [(request.tokens, request.causal) for request in compiler.requests[:2]] == [(16, None), (32, None)]
+
+
 def test_what_is_advised_was_compiled_and_fits(config: Callable[..., RunConfig], compiler: Compiler) -> None:
     """104 rows fit alone, but not as one of two micro-batches: the next that keep the batch are half of them."""
     run = config(**{"batch.micro_batch_rows": 208, "batch.virtual_workers": 8})
@@ -165,7 +174,9 @@ def test_where_not_one_row_fits_it_says_what_else(config: Callable[..., RunConfi
     compiler.fixed = 16.0
     run = config(**{"batch.micro_batch_rows": 8, "batch.virtual_workers": 8})
     assert "Not one row fits: try engine.sharding: fsdp" in task.plan(run, "v5e:2x4").report()
-    run = config(**{"batch.micro_batch_rows": 8, "batch.virtual_workers": 8, "engine.sharding": "fsdp"})
+    run = config(
+        **{"batch.micro_batch_rows": 8, "batch.virtual_workers": 8, "engine.kind": "jax", "engine.sharding": "fsdp"}
+    )
     assert "Not one row fits: take a larger slice" in task.plan(run, "v5e:2x4").report()
 
 

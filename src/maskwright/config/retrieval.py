@@ -1,0 +1,107 @@
+"""Every key of the YAML of a retrieval task: an encoder that learns to put a question beside its passages."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from maskwright.config.finetuning import FinetuneConfig, build_finetune_config, is_retrieval
+from maskwright.config.masking import Share
+from maskwright.config.pretraining import read_values
+from maskwright.config.settings import Count, Fraction, Guide, Refused, Section
+
+RetrievalMetric = Literal["ndcg@10", "recall@100", "mrr@10"]
+
+
+class RetrievalTaskSection(Section):
+    kind: Literal["retrieval"]
+    """What marks this YAML among those of `maskwright finetune`."""
+
+
+class RetrievalData(Section):
+    corpus: str
+    """File or glob of JSON lines with `_id`, `text` and perhaps `title`: the passages. All five files are in the layout
+    of BEIR; each may be .gz or .zst."""
+    queries: str
+    """File or glob of JSON lines with `_id` and `text`: the questions of all splits."""
+    train: str
+    """TSV of judgements: query-id, corpus-id and score, with a header line. A score above 0 says that the passage
+    answers the question, and a higher one that it does so better. A passage judged 0 is a hard negative in training."""
+    validation: str | None = None
+    """Judgements that the learning rate is chosen by. When not set, a share of the questions of `train` is held out."""
+    test: str | None = None
+    """Judgements that are read once, at the end."""
+    validation_fraction: Share = 0.1
+    """Share of the questions of `train` to hold out when there is no `validation`."""
+    max_seq_len: Annotated[int, Field(ge=8)] = 256
+    """Longest question and passage in tokens, specials included, or what the model takes, where that is less; longer
+    ones are cut."""
+
+
+class RetrievalModel(Section):
+    init_from: str
+    """Where the encoder comes from: a run of ours, a Hugging Face folder, or hf://OWNER/NAME@REVISION. A text is the
+    mean of its tokens' last hidden states."""
+    weights: Literal["pretrained", "random"] = "pretrained"
+    """random: only the shape and the tokenizer of init_from are taken."""
+
+
+class RetrievalOptimizer(Section):
+    learning_rate: Annotated[float, Field(gt=0.0)] = 5e-5
+    """Learning rate of AdamW at the end of the warmup, from where it falls linearly to 0."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+
+
+class RetrievalSchedule(Section):
+    epochs: Annotated[float, Field(gt=0.0)] | None = None
+    """Passes over the pairs of a question and a passage that answers it; 3 when neither epochs nor steps is set. The
+    last update is a whole one."""
+    steps: Count | None = None
+    """Number of optimizer updates, instead of epochs."""
+    warmup_share: Fraction = 0.06
+    """Share of the updates in which the learning rate rises linearly to its peak."""
+
+    @model_validator(mode="after")
+    def _said_once(self) -> RetrievalSchedule:
+        if self.epochs is not None and self.steps is not None:
+            raise Refused("schedule has epochs and steps", fix="give one of them")
+        return self
+
+
+class RetrievalBatch(Section):
+    examples: Annotated[int, Field(ge=2)] = 32
+    """The most pairs of an update. All other passages of an update are taken for wrong answers, so more of them are a
+    harder task. Pairs of one question, or with a passage that answers another's, never meet."""
+
+
+class RetrievalEvaluation(Section):
+    metric: RetrievalMetric = "ndcg@10"
+    """What a verdict is about, and the learning rate is chosen by; the other two are shown beside it."""
+
+
+class RetrievalConfig(Section):
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Random seed for data order, dropout, held-out questions and random weights."""
+    task: RetrievalTaskSection
+    data: RetrievalData
+    model: RetrievalModel
+    optimizer: RetrievalOptimizer = RetrievalOptimizer()
+    schedule: RetrievalSchedule = RetrievalSchedule()
+    batch: RetrievalBatch = RetrievalBatch()
+    evaluation: RetrievalEvaluation = RetrievalEvaluation()
+
+
+GUIDE = Guide(RetrievalConfig, "the task", "`maskwright schema --finetune --markdown` lists the keys, at its end")
+
+
+def read_task_config(location: str, overrides: list[str] | None = None) -> FinetuneConfig | RetrievalConfig:
+    """Reads the YAML of a task to fine-tune for, or the recipe of that name, and applies `--set a.b=value`. Raises
+    `ConfigError` (exit 2)."""
+    values, where, keys = read_values(location, overrides, "start with `data:` and `model:`", "finetune")
+    if not is_retrieval(values):
+        return build_finetune_config(values, where, keys)
+    try:
+        return RetrievalConfig.model_validate(values)
+    except ValidationError as error:
+        raise GUIDE.explain(error, where, keys) from None

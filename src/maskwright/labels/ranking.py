@@ -1,0 +1,59 @@
+"""How good rankings of passages are, question by question."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.config.retrieval import RetrievalMetric
+from maskwright.labels.retrieval import Query
+
+DEEPEST = 100
+"""Places of a ranking that a metric looks at."""
+AT_ONCE = 64
+"""Questions whose scores for all passages are held at a time."""
+Rankings = NDArray[np.int64]
+"""[questions, places]: indices of passages, the best first; -1 for none."""
+
+
+def ranked(queries: int, scores: Callable[[slice], NDArray[Any]], above: float = -np.inf) -> Rankings:
+    """The `DEEPEST` best passages of each question. `scores`: those of some questions for all passages, [questions,
+    passages], of which `AT_ONCE` are held at a time. Of equal scores, the earlier passage comes first. A passage
+    whose score is not `above` was not found: its place holds -1."""
+    parts = []
+    for start in range(0, queries, AT_ONCE):
+        scores_QP = scores(slice(start, start + AT_ONCE))
+        order = np.argsort(-scores_QP, axis=1, kind="stable")[:, :DEEPEST].astype(np.int64)
+        parts.append(np.where(np.take_along_axis(scores_QP, order, 1) > above, order, -1))
+    return np.concatenate(parts)
+
+
+def score_rankings(queries: Sequence[Query], rankings: Rankings) -> dict[RetrievalMetric, list[float]]:
+    """Each metric, question by question: 1 is best.
+
+    ndcg@10: the passages' scores, each divided by log2(1 + its place), over the same sum of the best ranking there is
+    (Järvelin and Kekäläinen 2002, doi 10.1145/582415.582418; gains are the scores themselves, as in trec_eval).
+    recall@100: the share of the passages with a score above 0 that is among the first 100.
+    mrr@10: 1 / the place of the first of them, or 0 after place 10."""
+    scores: dict[RetrievalMetric, list[float]] = {"ndcg@10": [], "recall@100": [], "mrr@10": []}
+    discounts = 1.0 / np.log2(np.arange(2, 12))
+    for query, ranking in zip(queries, rankings.tolist(), strict=True):
+        relevant = query.relevant
+        gains = np.array([relevant.get(passage, 0) for passage in ranking], np.float64)
+        ideal = np.array(sorted(relevant.values(), reverse=True)[:10], np.float64)
+        scores["ndcg@10"].append(float(gains[:10] @ discounts[: len(gains[:10])] / (ideal @ discounts[: len(ideal)])))
+        scores["recall@100"].append(float((gains > 0).sum() / len(relevant)))
+        places = np.flatnonzero(gains[:10])
+        scores["mrr@10"].append(float(1.0 / (1 + places[0])) if len(places) else 0.0)
+    return scores
+
+
+def record_of_scores(queries: Sequence[Query], rankings: Rankings) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a run's results and its predictions say of a split: means, and the score of each question."""
+    scores = score_rankings(queries, rankings)
+    means: dict[str, float] = {metric: float(np.mean(values)) for metric, values in scores.items()}
+    where = [query.where for query in queries]
+    return {"examples": len(queries), **means}, {"outcomes": scores, "where": where}

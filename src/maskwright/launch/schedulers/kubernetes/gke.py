@@ -1,0 +1,65 @@
+"""A TPU slice as pods on GKE: how many, the chips of each, the labels of its nodes, and the object that restarts them.
+
+GKE itself tells the pods of a slice of each other: its webhook sets `TPU_WORKER_ID` and `TPU_WORKER_HOSTNAMES` where
+there are several hosts, and the nodes' device plugin where there is one. JAX reads them.
+docs.cloud.google.com/kubernetes-engine/docs/how-to/tpus and …/concepts/plan-tpus, read in 2026; none of it was tried.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from maskwright.core.console import several
+from maskwright.core.errors import InputError
+from maskwright.launch.schedulers.kubernetes.pod import Kind
+from maskwright.machine import tpus
+
+KIND_LABEL, TOPOLOGY_LABEL = "cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-tpu-topology"
+"""GKE refuses a pod that asks for TPU chips and does not select both."""
+
+
+class SlicePods(NamedTuple):
+    kind: str
+    topology: str
+    hosts: int
+    """Number of pods, one on each host."""
+    chips: int
+    """Chips of a host. A pod takes all of them: GKE grants no part of a host."""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels of the nodes."""
+        return {KIND_LABEL: tpus.TPUS[self.kind].gke_label, TOPOLOGY_LABEL: self.topology}
+
+    @property
+    def devices(self) -> int:
+        """Number of devices of the slice, as JAX counts them."""
+        return tpus.devices(self.kind, self.topology)
+
+    def object_kind(self, wanted: Kind | None) -> Kind:
+        """The kind of object. Raises `InputError` for one that would restart only a part of the slice: it loses all of
+        its hosts at once, and only a JobSet restarts all of its pods at once."""
+        fitting: tuple[Kind, ...] = ("jobset",) if self.hosts > 1 else ("indexed-job", "jobset")
+        if wanted not in (None, *fitting):
+            what = f"{wanted} cannot train on a slice of {several(self.hosts, 'host')}"
+            raise InputError(what, where="--kind", fix=f"--kind {' or '.join(fitting)}, or leave it out")
+        return wanted or fitting[0]
+
+
+def slice_pods(name: str, hosts: int | None) -> SlicePods:
+    """The pods of a slice such as `v6e:4x4`. `hosts`: how many, where Google builds that slice in several ways; None
+    for the usual way. Raises `InputError` for a slice that GKE does not have, or not with as many hosts."""
+    kind, _, topology = name.lower().partition(":")
+    kinds = [known for known, tpu in tpus.TPUS.items() if tpu.gke_label]
+    if kind not in kinds:
+        fix = f"--accelerator v6e:4x4; the kinds are {', '.join(kinds)}"
+        raise InputError(f"{name[:40]!r} is not a TPU slice of GKE", where="--accelerator", fix=fix)
+    if wrong := tpus.refusal(f"{kind}:{topology}"):
+        raise InputError(wrong[0], where="--accelerator", fix=wrong[1])
+    sizes = {tpus.chips(topology) // size: size for size in tpus.host_sizes(kind, topology)}
+    hosts = hosts or next(iter(sizes))
+    if hosts not in sizes:
+        what = f"{kind}:{topology} has {' or '.join(several(count, 'host') for count in sizes)}"
+        fix = "leave it out, or take another topology: a run trains on one slice"
+        raise InputError(what, where=f"--num-nodes {hosts}", fix=fix)
+    return SlicePods(kind, topology, hosts, sizes[hosts])

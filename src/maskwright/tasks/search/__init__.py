@@ -1,0 +1,1 @@
+"""An encoder that learns to search, and is judged by its rankings."""

@@ -1,0 +1,259 @@
+"""`maskwright finetune` of a retrieval task: sentence-transformers trains an encoder to put a question beside its
+passages, and its rankings are scored.
+
+The folder is no run directory: a training that was stopped begins again. Its loss is sentence-transformers' own, with
+all other passages of an update as wrong answers (van den Oord et al. 2018, https://arxiv.org/abs/1807.03748).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from maskwright.config.retrieval import RetrievalConfig
+from maskwright.config.settings import flat
+from maskwright.core import storage
+from maskwright.core.console import note, say, several
+from maskwright.core.errors import HealthError, InputError, StoppedEarly
+from maskwright.core.extras import require
+from maskwright.labels.ranking import Rankings, ranked, record_of_scores
+from maskwright.labels.retrieval import Collection, read_collection
+from maskwright.machine.hardware import cuda_devices
+from maskwright.model.initial import initial_parameters
+from maskwright.run.directory import RunDirectory, Status
+from maskwright.tasks.export.sentence_transformers import export_as
+from maskwright.tasks.finetune.prepare import weights_digest
+from maskwright.tasks.models.load import RESULTS, TrainedModel, load_model
+from maskwright.tasks.search.updates import NONE, Update, planned_updates, texts_of
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+CONFIG, MODEL = "retrieval.json", "model"
+COLUMNS = ("question", "passage", "negative")
+ENCODED_AT_ONCE = 64
+LOG_LINES = 50
+"""Lines of `metrics.jsonl` in a whole training, each a mean over the updates since the last."""
+
+
+def finetune_for_search(config: RetrievalConfig, run: str, *, dry_run: bool = False) -> dict[str, Any]:
+    """Trains, scores and saves the model in the folder `run`. Returns what `results.json` there says; of a dry run,
+    what would be trained. A folder that holds a finished training stays as it is.
+
+    Raises kinds of `InputError` (2) before training, and `HealthError` at its end where a vector is not finite: each
+    question then scores 0."""
+    require("sentence_transformers")
+    directory = RunDirectory(run)
+    collection = read_collection(config.data, config.seed)
+    model = load_model(config.model.init_from, bare=True)
+    updates = planned_updates(collection, config)
+    steps, mean = len(updates), sum(map(len, updates)) / len(updates)
+    says = f"{len(collection.passages):,} passages, {len(collection.train):,} questions to learn from with "
+    say(f"{says}{several(collection.pairs, 'pair')}: {several(steps, 'step')} of {mean:.1f} pairs on average")
+    _device()
+    if dry_run:
+        return {"passages": len(collection.passages), "pairs": collection.pairs, "steps": steps}
+    storage.make_folder(directory.location)
+    with storage.locked(directory.path("lock"), remove=True):
+        _begin_or_check(directory, config, collection, weights_digest(model.parameters))
+        if os.path.exists(directory.path(RESULTS)):
+            note(f"{run}: this training has ended; its results stay as they are")
+        else:
+            _train(directory, config, collection, model, updates)
+        results: dict[str, Any] = storage.read_json(directory.path(RESULTS))
+    if results["fault"]:
+        raise HealthError(results["fault"], where=run, fix="take a lower optimizer.learning_rate, in a new folder")
+    return results
+
+
+def _begin_or_check(directory: RunDirectory, config: RetrievalConfig, collection: Collection, weights: str) -> None:
+    """Raises `InputError` for a folder that holds something else; removes what a stopped training left."""
+    contents = {"the contents of the collection": collection.fingerprint, "the weights of model.init_from": weights}
+    path, now = directory.path(CONFIG), flat(config) | contents
+    if not os.path.exists(path):
+        foreign = sorted(name for name in os.listdir(directory.location) if name != "lock")
+        if foreign:
+            what = f"holds {foreign[0]}, which is not of a training for search"
+            raise InputError(what, where=directory.location, fix="give --run a new folder")
+        storage.write_json(path, now)
+        return
+    before = storage.read_json(path)
+    for key in now:
+        if not isinstance(before, dict) or before.get(key) != now[key]:
+            old, new = (f"{value!r:.40}" for value in (before.get(key), now[key]))
+            differs = key if key in contents else f"{key} was {old} and is {new} now"
+            what = f"was trained with another configuration: {differs}"
+            raise InputError(what, where=directory.location, fix="put it back, or give --run a new folder")
+    if not os.path.exists(directory.path(RESULTS)):
+        for name in set(os.listdir(directory.location)) - {"lock", CONFIG}:
+            left = directory.path(name)
+            shutil.rmtree(left) if os.path.isdir(left) else os.unlink(left)
+
+
+def _train(
+    directory: RunDirectory,
+    config: RetrievalConfig,
+    collection: Collection,
+    start: TrainedModel,
+    updates: Sequence[Update],
+) -> None:
+    status = Status(phase="starting", of=len(updates))
+    directory.write_status(status)
+    try:
+        results = _trained(directory, config, collection, start, updates, status)
+    except BaseException as error:
+        stopped = isinstance(error, StoppedEarly)
+        status.phase, status.exit = ("stopped", StoppedEarly.exit_code) if stopped else ("failed", 1)
+        directory.write_status(status)
+        raise
+    status.phase, status.exit, status.message = "done", 0, results["fault"]
+    if results["fault"]:
+        status.phase, status.exit = "failed", HealthError.exit_code
+    directory.write_status(status)
+
+
+def _trained(
+    directory: RunDirectory,
+    config: RetrievalConfig,
+    collection: Collection,
+    start: TrainedModel,
+    updates: Sequence[Update],
+    status: Status,
+) -> dict[str, Any]:
+    """What `results.json` says, once it is written."""
+    if config.model.weights == "random":
+        fresh = initial_parameters(start.config, config.seed)
+        start = replace(start, parameters={name: fresh[name] for name in start.parameters if name in fresh})
+    model = _as_sentence_transformer(directory, start)
+    model.max_seq_length = min(config.data.max_seq_len, start.config.max_seq_len)
+    _fit(directory, config, collection, model, updates, status)
+    results: dict[str, Any] = {"steps": len(updates), "fault": ""}
+    passages = _vectors(model, collection.passages)
+    for split, queries in (("validation", collection.validation), ("test", collection.test)):
+        if not queries:
+            continue
+        asked = _vectors(model, [query.text for query in queries])
+        rankings = _rankings(asked, passages)
+        if rankings is None:
+            results["fault"], rankings = "its vectors are not finite", np.full((len(queries), 1), -1)
+        results[split], predictions = record_of_scores(queries, rankings)
+        storage.write_json(directory.path(f"predictions-{split}.json"), predictions)
+        say(f"{split}: {config.evaluation.metric} {results[split][config.evaluation.metric]:.4f}")
+    model.save_pretrained(directory.path(MODEL), create_model_card=False)
+    storage.write_json(directory.path(RESULTS), results)
+    return results
+
+
+def _as_sentence_transformer(directory: RunDirectory, start: TrainedModel) -> SentenceTransformer:
+    """The model as its folder is loaded: what is trained is what `export --sentence-transformers dense` writes."""
+    from sentence_transformers import SentenceTransformer
+
+    folder = directory.path("start")
+    export_as("dense", start, folder)
+    model = SentenceTransformer(folder, device=_device())
+    shutil.rmtree(folder)
+    return model
+
+
+def _device() -> str:
+    """Raises `InputError` where there are several GPUs: sentence-transformers would spread each update over them, so
+    that a pair meets fewer wrong answers."""
+    from maskwright.engines.torch.prepare import choose_device
+
+    device = choose_device("auto")
+    if device == "cuda" and (count := cuda_devices()) > 1:
+        what = f"this machine has {count} GPUs, and a training for search takes one"
+        raise InputError(what, fix="name one: CUDA_VISIBLE_DEVICES=0 maskwright …")
+    return device
+
+
+def _fit(
+    directory: RunDirectory,
+    config: RetrievalConfig,
+    collection: Collection,
+    model: SentenceTransformer,
+    updates: Sequence[Update],
+    status: Status,
+) -> None:
+    """Trains `model` where it is."""
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+    from sentence_transformers.base.sampler import DefaultBatchSampler
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+    from transformers import PrinterCallback, TrainerCallback
+
+    class Log(TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+            if "loss" in (logs or {}):
+                step, loss = state.global_step, float(logs["loss"])
+                if math.isfinite(loss):  # JSON has no other numbers
+                    directory.append_metrics({"step": step, "loss": loss, "learning_rate": logs["learning_rate"]})
+                status.phase, status.step, status.loss = "training", step, loss if math.isfinite(loss) else None
+                directory.write_status(status)
+
+    class Planned(DefaultBatchSampler):
+        def __iter__(self) -> Iterator[list[int]]:
+            ends = np.cumsum([len(update) for update in updates]).tolist()
+            yield from (list(range(end - len(update), end)) for update, end in zip(updates, ends, strict=True))
+
+        def __len__(self) -> int:
+            return len(updates)
+
+    def texts(rows: dict[str, list[int]]) -> dict[str, list[str]]:
+        of_rows = np.array([rows[name] for name in COLUMNS[: len(rows)]], np.int64).T
+        return texts_of(collection.train, collection.passages, of_rows)
+
+    pairs = np.concatenate(updates)
+    columns = COLUMNS if (pairs[:, 2] != NONE).any() else COLUMNS[:2]
+    dataset = Dataset.from_dict({name: pairs[:, number] for number, name in enumerate(columns)})
+    dataset.set_transform(texts)
+    arguments = SentenceTransformerTrainingArguments(
+        directory.path("trainer"),
+        max_steps=len(updates),
+        per_device_train_batch_size=config.batch.examples,
+        learning_rate=config.optimizer.learning_rate,
+        weight_decay=config.optimizer.weight_decay,
+        warmup_steps=round(config.schedule.warmup_share * len(updates)),
+        lr_scheduler_type="linear",
+        batch_sampler=Planned,
+        seed=config.seed,
+        bf16=model.device.type == "cuda",
+        use_cpu=model.device.type == "cpu",
+        logging_steps=max(1, len(updates) // LOG_LINES),
+        logging_nan_inf_filter=False,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+    model.model_card_data.widget = [{"text": ""}]  # else it makes some for a model card, and shows a bar of it
+    trainer = SentenceTransformerTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=dataset,
+        loss=MultipleNegativesRankingLoss(model),
+        callbacks=[Log()],
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    shutil.rmtree(directory.path("trainer"), ignore_errors=True)
+
+
+def _vectors(model: SentenceTransformer, texts: Sequence[str]) -> NDArray[np.float32]:
+    """[texts, hidden size], each of length 1."""
+    listed, at_once = list(texts), ENCODED_AT_ONCE
+    vectors = model.encode(listed, batch_size=at_once, normalize_embeddings=True, show_progress_bar=False)
+    return np.asarray(vectors, np.float32)
+
+
+def _rankings(asked: NDArray[np.float32], passages: NDArray[np.float32]) -> Rankings | None:
+    """By the cosines of two vectors; None where some are not finite."""
+    if not (np.isfinite(asked).all() and np.isfinite(passages).all()):
+        return None
+    return ranked(len(asked), lambda some: asked[some] @ passages.T)

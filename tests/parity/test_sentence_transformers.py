@@ -1,0 +1,227 @@
+"""The four kinds of model of `sentence-transformers` on exported folders, beside our own numbers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import transformers
+from finetuned import SHAPES, finished_run, shape
+
+from maskwright.cli.main import run as command
+from maskwright.core.errors import InputError
+from maskwright.labels.encode import open_tokenizer
+from maskwright.labels.example import Example
+from maskwright.model.hf.names import encoder_pieces
+from maskwright.model.torch.compare import our_model
+from maskwright.tasks.export.sentence_transformers import export_as
+from maskwright.tasks.models.load import TrainedModel, load_model
+from maskwright.tasks.use.embed import vectors
+from maskwright.tasks.use.predict import ask, engine_for
+
+GENERATOR = np.random.default_rng(4)
+WORDS = ["fox", "garden", "the", "rained", "Größe", "letters,", "again!", "blue"]
+TEXTS = [" ".join(GENERATOR.choice(WORDS, GENERATOR.integers(1, 50))) for _ in range(12)]
+"""Texts of every length; the longest are cut at 64 tokens."""
+PAIRS = list(zip(TEXTS[:6], TEXTS[6:], strict=True))
+CLASSES = {
+    "dense": "SentenceTransformer",
+    "sparse": "SparseEncoder",
+    "late": "MultiVectorEncoder",
+    "rerank": "CrossEncoder",
+}
+
+
+@contextmanager
+def no_warning() -> Iterator[None]:
+    """Fails for a warning of Python's, and for whatever transformers and sentence-transformers would warn of in their
+    logs, which they silence where a test has exported before."""
+    said: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    transformers.logging.set_verbosity_warning()
+    loggers = [logging.getLogger(name) for name in ("transformers", "sentence_transformers", None)]
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
+    assert not said
+
+
+def loaded(kind: str, folder: Path | str) -> Any:
+    import sentence_transformers
+
+    with no_warning():
+        model = getattr(sentence_transformers, CLASSES[kind])(str(folder), device="cpu", local_files_only=True)
+    saves_the_same(model, Path(folder))
+    return model
+
+
+def saves_the_same(model: Any, folder: Path) -> None:
+    """What the package writes of the modules that it has loaded is what we wrote. It keeps versions, and has the length
+    of texts with the tokenizer."""
+    again = folder.with_name(f"{folder.name}-again")
+    model.save_pretrained(str(again), create_model_card=False)
+    for file in again.rglob("*.json"):
+        if file.name in ("modules.json", "config_sentence_transformers.json", "sentence_bert_config.json") or (
+            file.parent != again
+        ):
+            ours, theirs = (json.loads((place / file.relative_to(again)).read_text()) for place in (folder, again))
+            if isinstance(theirs, dict):
+                theirs.pop("__version__", None)
+                ours = {key: value for key, value in ours.items() if key not in ("max_seq_length", "model_kwargs")}
+            assert ours == theirs, file
+
+
+def rows(model: TrainedModel, *, bare: bool) -> list[np.ndarray[Any, Any]]:
+    """Logits, or last hidden states, [T, …] of each of `TEXTS`, a text at a time."""
+    kept = {piece.hf_name for piece in encoder_pieces(model.config)}
+    parameters = {name: value for name, value in model.parameters.items() if not bare or name in kept}
+    say, words = our_model(model.config, parameters), open_tokenizer(model.tokenizer_folder)
+    words.enable_truncation(model.config.max_seq_len)
+    result = []
+    for text in TEXTS:
+        ids = np.array([words.encode(text).ids])
+        result.append(say(ids, np.ones_like(ids), np.zeros_like(ids))[0])
+    return result
+
+
+def maxsim(query: np.ndarray[Any, Any], passage: np.ndarray[Any, Any]) -> float:
+    return float(sum(max(float(token @ other) for other in passage) for token in query))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("architecture", SHAPES)
+def test_vectors_and_scores_are_ours(architecture: str, tokenizer: str, tmp_path: Path) -> None:
+    """Trained by nobody, so that every kind begins with the same run. All are loaded without a warning."""
+    run = str(finished_run(tmp_path / "run", shape(architecture, "masked_lm"), tokenizer))
+    model = load_model(run)
+    for kind in CLASSES:
+        words = ["export", run, "--to", str(tmp_path / kind), "--sentence-transformers", kind]
+        assert command(words) == 0
+
+    theirs = loaded("dense", tmp_path / "dense").encode(TEXTS, batch_size=5)
+    examples = [Example("x", number, text=text) for number, text in enumerate(TEXTS)]
+    np.testing.assert_allclose(theirs, vectors(model, examples, 64, "cpu"), atol=1e-5)
+
+    theirs = loaded("sparse", tmp_path / "sparse").encode(TEXTS, batch_size=5).to_dense().numpy()
+    logits = rows(model, bare=False)
+    ours = np.stack([np.log1p(np.maximum(each, 0)).max(0) for each in logits])
+    assert ours.shape == (12, 400) and 0 < (ours > 0).mean() < 1
+    np.testing.assert_allclose(theirs, ours, atol=1e-5)
+
+    encoder = loaded("late", tmp_path / "late")
+    queries, passages = encoder.encode_query(TEXTS[:3], batch_size=2), encoder.encode_document(TEXTS, batch_size=5)
+    ours = [each / np.linalg.norm(each, axis=-1, keepdims=True) for each in rows(model, bare=True)]
+    for their, our in zip(passages, ours, strict=True):
+        np.testing.assert_allclose(their.numpy(), our, atol=1e-5)
+    scores = np.array([[maxsim(query, passage) for passage in ours] for query in ours[:3]])
+    np.testing.assert_allclose(encoder.similarity(queries, passages).numpy(), scores, rtol=1e-6, atol=1e-5)
+
+    judge = loaded("rerank", tmp_path / "rerank")
+    numbers = scores_of(load_model(str(tmp_path / "rerank")))
+    np.testing.assert_allclose(judge.predict(PAIRS, batch_size=4), 1 / (1 + np.exp(-numbers)), atol=1e-5)
+    assert [each["corpus_id"] for each in judge.rank(TEXTS[0], TEXTS[6:])] != []
+
+
+def scores_of(model: TrainedModel) -> np.ndarray[Any, Any]:
+    """The number that a model of the kind regression gives to each of `PAIRS`."""
+    examples = [Example("x", n, text=a, text_pair=b) for n, (a, b) in enumerate(PAIRS)]
+    answers, _ = ask(engine_for(model, "cpu", "device"), model, examples, model.max_seq_len or 64)
+    return np.array(list(answers.outcomes), np.float64)
+
+
+def shares_of(model: TrainedModel) -> np.ndarray[Any, Any]:
+    """[pairs, labels]: the probabilities of a classifier."""
+    examples = [Example("x", n, text=a, text_pair=b) for n, (a, b) in enumerate(PAIRS)]
+    answers, _ = ask(engine_for(model, "cpu", "device"), model, examples, model.max_seq_len or 64)
+    assert answers.probabilities is not None
+    return answers.probabilities
+
+
+def classifier(folder: Path, architecture: str, task: Any, tokenizer: str) -> TrainedModel:
+    config = shape(architecture, task)
+    labels = 2 if task == "single_label_classification" else config.num_labels
+    return load_model(str(finished_run(folder, replace(config, num_labels=labels), tokenizer)))
+
+
+@pytest.mark.parametrize("architecture", ["modernbert", "bert"])
+def test_a_classifier_becomes_one_score(architecture: str, tokenizer: str, tmp_path: Path) -> None:
+    """The score's sigmoid is the label's probability, for either label, and where labels do not exclude each other."""
+    for task in ("single_label_classification", "multi_label_classification"):
+        model = classifier(tmp_path / task, architecture, task, tokenizer)
+        shares = shares_of(model)
+        for number, label in enumerate(model.labels):
+            folder = str(tmp_path / f"{task}-{number}")
+            assert export_as("rerank", model, folder, relevant=label)["largest_logit_difference"] < 1e-5
+            told = load_model(folder)
+            assert told.config.num_labels == 1 and told.max_seq_len == model.max_seq_len
+            np.testing.assert_allclose(1 / (1 + np.exp(-scores_of(told))), shares[:, number], atol=1e-6)
+
+
+@pytest.mark.long
+def test_a_fine_tuned_pair_model_scores_as_predict(tokenizer: str, tmp_path: Path) -> None:
+    for task in ("regression", "single_label_classification", "multi_label_classification"):
+        model = classifier(tmp_path / task, "bert", task, tokenizer)
+        relevant = model.labels[1] if model.labels else None
+        export_as("rerank", model, str(tmp_path / f"{task}-folder"), relevant=relevant)
+        ours = scores_of(model) if relevant is None else shares_of(model)[:, 1]
+        theirs = loaded("rerank", tmp_path / f"{task}-folder")
+        assert theirs.max_seq_length == model.max_seq_len == 64
+        np.testing.assert_allclose(theirs.predict(PAIRS, batch_size=4), ours, atol=1e-5)
+
+
+def test_what_makes_no_such_folder(tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = {task: str(finished_run(tmp_path / task, shape("roberta", task), tokenizer)) for task in TASKS}
+    for task, words, said in (
+        ("regression", ["sparse"], "is a RobertaForSequenceClassification, without a masked-LM head. Fix: take the"),
+        ("regression", ["rerank", "--relevant", "yes"], "gives a number, and has no labels. Fix: name no relevant"),
+        ("masked_lm", ["rerank", "--relevant", "yes"], "has no labels. Fix: name no relevant label"),
+        ("masked_lm", ["dense", "--relevant", "yes"], "a relevant label is for rerank alone. Fix: leave it out"),
+        ("masked_lm", ["late", "--onnx"], "ONNX files are of models with a head, which late has not. Fix: leave"),
+        ("token_classification", ["rerank"], "is a RobertaForTokenClassification, which scores no pairs. Fix: take"),
+        ("single_label_classification", ["rerank"], "chooses among 3 labels, which make no single score. Fix: fine"),
+        ("multi_label_classification", ["rerank"], "does not say which label is the relevant one. Fix: name it with"),
+        ("multi_label_classification", ["rerank", "--relevant", "no"], "has no label 'no'. Fix: name it with --rele"),
+    ):
+        assert command(["export", run[task], "--to", str(tmp_path / "to"), "--sentence-transformers", *words]) == 2
+        assert said in capfd.readouterr().err.splitlines()[-1]
+    assert command(["export", run["masked_lm"], "--to", str(tmp_path / "to"), "--relevant", "yes"]) == 2
+    assert "a relevant label is for rerank alone" in capfd.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(TASKS)
+
+
+TASKS: tuple[Any, ...] = (
+    *("masked_lm", "regression", "token_classification"),
+    *("single_label_classification", "multi_label_classification"),
+)
+
+
+def test_a_card_says_how_the_folder_is_used(tokenizer: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = str(finished_run(tmp_path / "run", shape("bert", "masked_lm"), tokenizer))
+    capfd.readouterr()
+    words = ["export", run, "--to", str(tmp_path / "late"), "--sentence-transformers", "late", "--json"]
+    assert command(words) == 0
+    value = json.loads(capfd.readouterr().out)
+    assert value["largest_hidden_state_difference"] < 1e-5 and "largest_logit_difference" not in value
+    card = (tmp_path / "late" / "README.md").read_text()
+    assert (
+        "library_name: sentence-transformers\npipeline_tag: feature-extraction\ntags: [bert, late, maskwright]" in card
+    )
+    assert "its fp32 hidden states differ by at most" in card
+    assert "`sentence_transformers.MultiVectorEncoder` loads it" in card
+    with pytest.raises(InputError, match="already exists"):
+        export_as("dense", load_model(run), str(tmp_path / "late"))

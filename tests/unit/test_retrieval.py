@@ -1,0 +1,385 @@
+"""Retrieval: what files of a collection may hold, metrics beside their definitions, the arms without a transformer
+written out, and what a comparison of made-up fine-tunings says and refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from finetuned import WORDS, foxes, pretrained_folder
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.metrics import ndcg_score
+
+from maskwright.config.retrieval import RetrievalConfig, RetrievalData, read_task_config
+from maskwright.core import extras, storage
+from maskwright.core.errors import ConfigError, InputError
+from maskwright.labels import ranking
+from maskwright.labels.ranking import ranked, record_of_scores, score_rankings
+from maskwright.labels.retrieval import Collection, Query, read_collection
+from maskwright.processes.child import FinetuneCommand
+from maskwright.tasks.compare.plan import Budget, read
+from maskwright.tasks.compare.retrieval import LexicalRuns, RetrievalTask
+from maskwright.tasks.compare.verdict import compare, in_words
+from maskwright.tasks.search.updates import planned_updates, texts_of
+from maskwright.verdict.results import read_results
+
+PLACES = ["Rome", "Oslo", "Lima", "Bonn", "Kyiv", "Cork"]
+
+
+def lines(*records: dict[str, Any]) -> str:
+    return "".join(json.dumps(record) + "\n" for record in records)
+
+
+def judged(*rows: tuple[object, object, object]) -> str:
+    return "query-id\tcorpus-id\tscore\n" + "".join("\t".join(map(str, row)) + "\n" for row in rows)
+
+
+def collection_in(folder: Path) -> Path:
+    """The YAML of a collection whose questions share words with the passages that answer them: 40 passages, 24
+    questions to learn from and 12 of the test."""
+    draw = random.Random(2)
+    passages = [
+        {"_id": f"p{n}", "title": draw.choice(PLACES) if n % 2 else "", "text": " ".join(draw.choices(WORDS, k=12))}
+        for n in range(40)
+    ]
+    queries, rows = [], {"train": [], "test": []}
+    for n in range(36):
+        answers = draw.sample(range(40), 3)
+        words = [word for p in answers[:2] for word in passages[p]["text"].split()[:4]]
+        queries.append({"_id": n, "text": " ".join([*words, f"question{n}"])})
+        rows["test" if n % 3 == 0 else "train"] += [
+            (n, f"p{p}", grade) for p, grade in zip(answers, (2, 1, 0), strict=True)
+        ]
+    (folder / "corpus.jsonl").write_text(lines(*passages))
+    (folder / "queries.jsonl").write_text(lines(*queries))
+    for split, of_split in rows.items():
+        (folder / f"{split}.tsv").write_text(judged(*of_split))
+    data = {"corpus": "corpus.jsonl", "queries": "queries.jsonl", "train": "train.tsv", "test": "test.tsv"}
+    values = {"task": {"kind": "retrieval"}, "data": {key: str(folder / name) for key, name in data.items()}}
+    path = folder / "places.yaml"
+    path.write_text(yaml.safe_dump(values | {"model": {"init_from": "none"}}))
+    return path
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_collection_is_read_and_its_questions_held_out_by_the_seed(tmp_path: Path) -> None:
+    config = read_task_config(str(collection_in(tmp_path)))
+    assert isinstance(config, RetrievalConfig) and config.evaluation.metric == "ndcg@10"
+    whole = read_collection(config.data.model_copy(update={"validation": config.data.test, "test": None}), 0)
+    assert (len(whole.passages), len(whole.train), len(whole.validation), whole.pairs) == (40, 24, 12, 48)
+    assert whole.passages[1].split()[0] in PLACES and whole.passages[0].split()[0] in WORDS
+    first = whole.train[0]
+    assert first.text.endswith("question1") and sorted(first.grades.values()) == [0, 1, 2]
+    assert first.where == f"{tmp_path / 'queries.jsonl'}:2" and len(first.relevant) == 2
+
+    held = {seed: read_collection(config.data, seed) for seed in range(4)}
+    for split in held.values():
+        assert len(split.validation) == 2 and len(split.test) == 12
+        assert sorted(query.text for query in [*split.train, *split.validation]) == sorted(q.text for q in whole.train)
+    assert len({tuple(query.text for query in split.validation) for split in held.values()}) > 1
+    assert held[0].fingerprint == read_collection(config.data, 0).fingerprint != held[1].fingerprint
+    # The order of lines does not choose.
+    path = tmp_path / "train.tsv"
+    head, *rest = path.read_text().splitlines()
+    path.write_text("\n".join([head, *reversed(rest)]) + "\n")
+    again = read_collection(config.data, 0).validation
+    assert {query.text for query in again} == {query.text for query in held[0].validation}
+
+
+CORPUS, QUERIES = (
+    lines({"_id": "a", "text": "one", "title": None}, {"_id": "b", "text": "two"}),
+    lines({"_id": 7, "text": "which?"}),
+)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("train.tsv", judged(("7", "a", 1), ("8", "a", 1)), "train.tsv:3: there is no question '8'"),
+        ("train.tsv", judged(("7", "c", 1)), "train.tsv:2: there is no passage 'c'"),
+        ("train.tsv", judged(("7", "a", 0), ("7", "b", 0)), "train.tsv:2: no passage answers this question: all"),
+        ("train.tsv", judged(("7", "a", 1), ("7", "a", 2)), "train.tsv:3: judges passage 'a' for question '7' again"),
+        ("train.tsv", judged(("7", "a", "1.5")), "train.tsv:2: the score is '1.5'"),
+        ("train.tsv", judged(("7", "a", "--1")), "train.tsv:2: the score is '--1'"),
+        ("queries.jsonl", lines({"_id": "7", "text": " "}), "queries.jsonl:1: this question is empty"),
+        ("train.tsv", "query\tcorpus\n7\ta\n", "train.tsv:1: has no column 'query-id'"),
+        ("train.tsv", judged(), "train.tsv: holds no judgements"),
+        ("test.tsv", judged(("7", "b", 1)), "test.tsv:2: this question is in the train split as well"),
+        ("corpus.jsonl", lines({"_id": "a", "text": "one"}) * 2, "corpus.jsonl:2: has the _id 'a' of "),
+        ("corpus.jsonl", lines({"_id": "a"}), "corpus.jsonl:1: has no text"),
+        ("corpus.jsonl", lines({"text": "one"}), "corpus.jsonl:1: has no _id"),
+        ("corpus.jsonl", "\n", "corpus.jsonl: holds no lines"),
+        ("queries.jsonl", lines({"_id": "7", "text": 3}), "queries.jsonl:1: text is not a text, but 3"),
+        ("queries.jsonl", "{", "queries.jsonl:1: is not JSON"),
+    ],
+)
+def test_a_bad_line_is_named(file: str, content: str, message: str, tmp_path: Path) -> None:
+    files = {"corpus.jsonl": CORPUS, "queries.jsonl": QUERIES, "train.tsv": judged(("7", "a", 1)), file: content}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    names = {"corpus": "corpus.jsonl", "queries": "queries.jsonl", "train": "train.tsv"}
+    more = {"test": "test.tsv"} if "test.tsv" in files else {}
+    data = RetrievalData(**{key: str(tmp_path / name) for key, name in (names | more).items()})
+    with pytest.raises(InputError) as caught:
+        read_collection(data, 0)
+    assert f"{tmp_path}/{message}" in str(caught.value) and "Fix: " in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_too_few_questions_to_hold_some_out(tmp_path: Path) -> None:
+    (tmp_path / "c.jsonl").write_text(CORPUS)
+    (tmp_path / "q.jsonl").write_text(QUERIES)
+    (tmp_path / "t.tsv").write_text(judged(("7", "a", 1)))
+    data = RetrievalData(
+        **{
+            key: str(tmp_path / name)
+            for key, name in (("corpus", "c.jsonl"), ("queries", "q.jsonl"), ("train", "t.tsv"))
+        }
+    )
+    with pytest.raises(
+        InputError, match=r"^data\.validation_fraction: 1 question: too few to hold a share of 0\.1 out"
+    ):
+        read_collection(data, 0)
+
+
+# ---- metrics ---------------------------------------------------------------------------------------------------------
+
+
+def test_metrics_are_their_definitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(1)
+    scores = generator.standard_normal((9, 130))
+    grades = generator.integers(-1, 4, (9, 130)) * (generator.random((9, 130)) < 0.1)
+    grades[:, 5] = 2
+    queries = [Query("", {p: int(g) for p, g in enumerate(row) if g}, "") for row in grades]
+    monkeypatch.setattr(ranking, "AT_ONCE", 4)
+    rankings = ranked(9, lambda some: scores[some])
+    assert rankings.shape == (9, 100)
+    found = score_rankings(queries, rankings)
+    for query in range(9):
+        gains = grades[query].clip(0)
+        assert found["ndcg@10"][query] == pytest.approx(ndcg_score([gains], [scores[query]], k=10))
+        order = sorted(range(130), key=lambda passage: -scores[query, passage])
+        relevant = set(np.flatnonzero(gains).tolist())
+        assert found["recall@100"][query] == len(relevant & set(order[:100])) / len(relevant)
+        first = next(place for place, passage in enumerate(order, 1) if passage in relevant)
+        assert found["mrr@10"][query] == (1 / first if first <= 10 else 0)
+    assert len(set(found["mrr@10"])) > 2 and 0 < min(found["recall@100"]) < 1
+    means, record = record_of_scores(queries, rankings)
+    assert means["examples"] == 9 and means["ndcg@10"] == pytest.approx(np.mean(record["outcomes"]["ndcg@10"]))
+    # Of equal scores, the earlier passage is first; nothing found scores 0.
+    assert ranked(1, lambda some: np.array([[1.0, 2.0, 2.0, 1.0]])).tolist() == [[1, 2, 0, 3]]
+    assert {values[0] for values in score_rankings(queries[:1], np.full((1, 1), -1)).values()} == {0.0}
+    assert ranked(1, lambda some: np.array([[0.0, 0.5, 0.0]]), above=0.0).tolist() == [[1, -1, -1]]
+
+
+# ---- without a transformer -------------------------------------------------------------------------------------------
+
+
+def plain_bm25(passages: Sequence[str], query: str) -> list[float]:
+    """Sparck Jones' weights as Lucene has them, summed word by word."""
+    texts = [passage.lower().split() for passage in passages]
+    mean = sum(map(len, texts)) / len(texts)
+    scores = []
+    for words in texts:
+        score = 0.0
+        for word in query.lower().split():
+            holders = sum(word in other for other in texts)
+            weight = math.log(1 + (len(texts) - holders + 0.5) / (holders + 0.5))
+            count = words.count(word)
+            score += weight * count / (count + 1.5 * (1 - 0.75 + 0.75 * len(words) / mean))
+        scores.append(score)
+    return scores
+
+
+def plain_tf_idf(passages: Sequence[str], query: str) -> list[float]:
+    total = np.zeros(len(passages))
+    for options in ({"ngram_range": (1, 2), "token_pattern": r"\w+"}, {"analyzer": "char_wb", "ngram_range": (2, 4)}):
+        vectorizer = TfidfVectorizer(sublinear_tf=True, **options).fit(passages)
+        total += (vectorizer.transform([query]) @ vectorizer.transform(passages).T).toarray()[0]
+    return total.tolist()
+
+
+@pytest.mark.parametrize(("arm", "plainly"), [("bm25", plain_bm25), ("linear", plain_tf_idf)])
+def test_lexical_arms_are_their_formulas(arm: str, plainly: Any, tmp_path: Path) -> None:
+    config = read_task_config(str(collection_in(tmp_path)))
+    assert isinstance(config, RetrievalConfig)
+    collection = read_collection(config.data, 3)
+    task = RetrievalTask("places", "", config, collection, {})
+    runs = LexicalRuns(task, arm)
+    runs.make(str(tmp_path / "search"), seed=3, search=True)
+    runs.make(str(tmp_path / "final"), seed=3, search=False)
+    assert sorted(os.listdir(tmp_path / "search")) == ["predictions-validation.json", "results.json"]
+    scores = np.array([plainly(collection.passages, query.text) for query in collection.test])
+    expected = score_rankings(collection.test, ranked(len(scores), lambda some: scores[some].round(5), above=0.0))
+    written = storage.read_json(str(tmp_path / "final" / "predictions-test.json"))
+    assert written["where"] == [query.where for query in collection.test]
+    assert written["outcomes"] == expected and 0.3 < np.mean(expected["ndcg@10"]) < 1
+    results = storage.read_json(str(tmp_path / "final" / "results.json"))
+    assert results["test"]["mrr@10"] == pytest.approx(np.mean(expected["mrr@10"]))
+
+
+# ---- updates ---------------------------------------------------------------------------------------------------------
+
+
+def planned(queries: list[Query], passages: list[str], **more: Any) -> list[Any]:
+    values = {"task": {"kind": "retrieval"}, "data": dict.fromkeys(("corpus", "queries", "train"), "x")}
+    config = RetrievalConfig.model_validate(values | {"model": {"init_from": "x"}} | more)
+    return planned_updates(Collection(passages, queries, [], [], ""), config)
+
+
+def test_no_update_holds_a_right_answer_as_a_wrong_one() -> None:
+    draw = random.Random(5)
+    passages = [f"passage {number % 55}" for number in range(60)]  # some are equal
+    queries = [
+        Query(f"q{n % 28}", {p: draw.choice([0, 1, 2]) for p in draw.sample(range(60), 5)}, "") for n in range(30)
+    ]
+    queries = [query for query in queries if query.relevant]
+    pairs = sum(len(query.relevant) for query in queries)
+    updates = planned(queries, passages, batch={"examples": 8}, schedule={"epochs": 4})
+    counts: dict[tuple[int, int], int] = {}
+    for update in updates:
+        assert 1 <= len(update) <= 8
+        texts = [queries[question].text for question in update[:, 0]]
+        assert len(set(texts)) == len(texts)
+        for row, (question, passage, negative) in enumerate(update.tolist()):
+            counts[question, passage] = counts.get((question, passage), 0) + 1
+            right = {passages[p] for p in queries[question].relevant}
+            wrong = [passages[p] for other, line in enumerate(update.tolist()) for p in line[1:] if other != row]
+            assert passages[passage] in right and not right & {*wrong, passages[negative]}
+    assert set(counts.values()) == {4} and len(counts) == pairs
+    assert np.mean([len(update) for update in updates]) > 5
+    again = planned(queries, passages, batch={"examples": 8}, schedule={"epochs": 4})
+    assert all(np.array_equal(one, other) for one, other in zip(updates, again, strict=True))
+    other = planned(queries, passages, batch={"examples": 8}, schedule={"epochs": 4}, seed=1)
+    assert not np.array_equal(updates[0], other[0])
+    assert len(planned(queries, passages, schedule={"steps": 70})) == 70
+
+
+def test_few_questions_make_small_updates_and_hard_negatives_take_turns() -> None:
+    passages = [f"passage {number}" for number in range(40)]
+    queries = [Query("plain", {0: 1}, ""), Query("judged", {1: 2, 2: 1, **dict.fromkeys(range(10, 17), 0)}, "")]
+    updates = planned(queries, passages, schedule={"epochs": 4})
+    assert {len(update) for update in updates} == {1, 2}
+    rows = np.concatenate(updates)
+    assert rows[rows[:, 0] == 1, 2].tolist() == [10, 11, 12, 13, 14, 15, 16, 10]
+    by_chance = rows[rows[:, 0] == 0, 2]
+    assert len(set(by_chance.tolist())) > 1 and 0 not in by_chance
+    plain = np.concatenate(planned(queries[:1], passages))
+    assert texts_of(queries, passages, plain[:, :2]) == {"question": ["plain"] * 3, "passage": ["passage 0"] * 3}
+    assert (plain[:, 2] == -1).all()
+    assert texts_of(queries, passages, rows[:1])["negative"] == [passages[rows[0, 2]]]
+
+
+# ---- in a comparison -------------------------------------------------------------------------------------------------
+
+
+def ranking_well(task: Path, fault_of_seed: int | None = None) -> Any:
+    """Instead of fine-tunings: rankings that are good, a little different with each seed."""
+
+    def side_by_side(commands: Sequence[FinetuneCommand], at_once: int) -> Generator[tuple[int, int], None, None]:
+        for number, command in enumerate(commands):
+            keys = dict(text.split("=", 1) for text in command.overrides)
+            config = read_task_config(command.config, list(command.overrides))
+            assert isinstance(config, RetrievalConfig), "its keys are those of a retrieval task"
+            collection, draw = read_collection(config.data, config.seed), np.random.default_rng(config.seed)
+            os.makedirs(command.run)
+            bad = keys["model.weights"] == "random"
+            broken = config.seed == fault_of_seed and bad
+            results: dict[str, Any] = {"fault": "its vectors are not finite" if broken else ""}
+            for split in ("validation", "test"):
+                queries: list[Query] = getattr(collection, split)
+                if not queries:
+                    assert keys["data.test"] == "null"
+                    continue
+                scores = draw.standard_normal((len(queries), 40))
+                for row, query in zip(scores, queries, strict=True):
+                    for passage, grade in query.relevant.items():
+                        row[passage] += 0 if bad else grade
+                rankings = (
+                    np.full((len(queries), 1), -1) if broken else ranked(len(queries), lambda some, s=scores: s[some])
+                )
+                results[split], record = record_of_scores(queries, rankings)
+                storage.write_json(os.path.join(command.run, f"predictions-{split}.json"), record)
+            storage.write_json(command.results, results)
+            yield number, 3 if broken else 0
+
+    return side_by_side
+
+
+@pytest.fixture(scope="module")
+def task(tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("places")
+    pretrained_folder(folder / "model", tokenizer)
+    return collection_in(folder)
+
+
+def test_a_comparison_of_retrieval(task: Path, tmp_path: Path) -> None:
+    model, folder = str(task.parent / "model"), tmp_path / "whole"
+    given: dict[str, Any] = {"base": "bm25", "budget": Budget(["1e-4", "3e-4"], 8)}
+    given["side_by_side"] = ranking_well(task, fault_of_seed=3)
+    results, report = compare([model, "random", "linear"], [str(task)], str(folder), **given)
+    said = in_words(results, report, str(folder))
+    assert "random hurt on places." in said and "Against bm25, the nDCG@10 " in said
+    assert [arm.name for arm in results.arms] == ["bm25", "model", "random", "linear"]
+    assert results.without_transformer == ["bm25", "linear"]
+    linear = next(pair for pair in report.comparisons if pair.other == "linear")
+    assert len(set(linear.pairs)) == 1, "nothing about either arm is random"
+    page = (folder / "verdict.md").read_text()
+    for told in (
+        "22 training, 2 validation and 12 test questions; nDCG@10; 8 seeds for each arm, paired",
+        "Other metrics on places, which no verdict is about, in points",
+        "| arm | recall@100 | MRR@10 |",
+        "3 epochs in updates of up to 32 pairs of a question and a passage, rows up to 64 tokens",
+        "Every arm but bm25 and linear tried the learning rates 1e-4, 3e-4 with seed 0",
+        "bm25 and linear learned nothing",
+        "It chose the learning rates.",
+        "BM25 of words (bm25s, Lucene's, k1 1.5, b 0.75); no transformer, nothing learned from judgements",
+        "its vectors are not finite; it scores 0 on every example",
+    ):
+        assert told in page, told
+    assert {search.arm for search in results.searches} == {"model", "random"}
+    assert read_results(str(folder / "results.json")) == results
+    broken = next(run for run in results.runs if run.fault)
+    assert (broken.arm, broken.seed, broken.score, broken.beside["MRR@10"]) == ("random", 3, 0.0, 0.0)
+
+    # What is missing is made again, and nothing else.
+    before = (folder / "results.json").read_bytes()
+    (folder / "runs" / "places" / "bm25" / "seed-2" / "results.json").unlink()
+    again, _ = compare([model, "random", "linear"], [str(task)], str(folder), **given)
+    assert again == results and (folder / "results.json").read_bytes() == before
+
+
+def test_arms_and_commands_of_another_kind_are_refused(
+    task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, budget = str(task.parent / "model"), Budget([1e-3], 6)
+    labelled = foxes(tmp_path)
+    with pytest.raises(InputError, match=r"foxes\.yaml: bm25 ranks passages, and cannot do single_label_class.* leave"):
+        read([model, "bm25"], [str(labelled)], "new", base=None, budget=budget)
+    with pytest.raises(ConfigError, match=r"evaluation\.metric is 'accuracy'.* Fix: give one of ndcg@10, recall@100"):
+        read([model, "random"], [str(task)], "new", base=None, budget=budget, overrides=["evaluation.metric=accuracy"])
+    with pytest.raises(ConfigError, match="schedule: schedule has epochs and steps"):
+        read(
+            [model, "random"],
+            [str(task)],
+            "new",
+            base=None,
+            budget=budget,
+            overrides=["schedule={epochs: 1, steps: 2}"],
+        )
+    monkeypatch.setattr(extras, "installed", lambda package: package != "bm25s")
+    with pytest.raises(ConfigError, match=r"^bm25: the package bm25s is not installed\. Fix: .*--search.*\[search\]"):
+        read(["nowhere", "bm25"], [str(task)], "new", base=None, budget=budget)
+    monkeypatch.setattr(extras, "installed", lambda package: package != "sentence_transformers")
+    with pytest.raises(ConfigError, match=r"^task\.kind retrieval: the package sentence_transformers is not installed"):
+        read([model, "linear"], [str(task)], "new", base=None, budget=budget)
