@@ -17,8 +17,9 @@ from typer.main import get_command
 from maskwright.cli.main import UsageError, app
 from maskwright.cloud.environment import Environment, build_environment
 from maskwright.config import recipes
-from maskwright.config.finetuning import build_finetune_config
+from maskwright.config.finetuning import is_retrieval
 from maskwright.config.pretraining import RunConfig, build_config
+from maskwright.config.retrieval import build_task_config
 from maskwright.config.settings import nested, parse_yaml
 from maskwright.core.errors import MaskwrightError
 
@@ -108,7 +109,7 @@ def read_with(name: str, given: dict[str, Any]) -> None:
     config = (given.get("config") or "").removeprefix("recipes/").removesuffix(".yaml")
     values, build, kind = RUN, build_config, "pretrain"
     if name in ("finetune", "compare") or given.get("finetune"):
-        values, build, kind = FINETUNE, build_finetune_config, "finetune"
+        values, build, kind = FINETUNE, build_task_config, "finetune"
     if config in recipes.names(kind):
         values = parse_yaml(recipes.read(config), config)
     pairs = {key: parse_yaml(value, key) for key, _, value in (one.partition("=") for one in keys)}
@@ -154,7 +155,7 @@ def read_values_of(values: dict[str, Any], where: str) -> None:
     if set(values) & (set(Environment.model_fields) - set(RunConfig.model_fields)):
         build_environment(ENVIRONMENT | values, where)
     elif "train" in data or not set(values) <= set(RunConfig.model_fields):
-        build_finetune_config(merged(FINETUNE, values), where)
+        build_task_config(values if is_retrieval(values) else merged(FINETUNE, values), where)
     else:
         build_config(merged(RUN, values), where)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -99,9 +100,17 @@ def read_task_config(location: str, overrides: list[str] | None = None) -> Finet
     """Reads the YAML of a task to fine-tune for, or the recipe of that name, and applies `--set a.b=value`. Raises
     `ConfigError` (exit 2)."""
     values, where, keys = read_values(location, overrides, "start with `data:` and `model:`", "finetune")
+    return build_task_config(values, where, keys)
+
+
+def build_task_config(
+    values: dict[str, Any], where: str, overrides: Mapping[str, str] = {}
+) -> FinetuneConfig | RetrievalConfig:
+    """Validates `values`. `overrides`: dotted keys that are not from the file, and what is blamed for each instead.
+    Raises `ConfigError`."""
     if not is_retrieval(values):
-        return build_finetune_config(values, where, keys)
+        return build_finetune_config(values, where, overrides)
     try:
         return RetrievalConfig.model_validate(values)
     except ValidationError as error:
-        raise GUIDE.explain(error, where, keys) from None
+        raise GUIDE.explain(error, where, overrides) from None
