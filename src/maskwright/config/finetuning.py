@@ -221,7 +221,8 @@ class FinetuningSchedule(ScheduleCurve):
     @model_validator(mode="after")
     def _said_once(self) -> FinetuningSchedule:
         if self.epochs is not None and self.steps is not None:
-            raise Refused("schedule has epochs and steps", fix="give one of them")
+            fix = "give one of them, as in --set schedule.epochs=null --set schedule.steps=100"
+            raise Refused("schedule has epochs and steps", fix=fix)
         if self.warmup_steps is not None and self.warmup_share is not None:
             raise Refused("schedule has warmup_steps and warmup_share", fix="give one of them")
         return self

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 from maskwright.config.finetuning import FinetuneConfig, build_finetune_config, is_retrieval
 from maskwright.config.masking import Share
 from maskwright.config.pretraining import read_values
-from maskwright.config.settings import Count, Fraction, Guide, Refused, Section
+from maskwright.config.settings import Count, Fraction, Guide, Refused, Section, keys_of
 
 RetrievalMetric = Literal["ndcg@10", "recall@100", "mrr@10"]
 
@@ -66,7 +66,8 @@ class RetrievalSchedule(Section):
     @model_validator(mode="after")
     def _said_once(self) -> RetrievalSchedule:
         if self.epochs is not None and self.steps is not None:
-            raise Refused("schedule has epochs and steps", fix="give one of them")
+            fix = "give one of them, as in --set schedule.epochs=null --set schedule.steps=100"
+            raise Refused("schedule has epochs and steps", fix=fix)
         return self
 
 
@@ -93,7 +94,13 @@ class RetrievalConfig(Section):
     evaluation: RetrievalEvaluation = RetrievalEvaluation()
 
 
-GUIDE = Guide(RetrievalConfig, "the task", "`maskwright schema --finetune --markdown` lists the keys, at its end")
+OF_OTHER_TASKS = {key: "take it out; a retrieval task has no such key" for key in keys_of(FinetuneConfig)}
+GUIDE = Guide(
+    RetrievalConfig,
+    "the task",
+    "`maskwright schema --finetune --markdown` lists the keys, at its end",
+    {key.replace(".", "_"): advice for key, advice in OF_OTHER_TASKS.items()},
+)
 
 
 def read_task_config(location: str, overrides: list[str] | None = None) -> FinetuneConfig | RetrievalConfig:

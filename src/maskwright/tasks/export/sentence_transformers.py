@@ -76,10 +76,10 @@ _KINDS: dict[Kind, _Kind] = {
 
 
 def export_as(
-    kind: Kind | None, model: TrainedModel, folder: str, *, relevant: str | None = None, onnx: bool = False
+    kind: Kind | None, model: TrainedModel, folder: str, *, relevant: str | None = None, onnx: bool = False, quiet: bool = False
 ) -> dict[str, float]:
-    """`export` of a model as it is, or as a folder that the class of `kind` loads, and says what was proven. Returns
-    what was measured: `largest_logit_difference`, or `largest_hidden_state_difference` of a kind without logits.
+    """`export` of a model as it is, or as a folder that the class of `kind` loads; says what was proven, unless `quiet`.
+    Returns what was measured: `largest_logit_difference`, or `largest_hidden_state_difference` of a kind without logits.
 
     `relevant`, only for rerank: the label whose log-odds are the score; a number is the score itself. Raises
     `InputError` for a model that cannot be of this kind."""
@@ -87,7 +87,8 @@ def export_as(
         raise InputError("a relevant label is for rerank alone", fix="leave it out, or choose rerank")
     if kind is None:
         difference = export(model, folder, onnx=onnx)
-        announce(difference, folder)
+        if not quiet:
+            announce(difference, folder)
         return {"largest_logit_difference": difference}
     if onnx and kind in ("dense", "late"):
         fix = "leave ONNX out; sentence-transformers makes its own with backend='onnx'"
@@ -106,8 +107,9 @@ def export_as(
     write_more = partial(_write_modules, written, kind, activation)
     difference = export(model, folder, onnx=onnx, purpose=purpose, write_more=write_more)
     what = compared(written)
-    announce(difference, folder, what)
-    if kind == "rerank" and model.task is None:
+    if not quiet:
+        announce(difference, folder, what)
+    if not quiet and kind == "rerank" and model.task is None:
         warn(f"{folder}: its head is new and says nothing yet; train it with sentence-transformers")
     return {f"largest_{what.replace(' ', '_')}_difference": difference}
 

@@ -156,7 +156,7 @@ def _as_sentence_transformer(directory: RunDirectory, start: TrainedModel) -> Se
     from sentence_transformers import SentenceTransformer
 
     folder = directory.path("start")
-    export_as("dense", start, folder)
+    export_as("dense", start, folder, quiet=True)
     model = SentenceTransformer(folder, device=_device())
     shutil.rmtree(folder)
     return model
