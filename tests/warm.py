@@ -30,6 +30,8 @@ from typing import Any, NoReturn
 
 Started = subprocess.Popen
 AT_LOADING = ("LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "TORCH_", "CUDA_")
+MORE = "WARM_LOADED"
+"""A variable of a command that names more modules, with commas between them: they have a server of their own."""
 LOADED = (
     "fsspec.implementations.local",
     "numpy.random",
@@ -156,7 +158,7 @@ def serve(control: socket.socket) -> None:
     import maskwright.engines.ceiling
     import maskwright.text.cleaning.language
 
-    for name in LOADED:
+    for name in (*LOADED, *filter(None, os.environ.get(MORE, "").split(","))):
         with contextlib.suppress(ImportError):  # of extras
             importlib.import_module(name)
     # Nothing else of the product: a script that changes one of its modules does so before others import it.
@@ -213,26 +215,27 @@ def receive(control: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
 
 # ---- who asks --------------------------------------------------------------------------------------------------------
 
-_control: socket.socket | None = None
-_process: Any = None
+_servers: dict[str, socket.socket] = {}
 _lock = threading.Lock()
 
 
-def server() -> socket.socket:
-    global _control, _process
-    if _control is None:
-        _control, theirs = socket.socketpair()
+def server(more: str) -> socket.socket:
+    """`more`: the modules that it loads besides the usual ones."""
+    if more not in _servers:
+        ours, theirs = socket.socketpair()
         code = "import sys, socket, warm; warm.serve(socket.socket(fileno=int(sys.argv[1])))"
         path = os.pathsep.join([os.path.dirname(__file__), *filter(None, [os.environ.get("PYTHONPATH")])])
-        _process = Started(
+        process = Started(
             [sys.executable, "-c", code, str(theirs.fileno())],
-            env={"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, "PYTHONPATH": path},  # as `find_processes` has it
+            # The first is as `find_processes` has it.
+            env={"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, "PYTHONPATH": path, MORE: more},
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
         )
         theirs.close()
-        atexit.register(_end, _control, _process)
-    return _control
+        atexit.register(_end, ours, process)
+        _servers[more] = ours
+    return _servers[more]
 
 
 def _end(control: socket.socket, process: Any) -> None:
@@ -263,7 +266,7 @@ class Popen(Started):  # type: ignore[type-arg]
         }
         content = json.dumps(request).encode()
         with _lock:
-            control = server()
+            control = server(environment.get(MORE, ""))
             sent = array.array("i", [telling, *streams, *pass_fds])
             control.sendmsg(
                 [len(content).to_bytes(4, "little")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, sent.tobytes())]

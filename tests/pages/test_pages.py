@@ -23,6 +23,8 @@ FIRST = ("own-text.md", "finetuning.md")
 PAGES = [read_page(ROOT / "docs" / name) for name in FIRST]
 PAGES += [read_page(path) for path in sorted((ROOT / "docs").glob("*.md")) if path.name not in FIRST]
 PAGES.append(read_page(README))
+LOADED = {"search.md": "datasets,sentence_transformers.sentence_transformer.losses"}
+"""Modules that a page's commands load again and again: sentence-transformers takes 7 CPU-seconds."""
 EXECUTED = [
     pytest.param(page, id=page.path.name, marks=[pytest.mark.long] if page.long else [])
     for page in PAGES
@@ -44,6 +46,7 @@ def test_a_page_ends_as_it_says(
     # `warm` compares these with what a process asks for.
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    monkeypatch.setenv(warm.MORE, LOADED.get(page.path.name, ""))
     made: dict[tuple[int, int], list[str]] = {}
     with ExitStack() as stack:
         paths = [stack.enter_context(commands()), os.path.dirname(sys.executable), os.environ["PATH"]]

@@ -10,6 +10,7 @@ import ast
 import importlib
 import re
 import signal
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -23,6 +24,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2] / "src"
 FUNCTIONS = {"compile", "search", "match", "fullmatch", "sub", "subn", "findall", "finditer", "split"}
+CALL = re.compile(rf"\bre\.({'|'.join(FUNCTIONS)})\b")
 ANCHORED = {"match", "fullmatch"}
 CHARACTERS, SECONDS = {True: 1_000_000, False: 200_000}, 20
 """With `--long` and without."""
@@ -32,17 +34,16 @@ REPEATS = {codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT}
 def patterns() -> Iterator[tuple[str, str, int, str]]:
     """(where, pattern, flags, function) of each call of re's functions in the source."""
     sources = {path: path.read_text() for path in sorted(ROOT.rglob("*.py"))}
-    everything = "\n".join(sources.values())
+    uses: dict[str, set[str]] = defaultdict(set)
+    for source in sources.values():
+        for owner, function in re.findall(r"\b(\w+)(?=\.(\w+))", source):
+            uses[owner].add(function)
     for path, source in sources.items():
+        if not CALL.search(source):
+            continue
         tree, name = ast.parse(source), path.relative_to(ROOT).as_posix()
         named = dict(pair for node in ast.walk(tree) if isinstance(node, ast.Assign) for pair in assigned(node))
-        calls = [
-            node
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call) and ast.unparse(node.func) in {f"re.{function}" for function in FUNCTIONS}
-        ]
-        if not calls:
-            continue
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and CALL.fullmatch(called(node))]
         try:
             module = importlib.import_module(name.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
         except ImportError:  # of an extra that is not here
@@ -50,18 +51,25 @@ def patterns() -> Iterator[tuple[str, str, int, str]]:
         for call in calls:
             given, *rest = call.args
             flags = next((keyword.value for keyword in call.keywords if keyword.arg == "flags"), None)
-            if flags is None and ast.unparse(call.func) == "re.compile" and rest:
+            if flags is None and called(call) == "re.compile" and rest:
                 flags = rest[0]
             where = f"{name}:{call.lineno}"
             text = said_by(given, vars(module))
             assert text is not None, f"{where}: a pattern of a function's own values, which this test cannot read"
             number = int((flags is not None and said_by(flags, vars(module))) or 0)
-            function = ast.unparse(call.func).removeprefix("re.")
+            function = called(call).removeprefix("re.")
             if function == "compile":  # how it is used, wherever that is
-                uses = set(re.findall(rf"\b{named.get(call, '-')}\.(\w+)", everything))
-                function = min(uses & FUNCTIONS - ANCHORED or uses & ANCHORED or {"search"})
+                used = uses[named.get(call, "")]
+                function = min(used & FUNCTIONS - ANCHORED or used & ANCHORED or {"search"})
             if isinstance(text, str):
                 yield where, text, number, function
+
+
+def called(node: ast.Call) -> str:
+    """The name of a module's function that is called; of anything else, nothing."""
+    function = node.func
+    in_module = isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name)
+    return f"{function.value.id}.{function.attr}" if in_module else ""
 
 
 def assigned(node: ast.Assign) -> Iterator[tuple[ast.expr, str]]:

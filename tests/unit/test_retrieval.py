@@ -7,12 +7,15 @@ import json
 import math
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import warm
 import yaml
 from finetuned import WORDS, foxes, pretrained_folder
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -377,7 +380,9 @@ def test_arms_and_commands_of_another_kind_are_refused(
             budget=budget,
             overrides=["schedule={epochs: 1, steps: 2}"],
         )
-    with pytest.raises(ConfigError, match=r"unknown key optimizer\.kind\. Fix: take it out; a retrieval task has no such"):
+    with pytest.raises(
+        ConfigError, match=r"unknown key optimizer\.kind\. Fix: take it out; a retrieval task has no such"
+    ):
         read_task_config(str(task), ["optimizer.kind=adamw"])
     monkeypatch.setattr(extras, "installed", lambda package: package != "bm25s")
     with pytest.raises(ConfigError, match=r"^bm25: the package bm25s is not installed\. Fix: .*--search.*\[search\]"):
@@ -385,3 +390,11 @@ def test_arms_and_commands_of_another_kind_are_refused(
     monkeypatch.setattr(extras, "installed", lambda package: package != "sentence_transformers")
     with pytest.raises(ConfigError, match=r"^task\.kind retrieval: the package sentence_transformers is not installed"):
         read([model, "linear"], [str(task)], "new", base=None, budget=budget)
+
+
+def test_bm25_leaves_the_accelerator_to_the_trainings() -> None:
+    """bm25s starts JAX when it is imported, and JAX takes a GPU's memory."""
+    pytest.importorskip("bm25s", reason="needs the extra search")
+    code = "import sys; from maskwright.tasks.compare.retrieval import _bm25; _bm25(['a fox']); print('jax' in sys.modules)"
+    process = warm.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.communicate() == ("False\n", None) and process.returncode == 0

@@ -94,7 +94,7 @@ class RetrievalConfig(Section):
     evaluation: RetrievalEvaluation = RetrievalEvaluation()
 
 
-OF_OTHER_TASKS = {key: "take it out; a retrieval task has no such key" for key in keys_of(FinetuneConfig)}
+OF_OTHER_TASKS = dict.fromkeys(keys_of(FinetuneConfig), "take it out; a retrieval task has no such key")
 GUIDE = Guide(
     RetrievalConfig,
     "the task",

@@ -6,8 +6,10 @@ Neither learns from judgements, and nothing about them is random: the seed decid
 from __future__ import annotations
 
 import re
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,8 +95,8 @@ class LexicalRuns:
 def _bm25(passages: list[str]) -> Scorer:
     """BM25 in Lucene's variant (Kamphuis et al. 2020, doi 10.1007/978-3-030-45442-5_4), by the package bm25s: words in
     lower case, no stemming, no stop words, so that it does as well in any language that has spaces."""
-    from bm25s import BM25 as Index
-
+    with _without_jax():
+        from bm25s import BM25 as Index
     index = Index(k1=K1, b=B, method="lucene")
     index.index([_words(passage) for passage in passages], show_progress=False)
 
@@ -102,6 +104,20 @@ def _bm25(passages: list[str]) -> Scorer:
         return lambda some: np.stack([index.get_scores(_words(query.text)) for query in queries[some]])
 
     return scorer
+
+
+@contextmanager
+def _without_jax() -> Iterator[None]:
+    """bm25s starts JAX when it is imported, which takes most of a GPU's memory and all of a TPU from the trainings that
+    this process starts."""
+    if "jax" in sys.modules:
+        yield
+        return
+    sys.modules["jax"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules["jax"]
 
 
 def _words(text: str) -> list[str]:

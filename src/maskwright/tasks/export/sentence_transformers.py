@@ -76,7 +76,13 @@ _KINDS: dict[Kind, _Kind] = {
 
 
 def export_as(
-    kind: Kind | None, model: TrainedModel, folder: str, *, relevant: str | None = None, onnx: bool = False, quiet: bool = False
+    kind: Kind | None,
+    model: TrainedModel,
+    folder: str,
+    *,
+    relevant: str | None = None,
+    onnx: bool = False,
+    quiet: bool = False,
 ) -> dict[str, float]:
     """`export` of a model as it is, or as a folder that the class of `kind` loads; says what was proven, unless `quiet`.
     Returns what was measured: `largest_logit_difference`, or `largest_hidden_state_difference` of a kind without logits.
