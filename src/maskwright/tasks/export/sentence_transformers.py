@@ -84,8 +84,9 @@ def export_as(
     onnx: bool = False,
     quiet: bool = False,
 ) -> dict[str, float]:
-    """`export` of a model as it is, or as a folder that the class of `kind` loads; says what was proven, unless `quiet`.
-    Returns what was measured: `largest_logit_difference`, or `largest_hidden_state_difference` of a kind without logits.
+    """`export` of a model as it is, or as a folder that the class of `kind` loads; unless `quiet`, says what was
+    proven. Returns what was measured: `largest_logit_difference`, or `largest_hidden_state_difference` of a kind
+    without logits.
 
     `relevant`, only for rerank: the label whose log-odds are the score; a number is the score itself. Raises
     `InputError` for a model that cannot be of this kind."""
