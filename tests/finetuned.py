@@ -56,14 +56,28 @@ SHAPES = {
         tie_word_embeddings=False,
         mask_token_id=399,
     ),
+    "ultrabert": replace(
+        ROBERTA,
+        architecture="ultrabert",
+        max_position_embeddings=64,
+        type_vocab_size=0,
+        num_key_value_heads=1,
+        tie_word_embeddings=False,
+        head_hidden_size=24,
+        global_attn_every_n_layers=2,
+        local_attention=16,
+        classifier_pooling="bos",
+    ),
 }
 
 
 def shape(kind: str, task: TaskKind) -> ModelConfig:
-    """A EuroBERT has another pooling for each task of whole texts."""
+    """EuroBERTs have another pooling for each task of whole texts."""
     outputs = {"regression": 1, "question_answering": 2}.get(task, 3)
     pooling = {"regression": "mean", "multi_label_classification": "bos"}.get(task, "late")
     own = {"classifier_pooling": pooling} if kind == "eurobert" else {}
+    if kind == "ultrabert" and task == "regression":
+        own = {"classifier_pooling": "mean"}
     return replace(SHAPES[kind], task=task, num_labels=outputs, classifier_dropout_prob=0.25, **own)
 
 

@@ -23,6 +23,7 @@ from maskwright.core.errors import ModelError, StoppedEarly, TokenizerError
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.labels.example import Example
+from maskwright.model.config import EUROBERTS
 from maskwright.model.hf.config import OF_CLASSIFIERS
 from maskwright.model.hf.families import FAMILIES
 from maskwright.run.directory import RunDirectory
@@ -60,6 +61,15 @@ EUROBERT = {
     "num_key_value_heads": 2,
     "rope_parameters": {"rope_type": "default", "rope_theta": 250_000.0},
 }
+ULTRABERT = {
+    "num_hidden_layers": 3,
+    "max_position_embeddings": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "sliding_window": 8,
+    "prediction_head_size": 40,
+    "initializer_range": 0.05,  # no norm stands between its head's matrices
+}
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "RoBERTa": ("roberta", "roberta", SMALL | {"max_position_embeddings": 66}),
     "XLM-RoBERTa": ("xlm-roberta", "xlm-roberta", SMALL | {"max_position_embeddings": 66}),
@@ -71,10 +81,11 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "ESM-2": ("esm", "esm", SMALL | ESM),
     "DeBERTa": ("deberta-v2", "deberta", SMALL | DEBERTA),
     "EuroBERT": ("eurobert", "eurobert", SMALL | EUROBERT),
+    "UltraBERT": ("ultrabert", "modernbert", SMALL | ULTRABERT),
     "mmBERT": ("modernbert", "gemma", SMALL | LOCAL | {"local_rope_theta": 160_000.0}),
 }
 """Family, tokenizer, and shape."""
-LONG = ("DeBERTa",)
+LONG = ("DeBERTa", "UltraBERT")
 THINGS = ("the garden", "a bridge", "many letters", "the empty house", "blue paper", "stones")
 
 
@@ -166,7 +177,9 @@ def test_a_public_encoder_is_continued_and_comes_back(
     after, named = storage.read_json(str(folder / "config.json")), FAMILIES[architecture].keys
     kept = [named["attention_probs_dropout_prob"], *(key for key in OF_CLASSIFIERS if key in before)]
     assert {key: after[key] for key in kept} == {key: before[key] for key in kept}
-    assert architecture == "eurobert" or after[named["hidden_dropout_prob"]] == 0.15  # its class has no such dropout
+    assert (
+        architecture in EUROBERTS or after[named["hidden_dropout_prob"]] == 0.15
+    )  # their classes have no such dropout
     assert len(kept) > 1 or architecture in ("esm", "deberta-v2")  # without a dropout of classifiers in the folder
     again = load_model(str(folder))
     assert f"-> {losses[-1]:.4f}, masked" in (folder / "README.md").read_text()

@@ -36,6 +36,14 @@ ROBERTA = ModelConfig(
 EUROBERT = replace(
     ROBERTA, architecture="eurobert", max_position_embeddings=32, type_vocab_size=0, num_key_value_heads=2
 )
+ULTRABERT = replace(
+    EUROBERT,
+    architecture="ultrabert",
+    global_attn_every_n_layers=2,
+    local_attention=8,
+    head_hidden_size=24,
+    classifier_pooling="bos",
+)
 SHAPES = {
     "roberta": ROBERTA,
     "modernbert": replace(ROBERTA, architecture="modernbert", max_position_embeddings=32, rope_theta=160_000.0),
@@ -66,8 +74,10 @@ SHAPES = {
         max_relative_positions=32,
     ),
     "eurobert": EUROBERT,
+    "ultrabert": ULTRABERT,
     "eurobert, mean": replace(EUROBERT, classifier_pooling="mean"),
     "eurobert, bos": replace(EUROBERT, classifier_pooling="bos"),
+    "ultrabert, mean": replace(ULTRABERT, classifier_pooling="mean"),
 }
 HEADS = [
     (kind, task)
@@ -310,7 +320,9 @@ def test_jax_gives_the_numbers_and_gradients_of_torch(kind: str, task: TaskKind)
         pytest.param(
             kind,
             task,
-            marks=[pytest.mark.long] if kind.startswith("eurobert") or (kind == "esm" and task != TASKS[0]) else [],
+            marks=[pytest.mark.long]
+            if kind.startswith(("eurobert", "ultrabert")) or (kind == "esm" and task != TASKS[0])
+            else [],
         )
         for kind, task in PROGRAMS
     ],

@@ -79,6 +79,17 @@ EUROBERT = replace(
     num_key_value_heads=2,
     tie_word_embeddings=False,
 )
+ULTRABERT = replace(
+    EUROBERT,
+    architecture="ultrabert",
+    num_hidden_layers=5,
+    max_position_embeddings=400,
+    global_attn_every_n_layers=3,
+    local_attention=18,
+    local_rope_theta=70.0,
+    head_hidden_size=56,
+    classifier_pooling="bos",
+)
 SHAPES = {
     "roberta": ROBERTA,
     "xlm-roberta": replace(ROBERTA, architecture="xlm-roberta"),
@@ -107,6 +118,7 @@ SHAPES = {
     ),
     "eurobert": EUROBERT,
     "eurobert, tied": replace(EUROBERT, num_key_value_heads=4, tie_word_embeddings=True),
+    "ultrabert": ULTRABERT,
 }
 both = pytest.mark.parametrize("kind", list(SHAPES))
 
@@ -815,6 +827,47 @@ def test_published_euroberts_are_read_with_the_code_that_their_folders_name(tmp_
 )
 def test_euroberts_of_other_kinds_are_refused(change: dict, message: str, tmp_path: Path) -> None:
     storage.write_json(str(tmp_path / "config.json"), to_hf_config(EUROBERT) | change)
+    with pytest.raises(ModelError, match=message):
+        read_hf_config(str(tmp_path))
+
+
+def test_ultraberts_with_a_window_and_a_base_for_each_layer_are_read(tmp_path: Path) -> None:
+    """As the first folders have them, beside what `transformers` makes of the same keys."""
+    folder = save_folder(tmp_path, random_parameters(ULTRABERT), ULTRABERT)
+    values = storage.read_json(str(tmp_path / "config.json"))
+    for key in ("layer_types", "rope_parameters", "sliding_window"):
+        del values[key]
+    lists = {"attention_windows": [9, 9, 0, 9, 9], "rope_theta": [70.0, 70.0, 500.0, 70.0, 70.0]}
+    storage.write_json(str(tmp_path / "config.json"), values | lists)
+    assert read_hf_config(folder) == ULTRABERT
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
+    ids = torch.arange(4, 44)[None]
+    found = ours_forward(build(*read_model_folder(folder)), ids, torch.ones_like(ids), torch.arange(40))
+    assert (found[:, :203] - theirs(ids).logits[0]).abs().max() < 1e-5
+    storage.write_json(str(tmp_path / "config.json"), values)
+    bases = {"rope_theta": 2_560_000.0, "local_rope_theta": 10_000.0}
+    assert read_hf_config(folder) == replace(ULTRABERT, local_attention=256, **bases)
+    plain = {"layer_types": ["full_attention"] * 5, "sliding_window": 9}
+    storage.write_json(str(tmp_path / "config.json"), values | plain)
+    assert read_hf_config(folder).local_layers == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"layer_types": ["full_attention", *["sliding_attention"] * 4]}, "only models in which the last of each n"),
+        ({"layer_types": ["sliding_attention"] * 4}, "another length than num_hidden_layers"),
+        ({"sliding_window": 0}, "sliding_window is 0"),
+        ({"attention_windows": ["9"] * 5, "layer_types": None}, "sliding_window is '9'"),
+        ({"classifier_pooling": "late"}, "classifier_pooling is 'late'.* the first token and of the mean"),
+        ({"rope_parameters": {"global": {}}}, "rope_parameters does not name both kinds"),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "full_attention is not of the default kind"),
+        ({"prediction_head_size": 0}, "prediction_head_size is 0"),
+        ({"head_dim": 16}, "head_dim is 16, only 12"),
+    ],
+)
+def test_ultraberts_of_other_kinds_are_refused(change: dict, message: str, tmp_path: Path) -> None:
+    storage.write_json(str(tmp_path / "config.json"), to_hf_config(ULTRABERT) | change)
     with pytest.raises(ModelError, match=message):
         read_hf_config(str(tmp_path))
 

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-HIDDEN_ROLES = ("qkv.weight", "out.weight", "head.dense.weight", "up.weight", "down.weight")
+HIDDEN_ROLES = (
+    "qkv.weight",
+    "out.weight",
+    "head.dense.weight",
+    "up.weight",
+    "down.weight",
+    "head.first.weight",
+    "head.second.weight",
+)
 """Endings of the inner names of hidden matrices, ordered so that the square ones are adjacent, and the wide ones."""
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 5

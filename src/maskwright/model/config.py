@@ -10,12 +10,14 @@ from maskwright.config.phases import stage_at
 from maskwright.config.settings import nested
 from maskwright.core.errors import ConfigError, InputError
 
-Architecture = run.Architecture | Literal["deberta-v2", "eurobert"]
-"""`model_type` of folders that are read. Training from random weights has no deberta-v2 and no eurobert."""
+Architecture = run.Architecture | Literal["deberta-v2", "eurobert", "ultrabert"]
+"""`model_type` of folders that are read. Training from random weights has none of the last three."""
 ROBERTAS = ("roberta", "xlm-roberta", "camembert")
 """One model under three names. They number positions from the padding's id + 1 on, so a RoBERTa for 512 tokens has 514
 positions."""
-PRE_NORM = ("modernbert", "esm", "eurobert")
+EUROBERTS = ("eurobert", "ultrabert")
+"""Families with EuroBERT's layers."""
+PRE_NORM = ("modernbert", "esm", *EUROBERTS)
 WITHOUT_QUESTIONS = ("esm", "eurobert")
 """Families for which `transformers` has no class of questions."""
 TRAINED_MASK_SHARE = 0.15 * 0.8
@@ -71,21 +73,24 @@ class ModelConfig:
     bos_token_id: int = 0
     eos_token_id: int = 2
     architecture: Architecture = "roberta"
-    """`model_type` of `config.json`. All except modernbert, esm, eurobert and deberta-v2 are computed alike, and
-    differ in names and tables."""
+    """`model_type` of `config.json`. All except modernbert, esm, deberta-v2 and the EuroBERTs are computed alike,
+    and differ in names and tables."""
     rope_theta: float = 10_000.0
-    """Only for modernbert, esm and eurobert: the base of their rotary positions."""
+    """Only for modernbert, esm and the EuroBERTs: the base of their rotary positions."""
     global_attn_every_n_layers: int = 1
-    """Only for modernbert: layers 0, n, 2n, … attend to the whole sequence, the others to tokens nearby."""
+    """Only for modernbert and ultrabert: one of each n layers attends to the whole sequence, the others to tokens nearby.
+    It is the first of the n in a modernbert, and the last in an ultrabert."""
     local_attention: int = 0
-    """Only for modernbert: a local layer's tokens see `local_attention // 2` tokens to either side."""
+    """Only for modernbert and ultrabert: a local layer's tokens see `local_attention // 2` tokens to either side."""
     local_rope_theta: float = 10_000.0
-    """Only for modernbert: the base of the rotary positions in local layers."""
+    """Only for modernbert and ultrabert: the base of the rotary positions in local layers."""
     num_key_value_heads: int = 0
-    """Only for eurobert: heads of keys and values, each of which serves as many neighbouring heads of queries (Ainslie
+    """Only for the EuroBERTs: heads of keys and values, each of which serves as many neighbouring heads of queries (Ainslie
     et al. 2023, grouped-query attention); 0 for one each."""
     tie_word_embeddings: bool = True
-    """Only for eurobert may it be false: whether the masked-LM head's output matrix is the embeddings."""
+    """Only for the EuroBERTs may it be false: whether the masked-LM head's output matrix is the embeddings."""
+    head_hidden_size: int = 0
+    """Only for ultrabert: the width between both matrices of its masked-LM head."""
     rope_rounding: str = ""
     """Only for esm: what the speeds of rotary positions are rounded to; see `rotary.ROUNDINGS`."""
     token_dropout: bool = False
@@ -111,8 +116,8 @@ class ModelConfig:
     classifier_dropout_prob: float = 0.0
     """Dropout before a classifier's matrices."""
     classifier_pooling: str = "late"
-    """Only for eurobert: what a whole text's classifier reads. bos: the first token. mean: the mean of the hidden
-    states of the text's tokens. late: each token; the mean of their logits is the text's."""
+    """Only for the EuroBERTs: what a whole text's classifier reads. bos: the first token. mean: the mean of the hidden
+    states of the text's tokens. late, which an ultrabert has not: each token; the mean of their logits is the text's."""
 
     def __post_init__(self) -> None:
         if self.hidden_size % self.num_attention_heads:
@@ -157,12 +162,12 @@ class ModelConfig:
     @property
     def norms_embeddings(self) -> bool:
         """Whether a norm comes after the embeddings."""
-        return self.architecture not in ("esm", "eurobert")
+        return self.architecture not in ("esm", *EUROBERTS)
 
     @property
     def centred(self) -> bool:
         """Whether norms subtract the mean (LayerNorm) instead of dividing by the root mean square alone (RMSNorm)."""
-        return self.architecture != "eurobert"
+        return self.architecture not in EUROBERTS
 
     @property
     def rotary(self) -> bool:
@@ -172,12 +177,12 @@ class ModelConfig:
     @property
     def gated(self) -> bool:
         """Whether half of a layer's inner numbers gate the other half."""
-        return self.architecture in ("modernbert", "eurobert")
+        return self.architecture in ("modernbert", *EUROBERTS)
 
     @property
     def activation(self) -> Literal["gelu", "silu"]:
         """The function of a layer's inner numbers."""
-        return "silu" if self.architecture == "eurobert" else "gelu"
+        return "silu" if self.architecture in EUROBERTS else "gelu"
 
     @property
     def out_dropout_prob(self) -> float:
@@ -188,17 +193,22 @@ class ModelConfig:
     @property
     def biased(self) -> bool:
         """Whether the encoder's matrices and norms have biases."""
-        return self.architecture not in ("modernbert", "eurobert")
+        return self.architecture not in ("modernbert", *EUROBERTS)
 
     @property
     def masked_lm_transforms(self) -> bool:
         """Whether the masked-LM head has a matrix and a norm before its output matrix, and a bias after it."""
-        return self.architecture != "eurobert"
+        return self.architecture not in EUROBERTS
 
     @property
     def classifier_has_norm(self) -> bool:
         """Whether a head for fine-tuning has a matrix and a norm before its classifier, whatever the task."""
         return self.architecture == "modernbert"
+
+    @property
+    def classifier_has_dense(self) -> bool:
+        """Whether a head without a norm has a matrix before its classifier."""
+        return self.task in SEQUENCE_TASKS and self.architecture != "ultrabert"
 
     @property
     def classifier_activation(self) -> Literal["tanh", "relu", "gelu"]:
@@ -210,7 +220,7 @@ class ModelConfig:
     @property
     def pools(self) -> bool:
         """Whether the head takes a mean over a text's tokens."""
-        return self.architecture == "eurobert" and self.task in SEQUENCE_TASKS and self.classifier_pooling != "bos"
+        return self.architecture in EUROBERTS and self.task in SEQUENCE_TASKS and self.classifier_pooling != "bos"
 
     @property
     def disentangled(self) -> bool:
@@ -261,10 +271,14 @@ class ModelConfig:
     @property
     def local_layers(self) -> int:
         """Number of layers whose tokens see only those nearby."""
-        return self.num_hidden_layers - -(-self.num_hidden_layers // self.global_attn_every_n_layers)
+        return sum(map(self.is_local, range(self.num_hidden_layers)))
 
     def is_local(self, layer: int) -> bool:
-        return layer % self.global_attn_every_n_layers != 0
+        return (layer - self.first_global_layer) % self.global_attn_every_n_layers != 0
+
+    @property
+    def first_global_layer(self) -> int:
+        return self.global_attn_every_n_layers - 1 if self.architecture == "ultrabert" else 0
 
     @property
     def window(self) -> int:
@@ -303,7 +317,7 @@ class ModelConfig:
         weights = self.body_parameters * tokens
         if self.task == "masked_lm":
             weights -= self._after_attention * (tokens - predicted)
-        transform = self.hidden_size if self.masked_lm_transforms else 0
+        transform = self.hidden_size if self.masked_lm_transforms else 2 * self.head_hidden_size
         return 6.0 * (weights + (self.vocab_size + transform) * self.hidden_size * predicted)
 
     def attention_flops(self, tokens: float, attended_pairs: float) -> float:

@@ -102,6 +102,7 @@ def _encoder_config(config: ModelConfig) -> dict[str, Any]:
         "esm": _esm_values,
         "deberta-v2": _deberta_values,
         "eurobert": _eurobert_values,
+        "ultrabert": _ultrabert_values,
     }
     more = makers.get(config.architecture)
     return values | more(config) if more else values
@@ -123,6 +124,14 @@ def _eurobert_values(config: ModelConfig) -> dict[str, Any]:
     }
 
 
+def _ultrabert_values(config: ModelConfig) -> dict[str, Any]:
+    return _local_values(config) | {
+        "classifier_pooling": "cls" if config.classifier_pooling == "bos" else config.classifier_pooling,
+        "num_key_value_heads": config.key_value_heads,
+        "sliding_window": config.window,
+    }
+
+
 def _deberta_values(config: ModelConfig) -> dict[str, Any]:
     convolution = CONVOLUTION_NEEDS | {"conv_kernel_size": config.conv_kernel_size}
     return DEBERTA_NEEDS | {
@@ -135,19 +144,24 @@ def _deberta_values(config: ModelConfig) -> dict[str, Any]:
 
 
 def _modernbert_values(config: ModelConfig) -> dict[str, Any]:
-    kinds = ["sliding_attention" if config.is_local(i) else "full_attention" for i in range(config.num_hidden_layers)]
     every = config.global_attn_every_n_layers
-    return {
+    return _local_values(config) | {
         "cls_token_id": config.bos_token_id,
         "embedding_dropout": config.hidden_dropout_prob,
         "global_attn_every_n_layers": every,
-        "layer_types": kinds,
         "local_attention": config.local_attention if every > 1 else 128,
+        "sep_token_id": config.eos_token_id,
+    }
+
+
+def _local_values(config: ModelConfig) -> dict[str, Any]:
+    layers = range(config.num_hidden_layers)
+    return {
+        "layer_types": ["sliding_attention" if config.is_local(number) else "full_attention" for number in layers],
         "rope_parameters": {
             "full_attention": {"rope_type": "default", "rope_theta": config.rope_theta},
             "sliding_attention": {"rope_type": "default", "rope_theta": config.local_rope_theta},
         },
-        "sep_token_id": config.eos_token_id,
     }
 
 
@@ -191,6 +205,8 @@ def read_hf_config(folder: str, *, head: bool = True) -> ModelConfig:
         shape |= _deberta_shape(values, path)
     elif kind == "eurobert":
         shape |= _eurobert_shape(values, path)
+    elif kind == "ultrabert":
+        shape |= _ultrabert_shape(values, path)
     # The tokenizer defines these ids (`with_ids`); config.json has none for some models, or several.
     size = shape.get("vocab_size") if type(shape.get("vocab_size")) is int else 0
     ids = ("bos_token_id", "eos_token_id", *(() if kind in ROBERTAS else ("pad_token_id",)))
@@ -220,7 +236,7 @@ def _is_former_code(auto_map: Any, family: Family) -> bool:
 def _read_keys(kind: Architecture) -> dict[str, str]:
     """Fields of `ModelConfig` in its order -> keys of config.json; the vocabulary's first, since others must stay below
     its size."""
-    rope = {"modernbert": ROPE_FIELDS, "eurobert": ROPE_FIELDS[:1]}.get(kind, ())
+    rope = {"modernbert": ROPE_FIELDS, "eurobert": ROPE_FIELDS[:1], "ultrabert": ROPE_FIELDS}.get(kind, ())
     keys = dict.fromkeys(rope, "rope_parameters") | FAMILIES[kind].keys
     return {name: keys[name] for name in ModelConfig.__dataclass_fields__ if name in keys}
 
@@ -252,9 +268,8 @@ def _head(values: dict[str, Any], path: str) -> dict[str, Any]:
     key = _dropout_keys(kind)[task == "question_answering"]
     dropout = values.get(key)
     if dropout is None:
-        dropout = {"modernbert": 0.0, "eurobert": 0.0, "distilbert": 0.2}.get(
-            kind, values.get("hidden_dropout_prob", 0.1)
-        )
+        known = {"modernbert": 0.0, "eurobert": 0.0, "ultrabert": 0.0, "distilbert": 0.2}
+        dropout = known.get(kind, values.get("hidden_dropout_prob", 0.1))
     if not _plausible("classifier_dropout_prob", dropout):
         raise ModelError(f"{key} is {dropout!r:.40}, which it cannot be", where=path, fix="restore it")
     return {"task": task, "num_labels": outputs, "classifier_dropout_prob": float(dropout)}
@@ -309,30 +324,60 @@ def _modernbert_shape(values: dict[str, Any], path: str) -> dict[str, Any]:
     dropouts = {key: values.get(key, 0.0) for key in ("embedding_dropout", "mlp_dropout")}
     if dropouts["embedding_dropout"] != dropouts["mlp_dropout"]:
         raise ModelError(f"has two dropouts: {dropouts}", where=path, fix="set both to one value")
+    global_base, local_base = values.get("global_rope_theta"), values.get("local_rope_theta")
+    bases = {"full_attention": global_base or 160_000.0, "sliding_attention": local_base or 10_000.0}
+    every = _global_every(values, path)
+    return _local_shape(every, _rope_bases(values, path, bases), {})
+
+
+def _ultrabert_shape(values: dict[str, Any], path: str) -> dict[str, Any]:
+    """UltraBERT's fields beyond `Family.keys`, from the keys of `transformers` or from lists with a window and a base
+    for each layer, which older folders have. Raises `ModelError`."""
+    heads = _key_value_heads(values, path)
+    windows, thetas = values.get("attention_windows"), values.get("rope_theta")
+    kinds = values.get("layer_types")
+    window = values.get("sliding_window", 128)
+    if isinstance(windows, list):
+        window = next((each for each in windows if each), window)
+        kinds = kinds or ["sliding_attention" if each else "full_attention" for each in windows]
+    if type(window) is not int or not 0 < window < LARGEST_DIMENSION // 2:
+        raise ModelError(f"sliding_window is {window!r:.40}, which it cannot be", where=path, fix="restore config.json")
+    every = _global_every({**values, "layer_types": kinds, "global_attn_every_n_layers": 3}, path, last=True)
+    bases = {"full_attention": 2_560_000.0, "sliding_attention": 10_000.0}
+    if isinstance(kinds, list) and isinstance(thetas, list):
+        bases |= dict(zip(kinds, thetas, strict=False))
+    pooling = values.get("classifier_pooling", "cls")
+    if pooling not in ("cls", "mean"):
+        fix = "only classifiers of the first token and of the mean can be read"
+        raise ModelError(f"classifier_pooling is {pooling!r:.40}", where=path, fix=fix)
+    shape = _local_shape(every, _rope_bases(values, path, bases), {"local_attention": 2 * window})
+    return shape | {"num_key_value_heads": heads, "classifier_pooling": "bos" if pooling == "cls" else pooling}
+
+
+def _rope_bases(values: dict[str, Any], path: str, bases: dict[str, Any]) -> dict[str, Any]:
+    """By the kind of a layer, the base of its rotary positions: that of rope_parameters, or else of `bases`. Raises
+    `ModelError`."""
     ropes = values.get("rope_parameters") or {}
-    if isinstance(ropes, dict) and not set(ropes) <= {"full_attention", "sliding_attention"}:
+    if isinstance(ropes, dict) and not set(ropes) <= set(bases):
         fix = 'write {"full_attention": {…}, "sliding_attention": {…}}'
-        raise ModelError("rope_parameters is not of ModernBERT's form", where=path, fix=fix)
-    thetas = []
-    for kind, old, default in (
-        ("full_attention", "global_rope_theta", 160_000.0),
-        ("sliding_attention", "local_rope_theta", 10_000.0),
-    ):
+        raise ModelError("rope_parameters does not name both kinds of layers", where=path, fix=fix)
+    found: dict[str, Any] = {}
+    for kind, base in bases.items():
         rope = (ropes.get(kind) or {}) if isinstance(ropes, dict) else None
         scaled = values.get("rope_scaling") is not None
         if not isinstance(rope, dict) or rope.get("rope_type", "default") != "default" or scaled:
             fix = "only plain rotary positions can be read"
             raise ModelError(f"rope_parameters.{kind} is not of the default kind", where=path, fix=fix)
-        bases = [base for base in (rope.get("rope_theta"), values.get(old)) if base is not None]
-        thetas.append(bases[0] if bases else default)
-    every = _global_every(values, path)
-    return {
-        "rope_theta": thetas[0],
-        # Without local layers, their base means nothing.
-        "local_rope_theta": thetas[1] if every > 1 else ModelConfig.local_rope_theta,
-        "global_attn_every_n_layers": every,
-        **({"local_attention": 0} if every == 1 else {}),
-    }
+        found[kind] = base if rope.get("rope_theta") is None else rope["rope_theta"]
+    return found
+
+
+def _local_shape(every: int, bases: dict[str, Any], nearby: dict[str, Any]) -> dict[str, Any]:
+    """`nearby`: what local layers need besides. Without any, neither that nor their base means anything."""
+    shape = {"rope_theta": bases["full_attention"], "global_attn_every_n_layers": every}
+    if every == 1:
+        return shape | {"local_rope_theta": ModelConfig.local_rope_theta, "local_attention": 0}
+    return shape | nearby | {"local_rope_theta": bases["sliding_attention"]}
 
 
 def _esm_shape(values: dict[str, Any], path: str) -> dict[str, Any]:
@@ -384,19 +429,21 @@ def _deberta_shape(values: dict[str, Any], path: str) -> dict[str, Any]:
 def _eurobert_shape(values: dict[str, Any], path: str) -> dict[str, Any]:
     """EuroBERT's fields beyond `Family.keys`, from the keys of transformers 5 or from the older ones of the published
     folders. Raises `ModelError`."""
-    width, heads = values.get("hidden_size"), values.get("num_attention_heads")
-    head_width, key = values.get("head_dim"), "rope_parameters" if values.get("rope_parameters") else "rope_scaling"
-    if type(width) is int and type(heads) is int and heads > 0 and head_width not in (None, width // heads):
-        fix = "only models whose heads share out the width can be read"
-        raise ModelError(f"head_dim is {head_width!r:.40}, only {width // heads} is supported", where=path, fix=fix)
+    heads, key = _key_value_heads(values, path), "rope_parameters" if values.get("rope_parameters") else "rope_scaling"
     rope = values.get(key) or {}
     if not isinstance(rope, dict) or rope.get("rope_type", rope.get("type", "default")) != "default":
         raise ModelError(f"{key} is not of the default kind", where=path, fix="only plain rotary positions can be read")
     base = rope.get("rope_theta", values.get("rope_theta"))
-    return {
-        "rope_theta": ModelConfig.rope_theta if base is None else base,
-        "num_key_value_heads": heads if values.get("num_key_value_heads") is None else values["num_key_value_heads"],
-    }
+    return {"rope_theta": ModelConfig.rope_theta if base is None else base, "num_key_value_heads": heads}
+
+
+def _key_value_heads(values: dict[str, Any], path: str) -> Any:
+    """Raises `ModelError` where the heads do not share out the width."""
+    width, heads, head_width = (values.get(key) for key in ("hidden_size", "num_attention_heads", "head_dim"))
+    if type(width) is int and type(heads) is int and heads > 0 and head_width not in (None, width // heads):
+        fix = "only models whose heads share out the width can be read"
+        raise ModelError(f"head_dim is {head_width!r:.40}, only {width // heads} is supported", where=path, fix=fix)
+    return heads if values.get("num_key_value_heads") is None else values["num_key_value_heads"]
 
 
 def _rounding_of_speeds(folder: str, model: ModelConfig) -> str:
@@ -413,8 +460,9 @@ def _rounding_of_speeds(folder: str, model: ModelConfig) -> str:
     raise ModelError(what, where=tensor.path, fix="take another copy of the model")
 
 
-def _global_every(values: dict[str, Any], path: str) -> int:
-    """The n with which layers 0, n, 2n, … attend to all, and the others to tokens nearby. Raises `ModelError`."""
+def _global_every(values: dict[str, Any], path: str, *, last: bool = False) -> int:
+    """The n of which one layer attends to all, and the others to tokens nearby: the first, or the `last`. Raises
+    `ModelError`."""
     kinds, layers = values.get("layer_types"), values.get("num_hidden_layers")
     if kinds is None:
         every = values.get("global_attn_every_n_layers", 3)
@@ -424,11 +472,16 @@ def _global_every(values: dict[str, Any], path: str) -> int:
         return every
     if isinstance(kinds, list) and len(kinds) == layers and kinds:
         full = [number for number, kind in enumerate(kinds) if kind == "full_attention"]
-        every = full[1] if len(full) > 1 else len(kinds)
-        expected = ["sliding_attention" if number % every else "full_attention" for number in range(len(kinds))]
-        if kinds == expected:
+        if last:
+            every = full[0] + 1 if full else len(kinds) + 1
+        else:
+            every = full[1] if len(full) > 1 else len(kinds)
+        first = every - 1 if last else 0
+        is_local = [(number - first) % every != 0 for number in range(len(kinds))]
+        if kinds == ["sliding_attention" if local else "full_attention" for local in is_local]:
             return every
-    fix = "only models in which every n-th layer is 'full_attention', from the first on, can be read"
+    of_each = "last" if last else "first"
+    fix = f"only models in which the {of_each} of each n layers is 'full_attention' can be read"
     raise ModelError("layer_types has another pattern, or another length than num_hidden_layers", where=path, fix=fix)
 
 

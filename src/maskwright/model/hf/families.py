@@ -154,4 +154,27 @@ FAMILIES: dict[Architecture, Family] = {
         {"type_vocab_size": 0},
         former_code="eurobert.EuroBert",
     ),
+    "ultrabert": Family(
+        "UltraBERT",
+        "Ultrabert",
+        {
+            "layer_norm_eps": 1e-6,
+            "attention_probs_dropout_prob": 0.0,
+            "initializer_range": 0.02,
+            "max_position_embeddings": 32_768,
+            "pad_token_id": 0,
+            "bos_token_id": 0,
+            "eos_token_id": 0,
+            "tie_word_embeddings": False,
+            "head_hidden_size": 768,
+        },
+        {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
+        {
+            **_same(*SAME_KEYS, *_IDS, "num_key_value_heads", "tie_word_embeddings"),
+            "layer_norm_eps": "rms_norm_eps",
+            "attention_probs_dropout_prob": "attention_dropout",
+            "head_hidden_size": "prediction_head_size",
+        },
+        {"type_vocab_size": 0},
+    ),
 }

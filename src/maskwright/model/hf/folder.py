@@ -29,10 +29,13 @@ TIED_OF: dict[str, dict[str, str]] = {
     "esm": {"lm_head.decoder.weight": "esm.embeddings.word_embeddings.weight"},
     "deberta-v2": {"cls.predictions.decoder.weight": "deberta.embeddings.word_embeddings.weight"},
     "eurobert": {"lm_head.weight": "model.embed_tokens.weight"},
+    "ultrabert": {"head.decoder.weight": "model.embed_tokens.weight"},
 }
 """Families whose names differ from those in `TIED`."""
 OLD_ENDS = {".gamma": ".weight", ".beta": ".bias"}
 """The first BERTs' names for the numbers of a LayerNorm; transformers renames them too."""
+OLD_BEGINS = {"ultrabert.": "model.", "cls.weight": "head.decoder.weight"}
+"""Those of the first UltraBERTs, with which transformers saves it to this day."""
 MASKED_LM_HEADS = ("lm_head.", "cls.predictions.", "vocab_transform.", "head.")
 NEW_HEAD = "; or pretrain with --set model.new_head=true"
 
@@ -83,6 +86,7 @@ def _tensors(folder: str) -> dict[str, Tensor]:
     for path in _weight_files(folder):
         for name, tensor in tensors_of(path).items():
             name = next((name.removesuffix(old) + new for old, new in OLD_ENDS.items() if name.endswith(old)), name)
+            name = next((new + name.removeprefix(old) for old, new in OLD_BEGINS.items() if name.startswith(old)), name)
             if name in tensors:
                 raise ModelError(f"{name} is in two of its files", where=folder, fix="copy the folder again")
             tensors[name] = tensor

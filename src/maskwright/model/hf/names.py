@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.model import rotary
-from maskwright.model.config import SEQUENCE_TASKS, ModelConfig
+from maskwright.model.config import EUROBERTS, SEQUENCE_TASKS, ModelConfig
 
 Parameters = dict[str, NDArray[np.float32]]
 OF_VOCABULARY = frozenset({"word.weight", "head.decoder.weight", "head.bias"})
@@ -37,7 +37,7 @@ def pieces(config: ModelConfig) -> Iterator[WeightSlice]:
     """Every trainable parameter of the architecture's class for `config.task`; tied weights come once."""
     if config.architecture == "modernbert":
         return _modernbert(config)
-    return _eurobert(config) if config.architecture == "eurobert" else _bert(config)
+    return _eurobert(config) if config.architecture in EUROBERTS else _bert(config)
 
 
 def count_parameters(config: ModelConfig) -> int:
@@ -243,11 +243,16 @@ def _eurobert(config: ModelConfig) -> Iterator[WeightSlice]:
         yield _all_rows(f"{theirs}.mlp.down_proj.weight", f"{ours}.down.weight", D, F)
     yield _all_rows("model.norm.weight", "final_norm.weight", D)
     if config.task == "masked_lm":
+        if inner := config.head_hidden_size:
+            yield _all_rows("head.linear1.weight", "head.first.weight", inner, D)
+            yield _all_rows("head.linear2.weight", "head.second.weight", D, inner)
         if not config.tie_word_embeddings:
-            yield _all_rows("lm_head.weight", "head.decoder.weight", V, D)
+            decoder = "head.decoder.weight" if config.architecture == "ultrabert" else "lm_head.weight"
+            yield _all_rows(decoder, "head.decoder.weight", V, D)
         return
-    if config.task in SEQUENCE_TASKS:
+    if config.classifier_has_dense:
         yield _all_rows("dense.weight", "head.dense.weight", D, D)
         yield _all_rows("dense.bias", "head.dense.bias", D)
-    yield _all_rows("classifier.weight", "head.classifier.weight", config.num_labels, D)
-    yield _all_rows("classifier.bias", "head.classifier.bias", config.num_labels)
+    name = "qa_outputs" if config.task == "question_answering" else "classifier"
+    yield _all_rows(f"{name}.weight", "head.classifier.weight", config.num_labels, D)
+    yield _all_rows(f"{name}.bias", "head.classifier.bias", config.num_labels)

@@ -1,5 +1,5 @@
-"""ModernBERT (Warner et al. 2024), ESM-2 (Lin et al. 2023) and EuroBERT (Boizard et al. 2025) in JAX: the twin of
-`torch/modernbert.py`, on the same numbers under the same names.
+"""ModernBERT (Warner et al. 2024), ESM-2 (Lin et al. 2023), EuroBERT (Boizard et al. 2025) and UltraBERT in JAX: the
+twin of `torch/modernbert.py`, on the same numbers under the same names.
 
 M rows, T tokens, D width, H heads, G of them of keys and values, h width of a head.
 """
@@ -80,7 +80,7 @@ def layer(
         return attention(*turned, v, segment_ids, way=way, window=window, dropout=dropped, key=site(key, 0))
 
     if config.local_layers:
-        whole = number % config.global_attn_every_n_layers == 0
+        whole = (number - config.first_global_layer) % config.global_attn_every_n_layers == 0
         mixed = jax.lax.cond(whole, lambda: mix(everywhere, None), lambda: mix(nearby, config.window))
     else:
         mixed = mix(everywhere, None)

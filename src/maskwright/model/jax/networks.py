@@ -17,7 +17,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from maskwright.model.config import NEVER_PREDICTED, SEQUENCE_TASKS, ModelConfig, TaskKind
+from maskwright.model.config import NEVER_PREDICTED, ModelConfig, TaskKind
 from maskwright.model.hf.names import OF_VOCABULARY, Parameters, WeightSlice, pieces
 from maskwright.model.jax import modernbert, roberta
 from maskwright.model.jax.parts import LAYERS, Gather, Weights, dropout, gelu, linear, norm, rows_of, site
@@ -100,13 +100,15 @@ def logits(
         x_KD = norm(gelu(linear(x_KD, head, "head.dense")), head, "head.norm", config.layer_norm_eps)
         return jnp.einsum("kd,vd->kv", x_KD, weights["word.weight"]) + head["head.bias"]
     if config.task == "masked_lm":
+        for name in ("head.first", "head.second") if config.head_hidden_size else ():
+            x_KD = gelu(linear(x_KD, head, name), approximate=True)
         decoder = weights["word.weight"] if config.tie_word_embeddings else head["head.decoder.weight"]
         beyond = jnp.arange(config.padded_vocab_size) >= config.vocab_size
         return jnp.where(beyond, NEVER_PREDICTED, jnp.einsum("kd,vd->kv", x_KD, decoder)).astype(x_KD.dtype)
     rate, place = config.classifier_dropout_prob, config.num_hidden_layers + 1
     if config.classifier_has_norm:
         x_KD = norm(gelu(linear(x_KD, head, "head.dense")), head, "head.norm", config.layer_norm_eps)
-    elif config.task in SEQUENCE_TASKS:
+    elif config.classifier_has_dense:
         x_KD = dropout(x_KD, rate if config.classifier_drops_twice else 0.0, site(key, place))
         dense = linear(x_KD, head, "head.dense").astype(jnp.float32)
         x_KD = ACTIVATIONS[config.classifier_activation](dense).astype(x_KD.dtype)

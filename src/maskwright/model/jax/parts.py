@@ -56,9 +56,9 @@ def norm(x: Array, weights: Weights, name: str, eps: float, *, centred: bool = T
     return (y if bias is None else y + bias).astype(x.dtype)
 
 
-def gelu(x: Array) -> Array:
-    """Exact GELU, in fp32 whatever the dtype."""
-    return jax.nn.gelu(x.astype(jnp.float32), approximate=False).astype(x.dtype)
+def gelu(x: Array, *, approximate: bool = False) -> Array:
+    """Exact GELU, or that by a tanh, in fp32 whatever the dtype."""
+    return jax.nn.gelu(x.astype(jnp.float32), approximate=approximate).astype(x.dtype)
 
 
 def silu(x: Array) -> Array:

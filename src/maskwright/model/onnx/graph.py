@@ -353,6 +353,8 @@ class Graph:
         if task != "masked_lm":
             logits = self.linear(x, "head.classifier")
             return self.mean(logits) if pooling == "late" else logits
+        for name in ("head.first", "head.second") if self.config.head_hidden_size else ():
+            x = self.add("Gelu", self.linear(x, name), approximate="tanh")
         # The embeddings are in the file once: Gemm uses them as they are stored.
         flat = self.add("Reshape", x, self.integers(-1, self.config.hidden_size))
         matrix, bias = "word.weight", []

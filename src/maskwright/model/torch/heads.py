@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from maskwright.model.config import NEVER_PREDICTED, SEQUENCE_TASKS, ModelConfig, TaskKind
+from maskwright.model.config import NEVER_PREDICTED, ModelConfig, TaskKind
 from maskwright.model.torch.attention import Segments
 from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import EmbeddingTable, unset_table
@@ -31,7 +31,7 @@ class Targets(NamedTuple):
 
 
 class Head(nn.Module):
-    """A head. Its output matrix is the embeddings for masked_lm, or `decoder` in a EuroBERT, and `classifier` for other
+    """A head. Its output matrix is the embeddings for masked_lm, or `decoder` in EuroBERTs, and `classifier` for other
     tasks. Classifiers of tokens and of answers have nothing before it, except ModernBERT's."""
 
     def __init__(self, config: ModelConfig) -> None:
@@ -39,10 +39,13 @@ class Head(nn.Module):
         self.config = config
         D, masked_lm = config.hidden_size, config.task == "masked_lm"
         has_norm = config.masked_lm_transforms if masked_lm else config.classifier_has_norm
-        if has_norm or config.task in SEQUENCE_TASKS:
+        if has_norm or config.classifier_has_dense:
             self.dense = nn.Linear(D, D, bias=config.biased or not has_norm)
         if has_norm:
             self.norm = Norm(D, config.layer_norm_eps, bias=config.biased)
+        if masked_lm and config.head_hidden_size:
+            self.first = nn.Linear(D, config.head_hidden_size, bias=False)
+            self.second = nn.Linear(config.head_hidden_size, D, bias=False)
         if masked_lm and not config.tie_word_embeddings:
             self.decoder = unset_table(config.padded_vocab_size, D)
         if masked_lm and has_norm:
@@ -72,7 +75,7 @@ class Head(nn.Module):
         rate = self.config.classifier_dropout_prob
         if self.config.classifier_has_norm:
             x_KD = self.norm(gelu(self.dense(x_KD)))
-        elif self.config.task in SEQUENCE_TASKS:
+        elif self.config.classifier_has_dense:
             x_KD = self.dense(dropout(x_KD, rate if self.config.classifier_drops_twice else 0.0, self.training))
             x_KD = ACTIVATIONS[self.config.classifier_activation](x_KD)
         return self.classifier(dropout(x_KD, rate, self.training))
@@ -80,6 +83,9 @@ class Head(nn.Module):
     def _of_vocabulary(self, x_KD: Tensor, table: EmbeddingTable) -> Tensor:
         if self.config.masked_lm_transforms:
             return table.product(self.norm(gelu(self.dense(x_KD))), self.bias)
+        if self.config.head_hidden_size:
+            for linear in (self.first, self.second):
+                x_KD = F.gelu(linear(x_KD), approximate="tanh")
         bias, V = None, self.config.vocab_size
         if (padded := self.config.padded_vocab_size) > V:
             beyond = torch.arange(padded, device=x_KD.device) >= V

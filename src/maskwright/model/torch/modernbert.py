@@ -1,4 +1,5 @@
-"""ModernBERT (Warner et al. 2024), ESM-2 (Lin et al. 2023) and EuroBERT (Boizard et al. 2025) in torch, on one page.
+"""ModernBERT (Warner et al. 2024), ESM-2 (Lin et al. 2023), EuroBERT (Boizard et al. 2025) and UltraBERT in torch, on
+one page.
 
 All have rotary positions (Su et al. 2021), and a norm before each sub-layer and after the last. The head (`heads.py`)
 runs on the predicted positions only. ModernBERT has a gated inner layer (GeGLU, Shazeer 2020), LayerNorm after the
@@ -6,6 +7,7 @@ embeddings, and no biases except the head's. Every n-th of its layers attends to
 nearby (`ModelConfig.local_attention`), with rotary positions of another base. ESM-2 has biases, a plain inner layer,
 and no norm of its embeddings, which are scaled for masks instead (`without_masks`). EuroBERT has RMSNorm, but none of
 its embeddings, a gated inner layer with SiLU, no biases, and may have fewer heads of keys and values than of queries.
+UltraBERT has EuroBERT's layers, and ModernBERT's local ones among them.
 
 M rows, T tokens, D width, H heads, h width of a head, F inner width, K predicted positions, V vocabulary (padded).
 """

@@ -27,7 +27,7 @@ from maskwright.tasks.models.load import TrainedModel
 Kind = Literal["dense", "sparse", "late", "rerank"]
 HEADLESS: tuple[Kind, ...] = ("dense", "late", "rerank")
 """Kinds for which an encoder without a head suffices."""
-WITHOUT_POOLER = ("deberta-v2", "distilbert", "eurobert", "modernbert")
+WITHOUT_POOLER = ("deberta-v2", "distilbert", "eurobert", "modernbert", "ultrabert")
 """Families whose encoder has no matrix for the first token in `transformers`."""
 HEAD_SEED = 0
 """The seed of a new head's weights."""
