@@ -177,13 +177,11 @@ def test_a_public_encoder_is_continued_and_comes_back(
     after, named = storage.read_json(str(folder / "config.json")), FAMILIES[architecture].keys
     kept = [named["attention_probs_dropout_prob"], *(key for key in OF_CLASSIFIERS if key in before)]
     assert {key: after[key] for key in kept} == {key: before[key] for key in kept}
-    assert (
-        architecture in EUROBERTS or after[named["hidden_dropout_prob"]] == 0.15
-    )  # their classes have no such dropout
+    assert architecture in EUROBERTS or after[named["hidden_dropout_prob"]] == 0.15  # without such a dropout
     assert len(kept) > 1 or architecture in ("esm", "deberta-v2")  # without a dropout of classifiers in the folder
     again = load_model(str(folder))
     assert f"-> {losses[-1]:.4f}, masked" in (folder / "README.md").read_text()
-    assert again.config.local_layers == (2 if architecture == "modernbert" else 0)
+    assert again.config.local_layers == (2 if architecture in ("modernbert", "ultrabert") else 0)
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
     assert type(theirs).__name__ == f"{FAMILIES[architecture].class_begins}ForMaskedLM"
     assert held_out_loss(theirs, config) == pytest.approx(losses[-1], rel=1e-5)

@@ -78,15 +78,15 @@ class ModelConfig:
     rope_theta: float = 10_000.0
     """Only for modernbert, esm and the EuroBERTs: the base of their rotary positions."""
     global_attn_every_n_layers: int = 1
-    """Only for modernbert and ultrabert: one of each n layers attends to the whole sequence, the others to tokens nearby.
-    It is the first of the n in a modernbert, and the last in an ultrabert."""
+    """Only for modernbert and ultrabert: one of each n layers attends to the whole sequence, the others to tokens
+    nearby. It is the first of the n in a modernbert, and the last in an ultrabert."""
     local_attention: int = 0
     """Only for modernbert and ultrabert: a local layer's tokens see `local_attention // 2` tokens to either side."""
     local_rope_theta: float = 10_000.0
     """Only for modernbert and ultrabert: the base of the rotary positions in local layers."""
     num_key_value_heads: int = 0
-    """Only for the EuroBERTs: heads of keys and values, each of which serves as many neighbouring heads of queries (Ainslie
-    et al. 2023, grouped-query attention); 0 for one each."""
+    """Only for the EuroBERTs: heads of keys and values, each of which serves as many neighbouring heads of queries
+    (Ainslie et al. 2023, grouped-query attention); 0 for one each."""
     tie_word_embeddings: bool = True
     """Only for the EuroBERTs may it be false: whether the masked-LM head's output matrix is the embeddings."""
     head_hidden_size: int = 0
@@ -117,7 +117,8 @@ class ModelConfig:
     """Dropout before a classifier's matrices."""
     classifier_pooling: str = "late"
     """Only for the EuroBERTs: what a whole text's classifier reads. bos: the first token. mean: the mean of the hidden
-    states of the text's tokens. late, which an ultrabert has not: each token; the mean of their logits is the text's."""
+    states of the text's tokens. late: each token; the mean of their logits is the text's. An
+    ultrabert has no late."""
 
     def __post_init__(self) -> None:
         if self.hidden_size % self.num_attention_heads:
