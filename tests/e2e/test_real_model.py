@@ -107,7 +107,7 @@ def test_what_it_knows_helps_where_counted_words_cannot(
     }
     (tmp_path / "topics.yaml").write_text(yaml.safe_dump(values))
     words = ["compare", f"minilm={minilm}", "random", "--base", "linear", "--on", tmp_path / "topics.yaml"]
-    options = ["--seeds", 2, "--learning-rates", "3e-4", "--processes-at-once", 2]
+    options = ["--seeds", 1, "--learning-rates", "3e-4"]
     code, said = call(*words, "--to", tmp_path / "answer", *options)
     assert code == 0, said
     scores: dict[str, list[float]] = {"minilm": [], "random": [], "linear": []}
