@@ -82,7 +82,6 @@ PHASES = [
                 "engine.compile": "on",
                 "engine.dtype": "bf16",
                 "model.hidden_dropout": 0.1,
-                "phases": None,  # each length of rows takes the compiler by itself
             },
             marks=[
                 pytest.mark.long,
@@ -113,7 +112,7 @@ def test_resume_is_bit_identical(
     monkeypatch.setattr(loss_scale, "FIRST_SCALE", 2.0**21)
     monkeypatch.setattr(loss_scale, "DOUBLED_AFTER_UPDATES", 2)
     task.pretrain(run, str(tmp_path / "straight"))
-    stops = (5,) if run.engine.compile == "on" else (5, 10)  # each start compiles for half a minute
+    stops = (5,) if run.engine.compile == "on" else (5, 10)  # each start compiles again
     for steps in stops:
         with monkeypatch.context() as patch:
             stop_after(patch, steps)
