@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from xml.etree import ElementTree
 import pytest
 from pages.test_links import ROOT, links, pages
 
-FIGURES = runpy.run_path(str(ROOT / "docs" / "site" / "figures"))
+with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(sys, "path", [*sys.path])  # benchmarks/ is put on it, and tests/parity would not be found any more
+    FIGURES = runpy.run_path(str(ROOT / "docs" / "site" / "figures"))
 PICTURES, DRAWN, MEASURED = (FIGURES[name] for name in ("PICTURES", "DRAWN", "MEASURED"))
 RESULTS = ROOT / "benchmarks" / "results"
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?")
