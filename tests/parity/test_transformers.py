@@ -658,6 +658,7 @@ def test_published_modernberts_are_read_in_both_ways_of_writing_them(tmp_path: P
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "not of the default kind"),
         ({"layer_types": None, "global_attn_every_n_layers": 0}, "which it cannot be"),
         ({"local_attention": -2}, "local_attention is -2"),
+        ({"rope_parameters": None, "global_rope_theta": 0}, "rope_parameters is 0, which it cannot be"),
         ({"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}, "does not name both kinds of layers"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings is False"),
     ],

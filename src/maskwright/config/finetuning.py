@@ -208,6 +208,13 @@ class FinetuningOptimizer(Optimizer):
     number for each label. Only for single_label_classification and token_classification."""
 
 
+def require_one_length(epochs: float | None, steps: int | None) -> None:
+    """Raises `Refused` for a schedule with both."""
+    if epochs is not None and steps is not None:
+        fix = "give one of them, as in --set schedule.epochs=null --set schedule.steps=100"
+        raise Refused("schedule has epochs and steps", fix=fix)
+
+
 class FinetuningSchedule(ScheduleCurve):
     epochs: Annotated[float, Field(gt=0.0)] | None = None
     """Passes over the training examples; 3 when neither epochs nor steps is set."""
@@ -220,9 +227,7 @@ class FinetuningSchedule(ScheduleCurve):
 
     @model_validator(mode="after")
     def _said_once(self) -> FinetuningSchedule:
-        if self.epochs is not None and self.steps is not None:
-            fix = "give one of them, as in --set schedule.epochs=null --set schedule.steps=100"
-            raise Refused("schedule has epochs and steps", fix=fix)
+        require_one_length(self.epochs, self.steps)
         if self.warmup_steps is not None and self.warmup_share is not None:
             raise Refused("schedule has warmup_steps and warmup_share", fix="give one of them")
         return self

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from maskwright.config.finetuning import FinetuneConfig, build_finetune_config, is_retrieval
+from maskwright.config.finetuning import FinetuneConfig, build_finetune_config, is_retrieval, require_one_length
 from maskwright.config.masking import Share
 from maskwright.config.pretraining import read_values
-from maskwright.config.settings import Count, Fraction, Guide, Refused, Section, keys_of
+from maskwright.config.settings import Count, Fraction, Guide, Section, keys_of
 
 RetrievalMetric = Literal["ndcg@10", "recall@100", "mrr@10"]
 
@@ -65,9 +65,7 @@ class RetrievalSchedule(Section):
 
     @model_validator(mode="after")
     def _said_once(self) -> RetrievalSchedule:
-        if self.epochs is not None and self.steps is not None:
-            fix = "give one of them, as in --set schedule.epochs=null --set schedule.steps=100"
-            raise Refused("schedule has epochs and steps", fix=fix)
+        require_one_length(self.epochs, self.steps)
         return self
 
 

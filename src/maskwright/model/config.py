@@ -272,7 +272,8 @@ class ModelConfig:
     @property
     def local_layers(self) -> int:
         """Number of layers whose tokens see only those nearby."""
-        return sum(map(self.is_local, range(self.num_hidden_layers)))
+        layers, first = self.num_hidden_layers, self.first_global_layer
+        return layers - len(range(first, layers, self.global_attn_every_n_layers))
 
     def is_local(self, layer: int) -> bool:
         return (layer - self.first_global_layer) % self.global_attn_every_n_layers != 0

@@ -324,9 +324,11 @@ def _modernbert_shape(values: dict[str, Any], path: str) -> dict[str, Any]:
     dropouts = {key: values.get(key, 0.0) for key in ("embedding_dropout", "mlp_dropout")}
     if dropouts["embedding_dropout"] != dropouts["mlp_dropout"]:
         raise ModelError(f"has two dropouts: {dropouts}", where=path, fix="set both to one value")
-    global_base, local_base = values.get("global_rope_theta"), values.get("local_rope_theta")
-    bases = {"full_attention": global_base or 160_000.0, "sliding_attention": local_base or 10_000.0}
-    every = _global_every(values, path)
+    bases: dict[str, Any] = {"full_attention": 160_000.0, "sliding_attention": 10_000.0}
+    for kind, old in zip(bases, ("global_rope_theta", "local_rope_theta"), strict=True):
+        if values.get(old) is not None:
+            bases[kind] = values[old]
+    every = _global_every(values.get("layer_types"), values.get("global_attn_every_n_layers", 3), values, path)
     return _local_shape(every, _rope_bases(values, path, bases), {})
 
 
@@ -342,7 +344,7 @@ def _ultrabert_shape(values: dict[str, Any], path: str) -> dict[str, Any]:
         kinds = kinds or ["sliding_attention" if each else "full_attention" for each in windows]
     if type(window) is not int or not 0 < window < LARGEST_DIMENSION // 2:
         raise ModelError(f"sliding_window is {window!r:.40}, which it cannot be", where=path, fix="restore config.json")
-    every = _global_every({**values, "layer_types": kinds, "global_attn_every_n_layers": 3}, path, last=True)
+    every = _global_every(kinds, 3, values, path, last=True)
     bases = {"full_attention": 2_560_000.0, "sliding_attention": 10_000.0}
     if isinstance(kinds, list) and isinstance(thetas, list):
         bases |= dict(zip(kinds, thetas, strict=False))
@@ -460,17 +462,15 @@ def _rounding_of_speeds(folder: str, model: ModelConfig) -> str:
     raise ModelError(what, where=tensor.path, fix="take another copy of the model")
 
 
-def _global_every(values: dict[str, Any], path: str, *, last: bool = False) -> int:
-    """The n of which one layer attends to all, and the others to tokens nearby: the first, or the `last`. Raises
-    `ModelError`."""
-    kinds, layers = values.get("layer_types"), values.get("num_hidden_layers")
+def _global_every(kinds: Any, every: Any, values: dict[str, Any], path: str, *, last: bool = False) -> int:
+    """The n of which one layer attends to all, and the others to tokens nearby: the first, or the `last`. It is that of
+    `kinds`, the kind of each layer, or `every` where that is None. Raises `ModelError`."""
     if kinds is None:
-        every = values.get("global_attn_every_n_layers", 3)
         if type(every) is not int or every < 1:
             what = f"global_attn_every_n_layers is {every!r:.40}, which it cannot be"
             raise ModelError(what, where=path, fix="restore config.json")
-        return every
-    if isinstance(kinds, list) and len(kinds) == layers and kinds:
+        return int(every)
+    if isinstance(kinds, list) and len(kinds) == values.get("num_hidden_layers") and kinds:
         full = [number for number, kind in enumerate(kinds) if kind == "full_attention"]
         if last:
             every = full[0] + 1 if full else len(kinds) + 1

@@ -35,7 +35,7 @@ TIED_OF: dict[str, dict[str, str]] = {
 OLD_ENDS = {".gamma": ".weight", ".beta": ".bias"}
 """The first BERTs' names for the numbers of a LayerNorm; transformers renames them too."""
 OLD_BEGINS = {"ultrabert.": "model.", "cls.weight": "head.decoder.weight"}
-"""Those of the first UltraBERTs, with which transformers saves it to this day."""
+"""How names of the first UltraBERTs begin, and ours: `transformers` reads both, and saves with the first."""
 MASKED_LM_HEADS = ("lm_head.", "cls.predictions.", "vocab_transform.", "head.")
 NEW_HEAD = "; or pretrain with --set model.new_head=true"
 

@@ -116,8 +116,8 @@ def export_as(
     what = compared(written)
     if not quiet:
         announce(difference, folder, what)
-    if not quiet and kind == "rerank" and model.task is None:
-        warn(f"{folder}: its head is new and says nothing yet; train it with sentence-transformers")
+        if kind == "rerank" and model.task is None:
+            warn(f"{folder}: its head is new and says nothing yet; train it with sentence-transformers")
     return {f"largest_{what.replace(' ', '_')}_difference": difference}
 
 
