@@ -287,7 +287,7 @@ def test_rates_at_the_edge_and_unequal_grids_are_named() -> None:
     results = replace(results, searches=searches)
     edge, unequal = wording.warnings(results)
     assert (
-        edge == "On task, arm 1 did best with the highest rate of the grid, 1e-3. A wider grid might serve it better."
+        edge == "On task, arm 1 did best with the highest rate of the grid, 1e-3. A higher one might serve it better."
     )
     assert unequal == "On task, the arms were given different grids: their budgets were not equal."
     assert "1e-4: 70.0, 3e-4: 80.0, 1e-3: 75.0" in Page(html(results, judged(results))).text
@@ -306,7 +306,7 @@ def test_a_linear_model_beside_transformers_says_whether_they_were_needed() -> N
     assert better.endswith("The transformer was worth it: arm 0 has none.")
     assert worse.endswith("No transformer was needed to do better than arm 2: arm 0 has none.")
     assert equal.endswith("Nothing shows that this transformer was needed: arm 0 has none.")
-    edge = "On task, arm 0 did best with the highest penalty of the grid, 1. A wider grid might serve it better."
+    edge = "On task, arm 0 did best with the highest penalty of the grid, 1. A higher one might serve it better."
     assert wording.warnings(results) == [edge], "its grid is its own, and every arm is compared with it"
     rates, penalties = tables.rates(results), tables.penalties(results)
     assert rates and [row[1] for row in rates.rows] == ["arm 1"]

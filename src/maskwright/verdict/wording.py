@@ -203,10 +203,10 @@ def warnings(results: Results) -> list[str]:
         if not is_linear:
             grids.setdefault(search.task, set()).add(tuple(rates))
         if len(rates) > 1 and search.chosen in (rates[0], rates[-1]):
-            end = "lowest" if search.chosen == rates[0] else "highest"
+            side = "low" if search.chosen == rates[0] else "high"
             sentences.append(
-                f"On {search.task}, {search.arm} did best with the {end} {'penalty' if is_linear else 'rate'} of the "
-                f"grid, {rate(search.chosen)}. A wider grid might serve it better."
+                f"On {search.task}, {search.arm} did best with the {side}est {'penalty' if is_linear else 'rate'} of "
+                f"the grid, {rate(search.chosen)}. A {side}er one might serve it better."
             )
     for task, grids_of_arms in grids.items():
         if len(grids_of_arms) > 1:

@@ -157,12 +157,14 @@ def _folder(plan: ComparisonPlan, task: ComparedOn, start: ArmStart, *parts: str
 
 
 def choose(plan: ComparisonPlan, tried: Sequence[EndedRun]) -> Chosen:
-    """The rate, or penalty, with the best score on validation for each task and arm; the lower one of equals."""
+    """The rate, or penalty, with the best score on validation for each task and arm: of equals the lower rate, or the
+    higher penalty, which leaves the simpler model."""
     chosen: Chosen = {}
     for task in plan.tasks:
         for start in plan.starts:
             scores = scores_by_rate(tried, task, start)
-            best = max(sorted(scores), key=lambda rate: scores[rate]) if scores else plan.budget.rates[0]
+            in_order = sorted(scores, reverse=start.fitted)
+            best = max(in_order, key=lambda rate: scores[rate]) if scores else plan.budget.rates[0]
             chosen[task.name, start.name] = best
             if scores:
                 what = "penalty" if start.fitted else "learning rate"
