@@ -231,7 +231,11 @@ def pairs_are_told_alike(base: str, folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["BERT, uncased", "ModernBERT", *(pytest.param(name, marks=pytest.mark.long) for name in ("DeBERTa", "EuroBERT", "NomicBERT", "GTE"))],
+    [
+        "BERT, uncased",
+        "ModernBERT",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("DeBERTa", "EuroBERT", "NomicBERT", "GTE")),
+    ],
 )
 def test_an_encoder_without_a_head_is_fine_tuned_and_embeds(
     name: str, tokenizer_of: Callable[[str], str], tmp_path: Path

@@ -926,7 +926,7 @@ def test_nomics_and_gtes_are_read_with_either_names(
         ({"rope_parameters": [7]}, "rope_parameters is not of the default kind"),
         ({"type_vocab_size": -1}, "type_vocab_size is -1"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings is False"),
-        ({"auto_map": {"AutoModel": "modeling_hf_nomic_bert.NomicBertModel"}}, "is code of its own"),
+        ({"auto_map": {"AutoModel": "modeling_own.NomicBertModel"}}, "is code of its own"),
         ({"architectures": ["NomicBertForQuestionAnswering"]}, "which transformers does not have"),
     ],
 )
@@ -939,6 +939,27 @@ def test_nomics_and_gtes_of_other_kinds_are_refused(kind: str, change: dict, mes
     storage.write_json(str(tmp_path / "config.json"), values | change)
     with pytest.raises(ModelError, match=message):
         read_hf_config(str(tmp_path))
+
+
+def test_published_nomics_are_read_once_transformers_has_saved_them(tmp_path: Path) -> None:
+    """Their config.json has other keys, whose values are the defaults of the class, and names code, which stays."""
+    base = save_folder(tmp_path / "base", random_parameters(NOMIC), NOMIC)
+    file = tmp_path / "base" / "config.json"
+    code = "nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel"
+    old = {"auto_map": {"AutoModel": code}, "n_embd": 48, "rotary_emb_base": 1000, "activation_function": "swiglu"}
+    values = storage.read_json(str(file)) | old
+    storage.write_json(str(file), values)
+    transformers.AutoModelForMaskedLM.from_pretrained(base).save_pretrained(tmp_path / "again")
+    assert "auto_map" in storage.read_json(str(tmp_path / "again" / "config.json"))
+    config, found = read_model_folder(str(tmp_path / "again"))
+    assert config == NOMIC and all(
+        np.array_equal(found[name], value) for name, value in random_parameters(NOMIC).items()
+    )
+    storage.write_json(str(file), {key: value for key, value in values.items() if key != "hidden_size"})
+    with pytest.raises(
+        ModelError, match="keys of the code that it was published with. Fix: load and save it with Nomic"
+    ):
+        read_hf_config(base)
 
 
 @pytest.mark.parametrize("kind", ["nomic_bert", "gte, token types"])

@@ -218,8 +218,7 @@ def read_hf_config(folder: str, *, head: bool = True) -> ModelConfig:
     elif kind == "eurobert":
         shape |= {"rope_theta": _rope_base(values, path), "num_key_value_heads": _key_value_heads(values, path)}
     elif kind in ROTARY_BERTS:
-        _require_head_width(values, path)
-        shape |= {"rope_theta": _rope_base(values, path)}
+        shape |= _rotary_bert_shape(values, path)
     elif kind == "ultrabert":
         shape |= _ultrabert_shape(values, path)
     # The tokenizer defines these ids (`with_ids`); config.json has none for some models, or several.
@@ -443,6 +442,15 @@ def _deberta_shape(values: dict[str, Any], path: str) -> dict[str, Any]:
         "max_relative_positions": furthest if furthest > 0 else longest,
         "conv_kernel_size": max(kernel, 0),
     }
+
+
+def _rotary_bert_shape(values: dict[str, Any], path: str) -> dict[str, Any]:
+    """NomicBERT's and GTE's field beyond `Family.keys`. Raises `ModelError`."""
+    if "n_embd" in values and "hidden_size" not in values:
+        fix = "load and save it with NomicBertModel of transformers 5; see docs/encoders.md"
+        raise ModelError("has the keys of the code that it was published with", where=path, fix=fix)
+    _require_head_width(values, path)
+    return {"rope_theta": _rope_base(values, path)}
 
 
 def _rope_base(values: dict[str, Any], path: str) -> Any:

@@ -190,6 +190,7 @@ FAMILIES: dict[Architecture, Family] = {
         },
         {"hidden_act": "silu"},
         _same(*SAME_KEYS, *BERT_KEYS),
+        former_code="hf_nomic_bert.NomicBert",
     ),
     "gte": Family(
         "GTE",
