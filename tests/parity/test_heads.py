@@ -333,7 +333,7 @@ def test_jax_gives_the_numbers_and_gradients_of_torch(kind: str, task: TaskKind)
             kind,
             task,
             marks=[pytest.mark.long]
-            if kind.startswith(("eurobert", "ultrabert")) or (kind == "esm" and task != TASKS[0])
+            if kind.startswith(("eurobert", "ultrabert", "nomic_bert", "gte")) or (kind == "esm" and task != TASKS[0])
             else [],
         )
         for kind, task in PROGRAMS

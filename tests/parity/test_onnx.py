@@ -48,7 +48,7 @@ def rows(count: int, length: int, padded: bool) -> tuple[np.ndarray, np.ndarray]
 
 LONG = [
     (kind, task)
-    for kind in ("deberta-v2", "eurobert", "ultrabert")
+    for kind in ("deberta-v2", "eurobert", "ultrabert", "nomic_bert", "gte")
     for task in ("multi_label_classification", "regression", "token_classification")
 ]
 """Their graphs have no node that those of the family's other tasks lack."""
