@@ -2,9 +2,9 @@
 al. 2023), EuroBERT (Boizard et al. 2025), UltraBERT, NomicBERT (Nussbaum et al. 2024) and GTE (Zhang et al. 2024).
 
 The first four have a norm before each sub-layer and after the last. The head (`heads.py`) runs on the predicted
-positions only. ModernBERT has a gated inner layer (GeGLU, Shazeer 2020), LayerNorm after the
-embeddings, and no biases except the head's. Every n-th of its layers attends to the full segment, the others to tokens
-nearby (`ModelConfig.local_attention`), with rotary positions of another base. ESM-2 has biases, a plain inner layer,
+positions only. ModernBERT has a gated inner layer (GeGLU, Shazeer 2020), LayerNorm after the embeddings, and no biases
+except the head's. Every n-th of its layers attends to the full segment, the others to tokens nearby
+(`ModelConfig.local_attention`), with rotary positions of another base. ESM-2 has biases, a plain inner layer,
 and no norm of its embeddings, which are scaled for masks instead (`without_masks`). EuroBERT has RMSNorm, but none of
 its embeddings, a gated inner layer with SiLU, no biases, and may have fewer heads of keys and values than of queries.
 UltraBERT has EuroBERT's layers, and ModernBERT's local ones among them. NomicBERT and GTE have BERT's norms, after the
