@@ -68,6 +68,15 @@ SHAPES = {
         local_attention=16,
         classifier_pooling="bos",
     ),
+    "nomic_bert": replace(
+        ROBERTA,
+        architecture="nomic_bert",
+        max_position_embeddings=64,
+        type_vocab_size=2,
+        layer_norm_eps=1e-12,
+        rope_theta=1000.0,
+    ),
+    "gte": replace(ROBERTA, architecture="gte", max_position_embeddings=64, layer_norm_eps=1e-12, rope_theta=160_000.0),
 }
 
 

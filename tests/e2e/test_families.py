@@ -82,10 +82,12 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "DeBERTa": ("deberta-v2", "deberta", SMALL | DEBERTA),
     "EuroBERT": ("eurobert", "eurobert", SMALL | EUROBERT),
     "UltraBERT": ("ultrabert", "modernbert", SMALL | ULTRABERT),
+    "NomicBERT": ("nomic_bert", "bert-uncased", SMALL | {"max_position_embeddings": 64}),
+    "GTE": ("gte", "xlm-roberta", SMALL | {"max_position_embeddings": 64}),
     "mmBERT": ("modernbert", "gemma", SMALL | LOCAL | {"local_rope_theta": 160_000.0}),
 }
 """Family, tokenizer, and shape."""
-LONG = ("DeBERTa", "UltraBERT")
+LONG = ("DeBERTa", "UltraBERT", "GTE")
 THINGS = ("the garden", "a bridge", "many letters", "the empty house", "blue paper", "stones")
 
 
@@ -229,7 +231,11 @@ def pairs_are_told_alike(base: str, folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["BERT, uncased", "ModernBERT", *(pytest.param(name, marks=pytest.mark.long) for name in ("DeBERTa", "EuroBERT"))],
+    [
+        "BERT, uncased",
+        "ModernBERT",
+        *(pytest.param(name, marks=pytest.mark.long) for name in ("DeBERTa", "EuroBERT", "NomicBERT", "GTE")),
+    ],
 )
 def test_an_encoder_without_a_head_is_fine_tuned_and_embeds(
     name: str, tokenizer_of: Callable[[str], str], tmp_path: Path

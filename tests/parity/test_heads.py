@@ -44,6 +44,15 @@ ULTRABERT = replace(
     head_hidden_size=24,
     classifier_pooling="bos",
 )
+NOMIC = replace(
+    ROBERTA,
+    architecture="nomic_bert",
+    max_position_embeddings=32,
+    type_vocab_size=2,
+    layer_norm_eps=1e-12,
+    pad_token_id=0,
+    rope_theta=1000.0,
+)
 SHAPES = {
     "roberta": ROBERTA,
     "modernbert": replace(ROBERTA, architecture="modernbert", max_position_embeddings=32, rope_theta=160_000.0),
@@ -78,6 +87,9 @@ SHAPES = {
     "eurobert, mean": replace(EUROBERT, classifier_pooling="mean"),
     "eurobert, bos": replace(EUROBERT, classifier_pooling="bos"),
     "ultrabert, mean": replace(ULTRABERT, classifier_pooling="mean"),
+    "nomic_bert": NOMIC,
+    "gte": replace(NOMIC, architecture="gte", type_vocab_size=1),
+    "gte, token types": replace(NOMIC, architecture="gte"),
 }
 HEADS = [
     (kind, task)
@@ -158,7 +170,7 @@ def test_logits_loss_and_every_gradient_agree_with_transformers(kind: str, task:
     trained = (p for name, p in theirs.named_parameters() if p.requires_grad and "contact_head" not in name)
     assert sum(p.numel() for p in trained) == count_parameters(config)
     index, labels, weights = ours_inputs(config, given)
-    positions, own = given["positions"], {"token_type_ids": given["types"]} if kind == "bert" else {}
+    positions, own = given["positions"], {"token_type_ids": given["types"]} if config.token_type_stride else {}
     logits = model(given["ids"], positions, given["real"], index)
     if task == "question_answering":
         # transformers' softmax takes in the padding too, so both get rows without any.
@@ -321,7 +333,7 @@ def test_jax_gives_the_numbers_and_gradients_of_torch(kind: str, task: TaskKind)
             kind,
             task,
             marks=[pytest.mark.long]
-            if kind.startswith(("eurobert", "ultrabert")) or (kind == "esm" and task != TASKS[0])
+            if kind.startswith(("eurobert", "ultrabert", "nomic_bert", "gte")) or (kind == "esm" and task != TASKS[0])
             else [],
         )
         for kind, task in PROGRAMS

@@ -48,7 +48,7 @@ def rows(count: int, length: int, padded: bool) -> tuple[np.ndarray, np.ndarray]
 
 LONG = [
     (kind, task)
-    for kind in ("deberta-v2", "eurobert", "ultrabert")
+    for kind in ("deberta-v2", "eurobert", "ultrabert", "nomic_bert", "gte")
     for task in ("multi_label_classification", "regression", "token_classification")
 ]
 """Their graphs have no node that those of the family's other tasks lack."""
@@ -77,7 +77,11 @@ def test_logits_are_those_of_transformers_at_any_shape(
     for file in ("model.onnx", "model_int8.onnx"):
         session = onnxruntime.InferenceSession(str(folder / "onnx" / file), providers=["CPUExecutionProvider"])
         takes = [one.name for one in session.get_inputs()]
-        assert takes == ["input_ids", "attention_mask", *(["token_type_ids"] if kind == "bert" else [])]
+        assert takes == [
+            "input_ids",
+            "attention_mask",
+            *(["token_type_ids"] if shape_of(kind, task).token_type_stride else []),
+        ]
         assert [one.name for one in session.get_outputs()] == names
         off = []
         for ids, mask in (rows(1, 1, False), rows(5, 7, True), rows(3, 61, True), rows(1, 64, False)):

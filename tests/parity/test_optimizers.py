@@ -87,7 +87,8 @@ def test_three_updates_equal_torchs_adamw(
 
 
 @pytest.mark.parametrize(
-    ("kind", "inner"), [("roberta", None), ("roberta", 48), ("modernbert", None), ("eurobert", None)]
+    ("kind", "inner"),
+    [("roberta", None), ("roberta", 48), ("modernbert", None), ("eurobert", None), ("nomic_bert", None)],
 )
 def test_three_updates_with_muon_equal_the_formulas(
     store: TokenStore, config: Callable[..., RunConfig], kind: str, inner: int | None
@@ -96,12 +97,17 @@ def test_three_updates_with_muon_equal_the_formulas(
     no multiple."""
     run = config(
         **{"optimizer.kind": "muon", "optimizer.weight_decay": 0.1, "optimizer.max_grad_norm": None}
-        | {"model.architecture": "roberta" if kind == "eurobert" else kind, "model.intermediate_size": inner}
+        | {
+            "model.architecture": "roberta" if kind in ("eurobert", "nomic_bert") else kind,
+            "model.intermediate_size": inner,
+        }
     )
     shape = model_config(run.model, store.vocabulary.size, 32)
     if kind == "eurobert":  # whose keys and values have fewer rows than columns
         grouped = {"num_key_value_heads": 1, "tie_word_embeddings": False}
         shape = replace(shape, architecture="eurobert", type_vocab_size=0, **grouped)
+    if kind == "nomic_bert":
+        shape = replace(shape, architecture="nomic_bert", type_vocab_size=2)
     loader, start = Loader(run, store), initial_parameters(shape, 0)
     engine = TorchEngine(shape, run.optimizer, run.engine, seed=0)
     engine.write(TrainState(0, start))
@@ -137,9 +143,9 @@ def test_three_updates_with_muon_equal_the_formulas(
             assert np.abs(state.moments["exp_avg"][name] - m).max() < 1e-6
             assert name not in state.moments["momentum"]
         assert np.abs(value - w).max() < 2e-5, name
-    assert matrices == {"roberta": 6, "modernbert": 4, "eurobert": 7}[kind] * shape.num_hidden_layers + (
-        kind != "eurobert"
-    )
+    assert matrices == {"roberta": 6, "modernbert": 4, "eurobert": 7, "nomic_bert": 7}[
+        kind
+    ] * shape.num_hidden_layers + (kind != "eurobert")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

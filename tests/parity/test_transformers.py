@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 from transformers.models.deberta_v2.modeling_deberta_v2 import build_relative_position
 
 from maskwright.config.pretraining import ModelSection
@@ -23,7 +23,7 @@ from maskwright.model import relative
 from maskwright.model.config import ModelConfig, model_config
 from maskwright.model.hf.config import read_hf_config, to_hf_config
 from maskwright.model.hf.families import FAMILIES
-from maskwright.model.hf.folder import TIED, read_encoder, read_hf_parameters, read_model_folder
+from maskwright.model.hf.folder import TIED, TIED_OF, read_encoder, read_hf_parameters, read_model_folder
 from maskwright.model.hf.names import Parameters, buffers, count_parameters, pieces
 from maskwright.model.initial import initial_parameters
 from maskwright.model.torch.attention import Banded, local_attention, plain_attention
@@ -90,6 +90,16 @@ ULTRABERT = replace(
     head_hidden_size=56,
     classifier_pooling="bos",
 )
+NOMIC = replace(
+    ROBERTA,
+    architecture="nomic_bert",
+    max_position_embeddings=40,
+    type_vocab_size=2,
+    layer_norm_eps=1e-12,
+    pad_token_id=0,
+    rope_theta=50.0,
+)
+GTE = replace(NOMIC, architecture="gte", type_vocab_size=1, pad_token_id=1)
 SHAPES = {
     "roberta": ROBERTA,
     "xlm-roberta": replace(ROBERTA, architecture="xlm-roberta"),
@@ -119,6 +129,9 @@ SHAPES = {
     "eurobert": EUROBERT,
     "eurobert, tied": replace(EUROBERT, num_key_value_heads=4, tie_word_embeddings=True),
     "ultrabert": ULTRABERT,
+    "nomic_bert": NOMIC,
+    "gte": GTE,
+    "gte, no token types": replace(GTE, type_vocab_size=0),
 }
 both = pytest.mark.parametrize("kind", list(SHAPES))
 
@@ -204,7 +217,8 @@ def test_loss_and_every_gradient_agree_with_transformers(
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-6)
     gradients = extract({name: p.grad for name, p in model.named_parameters()}, config)
     # Of tied parameters, transformers names the one that its class happens to make first.
-    wanted_of = {TIED.get(name, name): p.grad for name, p in theirs.named_parameters() if p.grad is not None}
+    tied = TIED | TIED_OF.get(config.architecture, {}) if config.tie_word_embeddings else {}
+    wanted_of = {tied.get(name, name): p.grad for name, p in theirs.named_parameters() if p.grad is not None}
     assert set(gradients) == set(wanted_of)
     for name, gradient in gradients.items():
         wanted = wanted_of[name].numpy()
@@ -871,6 +885,97 @@ def test_ultraberts_of_other_kinds_are_refused(change: dict, message: str, tmp_p
     storage.write_json(str(tmp_path / "config.json"), to_hf_config(ULTRABERT) | change)
     with pytest.raises(ModelError, match=message):
         read_hf_config(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["nomic_bert", "gte", "gte, no token types"])
+@pytest.mark.parametrize("original", [True, False])
+@pytest.mark.parametrize("bare", [True, False])
+def test_nomics_and_gtes_are_read_with_either_names(
+    kind: str, original: bool, bare: bool, reference: dict[str, transformers.PreTrainedModel], tmp_path: Path
+) -> None:
+    """`save_pretrained` writes the names of the code that they were published with, unless it is told otherwise."""
+    loaded, config = reference[kind], SHAPES[kind]
+    theirs = type(loaded)(loaded.config)  # what was loaded with the names of its class is saved with them
+    theirs.load_state_dict(loaded.state_dict())
+    (theirs.base_model if bare else theirs).save_pretrained(tmp_path, save_original_format=original)
+    joined = {name for name in load_file(str(tmp_path / "model.safetensors")) if "qkv" in name}
+    assert bool(joined) is original
+    if kind == "gte":  # as its published folders begin
+        tensors = load_file(str(tmp_path / "model.safetensors"))
+        named = {f"new.{name}" if bare else name.replace("gte.", "new."): value for name, value in tensors.items()}
+        save_file(named, str(tmp_path / "model.safetensors"), {"format": "pt"})
+    read = read_encoder if bare else read_hf_parameters
+    found, expected = (
+        read(str(tmp_path), replace(read_hf_config(str(tmp_path)), bos_token_id=0)),
+        random_parameters(config),
+    )
+    heads = {name for name in expected if bare and name.startswith(("cls.", "lm_head."))}
+    assert set(found) == set(expected) - heads
+    assert all(np.array_equal(value, expected[name]) for name, value in found.items())
+
+
+@pytest.mark.parametrize("kind", ["nomic_bert", "gte"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_act": "relu"}, "hidden_act is 'relu', only "),
+        ({"head_dim": 16}, "head_dim is 16, only 12"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters is not of the default kind"),
+        ({"rope_parameters": None, "rope_scaling": {"type": "ntk", "factor": 8.0}}, "rope_scaling is not of the"),
+        ({"rope_parameters": {"rope_theta": 0}}, "rope_parameters is 0, which it cannot be"),
+        ({"rope_parameters": [7]}, "rope_parameters is not of the default kind"),
+        ({"type_vocab_size": -1}, "type_vocab_size is -1"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings is False"),
+        ({"auto_map": {"AutoModel": "modeling_own.NomicBertModel"}}, "is code of its own"),
+        ({"architectures": ["NomicBertForQuestionAnswering"]}, "which transformers does not have"),
+    ],
+)
+def test_nomics_and_gtes_of_other_kinds_are_refused(kind: str, change: dict, message: str, tmp_path: Path) -> None:
+    """Without a base, they have that of `transformers`."""
+    values = to_hf_config(SHAPES[kind])
+    storage.write_json(str(tmp_path / "config.json"), values | {"rope_parameters": None})
+    base = getattr(transformers, f"{FAMILIES[kind].class_begins}Config")().rope_parameters["rope_theta"]
+    assert read_hf_config(str(tmp_path)) == replace(SHAPES[kind], rope_theta=base)
+    storage.write_json(str(tmp_path / "config.json"), values | change)
+    with pytest.raises(ModelError, match=message):
+        read_hf_config(str(tmp_path))
+
+
+def test_published_nomics_are_read_once_transformers_has_saved_them(tmp_path: Path) -> None:
+    """Their config.json has other keys, whose values are the defaults of the class, and names code, which stays."""
+    base = save_folder(tmp_path / "base", random_parameters(NOMIC), NOMIC)
+    file = tmp_path / "base" / "config.json"
+    code = "nomic-ai/nomic-bert-2048--modeling_hf_nomic_bert.NomicBertModel"
+    old = {"auto_map": {"AutoModel": code}, "n_embd": 48, "rotary_emb_base": 1000, "activation_function": "swiglu"}
+    values = storage.read_json(str(file)) | old
+    storage.write_json(str(file), values)
+    transformers.AutoModelForMaskedLM.from_pretrained(base).save_pretrained(tmp_path / "again")
+    assert "auto_map" in storage.read_json(str(tmp_path / "again" / "config.json"))
+    config, found = read_model_folder(str(tmp_path / "again"))
+    assert config == NOMIC and all(
+        np.array_equal(found[name], value) for name, value in random_parameters(NOMIC).items()
+    )
+    storage.write_json(str(file), {key: value for key, value in values.items() if key != "hidden_size"})
+    with pytest.raises(
+        ModelError, match="keys of the code that it was published with. Fix: load and save it with Nomic"
+    ):
+        read_hf_config(base)
+
+
+@pytest.mark.parametrize("kind", ["nomic_bert", "gte, token types"])
+def test_masked_lms_read_token_types_beside_rotary_positions(kind: str, tmp_path: Path) -> None:
+    config = NOMIC if kind == "nomic_bert" else replace(GTE, type_vocab_size=2)
+    folder = save_folder(tmp_path, random_parameters(config), config)
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder, attn_implementation="eager").eval()
+    ids, real, _ = inputs(40, pad=config.pad_token_id)
+    types = (torch.arange(40) > 9).long().expand_as(ids)
+    positions = torch.arange(40) + config.token_type_stride * types
+    with torch.no_grad():
+        found = build(config, random_parameters(config))(ids, positions, real, torch.arange(ids.numel()))
+        expected = theirs(ids, attention_mask=real, token_type_ids=types).logits.flatten(0, 1)
+        plain = theirs(ids, attention_mask=real).logits.flatten(0, 1)
+    seen = real.flatten().bool()
+    assert (found[:, :203] - expected).abs()[seen].max() < 1e-5 < (plain - expected).abs()[seen].max()
 
 
 @pytest.mark.parametrize("layer", ["0", "*"])

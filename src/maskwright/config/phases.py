@@ -50,9 +50,9 @@ class Phase(Section):
     decay, or its reverse."""
 
     rope_theta: Annotated[float, Field(gt=1.0, allow_inf_nan=False)] | None = None
-    """Only for modernbert, esm, eurobert and ultrabert: base of the rotary positions of layers that attend to the whole
-    sequence, as 160000 for rows longer than before. Checkpoints and exports have the base that they were trained
-    with."""
+    """Only for modernbert, esm, eurobert, ultrabert, nomic_bert and gte: base of the rotary positions of layers that
+    attend to the whole sequence, as 160000 for rows longer than before. Checkpoints and exports have the base that they
+    were trained with."""
 
     @model_serializer(mode="wrap")
     def _as_older_runs_have_it(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:

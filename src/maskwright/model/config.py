@@ -10,15 +10,17 @@ from maskwright.config.phases import stage_at
 from maskwright.config.settings import nested
 from maskwright.core.errors import ConfigError, InputError
 
-Architecture = run.Architecture | Literal["deberta-v2", "eurobert", "ultrabert"]
-"""`model_type` of folders that are read. Training from random weights has none of the last three."""
+Architecture = run.Architecture | Literal["deberta-v2", "eurobert", "ultrabert", "nomic_bert", "gte"]
+"""`model_type` of folders that are read. Training from random weights has none of the last five."""
 ROBERTAS = ("roberta", "xlm-roberta", "camembert")
 """One model under three names. They number positions from the padding's id + 1 on, so a RoBERTa for 512 tokens has 514
 positions."""
 EUROBERTS = ("eurobert", "ultrabert")
 """Families with EuroBERT's layers."""
 PRE_NORM = ("modernbert", "esm", *EUROBERTS)
-WITHOUT_QUESTIONS = ("esm", "eurobert")
+ROTARY_BERTS = ("nomic_bert", "gte")
+"""Families with BERT's order of norms, rotary positions and gated layers (Nussbaum et al. 2024; Zhang et al. 2024)."""
+WITHOUT_QUESTIONS = ("esm", "eurobert", *ROTARY_BERTS)
 """Families for which `transformers` has no class of questions."""
 TRAINED_MASK_SHARE = 0.15 * 0.8
 """Share of masks in the texts that ESM-2 was pretrained on. With token dropout (Lin et al. 2023, and `EsmEmbeddings` of
@@ -73,10 +75,10 @@ class ModelConfig:
     bos_token_id: int = 0
     eos_token_id: int = 2
     architecture: Architecture = "roberta"
-    """`model_type` of `config.json`. All except modernbert, esm, deberta-v2 and the EuroBERTs are computed alike,
-    and differ in names and tables."""
+    """`model_type` of `config.json`. Those without rotary positions, except deberta-v2, are computed alike, and differ
+    in names and tables."""
     rope_theta: float = 10_000.0
-    """Only for modernbert, esm and the EuroBERTs: the base of their rotary positions."""
+    """Only for families with rotary positions: their base."""
     global_attn_every_n_layers: int = 1
     """Only for modernbert and ultrabert: one of each n layers attends to the whole sequence, the others to tokens
     nearby. It is the first of the n in a modernbert, and the last in an ultrabert."""
@@ -173,17 +175,22 @@ class ModelConfig:
     @property
     def rotary(self) -> bool:
         """Whether positions turn queries and keys, instead of having a table."""
-        return self.architecture in PRE_NORM
+        return self.architecture in (*PRE_NORM, *ROTARY_BERTS)
 
     @property
     def gated(self) -> bool:
         """Whether half of a layer's inner numbers gate the other half."""
-        return self.architecture in ("modernbert", *EUROBERTS)
+        return self.architecture in ("modernbert", *EUROBERTS, *ROTARY_BERTS)
 
     @property
     def activation(self) -> Literal["gelu", "silu"]:
         """The function of a layer's inner numbers."""
-        return "silu" if self.architecture in EUROBERTS else "gelu"
+        return "silu" if self.architecture in (*EUROBERTS, "nomic_bert") else "gelu"
+
+    @property
+    def masked_lm_activation(self) -> Literal["gelu", "silu"]:
+        """The function between the masked-LM head's matrix and its norm."""
+        return "silu" if self.architecture == "nomic_bert" else "gelu"
 
     @property
     def out_dropout_prob(self) -> float:
@@ -192,9 +199,29 @@ class ModelConfig:
         return self.attention_probs_dropout_prob if of_attention else self.hidden_dropout_prob
 
     @property
-    def biased(self) -> bool:
-        """Whether the encoder's matrices and norms have biases."""
+    def inner_dropout_prob(self) -> float:
+        """Dropout of a gated layer's inner numbers, before its last matrix."""
+        return 0.0 if self.architecture == "nomic_bert" else self.hidden_dropout_prob
+
+    @property
+    def down_dropout_prob(self) -> float:
+        """Dropout of a gated layer's result, after its last matrix."""
+        return 0.0 if self.norm_first else self.hidden_dropout_prob
+
+    @property
+    def norms_biased(self) -> bool:
+        """Whether norms have biases, and the head's matrix before a norm."""
         return self.architecture not in ("modernbert", *EUROBERTS)
+
+    @property
+    def biased(self) -> bool:
+        """Whether the layers' matrices have biases, except a gated layer's first."""
+        return self.norms_biased and self.architecture != "nomic_bert"
+
+    @property
+    def up_biased(self) -> bool:
+        """Whether the first matrix of a layer's inner part has a bias."""
+        return self.biased and not self.gated
 
     @property
     def masked_lm_transforms(self) -> bool:
@@ -259,10 +286,15 @@ class ModelConfig:
         return self.pad_token_id + 1 if self.architecture in ROBERTAS else 0
 
     @property
+    def has_token_types(self) -> bool:
+        """Whether embeddings have a table of token types. Models with a norm before each sub-layer have none."""
+        return self.type_vocab_size > 0 and not self.norm_first
+
+    @property
     def token_type_stride(self) -> int:
-        """Distance of token types in position ids (`Batch.position_ids`); 0 if pairs have no token types. Only BERT's
-        have, and those of a DeBERTa with a table of them, which no published one has."""
-        has_types = self.architecture in ("bert", "deberta-v2") and self.type_vocab_size > 1
+        """Distance of token types in position ids (`Batch.position_ids`); 0 if pairs have no token types. BERT's and
+        NomicBERT's have, and those of a GTE or a DeBERTa whose table has two rows."""
+        has_types = self.architecture in ("bert", "deberta-v2", *ROTARY_BERTS) and self.type_vocab_size > 1
         return self.max_position_embeddings if has_types else 0
 
     @property

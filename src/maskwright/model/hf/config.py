@@ -14,7 +14,15 @@ from maskwright.core import storage
 from maskwright.core.errors import ConfigError, ModelError
 from maskwright.core.hub import how_to_get
 from maskwright.model import rotary
-from maskwright.model.config import POOLINGS, ROBERTAS, SEQUENCE_TASKS, WITHOUT_QUESTIONS, Architecture, ModelConfig
+from maskwright.model.config import (
+    POOLINGS,
+    ROBERTAS,
+    ROTARY_BERTS,
+    SEQUENCE_TASKS,
+    WITHOUT_QUESTIONS,
+    Architecture,
+    ModelConfig,
+)
 from maskwright.model.hf.families import FAMILIES, Family
 from maskwright.model.hf.safetensors_file import find
 
@@ -38,6 +46,8 @@ LARGEST_DIMENSION = 2**26
 HEAD_FIELDS = ("task", "num_labels", "classifier_dropout_prob")
 OF_CLASSIFIERS = ("classifier_pooling", "classifier_dropout", "seq_classif_dropout", "qa_dropout", "cls_dropout")
 ROPE_FIELDS = ("rope_theta", "local_rope_theta")
+ROPE_BASES = {"eurobert": 10_000.0, "gte": 160_000.0, "nomic_bert": 1000.0}
+"""The base of rotary positions for which config.json has none, in families whose layers have one base."""
 DEBERTA_NEEDS = {"relative_attention": True, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
 CONVOLUTION_NEEDS = {"conv_act": "gelu", "conv_groups": 1}
 """Keys that must have these values. Left out, they mean something else in `transformers`, except `conv_groups`."""
@@ -103,6 +113,7 @@ def _encoder_config(config: ModelConfig) -> dict[str, Any]:
         "deberta-v2": _deberta_values,
         "eurobert": _eurobert_values,
         "ultrabert": _ultrabert_values,
+        **dict.fromkeys(ROTARY_BERTS, _plain_rope),
     }
     more = makers.get(config.architecture)
     return values | more(config) if more else values
@@ -118,10 +129,11 @@ def _esm_values(config: ModelConfig) -> dict[str, Any]:
 
 
 def _eurobert_values(config: ModelConfig) -> dict[str, Any]:
-    return {
-        "num_key_value_heads": config.key_value_heads,
-        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
-    }
+    return _plain_rope(config) | {"num_key_value_heads": config.key_value_heads}
+
+
+def _plain_rope(config: ModelConfig) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta}}
 
 
 def _ultrabert_values(config: ModelConfig) -> dict[str, Any]:
@@ -204,7 +216,9 @@ def read_hf_config(folder: str, *, head: bool = True) -> ModelConfig:
     elif kind == "deberta-v2":
         shape |= _deberta_shape(values, path)
     elif kind == "eurobert":
-        shape |= _eurobert_shape(values, path)
+        shape |= {"rope_theta": _rope_base(values, path), "num_key_value_heads": _key_value_heads(values, path)}
+    elif kind in ROTARY_BERTS:
+        shape |= _rotary_bert_shape(values, path)
     elif kind == "ultrabert":
         shape |= _ultrabert_shape(values, path)
     # The tokenizer defines these ids (`with_ids`); config.json has none for some models, or several.
@@ -236,7 +250,8 @@ def _is_former_code(auto_map: Any, family: Family) -> bool:
 def _read_keys(kind: Architecture) -> dict[str, str]:
     """Fields of `ModelConfig` in its order -> keys of config.json; the vocabulary's first, since others must stay below
     its size."""
-    rope = {"modernbert": ROPE_FIELDS, "eurobert": ROPE_FIELDS[:1], "ultrabert": ROPE_FIELDS}.get(kind, ())
+    fields = {"modernbert": ROPE_FIELDS, "ultrabert": ROPE_FIELDS}
+    rope = (fields | dict.fromkeys(("eurobert", *ROTARY_BERTS), ROPE_FIELDS[:1])).get(kind, ())
     keys = dict.fromkeys(rope, "rope_parameters") | FAMILIES[kind].keys
     return {name: keys[name] for name in ModelConfig.__dataclass_fields__ if name in keys}
 
@@ -269,7 +284,8 @@ def _head(values: dict[str, Any], path: str) -> dict[str, Any]:
     dropout = values.get(key)
     if dropout is None:
         known = {"modernbert": 0.0, "eurobert": 0.0, "ultrabert": 0.0, "distilbert": 0.2}
-        dropout = known.get(kind, values.get("hidden_dropout_prob", 0.1))
+        unset = FAMILIES[kind].defaults.get("hidden_dropout_prob", 0.0)
+        dropout = known.get(kind, values.get("hidden_dropout_prob", unset))
     if not _plausible("classifier_dropout_prob", dropout):
         raise ModelError(f"{key} is {dropout!r:.40}, which it cannot be", where=path, fix="restore it")
     return {"task": task, "num_labels": outputs, "classifier_dropout_prob": float(dropout)}
@@ -428,24 +444,38 @@ def _deberta_shape(values: dict[str, Any], path: str) -> dict[str, Any]:
     }
 
 
-def _eurobert_shape(values: dict[str, Any], path: str) -> dict[str, Any]:
-    """EuroBERT's fields beyond `Family.keys`, from the keys of transformers 5 or from the older ones of the published
-    folders. Raises `ModelError`."""
-    heads, key = _key_value_heads(values, path), "rope_parameters" if values.get("rope_parameters") else "rope_scaling"
+def _rotary_bert_shape(values: dict[str, Any], path: str) -> dict[str, Any]:
+    """NomicBERT's and GTE's field beyond `Family.keys`. Raises `ModelError`."""
+    if "n_embd" in values and "hidden_size" not in values:
+        fix = "load and save it with NomicBertModel of transformers 5; see docs/encoders.md"
+        raise ModelError("has the keys of the code that it was published with", where=path, fix=fix)
+    _require_head_width(values, path)
+    return {"rope_theta": _rope_base(values, path)}
+
+
+def _rope_base(values: dict[str, Any], path: str) -> Any:
+    """The base of a model whose rotary positions are alike in all layers, from the keys of transformers 5 or from the
+    older ones of published folders. Raises `ModelError`."""
+    key = "rope_parameters" if values.get("rope_parameters") else "rope_scaling"
     rope = values.get(key) or {}
     if not isinstance(rope, dict) or rope.get("rope_type", rope.get("type", "default")) != "default":
         raise ModelError(f"{key} is not of the default kind", where=path, fix="only plain rotary positions can be read")
     base = rope.get("rope_theta", values.get("rope_theta"))
-    return {"rope_theta": ModelConfig.rope_theta if base is None else base, "num_key_value_heads": heads}
+    return ROPE_BASES[values["model_type"]] if base is None else base
 
 
 def _key_value_heads(values: dict[str, Any], path: str) -> Any:
     """Raises `ModelError` where the heads do not share out the width."""
+    _require_head_width(values, path)
+    heads = values.get("num_key_value_heads")
+    return values.get("num_attention_heads") if heads is None else heads
+
+
+def _require_head_width(values: dict[str, Any], path: str) -> None:
     width, heads, head_width = (values.get(key) for key in ("hidden_size", "num_attention_heads", "head_dim"))
     if type(width) is int and type(heads) is int and heads > 0 and head_width not in (None, width // heads):
         fix = "only models whose heads share out the width can be read"
         raise ModelError(f"head_dim is {head_width!r:.40}, only {width // heads} is supported", where=path, fix=fix)
-    return heads if values.get("num_key_value_heads") is None else values["num_key_value_heads"]
 
 
 def _rounding_of_speeds(folder: str, model: ModelConfig) -> str:

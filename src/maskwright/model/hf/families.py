@@ -49,6 +49,7 @@ _BERT_DEFAULTS = {
     "pad_token_id": 0,
 }
 _ROBERTA_DEFAULTS = _BERT_DEFAULTS | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+_ROTARY_BERT_DEFAULTS = {"layer_norm_eps": 1e-12, "attention_probs_dropout_prob": 0.0, "initializer_range": 0.02}
 _IDS = ("bos_token_id", "eos_token_id")
 _ROBERTA_KEYS = _same(*SAME_KEYS, *BERT_KEYS, *_IDS)
 
@@ -176,5 +177,32 @@ FAMILIES: dict[Architecture, Family] = {
             "head_hidden_size": "prediction_head_size",
         },
         {"type_vocab_size": 0},
+    ),
+    "nomic_bert": Family(
+        "NomicBERT",
+        "NomicBert",
+        _ROTARY_BERT_DEFAULTS
+        | {
+            "hidden_dropout_prob": 0.0,
+            "max_position_embeddings": 2048,
+            "pad_token_id": 0,
+            "type_vocab_size": 2,
+        },
+        {"hidden_act": "silu"},
+        _same(*SAME_KEYS, *BERT_KEYS),
+        former_code="hf_nomic_bert.NomicBert",
+    ),
+    "gte": Family(
+        "GTE",
+        "Gte",
+        _ROTARY_BERT_DEFAULTS
+        | {
+            "hidden_dropout_prob": 0.1,
+            "max_position_embeddings": 8192,
+            "pad_token_id": 1,
+            "type_vocab_size": 1,
+        },
+        {"hidden_act": "gelu"},
+        _same(*SAME_KEYS, *BERT_KEYS),
     ),
 }

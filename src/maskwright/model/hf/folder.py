@@ -13,7 +13,8 @@ from maskwright.core.errors import InputError, ModelError
 from maskwright.core.hub import how_to_get
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig
 from maskwright.model.hf.config import class_name, read_hf_config
-from maskwright.model.hf.names import Parameters, WeightSlice, encoder_pieces, encoder_prefix, pieces
+from maskwright.model.hf.former import in_names_of_the_class
+from maskwright.model.hf.names import Parameters, WeightSlice, encoder_pieces, encoder_prefix, has_pooler, pieces
 from maskwright.model.hf.safetensors_file import Tensor, tensors_of
 
 # transformers writes the tied decoder under one of these names, or leaves it out.
@@ -30,12 +31,15 @@ TIED_OF: dict[str, dict[str, str]] = {
     "deberta-v2": {"cls.predictions.decoder.weight": "deberta.embeddings.word_embeddings.weight"},
     "eurobert": {"lm_head.weight": "model.embed_tokens.weight"},
     "ultrabert": {"head.decoder.weight": "model.embed_tokens.weight"},
+    "nomic_bert": {"cls.predictions.decoder.weight": "nomic_bert.embeddings.word_embeddings.weight"},
+    "gte": {
+        "lm_head.decoder.weight": "gte.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.decoder.bias",
+    },
 }
 """Families whose names differ from those in `TIED`."""
 OLD_ENDS = {".gamma": ".weight", ".beta": ".bias"}
 """The first BERTs' names for the numbers of a LayerNorm; transformers renames them too."""
-OLD_BEGINS = {"ultrabert.": "model.", "cls.weight": "head.decoder.weight"}
-"""How names of the first UltraBERTs begin, and ours: `transformers` reads both, and saves with the first."""
 MASKED_LM_HEADS = ("lm_head.", "cls.predictions.", "vocab_transform.", "head.")
 NEW_HEAD = "; or pretrain with --set model.new_head=true"
 
@@ -47,7 +51,9 @@ def read_encoder(folder: str, config: ModelConfig) -> Parameters:
     """Reads parameters like `read_hf_parameters`, without the head, from a folder with any head or none. `config.task`
     is the requested head, not the folder's."""
     prefix = encoder_prefix(config)
-    tensors = {name if name.startswith(prefix) else prefix + name: tensor for name, tensor in _tensors(folder).items()}
+    tensors = {
+        name if name.startswith(prefix) else prefix + name: tensor for name, tensor in _tensors(folder, config).items()
+    }
     _require(encoder_pieces(config), tensors, config, folder)
     return _finite({piece.hf_name: tensors[piece.hf_name].read() for piece in encoder_pieces(config)}, folder)
 
@@ -60,14 +66,15 @@ def read_hf_parameters(folder: str, config: ModelConfig) -> Parameters:
     neither; so are the head of ESM-2 for contacts, the heads of DeBERTa v3's own training, and the unused table of
     positions that the first folders of both have.
     """
-    has_pooler = config.architecture == "bert" and config.task in SEQUENCE_TASKS
-    ignored = ("position_ids", "cls.seq_relationship.", *([] if has_pooler else [".pooler."]))
+    keeps_pooler = config.task in SEQUENCE_TASKS and has_pooler(config)
+    ignored = ("position_ids", "cls.seq_relationship.", *([] if keeps_pooler else [".pooler."]))
     if config.architecture == "esm":
         ignored += (".contact_head.", ".inv_freq", ".position_embeddings.")
     if config.disentangled:
         ignored += ("lm_predictions.", "mask_predictions.")
         ignored += () if config.learned_positions else (".position_embeddings.",)
-    tensors = {name: tensor for name, tensor in _tensors(folder).items() if not any(part in name for part in ignored)}
+    found = _tensors(folder, config)
+    tensors = {name: tensor for name, tensor in found.items() if not any(part in name for part in ignored)}
     tied_names = TIED | TIED_OF.get(config.architecture, {}) if config.tie_word_embeddings else {}
     twins = {name: tensors.pop(tied) for tied, name in tied_names.items() if tied in tensors}
     for name, twin in twins.items():
@@ -81,15 +88,15 @@ def read_hf_parameters(folder: str, config: ModelConfig) -> Parameters:
     return result
 
 
-def _tensors(folder: str) -> dict[str, Tensor]:
+def _tensors(folder: str, config: ModelConfig) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for path in _weight_files(folder):
-        for name, tensor in tensors_of(path).items():
-            name = next((name.removesuffix(old) + new for old, new in OLD_ENDS.items() if name.endswith(old)), name)
-            name = next((new + name.removeprefix(old) for old, new in OLD_BEGINS.items() if name.startswith(old)), name)
-            if name in tensors:
-                raise ModelError(f"{name} is in two of its files", where=folder, fix="copy the folder again")
-            tensors[name] = tensor
+        for old_name, whole in tensors_of(path).items():
+            ends = (old_name.removesuffix(old) + new for old, new in OLD_ENDS.items() if old_name.endswith(old))
+            for name, tensor in in_names_of_the_class(next(ends, old_name), whole, config.architecture):
+                if name in tensors:
+                    raise ModelError(f"{name} is in two of its files", where=folder, fix="copy the folder again")
+                tensors[name] = tensor
     return tensors
 
 
@@ -186,10 +193,11 @@ def read_model_folder(folder: str, *, bare: bool = False) -> tuple[ModelConfig, 
     config = read_hf_config(folder)
     if not bare or config.task != "masked_lm":
         return config, read_hf_parameters(folder, config)
-    tensors = _tensors(folder)
+    tensors = _tensors(folder, config)
     whole = any(name.startswith(MASKED_LM_HEADS) for name in tensors)
     parameters = read_hf_parameters(folder, config) if whole else read_encoder(folder, config)
-    if config.architecture == "bert":
+    if has_pooler(config):
+        prefix = encoder_prefix(config)
         pooler = {name: tensor.read() for name, tensor in tensors.items() if "pooler.dense." in name}
-        parameters |= _finite({f"bert.{name.removeprefix('bert.')}": value for name, value in pooler.items()}, folder)
+        parameters |= _finite({prefix + name.removeprefix(prefix): value for name, value in pooler.items()}, folder)
     return config, parameters

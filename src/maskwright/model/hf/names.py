@@ -8,7 +8,7 @@ a name.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -61,6 +61,11 @@ def encoder_prefix(config: ModelConfig) -> str:
     return next(pieces(config)).hf_name.partition(".")[0] + "."
 
 
+def has_pooler(config: ModelConfig) -> bool:
+    """Whether the first matrix of a whole text's head is the encoder's pooler in `transformers`, as in BERT."""
+    return any(".pooler." in piece.hf_name for piece in pieces(replace(config, task="regression", num_labels=1)))
+
+
 def vocabulary_rows(config: ModelConfig) -> list[str]:
     """The Hugging Face names of the parameters that have a row for each token."""
     return [piece.hf_name for piece in pieces(config) if piece.name in OF_VOCABULARY]
@@ -88,6 +93,8 @@ class Names:
     """A whole text's two matrices."""
     final_norm: str = ""
     """Only for a family with LayerNorm before each sub-layer: the last one."""
+    gate: str = ""
+    """Only for a family with gated layers: the matrix whose half is activated."""
 
 
 _BERT = Names(
@@ -133,6 +140,33 @@ _DEBERTA = replace(
     qkv=("attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj"),
     classifier=("pooler.dense", "classifier"),
 )
+_NOMIC = Names(
+    encoder="nomic_bert",
+    layer="layers",
+    qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    out="self_attn.o_proj",
+    norm1="post_attention_layernorm",
+    up="mlp.up_proj",
+    down="mlp.down_proj",
+    norm2="post_mlp_layernorm",
+    head=("cls.predictions.transform.dense", "cls.predictions.transform.layer_norm", "cls.predictions.bias"),
+    classifier=("nomic_bert.pooler.dense", "classifier"),
+    gate="mlp.gate_proj",
+)
+_GTE = replace(
+    _NOMIC,
+    encoder="gte",
+    head=("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder.bias"),
+    classifier=("gte.pooler.dense", "classifier"),
+)
+_OF_BERTS = {
+    "bert": _BERT,
+    "distilbert": _DISTILBERT,
+    "esm": _ESM,
+    "deberta-v2": _DEBERTA,
+    "nomic_bert": _NOMIC,
+    "gte": _GTE,
+}
 
 
 def buffers(config: ModelConfig) -> Parameters:
@@ -146,14 +180,21 @@ def buffers(config: ModelConfig) -> Parameters:
     return {f"esm.encoder.layer.{i}.attention.self.rotary_embeddings.inv_freq": speeds.copy() for i in layers}
 
 
+def _stacked(hf_names: Sequence[str], name: str, rows: int, columns: int, *, biased: bool) -> Iterator[WeightSlice]:
+    """Matrices of so many rows each, which are one inner parameter, and their biases."""
+    for part, hf_name in enumerate(hf_names):
+        place = slice(part * rows, (part + 1) * rows)
+        yield WeightSlice(f"{hf_name}.weight", f"{name}.weight", place, (rows, columns))
+        if biased:
+            yield WeightSlice(f"{hf_name}.bias", f"{name}.bias", place, (rows,))
+
+
 def _bert(config: ModelConfig) -> Iterator[WeightSlice]:
-    kinds = {"bert": _BERT, "distilbert": _DISTILBERT, "esm": _ESM, "deberta-v2": _DEBERTA}
-    names = kinds.get(config.architecture, _ROBERTA)
+    names = _OF_BERTS.get(config.architecture, _ROBERTA)
     V, D, F = config.vocab_size, config.hidden_size, config.intermediate_size
 
-    def linear(hf_name: str, name: str, rows: int, columns: int) -> Iterator[WeightSlice]:
-        yield _all_rows(f"{hf_name}.weight", f"{name}.weight", rows, columns)
-        yield _all_rows(f"{hf_name}.bias", f"{name}.bias", rows)
+    def linear(hf_name: str, name: str, rows: int, columns: int, *, biased: bool = True) -> Iterator[WeightSlice]:
+        yield from _stacked((hf_name,), name, rows, columns, biased=biased)
 
     def norm(hf_name: str, name: str) -> Iterator[WeightSlice]:
         yield _all_rows(f"{hf_name}.weight", f"{name}.weight", D)
@@ -170,14 +211,13 @@ def _bert(config: ModelConfig) -> Iterator[WeightSlice]:
         yield from norm(f"{embeddings}.LayerNorm", "norm")
     for i in range(config.num_hidden_layers):
         theirs, ours = f"{names.encoder}.{names.layer}.{i}", f"layers.{i}"
-        for part, role in enumerate(names.qkv):
-            rows = slice(part * D, (part + 1) * D)
-            yield WeightSlice(f"{theirs}.{role}.weight", f"{ours}.qkv.weight", rows, (D, D))
-            yield WeightSlice(f"{theirs}.{role}.bias", f"{ours}.qkv.bias", rows, (D,))
-        yield from linear(f"{theirs}.{names.out}", f"{ours}.out", D, D)
+        queries_keys_values = [f"{theirs}.{role}" for role in names.qkv]
+        yield from _stacked(queries_keys_values, f"{ours}.qkv", D, D, biased=config.biased)
+        yield from linear(f"{theirs}.{names.out}", f"{ours}.out", D, D, biased=config.biased)
         yield from norm(f"{theirs}.{names.norm1}", f"{ours}.norm1")
-        yield from linear(f"{theirs}.{names.up}", f"{ours}.up", F, D)
-        yield from linear(f"{theirs}.{names.down}", f"{ours}.down", D, F)
+        ups = [f"{theirs}.{role}" for role in ((names.gate, names.up) if config.gated else (names.up,))]
+        yield from _stacked(ups, f"{ours}.up", F, D, biased=config.up_biased)
+        yield from linear(f"{theirs}.{names.down}", f"{ours}.down", D, F, biased=config.biased)
         yield from norm(f"{theirs}.{names.norm2}", f"{ours}.norm2")
     if config.norm_first:
         yield from norm(f"{names.encoder}.{names.final_norm}", "final_norm")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,12 @@ class Tensor:
         if self.dtype == "BF16":  # the upper half of an fp32
             value = (value.astype(np.uint32) << np.uint32(16)).view(np.float32)
         return value.astype(np.float32, copy=False).reshape(self.shape)
+
+    def part(self, number: int, parts: int) -> Tensor:
+        """One of as many equal `parts` of the rows."""
+        shape = (self.shape[0] // parts, *self.shape[1:])
+        size = math.prod(shape) * np.dtype(FLOATS.get(self.dtype, "u1")).itemsize  # `read` refuses others
+        return replace(self, shape=shape, begin=self.begin + number * size)
 
 
 def tensors_of(path: str) -> dict[str, Tensor]:

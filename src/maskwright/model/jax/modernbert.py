@@ -1,5 +1,4 @@
-"""ModernBERT (Warner et al. 2024), ESM-2 (Lin et al. 2023), EuroBERT (Boizard et al. 2025) and UltraBERT in JAX: the
-twin of `torch/modernbert.py`, on the same numbers under the same names.
+"""Encoders with rotary positions in JAX: the twin of `torch/modernbert.py`, on the same numbers under the same names.
 
 M rows, T tokens, D width, H heads, G of them of keys and values, h width of a head.
 """
@@ -67,9 +66,9 @@ def layer(
     """As `roberta.layer`. `everywhere` and `nearby`: rotary positions of layers that attend to all, and of local
     ones."""
     M, T, D = x.shape
-    p, rate = config.attention_probs_dropout_prob, config.hidden_dropout_prob
-    normed = _norm(x, weights, "norm1", config)
-    if config.norms_embeddings:
+    p = config.attention_probs_dropout_prob
+    normed = _norm(x, weights, "norm1", config) if config.norm_first else x
+    if config.norm_first and config.norms_embeddings:
         normed = jnp.where(number == 0, x, normed)
     H, G = config.num_attention_heads, config.key_value_heads
     q, k, v = jnp.split(linear(normed, weights, "qkv").reshape(M, T, H + 2 * G, -1), (H, H + G), axis=2)
@@ -86,12 +85,21 @@ def layer(
         mixed = mix(everywhere, None)
     x, mixed = rows_of(x, only), rows_of(mixed.reshape(M, T, D), only)
     x = x + dropout(linear(mixed, weights, "out"), config.out_dropout_prob, site(key, 1))
-    inner = linear(_norm(x, weights, "norm2", config), weights, "up")
+    if config.norm_first:
+        return x + _inner(_norm(x, weights, "norm2", config), weights, key, config)
+    x = _norm(x, weights, "norm1", config)
+    return _norm(x + _inner(x, weights, key, config), weights, "norm2", config)
+
+
+def _inner(x: Array, weights: Weights, key: Array | None, config: ModelConfig) -> Array:
+    """The part after attention without its norm, [..., D] -> [..., D]."""
+    up = linear(x, weights, "up")
     if not config.gated:
-        return x + dropout(linear(gelu(inner), weights, "down"), rate, site(key, 2))
-    value, gate = jnp.split(inner, 2, -1)
+        return dropout(linear(gelu(up), weights, "down"), config.hidden_dropout_prob, site(key, 2))
+    value, gate = jnp.split(up, 2, -1)
     active = silu(value) if config.activation == "silu" else gelu(value)
-    return x + linear(dropout(active * gate, rate, site(key, 2)), weights, "down")
+    down = linear(dropout(active * gate, config.inner_dropout_prob, site(key, 2)), weights, "down")
+    return dropout(down, config.down_dropout_prob, site(key, 3))
 
 
 def _norm(x: Array, weights: Weights, name: str, config: ModelConfig) -> Array:
@@ -124,9 +132,14 @@ def encode(
     only: Array | None = None,
 ) -> Array:
     """Hidden states; arguments and result as in `roberta.encode`."""
-    outer = {name: gather(name, array) for name, array in weights.items() if name.startswith(("norm.", "final_norm."))}
+    begins = ("norm.", "final_norm.", "token_type.")
+    outer = {name: gather(name, array) for name, array in weights.items() if name.startswith(begins)}
     word_VD = weights["word.weight"]
     x = look_up(word_VD, input_ids)
+    if stride := config.token_type_stride:
+        x, position_ids = x + look_up(outer["token_type.weight"], position_ids // stride), position_ids % stride
+    elif config.has_token_types:
+        x = x + outer["token_type.weight"][0]
     if config.token_dropout:
         x = without_masks(x, input_ids, position_ids, config)
     if config.norms_embeddings:
@@ -137,4 +150,5 @@ def encode(
     bases = config.rope_theta, config.local_rope_theta
     everywhere, nearby = (rotation_of(config, position_ids, theta, x.dtype) for theta in bases)
     layer_fn = partial(layer, config=config, segment_ids=segment_ids, everywhere=everywhere, nearby=nearby, way=way)
-    return _norm(run_layers(layer_fn, x, weights, gather, key, only), outer, "final_norm", config)
+    x = run_layers(layer_fn, x, weights, gather, key, only)
+    return _norm(x, outer, "final_norm", config) if config.norm_first else x

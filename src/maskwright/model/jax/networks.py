@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from maskwright.model.config import NEVER_PREDICTED, ModelConfig, TaskKind
 from maskwright.model.hf.names import OF_VOCABULARY, Parameters, WeightSlice, pieces
 from maskwright.model.jax import modernbert, roberta
-from maskwright.model.jax.parts import LAYERS, Gather, Weights, dropout, gelu, linear, norm, rows_of, site
+from maskwright.model.jax.parts import LAYERS, Gather, Weights, dropout, gelu, linear, norm, rows_of, silu, site
 
 Stacked = dict[str, NDArray[np.float32]]
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"gelu": gelu, "relu": jax.nn.relu, "tanh": jnp.tanh}
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"gelu": gelu, "relu": jax.nn.relu, "silu": silu, "tanh": jnp.tanh}
 
 
 def _places(config: ModelConfig) -> Iterator[tuple[WeightSlice, str, int | None]]:
@@ -97,7 +97,8 @@ def logits(
         x_KD = _means(x_KD.reshape(-1, config.hidden_size), position_ids, predict_index)
     head = {name: gather(name, array) for name, array in weights.items() if name.startswith("head.")}
     if config.task == "masked_lm" and config.masked_lm_transforms:
-        x_KD = norm(gelu(linear(x_KD, head, "head.dense")), head, "head.norm", config.layer_norm_eps)
+        active = ACTIVATIONS[config.masked_lm_activation](linear(x_KD, head, "head.dense"))
+        x_KD = norm(active, head, "head.norm", config.layer_norm_eps)
         return jnp.einsum("kd,vd->kv", x_KD, weights["word.weight"]) + head["head.bias"]
     if config.task == "masked_lm":
         for name in ("head.first", "head.second") if config.head_hidden_size else ():

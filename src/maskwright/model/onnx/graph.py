@@ -142,7 +142,9 @@ class Graph:
         x = self.add("Gather", self.constant("word.weight", self.parameters["word.weight"]), INPUTS[0])
         if config.disentangled:
             x = self.add_positions(x)
-        elif not config.rotary:
+        elif config.rotary:
+            x = self.add_types(x) if config.has_token_types else x
+        else:
             x = self.add("Add", x, self.positions())
         if config.token_dropout:
             x = self.add("Mul", x, self.token_dropout())
@@ -187,9 +189,11 @@ class Graph:
         """[B, T, D]: DeBERTa's embeddings, with those of places and of token types where it has tables of them."""
         if self.config.position_biased_input:
             x = self.add("Add", x, self.first_rows(self.parameters["position.weight"]))
-        types = self.parameters.get("token_type.weight")
-        if types is None:
-            return x
+        return self.add_types(x) if self.config.has_token_types else x
+
+    def add_types(self, x: str) -> str:
+        """[B, T, D], with the embeddings of token types."""
+        types = self.parameters["token_type.weight"]
         if not self.config.token_type_stride:
             return self.add("Add", x, self.constant("token_type.weight", types[0]))
         table = self.constant("token_type.weight", types)
@@ -332,10 +336,12 @@ class Graph:
         if not self.config.gated:
             return self.linear(self.add("Gelu", up), f"{name}.down")
         value, gate = self.several("Split", 2, up, axis=-1, num_outputs=2)
-        active = self.add("Gelu", value)
-        if self.config.activation == "silu":
-            active = self.add("Mul", value, self.add("Sigmoid", value))
+        active = self.active(value, self.config.activation)
         return self.linear(self.add("Mul", active, gate), f"{name}.down")
+
+    def active(self, x: str, activation: str) -> str:
+        """GELU or SiLU of `x`."""
+        return self.add("Mul", x, self.add("Sigmoid", x)) if activation == "silu" else self.add("Gelu", x)
 
     # ---- the head ------------------------------------------------------------------------------------------------
 
@@ -347,7 +353,8 @@ class Graph:
         elif task in SEQUENCE_TASKS and not pooling:
             x = self.add("Squeeze", x, self.integers(1))
         if "head.norm.weight" in self.parameters:
-            x = self.norm(self.add("Gelu", self.linear(x, "head.dense")), "head.norm")
+            activation = self.config.masked_lm_activation if task == "masked_lm" else "gelu"
+            x = self.norm(self.active(self.linear(x, "head.dense"), activation), "head.norm")
         elif "head.dense.weight" in self.parameters:
             x = self.add(self.config.classifier_activation.capitalize(), self.linear(x, "head.dense"))
         if task != "masked_lm":

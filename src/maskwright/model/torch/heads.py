@@ -19,7 +19,12 @@ from maskwright.model.torch.embedding import EmbeddingTable, unset_table
 from maskwright.model.torch.gelu import gelu
 from maskwright.model.torch.norm import Norm
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"gelu": gelu, "relu": torch.relu, "tanh": torch.tanh}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": gelu,
+    "relu": torch.relu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+}
 
 
 class Targets(NamedTuple):
@@ -40,9 +45,9 @@ class Head(nn.Module):
         D, masked_lm = config.hidden_size, config.task == "masked_lm"
         has_norm = config.masked_lm_transforms if masked_lm else config.classifier_has_norm
         if has_norm or config.classifier_has_dense:
-            self.dense = nn.Linear(D, D, bias=config.biased or not has_norm)
+            self.dense = nn.Linear(D, D, bias=config.norms_biased or not has_norm)
         if has_norm:
-            self.norm = Norm(D, config.layer_norm_eps, bias=config.biased)
+            self.norm = Norm(D, config.layer_norm_eps, bias=config.norms_biased)
         if masked_lm and config.head_hidden_size:
             self.first = nn.Linear(D, config.head_hidden_size, bias=False)
             self.second = nn.Linear(config.head_hidden_size, D, bias=False)
@@ -82,7 +87,8 @@ class Head(nn.Module):
 
     def _of_vocabulary(self, x_KD: Tensor, table: EmbeddingTable) -> Tensor:
         if self.config.masked_lm_transforms:
-            return table.product(self.norm(gelu(self.dense(x_KD))), self.bias)
+            active = ACTIVATIONS[self.config.masked_lm_activation]
+            return table.product(self.norm(active(self.dense(x_KD))), self.bias)
         if self.config.head_hidden_size:
             for linear in (self.first, self.second):
                 x_KD = F.gelu(linear(x_KD), approximate="tanh")

@@ -1,13 +1,15 @@
-"""ModernBERT (Warner et al. 2024), ESM-2 (Lin et al. 2023), EuroBERT (Boizard et al. 2025) and UltraBERT in torch, on
-one page.
+"""Encoders with rotary positions (Su et al. 2021) in torch, on one page: ModernBERT (Warner et al. 2024), ESM-2 (Lin et
+al. 2023), EuroBERT (Boizard et al. 2025), UltraBERT, NomicBERT (Nussbaum et al. 2024) and GTE (Zhang et al. 2024).
 
-All have rotary positions (Su et al. 2021), and a norm before each sub-layer and after the last. The head (`heads.py`)
-runs on the predicted positions only. ModernBERT has a gated inner layer (GeGLU, Shazeer 2020), LayerNorm after the
-embeddings, and no biases except the head's. Every n-th of its layers attends to the full segment, the others to tokens
-nearby (`ModelConfig.local_attention`), with rotary positions of another base. ESM-2 has biases, a plain inner layer,
+The first four have a norm before each sub-layer and after the last. The head (`heads.py`) runs on the predicted
+positions only. ModernBERT has a gated inner layer (GeGLU, Shazeer 2020), LayerNorm after the embeddings, and no biases
+except the head's. Every n-th of its layers attends to the full segment, the others to tokens nearby
+(`ModelConfig.local_attention`), with rotary positions of another base. ESM-2 has biases, a plain inner layer,
 and no norm of its embeddings, which are scaled for masks instead (`without_masks`). EuroBERT has RMSNorm, but none of
 its embeddings, a gated inner layer with SiLU, no biases, and may have fewer heads of keys and values than of queries.
-UltraBERT has EuroBERT's layers, and ModernBERT's local ones among them.
+UltraBERT has EuroBERT's layers, and ModernBERT's local ones among them. NomicBERT and GTE have BERT's norms, after the
+embeddings and after each sub-layer, its token types, and a gated inner layer. NomicBERT gates with SiLU, and its layers
+have no biases except those of norms. GTE gates with GELU, and the gated matrix alone has none.
 
 M rows, T tokens, D width, H heads, h width of a head, F inner width, K predicted positions, V vocabulary (padded).
 """
@@ -38,28 +40,38 @@ class ModernBertLayer(nn.Module):
         D, inner, bias = config.hidden_size, config.intermediate_size, config.biased
         self.heads, self.gated, self.activation = config.num_attention_heads, config.gated, config.activation
         self.attention_dropout, self.dropout = config.attention_probs_dropout_prob, config.hidden_dropout_prob
-        self.out_dropout = config.out_dropout_prob
-        self.norm1 = nn.Identity() if first and config.norms_embeddings else norm_of(config)
+        self.out_dropout, self.inner_dropout = config.out_dropout_prob, config.inner_dropout_prob
+        self.down_dropout, self.norm_first = config.down_dropout_prob, config.norm_first
+        self.norm1 = nn.Identity() if first and config.norm_first and config.norms_embeddings else norm_of(config)
         self.norm2 = norm_of(config)
         self.qkv = nn.Linear(D, D + 2 * config.key_value_width, bias=bias)
         self.out = nn.Linear(D, D, bias=bias)
-        self.up = nn.Linear(D, 2 * inner if config.gated else inner, bias=bias)
+        self.up = nn.Linear(D, 2 * inner if config.gated else inner, bias=config.up_biased)
         self.down = nn.Linear(inner, D, bias=bias)
 
     def forward(self, x_MTD: Tensor, view: View, only: Tensor | None = None) -> Tensor:
         """`only` [K]: the result is [K, D], and the part after attention is computed only for those positions."""
         (M, T, D), (rotation, attention) = x_MTD.shape, view
         p = self.attention_dropout if self.training else 0.0
-        qkv = self.qkv(self.norm1(x_MTD)).view(M, T, -1, D // self.heads)
+        normed_MTD = self.norm1(x_MTD) if self.norm_first else x_MTD
+        qkv = self.qkv(normed_MTD).view(M, T, -1, D // self.heads)
         mixed_MHTh = attention.mix(*queries_keys_values(qkv, self.heads, rotation), p)
         mixed_MTD = mixed_MHTh.transpose(1, 2).reshape(M, T, D)
         if only is not None:
             x_MTD, mixed_MTD = x_MTD.flatten(0, 1)[only], mixed_MTD.flatten(0, 1)[only]
         x_MTD = x_MTD + dropout(self.out(mixed_MTD), self.out_dropout, self.training)
-        inner = self.up(self.norm2(x_MTD))
+        if self.norm_first:
+            return x_MTD + self.inner(self.norm2(x_MTD))
+        x_MTD = self.norm1(x_MTD)
+        return self.norm2(x_MTD + self.inner(x_MTD))
+
+    def inner(self, x: Tensor) -> Tensor:
+        """The part after attention without its norm, [..., D] -> [..., D]."""
+        up = self.up(x)
         if not self.gated:
-            return x_MTD + dropout(self.down(gelu(inner)), self.dropout, self.training)
-        return x_MTD + self.down(dropout(gated(inner, self.activation), self.dropout, self.training))
+            return dropout(self.down(gelu(up)), self.dropout, self.training)
+        down = self.down(dropout(gated(up, self.activation), self.inner_dropout, self.training))
+        return dropout(down, self.down_dropout, self.training)
 
 
 class ModernBert(nn.Module):
@@ -71,9 +83,11 @@ class ModernBert(nn.Module):
         self.compiled = False
         """Whether torch compiles the layers."""
         self.word = unset_table(config.padded_vocab_size, config.hidden_size)
+        if config.has_token_types:
+            self.token_type = unset_table(config.type_vocab_size, config.hidden_size)
         self.norm = norm_of(config) if config.norms_embeddings else nn.Identity()
         self.layers = nn.ModuleList(ModernBertLayer(config, first=i == 0) for i in range(config.num_hidden_layers))
-        self.final_norm = norm_of(config)
+        self.final_norm = norm_of(config) if config.norm_first else nn.Identity()
         self.head = Head(config)
 
     def views(self, position_ids: Tensor, segments: Segments, dtype: torch.dtype) -> list[View]:
@@ -112,7 +126,13 @@ class ModernBert(nn.Module):
         `only` [K]: [K, D] of those positions of the flattened rows. `table`: the embeddings, if the head has them too.
         """
         table = table or EmbeddingTable(self.word.weight)
-        x_MTD = self.norm(table.look_up(input_ids))
+        x_MTD = table.look_up(input_ids)
+        if stride := self.config.token_type_stride:
+            x_MTD = x_MTD + EmbeddingTable(self.token_type.weight).look_up(position_ids // stride)
+            position_ids = position_ids % stride
+        elif self.config.has_token_types:
+            x_MTD = x_MTD + self.token_type.weight[0]
+        x_MTD = self.norm(x_MTD)
         if self.config.token_dropout:
             x_MTD = without_masks(x_MTD, input_ids, position_ids, self.config)
         if self.config.norms_embeddings:

@@ -42,4 +42,4 @@ def norm_of(config: ModelConfig) -> Norm | RmsNorm:
     """A norm of hidden states."""
     if not config.centred:
         return RmsNorm(config.hidden_size, config.layer_norm_eps)
-    return Norm(config.hidden_size, config.layer_norm_eps, bias=config.biased)
+    return Norm(config.hidden_size, config.layer_norm_eps, bias=config.norms_biased)

@@ -317,7 +317,7 @@ def _with_head(model: ModelConfig, config: FinetuneConfig, dataset: Dataset) -> 
     if model.architecture in WITHOUT_QUESTIONS and config.task.kind == "question_answering":
         what = f"is question_answering, for which transformers has no class on {FAMILIES[model.architecture].title}"
         raise ConfigError(what, where="task.kind", fix="choose a task of whole texts, or token_classification")
-    section, published = config.model, 0.0 if model.norm_first else 0.1
+    section, published = config.model, 0.0 if model.rotary else 0.1
     hidden = published if section.hidden_dropout is None else section.hidden_dropout
     outputs = {"regression": 1, "question_answering": 2}.get(config.task.kind, len(dataset.labels))
     return replace(
