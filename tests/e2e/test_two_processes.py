@@ -203,12 +203,15 @@ def test_stopped_killed_and_continued_together(hosts: Hosts) -> None:
     status = bothered.read_status()
     assert status and (status.phase, status.exit) == ("stopped", 75)
 
-    # The limit is rank 0's, for all.
-    ended = hosts.start("bothered", own=(("--stop-after-steps", "1"), ()))
-    assert codes(ended) == [75, 75], ended
+    if hosts.kind == "torch":  # The limit is rank 0's, for all; of JAX each start takes half a minute of two cores.
+        ended = hosts.start("bothered", own=(("--stop-after-steps", "1"), ()))
+        assert codes(ended) == [75, 75], ended
 
     assert codes(hosts.start("bothered")) == [0, 0]
     same(straight, bothered)
+    assert list((hosts.folder / "host1").iterdir()) == []
+    if hosts.kind == "jax":
+        return
 
     # Rank 0 refuses after all have started: the other ends with it.
     ended = hosts.start("bothered", ("--set", "optimizer.learning_rate=0.1"))
@@ -216,7 +219,6 @@ def test_stopped_killed_and_continued_together(hosts: Hosts) -> None:
     for process in ended:
         assert "was started with another configuration (optimizer.learning_rate: 0.001 -> 0.1)" in process.last
     assert ended[1].last.startswith("error: rank 0: ")
-    assert list((hosts.folder / "host1").iterdir()) == []
 
 
 def test_what_fails_in_one_ends_both_before_anything_is_written(

@@ -119,10 +119,9 @@ def test_stopped_and_continued_on_any_number_of_devices(config: Make, tmp_path: 
     one, cut = on(1, "data"), on(4, "fsdp")
     straight = train(tmp_path / "one", one, each=9)
     straight_cut = train(tmp_path / "cut", cut, each=9)
-    for run, wanted in ((one, straight), (cut, straight_cut)):
-        found = train(tmp_path / f"stopped {run.engine.devices}", run, run, each=4)
-        same_bits(wanted[0], found[0])
-        assert wanted[2] == found[2] and wanted[1]["counters"] == found[1]["counters"]
+    found = train(tmp_path / "stopped", cut, cut, each=4)
+    same_bits(straight_cut[0], found[0])
+    assert straight_cut[2] == found[2] and straight_cut[1]["counters"] == found[1]["counters"]
 
     moved = train(tmp_path / "moved", one, cut, on(2, "data"), each=3)
     for _, _, losses in (straight_cut, moved):

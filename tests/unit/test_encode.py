@@ -125,7 +125,7 @@ def test_a_long_text_in_pieces_has_the_ids_of_the_whole(
     kind: str, tokenizer_of: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generator = random.Random(7)
-    texts = ["".join(generator.choices(LONG, k=generator.choice([10, 300, 2_000]))) for _ in range(60)]
+    texts = ["".join(generator.choices(LONG, k=generator.choice([10, 300, 2_000]))) for _ in range(30)]
     texts += [" ".join(conftest.sentence(generator) for _ in range(200)), "x" * 900, "中" * 900, ""]
     kinds = [TokenizersEncoder, *([GigatokenEncoder] if importlib.util.find_spec("gigatoken") else [])]
     for make in kinds[: 1 if kind.startswith("bert") or kind in ("xlm-roberta", "camembert") else None]:
