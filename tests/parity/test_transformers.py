@@ -905,10 +905,8 @@ def test_nomics_and_gtes_are_read_with_either_names(
         named = {f"new.{name}" if bare else name.replace("gte.", "new."): value for name, value in tensors.items()}
         save_file(named, str(tmp_path / "model.safetensors"), {"format": "pt"})
     read = read_encoder if bare else read_hf_parameters
-    found, expected = (
-        read(str(tmp_path), replace(read_hf_config(str(tmp_path)), bos_token_id=0)),
-        random_parameters(config),
-    )
+    found = read(str(tmp_path), replace(read_hf_config(str(tmp_path)), bos_token_id=0))
+    expected = random_parameters(config)
     heads = {name for name in expected if bare and name.startswith(("cls.", "lm_head."))}
     assert set(found) == set(expected) - heads
     assert all(np.array_equal(value, expected[name]) for name, value in found.items())
@@ -952,9 +950,8 @@ def test_published_nomics_are_read_once_transformers_has_saved_them(tmp_path: Pa
     transformers.AutoModelForMaskedLM.from_pretrained(base).save_pretrained(tmp_path / "again")
     assert "auto_map" in storage.read_json(str(tmp_path / "again" / "config.json"))
     config, found = read_model_folder(str(tmp_path / "again"))
-    assert config == NOMIC and all(
-        np.array_equal(found[name], value) for name, value in random_parameters(NOMIC).items()
-    )
+    assert config == NOMIC
+    assert all(np.array_equal(found[name], value) for name, value in random_parameters(NOMIC).items())
     storage.write_json(str(file), {key: value for key, value in values.items() if key != "hidden_size"})
     with pytest.raises(
         ModelError, match="keys of the code that it was published with. Fix: load and save it with Nomic"

@@ -1,7 +1,9 @@
-"""Names of weights in files where `transformers` has others in its classes: those of NomicBERT and GTE.
+"""Names of weights in files where `transformers` has others in its classes: those of UltraBERT,
+NomicBERT and GTE.
 
-Its `save_pretrained` writes the names of the code that these families were published with, in which some matrices are
-one, unless it is called with `save_original_format=False` (`conversion_mapping.py` there). Both are read.
+Its `save_pretrained` writes the names of the code that these families were published with, unless it is called with
+`save_original_format=False` (`conversion_mapping.py` there). NomicBERT and GTE have some matrices in one there. Both
+ways are read.
 """
 
 from __future__ import annotations
