@@ -24,6 +24,7 @@ from maskwright.config.finetuning import FinetuneConfig, build_finetune_config
 from maskwright.core.errors import ConfigError, InputError, ModelError, StoppedEarly
 from maskwright.data.batch import Batch
 from maskwright.engines.torch.engine import TorchEngine
+from maskwright.labels.metrics import Predictions
 from maskwright.labels.rows import Packer, in_order, prediction_batches
 from maskwright.model.config import TaskKind, training_flops
 from maskwright.prove.verify_resume import TIMES
@@ -157,6 +158,28 @@ def test_a_dry_run_counts_what_the_run_computes(
     assert thin and thin.evaluations == pytest.approx(whole, rel=0.3) and thin.labelled
     few = thin.labelled.thinned.dataset
     assert (len(few.validation), len(few.test)) == (7, 5)
+
+
+def test_what_a_model_does_not_read_and_does_not_tell_apart_is_said(
+    make: Callable[..., FinetuneConfig], tokenizer_of: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = {"data.max_seq_len": 9, "model.max_seq_len": 32, "model.tokenizer": tokenizer_of("bert")}
+    ready = prepared(make(**keys))
+    cut = sum(len(text.split()) > 7 for text in texts(40, 1))
+    (line,) = ready.warnings()
+    assert line.startswith("training: the model does not read the rest of ") and line.endswith("max_seq_len, up to 32")
+    assert 0 < cut <= ready.train.packer.encoded.cut
+    train = Path(ready.config.data.train)
+    records = train.read_text().splitlines()
+    odd = [record.replace('"text": "', '"text": "\u2603 ') for record in records[:4]]
+    (train.parent / "odd.jsonl").write_text("\n".join([*records, *odd]))
+    *_, line = prepared(make(**keys, **{"data.train": str(train.parent / "odd.jsonl")})).warnings()
+    assert line.startswith("4 of 44 training examples have characters that the tokenizer does not know, the first at")
+    assert line.endswith("odd.jsonl:41")
+    capsys.readouterr()
+    for outcomes, said in (((0,) * 21, True), ((0,) * 20 + (1,), False)):
+        ready._warn_of_one_prediction("validation", Predictions(outcomes, None), ready.dataset.validation)
+        assert ("every prediction is the same" in capsys.readouterr().err) == said
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:

@@ -409,11 +409,11 @@ def test_a_fine_tuned_model_predicts_as_the_command_does(
     assert model.task == "single_label_classification" and said[0]["label"] in model.labels
     capfd.readouterr()
     assert model.embed(["the fox", "an old house"]).shape == (2, 32)
-    assert "has not read" not in capfd.readouterr().err
+    assert "does not read" not in capfd.readouterr().err
     model.embed(["the fox " * 20], max_seq_len=8)
-    assert "warning: the model has not read the rest of 1 text, beyond 8 tokens" in capfd.readouterr().err
+    assert "warning: the model does not read the rest of 1 text, beyond 8 tokens" in capfd.readouterr().err
     model.predict(["the fox " * 20, "an old house"], max_seq_len=16)
-    assert "warning: the model has not read the rest of 1 text, beyond 16 tokens" in capfd.readouterr().err
+    assert "warning: the model does not read the rest of 1 text, beyond 16 tokens" in capfd.readouterr().err
     (tmp_path / "columns.csv").write_text(f"O,the fox\n{said[0]['label']},an old house\n")
     scores = maskwright.evaluate(model, examples=tmp_path / "columns.csv", text_column=1, label=[0])
     assert "columns.csv: 2 examples" in scores.report()

@@ -56,6 +56,9 @@ def test_ids_are_those_of_transformers(folder: str, max_seq_len: int) -> None:
     expected = auto(TEXTS, truncation=True, max_length=max_seq_len)["input_ids"]
     assert rows(encoded) == expected and encoded.ids.dtype == np.int32
     assert encoded.cut == sum(len(ids) > max_seq_len for ids in auto(TEXTS)["input_ids"])
+    for token in (*range(5, 60, 7), auto.eos_token_id or auto.sep_token_id, len(auto)):
+        assert encoded.examples_with(token).tolist() == [row for row, ids in enumerate(expected) if token in ids]
+    assert not len(encoded.examples_with(None))
     seconds = TEXTS[::-1]
     encoded = encode(classified(TEXTS, seconds), folder, SINGLE, ["x"], max_seq_len)
     assert rows(encoded) == auto(TEXTS, seconds, truncation="longest_first", max_length=max_seq_len)["input_ids"]

@@ -56,6 +56,7 @@ def test_fasta_and_fastq_records_are_documents(tmp_path: Path) -> None:
             texts(tmp_path / name)
         assert caught.value.where == f"{tmp_path}/{name}{where}"
     assert "has '1', which is neither a letter nor *, - or a dot" in str(caught.value)
+    assert texts(tmp_path / "c.fasta", on_bad_input="skip") == [("AC", 2)]
     assert texts(tmp_path / "c.fq", on_bad_input="skip") == [("ACGT", 1)]
     assert texts(tmp_path / "e.faa", on_bad_input="skip") == [("MK*", 1), ("MT", 6)]
     assert texts(tmp_path / "f.faa", on_bad_input="skip") == [("MK", 1), ("MT", 5)]
@@ -137,6 +138,8 @@ def test_letters_of_the_text_and_what_is_refused(tmp_path: Path, capsys: pytest.
     assert load_tokenizer(folder, special_tokens_are_text=True).encode("本に").tokens == ["[CLS]", "本", "に", "[SEP]"]
     make_tokenizer(sources, str(tmp_path / "protein"), "kmer", "protein", 3)
     assert "100.00% of the text has no token" in capsys.readouterr().err
+    prepare(Request(sources, str(tmp_path / "protein"), str(tmp_path / "store"), PrepareOptions(0.0)))
+    assert "warning: 6 of 6 tokens stand for characters that the tokenizer does not know" in capsys.readouterr().err
     with pytest.raises(InputError, match="already holds"):
         make_tokenizer(sources, folder, "characters")
     with pytest.raises(InputError, match="needs an alphabet"):

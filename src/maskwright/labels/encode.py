@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.config.finetuning import Task
-from maskwright.core.console import note
+from maskwright.core.console import note, several
 from maskwright.core.errors import InputError
 from maskwright.labels.example import IN_CONFIGURATION, Example, Spelt
 from maskwright.text.tokenizer import parsed
@@ -80,6 +80,11 @@ class EncodedRows:
     def row(self, row_idx: int) -> Ints:
         return self.ids[self.offsets[row_idx] : self.offsets[row_idx + 1]]
 
+    def examples_with(self, token: int | None) -> Ints:
+        """Indices of the examples that have this id in one of their rows, in order; none for None."""
+        rows = np.searchsorted(self.offsets, np.flatnonzero(self.ids == token), side="right") - 1
+        return np.unique(self.example[rows])
+
 
 def encode(
     examples: Sequence[Example],
@@ -122,6 +127,12 @@ def encode(
     targets = class_targets(examples, task, labels) if labelled else None
     shift = _flat(types) * token_type_stride if token_type_stride else None
     return EncodedRows(_flat(rows), _offsets(map(len, rows)), np.arange(len(rows), dtype=np.int32), targets, shift, cut)
+
+
+def what_is_cut(count: int, max_seq_len: int, *, words: bool = False) -> str:
+    """A sentence on `EncodedRows.cut`."""
+    lost = several(count, "word") if words else f"the rest of {several(count, 'text')}"
+    return f"the model does not read {lost}, beyond {max_seq_len} tokens"
 
 
 def open_tokenizer(location: str, *, words: bool = False) -> Any:

@@ -22,9 +22,11 @@ STRANGE = re.compile(r"[^A-Za-z*.\s-]")
 
 
 def fasta(lines: Iterable[tuple[int, str]], strange: Callable[[int, str], None]) -> Iterator[tuple[int, str | None]]:
-    """(line of its header, sequence) of each record; None for lines before the first header. `strange` gets the line
-    and the first character that is in no sequence, and its record is left out unless it raises."""
+    """(line of its header, sequence) of each record; (line, None) once for lines before the first header, which are not
+    read. `strange` gets the line and the first character that is in no sequence, and its record is left out unless it
+    raises."""
     start, parts, is_whole = 0, list[str](), True
+    is_headless = False
     for number, line in lines:
         if line.startswith(">"):
             if start and is_whole:
@@ -32,8 +34,10 @@ def fasta(lines: Iterable[tuple[int, str]], strange: Callable[[int, str], None])
             start, parts, is_whole = number, [], True
         elif line and not line.startswith(";"):  # a comment in old files
             if not start:
-                yield number, None
-                return
+                if not is_headless:
+                    yield number, None
+                is_headless = True
+                continue
             if is_whole and (character := STRANGE.search(line)):
                 strange(number, character.group())
                 is_whole = False

@@ -287,11 +287,14 @@ class Sources:
             self._handle(Fault("record", f"{name}:{number}", what, "correct it"))
 
         for number, sequence in fastq(lines) if kind in FASTQ_ENDINGS else fasta(lines, strange):
-            if sequence is None:
+            if sequence is None and kind in FASTQ_ENDINGS:
                 what = "is not FASTQ: a record is @name, letters, +, as many qualities"
-                what = what if kind in FASTQ_ENDINGS else "is not FASTA: > and a name come first"
                 self._handle(Fault("record", f"{name}:{number}", what, "repair it (the rest is not read)"))
                 return
+            if sequence is None:
+                what, fix = "comes before the first header, which begins with >", "give a header, or delete the line"
+                self._handle(Fault("record", f"{name}:{number}", what, fix))
+                continue
             if not sequence and kind not in FASTQ_ENDINGS:  # in FASTQ, a read that was trimmed to nothing
                 what, fix = "begins a record without a sequence", "give its sequence, or delete the line"
                 self._handle(Fault("record", f"{name}:{number}", what, fix))

@@ -40,6 +40,8 @@ from maskwright.text.parts.phase import compute, paths_of
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
 
+MANY_UNKNOWN = 0.01
+"""Share of unknown tokens from which there is a warning. Texts in a language of its tokenizer have far fewer."""
 Computed = Sequence[tuple[str, Note]]
 """(file, note) of each part."""
 
@@ -76,6 +78,7 @@ class _Preparation:
             else:
                 self.encoder = self._verified(document.text for part in self.parts for document in part.open())
                 judged = encoded = self._judge_and_encode()
+            self._say_unknown(encoded)
             self._write(judged, encoded)
         shutil.rmtree(self.work, ignore_errors=True)
         return store.TokenStore(self.request.folder)
@@ -107,6 +110,14 @@ class _Preparation:
         if needed > free:
             line = f"about {human_bytes(needed)} of disk are needed for parts and store, {human_bytes(free)} are free"
             warn(f"{line} at {self.request.folder}")
+
+    def _say_unknown(self, encoded: Computed) -> None:
+        """Says how many tokens stand for characters that the tokenizer does not know, in a warning where they are many.
+        Repeats of documents in other parts are among them."""
+        unknown, tokens = (sum(note[name] for _, note in encoded) for name in ("unknown", "tokens"))
+        if unknown:
+            line = f"{unknown:,} of {tokens:,} tokens stand for characters that the tokenizer does not know"
+            (warn if unknown >= MANY_UNKNOWN * tokens else say)(line)
 
     # ---- the phases ------------------------------------------------------------------------------------------
 

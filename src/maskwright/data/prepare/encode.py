@@ -128,6 +128,8 @@ class _Encoding:
         self.target, self.part, self.writer = target, part, writer
         self.file_number = {name: first_file + index for index, name in enumerate(part.files)}
         self.tools = tools(target.tokenizer, target.encoder_name)
+        vocabulary = read_vocabulary(target.tokenizer)
+        self.unknown = None if vocabulary.kind == "byte_level_bpe" else vocabulary.unk  # which spells every byte
 
     def run(self, documents: Iterator[tuple[int, Document, int]]) -> None:
         """`documents`: (number in the part, document, first half of its dedup key)."""
@@ -144,6 +146,7 @@ class _Encoding:
 
     def _begin(self) -> None:
         """Creates every column, even where nothing is kept."""
+        self.writer.note |= {"unknown": 0, "tokens": 0}
         dtypes = {"documents": "<u4", "tokens": "<u8", "sentences": "<u8", "valid": "u1"}
         for split in SPLITS:
             dtypes |= {f"{split}.ids": self.target.dtype, f"{split}.sentences": "<u4", f"{split}.origins": "<u8"}
@@ -169,6 +172,9 @@ class _Encoding:
             encoded = encode_documents(encoder, documents, byte_length)
             _require_text(encoded, special, self.target.tokenizer_name)
             tokens[idxs] = encoded.document_sizes
+            if self.unknown is not None:
+                self.writer.note["unknown"] += int(np.count_nonzero(encoded.ids == self.unknown))
+            self.writer.note["tokens"] += len(encoded.ids)
             encoded, keep = without_empty(encoded, documents)
             side[idxs[~keep]] = EMPTY
             documents = [batch[index][1] for index in idxs[keep]]

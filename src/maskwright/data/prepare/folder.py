@@ -18,7 +18,7 @@ from maskwright.processes.runner import Runner
 
 LOCK = "prepare.lock"
 PARTS = "parts"
-VERSION = 3
+VERSION = 4
 """Format of the phases' files. Those of another version are not read."""
 
 

@@ -216,6 +216,8 @@ def _read_labelled_task(
             ready = prepare_finetuning(arm_config, RunDirectory(""), start=model.model, dataset=dataset)
             known[model.reads] = ArmTraining(ready.config.steps, ready.max_seq_len)
             first = first or ready
+            for line in ready.unread:
+                warn(f"{name}, {arm}: {line}")
         arms.setdefault(arm, known[model.reads])
     assert first is not None
     metric = chosen_metric(first.config, first.dataset.labels)

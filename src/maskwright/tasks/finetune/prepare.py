@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from maskwright.config.finetuning import FinetuneConfig, Task, default_row
 from maskwright.config.pretraining import ModelSection, Shape
 from maskwright.core import storage
-from maskwright.core.console import human_count, note, say
+from maskwright.core.console import human_count, note, say, several, warn
 from maskwright.core.errors import ConfigError
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import require_family
 from maskwright.labels.dataset import Dataset, read_dataset
-from maskwright.labels.encode import EncodedRows, WordTargets, encode
+from maskwright.labels.encode import EncodedRows, WordTargets, encode, what_is_cut
 from maskwright.labels.example import Example
+from maskwright.labels.metrics import Predictions, gold_outcomes
 from maskwright.labels.rows import ExampleStream, Packer
 from maskwright.model.config import (
     SEQUENCE_TASKS,
@@ -189,13 +190,11 @@ class FinetuneRun:
         labels = f", {len(self.dataset.labels)} labels" if self.dataset.labels else ""
         steps = config.steps
         epochs = steps * config.batch.examples / len(self.train.packer.encoded)
-        cut = self.train.packer.encoded.cut
         return "\n".join(
             [
                 f"model: {class_name(model)}, {model.num_hidden_layers} layers x {model.hidden_size}, "
                 f"{human_count(parameters)} parameters",
-                f"data: {splits} examples{labels}; {human_count(tokens)} training tokens"
-                + (f", {cut:,} training examples cut at {self.max_seq_len} tokens" if cut else ""),
+                f"data: {splits} examples{labels}; {human_count(tokens)} training tokens",
                 f"run: {steps:,} steps of {config.batch.examples} examples, {epochs:.2f} epochs; best by "
                 f"{chosen_metric(config, self.dataset.labels)}",
                 memory_and_disk(self),
@@ -205,7 +204,23 @@ class FinetuneRun:
     def warnings(self) -> list[str]:
         for line in self.dataset.report.notes:
             note(line)
-        return self.dataset.report.warnings()
+        return [*self.dataset.report.warnings(), *self.unread]
+
+    @property
+    def unread(self) -> list[str]:
+        """Warnings of what the model does not read of the training examples."""
+        encoded, examples = self.train.packer.encoded, self.dataset.train
+        lines = []
+        if encoded.cut:
+            line = what_is_cut(encoded.cut, self.max_seq_len, words=self.config.task.kind == "token_classification")
+            longer = self.max_seq_len < self.model.max_seq_len
+            more = f"; it would with a larger data.max_seq_len, up to {self.model.max_seq_len:,}" if longer else ""
+            lines.append(f"training: {line}{more}")
+        if len(strange := encoded.examples_with(read_vocabulary(self.tokenizer_folder).unk)):
+            count = f"{len(strange):,} of {several(len(examples), 'training example')}"
+            first = examples[strange[0]].where
+            lines.append(f"{count} have characters that the tokenizer does not know, the first at {first}")
+        return lines
 
     def keep_for_replay(self, job: Job, step: int, details: dict[str, Any]) -> str:
         data_step = job.rollbacks.data_step(step)
@@ -236,11 +251,20 @@ class FinetuneRun:
             predictions, scores = score_split(self.config.task, self.dataset.labels, split, logits)
             result[name] = {"examples": len(split.examples), **scores}
             say(f"{name}, step {result['step']:,}: " + ", ".join(f"{key} {value:.4f}" for key, value in scores.items()))
+            self._warn_of_one_prediction(name, predictions, split.examples)
             if job.is_rank_0:
                 record = {"outcomes": predictions.outcomes, "where": [example.where for example in split.examples]}
                 storage.write_json(directory.path(f"predictions-{name}.json"), record)
         if job.is_rank_0:
             storage.write_json(directory.path(RESULTS), result)
+
+    def _warn_of_one_prediction(self, split: str, predictions: Predictions, examples: Sequence[Example]) -> None:
+        gold = gold_outcomes(self.config.task, self.dataset.labels, examples)
+        if len({*predictions.outcomes}) == 1 < len({*gold}):
+            warn(
+                f"{split}: every prediction is the same, so the model tells nothing apart. Look whether data.max_seq_len "
+                "cuts off what matters, then try other learning rates and more epochs"
+            )
 
 
 def prepare_finetuning(

@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.config.finetuning import Task
-from maskwright.core.console import progress, say, several
+from maskwright.core.console import progress, say, several, warn
 from maskwright.core.errors import InputError
-from maskwright.labels.encode import encode
+from maskwright.labels.encode import encode, what_is_cut
 from maskwright.labels.example import Example
 from maskwright.labels.rows import Packer, in_order, prediction_batches
 from maskwright.labels.write import require_writable, write_vectors
 from maskwright.tasks.finetune.objective import PREDICTION_TOKENS
 from maskwright.tasks.models.load import TrainedModel
-from maskwright.tasks.use.predict import EXAMPLES_AT_ONCE, TextOptions, read_texts, row_length, say_what_was_cut
+from maskwright.tasks.use.predict import EXAMPLES_AT_ONCE, TextOptions, read_texts, row_length
 
 TEXTS = Task()
 """Texts are read and encoded as for this task, whatever the model's own is."""
@@ -55,5 +55,6 @@ def vectors(
             parts.append(in_order(packer, batches, np.concatenate([pool(packed.batch) for packed in batches])))
             cut += encoded.cut
             bar.advance(len(chunk))
-    say_what_was_cut(cut, max_seq_len)
+    if cut:
+        warn(what_is_cut(cut, max_seq_len))
     return np.concatenate(parts)

@@ -16,7 +16,7 @@ from maskwright.core.console import progress, say, several, warn
 from maskwright.core.errors import InputError
 from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import make_engine
-from maskwright.labels.encode import EncodedRows, encode
+from maskwright.labels.encode import EncodedRows, encode, what_is_cut
 from maskwright.labels.example import IN_CONFIGURATION, Example, Reading, Spelt
 from maskwright.labels.metrics import NO_LABEL, Predictions, decode
 from maskwright.labels.read import read_examples
@@ -144,14 +144,9 @@ def ask(
             parts.append(decode(task, encoded, chunk, logits, model.labels, may_be_none=may_be_none))
             cut += encoded.cut
             bar.advance(len(chunk))
-    say_what_was_cut(cut, max_seq_len, words=task.kind == "token_classification")
+    if cut:
+        warn(what_is_cut(cut, max_seq_len, words=task.kind == "token_classification"))
     return _joined(parts), cut
-
-
-def say_what_was_cut(count: int, max_seq_len: int, *, words: bool = False) -> None:
-    if count:
-        lost = several(count, "word") if words else f"the rest of {several(count, 'text')}"
-        warn(f"the model has not read {lost}, beyond {max_seq_len} tokens")
 
 
 def _logits(engine: Engine, model: TrainedModel, encoded: EncodedRows) -> Any:
