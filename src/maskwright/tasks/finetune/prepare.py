@@ -262,8 +262,8 @@ class FinetuneRun:
         gold = gold_outcomes(self.config.task, self.dataset.labels, examples)
         if len({*predictions.outcomes}) == 1 < len({*gold}):
             warn(
-                f"{split}: every prediction is the same, so the model tells nothing apart. Look whether data.max_seq_len "
-                "cuts off what matters, then try other learning rates and more epochs"
+                f"{split}: every prediction is the same, so the model tells nothing apart. See that data.max_seq_len "
+                "cuts off nothing that matters, then try other learning rates and more epochs"
             )
 
 
