@@ -152,17 +152,6 @@ def test_submitted_and_followed_it_ends_as_the_plain_command_does(cluster: Clust
     assert (job["state"], job["code"], job["run"]) == ("SUCCEEDED", 0, cluster.run("plain").location)
 
 
-def test_arrow_shards_give_the_weights_of_the_store(cluster: Cluster) -> None:
-    """The documents of the store as Arrow files, which the job reads where they lie."""
-    shards = cluster.folder / "shared" / "shards"
-    assert cluster.maskwright("data", "convert", cluster.store, "--to-format", "arrow", "--to", str(shards)).code == 0
-    keys = {"data.format": "arrow", "data.arrow.valid_fraction": "0", "data.validation": cluster.store}
-    words = [word for key, value in keys.items() for word in ("--set", f"{key}={value}")]
-    ended = cluster.ended(cluster.submit("arrow", "--datapath", str(shards / "train"), *words, "--follow"))
-    assert ended.code == 0, ended
-    cluster.same("arrow")
-
-
 def test_who_has_no_token_gets_nowhere(cluster: Cluster, tmp_path: Path) -> None:
     """Neither to its jobs nor to its machines. Who has the right one need not name the mode."""
     _, words = wrong_id(cluster, tmp_path)
@@ -283,9 +272,6 @@ def test_exit_codes_come_through(cluster: Cluster) -> None:
     ended = cluster.ended(cluster.submit("failed", "--follow", "--datapath", "/nowhere/store"))
     assert ended.code == 2 and "the job failed: exit 2" in ended.last, ended
     assert "host 0 | error: /nowhere/store: is not a token store" in ended.out
-
-    ended = cluster.ended(cluster.submit("early", "--follow", "--stop-after-steps", "3"))
-    assert ended.code == 75 and "continues the run" in ended.last, ended
 
     began = time.monotonic()
     greedy = ("--set", "engine.device=auto", "--num-nodes", "2", "--gpus-per-node", "4")
