@@ -251,8 +251,8 @@ class FinetuneRun:
             predictions, scores = score_split(self.config.task, self.dataset.labels, split, logits)
             result[name] = {"examples": len(split.examples), **scores}
             say(f"{name}, step {result['step']:,}: " + ", ".join(f"{key} {value:.4f}" for key, value in scores.items()))
-            self._warn_of_one_prediction(name, predictions, split.examples)
             if job.is_rank_0:
+                self._warn_of_one_prediction(name, predictions, split.examples)
                 record = {"outcomes": predictions.outcomes, "where": [example.where for example in split.examples]}
                 storage.write_json(directory.path(f"predictions-{name}.json"), record)
         if job.is_rank_0:
