@@ -273,6 +273,9 @@ def test_exit_codes_come_through(cluster: Cluster) -> None:
     assert ended.code == 2 and "the job failed: exit 2" in ended.last, ended
     assert "host 0 | error: /nowhere/store: is not a token store" in ended.out
 
+    ended = cluster.ended(cluster.submit("early", "--follow", "--stop-after-steps", "3"))
+    assert ended.code == 75 and "continues the run" in ended.last, ended
+
     began = time.monotonic()
     greedy = ("--set", "engine.device=auto", "--num-nodes", "2", "--gpus-per-node", "4")
     ended = cluster.ended(cluster.submit("greedy", "--follow", *greedy))

@@ -129,9 +129,10 @@ def encode(
     return EncodedRows(_flat(rows), _offsets(map(len, rows)), np.arange(len(rows), dtype=np.int32), targets, shift, cut)
 
 
-def what_is_cut(count: int, max_seq_len: int, *, words: bool = False) -> str:
-    """A sentence on `EncodedRows.cut`."""
-    lost = several(count, "word") if words else f"the rest of {several(count, 'text')}"
+def what_is_cut(count: int, max_seq_len: int, *, words: bool = False, training: bool = False) -> str:
+    """A sentence on `EncodedRows.cut`, for texts or `words`; `training`: of the training examples."""
+    noun = f"{'training ' if training else ''}{'word' if words else 'text'}"
+    lost = several(count, noun) if words else f"the rest of {several(count, noun)}"
     return f"the model does not read {lost}, beyond {max_seq_len} tokens"
 
 

@@ -212,10 +212,11 @@ class FinetuneRun:
         encoded, examples = self.train.packer.encoded, self.dataset.train
         lines = []
         if encoded.cut:
-            line = what_is_cut(encoded.cut, self.max_seq_len, words=self.config.task.kind == "token_classification")
+            words = self.config.task.kind == "token_classification"
+            line = what_is_cut(encoded.cut, self.max_seq_len, words=words, training=True)
             longer = self.max_seq_len < self.model.max_seq_len
             more = f"; it would with a larger data.max_seq_len, up to {self.model.max_seq_len:,}" if longer else ""
-            lines.append(f"training: {line}{more}")
+            lines.append(f"{line}{more}")
         if len(strange := encoded.examples_with(read_vocabulary(self.tokenizer_folder).unk)):
             count = f"{len(strange):,} of {several(len(examples), 'training example')}"
             first = examples[strange[0]].where
