@@ -1,4 +1,5 @@
-"""A spike that sends the run back: what data it then sees, and that a stop in between changes nothing."""
+"""A spike that sends the run back: what data it then sees, and that a stop in between changes nothing. Some engines
+read a log line's numbers late, with the next step begun; the run is the same."""
 
 from __future__ import annotations
 
@@ -26,6 +27,23 @@ KEYS = {
     "checkpoint.save_every_steps": 4,
     "health.on_spike": "rollback",
 }
+
+
+def read_late(monkeypatch: pytest.MonkeyPatch, *, whether: bool) -> None:
+    prepare = TorchEngine.__init__
+
+    def late_or_not(self: TorchEngine, *arguments: Any, **named: Any) -> None:
+        prepare(self, *arguments, **named)
+        self.reads_late = whether
+
+    monkeypatch.setattr(TorchEngine, "__init__", late_or_not)
+
+
+@pytest.fixture(params=[False, True], ids=["at once", "late"])
+def late(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether log lines are written while the next step is computed."""
+    read_late(monkeypatch, whether=request.param)
+    return bool(request.param)
 
 
 @pytest.fixture
@@ -56,14 +74,40 @@ def spike_on(monkeypatch: pytest.MonkeyPatch, seen: list[int], bad: set[int]) ->
     monkeypatch.setattr(TorchEngine, "step", inflated)
 
 
+def test_late_lines_are_those_that_are_read_at_once(
+    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {
+        "schedule.steps": 23,
+        "logging.every_steps": 2,
+        "evaluation.every_steps": 5,
+        "checkpoint.save_every_steps": 8,
+    }
+    lines = []
+    for name in ("straight", "late", "stopped"):
+        with monkeypatch.context() as patch:
+            read_late(patch, whether=name != "straight")
+            if name == "stopped":
+                with pytest.raises(StoppedEarly):
+                    task.pretrain(config(**keys), str(tmp_path / name), stop_request=StopRequest(stop_after_steps=11))
+            task.pretrain(config(**keys), str(tmp_path / name))
+        text = (tmp_path / name / "metrics.jsonl").read_text()
+        found = [json.loads(line) for line in text.splitlines()]
+        of_time = {"time", "tokens_per_second", "matmul_share", "cpu_share", "memory_share"}
+        lines.append([{key: value for key, value in line.items() if key not in of_time} for line in found])
+    assert lines[0] == lines[1] == lines[2]
+    assert [line["step"] for line in lines[0] if "loss" in line] == [*range(2, 23, 2), 23]
+
+
 def test_the_data_of_a_spike_is_left_out(
-    config: Callable[..., RunConfig], seen: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Callable[..., RunConfig], late: bool, seen: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spike_on(monkeypatch, seen, {18})
     task.pretrain(config(**KEYS), str(tmp_path / "run"))
     # Seen in the log line of step 19; the newest checkpoint from before that line is step 16.
     assert json.loads((tmp_path / "run" / "rollbacks.json").read_text()) == [{"seen": 19, "step": 16, "data": 19}]
-    assert seen == [0, *range(19), *range(19, 43)]  # the dry run before step 1 takes the first one's batch
+    begun = [*range(19), *([19] if late else [])]  # a step that was begun before the spike was seen
+    assert seen == [0, *begun, *range(19, 43)]  # the dry run before step 1 takes the first one's batch
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     steps = [line["step"] for line in lines if "loss" in line]
     assert steps == list(range(1, 41))
@@ -74,6 +118,7 @@ def test_the_data_of_a_spike_is_left_out(
 @pytest.mark.parametrize("stop_after", [17, 25])
 def test_a_stop_after_a_rollback_changes_nothing(
     config: Callable[..., RunConfig],
+    late: bool,
     seen: list[int],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -95,7 +140,7 @@ def test_a_stop_after_a_rollback_changes_nothing(
 
 
 def test_a_checkpoint_from_within_the_spike_is_not_used(
-    config: Callable[..., RunConfig], seen: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Callable[..., RunConfig], late: bool, seen: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Log lines every 5 steps: the spike of update 67 shows at 70, and the checkpoint of step 68 lies between."""
     spike_on(monkeypatch, seen, {67})

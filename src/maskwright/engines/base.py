@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ class StepStats:
     """L2 norm before clipping."""
     vote: int = 0
     """The highest vote that all ranks know of: this step's on a single rank, else that of the step before."""
+    first_bad: SupportsFloat = math.inf
+    """The first step, up to this one, whose loss or gradient was not finite; a number beyond all steps if none was."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,10 @@ class Engine(Protocol):
     dp_degree: int
     """Data-parallel degree: devices of all ranks that each compute a micro-batch at the same time."""
 
+    reads_late: bool
+    """Whether `step` returns before the device is done, and a step's numbers can be read while the device computes the
+    next one."""
+
     leaves_host_free: bool
     """Whether the host starts a whole micro-batch with one call, and is idle while the device computes it."""
 
@@ -136,8 +143,9 @@ class Engine(Protocol):
         """
         ...
 
-    def check(self) -> None:
-        """Waits for the device. Raises `HealthError` if a step was not finite."""
+    def check(self, stats: StepStats | None = None) -> None:
+        """Waits for the device, or only until it has the numbers `stats` of one step. Raises `HealthError` if that step
+        or one before it was not finite."""
         ...
 
     def scaling(self) -> ScaleState:

@@ -7,7 +7,7 @@ import math
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from maskwright.config.finetuning import FinetuneConfig
 from maskwright.core import storage
@@ -21,6 +21,7 @@ from maskwright.training import checkpoint
 from maskwright.training.health import HEALTH_FIX, LossWatch, Rollback
 from maskwright.training.job import Job
 from maskwright.training.metrics import Counters, TensorBoard
+from maskwright.training.objective import UpdateCounts
 from maskwright.training.prefetch import BatchPrefetcher
 from maskwright.training.stop import StopRequest
 from maskwright.training.vote import STOP, Vote, is_due
@@ -54,35 +55,40 @@ def train(job: Job, stop: StopRequest) -> None:
         _beat(job, "training", force=True)
         vote.begin()
         with profile, progress("train", steps, "steps", done=first) as bar:
+            job.speed.start()
             while not job.ended and vote.agreed != STOP:
                 # ---- one step: this rank's micro-batches, one update of the weights in all ranks
                 profile.look(job.step - first)
-                stats = _update(job, prefetcher, stop, vote.own)
-                if stats is None:  # nothing has changed: the step is computed after the restart
+                begun = _begin_step(job, prefetcher, stop, vote.own)
+
+                # ---- the log line of the step before, while a device computes this one
+                if _write_line(job, board, bar, vote):
+                    continue
+                if begun is None:  # nothing has changed: the step is computed after the restart
                     break
 
-                # ---- once in a while: a log line, which may show a spike and send the run back
-                log = is_due(config.logging.every_steps, job.step) or job.step == steps
-                if log and _log(job, board, bar, stats) and _roll_back(job, bar):
-                    vote.rolled_back(job.step)
-                    continue
-
                 # ---- after each step: what others ask for, and what all ranks agree on
+                _count(job, *begun)
                 bar.advance()
                 _beat(job, "training")
                 stop.look(job.directory if job.is_rank_0 else None, job.step - first)
-                vote.take(stats.vote)
+                vote.take(begun.stats.vote)
 
-                # ---- once in a while: evaluate, save
-                if is_due(config.evaluation.every_steps, job.step) and job.step < steps:
+                # ---- once in a while: a log line, which may show a spike and send the run back; evaluate, save
+                evaluates = is_due(config.evaluation.every_steps, job.step) and job.step < steps
+                saves = vote.due_to_save(job.step) and job.step < steps
+                if is_due(config.logging.every_steps, job.step) or job.step == steps:
+                    job.unlogged = begun.stats
+                can_wait = job.engine.reads_late and not (evaluates or saves or job.ended or vote.agreed == STOP)
+                if not can_wait and _write_line(job, board, bar, vote):
+                    continue
+                if evaluates:
                     evaluate(job, board, stop)
-                    if job.objective.best_step == job.step:
-                        save(job)
-                        vote.saved(job.step)
-                        continue
-                if vote.due_to_save(job.step) and job.step < steps:
+                    saves = saves or job.objective.best_step == job.step
+                if saves:
                     save(job)
                     vote.saved(job.step)
+            job.speed.pause()
         save(job)
         _finish(job, board, stop)
     finally:
@@ -173,9 +179,15 @@ def write_report(job: Job) -> None:
         storage.write_json(job.directory.path("engine.json"), report)
 
 
-def _update(job: Job, prefetcher: BatchPrefetcher, stop: StopRequest, vote: int) -> StepStats | None:
-    """One optimizer update from the micro-batches of this rank; None if it was given up."""
-    job.speed.start()
+class _Begun(NamedTuple):
+    """An update that the engine has begun."""
+
+    stats: StepStats
+    work: UpdateCounts
+
+
+def _begin_step(job: Job, prefetcher: BatchPrefetcher, stop: StopRequest, vote: int) -> _Begun | None:
+    """Gives the engine the micro-batches of this rank for one update; None if the update was given up."""
     job.beats.begin_step(job.step)
     data_step = job.rollbacks.data_step(job.step)
     _set_rope_theta(job, job.step)
@@ -184,18 +196,34 @@ def _update(job: Job, prefetcher: BatchPrefetcher, stop: StopRequest, vote: int)
         batches, work = prefetcher.take(data_step, following)
     with job.speed.part("step"):
         stats = job.engine.step(batches, job.config.learning_rate_at(job.step), lambda: stop.urgent, vote)
-    if stats is None:
-        return None
+    return _Begun(stats, work) if stats else None
+
+
+def _count(job: Job, stats: StepStats, work: UpdateCounts) -> None:
+    """Counts a begun update as done."""
     job.step += 1
-    if is_due(job.config.logging.every_steps, job.step) or job.step == job.steps:
-        with job.speed.part("wait"):
-            job.engine.check()
     job.beats.end_step(job.step)
-    job.speed.stop(work.tokens, training_flops(job.model, work.tokens, work.pairs, work.predicted))
+    job.speed.count(work.tokens, training_flops(job.model, work.tokens, work.pairs, work.predicted))
     job.counters.add(stats, work.tokens)
     if job.saver:
         job.saver.look()
-    return stats
+
+
+def _write_line(job: Job, board: TensorBoard | None, bar: Progress, vote: Vote) -> bool:
+    """Writes the log line of the last step if it has one that is not written yet, and waits for its numbers alone.
+    Returns whether they sent the run back."""
+    if job.unlogged is None:
+        return False
+    stats, job.unlogged = job.unlogged, None
+    with job.speed.part("wait"):
+        job.engine.check(stats)
+    if not _log(job, board, bar, stats):
+        return False
+    with job.speed.paused():
+        if not _roll_back(job, bar):
+            return False
+    vote.rolled_back(job.step)
+    return True
 
 
 def _watch_empty(job: Job) -> None:
@@ -257,8 +285,10 @@ def _measure_again(job: Job) -> None:
     after the same line, side by side as they train."""
     job.lines += 1
     if job.lines == 2 or job.speed.total_seconds >= max(FIRST_MEASURED_SECONDS, 2.0 * job.measured):
+        job.engine.check()  # so that the time of a step that the device is computing counts
         job.measured = job.speed.total_seconds
-        job.ceiling.again()
+        with job.speed.paused():
+            job.ceiling.again()
 
 
 def _roll_back(job: Job, bar: Progress) -> bool:
@@ -281,7 +311,7 @@ def _roll_back(job: Job, bar: Progress) -> bool:
     restore(job, *(loaded or FROM_RANK_0))
     if job.is_rank_0:
         job.directory.append_history("rolled back", seen, to=job.step)
-    bar.advance(job.step - seen + 1)
+    bar.advance(job.step - seen)
     note(f"going back to step {job.step:,}; the data of the {seen - job.step:,} steps since then is left out")
     return True
 
@@ -351,16 +381,15 @@ def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
         return
     _beat(job, "evaluating", force=True)
     job.engine.check()
-    began = time.perf_counter()
 
     def look() -> bool:
         _beat(job, "evaluating")
         return stop.requested and job.alone
 
-    metrics = job.objective.evaluate(job.engine, job.step, look)
+    with job.speed.paused(), job.speed.part("evaluate"):
+        metrics = job.objective.evaluate(job.engine, job.step, look)
     if not metrics:
         return
-    job.speed.add("evaluate", time.perf_counter() - began)
     if bad := [f"{name} {value}" for name, value in metrics.items() if "loss" in name and not math.isfinite(value)]:
         raise HealthError(f"step {job.step}: the held-out loss is not finite ({bad[0]})", fix=HEALTH_FIX)
     _write(job, board, {"step": job.step, **metrics, "time": round(time.time(), 3)})
@@ -371,16 +400,14 @@ def save(job: Job) -> None:
     """Hands the state to the saver; training goes on while it writes."""
     _beat(job, "saving", force=True)
     job.engine.check()
-    with job.speed.part("save"):
-        state = job.engine.read()
-    if job.saver:
-        job.saver.best_step = job.objective.best_step
-        counters, best = (
-            job.counters.to_json(),
-            {} if job.saver.best_step is None else {"best_step": job.saver.best_step},
-        )
-        progress_record = {"counters": counters, "rows_at_once": job.engine.rows_at_once, **best}
-        job.saver.begin(state, {**job.record, **progress_record})
+    with job.speed.paused():
+        with job.speed.part("save"):
+            state = job.engine.read()
+        if job.saver:
+            job.saver.best_step = job.objective.best_step
+            best = {} if job.saver.best_step is None else {"best_step": job.saver.best_step}
+            progress_record = {"counters": job.counters.to_json(), "rows_at_once": job.engine.rows_at_once, **best}
+            job.saver.begin(state, {**job.record, **progress_record})
 
 
 def _beat(job: Job, phase: Phase, *, force: bool = False) -> None:

@@ -58,19 +58,34 @@ class Counters:
 
 
 class Speed:
-    """Rates over training time only: validation and saving do not count."""
+    """Rates over training time only: evaluating and saving do not count."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self.seconds = self.total_seconds = 0.0
-        self.tokens = self.total_tokens = 0
-        self.steps = 0
-        self.flops = 0.0
+        self._mark: float | None = None
+        self._rates = _Rates()
+        self.total_seconds = 0.0
+        self.total_tokens = 0
         self.parts: dict[str, float] = {}
-        self._mark = clock()
 
     def start(self) -> None:
+        """From here on, time is that of training."""
         self._mark = self._clock()
+
+    def pause(self) -> None:
+        self._catch_up()
+        self._mark = None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The time inside does not count."""
+        running = self._mark is not None
+        self.pause()
+        try:
+            yield
+        finally:
+            if running:
+                self.start()
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
@@ -84,21 +99,37 @@ class Speed:
     def add(self, name: str, seconds: float) -> None:
         self.parts[name] = self.parts.get(name, 0.0) + seconds
 
-    def stop(self, tokens: int, flops: float) -> None:
-        seconds = self._clock() - self._mark
-        self.seconds += seconds
-        self.steps += 1
-        self.tokens += tokens
-        self.flops += flops
-        self.total_seconds += seconds
+    def count(self, tokens: int, flops: float) -> None:
+        """Counts an update."""
+        self._catch_up()
+        self._rates.steps += 1
+        self._rates.tokens += tokens
+        self._rates.flops += flops
         self.total_tokens += tokens
+
+    def _catch_up(self) -> None:
+        if self._mark is not None:
+            now = self._clock()
+            self._rates.seconds += now - self._mark
+            self.total_seconds += now - self._mark
+            self._mark = now
 
     def take(self) -> tuple[float, float, float]:
         """(tokens/s, FLOP/s, updates/s) since the last call."""
-        seconds = max(self.seconds, 1e-9)
-        rates = self.tokens / seconds, self.flops / seconds, self.steps / seconds
-        self.seconds, self.tokens, self.flops, self.steps = 0.0, 0, 0.0, 0
-        return rates
+        self._catch_up()
+        rates, self._rates = self._rates, _Rates()
+        seconds = max(rates.seconds, 1e-9)
+        return rates.tokens / seconds, rates.flops / seconds, rates.steps / seconds
+
+
+@dataclass
+class _Rates:
+    """Sums since the last log line."""
+
+    seconds: float = 0.0
+    tokens: int = 0
+    flops: float = 0.0
+    steps: int = 0
 
 
 class TensorBoard:

@@ -67,7 +67,7 @@ def choose_dtype(wanted: str, device: str) -> str:
 class JaxEngine:
     """See `base.Engine`. Dropout is keyed by (seed, step, virtual worker), on any number of devices."""
 
-    leaves_host_free = True
+    reads_late = leaves_host_free = True
 
     def __init__(
         self,
@@ -159,7 +159,9 @@ class JaxEngine:
         previous_vote, self._vote = self._vote, stats["vote"]
         known = 0 if previous_vote is None else int(previous_vote)
         agreed = vote if self.processes.world_size == 1 else known
-        return StepStats(stats["loss_sum"], stats["weight"], stats["grad_norm"], agreed)
+        for number in stats.values():
+            number.copy_to_host_async()
+        return StepStats(stats["loss_sum"], stats["weight"], stats["grad_norm"], agreed, stats["first_bad"])
 
     def _scalars(self, learning_rate: float, vote: int) -> tuple[Array, Array, Array]:
         """The arguments of `Program.update` after the batches."""
@@ -170,10 +172,10 @@ class JaxEngine:
             self._everywhere(np.full(len(self._local), vote, np.int32), PartitionSpec(AXIS)),
         )
 
-    def check(self) -> None:
-        bad = int(self._state["first_bad"])
+    def check(self, stats: StepStats | None = None) -> None:
+        bad = float(stats.first_bad if stats else self._state["first_bad"])
         if bad < self._step:
-            raise not_finite(bad)
+            raise not_finite(int(bad))
 
     def evaluate(self, batches: Sequence[Batch]) -> EvalStats:
         sums = self._run("evaluate", self._state["parameters"], self._own(batches))

@@ -121,7 +121,8 @@ class Program:
         old = (state["parameters"], state["moments"])
         new = optimizers.apply(self.optimizer, Rates(*rates), old[0], gradient, old[1], self.layout)
         parameters, moments = jax.tree.map(lambda n, o: jnp.where(first_bad > step, n, o), new, old)
-        stats = {"loss_sum": loss, "weight": weight, "grad_norm": norm, "vote": jax.lax.pmax(vote[0], AXIS)}
+        stats = {"loss_sum": loss, "weight": weight, "grad_norm": norm, "first_bad": first_bad}
+        stats["vote"] = jax.lax.pmax(vote[0], AXIS)
         return {"parameters": parameters, "moments": moments, "first_bad": first_bad}, stats
 
     def score(self, parameters: Weights, batches: dict[str, Array]) -> dict[str, Array]:
@@ -178,7 +179,7 @@ class Program:
 
     def jitted_update(self) -> Any:
         state, batch = self._specs()
-        stats = dict.fromkeys(("loss_sum", "weight", "grad_norm", "vote"), EVERYWHERE)
+        stats = dict.fromkeys(("loss_sum", "weight", "grad_norm", "first_bad", "vote"), EVERYWHERE)
         in_specs = (state, batch, EVERYWHERE, EVERYWHERE, PartitionSpec(AXIS))
         return self._on_mesh(self.update, in_specs, (state, stats), (0,))
 

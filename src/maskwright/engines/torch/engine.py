@@ -40,6 +40,7 @@ from maskwright.engines.base import (
     one_row_too_long,
 )
 from maskwright.engines.ceiling import gemm_ceiling
+from maskwright.engines.torch.arriving import arriving
 from maskwright.engines.torch.graphs import Graphs
 from maskwright.engines.torch.loss_scale import LossScale, scale_too_small
 from maskwright.engines.torch.prepare import (
@@ -103,6 +104,7 @@ class TorchEngine:
         self._numbers_on = "cpu" if self.device == "mps" else self.device  # Metal has no float64
         self._first_bad = torch.tensor(2**62, device=self._numbers_on)
         self.loss_scale = LossScale(micro_batch_losses, self._numbers_on) if self.dtype is torch.float16 else None
+        self.reads_late = self.asynchronous and not self.loss_scale  # which a log line shows as it is now
         self.model, self.weights = prepare(
             model,
             optimizer,
@@ -203,7 +205,9 @@ class TorchEngine:
         if self.asynchronous or good is None or good:
             self.weights.update(scale, learning_rate, good if self.asynchronous else None)
         self._step += 1
-        return StepStats(loss_sum, sums.weight, norm, sums.vote)
+        numbers = (loss_sum, norm, self._first_bad)
+        loss, gradient_norm, first_bad = arriving(*numbers) if self.device == "cuda" else numbers
+        return StepStats(loss, sums.weight, gradient_norm, sums.vote, first_bad)
 
     def _gradient(self, batches: Sequence[Batch], give_up: Callable[[], bool], exchange: Exchange) -> list[Tensor]:
         """Loss sums of the micro-batches; fewer of them if all ranks give the step up.
@@ -300,12 +304,12 @@ class TorchEngine:
             return good if self.loss_scale else None
         return ((self._first_bad > self._step) & (good if self.loss_scale else True)).float()
 
-    def check(self) -> None:
-        step = int(self._first_bad)
+    def check(self, stats: StepStats | None = None) -> None:
+        step = float(stats.first_bad if stats else self._first_bad)
         if self.loss_scale and self.processes.rank == 0:
             self.loss_scale.warn_of_skipped()
         if step <= self._step:
-            raise scale_too_small(step) if self.loss_scale and self.loss_scale.too_small else not_finite(step)
+            raise (scale_too_small if self.loss_scale and self.loss_scale.too_small else not_finite)(int(step))
 
     def scaling(self) -> ScaleState:
         return self.loss_scale.read() if self.loss_scale else {}

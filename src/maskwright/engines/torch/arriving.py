@@ -1,0 +1,32 @@
+"""Numbers on their way from a CUDA device to the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Arriving:
+    """A number that `float()` waits for. Of a tensor on the device, it would wait for all work that was given to the
+    device since."""
+
+    numbers: Tensor
+    """float64 on the host; unset until the event."""
+    arrived: torch.cuda.Event
+    index: int
+
+    def __float__(self) -> float:
+        self.arrived.synchronize()
+        return float(self.numbers[self.index])
+
+
+def arriving(*numbers: Tensor) -> list[Arriving]:
+    """Begins to copy single numbers of the current device to the host."""
+    on_host = torch.empty(len(numbers), dtype=torch.float64, pin_memory=True)
+    on_host.copy_(torch.stack([number.double() for number in numbers]), non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record()
+    return [Arriving(on_host, arrived, index) for index in range(len(numbers))]
