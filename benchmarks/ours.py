@@ -21,6 +21,7 @@ from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.ceiling import Ceiling
 from maskwright.engines.choose import make_engine
+from maskwright.engines.muon import products_flops
 from maskwright.model.config import model_config, training_flops
 from maskwright.model.initial import initial_parameters
 
@@ -35,6 +36,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--together", type=int, default=1)
     parser.add_argument("--engine", choices=("torch", "jax"), default="torch")
+    parser.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw")
     parser.add_argument("--dtype", choices=("auto", "bf16", "fp32"), default="auto")
     arguments = parser.parse_args()
     run = build_config(
@@ -42,6 +44,7 @@ def main() -> None:
             "data": {"store": arguments.store, "seq_len": arguments.seq_len},
             "model": {"size": arguments.size} | json.loads(arguments.model),
             "schedule": {"steps": 1_000_000},
+            "optimizer": {"kind": arguments.optimizer},
             "batch": {"micro_batch_rows": arguments.rows},
             "engine": {"kind": arguments.engine, "dtype": arguments.dtype},
         },
@@ -66,11 +69,14 @@ def main() -> None:
     flops = [training_flops(shape, *loader.work(step), batch.predicted) for step, batch in enumerate(batches)]
     tokens, flops, loading = (by_group(numbers, arguments.together)[clock.warm] for numbers in (tokens, flops, loading))
     seconds = clock.seconds[clock.warm]
+    muons = products_flops(shape) if arguments.optimizer == "muon" else 0.0
+    with_muon = ceiling.share(statistics.median((f + muons) / s for f, s in zip(flops, seconds, strict=True)))
     share = ceiling.share(statistics.median(f / s for f, s in zip(flops, seconds, strict=True)))
     result = {
         "step_seconds": clock.median,
         "tokens_per_second": statistics.median(tokens) / clock.median,
         "matmul_share": share,
+        **({"matmul_share_with_muon": with_muon} if muons else {}),
         "ceiling_gflops": ceiling.flops_per_second / 1e9,
         "peak_memory_bytes": peak_memory_bytes(),
         "loader_share": sum(loading) / sum(seconds),

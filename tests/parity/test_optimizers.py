@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from reference import oracles
+from torch.utils.flop_counter import FlopCounterMode
 
 from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import HealthError
@@ -16,6 +17,7 @@ from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
+from maskwright.engines.muon import products_flops
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.optimizers import orthogonalize
 from maskwright.model.config import model_config
@@ -120,6 +122,10 @@ def test_three_updates_with_muon_equal_the_formulas(
         gradients.append(extract({name: p.grad for name, p in plain.named_parameters()}, shape))
         engine.step(batches, rate)
     state = engine.read()
+    counter = FlopCounterMode(display=False)
+    with counter:
+        engine.weights.update(torch.tensor(1.0), 0.0, None)
+    assert counter.get_total_flops() == products_flops(shape)
     matrices = 0
     for name, value in state.parameters.items():
         given = [gradient[name] for gradient in gradients]

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+from maskwright.model.config import ModelConfig
+from maskwright.model.hf.names import pieces
+
 HIDDEN_ROLES = (
     "qkv.weight",
     "out.weight",
@@ -31,3 +36,21 @@ def rows_of_matrices(role: str, rows: int, width: int, inner: int) -> list[int]:
         of_keys = (rows - width) // 2
         return [width, of_keys, of_keys]
     return [inner] * (rows // inner) if role == "up.weight" else [rows]
+
+
+@cache
+def products_flops(model: ModelConfig) -> float:
+    """FLOPs of the products of matrices in an update, on all ranks together. In each iteration, a matrix x of r x c,
+    r <= c, is multiplied with its transpose (2 r^2 c), their product with itself (2 r^3), and the sum of both with x
+    (2 r^2 c)."""
+    rows_of, columns_of = dict[str, int](), dict[str, int]()
+    for piece in pieces(model):
+        if piece.name.endswith(HIDDEN_ROLES):
+            rows_of[piece.name], columns_of[piece.name] = piece.rows.stop, piece.shape[1]  # pieces come in order
+    products = 0.0
+    for name, rows in rows_of.items():
+        role = next(role for role in HIDDEN_ROLES if name.endswith(role))
+        for each in rows_of_matrices(role, rows, columns_of[name], model.intermediate_size):
+            r, c = sorted((each, columns_of[name]))
+            products += 2.0 * r**2 * (2 * c + r)
+    return NEWTON_SCHULZ_STEPS * products

@@ -38,7 +38,7 @@ from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.tasks.start.prepared import Prepared
 from maskwright.training import checkpoint
 
-TIMES = {"time", "tokens_per_second", "examples_per_second", "matmul_share"}
+TIMES = {"time", "tokens_per_second", "examples_per_second", "matmul_share", "matmul_share_with_muon"}
 TIMES |= {"cpu_share", "memory_share", "gpu_share", "gpu_memory_share"}
 """Keys of a log line that depend on a clock or on what else runs, and so may differ."""
 HELD_OUT_ROWS = 64

@@ -14,6 +14,7 @@ from maskwright.core import storage
 from maskwright.core.console import Progress, note, progress, warn
 from maskwright.core.errors import HealthError, StoppedEarly, StopReason
 from maskwright.engines.base import StepStats, TrainState
+from maskwright.engines.muon import products_flops
 from maskwright.model.config import training_flops
 from maskwright.run.directory import Phase
 from maskwright.run.metric_names import trainer_names
@@ -242,6 +243,7 @@ def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -
     """Writes a line of metrics. Returns whether its loss is a spike that the run goes back from."""
     tokens_per_second, flops, updates = job.speed.take()
     examples = job.config.batch.examples if isinstance(job.config, FinetuneConfig) else None
+    muons = products_flops(job.model) if job.config.optimizer.kind == "muon" else 0.0
     busy = job.usage.take()
     loss, norm = job.counters.take_loss(), float(stats.grad_norm)
     _watch_empty(job)
@@ -257,6 +259,7 @@ def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -
         "tokens_per_second": round(tokens_per_second, 1),
         **({"examples_per_second": round(updates * examples, 1)} if examples else {}),
         "matmul_share": round(job.ceiling.share(flops), 4),
+        **({"matmul_share_with_muon": round(job.ceiling.share(flops + updates * muons), 4)} if muons else {}),
         **busy,
         "time": round(time.time(), 3),
     }

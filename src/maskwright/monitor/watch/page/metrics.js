@@ -20,6 +20,7 @@ const TITLES = {
   gpu_share: "GPU in use",
   gpu_memory_share: "GPU memory in use",
   matmul_share: "share of measured matmul",
+  matmul_share_with_muon: "share of measured matmul, with Muon's products",
   loss_scale: "loss scale",
 };
 // What fine-tuning measures on held-out examples.
@@ -32,7 +33,7 @@ const SCORES = {
   spearman: "Spearman correlation",
   mse: "mean squared error",
 };
-const SHARES = /(_share|accuracy|_f1|_f1_micro|_f1_macro|_precision|_recall|_exact_match)$/;
+const SHARES = /(_share|_with_muon|accuracy|_f1|_f1_micro|_f1_macro|_precision|_recall|_exact_match)$/;
 const LOSSES = ["loss", "valid_loss"];
 const REST = ["learning_rate", "grad_norm", "tokens_per_second"];
 export const USUAL = [...LOSSES, ...REST];
