@@ -9,7 +9,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +37,10 @@ def store_of(text: list[str], work: str, vocab_size: int, valid_fraction: float 
     return store
 
 
-def process(script: str, *arguments: object) -> dict[str, Any]:
+def process(script: str, *arguments: object, environment: Mapping[str, str] = {}) -> dict[str, Any]:
     """Runs a script of this folder by itself; the JSON on its last line. Its messages go to stderr's log."""
     command = [sys.executable, str(HERE / script), *map(str, arguments)]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=HERE.parent)
+    result = subprocess.run(command, capture_output=True, text=True, cwd=HERE.parent, env=os.environ | environment)
     if result.returncode:
         raise SystemExit(f"{' '.join(command)}\n{result.stderr}")
     return json.loads(result.stdout.strip().splitlines()[-1])

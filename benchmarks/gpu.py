@@ -34,7 +34,7 @@ from timing import peak_memory_bytes
 from train import MODERNBERT_BASE
 
 from maskwright.config.pretraining import RunConfig, build_config
-from maskwright.core.console import say
+from maskwright.core.console import say, several
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
@@ -249,22 +249,37 @@ def attention(setting: Setting) -> None:
         for kind, backend in kinds.items():
             with sdpa_kernel(backend):
                 timed(f"dense {kind}, {how}", dense)
-        for number, segments in ((1, "one text a row"), (8, "8 texts a row")):
-            offsets = torch.arange(0, M * T + 1, T // number, device=device, dtype=torch.int32)
+        for version in _versions(setting):
+            for number in (1, 8):
+                offsets = torch.arange(0, M * T + 1, T // number, device=device, dtype=torch.int32)
 
-            def packed(offsets: torch.Tensor = offsets) -> torch.Tensor:
-                from torch.nn.attention.varlen import varlen_attn
+                def packed(offsets: torch.Tensor = offsets) -> torch.Tensor:
+                    from torch.nn.attention.varlen import varlen_attn
 
-                q, k, v = (part.flatten(0, 1) for part in qkv.unbind(2))
-                return varlen_attn(q, k, v, offsets, offsets, T, T).unflatten(0, (M, T))
+                    q, k, v = (part.flatten(0, 1) for part in qkv.unbind(2))
+                    return varlen_attn(q, k, v, offsets, offsets, T, T).unflatten(0, (M, T))
 
-            if setting.cuda:
-                timed(f"packed flash, {how}, {segments}", packed)
+                timed(f"packed {version}, {how}, {several(number, 'text')} a row", packed)
         if not kinds:
             timed(f"dense, {how}", dense)
     torch.use_deterministic_algorithms(False)
     numbers = {name: value["total"] for name, value in found.items() if isinstance(value, dict)}
     write_result("gpu-attention", numbers, found=found)
+
+
+def _versions(setting: Setting) -> Iterator[str]:
+    """The versions of FlashAttention that this machine has, each active until the next: 2 is torch's own."""
+    if not setting.cuda:
+        return
+    yield "FA2"
+    for version in getattr(torch.nn.attention, "list_flash_attention_impls", list)():  # since torch 2.11
+        try:
+            torch.nn.attention.activate_flash_attention_impl(version)
+        except (ImportError, RuntimeError) as error:
+            say(f"attention, {version}: {error}")
+        else:
+            yield version
+            torch.nn.attention.restore_flash_attention_impl()
 
 
 def _milliseconds(

@@ -106,7 +106,7 @@ def train(arguments: argparse.Namespace, steps: int, store: TokenStore, rows: np
     recipe: dict[str, Any] = {}
     if not arguments.defaults:
         recipe = {
-            "bf16": torch.cuda.is_available() or hardware.cpu_multiplies_bf16_faster(),
+            "bf16": arguments.dtype == "auto" and (torch.cuda.is_available() or hardware.cpu_multiplies_bf16_faster()),
             "torch_compile": not arguments.no_compile,
             "learning_rate": arguments.learning_rate,
             "warmup_steps": int(0.06 * steps),
@@ -146,6 +146,7 @@ def main() -> None:
     parser.add_argument("--seq-len", type=int, default=512)
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--dtype", choices=("auto", "fp32"), default="auto")
     parser.add_argument("--together", type=int, default=1)
     parser.add_argument("--defaults", action="store_true")
     parser.add_argument("--no-compile", action="store_true")
