@@ -135,7 +135,7 @@ def promises(setting: Setting) -> None:
 
 def _same_bits(setting: Setting, run: RunConfig, steps: int = 6) -> dict[str, Any]:
     loader = Loader(run, setting.stores["store"])
-    losses: dict[str, list[float]] = {"at once": [], "late": []}
+    losses: dict[str, list[tuple[float, float]]] = {"at once": [], "late": []}
 
     def trained(engine: TorchEngine, first: int, read: str = "late") -> str:
         begun: list[StepStats] = []
@@ -146,7 +146,7 @@ def _same_bits(setting: Setting, run: RunConfig, steps: int = 6) -> dict[str, An
             if read == "at once":
                 engine.check()
             for numbers in begun[-1:] if read == "at once" else begun[-2:-1]:
-                losses[read].append(float(numbers.loss_sum))
+                losses[read].append((float(numbers.loss_sum), float(numbers.grad_norm)))
         engine.check(begun[-1])
         return bits(engine.read())
 
@@ -232,7 +232,7 @@ def attention(setting: Setting) -> None:
     def timed(name: str, mixed: Callable[[], torch.Tensor]) -> None:
         try:
             found[name] = _milliseconds(setting, mixed, qkv, gradient)
-        except RuntimeError as error:
+        except Exception as error:  # of a kernel that does not take these shapes
             found[name] = str(error)[:200]
         say(f"attention, {name}: {found[name]}")
 
@@ -275,11 +275,13 @@ def _versions(setting: Setting) -> Iterator[str]:
     for version in getattr(torch.nn.attention, "list_flash_attention_impls", list)():  # since torch 2.11
         try:
             torch.nn.attention.activate_flash_attention_impl(version)
-        except (ImportError, RuntimeError) as error:
+        except Exception as error:  # somebody else's package, which may lack anything
             say(f"attention, {version}: {error}")
         else:
-            yield version
-            torch.nn.attention.restore_flash_attention_impl()
+            try:
+                yield version
+            finally:
+                torch.nn.attention.restore_flash_attention_impl()
 
 
 def _milliseconds(

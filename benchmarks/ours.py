@@ -69,9 +69,9 @@ def main() -> None:
     flops = [training_flops(shape, *loader.work(step), batch.predicted) for step, batch in enumerate(batches)]
     tokens, flops, loading = (by_group(numbers, arguments.together)[clock.warm] for numbers in (tokens, flops, loading))
     seconds = clock.seconds[clock.warm]
+    share = ceiling.share(statistics.median(f / s for f, s in zip(flops, seconds, strict=True)))
     muons = products_flops(shape) if arguments.optimizer == "muon" else 0.0
     with_muon = ceiling.share(statistics.median((f + muons) / s for f, s in zip(flops, seconds, strict=True)))
-    share = ceiling.share(statistics.median(f / s for f, s in zip(flops, seconds, strict=True)))
     result = {
         "step_seconds": clock.median,
         "tokens_per_second": statistics.median(tokens) / clock.median,

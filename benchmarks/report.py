@@ -20,6 +20,8 @@ ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
     ("cpu-base", "CPU, base, 512 tokens", "HF Trainer's defaults", "over_hf_defaults", "x", 5.0, False),
     ("cpu-small", "CPU, small, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 2.4, False),
     ("cpu-mini", "CPU, mini, 128 tokens", "HF Trainer at its best", "over_hf_best", "x", 4.5, False),
+    ("cpu-base-avx2", "CPU held to AVX2, base", "HF Trainer at its best", "over_hf_best", "x", None, False),
+    ("cpu-mini-avx2", "CPU held to AVX2, mini", "HF Trainer at its best", "over_hf_best", "x", None, False),
     (
         "cpu-modernbert-1024",
         "CPU, ModernBERT-base, 1,024 tokens",

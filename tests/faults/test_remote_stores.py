@@ -382,11 +382,10 @@ def test_two_processes_train_from_one_small_cache(
     shards: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     code = (
-        f"import sys, hashlib; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
-        "from conftest import small_config; from maskwright.data.loader import Loader\n"
-        "from maskwright.data.store import TokenStore; config = small_config(sys.argv[1])\n"
-        "data = config.data.model_copy(update={'window_shards': 2})\n"
-        "loader = Loader(config.model_copy(update={'data': data}), TokenStore(sys.argv[1])); h = hashlib.sha256()\n"
+        "import sys, hashlib\n"
+        "from maskwright.config.pretraining import RunConfig; from maskwright.data.loader import Loader\n"
+        "from maskwright.data.store import TokenStore; config = RunConfig.model_validate_json(sys.argv[2])\n"
+        "loader = Loader(config, TokenStore(sys.argv[1])); h = hashlib.sha256()\n"
         "for step in range(loader.rows.plan.rows // loader.config.rows_per_step):\n"
         "    for batch in loader.batches(step): h.update(batch.input_ids.tobytes())\n"
         "print(h.hexdigest())"
@@ -395,7 +394,10 @@ def test_two_processes_train_from_one_small_cache(
     limit = small + int(0.8 * sum(shard["files"]["tokens"]["bytes"] for shard in shards.shards))
     monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str(limit / 1e9))
     places = [shards.location, *[f"file://{shards.location}"] * 2]
-    started = [subprocess.Popen([sys.executable, "-c", code, one], stdout=subprocess.PIPE, text=True) for one in places]
+    config = small_config(shards.location, **{"data.window_shards": 2}).model_dump_json()
+    started = [
+        subprocess.Popen([sys.executable, "-c", code, one, config], stdout=subprocess.PIPE, text=True) for one in places
+    ]
     outputs = []
     for process in started:
         while process.poll() is None:

@@ -123,7 +123,7 @@ def test_stopped_and_continued_on_any_number_of_devices(config: Make, tmp_path: 
     same_bits(straight_cut[0], found[0])
     assert straight_cut[2] == found[2] and straight_cut[1]["counters"] == found[1]["counters"]
 
-    moved = train(tmp_path / "moved", one, cut, on(2, "data"), each=3)
+    moved = train(tmp_path / "moved", one, cut, one, each=3)
     for _, _, losses in (straight_cut, moved):
         assert losses == pytest.approx(straight[2], rel=1e-5)
     assert furthest(straight[0], moved[0]) < 1e-4

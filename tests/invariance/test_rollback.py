@@ -1,5 +1,5 @@
-"""A spike that sends the run back: what data it then sees, and that a stop in between changes nothing. Some engines
-read a log line's numbers late, with the next step begun; the run is the same."""
+"""A spike that sends the run back: what data it then sees, and that a stop in between changes nothing. Where the host
+is free, a log line is written late, with the next step begun; the run is the same."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.engines.base import StepStats
 from maskwright.engines.torch.engine import TorchEngine
+from maskwright.prove.verify_resume import TIMES
 from maskwright.tasks.pretrain import run as task
 from maskwright.training import checkpoint
 from maskwright.training.stop import StopRequest
@@ -34,7 +35,7 @@ def read_late(monkeypatch: pytest.MonkeyPatch, *, whether: bool) -> None:
 
     def late_or_not(self: TorchEngine, *arguments: Any, **named: Any) -> None:
         prepare(self, *arguments, **named)
-        self.reads_late = whether
+        self.leaves_host_free = whether
 
     monkeypatch.setattr(TorchEngine, "__init__", late_or_not)
 
@@ -46,32 +47,27 @@ def late(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> boo
     return bool(request.param)
 
 
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Steps of data in the order in which they were taken."""
-    steps: list[int] = []
-    batches = Loader.batches
+def spike_on(monkeypatch: pytest.MonkeyPatch, bad: set[int]) -> list[int]:
+    """These steps of data look terrible, whenever they are trained on. Returns a list that gets the steps of data in
+    the order in which updates are made of them."""
+    batches, step, of, seen = Loader.batches, TorchEngine.step, {}, []
 
     def noted(self: Loader, step: int, workers: list[int]) -> list[Batch]:
-        steps.append(step)
-        return batches(self, step, workers)
-
-    monkeypatch.setattr(Loader, "batches", noted)
-    return steps
-
-
-def spike_on(monkeypatch: pytest.MonkeyPatch, seen: list[int], bad: set[int]) -> None:
-    """These steps of data look terrible, whenever they are taken."""
-    step = TorchEngine.step
+        made = batches(self, step, workers)
+        of[id(made[0])] = step, made[0]  # which is kept, so that its id stays its own
+        return made
 
     def inflated(
         self: TorchEngine, batches: Sequence[Batch], learning_rate: float, give_up: Callable[[], bool], vote: int
     ) -> StepStats:
         stats = step(self, batches, learning_rate, give_up, vote)
         assert stats is not None
+        seen.append(of[id(batches[0])][0])
         return StepStats(float(stats.loss_sum) * (30.0 if seen[-1] in bad else 1.0), stats.weight, stats.grad_norm)
 
+    monkeypatch.setattr(Loader, "batches", noted)
     monkeypatch.setattr(TorchEngine, "step", inflated)
+    return seen
 
 
 def test_late_lines_are_those_that_are_read_at_once(
@@ -93,21 +89,20 @@ def test_late_lines_are_those_that_are_read_at_once(
             task.pretrain(config(**keys), str(tmp_path / name))
         text = (tmp_path / name / "metrics.jsonl").read_text()
         found = [json.loads(line) for line in text.splitlines()]
-        of_time = {"time", "tokens_per_second", "matmul_share", "cpu_share", "memory_share"}
-        lines.append([{key: value for key, value in line.items() if key not in of_time} for line in found])
+        lines.append([{key: value for key, value in line.items() if key not in TIMES} for line in found])
     assert lines[0] == lines[1] == lines[2]
     assert [line["step"] for line in lines[0] if "loss" in line] == [*range(2, 23, 2), 23]
 
 
 def test_the_data_of_a_spike_is_left_out(
-    config: Callable[..., RunConfig], late: bool, seen: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Callable[..., RunConfig], late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spike_on(monkeypatch, seen, {18})
+    seen = spike_on(monkeypatch, {18})
     task.pretrain(config(**KEYS), str(tmp_path / "run"))
     # Seen in the log line of step 19; the newest checkpoint from before that line is step 16.
     assert json.loads((tmp_path / "run" / "rollbacks.json").read_text()) == [{"seen": 19, "step": 16, "data": 19}]
     begun = [*range(19), *([19] if late else [])]  # a step that was begun before the spike was seen
-    assert seen == [0, *begun, *range(19, 43)]  # the dry run before step 1 takes the first one's batch
+    assert seen == [*begun, *range(19, 43)]
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     steps = [line["step"] for line in lines if "loss" in line]
     assert steps == list(range(1, 41))
@@ -115,16 +110,33 @@ def test_the_data_of_a_spike_is_left_out(
     assert max(losses[10:]) < 2 * min(losses)
 
 
-@pytest.mark.parametrize("stop_after", [17, 25])
+def test_a_bad_step_that_was_begun_before_the_spike_was_seen_is_forgotten(
+    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_late(monkeypatch, whether=True)
+    seen = spike_on(monkeypatch, {18})
+    inflated = TorchEngine.step
+
+    def bad(self: TorchEngine, *arguments: Any) -> StepStats | None:
+        stats = inflated(self, *arguments)
+        if len(seen) == 20:  # of a device that runs ahead, which raises nothing here
+            self._first_bad.fill_(19)
+        return stats
+
+    monkeypatch.setattr(TorchEngine, "step", bad)
+    task.pretrain(config(**KEYS), str(tmp_path / "run"))
+    assert seen == [*range(20), *range(19, 43)]
+
+
+@pytest.mark.parametrize("stop_after", [17, 19, 25])
 def test_a_stop_after_a_rollback_changes_nothing(
     config: Callable[..., RunConfig],
     late: bool,
-    seen: list[int],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     stop_after: int,
 ) -> None:
-    spike_on(monkeypatch, seen, {18, 30})
+    spike_on(monkeypatch, {18, 30})
     task.pretrain(config(**KEYS), str(tmp_path / "straight"))
     with pytest.raises(StoppedEarly):
         limits = StopRequest(stop_after_steps=stop_after)
@@ -140,10 +152,10 @@ def test_a_stop_after_a_rollback_changes_nothing(
 
 
 def test_a_checkpoint_from_within_the_spike_is_not_used(
-    config: Callable[..., RunConfig], late: bool, seen: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Callable[..., RunConfig], late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Log lines every 5 steps: the spike of update 67 shows at 70, and the checkpoint of step 68 lies between."""
-    spike_on(monkeypatch, seen, {67})
+    spike_on(monkeypatch, {67})
     keys = KEYS | {"schedule.steps": 80, "logging.every_steps": 5}
     task.pretrain(config(**keys), str(tmp_path / "run"))
     assert json.loads((tmp_path / "run" / "rollbacks.json").read_text()) == [{"seen": 70, "step": 64, "data": 70}]
@@ -151,9 +163,9 @@ def test_a_checkpoint_from_within_the_spike_is_not_used(
 
 
 def test_too_many_rollbacks_stop_the_run(
-    config: Callable[..., RunConfig], seen: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spike_on(monkeypatch, seen, set(range(18, 100)))
+    spike_on(monkeypatch, set(range(18, 100)))
     with pytest.raises(HealthError, match="again after 2 rollbacks"):
         task.pretrain(config(**KEYS, **{"health.max_rollbacks": 2}), str(tmp_path / "run"))
     assert len(json.loads((tmp_path / "run" / "rollbacks.json").read_text())) == 2

@@ -40,7 +40,7 @@ from maskwright.text.cleaning.language import language_of
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.training.stop import StopRequest
 
-COPIES = "memory://bucket/copies"
+COPIES = "memory://report/copies"
 KEYS = {
     "schedule.steps": 40,
     "checkpoint.save_every_steps": 4,
@@ -64,6 +64,7 @@ def folder(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert stats is not None
         return StepStats(float(stats.loss_sum) * (30.0 if at == 30 else 1.0), stats.weight, stats.grad_norm)
 
+    fsspec.filesystem("memory").store.clear()  # of a run that this process has made before
     (place.parent / "run.yaml").write_text("schedule: {steps: 40}\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TorchEngine, "step", inflated)

@@ -125,8 +125,11 @@ def test_no_share_of_the_ceiling_is_above_1() -> None:
     """Also where each measurement met a busy neighbour, and where a full device has no room for another."""
     measured = iter([1e12, 3e12, 2e12])
     found = Ceiling(lambda: next(measured))
-    assert found.share(0.5e12) == 0.5  # nothing is measured for that
+    assert found.share(0.5e12) == 0.5 and not found.is_below(0.5e12) and found.is_below(1.5e12)
+    found.again()
     assert found.share(1.5e12) == 0.5 and found.share(4e12) == 1.0 and found.share(3e12) == 0.75
+    found.again()
+    assert found.flops_per_second == 4e12
 
     def full() -> float:
         raise torch.OutOfMemoryError

@@ -190,18 +190,8 @@ def test_equal_arms_show_no_difference_and_a_planted_one_is_found_at_its_power()
     assert 26 <= found.count("helped") <= 38 and "hurt" not in found
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "world",
-    [
-        World(),
-        *(
-            pytest.param(one, marks=pytest.mark.large)
-            for one in (World(examples=3_000), World(seed=0.1), World(seeds=12))
-        ),
-    ],
-    ids=repr,
-)
+@pytest.mark.large
+@pytest.mark.parametrize("world", [World(), World(examples=3_000), World(seed=0.1), World(seeds=12)], ids=repr)
 def test_error_and_power_over_many_experiments(world: World) -> None:
     random, count = RANDOM(1), 200
     equal = [one(world, random, 0.0, draws=1_000) for _ in range(count)]

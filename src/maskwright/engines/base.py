@@ -36,7 +36,7 @@ class StepStats:
     vote: int = 0
     """The highest vote that all ranks know of: this step's on a single rank, else that of the step before."""
     first_bad: SupportsFloat = math.inf
-    """The first step, up to this one, whose loss or gradient was not finite; a number beyond all steps if none was."""
+    """The first step up to this one whose loss or gradient was not finite; a number beyond all steps if none was."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +97,9 @@ class Engine(Protocol):
     dp_degree: int
     """Data-parallel degree: devices of all ranks that each compute a micro-batch at the same time."""
 
-    reads_late: bool
-    """Whether `step` returns before the device is done, and a step's numbers can be read while the device computes the
-    next one."""
-
     leaves_host_free: bool
-    """Whether the host starts a whole micro-batch with one call, and is idle while the device computes it."""
+    """Whether the host starts a whole micro-batch with one call, and is idle while the device computes it. Batches are
+    then made meanwhile, and a step's log line is written while the device computes the next one."""
 
     rows_at_once: int | None
     """Rows of a micro-batch computed at once; None for all. It shrinks when memory runs out. 0 is one row, whose
@@ -144,8 +141,8 @@ class Engine(Protocol):
         ...
 
     def check(self, stats: StepStats | None = None) -> None:
-        """Waits for the device, or only until it has the numbers `stats` of one step. Raises `HealthError` if that step
-        or one before it was not finite."""
+        """Waits for the device, or only for the numbers of one step, `stats`. Raises `HealthError` if that step or one
+        before it was not finite."""
         ...
 
     def scaling(self) -> ScaleState:

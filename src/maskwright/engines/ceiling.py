@@ -42,12 +42,13 @@ class Ceiling:
             if not is_out_of_memory(error):  # a run that fills the device leaves no room for the matrices
                 raise
 
+    def is_below(self, flops_per_second: float) -> bool:
+        """Whether plain products were slower, which shows that they were measured under load."""
+        return self.flops_per_second < flops_per_second
+
     def share(self, flops_per_second: float) -> float:
-        """The share of the ceiling, at most 1. A run that was faster than plain products shows that these were measured
-        under load: they are measured again, and if they are still slower, the run's own speed is the ceiling."""
-        if flops_per_second > self.flops_per_second:
-            self.again()
-            self.flops_per_second = max(self.flops_per_second, flops_per_second)
+        """The share of the ceiling, at most 1: a speed that is higher becomes the ceiling."""
+        self.flops_per_second = max(self.flops_per_second, flops_per_second)
         return flops_per_second / self.flops_per_second
 
 

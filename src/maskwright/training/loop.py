@@ -80,8 +80,9 @@ def train(job: Job, stop: StopRequest) -> None:
                 saves = vote.due_to_save(job.step) and job.step < steps
                 if is_due(config.logging.every_steps, job.step) or job.step == steps:
                     job.unlogged = begun.stats
-                can_wait = job.engine.reads_late and not (evaluates or saves or job.ended or vote.agreed == STOP)
-                if not can_wait and _write_line(job, board, bar, vote):
+                leaves_loop = job.ended or vote.agreed == STOP
+                now = evaluates or saves or leaves_loop or profile.is_due(job.step - first)
+                if (now or not job.engine.leaves_host_free) and _write_line(job, board, bar, vote):
                     continue
                 if evaluates:
                     evaluate(job, board, stop)
@@ -137,17 +138,24 @@ class _Profile(ExitStack):
 
     def __init__(self, job: Job, steps: int) -> None:
         super().__init__()
-        self._job, self._steps = job, steps if job.is_rank_0 else 0
+        self._job, self._steps = job, steps
+
+    def is_due(self, done: int) -> bool:
+        """Whether the trace starts or ends after `done` steps of this start."""
+        return bool(self._steps) and done in (PROFILE_AFTER_STEPS, PROFILE_AFTER_STEPS + self._steps)
 
     def look(self, done: int) -> None:
-        """Starts or ends the trace; called before each step. `done`: finished steps of this start."""
-        if self._steps and done == PROFILE_AFTER_STEPS:
-            self._job.engine.check()
-            self.enter_context(self._job.engine.profile(self._job.directory.path("profile")))
-        if self._steps and done == PROFILE_AFTER_STEPS + self._steps:
-            self._job.engine.check()  # so that the device has finished the host's work
-            self.close()
-            note(f"profile of {self._steps} steps: {self._job.directory.path('profile')}")
+        """Starts or ends the trace, on rank 0; called before each step."""
+        if not self.is_due(done) or not self._job.is_rank_0:
+            return
+        folder = self._job.directory.path("profile")
+        self._job.engine.check()  # so that the trace holds whole steps
+        with self._job.speed.paused():
+            if done == PROFILE_AFTER_STEPS:
+                self.enter_context(self._job.engine.profile(folder))
+            else:
+                self.close()
+                note(f"profile of {self._steps} steps: {folder}")
 
 
 def _finish(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
@@ -211,7 +219,7 @@ def _count(job: Job, stats: StepStats, work: UpdateCounts) -> None:
 
 
 def _write_line(job: Job, board: TensorBoard | None, bar: Progress, vote: Vote) -> bool:
-    """Writes the log line of the last step if it has one that is not written yet, and waits for its numbers alone.
+    """Writes the log line of the last step if one is due and not written yet; waits only for that step's numbers.
     Returns whether they sent the run back."""
     if job.unlogged is None:
         return False
@@ -243,7 +251,9 @@ def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -
     """Writes a line of metrics. Returns whether its loss is a spike that the run goes back from."""
     tokens_per_second, flops, updates = job.speed.take()
     examples = job.config.batch.examples if isinstance(job.config, FinetuneConfig) else None
-    muons = products_flops(job.model) if job.config.optimizer.kind == "muon" else 0.0
+    with_muon = flops + updates * products_flops(job.model) if job.config.optimizer.kind == "muon" else 0.0
+    if job.ceiling.is_below(max(flops, with_muon)):
+        _measure(job)
     busy = job.usage.take()
     loss, norm = job.counters.take_loss(), float(stats.grad_norm)
     _watch_empty(job)
@@ -259,7 +269,7 @@ def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -
         "tokens_per_second": round(tokens_per_second, 1),
         **({"examples_per_second": round(updates * examples, 1)} if examples else {}),
         "matmul_share": round(job.ceiling.share(flops), 4),
-        **({"matmul_share_with_muon": round(job.ceiling.share(flops + updates * muons), 4)} if muons else {}),
+        **({"matmul_share_with_muon": round(job.ceiling.share(with_muon), 4)} if with_muon else {}),
         **busy,
         "time": round(time.time(), 3),
     }
@@ -275,10 +285,10 @@ def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -
         bar.note += f"  {record['matmul_share']:.0%} of measured matmul"
     elif job.alone and (warning := job.contention.look()):  # other ranks on this machine do not count as other programs
         warn(warning)
-    _measure_again(job)
     spike = job.watch.look(job.step, loss, int(record.get("phase") or 0))
     if spike and job.is_rank_0:
         job.directory.append_history("spiked", job.step, loss=loss)
+    _measure_again(job)
     return spike and job.config.health.on_spike == "rollback"
 
 
@@ -288,10 +298,15 @@ def _measure_again(job: Job) -> None:
     after the same line, side by side as they train."""
     job.lines += 1
     if job.lines == 2 or job.speed.total_seconds >= max(FIRST_MEASURED_SECONDS, 2.0 * job.measured):
-        job.engine.check()  # so that the time of a step that the device is computing counts
         job.measured = job.speed.total_seconds
-        with job.speed.paused():
-            job.ceiling.again()
+        _measure(job)
+
+
+def _measure(job: Job) -> None:
+    with suppress(HealthError):  # of a step that the device computes meanwhile: its own line raises it
+        job.engine.check()
+    with job.speed.paused():
+        job.ceiling.again()
 
 
 def _roll_back(job: Job, bar: Progress) -> bool:

@@ -67,7 +67,7 @@ def choose_dtype(wanted: str, device: str) -> str:
 class JaxEngine:
     """See `base.Engine`. Dropout is keyed by (seed, step, virtual worker), on any number of devices."""
 
-    reads_late = leaves_host_free = True
+    leaves_host_free = True
 
     def __init__(
         self,

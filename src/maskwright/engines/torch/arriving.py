@@ -10,8 +10,8 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Arriving:
-    """A number that `float()` waits for. Of a tensor on the device, it would wait for all work that was given to the
-    device since."""
+    """A number that `float()` waits for. `float()` of a tensor on the device would wait for all work that the device
+    was given since."""
 
     numbers: Tensor
     """float64 on the host; unset until the event."""

@@ -63,6 +63,8 @@ from maskwright.model.torch.attention import CuSeqlens, Segments, cu_seqlens_of,
 from maskwright.model.torch.heads import Targets, loss_sum
 
 T = TypeVar("T")
+NEVER = 2**62
+"""A step that no run reaches."""
 
 
 class TorchEngine:
@@ -102,9 +104,8 @@ class TorchEngine:
         self._checkpointing = engine.activation_checkpointing
         self._step = 0
         self._numbers_on = "cpu" if self.device == "mps" else self.device  # Metal has no float64
-        self._first_bad = torch.tensor(2**62, device=self._numbers_on)
+        self._first_bad = torch.tensor(NEVER, device=self._numbers_on)
         self.loss_scale = LossScale(micro_batch_losses, self._numbers_on) if self.dtype is torch.float16 else None
-        self.reads_late = self.asynchronous and not self.loss_scale  # which a log line shows as it is now
         self.model, self.weights = prepare(
             model,
             optimizer,
@@ -453,6 +454,7 @@ class TorchEngine:
         header = json.dumps([state.step, bool(state.moments), state.earlier_updates, state.loss_scale])
         self._step, with_moments, earlier, scale = json.loads(self.processes.broadcast(header.encode()))
         received = TrainState(self._step, state.parameters, state.moments, earlier, scale)
+        self._first_bad = torch.full_like(self._first_bad, NEVER)  # a step after that may have been bad
         if self.loss_scale:
             self.loss_scale.write(scale)
         self.weights.write(received, moments=with_moments)
