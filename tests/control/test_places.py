@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from maskwright.launch.schedulers.slurm import Slurm
 from maskwright.launch.side_by_side import run_side_by_side
 from maskwright.launch.target import Training, submit
 from maskwright.machine.tpus import TPUS
+from maskwright.processes import child
 from maskwright.processes.child import FinetuneCommand
 
 MOST_OPTIONS = 22
@@ -193,6 +195,23 @@ def test_a_cluster_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyP
         next(run_side_by_side(read_cluster("ray --address http://127.0.0.1:9"), [one], 1))
     with pytest.raises(InputError, match="holds a secret"):
         next(run_side_by_side(found, [replace(one, overrides=("a=https://me:hunter2@host",))], 1))
+
+
+@pytest.mark.parametrize(
+    ("at_once", "given", "policy"), [(1, None, "None"), (2, None, "passive"), (2, "active", "active")]
+)
+def test_threads_of_commands_that_share_the_cores_sleep_while_they_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int, given: str | None, policy: str
+) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if given:
+        monkeypatch.setenv("OMP_WAIT_POLICY", given)
+    words = [sys.executable, "-c", "import os; print(os.environ.get('OMP_WAIT_POLICY'))"]
+    monkeypatch.setattr(child, "python_module", lambda *_: words)
+    logs = [str(tmp_path / f"{name}.log") for name in "ab"]
+    ends = child.run_side_by_side([FinetuneCommand("t.yaml", "run", (), log, "results.json") for log in logs], at_once)
+    assert sorted(ends) == [(0, 0), (1, 0)]
+    assert [Path(log).read_text().strip() for log in logs] == [policy] * 2
 
 
 def test_a_job_that_ends_before_it_is_asked_for_gets_no_second_one(tmp_path: Path) -> None:

@@ -114,6 +114,11 @@ def run_side_by_side(commands: Sequence[FinetuneCommand], at_once: int) -> Gener
     Closing the iterator stops the running commands and waits for them.
     """
     waiting, running = list(enumerate(commands)), dict[int, subprocess.Popen[bytes]]()
+    environment = {**os.environ, PARENT: str(os.getpid())}
+    if at_once > 1:
+        # Threads that spin while they wait for each other take the cores of the other commands: with two trainings at
+        # once on two cores, the commands of docs/search.md took 244 s and 467 CPU-seconds, and so they take 49 and 77.
+        environment.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         while waiting or running:
             while waiting and len(running) < at_once:
@@ -121,7 +126,7 @@ def run_side_by_side(commands: Sequence[FinetuneCommand], at_once: int) -> Gener
                 with signals_wait(), open(command.log, "ab") as file:
                     running[number] = subprocess.Popen(
                         python_module("maskwright", *command.words()),
-                        env={**os.environ, PARENT: str(os.getpid())},
+                        env=environment,
                         stdin=subprocess.DEVNULL,
                         stdout=file,
                         stderr=file,
