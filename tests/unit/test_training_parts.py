@@ -31,7 +31,7 @@ from maskwright.run.lease import leased
 from maskwright.run.metric_names import trainer_names
 from maskwright.tasks.pretrain.run import pretrain
 from maskwright.training import checkpoint
-from maskwright.training.metrics import TensorBoard
+from maskwright.training.metrics import Speed, TensorBoard
 
 
 def rates(**keys: object) -> list[float]:
@@ -139,6 +139,28 @@ def test_no_share_of_the_ceiling_is_above_1() -> None:
     assert found.flops_per_second == 4e12
     with pytest.raises(torch.OutOfMemoryError):
         Ceiling(full)
+
+
+def test_evaluating_and_saving_take_no_time_of_training() -> None:
+    now = 0.0
+    speed = Speed(lambda: now)
+    speed.start()
+    now = 2.0
+    speed.count(100, 1e3)
+    with speed.paused(), speed.part("evaluate"):
+        now = 10.0
+    now = 12.0
+    speed.count(100, 1e3)
+    assert speed.take() == (50.0, 500.0, 0.5) and speed.parts == {"evaluate": 8.0}
+    now = 14.0  # a line that is read late: the device computed for these seconds too
+    speed.count(300, 1e3)
+    now = 15.0
+    assert speed.take() == (100.0, 1e3 / 3.0, 1.0 / 3.0)
+    speed.pause()
+    now = 20.0
+    with speed.paused():
+        now = 30.0
+    assert (speed.total_seconds, speed.total_tokens) == (7.0, 500)
 
 
 def test_a_start_on_a_busy_machine_is_measured_again(

@@ -117,7 +117,8 @@ def run_side_by_side(commands: Sequence[FinetuneCommand], at_once: int) -> Gener
     environment = {**os.environ, PARENT: str(os.getpid())}
     if at_once > 1:
         # Threads that spin while they wait for each other take the cores of the other commands: with two trainings at
-        # once on two cores, the commands of docs/search.md took 244 s and 467 CPU-seconds, and so they take 49 and 77.
+        # once on two cores, the commands of docs/search.md took 244 s and 467 CPU-seconds. Sleeping, they take 49 and
+        # 77.
         environment.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         while waiting or running:
