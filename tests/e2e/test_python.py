@@ -49,6 +49,7 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes that begin with torch imported, whose parent is the server that forks them."""
 
     def start(words: list[str], *, env: dict[str, str], **options: Any) -> Any:
+        env = dict(env)
         assert env.pop(PARENT) == str(os.getpid())
         return warm.Popen(words, env=env, **options)
 

@@ -29,6 +29,7 @@ class Start(warm.Popen):
     """Processes that begin with torch imported, whose parent is the server that forks them."""
 
     def __init__(self, words: list[str], *, env: dict[str, str], **options: Any) -> None:
+        env = dict(env)
         assert env.pop(PARENT) == str(os.getpid())
         super().__init__(words, env=env, **options)
 
