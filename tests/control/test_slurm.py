@@ -22,9 +22,12 @@ from maskwright.launch.schedulers.slurm import Slurm
 from maskwright.launch.target import Training
 from maskwright.run.directory import MANIFEST, step_folder
 
-WAIT = "trap 'echo saved >> \"$STUB/saved-$SLURM_NODEID\"; exit 75' TERM; sleep 60 & wait; sleep 5 & wait; exit 9\n"
-"""A rank that trains until it is told to end, saves and ends with 75. Its `sleep` is told too, and may end before the
-shell has heard of it."""
+WAIT = (
+    'trap \'echo saved >> "$STUB/saved-$SLURM_NODEID"; exit 75\' TERM; touch "$STUB/runs-$SLURM_NODEID"\n'
+    "sleep 60 & wait; sleep 5 & wait; exit 9\n"
+)
+"""A rank that says when it runs, trains until it is told to end, saves and ends with 75. Its `sleep` is told too, and
+may end before the shell has heard of it."""
 
 
 @pytest.fixture(scope="module", params=["made-up", pytest.param("real", marks=pytest.mark.long)])
@@ -90,7 +93,7 @@ def test_a_wish_to_stop_is_not_begun_again(cluster: Cluster, reason: str) -> Non
 
 def test_before_the_time_limit_the_run_saves_and_goes_on_in_another_start(cluster: Cluster) -> None:
     """The signal that SLURM sends by `--signal=B:USR1@60`, sent by hand: a limit is whole minutes."""
-    job = cluster.submit(f'if [ "$start" = 1 ]; then touch "$STUB/runs-$SLURM_NODEID"\n{WAIT}fi', "--sbatch=--time=10")
+    job = cluster.submit(f'if [ "$start" = 1 ]; then {WAIT}fi', "--sbatch=--time=10")
     cluster.wait_for("runs-0")
     cluster.wait_for("runs-1")
     cluster.call("scancel", "--batch", "--signal=USR1", job)
@@ -102,7 +105,7 @@ def test_before_the_time_limit_the_run_saves_and_goes_on_in_another_start(cluste
 
 
 def test_scancel_saves_and_ends(cluster: Cluster) -> None:
-    job = cluster.submit(f'touch "$STUB/runs-$SLURM_NODEID"\n{WAIT}')
+    job = cluster.submit(WAIT)
     cluster.wait_for("runs-0")
     cluster.wait_for("runs-1")
     cluster.call("scancel", job)
