@@ -261,8 +261,11 @@ COMPILED = [
 @pytest.mark.skipif(not importlib.util.find_spec("jax"), reason="needs the extra jax")
 @pytest.mark.parametrize("task", TASKS)
 def test_losses_of_jax_are_those_of_torch(task: TaskKind) -> None:
+    from reference import parity
+
     from maskwright.model.jax import networks
 
+    parity.use_virtual_devices()
     config, generator = shape("roberta", task), np.random.default_rng(3)
     index, labels, weights = ours_inputs(config, batch(config))
     logits = generator.standard_normal((len(index), config.num_labels)).astype(np.float32) * 4.0
@@ -299,9 +302,11 @@ def test_a_padded_vocabulary_is_never_smoothed() -> None:
 def test_jax_gives_the_numbers_and_gradients_of_torch(kind: str, task: TaskKind) -> None:
     import jax
     import jax.numpy as jnp
+    from reference import parity
 
     from maskwright.model.jax import networks
 
+    parity.use_virtual_devices()
     config, smoothing = shape(kind, task), 0.1
     parameters, given = random_parameters(config), batch(config)
     index, labels, weights = ours_inputs(config, given)
