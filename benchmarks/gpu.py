@@ -38,7 +38,7 @@ from maskwright.core.console import say, several
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
-from maskwright.engines.base import StepStats, TrainState
+from maskwright.engines.base import TrainState
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.graphs import Graphs
 from maskwright.engines.torch.weights import FlatWeights
@@ -107,8 +107,9 @@ def use_graphs(engine: TorchEngine, *, whether: bool) -> None:
 
 
 def promises(setting: Setting) -> None:
-    """Of `exact`: the same bits twice, after a resume, and with a CUDA graph; the same losses, read while the device
-    computes the next step; then gradients beside a CPU's in fp32, and how many programs ragged texts compile."""
+    """Of `exact`: the same bits twice, after a resume, and with a CUDA graph; the same losses and norms, though they
+    are read while the device computes the next step; then gradients beside a CPU's in fp32, and how many programs
+    ragged texts compile."""
     rows, tokens, size = (4, 32, "nano") if setting.small else (32, 512, "mini")
     modern = {**MINI_MODERNBERT, **({"local_attention": 8} if setting.small else {})}
     compiles = ("off", "on") if setting.cuda else ("off",)
@@ -135,24 +136,24 @@ def promises(setting: Setting) -> None:
 
 def _same_bits(setting: Setting, run: RunConfig, steps: int = 6) -> dict[str, Any]:
     loader = Loader(run, setting.stores["store"])
-    losses: dict[str, list[tuple[float, float]]] = {"at once": [], "late": []}
 
-    def trained(engine: TorchEngine, first: int, read: str = "late") -> str:
-        begun: list[StepStats] = []
+    def trained(engine: TorchEngine, first: int, *, late: bool = True) -> tuple[str, list[tuple[float, float]]]:
+        """The bits at the end, and (loss sum, gradient norm) of each step; of `late` ones, which are read once the next
+        step has begun, without the last."""
+        numbers, before = [], None
         for step in range(first, steps):
             stats = engine.step(loader.batches(step), 1e-3)
-            assert stats is not None
-            begun.append(stats)
-            if read == "at once":
+            if not late:
                 engine.check()
-            for numbers in begun[-1:] if read == "at once" else begun[-2:-1]:
-                losses[read].append((float(numbers.loss_sum), float(numbers.grad_norm)))
-        engine.check(begun[-1])
-        return bits(engine.read())
+            if read := before if late else stats:
+                numbers.append((float(read.loss_sum), float(read.grad_norm)))
+            before = stats
+        engine.check(before)
+        return bits(engine.read()), numbers
 
     engine = setting.engine(run)
     use_graphs(engine, whether=False)
-    once = trained(engine, 0, "at once")
+    once, numbers = trained(engine, 0, late=False)
     del engine
     torch.compiler.reset()
     free()
@@ -161,17 +162,15 @@ def _same_bits(setting: Setting, run: RunConfig, steps: int = 6) -> dict[str, An
     for step in range(half):
         engine.step(loader.batches(step), 1e-3)
     state = engine.read()
-    twice = trained(engine, half)
+    end, late = trained(engine, half)
+    result: dict[str, Any] = {"same twice": end == once, "same numbers late": late == numbers[half:-1]}
     engine.write(state)
-    result: dict[str, Any] = {
-        "same twice": once == twice,
-        "same losses read late": losses["late"] == losses["at once"][half:-1],
-    }
-    result["same after a resume"] = trained(engine, half) == once
+    result["same after a resume"] = trained(engine, half)[0] == once
     if setting.cuda:
         use_graphs(engine, whether=True)
         engine.write(TrainState(0, initial_parameters(engine.config, 0)))
-        result["same with a graph"] = trained(engine, 0) == once
+        end, late = trained(engine, 0)
+        result |= {"same with a graph": end == once, "same numbers late with a graph": late == numbers[:-1]}
     del engine
     free()
     return result
