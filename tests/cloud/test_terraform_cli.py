@@ -127,7 +127,8 @@ def test_who_deletes_data_is_told_what_can_be_restored() -> None:
 
 
 def test_only_leaves_hosts_what_they_live_in() -> None:
-    """Their region's network and their gateway, though the YAML does not name them any more."""
+    """Their region's network and their gateway, though the YAML does not name them any more; and their container, if no
+    hosts are asked for."""
     far = {"accelerator": "v6e", "topology": "4x4", "zone": "us-east1-d"}
     before = variables.variables(build_environment({**ENVIRONMENT, "slice": far}, ""), EnvironmentRecord(), None)
     group = {"machine_type": "g2-standard-12"}
@@ -136,3 +137,8 @@ def test_only_leaves_hosts_what_they_live_in() -> None:
     both = variables.only(before, wished, ("group",))
     assert both["nat"] and both["regions"] == ["us-east5", "us-east1"] and both["slice"] == before["slice"]
     assert variables.only(before, wished, ("slice", "group"))["regions"] == ["us-east5"]
+
+    newer = {**wished, "host": {**wished["host"], "version": "99"}}
+    for parts, version in ((("disk", "seeder"), before["host"]["version"]), (("group",), "99")):
+        assert variables.only(before, newer, parts)["host"]["version"] == version
+    assert variables.only({**before, "slice": None}, newer, ("disk",))["host"]["version"] == "99", "no hosts stay"

@@ -126,9 +126,7 @@ def up(
         if (setup := read_script(session.location, session.environment.host.setup)) is not None:
             if not session.has_buckets():
                 say("creating the buckets first: hosts read the set-up script from there")
-                base = variables.only(session.wanted, target, ("disk", "nfs"))
-                base["host"] = (session.wanted or target)["host"]
-                apply(session, base, confirm, delete_data=False)
+                apply(session, variables.only(session.wanted, target, ("disk", "nfs")), confirm, delete_data=False)
             # Uploaded before the hosts are created, which read it when they start.
             Folder(f"gs://{session.environment.jobs_bucket}/setup").put(f"{setup[0]}.sh", setup[1])
         includes_slice = "slice" in (parts or variables.PARTS)
@@ -194,10 +192,9 @@ def apply(
         for change in planned.changes
         if change.kind in DESTRUCTIVE and change.address.startswith(tuple(others))
     ]:
-        fix = "leave --only out if you want that: what hosts have in common (host, nfs, labels) has changed"
-        raise InputError(
-            f"{moved[0]} would be deleted or replaced too", where=f"--only {' --only '.join(parts)}", fix=fix
-        )
+        fix = "`maskwright env up` first, if you want that: what hosts have in common (host, nfs, labels) has changed"
+        what = f"{moved[0]} would be deleted or replaced with the {' and the '.join(parts)}"
+        raise InputError(what, where=session.environment.name, fix=fix)
     # NFS and buckets are protected until an earlier apply, and their names are taken until they are deleted.
     lost = [change for change in planned.changes if change.loses_data and change.type != variables.DATA["disk"]]
     if lost:

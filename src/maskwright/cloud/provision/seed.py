@@ -128,13 +128,18 @@ def _base(session: EnvironmentSession) -> dict[str, Any]:
     return variables.only(session.wanted, session.requested(), {"disk", "seeder"})
 
 
+def _apply(session: EnvironmentSession, target: dict[str, Any], confirm: Confirm, *, delete_data: bool) -> None:
+    """Raises `InputError` if hosts would be deleted or replaced, whose jobs would die."""
+    apply(session, target, confirm, delete_data=delete_data, parts=("disk",))
+
+
 def _fill(session: EnvironmentSession, confirm: Confirm, again: bool, poll_seconds: float) -> dict[str, Any]:
     prepare = read_script(session.location, _disk(session).prepare)
     folder = Folder(variables.seed_result(session.environment, session.record).rpartition("/")[0])
     address = None
     if prepare is not None:
         if not session.has_buckets():
-            apply(session, _base(session), confirm, delete_data=again)
+            _apply(session, _base(session), confirm, delete_data=again)
         setup = Folder(f"gs://{session.environment.jobs_bucket}/setup")
         setup.put(f"{prepare[0]}.sh", prepare[1])
         address = f"{setup.location}/{prepare[0]}.sh"
@@ -148,7 +153,7 @@ def _fill(session: EnvironmentSession, confirm: Confirm, again: bool, poll_secon
     if existing != machine and session.has_buckets():
         folder.put_json("result.json", {})  # discards the result of an earlier try
     try:
-        apply(session, {**_base(session), "seeder": machine}, confirm, delete_data=again)
+        _apply(session, {**_base(session), "seeder": machine}, confirm, delete_data=again)
         result = _wait(session, folder, poll_seconds)
     except BaseException:
         _delete_machine(session)
@@ -224,7 +229,7 @@ def _make_read_only(session: EnvironmentSession, result: dict[str, Any]) -> None
     counts = {key: result[key] for key in ("files", "bytes", "manifest_sha256")}
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     session.record = replace(session.record, seeded={**counts, "time": now})
-    apply(session, _base(session), lambda plan: None, delete_data=False)
+    _apply(session, _base(session), lambda plan: None, delete_data=False)
     say(f"seeded: {result['files']:,} files, {human_bytes(result['bytes'])}; the disk is read-only from now on")
     if (session.wanted or {}).get("slice") or (session.wanted or {}).get("group"):
         say("running hosts get it with the next `env up`")

@@ -122,13 +122,16 @@ def only(before: dict[str, Any] | None, requested: dict[str, Any], parts: Collec
     """`requested` for `parts`, and the other parts as they were `before`: null without a before."""
     kept = {part: (before or {}).get(part) for part in (*PARTS, "seeder") if part not in parts}
     hosts: list[dict[str, Any]] = [values for kind in ("slice", "group") if (values := kept.get(kind))]
-    # Hosts that stay keep their regions, subnetworks and the gateway, even if the YAML needs those no more.
+    # Hosts that stay keep their regions, subnetworks and the gateway, even if the YAML needs those no more. If no hosts
+    # are in `parts`, they also keep their container, since another one replaces them.
+    host = before["host"] if hosts and before and not {"slice", "group"} & set(parts) else requested["host"]
     regions = [*requested["regions"], *(region_of(values["zone"]) for values in hosts)]
     nat = requested["nat"] or bool(hosts and before and before.get("nat"))
     network, old = requested["network"], (before or {}).get("network")
     if hosts and network and old and network["id"] == old["id"]:
         network = {**network, "subnetworks": {**old["subnetworks"], **network["subnetworks"]}}
-    return {**requested, **kept, "regions": list(dict.fromkeys(regions)), "nat": nat, "network": network}
+    common = {"host": host, "regions": list(dict.fromkeys(regions)), "nat": nat, "network": network}
+    return {**requested, **kept, **common}
 
 
 def with_image_of(before: Mapping[str, Any] | None, host: dict[str, Any]) -> dict[str, Any]:
