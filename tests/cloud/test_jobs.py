@@ -136,6 +136,8 @@ def test_secrets_and_addresses_are_refused(cloud: Cloud, say: Say) -> None:
         expected = 0 if wrong == "/mnt/x/" else 2
         said = say(*words, wrong, "--dry-run", code=expected)
         assert ("is not a run directory on a host" in said) == (expected == 2)
+    copies = {parse_spec(say(*words, run, "--dry-run"), "").command.overrides[-1] for run in ("a/x", "b/x", "b/x/")}
+    assert len(copies) == 2, "folders of one name have copies of their own"
 
 
 def test_what_hosts_are_told(cloud: Cloud, say: Say) -> None:
@@ -207,8 +209,7 @@ def test_detached_job_is_seen_followed_and_stopped(cloud: Cloud, say: Say) -> No
     result = {"code": 75, "cause": "", "report": ["first: host 0: exit 75, stopped early"], "time": 0.0}
     folder.put_json("results/0001.json", result)
     assert "one 0" in say("logs", "lab.yaml", "--follow", code=75)
-    assert "first: host 0" in say("stop", "lab.yaml", code=75)
-    assert folder.get_json("stop.json") == {"submission": 1}
+    assert "over, exit 75" in say("stop", "lab.yaml") and folder.get_json("stop.json") is None
     assert "over, exit 75" in say("status", "lab.yaml")
 
 

@@ -486,6 +486,8 @@ def test_signal_numbers_without_a_name() -> None:
         ({"engine": {"kind": "jax"}}, 2, 4, ("cuda", 1)),
         ({"engine": {"device": "cpu"}}, 1, 8, "engine.device: is cpu, and 8 GPUs on each node ask for cuda"),
         ({}, 3, 8, "16 virtual workers cannot be shared out evenly over 24 processes"),
+        ({"engine": {"devices": 4}}, 2, 4, "engine.devices: 4 were asked for, and 8 compute"),
+        ({"engine": {"devices": 8}}, 2, 4, ("cuda", 4)),
     ],
 )
 def test_what_each_machine_computes_on_is_what_was_asked_for(

@@ -116,7 +116,8 @@ def test_whole_life_of_a_job_that_hosts_fetch(bucket: Bucket) -> None:
     assert "submission 2, attempt 1, going on" in status[0] and all(
         " computes, by its last" in one for one in status[1:]
     )
-    end(bucket.process("stop", bucket.spec), 75)
+    said, _ = end(bucket.process("stop", bucket.spec), 0)
+    assert "submission 2, attempt 1, over, exit 75" in said[0]
     out, err = end(submitted, 75)
     log, _ = end(bucket.process("logs", bucket.spec, "--lines=1"), 0)
     assert log == ["host 0 | saving", "host 1 | saving"]
@@ -200,6 +201,21 @@ def test_submitter_may_leave_and_come_back(bucket: Bucket) -> None:
     bucket.hosts.file(0, "go").touch()
     end(second, 0)
     assert bucket.json("job.json")["submission"] == 1
+    end(agents[0], 0)
+
+
+def test_job_without_hosts_is_ended_by_who_asks(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = BucketPlace(bucket.spec)
+    job_folder.put_spec(Folder(f"file://{bucket.folder}"), JobSpec(JOB))
+    Folder(f"file://{bucket.folder}").put_json(job_folder.beat_name(0), {"beat": 7})  # a host that was preempted
+    with pytest.raises(MaskwrightError, match=r"still running after 0.1 s"):
+        place.stop(wait_seconds=0.1)
+    monkeypatch.setattr(leader, "LOST_SECONDS", 0.3)
+    assert "over, exit 75 (stopped while no host was there)" in place.stop(wait_seconds=60.0)
+    assert "over, exit 75" in place.stop(wait_seconds=0.0), "again, at once"
+    bucket.hosts.plan(0, "exit 0")
+    agents = [bucket.agent(0, "--once", "--host-index=0", "--num-hosts=1")]
+    end(bucket.submit(), 0)
     end(agents[0], 0)
 
 

@@ -16,6 +16,7 @@ from command_line import maskwright, write_config
 from private_network import processes, wait_until
 
 from maskwright.core.errors import InputError, JobError, StoppedEarly
+from maskwright.launch import checks
 from maskwright.launch.ray import gang as ray_gang
 from maskwright.launch.ray import jobs, submit
 from maskwright.launch.ray.gang import Gang, choose, require_lasting
@@ -59,6 +60,11 @@ def test_what_was_not_asked_for_is_what_there_is(
 )
 def test_what_is_chosen_shares_out_the_batch(virtual_workers: int, gang: Gang) -> None:
     assert choose([BIG, BIG], None, None, virtual_workers) == gang
+
+
+def test_as_many_are_chosen_as_the_configuration_asks_for() -> None:
+    assert choose([BIG, BIG], None, None, 96, devices=4) == Gang(1, 4)
+    assert choose([BIG, BIG], 2, None, 96, devices=4) == Gang(2, 2)
 
 
 @pytest.mark.parametrize(
@@ -111,6 +117,14 @@ def test_what_would_be_lost_with_the_job_is_refused(tmp_path: Path) -> None:
     assert caught.value.where == "--from: runs/b"
 
 
+def test_recipe_of_a_job_that_ray_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+    monkeypatch.setattr(ray_gang, "train", lambda command, *more: given.append(command))
+    config, _ = checks.read(command := Training("nano", "/runs/a", overrides=("data.store=/store",)))
+    ray_gang.train_as_a_job(command, config, None, None)
+    assert list(given[0].files) == ["nano.yaml"] and given[0].pretrain.config == "{files}/nano.yaml"
+
+
 # ---- the job -------------------------------------------------------------------------------------------------------
 
 
@@ -157,6 +171,7 @@ def test_run_of_a_submitted_command(entrypoint: str, run: str | None) -> None:
         ("FAILED", -9, "", 1, "killed by SIGKILL"),
         ("FAILED", 137, "", 1, "killed by SIGKILL"),
         ("FAILED", 127, "", 1, "not installed"),
+        ("FAILED", 255, "", 255, "the job failed: exit 255"),
         ("FAILED", None, "RUNTIME_ENV_SETUP_FAILURE no such package", 1, "did not start"),
         ("FAILED", None, "JOB_SUPERVISOR_ACTOR_DIED node gone", 75, "node gone; the same submission continues"),
     ],

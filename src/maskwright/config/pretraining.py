@@ -368,6 +368,13 @@ def shared_out(virtual_workers: int, parts: int, what: str, rows: int | None = N
     return each
 
 
+def require_devices(engine: EngineSection, total: int) -> None:
+    """Raises `ConfigError` if torch is asked for another number of devices than the `total` processes that compute."""
+    if engine.kind == "torch" and engine.devices not in (None, total):
+        what = f"{engine.devices} were asked for, and {total} compute"
+        raise ConfigError(what, where="engine.devices", fix="leave it out")
+
+
 def shareable(virtual_workers: int, parts: int, rows: int | None) -> dict[str, int]:
     """The keys by which `parts` devices share the same batch: more virtual workers of fewer rows, or the next batch
     that they can share."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from subprocess import CompletedProcess
 
 from maskwright.config.finetuning import FinetuneConfig, read_finetune_config
-from maskwright.config.pretraining import RunConfig, in_words, read_config, shareable, shared_out
+from maskwright.config.pretraining import RunConfig, in_words, read_config, require_devices, shareable, shared_out
 from maskwright.config.recipes import find_config
 from maskwright.core import storage
 from maskwright.core.errors import InputError, MaskwrightError
@@ -79,12 +79,13 @@ def require_parent(command: Training) -> None:
 
 def sized(command: Training, config: RunConfig | FinetuneConfig, num_nodes: int, gpus: int) -> Training:
     """The command with the device and the number of processes of each machine, so that it fails where a device is
-    missing. Raises `InputError` if the batch cannot be divided among them."""
+    missing. Raises `InputError` if the batch cannot be divided among them, or if `engine.devices` is another number."""
     device, total = "cuda" if gpus else "cpu", num_nodes * max(1, gpus)
     if config.engine.device not in ("auto", device):
         what = f"is {config.engine.device}, and {gpus} GPUs on each node ask for {device}"
         raise InputError(what, where="engine.device", fix="leave engine.device out, or ask for what it says")
     shared_out(config.batch.virtual_workers, total, "processes", _rows(config))
+    require_devices(config.engine, total)
     # One process of JAX drives all devices of its machine.
     processes = 1 if config.engine.kind == "jax" else max(1, gpus)
     return replace(command.setting(f"engine.device={device}"), processes=processes)

@@ -42,7 +42,7 @@ class End:
 
     @property
     def killed(self) -> bool:
-        return self.code is not None and 128 < self.code < 128 + signal.NSIG
+        return killed_by(self.code) is not None
 
     @property
     def failed(self) -> bool:
@@ -52,8 +52,8 @@ class End:
     def describe(self, member: str = "host") -> str:
         if self.code is None:
             words = "lost"
-        elif self.killed:
-            words = f"killed by {_signal(self.code - 128)}"
+        elif (name := killed_by(self.code)) is not None:
+            words = f"killed by {name}"
         else:
             words = {0: "done", EARLY: f"exit {EARLY}, stopped early"}.get(self.code, f"exit {self.code}")
         return f"{member} {self.host}: {words}{', told to end' if self.told else ''}" + (
@@ -123,7 +123,12 @@ def _code(end: End) -> int:
     return 1 if end.killed else end.code
 
 
-def _signal(number: int) -> str:
+def killed_by(code: int | None) -> str | None:
+    """Name of the signal that ended a process, by its exit code as a shell (128 + number) or Python (-number) gives it;
+    None if no signal did."""
+    number = 0 if code is None else max(-code, code - 128)
+    if not 0 < number < signal.NSIG:
+        return None
     try:
         return signal.Signals(number).name
     except ValueError:

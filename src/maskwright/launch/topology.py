@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from maskwright.config.finetuning import FinetuneConfig
-from maskwright.config.pretraining import RunConfig, shared_out
+from maskwright.config.pretraining import RunConfig, require_devices, shared_out
 from maskwright.core.console import warn
 from maskwright.core.errors import ConfigError
 from maskwright.machine import hardware
@@ -92,9 +92,7 @@ def choose(
     total = nodes * processes
     if engine.kind == "torch":
         shared_out(V, total, "processes", config.batch.micro_batch_rows if isinstance(config, RunConfig) else None)
-    if engine.kind == "torch" and engine.devices not in (None, total):
-        fix = "leave it out"
-        raise ConfigError(f"{engine.devices} were asked for, and {total} compute", where="engine.devices", fix=fix)
+    require_devices(engine, total)
     if total == 1:
         return None
     return WorkerGroup(processes, nodes, node_rank, rendezvous if nodes > 1 else None, engine.kind == "torch")

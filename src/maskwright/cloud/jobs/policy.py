@@ -29,6 +29,7 @@ from maskwright.core.console import several
 
 FORMAT = 1
 EARLY = 75
+AGAIN = "the same submit continues the run, and counts anew"
 Kind = Literal["nothing", "wait", "make", "ask", "down", "conclude", "end", "give up"]
 Phase = Literal["rest", "making", "up", "repairing", "broken", "late", "stopping", "down"]
 
@@ -201,11 +202,10 @@ def with_cost(history: History, seen: Observation, usd_per_hour: float, now: flo
 def reached_limit(rules: Rules, history: History) -> str:
     """A sentence about the limit that is reached; empty while none is."""
     if rules.max_usd is not None and history.usd >= rules.max_usd:
-        cost = f"{history.usd:,.2f} USD by the price table"
-        return f"--max-cost {rules.max_usd:g} is reached: {cost}; raise it to continue"
+        return f"--max-cost {rules.max_usd:g} is reached: {history.usd:,.2f} USD by the price table; {AGAIN}"
     if rules.stop_after_hours is not None and history.hours >= rules.stop_after_hours:
         limit = f"--stop-after-hours {rules.stop_after_hours:g}"
-        return f"{limit} is reached: hosts have existed for {history.hours:,.2f} hours; raise it to continue"
+        return f"{limit} is reached: hosts have existed for {history.hours:,.2f} hours; {AGAIN}"
     return ""
 
 

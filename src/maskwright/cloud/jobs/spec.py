@@ -88,14 +88,15 @@ def prepare(place: JobHosts, command: Training) -> PreparedJob:
 
 
 def _directory(place: JobHosts, run: str) -> tuple[str, str]:
-    """The run directory on the hosts, and the run's name. A bare name lies on NFS if there is one, else on the host's
-    own disk, which is deleted with its host: then only the copies in the bucket last."""
+    """The run directory on the hosts, and the name of its copies. A bare name lies on NFS if there is one, else on the
+    host's own disk, which is deleted with its host: then only the copies in the bucket last. Of a path, the copies have
+    a digest in their name, since other folders may have the same last name."""
     name = run.rstrip("/").rpartition("/")[2]
     if storage.is_url(run) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         fix = "a name, as roberta-1, or a folder on the hosts; copies go to the runs bucket by themselves"
         raise InputError(f"{run[:80]!r} is not a run directory on a host", where="--run", fix=fix)
     if "/" in run:
-        return run, name
+        return run, f"{name}-{hashlib.sha256(run.rstrip('/').encode()).hexdigest()[:8]}"
     nfs = place.environment.nfs is not None
     return (f"{place.environment.mount_point}/nfs_share/runs/{name}" if nfs else f"runs/{name}"), name
 

@@ -68,8 +68,8 @@ class EnvironmentJobs:
         """With `follow`, raises the error with the job's exit code."""
         return self._chosen().logs(follow=follow, lines=lines, show=show)
 
-    def stop(self, *, checkpoint: bool = False, wait_seconds: float = 0.0) -> str:
-        return self._chosen().stop()
+    def stop(self, *, checkpoint: bool = False, wait_seconds: float = 120.0) -> str:
+        return self._chosen().stop(wait_seconds=wait_seconds)
 
     def _chosen(self) -> BucketPlace:
         """The slice or group with a job; of two, the one whose job is not over."""

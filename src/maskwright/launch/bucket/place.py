@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar
 
 from maskwright.core.console import Show, say
-from maskwright.core.errors import InputError
+from maskwright.core.errors import InputError, StoppedEarly
 from maskwright.core.folder import Folder, each
-from maskwright.launch.bucket import job_folder
+from maskwright.launch.bucket import job_folder, leader
+from maskwright.launch.bucket.claims import Pulse
+from maskwright.launch.follow import wait_until_over
 from maskwright.launch.outcome import End
 from maskwright.launch.target import (
     Env,
@@ -64,12 +66,23 @@ class BucketPlace(Place):
             show_log(folder, submission, lines, show)
         return 0
 
-    def stop(self, *, checkpoint: bool = False, wait_seconds: float = 0.0) -> str:
-        """Asks the hosts to end the job, and follows it to its end."""
+    def stop(self, *, checkpoint: bool = False, wait_seconds: float = 120.0) -> str:
+        """Asks the hosts to save and end the job. Raises `MaskwrightError` if it is not over after `wait_seconds`. Once
+        no host has given a sign of life for `leader.LOST_SECONDS`, the end is recorded here."""
         folder, submission = self._find()
-        folder.put_json("stop.json", {"submission": submission})
-        job_folder.follow(folder, submission, POLL_SECONDS)
-        return ""
+        if not self.status().over:
+            folder.put_json("stop.json", {"submission": submission})
+        pulse = Pulse()
+
+        def poll() -> JobReport:
+            beats = job_folder.read_beats(folder, _hosts(folder))
+            silent = [pulse.still(host, beat) for host, beat in enumerate(beats) if beat and not beat.gone]
+            if min([pulse.still("this process", None), *silent]) >= leader.LOST_SECONDS:
+                result = job_folder.JobResult(StoppedEarly.exit_code, "stopped while no host was there", "asked")
+                job_folder.put_result(folder, submission, result)
+            return self.status()
+
+        return wait_until_over(poll, self.spec, POLL_SECONDS, wait_seconds).report()
 
     def _find(self) -> tuple[Folder, int]:
         folder = job_folder.spec_folder(self.spec)

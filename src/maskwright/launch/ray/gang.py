@@ -19,7 +19,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from maskwright.config.finetuning import FinetuneConfig
-from maskwright.config.pretraining import RunConfig
+from maskwright.config.pretraining import RunConfig, require_devices
+from maskwright.config.recipes import find_config
 from maskwright.core import storage
 from maskwright.core.console import say, several, show_line, warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly, StopReason
@@ -88,17 +89,22 @@ class Gang:
 
 
 def choose(
-    machines: Sequence[Mapping[str, float]], num_nodes: int | None, gpus: int | None, virtual_workers: int
+    machines: Sequence[Mapping[str, float]],
+    num_nodes: int | None,
+    gpus: int | None,
+    virtual_workers: int,
+    devices: int | None = None,
 ) -> Gang:
     """The gang that was asked for. If a number is None, as many GPUs as the cluster has and the batch can be divided
-    among, on as few machines as possible. Raises `InputError` if the cluster is too small."""
+    among, or as many as `devices`, on as few machines as possible. Raises `InputError` if the cluster is too small."""
     gpu_counts = [int(machine.get("GPU", 0.0)) for machine in machines]
     if gpus is None or (num_nodes is None and gpus):
         possible = [
             Gang(count, size)
             for count in ([num_nodes] if num_nodes else range(1, sum(gpu_counts) + 1))
             for size in ([gpus] if gpus else range(1, max(gpu_counts, default=0) + 1))
-            if virtual_workers % (count * size) == 0 and Gang(count, size).fits(machines)
+            if virtual_workers % (count * size) == 0 and devices in (None, count * size)
+            if Gang(count, size).fits(machines)
         ]
         smallest = Gang(num_nodes or 1, gpus or 0)
         gang = max(possible, key=lambda gang: (gang.num_nodes * gang.gpus, gang.gpus), default=smallest)
@@ -166,16 +172,17 @@ def train_as_a_job(
         if gpus:
             raise InputError(f"is cpu, and --gpus-per-node is {gpus}", where="engine.device", fix="leave one out")
         gpus = 0
-    name = os.path.basename(command.config)
-    with storage.open_binary(command.config) as file:
+    location = find_config(command.config, command.verb)
+    name = os.path.basename(location)
+    with storage.open_binary(location) as file:
         files = {name: file.read()}
     on_nodes = replace(command, config=f"{{files}}/{name}")
     grace = checks.grace_seconds(config)
     node_command = _NodeCommand(on_nodes, files, grace, one_process=config.engine.kind == "jax")
-    train(node_command, num_nodes, gpus, config.batch.virtual_workers)
+    train(node_command, config, num_nodes, gpus)
 
 
-def train(command: _NodeCommand, num_nodes: int | None, gpus: int | None, virtual_workers: int) -> None:
+def train(command: _NodeCommand, config: RunConfig | FinetuneConfig, num_nodes: int | None, gpus: int | None) -> None:
     """Runs the gang to its end. Raises `StoppedEarly` (75) if the run can be continued, `JobError` with the exit code
     of the node that failed first."""
     import ray
@@ -185,7 +192,9 @@ def train(command: _NodeCommand, num_nodes: int | None, gpus: int | None, virtua
     ray.init(log_to_driver=False, logging_level=logging.ERROR)
     try:
         with Stop().on_signals() as stop:  # after `init`, which sets its own handler
-            gang = choose(_machines(), num_nodes, gpus, virtual_workers)
+            devices = config.engine.devices if config.engine.kind == "torch" else None
+            gang = choose(_machines(), num_nodes, gpus, config.batch.virtual_workers, devices)
+            require_devices(config.engine, gang.num_nodes * max(1, gang.gpus))
             origin = "as asked" if None not in (num_nodes, gpus) else "chosen by what the cluster has"
             say(f"{name}: {gang} ({origin})")
             if not gang.gpus and any(machine.get("GPU") for machine in _machines()):

@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import shlex
-import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from maskwright.core.errors import InputError, JobError, MaskwrightError, Stoppe
 from maskwright.core.extras import missing
 from maskwright.core.secrets import redact
 from maskwright.launch.follow import followed, wait_until_over
+from maskwright.launch.outcome import killed_by
 from maskwright.launch.target import Option
 from maskwright.processes.ray.authentication import choose_mode, refusal
 
@@ -268,9 +268,8 @@ def conclude(job: RayJob) -> None:
     if job.code in (127, 126):
         fix = "install it, with its `ray` extra, in the environment that `ray start` runs in, on every machine"
         raise JobError("`maskwright` is not installed on the cluster", 1, where=where, fix=fix)
-    if job.code < 0 or job.code > 128:
-        number = -job.code if job.code < 0 else job.code - 128
-        raise JobError(f"its driver was killed by {signal.Signals(number).name}; {again}", 1, where=where)
+    if (name := killed_by(job.code)) is not None:
+        raise JobError(f"its driver was killed by {name}; {again}", 1, where=where)
     raise JobError(f"the job failed: exit {job.code}", job.code, where=where)
 
 

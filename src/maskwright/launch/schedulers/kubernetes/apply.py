@@ -198,7 +198,11 @@ def _apply(job: KubernetesJob, text: str, run: str) -> Submission:
     end = f"kubectl delete{namespace} {name}"
     if last.endswith(("unchanged", "configured")):
         warn(f"{name} existed before; if it is over, `{end}` and submit again")
+    # Without these, kubectl refuses more than 5 pods, and shows 10 lines of each. Pods of earlier attempts and those of
+    # a RayJob's head and submitter count too.
+    most = job.num_pods * (job.restarts + 1) + 2
     follow = f"kubectl logs{namespace} --follow --selector=app.kubernetes.io/instance={job.name} --prefix"
+    follow += f" --tail=-1 --max-log-requests={most}"
     say(f"follow it: {follow}")
     say(f"end it, to be continued: {end}")
     return Submission(True, "kubectl", run, name, follow, end)
