@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +15,22 @@ import warm
 import yaml
 
 COMMAND = [sys.executable, "-m", "maskwright"]
+
+
+_ports = itertools.count(12_000 + os.getpid() * 101 % 16_000)
+
+
+def free_port() -> str:
+    """A port for a process that starts soon, below those that the system gives to connections, and never one twice.
+    Several workers of pytest begin at different ones."""
+    for port in _ports:
+        with socket.socket() as free:
+            try:
+                free.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return str(port)
+    raise AssertionError("no port is free")
 
 
 def maskwright(

@@ -38,7 +38,7 @@ def write(job: str, **changes: object) -> None:
 def send(job: str, names: str, number: int) -> None:
     """To the process groups noted in files of such names."""
     for path in (root() / job).glob(names):
-        with suppress(ProcessLookupError, ValueError):
+        with suppress(OSError, ValueError):  # it has ended, or its note is gone
             os.killpg(int(path.read_text()), number)
 
 

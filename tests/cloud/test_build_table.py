@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -211,14 +214,19 @@ def test_a_build_that_is_stopped_lets_its_command_clean_up(tmp_path: Path, monke
     def stop(number: int, frame: object) -> None:
         raise StoppedEarly("by SIGTERM")
 
+    def stop_once_begun() -> None:
+        while not (tmp_path / "begun").exists():  # its trap is set before
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGALRM)
+
     steps = CommandSequence()
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, 1.0)
+    thread = threading.Thread(target=stop_once_begun, daemon=True)
+    thread.start()
     try:
         with pytest.raises(StoppedEarly):
             build_table.run([["seed", "lab.yaml"]], steps)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert (tmp_path / "begun").exists() and (tmp_path / "clean").exists()
     assert [(step.command, step.exit_code) for step in steps.ran] == [("maskwright env seed lab.yaml", None)]

@@ -309,7 +309,7 @@ def test_gpus_of_other_images_go_through_the_toolkit(world: World) -> None:
 
 def test_host_that_goes_down_saves_first(world: World) -> None:
     host = world.host("lab1-slice-a", setup=None, nfs=None, disk=None)
-    plan(host, "trap 'echo saving; touch saves; sleep 2; touch saved; exit 75' TERM; touch up; sleep 60 & wait")
+    plan(host, "trap 'echo saving; touch saves; sleep 2; touch saved; exit 75' TERM; touch up; sleep 600 & wait")
     script = host.start("startup.sh")
     submitted = world.submit()
     home = host.root / "var/lib/maskwright/home"

@@ -58,7 +58,7 @@ def write_config(store: TokenStore, path: Path, steps: int) -> str:
 
 
 def saved_steps(cloud: Cloud) -> list[int]:
-    names = {name for bucket, name in cloud.objects if bucket == "lab-proj-lab1-runs"}
+    names = {name for bucket, name in list(cloud.objects) if bucket == "lab-proj-lab1-runs"}
     return sorted(
         int(n.split("/step-")[1][:8]) for n in names if n.startswith("runs/one/") and n.endswith("MANIFEST.json")
     )

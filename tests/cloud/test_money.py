@@ -84,7 +84,7 @@ def machines(cloud: Cloud) -> list[str]:
 @pytest.mark.long
 @pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
 def test_budget_outlives_its_watcher_saves_and_takes_down(cloud: Cloud, tmp_path: Path) -> None:
-    words = ["--up", "--max-cost", "12", "--prices", "prices.yaml"]
+    words = ["--up", "--max-cost", "20", "--prices", "prices.yaml"]
     with booting(cloud, tmp_path / "hosts", "lab1-group", f"{JOBS}/job.json", 2, JOB) as boots:
         first = start(tmp_path, "submit", "env", "lab.yaml", "run.yaml", "--run", "one", *words)
         wait_for(cloud, "reports/0001/attempt-001/host-1/begun.json", first)
@@ -95,8 +95,8 @@ def test_budget_outlives_its_watcher_saves_and_takes_down(cloud: Cloud, tmp_path
         said, _ = second.communicate(timeout=240)
         assert len(boots.booted) == 2
     assert second.returncode == 75, said
-    limit = re.search(r"--max-cost 12 is reached: ([0-9.]+) USD", said)
-    assert limit and 12.0 <= float(limit[1]) <= 12.0 + 2 * USD_PER_HOUR * 30 / 3600, said  # nobody looked meanwhile
+    limit = re.search(r"--max-cost 20 is reached: ([0-9.]+) USD", said)
+    assert limit and 20.0 <= float(limit[1]) <= 20.0 + 2 * USD_PER_HOUR * 120 / 3600, said  # nobody looked meanwhile
     assert "the same command continues the run from its last checkpoint" in said
     assert machines(cloud) == []
     result = json.loads(cloud.text(f"{JOBS}/results/0001.json"))
@@ -107,7 +107,7 @@ def test_budget_outlives_its_watcher_saves_and_takes_down(cloud: Cloud, tmp_path
 
 def test_budget_that_nothing_counts_is_refused_before_anything_exists(cloud: Cloud, tmp_path: Path) -> None:
     (tmp_path / "lab.yaml").write_text(LAB.replace("n2-standard-4", "n2-standard-8"))
-    words = ["--up", "--max-cost", "12", "--prices", "prices.yaml"]
+    words = ["--up", "--max-cost", "20", "--prices", "prices.yaml"]
     process = start(tmp_path, "submit", "env", "lab.yaml", "run.yaml", "--run", "one", *words)
     said, _ = process.communicate(timeout=240)
     assert process.returncode == 2, said

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from command_line import COMMAND, maskwright, write_config
+from command_line import COMMAND, free_port, maskwright, write_config
 from google_cloud import judge
 from google_cloud.calling import command_line
 from google_cloud.fake import Cloud
@@ -233,7 +232,7 @@ def line(job: str, task: str, text: str, number: int) -> dict[str, Any]:
 
 
 def job_of(cloud: Cloud) -> tuple[str, dict[str, Any]]:
-    ((key, body),) = [(key, body) for key, body in cloud.resources.items() if key.startswith(JOBS)]
+    ((key, body),) = [(key, body) for key, body in list(cloud.resources.items()) if key.startswith(JOBS)]
     return key.rpartition("/")[2], body
 
 
@@ -242,7 +241,7 @@ def test_a_job_is_followed_to_its_end_with_its_logs(submit: Cli, cli: Cli, cloud
     cloud.script("customJobs", [{"state": f"JOB_STATE_{state}"} for state in states])
 
     def speak() -> None:
-        while not [key for key in cloud.resources if key.startswith(JOBS)]:
+        while not [key for key in list(cloud.resources) if key.startswith(JOBS)]:
             time.sleep(0.005)
         job, _ = job_of(cloud)
         entries = [line(job, "workerpool0-0", "step 1  https://u:pa55word@x/y", 1), line(job, "service", "ready", 2)]
@@ -427,10 +426,7 @@ def test_two_machines_of_a_job_train_as_one(tmp_path: Path, store: TokenStore) -
     write_config(config, store.location, steps=20, warmup_steps=2)
     alone = ["pretrain", str(config), "--set", "engine.device=cpu", "--set", "batch.virtual_workers=2"]
     maskwright(*alone, "--run", tmp_path / "alone", cwd=tmp_path)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    cluster = {"workerpool0": [address], "workerpool1": ["127.0.0.2:2222"]}
+    cluster = {"workerpool0": [f"127.0.0.1:{free_port()}"], "workerpool1": ["127.0.0.2:2222"]}
     words = [sys.executable, "-m", "maskwright.cloud.vertex.node", *COMMAND, *alone, "--processes", "1"]
     both = [
         subprocess.Popen(

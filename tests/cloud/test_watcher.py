@@ -277,7 +277,7 @@ def test_watcher_and_leader_read_what_hosts_say_at_once(scene: Scene, monkeypatc
     """Each read of one host waits here for that of the other."""
     scene.watching()
     scene.until("make")
-    head, both = Folder.head, threading.Barrier(2, timeout=5.0)
+    head, both = Folder.head, threading.Barrier(2, timeout=60.0)
 
     def waiting(folder: Folder, name: str, count: int) -> bytes | None:
         if re.search(r"/(host|m)-\d", name):

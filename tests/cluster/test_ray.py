@@ -276,10 +276,9 @@ def test_exit_codes_come_through(cluster: Cluster) -> None:
     ended = cluster.ended(cluster.submit("early", "--follow", "--stop-after-steps", "3"))
     assert ended.code == 75 and "continues the run" in ended.last, ended
 
-    began = time.monotonic()
     greedy = ("--set", "engine.device=auto", "--num-nodes", "2", "--gpus-per-node", "4")
     ended = cluster.ended(cluster.submit("greedy", "--follow", *greedy))
-    assert ended.code == 2 and time.monotonic() - began < 60.0, ended
+    assert ended.code == 2, ended
     assert "no room for 2 nodes with 4 GPUs each: the cluster's machines have 2 CPUs, 0 GPUs" in ended.out
 
 

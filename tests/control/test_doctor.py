@@ -254,13 +254,13 @@ def test_tools_tell_their_version_or_why_not(tmp_path: Path, monkeypatch: pytest
     says: dict[str, str] = {
         "kubectl": """echo '{"clientVersion": {"gitVersion": "v1.32.4"}}'""",
         "terraform": """echo '{"terraform_version": "1.5.7"}'""",
-        "gcloud": "exec sleep 60",
+        "gcloud": "exec sleep 600",
         "docker": f"echo 28.2.2; echo Cannot connect with https://me:{SECRET}@host >&2; exit 1",
     }
     for name, line in says.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
         (tmp_path / name).chmod(0o700)
-    monkeypatch.setattr(tools, "SECONDS", 1.0)
+    monkeypatch.setattr(tools, "SECONDS", 3.0)
     monkeypatch.setattr(tools.shutil, "which", lambda name: str(tmp_path / name) if name in says else None)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     found = {one.name: one for one in tools.tools()}
@@ -269,7 +269,7 @@ def test_tools_tell_their_version_or_why_not(tmp_path: Path, monkeypatch: pytest
     }  # fmt: skip
     assert found["kubectl"].values["version"] == "v1.32.4"
     assert found["terraform"].detail == "1.5.7, which `env` refuses" and "1.7 or newer" in str(found["terraform"].fix)
-    assert "within 1 seconds" in found["gcloud"].detail
+    assert "within 3 seconds" in found["gcloud"].detail
     assert found["gcloud"].values == {"version": None, "path": str(tmp_path / "gcloud")}
     assert "), but: Cannot connect with https://***@host; only a container of" in found["docker"].detail
     assert (found["docker"].fix, found["docker"].values["version"]) == (None, "28.2.2")

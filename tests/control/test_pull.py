@@ -105,7 +105,7 @@ def test_whole_life_of_a_job_that_hosts_fetch(bucket: Bucket) -> None:
     assert bucket.json("reports/0001/attempt-001/host-1/exit.json")["code"] == 137
 
     for worker in (0, 1):
-        bucket.hosts.plan(worker, "trap 'echo saving; exit 75' TERM; touch up; sleep 60 & wait")
+        bucket.hosts.plan(worker, "trap 'echo saving; exit 75' TERM; touch up; sleep 600 & wait")
     submitted = bucket.submit("--env", "HF_TOKEN", "--restarts=0", "--json")
     wait_for(bucket.hosts.file(0, "up"))
     wait_for(bucket.hosts.file(1, "up"))
@@ -153,7 +153,7 @@ def test_whole_life_of_a_job_that_hosts_fetch(bucket: Bucket) -> None:
 
 
 def test_first_error_is_final_and_the_others_are_ended(bucket: Bucket) -> None:
-    bucket.hosts.plan(0, "trap 'exit 75' TERM; touch up; sleep 60 & wait")
+    bucket.hosts.plan(0, "trap 'exit 75' TERM; touch up; sleep 600 & wait")
     bucket.hosts.plan(1, "while ! [ -e ../../host-0/maskwright/up ]; do sleep 0.1; done; echo 'error: bad'; exit 3")
     agents = [bucket.agent(worker, "--once") for worker in (0, 1)]
     out, err = end(bucket.submit(), 3)
@@ -170,7 +170,7 @@ def test_first_error_is_final_and_the_others_are_ended(bucket: Bucket) -> None:
 def test_host_that_dies_and_comes_back_is_taken_in_with_the_next_attempt(bucket: Bucket) -> None:
     """Its agent is killed with it: the one that is started at the next boot must not join what went on without it."""
     for worker in (0, 1):
-        bucket.hosts.plan(worker, "[ $n = 2 ] && exit 0; trap 'exit 75' TERM; touch up; sleep 60 & wait")
+        bucket.hosts.plan(worker, "[ $n = 2 ] && exit 0; trap 'exit 75' TERM; touch up; sleep 600 & wait")
     agents = [bucket.agent(worker, "--once") for worker in (0, 1)]
     submitted = bucket.submit()
     wait_for(bucket.hosts.file(1, "up"))

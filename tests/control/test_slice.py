@@ -84,7 +84,7 @@ def test_first_error_comes_first_and_its_code_is_the_jobs(pod: Pod) -> None:
 @needs_gcloud
 def test_lost_connection_is_noticed_and_the_job_begun_again_once_the_old_one_has_ended(pod: Pod) -> None:
     """The host lives on without the launcher, which must not start a second job beside the first."""
-    trap = "trap 'echo $n ended >> events; exit 75' TERM; touch up; sleep 60 & wait"
+    trap = "trap 'echo $n ended >> events; exit 75' TERM; touch up; sleep 600 & wait"
     pod.hosts.plan(1, f"echo $n begun >> events; [ $n = 2 ] && exit 0; {trap}")
     pod.hosts.plan(0, "[ $n = 2 ] && exit 0; while [ ! -e ../../host-1/cut.done ]; do sleep 0.1; done; exit 75")
     process = pod.start("--via", "internal")
@@ -103,7 +103,7 @@ def test_lost_connection_is_noticed_and_the_job_begun_again_once_the_old_one_has
 @needs_gcloud
 def test_ctrl_c_is_passed_on_and_nothing_stays_behind(pod: Pod) -> None:
     """A terminal sends it to the whole process group, and gcloud and ssh would end before the job has saved."""
-    plan = "trap 'echo saving; exit 75' TERM; touch up; sleep 60 & wait"
+    plan = "trap 'echo saving; exit 75' TERM; touch up; sleep 600 & wait"
     for worker in (0, 1):
         pod.hosts.plan(worker, plan)
     process = pod.start()

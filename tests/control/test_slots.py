@@ -190,7 +190,7 @@ TELL = 'echo "$*"; '
 def test_recreated_host_takes_over_and_the_job_goes_on(group: Group) -> None:
     """One of two hosts is taken away (SIGTERM, as in a preemption) and another one comes under a new name."""
     for host in range(3):
-        group.hosts.plan(host, TELL + "trap 'echo saving; exit 75' TERM; touch up; [ -e ../go ] || sleep 60 & wait")
+        group.hosts.plan(host, TELL + "trap 'echo saving; exit 75' TERM; touch up; [ -e ../go ] || sleep 600 & wait")
     agents = [group.agent(host, "--once") for host in (0, 1)]
     submitted = group.submit()
     wait_for(group.hosts.file(0, "up"))

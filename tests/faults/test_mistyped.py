@@ -228,7 +228,7 @@ def test_a_signal_during_the_imports_is_told_in_one_line() -> None:
                 name == "maskwright.cli.env" and os.kill(os.getpid(), 2)
         sys.meta_path.insert(0, Finder())
         main()"""
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False)
     assert (ended.returncode, ended.stderr) == (75, "stopped: run the command again\n")
 
 

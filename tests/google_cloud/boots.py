@@ -20,7 +20,7 @@ from google_cloud.iam import acting_as
 
 AGENT = (
     "import sys; from maskwright.cli.main import main; from maskwright.launch.bucket import leader; "
-    "leader.LOST_SECONDS = 4.0; sys.argv[0] = 'maskwright'; main()"
+    "leader.LOST_SECONDS = 8.0; sys.argv[0] = 'maskwright'; main()"
 )
 """Hosts count as lost sooner than the 90 seconds of real ones."""
 

@@ -178,7 +178,8 @@ def run(words: list[str]) -> int:
             process = subprocess.Popen(
                 [sys.executable, "-m", "maskwright", *arguments, "--poll-seconds=0.3"], env=variables, cwd=BOX
             )
-            (folder / "pid").write_text(str(process.pid))
+            (folder / "pid.new").write_text(str(process.pid))
+            (folder / "pid.new").rename(folder / "pid")
             code = process.wait()
             (folder / "exit.new").write_text(str(128 - code if code < 0 else code))
             (folder / "exit.new").rename(folder / "exit")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import warm
+from command_line import free_port
 
 from maskwright.config.pretraining import ModelSection
 from maskwright.engines.processes import Alone
@@ -90,10 +90,7 @@ def test_every_number_of_base_has_one_rank_and_ranks_have_as_many(muon: bool) ->
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_gradients_of_processes_are_the_slow_sum_bit_by_bit(count: int) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(count)}
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(count)}
 
     processes = [
         warm.Popen(

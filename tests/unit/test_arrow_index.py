@@ -180,7 +180,7 @@ def test_processes_that_start_at_once_read_each_file_once(folder: Path, tokenize
         assert process.stdin
         process.stdin.write("\n")
         process.stdin.flush()
-    lines = [process.communicate(timeout=60)[0].splitlines() for process in processes]
+    lines = [process.communicate(timeout=240)[0].splitlines() for process in processes]
     assert sorted(lines[0][:-1] + lines[1][:-1]) == [str(folder / name) for name in FILES]
     assert lines[0][-1] == lines[1][-1] == opened(folder, tokenizer)["fingerprint"]
 
