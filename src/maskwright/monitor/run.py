@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,7 +12,7 @@ from maskwright.core.errors import INTERRUPTED, InputError, MaskwrightError, Sto
 from maskwright.core.folder import Folder
 from maskwright.monitor import logs, status
 from maskwright.monitor.status import OVER, SILENT_SECONDS, is_held
-from maskwright.run.directory import Request, RunDirectory, Status
+from maskwright.run.directory import SEARCH, Request, RunDirectory, Status
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,9 @@ def _answer(
 
 def _require_running(directory: RunDirectory, now: float) -> Status:
     """Its status; a new one where a process holds the folder and has written none yet."""
+    if os.path.exists(directory.path(SEARCH)):
+        what = "is a training for search, which takes no requests"
+        raise InputError(what, where=directory.location, fix="Ctrl-C ends it where it runs")
     directory.require()
     status = directory.read_status()
     if _is_held(directory, now):  # also by a start that goes on with a run whose status is still that of its end
