@@ -18,6 +18,7 @@ from typing import Protocol
 
 from maskwright.config.pretraining import EngineSection, read_config
 from maskwright.config.recipes import find_config
+from maskwright.config.settings import in_flow
 from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
@@ -104,7 +105,7 @@ class Maskwright:
 
     def _overrides(self, seed: int, text: SpeedrunText) -> list[str]:
         keys = {"data.store": text.store.location, "seed": seed, **self.track.keys}
-        return [f"{key}={value}" for key, value in keys.items()]
+        return [f"{key}={in_flow(value)}" for key, value in keys.items()]
 
     def train(self, seed: int, text: SpeedrunText, run: str) -> None:
         overrides = [word for override in self._overrides(seed, text) for word in ("--set", override)]
