@@ -174,6 +174,13 @@ def test_mlflow(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert history("loss") == [(10, 5.0), (20, 4.0), (30, 3.0)]
     assert client.get_run(sent.run_id).info.status == "KILLED"
 
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", client.create_experiment("ours"))
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "another")
+    (run / FOLDER / "mlflow.json").unlink()
+    found = client.get_run(sent_to(run, "mlflow").run_id)
+    assert client.get_experiment(found.info.experiment_id).name == "ours"
+    assert client.get_experiment_by_name("another") is None
+
 
 def test_trackio(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("trackio", reason="the extra trackio is not installed")
