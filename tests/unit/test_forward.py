@@ -21,7 +21,7 @@ from maskwright.monitor.forward.service import About, MetricsLine, Outcome
 from maskwright.run.directory import FORMAT, RunDirectory, Status
 from maskwright.run.metric_names import trainer_names
 from maskwright.tasks.pretrain import run as task
-from maskwright.training import checkpoint
+from maskwright.training import checkpoint, forwarders
 
 CANARY = "c4n4ry-In-The-Mine"
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -328,12 +328,13 @@ def test_a_run_reports_while_it_trains_and_is_the_same_run(
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "tracked"))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setattr(forwarders, "WAIT_SECONDS", 300.0)  # a loaded machine imports a service's package slowly
     task.pretrain(config(), str(tmp_path / "plain"))
     run = tmp_path / "reported"
     capsys.readouterr()
     began = time.monotonic()
     task.pretrain(config(**{"logging.report_to": ["trackio", "mlflow", "tensorboard"]}), str(run))
-    assert time.monotonic() - began < 60.0
+    assert time.monotonic() - began < 240.0  # it does not wait for a server that does not answer
     said = capsys.readouterr().err
     assert said.count("warning: mlflow: ") == 1 and "the run is not touched by it" in said
     assert "warning: mlflow: " in (run / "log.txt").read_text()
