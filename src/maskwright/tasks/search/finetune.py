@@ -112,8 +112,7 @@ def _train(
         results = _trained(directory, config, collection, start, updates, progress)
     except BaseException as error:
         stopped = isinstance(error, StoppedEarly)
-        phase, code = ("stopped", StoppedEarly.exit_code) if stopped else ("failed", 1)
-        progress.enter(phase, exit=code)
+        progress.enter("stopped" if stopped else "failed", exit=StoppedEarly.exit_code if stopped else 1)
         raise
     if results["fault"]:
         progress.enter("failed", exit=HealthError.exit_code, message=results["fault"])
