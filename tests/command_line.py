@@ -62,3 +62,18 @@ def write_config(path: Path, store: str, **schedule: object) -> None:
             }
         )
     )
+
+
+def slow_after(steps: int, until: Path) -> str:
+    """Code for the start of a command that is to be killed in its run: after so many steps of the process, one takes
+    half a second while there is no file `until`. So it is not at its end before a slow machine comes to kill it."""
+    return f"""
+import itertools, os, time
+from maskwright.engines.torch.engine import TorchEngine
+step, steps = TorchEngine.step, itertools.count()
+def slow(self, *arguments, **more):
+    if next(steps) >= {steps} and not os.path.exists({str(until)!r}):
+        time.sleep(0.5)
+    return step(self, *arguments, **more)
+TorchEngine.step = slow
+"""

@@ -35,7 +35,7 @@ class Served:
 
     def folder(self, folder: Path) -> str:
         """Serves the runs below it. Gives back the address with the token, as it is printed."""
-        self._app = application(RunIndex([str(folder)], stop_seconds=10.0), token=TOKEN, host="127.0.0.1")
+        self._app = application(RunIndex([str(folder)], stop_seconds=60.0), token=TOKEN, host="127.0.0.1")
         return f"{self.address}#token={TOKEN}"
 
     def start(self) -> None:
@@ -61,7 +61,7 @@ class Served:
         await self._app(scope, receive, send)
 
 
-def until(page: Any, expression: str, seconds: float = 20.0) -> None:
+def until(page: Any, expression: str, seconds: float = 120.0) -> None:
     """Waits until the expression is true in the page. (Playwright's own way evaluates a text there, which the page's
     content security policy forbids.)"""
     last = time.monotonic() + seconds
@@ -79,7 +79,7 @@ def opened(
     it."""
     given = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce", **context}
     inside = browser.new_context(**given)
-    inside.set_default_timeout(20_000)
+    inside.set_default_timeout(120_000)
     page = inside.new_page()
     complaints: list[str] = []
     page.on("pageerror", lambda error: complaints.append(f"{error}\n{error.stack}"))

@@ -290,7 +290,7 @@ def answering(run: MadeRun, asked: list[str]) -> threading.Thread:
     """Does what training does with a request."""
 
     def answer() -> None:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 120
         while not (run.folder / "request.json").exists():
             if time.monotonic() > until:
                 return

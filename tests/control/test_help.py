@@ -54,6 +54,12 @@ def test_each_command_stands_in_a_panel(cli: Any) -> None:
         assert sentence.endswith(".") and not sentence.endswith("...") and sentence in first
 
 
+@pytest.mark.parametrize("words", ["", "data", "data prepare", "submit", "submit ray"])
+def test_h_is_help(cli: Any, words: str) -> None:
+    assert cli(*words.split(), "-h") == cli(*words.split(), "--help")
+    assert cli(*words.split(), "-h").out.startswith(f"Usage: {' '.join(['maskwright', *words.split()])} ")
+
+
 @pytest.mark.parametrize(
     ("typed", "offers"),
     [

@@ -19,7 +19,7 @@ from pathlib import Path
 import command_line
 import pytest
 import warm
-from command_line import COMMAND, maskwright, write_config
+from command_line import COMMAND, maskwright, slow_after, write_config
 from conftest import SHARED
 from safetensors.numpy import save_file
 
@@ -131,8 +131,9 @@ def straight(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def test_a_killed_run_continues_exactly(kind: signal.Signals, straight: Path, tmp_path: Path) -> None:
     killed = RunDirectory(str(tmp_path / "killed"))
     command = [*COMMAND, "pretrain", str(straight / "run.yaml"), "--run", killed.location]
+    slow = [sys.executable, "-c", f"{slow_after(30, tmp_path / 'never')}from maskwright.cli.main import main; main()"]
     for minimum in (25, 50):
-        process = warm.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        process = warm.Popen([*slow, *command[3:]], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
         metrics = Path(killed.metrics)
         deadline = time.monotonic() + 300
         while time.monotonic() < deadline and process.poll() is None:

@@ -73,12 +73,12 @@ def stop(folder: Path, words: list[object], number: int, run: str, cwd: Path) ->
     """Starts the comparison, and sends it the signal when that run has begun to train. Returns its exit code."""
     with Popen([*COMMAND, *map(str, words)], cwd=cwd) as process:
         metrics = folder / "runs" / "foxes" / run / "metrics.jsonl"
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 240
         while not metrics.exists() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         process.send_signal(number)
-        code = process.wait(60)
-    folder, deadline = metrics.parent, time.monotonic() + 20
+        code = process.wait(240)
+    folder, deadline = metrics.parent, time.monotonic() + 240
     while look(str(folder)).held_by and time.monotonic() < deadline:  # the kernel ends it with its parent
         time.sleep(0.02)
     assert not look(str(folder)).held_by
@@ -163,7 +163,7 @@ def test_jobs_of_a_cluster_make_the_same_page(model: str, task: Path, tmp_path: 
             wait_until(lambda: (cluster.folder / "jobs" / "2" / "task-0").exists())
             process.send_signal(signal.SIGTERM)
             assert "`scancel 1 2` ends them" in until_it_says(process, "the jobs go on")
-            assert process.wait(60) == 75
+            assert process.wait(240) == 75
         with start() as process:
             until_it_says(process, "waiting for the jobs of 2 of these runs")
             go.touch()

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import warm
-from command_line import COMMAND, free_port
+from command_line import COMMAND, free_port, slow_after
 
 from maskwright.config.pretraining import RunConfig
 from maskwright.prove.verify_resume import compare
@@ -162,10 +162,11 @@ def test_a_run_grows_and_branches_at_any_number_of_processes(machine: Machine) -
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_killed_process_is_started_again_and_changes_nothing(machine: Machine, victim: int) -> None:
     assert machine.run("alone", None, **LONG)[0] == 0
-    process = machine.start("killed", 2, **LONG)
+    process = machine.start("killed", 2, command=words(machine.folder, slow_at_first(machine.folder)), **LONG)
     directory = machine.directory("killed")
     until(lambda: newest(directory) >= 12)
     os.kill(children(process.pid)[victim], signal.SIGKILL)
+    (machine.folder / "dead").touch()
     code, said = machine.ended(process)
     assert code == 0, said
     assert f"process {victim}: killed by SIGKILL: restarting from step" in said
@@ -174,7 +175,7 @@ def test_a_killed_process_is_started_again_and_changes_nothing(machine: Machine,
 
 def test_nothing_outlives_a_killed_supervisor_and_another_number_goes_on(machine: Machine) -> None:
     assert machine.run("alone", None, **LONG)[0] == 0
-    process = machine.start("killed", 2, **LONG)
+    process = machine.start("killed", 2, command=words(machine.folder, slow_at_first(machine.folder)), **LONG)
     directory = machine.directory("killed")
     until(lambda: newest(directory) >= 12)
     members = children(process.pid)
@@ -224,14 +225,13 @@ def test_an_error_in_one_process_is_the_runs(machine: Machine) -> None:
 
 def test_a_process_that_hangs_is_ended_and_the_run_goes_on(machine: Machine) -> None:
     """As `supervise` does, but with less patience."""
-    script = (
-        "import sys; from maskwright.launch import local; local.HUNG_SECONDS = 2.0; local.HANG_POLL_SECONDS = 0.5; "
-        "from maskwright.cli.main import main; main()"
-    )
-    process = machine.start("hung", 2, command=[sys.executable, "-c", script], **LONG)
+    patience = "from maskwright.launch import local\nlocal.HUNG_SECONDS, local.HANG_POLL_SECONDS = 2.0, 0.5\n"
+    python, option, supervisor = words(machine.folder, slow_at_first(machine.folder))
+    process = machine.start("hung", 2, command=[python, option, patience + supervisor], **LONG)
     directory = machine.directory("hung")
     until(lambda: newest(directory) >= 12)
     os.kill(children(process.pid)[1], signal.SIGSTOP)
+    (machine.folder / "dead").touch()
     code, said = machine.ended(process)
     assert code == 0, said
     assert "process 1 hangs" in said and "process 1: killed by SIGKILL: restarting" in said
@@ -278,6 +278,11 @@ module.Peers.gather = meet
 def words(folder: Path, patch: str) -> list[str]:
     member = MEMBER.replace("{patch}", patch).format(mark=str(folder / "dead"))
     return [sys.executable, "-c", SUPERVISOR.format(member=member)]
+
+
+def slow_at_first(folder: Path) -> str:
+    """The steps of a process that is to die: slow from the sixteenth on until it is noted as dead."""
+    return slow_after(15, folder / "dead")
 
 
 def several_blocks(folder: Path) -> list[str]:

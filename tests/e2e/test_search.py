@@ -16,8 +16,9 @@ from maskwright.core.errors import HealthError, InputError
 from maskwright.labels.example import Example
 from maskwright.labels.ranking import ranked, record_of_scores
 from maskwright.labels.retrieval import read_collection
-from maskwright.run.directory import RunDirectory
+from maskwright.run.directory import RunDirectory, Status
 from maskwright.tasks.models.load import load_model
+from maskwright.tasks.search import finetune
 from maskwright.tasks.search.finetune import finetune_for_search
 from maskwright.tasks.use.embed import vectors
 
@@ -107,14 +108,33 @@ def test_vectors_that_are_not_finite_score_nothing(tokenizer: str, tmp_path: Pat
     assert all(np.isfinite(line["loss"]) for line in RunDirectory(str(tmp_path / "run")).read_metrics())
 
 
-def test_the_command_and_what_it_refuses(tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    task_of(tmp_path, tokenizer, steps=2)
+def test_the_command_and_what_it_refuses(
+    tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_of(tmp_path, tokenizer, steps=3)
     task, run = str(tmp_path / "search.yaml"), str(tmp_path / "run")
     assert command(["finetune", task, "--run", run, "--dry-run", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"version": 1, "passages": 20, "pairs": 12, "steps": 2}
+    line = "20 passages, 12 questions to learn from with 12 pairs: 3 steps of 6.7 pairs on average"
+    assert json.loads(capsys.readouterr().out) == {"version": 1, "lines": [line], "warnings": []}
     assert not (tmp_path / "run").exists()
     assert command(["finetune", task, "--run", run, "--processes", "2"]) == 2
     assert "error: --processes: is not for task.kind retrieval, which sentence-t" in capsys.readouterr().err
+
+    # It gives signs of life after each batch, of an update and of texts, however seldom it writes a line.
+    told: list[tuple[str, int]] = []
+    write = RunDirectory.write_status
+
+    def keep(directory: RunDirectory, status: Status) -> None:
+        told.append((status.phase, status.step))
+        write(directory, status)
+
+    monkeypatch.setattr(RunDirectory, "write_status", keep)
+    monkeypatch.setattr(finetune, "STATUS_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(finetune, "LOG_LINES", 1)
     assert command(["finetune", task, "--run", run, "--json", "--set", "model.weights=random"]) == 0
-    told, written = capsys.readouterr().out, (tmp_path / "run" / "results.json").read_text()
-    assert json.loads(told) == {"version": 1, **json.loads(written)}
+    ended = json.loads(capsys.readouterr().out)
+    assert (ended["run"], ended["state"], ended["status"]["step"]) == (run, "done", 3)
+    assert {("training", step) for step in range(3)} < set(told) and told[-1] == ("done", 3)
+    assert told.count(("evaluating", 3)) == 1 + 3 + 2  # on entering, a batch of each kind of texts, two rankings
+    assert command(["stop", run]) == 2
+    assert "is a training for search, which takes no requests. Fix: Ctrl-C ends it" in capsys.readouterr().err

@@ -21,6 +21,7 @@ from scipy import stats
 
 from maskwright.cli import main
 from maskwright.config.pretraining import read_config
+from maskwright.core import storage
 from maskwright.core.errors import InputError
 from maskwright.data.store import TokenStore
 from maskwright.machine import hardware
@@ -213,6 +214,11 @@ def test_a_run_and_its_report_are_reproduced(
             "speedrun own --text tiny.yaml.txt",
             "speedrun/own: holds the prepared text of other files. Fix: leave --text",
         ),
+        (
+            "speedrun own tiny.yaml --target 5.9 --layout lines",
+            "speedrun/own: holds text that was not prepared with --layout lines. Fix: leave --layout out to take it",
+        ),
+        ("speedrun minute --work new --text a --layout lines", "--layout: is for a text of your own: a book is a file"),
         ("speedrun own from.yaml --target 5", "from.yaml: sets model.init_from. Fix: leave it out: a recipe begins"),
         ("speedrun own held.yaml --target 5", "held.yaml: sets data.validation. Fix: leave it out: a recipe begins"),
         ("speedrun own short.yaml --target 5", "short.yaml: takes 32 tokens, and rows of 128 are judged. Fix: set"),
@@ -232,6 +238,23 @@ def test_bad_input_is_one_line(place: Path, monkeypatch: pytest.MonkeyPatch, cal
     code, out, error = call(*words.split())
     assert (code, out) == (2, "")
     assert says.replace("00000000, and not", "") in error and error.startswith("error: ")
+
+
+def test_two_at_once_leave_each_others_runs_alone(place: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    """A seed begins with the removal of its run, and a preparation with that of what an earlier one left."""
+    monkeypatch.chdir(place)
+    (runs,) = place.glob("speedrun/runs/*")
+    words = ["speedrun", "own", "tiny.yaml", "--target", "5.9", "--by", "me", "--seeds", "2"]
+    for folder, to in ((runs, "another"), (place / "record", "record")):
+        with storage.locked(str(folder / "lock"), remove=True):
+            code, _, error = call(*words, "--to", to)
+        assert code == 2 and f"{folder.name}: is in use by process " in error and not (place / "another").exists()
+        assert not (folder / "lock").exists()
+    (place / "new").mkdir()
+    with storage.locked(str(place / "new" / "own.lock"), remove=True):
+        code, _, error = call("speedrun", "own", "--work", "new", "--text", ROOT / "README.md")
+    assert code == 2 and "new: is in use by process " in error
+    (place / "new").rmdir()
 
 
 def spoil(place: Path) -> None:

@@ -88,6 +88,8 @@ from maskwright.processes.child import python_module
         ("dta", "did you mean 'data'?"),
         ("data prepare x.txt --tokenizer_name t", "did you mean --tokenizer?"),
         ("data prepare x.txt --lr 5", "`maskwright data prepare --help` lists them"),
+        ("pretrain x.yaml -lr 5", "`maskwright pretrain --help` lists them"),
+        ("-V", "`maskwright --help` lists them"),
     ],
 )
 def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:

@@ -3,14 +3,17 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from maskwright.api import verdicts
 from maskwright.config import pretraining as c
 from maskwright.config import recipes
 from maskwright.config.changes import refuse_changes
 from maskwright.config.settings import flat
 from maskwright.core.errors import ConfigError
+from maskwright.tasks.compare.arms import ArmStart
 from maskwright.tasks.pretrain import warnings
 from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.tasks.pretrain.warnings import muon_rms, unusual_settings
@@ -75,6 +78,20 @@ def test_yaml_numbers_and_overrides(tmp_path: Path) -> None:
     run = c.read_config(str(path), ["optimizer.learning_rate=2e-4", "model.size=nano", "masking.rate=0.1"])
     assert run.optimizer.learning_rate == 2e-4
     assert (run.model.size, run.masking.rate) == ("nano", 0.1)
+
+
+@pytest.mark.parametrize("place", ["\U0001f98a den/run", "a: b", "c # d", "1e3", "on,", "é\u2028"])
+def test_a_place_with_any_character_is_handed_on_by_set(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = Mock(return_value=(None, None))
+    monkeypatch.setattr(verdicts, "make", given)
+    verdicts.compare([place], "task.yaml", "to", overrides={"data.store": place, "masking.rate": 1e-7})
+    store, rate = given.call_args.kwargs["overrides"]
+    weights, _ = ArmStart("arm", (place,)).keys(0)
+    (tmp_path / "run.yaml").write_text("schedule: {steps: 100}\n")
+    run = c.read_config(str(tmp_path / "run.yaml"), [store, rate, weights])
+    assert (run.data.store, run.model.init_from, run.masking.rate) == (place, place, 1e-7)
 
 
 def test_yaml_faults_have_line_and_column(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from maskwright.monitor.forward.service import About, MetricsLine, Outcome
 from maskwright.run.directory import FORMAT, RunDirectory, Status
 from maskwright.run.metric_names import trainer_names
 from maskwright.tasks.pretrain import run as task
-from maskwright.training import checkpoint
+from maskwright.training import checkpoint, forwarders
 
 CANARY = "c4n4ry-In-The-Mine"
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -174,6 +174,13 @@ def test_mlflow(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert history("loss") == [(10, 5.0), (20, 4.0), (30, 3.0)]
     assert client.get_run(sent.run_id).info.status == "KILLED"
 
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", client.create_experiment("ours"))
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "another")
+    (run / FOLDER / "mlflow.json").unlink()
+    found = client.get_run(sent_to(run, "mlflow").run_id)
+    assert client.get_experiment(found.info.experiment_id).name == "ours"
+    assert client.get_experiment_by_name("another") is None
+
 
 def test_trackio(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("trackio", reason="the extra trackio is not installed")
@@ -321,12 +328,13 @@ def test_a_run_reports_while_it_trains_and_is_the_same_run(
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "tracked"))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setattr(forwarders, "WAIT_SECONDS", 300.0)  # a loaded machine imports a service's package slowly
     task.pretrain(config(), str(tmp_path / "plain"))
     run = tmp_path / "reported"
     capsys.readouterr()
     began = time.monotonic()
     task.pretrain(config(**{"logging.report_to": ["trackio", "mlflow", "tensorboard"]}), str(run))
-    assert time.monotonic() - began < 60.0
+    assert time.monotonic() - began < 240.0  # it does not wait for a server that does not answer
     said = capsys.readouterr().err
     assert said.count("warning: mlflow: ") == 1 and "the run is not touched by it" in said
     assert "warning: mlflow: " in (run / "log.txt").read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import threading
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -230,4 +231,20 @@ def test_a_silent_run_is_asked_to_stop_while_its_lease_says_that_it_lives(
     os.utime(lease, (time.time() - age,) * 2)
     with pytest.raises(MaskwrightError, match=said):
         stop(directory, "stop", 0.0)
+    assert not (tmp_path / "request.json").exists()
+
+
+def test_a_start_that_goes_on_with_a_stopped_run_can_be_stopped(tmp_path: Path) -> None:
+    directory = RunDirectory(str(tmp_path))
+    (tmp_path / "config.resolved.json").write_text("{}")
+    directory.write_status(Status("stopped", step=5))
+    with pytest.raises(MaskwrightError, match="there is nothing to stop"):
+        stop(directory, "stop", 0.0)
+    (tmp_path / "lease.json").write_text(json.dumps({"pid_space": this_pid_space(), "pid": os.getpid()}))
+    with pytest.raises(MaskwrightError, match="did not answer"):  # what an earlier start said is no answer
+        stop(directory, "stop", 0.1)
+    answer = threading.Timer(0.2, lambda: directory.write_status(Status("stopped", step=7)))
+    answer.start()
+    assert stop(directory, "stop", 60.0) == f"{tmp_path}: stopped at step 7"
+    answer.join()
     assert not (tmp_path / "request.json").exists()

@@ -174,7 +174,10 @@ def test_only_the_first_places_are_named() -> None:
 def test_labels_of_other_kinds_are_compared_as_what_they_are() -> None:
     a, b = Example("a", 1, "t", labels=("x", "y")), Example("a", 2, "t", labels=("y", "x"))
     assert [one.kind for one in examine({"train": [a, b]}, SEVERAL)] == ["duplicate"]
-    assert [one.kind for one in examine({"train": [a, replace(b, value=0.5)]}, NUMBERS)] == ["conflict"]
+    for value, other, said in ((0.0, 0.5, "'0.5' as line 1 '0'"), (20210104.0, 20210105.0, "'20210105.0' as line")):
+        two = [replace(a, value=value), replace(b, value=other)]
+        (found,) = examine({"train": two}, NUMBERS)
+        assert found.kind == "conflict" and said in str(found)
     words = [replace(one, text="", words=("p", "q")) for one in (a, b)]
     assert [one.kind for one in examine({"train": words}, TOKENS)] == ["conflict"]
     asked = [replace(a, text_pair="c", answers=answers) for answers in ((), (Answer("c", 0),))]

@@ -255,6 +255,22 @@ def test_runs_that_learned_nothing_are_counted_and_named() -> None:
     assert "None of the 16 runs." in Page(html(results, judged(results))).text
 
 
+@pytest.mark.parametrize(
+    ("kind", "gold", "right", "same", "why"),
+    [
+        ("spans", (((0, 1, 0),), ((2, 2, 0), (4, 5, 1))), (((0, 1, 0),), ((2, 2, 0),)), (((0, 1, 0),),) * 2, " a"),
+        ("multi_label", ((0,), (0, 1), ()), ((0,), (0,), ()), ((0, 1),) * 3, "s a and b"),
+    ],
+)
+def test_one_label_at_the_right_places_is_not_one_answer(kind: str, gold: Any, right: Any, same: Any, why: str) -> None:
+    arms = {"base": [[right, right]], "other": [[same, ((),) * len(gold)]]}
+    report = judged(results_from(arms, gold, kind=kind, metric="f1_micro", labels=("a", "b")))
+    assert [(one.arm, one.why) for one in report.degenerate] == [
+        ("other", f"it gives one answer to everything, the label{why}"),
+        ("other", "it predicts nothing at all"),
+    ]
+
+
 def test_numbers_have_no_more_digits_than_meaning() -> None:
     # The Particle Data Group's own examples: 0.827 ± 0.119 is 0.83 ± 0.12, and ± 0.367 is 0.8 ± 0.4.
     assert [wording.decimals(one) for one in (0.119, 0.367, 0.96, 1.4, 5.0, 12.0, 0.0)] == [2, 1, 1, 1, 0, 0, 1]

@@ -26,6 +26,7 @@ from maskwright.monitor.watch.grown import Grown
 from maskwright.monitor.watch.numbers import POINTS, Numbers
 from maskwright.monitor.watch.runs import Runs
 from maskwright.monitor.watch.series import KEPT_SECONDS, RunCurves, Shelf, buckets
+from maskwright.run import liveness
 
 FAR = "memory://watched"
 
@@ -39,14 +40,16 @@ def far() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs in three states."""
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Runs in three states, which do not change while a slow machine comes to the last test."""
     root = tmp_path_factory.mktemp("sweep")
     spiked = {"step": 1_200, "event": "spiked", "loss": 9.1}
     MadeRun(root / "a" / "wide", ranks=8, hung=(2,), slow=(3,), events=(spiked,)).write()
     MadeRun(root / "b" / "well", ranks=2, seed=2, age=5.0).write()
     MadeRun(root / "over", step=10_000, phase="done", seed=3, age=600.0, message="trained to the last step").write()
-    return root
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(liveness, "STALE_SECONDS", 1e6)
+        yield root
 
 
 def rows(*folders: object) -> list[dict[str, Any]]:

@@ -35,7 +35,7 @@ BEARER = {"authorization": f"Bearer {TOKEN}"}
 class Asked:
     """An application, asked as by a browser that has its address."""
 
-    def __init__(self, folder: Path, *, host: str = "127.0.0.1", stop_seconds: float = 10.0) -> None:
+    def __init__(self, folder: Path, *, host: str = "127.0.0.1", stop_seconds: float = 60.0) -> None:
         self.index = RunIndex([str(folder)], stop_seconds=stop_seconds)
         self._app = application(self.index, token=TOKEN, host=host)
 
@@ -344,10 +344,10 @@ def test_ctrl_c_ends_the_server_quietly(process: subprocess.Popen[str]) -> None:
     address, mark, token = printed.strip().partition("#token=")
     assert mark and len(token) >= 32 and address.startswith("http://127.0.0.1:")
     asked = urllib.request.Request(f"{address}api/runs", headers={"Authorization": f"Bearer {token}"})
-    with urllib.request.urlopen(asked, timeout=60) as answer:
+    with urllib.request.urlopen(asked, timeout=240) as answer:
         assert len(json.load(answer)["runs"]) == 2
     process.send_signal(signal.SIGINT)
-    out, said = process.communicate(timeout=60.0)
+    out, said = process.communicate(timeout=240.0)
     assert (process.returncode, out, said) == (130, "", "")
 
 
@@ -363,13 +363,13 @@ def test_ctrl_c_takes_back_what_was_asked_of_a_run(tmp_path: Path) -> None:
             address, _, token = started.stdout.readline().strip().partition("#token=")
             headers = {"Authorization": f"Bearer {token}"}
             asked = urllib.request.Request(f"{address}api/runs", headers=headers)
-            with urllib.request.urlopen(asked, timeout=60) as answer:
+            with urllib.request.urlopen(asked, timeout=240) as answer:
                 id_ = json.load(answer)["runs"][0]["id"]
             stop = urllib.request.Request(f"{address}api/runs/{id_}/stop", method="POST", headers=headers)
 
             def press() -> None:
                 with suppress(OSError, HTTPException):
-                    urllib.request.urlopen(stop, timeout=60)
+                    urllib.request.urlopen(stop, timeout=240)
 
             pressed = threading.Thread(target=press)
             pressed.start()
@@ -377,7 +377,7 @@ def test_ctrl_c_takes_back_what_was_asked_of_a_run(tmp_path: Path) -> None:
                 assert pressed.is_alive()
                 time.sleep(0.01)
             started.send_signal(signal.SIGINT)
-            _, said = started.communicate(timeout=60.0)
+            _, said = started.communicate(timeout=240.0)
             pressed.join()
             assert (started.returncode, said) == (130, "") and not (made.folder / "request.json").exists()
         finally:

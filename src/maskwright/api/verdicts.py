@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from maskwright.api.given import Location, location, locations, overriding
+from maskwright.config.settings import in_flow
 from maskwright.tasks.compare.plan import Budget
 from maskwright.tasks.compare.verdict import PAGE, in_words
 from maskwright.tasks.compare.verdict import compare as make
@@ -63,6 +63,6 @@ def compare(
         folder,
         base=base,
         budget=budget,
-        overrides=[f"{key}={json.dumps(value)}" for key, value in keys.items()],
+        overrides=[f"{key}={in_flow(value)}" for key, value in keys.items()],
     )
     return Comparison(folder, results, report)

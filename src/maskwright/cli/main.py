@@ -149,13 +149,13 @@ def _meant(error: Any, words: list[str]) -> str:
     known = [name for parameter in command.params for name in parameter.opts]
     name = option.lstrip("-").replace("-", "_")
     is_key = name in {*guide.foreign, *keys} or ("--set" in known and any(key.endswith(f".{name}") for key in keys))
-    misspelt = [
-        option_name for option_name in error.possibilities if is_misspelt(option.lstrip("-"), option_name.lstrip("-"))
-    ]
+    others = error.possibilities or []  # None for an option of one letter
+    misspelt = [other for other in others if is_misspelt(option.lstrip("-"), other.lstrip("-"))]
     near = [OPTIONS[name]] if OPTIONS.get(name) in known else [] if is_key else misspelt
     if "--set" in known and not near and (advice := guide.nearest(name)):
         pairs = zip(words, [*words[1:], ""], strict=True)
-        value = next(w.partition("=")[2] or after for w, after in pairs if w.partition("=")[0] == option)
+        values = (w.partition("=")[2] or after for w, after in pairs if w.partition("=")[0] == option)
+        value = next(values, "")  # `-bx` is the letters b and x
         value = "VALUE" if not value or value.startswith("--") else value
         return advice if " " in advice else f"--set {advice if '=' in advice else f'{advice}={value}'}"
     return f"did you mean {' or '.join(near)}?" if near else f"`{error.ctx.command_path} --help` lists them"

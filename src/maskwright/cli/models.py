@@ -270,7 +270,11 @@ def _finetune_for_search(
             what = "is not for task.kind retrieval, which sentence-transformers trains in one process"
             raise InputError(what, where=option, fix="leave it out")
     results = finetune_for_search(config, run, dry_run=dry_run)
-    print_result("" if dry_run else f"the model is in {os.path.join(run, MODEL)}", results, as_json)
+    if dry_run:
+        return print_result("\n".join(results["lines"]), results, as_json)
+    if not as_json:
+        answer(f"the model is in {os.path.join(run, MODEL)}")
+    _say_how_it_ended(run, as_json)
 
 
 @app.command("evaluate")

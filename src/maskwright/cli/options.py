@@ -82,6 +82,7 @@ app = typer.Typer(
     name="maskwright",
     help="Train text encoders from raw text, and prove every export.",
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},  # the commands below take them over
     **plain | {"add_completion": True, "cls": Main},
 )
 text_app = typer.Typer(help="Look at raw text before it is used.", **plain)

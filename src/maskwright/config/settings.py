@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import math
 import re
 import types
@@ -48,6 +49,8 @@ BOOL = "tag:yaml.org,2002:bool"
 LARGEST_YAML, MOST_VALUES, DEEPEST, LONGEST_INTEGER_BITS = 1 << 20, 100_000, 100, 4096
 """Characters of the file, values with those behind aliases, levels, bits of an integer: far beyond any real file. An
 alias is a few letters that may stand for any number of values, each of which is a look for secrets and a check."""
+PLAIN = re.compile(r"[\w./~+@=-][\w./~+@=:*-]*")
+"""Words that may need no quotes in YAML."""
 MADE_TO_BREAK = "no file of a run is like that: ask where it comes from"
 
 
@@ -138,6 +141,29 @@ def parse_yaml(text: str, where: str) -> Any:
             fix = f"close the {text[began.index]} of line {began.line + 1}"
         fix = getattr(error, "note", None) or fix
         raise ConfigError(f"is not YAML: {problem}", where=place, fix=fix) from None
+
+
+def in_flow(value: Any) -> str:
+    """The value in one line, as `--set` reads it: a number, a word, null, a list or a mapping."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{in_flow(str(key))}: {in_flow(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(in_flow, value)) + "]"
+    if isinstance(value, float):
+        return repr(value) if math.isfinite(value) else str(value).replace("inf", ".inf").replace("nan", ".nan")
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if PLAIN.fullmatch(value) and _parses(value, value) and _parses(f"[{value}]", [value]):
+        return value
+    quoted = json.dumps(value, ensure_ascii=False)
+    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in quoted)
+
+
+def _parses(text: str, value: Any) -> bool:
+    try:
+        return bool(parse_yaml(text, text) == value)
+    except ConfigError:
+        return False
 
 
 def read_yaml(location: str, begin: str) -> dict[str, Any]:

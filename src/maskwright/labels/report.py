@@ -127,7 +127,8 @@ def _finding(
 def label_text(example: Example, task: Task) -> str:
     """The label of any kind of task as text, equal for equal labels."""
     if task.kind == "regression":
-        return f"{example.value:g}"
+        short = f"{example.value:g}"
+        return short if float(short) == example.value else repr(example.value)  # large numbers need more digits
     if task.kind == "question_answering":
         return " | ".join(sorted({answer.text for answer in example.answers})) or "no answer"
     names = sorted(example.labels) if task.kind == "multi_label_classification" else example.labels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,7 +12,7 @@ from maskwright.core.errors import INTERRUPTED, InputError, MaskwrightError, Sto
 from maskwright.core.folder import Folder
 from maskwright.monitor import logs, status
 from maskwright.monitor.status import OVER, SILENT_SECONDS, is_held
-from maskwright.run.directory import Request, RunDirectory, Status
+from maskwright.run.directory import SEARCH, Request, RunDirectory, Status
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,11 @@ def stop(directory: RunDirectory, request: Request, wait_seconds: float) -> str:
     """Requests a stop or a checkpoint and returns the outcome in one line. Raises `InputError` if nothing runs there,
     and `MaskwrightError` if the run does not answer in time. An unanswered request is deleted, also after Ctrl-C."""
     saved_before = directory.newest_step()
-    _require_running(directory, time.time())
+    heard_before = _require_running(directory, time.time()).heartbeat
     said = ""
     try:
         directory.leave_request(request)
-        said = _answer(directory, request, saved_before, wait_seconds)
+        said = _answer(directory, request, saved_before, heard_before, wait_seconds)
     finally:
         if not said:
             directory.take_request()
@@ -52,27 +53,41 @@ def stop(directory: RunDirectory, request: Request, wait_seconds: float) -> str:
     raise MaskwrightError(f"did not answer within {wait_seconds:g} seconds", where=directory.location, fix=fix)
 
 
-def _answer(directory: RunDirectory, request: Request, saved_before: int, wait_seconds: float) -> str:
-    """Polls for the outcome; empty if none came in time."""
+def _answer(
+    directory: RunDirectory, request: Request, saved_before: int, heard_before: float, wait_seconds: float
+) -> str:
+    """Polls for the outcome; empty if none came in time. `heard_before`: the heartbeat of the status that was there
+    before, which may be the last word of an earlier start."""
     until = time.time() + wait_seconds
     while time.time() < until:
         status, saved = directory.read_status() or Status(), directory.newest_step()
         if request == "checkpoint" and saved > saved_before:
             return f"{directory.location}: saved step {saved:,}, going on"
-        if status.phase in OVER:
+        if status.phase in OVER and (status.heartbeat != heard_before or not _is_held(directory, time.time())):
             directory.take_request()
             return f"{directory.location}: {status.phase} at step {status.step:,}"
         time.sleep(0.2)
     return ""
 
 
-def _require_running(directory: RunDirectory, now: float) -> None:
+def _require_running(directory: RunDirectory, now: float) -> Status:
+    """Its status; a new one where a process holds the folder and has written none yet."""
+    if os.path.exists(directory.path(SEARCH)):
+        what = "is a training for search, which takes no requests"
+        raise InputError(what, where=directory.location, fix="Ctrl-C ends it where it runs")
     directory.require()
     status = directory.read_status()
+    if _is_held(directory, now):  # also by a start that goes on with a run whose status is still that of its end
+        return status or Status()
     if status is None or status.phase in OVER:
         state = f"{status.phase} at step {status.step:,}" if status else "nothing has run there yet"
         raise InputError(f"is not running ({state})", where=directory.location, fix="there is nothing to stop")
     silent = now - status.heartbeat
-    if silent > SILENT_SECONDS and not is_held(Folder(directory.location), now):
+    if silent > SILENT_SECONDS:
         what = f"is not running: its last sign of life is {silent:,.0f} seconds old, and nobody holds it"
         raise InputError(what, where=directory.location, fix="the command that started it continues it")
+    return status
+
+
+def _is_held(directory: RunDirectory, now: float) -> bool:
+    return is_held(Folder(directory.location), now)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from maskwright.config.pretraining import RunConfig
+from maskwright.config.settings import in_flow
 from maskwright.core import storage
 from maskwright.core.errors import InputError
 from maskwright.data.store import TokenStore
@@ -253,10 +254,10 @@ def _bad_shards(place: _DrillFolder) -> str:
     os.truncate(shard, os.path.getsize(shard) - 2)
     run = os.path.join(place.folder, "not-begun")
     mixture = place.config.data.model_dump()["mixture"]
-    override = f"data.store={copy}"
+    override = f"data.store={in_flow(copy)}"
     if mixture is not None:
         first = next(name for name, source in mixture.items() if source["format"] == "store")
-        override = f"data.mixture={json.dumps(mixture | {first: mixture[first] | {'store': copy}})}"
+        override = f"data.mixture={in_flow(mixture | {first: mixture[first] | {'store': copy}})}"
     seen = place.call("pretrain", place.file, "--run", run, "--set", override).require(2, os.path.basename(shard))
     assert not os.path.exists(run), "a run directory was made"
     return f"{seen}, the file named, nothing begun"

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from maskwright.config import recipes
 from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.pretraining import RunConfig
-from maskwright.config.settings import keys_of, parse_yaml
+from maskwright.config.settings import in_flow, keys_of, parse_yaml
 from maskwright.core.console import one_line, several
 from maskwright.core.errors import ConfigError
 from maskwright.core.shell import typed
@@ -20,10 +17,6 @@ from maskwright.report.document import Block, Code, Folded, Paragraph
 from maskwright.report.made_of import can_be_reproduced
 from maskwright.report.run import RecordedRun
 from maskwright.report.tables import ReportTable
-
-PLAIN = re.compile(r"[\w./~+@=-][\w./~+@=:*-]*")
-"""Words that may need no quotes in YAML."""
-
 
 # ---- differences --------------------------------------------------------------------------------------------------
 
@@ -127,29 +120,6 @@ def _set(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _set(entry) for key, entry in value.items() if entry is not None}
     return [*map(_set, value)] if isinstance(value, list | tuple) else value
-
-
-def in_flow(value: Any) -> str:
-    """The value in one line, as `--set` reads it: a number, a word, null, a list or a mapping."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{in_flow(str(key))}: {in_flow(entry)}" for key, entry in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(in_flow, value)) + "]"
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else str(value).replace("inf", ".inf").replace("nan", ".nan")
-    if not isinstance(value, str):
-        return json.dumps(value)
-    if PLAIN.fullmatch(value) and _parses(value, value) and _parses(f"[{value}]", [value]):
-        return value
-    quoted = json.dumps(value, ensure_ascii=False)
-    return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in quoted)
-
-
-def _parses(text: str, value: Any) -> bool:
-    try:
-        return bool(parse_yaml(text, text) == value)
-    except ConfigError:
-        return False
 
 
 # ---- repetition ----------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def made_of(run: RecordedRun) -> dict[str, Any]:
         "environment": run.environment,
         "engine": started[-1].get("engine") if started else None,
         "step": step,
-        "ended": run.report.state == "done" or step == run.of,
+        "ended": run.report.state == "done" or (step is not None and step == run.planned),
         "weights_sha256": run.saved.get("weights_sha256"),
         "valid_loss": run.last("valid_loss"),
     }

@@ -78,9 +78,16 @@ class RecordedRun:
         return max([0, *steps])
 
     @property
+    def planned(self) -> int | None:
+        """Steps of the whole run; None where no record says how many."""
+        status, checkpoint = self.report.status, self.report.checkpoint
+        planned = (status and status.of) or (checkpoint and checkpoint.of) or self.config.get("schedule.steps")
+        return planned if isinstance(planned, int) else None
+
+    @property
     def of(self) -> int:
-        planned = self.config.get("schedule.steps") if self.known_state else None
-        return max((self.report.status.of if self.report.status else planned or 0), self.step)
+        """Steps of the whole run, as far as they are known."""
+        return max(self.planned or 0, self.step)
 
     def points(self, key: str) -> Points:
         """(step, value) of each log line with a finite number for `key`."""

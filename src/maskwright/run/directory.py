@@ -28,6 +28,8 @@ FORMAT = 1
 HISTORY, DATA_CARD = "history.jsonl", "data.json"
 MANIFEST = "MANIFEST.json"
 """A checkpoint's last file: a folder without it is not a checkpoint."""
+SEARCH = "retrieval.json"
+"""The configuration of a training for search, whose folder is no run directory."""
 TEXTS = ("digest", "dtype", "store", "store_fingerprint", "tokenizer_fingerprint")
 RECORD: dict[str, type] = {"config": dict, "model": dict, **dict.fromkeys(TEXTS, str)}
 """Keys that `config.resolved.json` must hold, and their types."""

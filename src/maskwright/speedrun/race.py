@@ -18,6 +18,7 @@ from typing import Protocol
 
 from maskwright.config.pretraining import EngineSection, read_config
 from maskwright.config.recipes import find_config
+from maskwright.config.settings import in_flow
 from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
@@ -48,6 +49,7 @@ from maskwright.tasks.start.engine import environment
 MOST_LINES = 200
 """Log lines of a seed that a record keeps, evenly spaced."""
 GPUS = ("H100", "H200")
+LOCK = "lock"
 
 
 class TrainingProgram(Protocol):
@@ -104,7 +106,7 @@ class Maskwright:
 
     def _overrides(self, seed: int, text: SpeedrunText) -> list[str]:
         keys = {"data.store": text.store.location, "seed": seed, **self.track.keys}
-        return [f"{key}={value}" for key, value in keys.items()]
+        return [f"{key}={in_flow(value)}" for key, value in keys.items()]
 
     def train(self, seed: int, text: SpeedrunText, run: str) -> None:
         overrides = [word for override in self._overrides(seed, text) for word in ("--set", override)]
@@ -137,7 +139,8 @@ def seeds_of(track: Track, identity: str, number: int) -> list[int]:
 def race(
     track: Track, text: SpeedrunText, program: TrainingProgram, entry: Entry, to: str, work: str
 ) -> SpeedrunRecord:
-    """Trains and judges every seed, and writes the record after each one. The same call continues it."""
+    """Trains and judges every seed, and writes the record after each one. The same call continues it. Raises `Locked`
+    while another process trains this recipe in `work`, or writes to `to`, and kinds of `InputError` before training."""
     seeds = seeds_of(track, program.identity, entry.seeds)
     facts = environment()
     facts["hardware"].pop("host")
@@ -157,21 +160,28 @@ def race(
         environment=facts,
         kind={},
     )
-    record = _begun(record, program, to)
-    for seed in record.seeds[len(record.results) :]:
-        say(f"{track.name}: seed {seed}, {len(record.results) + 1} of {len(record.seeds)}")
-        run = os.path.join(work, "runs", f"{track.name}-{program.identity[:12]}", f"seed-{seed}")
-        result, kind, lines = one_seed(track, text, program, seed, run)
-        with storage.atomic_writer(os.path.join(to, f"metrics-{seed}.jsonl")) as file:
-            file.write("".join(f"{line}\n" for line in lines).encode())
-        record = record.model_copy(update={"results": [*record.results, result], "kind": kind})
-        write_record(to, record)
+    runs = os.path.join(work, "runs", f"{track.name}-{program.identity[:12]}")
+    with _held(storage.require_local(to)), _held(runs):
+        record = _begun(record, program, to)
+        for seed in record.seeds[len(record.results) :]:
+            say(f"{track.name}: seed {seed}, {len(record.results) + 1} of {len(record.seeds)}")
+            result, kind, lines = one_seed(track, text, program, seed, os.path.join(runs, f"seed-{seed}"))
+            with storage.atomic_writer(os.path.join(to, f"metrics-{seed}.jsonl")) as file:
+                file.write("".join(f"{line}\n" for line in lines).encode())
+            record = record.model_copy(update={"results": [*record.results, result], "kind": kind})
+            write_record(to, record)
     return record
+
+
+@contextmanager
+def _held(folder: str) -> Iterator[None]:
+    """Makes the folder, and holds it: a seed begins with the removal of its run, which may be another process's."""
+    with storage.new_folder(folder), storage.locked(os.path.join(folder, LOCK), remove=True):
+        yield
 
 
 def _begun(record: SpeedrunRecord, program: TrainingProgram, to: str) -> SpeedrunRecord:
     """The record in `to`, if it is of this recipe; else a new one."""
-    storage.require_local(to)
     if os.path.exists(os.path.join(to, RECORD)):
         earlier = read_record(to)
         fields = ("track", "name", "by", "program", "target", "seeds", "recipe_sha256")
@@ -185,9 +195,8 @@ def _begun(record: SpeedrunRecord, program: TrainingProgram, to: str) -> Speedru
             fix = "go on with it there, or choose another --to: a record is of one kind of machine"
             raise InputError(f"was begun on {', '.join(differences)}", where=to, fix=fix)
         return earlier
-    if os.path.isdir(to) and os.listdir(to):
+    if set(os.listdir(to)) - {LOCK}:
         raise InputError("is not empty, and holds no record", where=to, fix="choose another --to")
-    storage.make_folder(to)
     with storage.atomic_writer(os.path.join(to, RECIPE)) as file:
         file.write(program.recipe)
     write_record(to, record)

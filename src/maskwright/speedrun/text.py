@@ -35,7 +35,7 @@ from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import train_tokenizer
 
 FILES = "files.json"
-"""Names and hashes of the files that the text was made of."""
+"""The layout of the text, and names and hashes of the files that it was made of."""
 GET_BOOKS = f"git clone {REPOSITORY} && git -C {os.path.basename(REPOSITORY)} checkout {COMMIT}"
 GET_PAIRS = "git clone https://github.com/alexwarstadt/blimp, and give --blimp blimp/data"
 
@@ -61,7 +61,10 @@ class SpeedrunText:
 def open_text(
     track: Track, work: str, locations: Sequence[str], *, pairs: str | None = None, layout: Any = "auto"
 ) -> SpeedrunText:
-    """Prepares the text below `work` unless that is done. Raises `InputError` if the text is not the track's."""
+    """Prepares the text below `work` unless that is done. Raises `InputError` if the text is not the track's, or is not
+    of these files or this layout, and `Locked` while another process prepares it."""
+    if track.text == "books" and layout not in ("auto", "file"):
+        raise InputError("is for a text of your own: a book is a file", where="--layout", fix="leave it out")
     folder = os.path.join(storage.require_local(work), track.text)
     if not os.path.exists(folder):
         if not locations:
@@ -69,10 +72,8 @@ def open_text(
                 f"give --text with the folder that this makes: {GET_BOOKS}" if track.text == "books" else "give --text"
             )
             raise InputError("holds no prepared text of this track", where=work, fix=fix)
-        _prepare(track, folder, _sources(track, locations, layout))
-    elif locations and storage.read_json(os.path.join(folder, FILES)) != _files(_sources(track, locations, layout)):
-        fix = "leave --text out to take it, or choose another --work"
-        raise InputError("holds the prepared text of other files", where=folder, fix=fix)
+        _prepare(folder, _sources(track, locations, layout))
+    _require_made_of(track, folder, locations, layout)
     store, judged = (TokenStore(os.path.join(folder, name)) for name in ("store", "judged"))
     digest = ""
     if track.metric == "blimp":
@@ -85,6 +86,19 @@ def open_text(
         fix = f"remove the folder, and give --text with what this makes: {GET_BOOKS}"
         require_same(text.fingerprints, BOOKS, folder, fix)
     return text
+
+
+def _require_made_of(track: Track, folder: str, locations: Sequence[str], layout: Any) -> None:
+    """Raises `InputError` if the prepared text is of other files than those that are given, or of another layout than
+    one that is."""
+    record = storage.read_json(os.path.join(folder, FILES))
+    made_of = record if isinstance(record, dict) else {}
+    if locations and made_of.get("files") != _files(_sources(track, locations, layout)):
+        fix = "leave --text out to take it, or choose another --work"
+        raise InputError("holds the prepared text of other files", where=folder, fix=fix)
+    if layout not in ("auto", made_of.get("layout")):
+        fix = "leave --layout out to take it, or choose another --work"
+        raise InputError(f"holds text that was not prepared with --layout {layout}", where=folder, fix=fix)
 
 
 def require_same(actual: dict[str, str], expected: dict[str, str], where: str, fix: str) -> None:
@@ -118,11 +132,19 @@ def _files(sources: Sources) -> list[list[str]]:
     return [[os.path.basename(name), storage.sha256_of_file(name)] for name in sources.files]
 
 
-def _prepare(track: Track, folder: str, sources: Sources) -> None:
-    """Prepares the stores and the tokenizer; the latter too without the documents for judging."""
+def _prepare(folder: str, sources: Sources) -> None:
+    """Prepares the stores and the tokenizer, unless another process just did."""
     part = f"{folder}.unfinished"
-    shutil.rmtree(part, ignore_errors=True)
-    storage.make_folder(part)
+    with storage.new_folder(os.path.dirname(folder)), storage.locked(f"{folder}.lock", remove=True):
+        if not os.path.exists(folder):
+            shutil.rmtree(part, ignore_errors=True)
+            storage.make_folder(part)
+            _write(part, sources)
+            os.rename(part, folder)
+
+
+def _write(part: str, sources: Sources) -> None:
+    """Writes the stores and the tokenizer; the latter too without the documents for judging."""
     divided = {kind: os.path.join(part, f"{kind}.jsonl") for kind in ("store", "judged")}
     counts = _divide(sources, divided)
     if not all(counts.values()):
@@ -135,8 +157,7 @@ def _prepare(track: Track, folder: str, sources: Sources) -> None:
         options = PrepareOptions(valid_fraction=share)
         prepare(Request(Sources([divided[kind]]), tokenizer, os.path.join(part, kind), options))
         os.unlink(divided[kind])
-    storage.write_json(os.path.join(part, FILES), _files(sources))
-    os.rename(part, folder)
+    storage.write_json(os.path.join(part, FILES), {"layout": sources.layout, "files": _files(sources)})
 
 
 def _divide(sources: Sources, files: dict[str, str]) -> dict[str, int]:

@@ -156,7 +156,11 @@ def judge(
         comparisons += [_compare(task, base, other, plan) for other in others]
         scores += [_score(task, measured) for measured in (base, *others)]
     adjusted = statistics.holm([comparison.p for comparison in comparisons])
-    with_verdicts = [_with_verdict(replace(c, p_holm=p), count) for c, p in zip(comparisons, adjusted, strict=True)]
+    best = statistics.holm([comparison.smallest_p for comparison in comparisons])
+    with_verdicts = [
+        _with_verdict(replace(comparison, p_holm=p), lowest)
+        for comparison, p, lowest in zip(comparisons, adjusted, best, strict=True)
+    ]
     return VerdictReport(
         question="recipe" if recipe else "checkpoints",
         comparisons=tuple(with_verdicts),
@@ -253,9 +257,10 @@ def _compare(task: ComparedTask, base: _Measured, other: _Measured, plan: _Plan)
     )
 
 
-def _with_verdict(difference: ArmDifference, comparisons: int) -> ArmDifference:
+def _with_verdict(difference: ArmDifference, lowest: float) -> ArmDifference:
+    """`lowest`: its corrected p if each comparison had the smallest that its test can give."""
     verdict: Word = "no difference shown"
-    if difference.smallest_p * comparisons >= statistics.ALPHA:
+    if lowest >= statistics.ALPHA:
         verdict = "cannot conclude"
     elif difference.p_holm < statistics.ALPHA and difference.low > 0:
         verdict = "helped"
@@ -286,25 +291,29 @@ def _changes(task: ComparedTask, base: _Measured, other: _Measured) -> tuple[Cla
 def degenerate_runs(results: Results, task: ComparedTask) -> list[Degenerate]:
     """Runs that have a fault, give one answer to everything, do no better than the most frequent label, or whose
     training loss was never below that of guessing."""
-    degenerate, gold_counts = [], Counter(labels_of(task.gold))
+    degenerate = []
     for arm in results.arms:
         for run in results.of(arm, task):
-            if why := _why_degenerate(task, gold_counts, run):
+            if why := _why_degenerate(task, run):
                 degenerate.append(Degenerate(task.name, arm.name, run.pretraining_run, run.seed, why))
     return degenerate
 
 
-def _why_degenerate(task: ComparedTask, gold: Counter[Any], run: ScoredRun) -> str:
+def _why_degenerate(task: ComparedTask, run: ScoredRun) -> str:
     """The reasons, a clause each; empty for a run that learned."""
     reasons = [run.fault.rstrip(".")] if run.fault else []
-    labels = Counter(label for label in labels_of(run.predictions) if not task.labels or label >= 0)
+    gold = Counter(labels_of(task.gold))
+    labels = {label for label in labels_of(run.predictions) if not task.labels or label >= 0}
+    sets = task.kind in ("multi_label", "spans")  # one label everywhere may still be at the right places only
+    answers, right = (set(run.predictions), set(task.gold)) if sets else (labels, set(gold))
     if task.kind == "scores":
         if not any(run.predictions):
             reasons.append("it scores 0 on every example")
     elif not labels:
         reasons.append("it predicts nothing at all")
-    elif len(labels) == 1 and len(gold) > 1:
-        answer = f"the label {task.labels[next(iter(labels))]}" if task.labels else f"{next(iter(labels)):.3g}"
+    elif len(answers) == 1 and len(right) > 1:
+        named = " and ".join(task.labels[label] for label in sorted(labels))
+        answer = f"the label{'s' * (len(labels) > 1)} {named}" if task.labels else f"{next(iter(labels)):.3g}"
         reasons.append(f"it gives one answer to everything, {answer}")
     elif task.metric == "accuracy" and gold and run.score <= max(gold.values()) / gold.total():
         reasons.append("its score is no better than that of the most frequent label")

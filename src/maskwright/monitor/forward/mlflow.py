@@ -1,4 +1,4 @@
-"""MLflow. Its own variables decide where: MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME, MLFLOW_TRACKING_TOKEN, …
+"""MLflow. Its own variables decide where: MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_ID, MLFLOW_EXPERIMENT_NAME, …
 
 The names are those of the Trainer in MLflow, which has no prefix for training: `loss`, `eval_loss`.
 """
@@ -32,15 +32,19 @@ class MLflow:
         # The client alone: mlflow.start_run would add the user, the script and the git commit.
         self._client: Any = MlflowClient()
         if run_id is None:
-            name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
-            experiment = self._client.get_experiment_by_name(name)
-            place = experiment.experiment_id if experiment else self._client.create_experiment(name)
+            place = os.environ.get("MLFLOW_EXPERIMENT_ID") or self._experiment()
             run_id = str(self._client.create_run(place, run_name=about.name).info.run_id)
             self.run_id = run_id
             self._describe(about.config)
         else:
             self.run_id = run_id
             self._client.update_run(run_id, "RUNNING")
+
+    def _experiment(self) -> str:
+        """The id of the experiment of that name, which may be new."""
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or PROJECT
+        experiment = self._client.get_experiment_by_name(name)
+        return str(experiment.experiment_id if experiment else self._client.create_experiment(name))
 
     def _describe(self, config: dict[str, Any]) -> None:
         """Logs the configuration. MLflow parameters are set once, so a run keeps those of its first start."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from maskwright.config.settings import in_flow
 from maskwright.core import storage
 from maskwright.core.errors import InputError
 from maskwright.core.hub import is_hub
@@ -33,7 +33,7 @@ class ArmStart:
     def keys(self, number: int) -> list[str]:
         """`--set` for its pretraining run of that number."""
         weights = "random" if self.random else "pretrained"
-        return [f"model.init_from={json.dumps(self.locations[number])}", f"model.weights={weights}"]
+        return [f"model.init_from={in_flow(self.locations[number])}", f"model.weights={weights}"]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ retrieval task, begun again), so the same command goes on at any point.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -18,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from maskwright.config.pretraining import OF_ONE_RUN
+from maskwright.config.settings import in_flow
 from maskwright.core import storage
 from maskwright.core.console import note, progress, say, warn
 from maskwright.core.errors import HealthError, InputError, JobError, StoppedEarly
@@ -91,7 +91,7 @@ class ComparedRun:
         return values
 
     def command(self, overrides: Sequence[str]) -> FinetuneCommand:
-        alone = [*(f"{key}={json.dumps(value)}" for key, value in OF_ONE_RUN.items()), "checkpoint.keep=1"]
+        alone = [*(f"{key}={in_flow(value)}" for key, value in OF_ONE_RUN.items()), "checkpoint.keep=1"]
         alone = [] if isinstance(self.task, RetrievalTask) else alone
         keys = [*alone, *overrides, *self.start.keys(self.number)]
         keys += [f"optimizer.learning_rate={self.rate!r}", f"seed={self.seed}", *self.more]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -27,16 +28,17 @@ from maskwright.labels.ranking import Rankings, ranked, record_of_scores
 from maskwright.labels.retrieval import Collection, read_collection
 from maskwright.machine.hardware import cuda_devices
 from maskwright.model.initial import initial_parameters
-from maskwright.run.directory import RunDirectory, Status
+from maskwright.run.directory import SEARCH, Phase, RunDirectory, Status
 from maskwright.tasks.export.sentence_transformers import export_as
 from maskwright.tasks.finetune.prepare import weights_digest
 from maskwright.tasks.models.load import RESULTS, TrainedModel, load_model
 from maskwright.tasks.search.updates import NONE, Update, planned_updates, texts_of
+from maskwright.training.loop import STATUS_EVERY_SECONDS
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-CONFIG, MODEL = "retrieval.json", "model"
+MODEL = "model"
 COLUMNS = ("question", "passage", "negative")
 ENCODED_AT_ONCE = 64
 LOG_LINES = 50
@@ -45,7 +47,7 @@ LOG_LINES = 50
 
 def finetune_for_search(config: RetrievalConfig, run: str, *, dry_run: bool = False) -> dict[str, Any]:
     """Trains, scores and saves the model in the folder `run`. Returns what `results.json` there says; of a dry run,
-    what would be trained. A folder that holds a finished training stays as it is.
+    its document. A folder that holds a finished training stays as it is.
 
     Raises kinds of `InputError` (2) before training, and `HealthError` at its end where a vector is not finite: each
     question then scores 0."""
@@ -55,11 +57,12 @@ def finetune_for_search(config: RetrievalConfig, run: str, *, dry_run: bool = Fa
     model = load_model(config.model.init_from, bare=True)
     updates = planned_updates(collection, config)
     steps, mean = len(updates), sum(map(len, updates)) / len(updates)
-    says = f"{len(collection.passages):,} passages, {len(collection.train):,} questions to learn from with "
-    say(f"{says}{several(collection.pairs, 'pair')}: {several(steps, 'step')} of {mean:.1f} pairs on average")
+    line = f"{len(collection.passages):,} passages, {len(collection.train):,} questions to learn from with "
+    line += f"{several(collection.pairs, 'pair')}: {several(steps, 'step')} of {mean:.1f} pairs on average"
     _device()
     if dry_run:
-        return {"passages": len(collection.passages), "pairs": collection.pairs, "steps": steps}
+        return {"lines": [line], "warnings": []}
+    say(line)
     storage.make_folder(directory.location)
     with storage.locked(directory.path("lock"), remove=True):
         _begin_or_check(directory, config, collection, weights_digest(model.parameters))
@@ -76,7 +79,7 @@ def finetune_for_search(config: RetrievalConfig, run: str, *, dry_run: bool = Fa
 def _begin_or_check(directory: RunDirectory, config: RetrievalConfig, collection: Collection, weights: str) -> None:
     """Raises `InputError` for a folder that holds something else; removes what a stopped training left."""
     contents = {"the contents of the collection": collection.fingerprint, "the weights of model.init_from": weights}
-    path, now = directory.path(CONFIG), flat(config) | contents
+    path, now = directory.path(SEARCH), flat(config) | contents
     if not os.path.exists(path):
         foreign = sorted(name for name in os.listdir(directory.location) if name != "lock")
         if foreign:
@@ -92,7 +95,7 @@ def _begin_or_check(directory: RunDirectory, config: RetrievalConfig, collection
             what = f"was trained with another configuration: {differs}"
             raise InputError(what, where=directory.location, fix="put it back, or give --run a new folder")
     if not os.path.exists(directory.path(RESULTS)):
-        for name in set(os.listdir(directory.location)) - {"lock", CONFIG}:
+        for name in set(os.listdir(directory.location)) - {"lock", SEARCH}:
             left = directory.path(name)
             shutil.rmtree(left) if os.path.isdir(left) else os.unlink(left)
 
@@ -104,19 +107,37 @@ def _train(
     start: TrainedModel,
     updates: Sequence[Update],
 ) -> None:
-    status = Status(phase="starting", of=len(updates))
-    directory.write_status(status)
+    progress = _Progress(directory, len(updates))
     try:
-        results = _trained(directory, config, collection, start, updates, status)
+        results = _trained(directory, config, collection, start, updates, progress)
     except BaseException as error:
         stopped = isinstance(error, StoppedEarly)
-        status.phase, status.exit = ("stopped", StoppedEarly.exit_code) if stopped else ("failed", 1)
-        directory.write_status(status)
+        progress.enter("stopped" if stopped else "failed", exit=StoppedEarly.exit_code if stopped else 1)
         raise
-    status.phase, status.exit, status.message = "done", 0, results["fault"]
     if results["fault"]:
-        status.phase, status.exit = "failed", HealthError.exit_code
-    directory.write_status(status)
+        progress.enter("failed", exit=HealthError.exit_code, message=results["fault"])
+    else:
+        progress.enter("done", exit=0)
+
+
+class _Progress:
+    """`status.json`, written anew every few seconds: a run of which none is heard for long counts as silent."""
+
+    def __init__(self, directory: RunDirectory, steps: int) -> None:
+        self._directory, self.status = directory, Status(of=steps)
+        self._write()
+
+    def enter(self, phase: Phase, *, exit: int | None = None, message: str = "") -> None:
+        self.status.phase, self.status.exit, self.status.message = phase, exit, message
+        self._write()
+
+    def goes_on(self) -> None:
+        if time.monotonic() - self._written >= STATUS_EVERY_SECONDS:
+            self._write()
+
+    def _write(self) -> None:
+        self._directory.write_status(self.status)
+        self._written = time.monotonic()
 
 
 def _trained(
@@ -125,7 +146,7 @@ def _trained(
     collection: Collection,
     start: TrainedModel,
     updates: Sequence[Update],
-    status: Status,
+    progress: _Progress,
 ) -> dict[str, Any]:
     """What `results.json` says, once it is written."""
     if config.model.weights == "random":
@@ -133,14 +154,17 @@ def _trained(
         start = replace(start, parameters={name: fresh[name] for name in start.parameters if name in fresh})
     model = _as_sentence_transformer(directory, start)
     model.max_seq_length = min(config.data.max_seq_len, start.config.max_seq_len)
-    _fit(directory, config, collection, model, updates, status)
+    model.register_forward_hook(lambda *_: progress.goes_on())  # after each batch, of an update or of texts
+    progress.enter("training")
+    _fit(directory, config, collection, model, updates, progress.status)
+    progress.enter("evaluating")
     results: dict[str, Any] = {"steps": len(updates), "fault": ""}
     passages = _vectors(model, collection.passages)
     for split, queries in (("validation", collection.validation), ("test", collection.test)):
         if not queries:
             continue
         asked = _vectors(model, [query.text for query in queries])
-        rankings = _rankings(asked, passages)
+        rankings = _rankings(asked, passages, progress)
         if rankings is None:
             results["fault"], rankings = "its vectors are not finite", np.full((len(queries), 1), -1)
         results[split], predictions = record_of_scores(queries, rankings)
@@ -190,13 +214,15 @@ def _fit(
     from transformers import PrinterCallback, TrainerCallback
 
     class Log(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            status.step = state.global_step
+
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
             if "loss" in (logs or {}):
                 step, loss = state.global_step, float(logs["loss"])
                 if math.isfinite(loss):  # JSON has no other numbers
                     directory.append_metrics({"step": step, "loss": loss, "learning_rate": logs["learning_rate"]})
-                status.phase, status.step, status.loss = "training", step, loss if math.isfinite(loss) else None
-                directory.write_status(status)
+                status.loss = loss if math.isfinite(loss) else None
 
     class Planned(DefaultBatchSampler):
         def __iter__(self) -> Iterator[list[int]]:
@@ -252,8 +278,13 @@ def _vectors(model: SentenceTransformer, texts: Sequence[str]) -> NDArray[np.flo
     return np.asarray(vectors, np.float32)
 
 
-def _rankings(asked: NDArray[np.float32], passages: NDArray[np.float32]) -> Rankings | None:
+def _rankings(asked: NDArray[np.float32], passages: NDArray[np.float32], progress: _Progress) -> Rankings | None:
     """By the cosines of two vectors; None where some are not finite."""
     if not (np.isfinite(asked).all() and np.isfinite(passages).all()):
         return None
-    return ranked(len(asked), lambda some: asked[some] @ passages.T)
+
+    def cosines(some: slice) -> NDArray[np.float32]:
+        progress.goes_on()
+        return asked[some] @ passages.T
+
+    return ranked(len(asked), cosines)
