@@ -21,6 +21,7 @@ import transformers
 from html_page import Page
 
 from maskwright.config.finetuning import FinetuneConfig, build_finetune_config
+from maskwright.config.settings import flat
 from maskwright.core.errors import ConfigError, InputError, ModelError, StoppedEarly
 from maskwright.data.batch import Batch
 from maskwright.engines.torch.engine import TorchEngine
@@ -479,11 +480,23 @@ def test_mistakes_end_before_anything_is_written(
         ({"schedule": {"steps": 9, "decay_steps": 2}}, "kind linear has no decay_steps"),
         ({"batch": {"examples": 5, "virtual_workers": 2}}, "2 virtual workers cannot share 5 examples evenly"),
         ({"optimizer": {"layer_decay": 0.9, "kind": "muon"}}, "optimizer.layer_decay needs optimizer.kind: adamw"),
+        ({"optimizer.class_weights": {True: "much"}}, "class_weights: .True: 'much'. is not weights of labels. Fix: w"),
+        ({"optimizer.class_weights": [1, 2]}, r"class_weights: .1, 2. is not weights of labels"),
     ],
 )
 def test_configurations_that_mean_nothing(keys: dict[str, Any], what: str, make: Callable[..., FinetuneConfig]) -> None:
     with pytest.raises(ConfigError, match=what):
         make(**keys)
+
+
+def test_weights_of_classes_that_are_numbers_or_booleans_are_of_their_words(
+    make: Callable[..., FinetuneConfig],
+) -> None:
+    """As they are after a round through JSON, in which rank 0 tells the others its configuration."""
+    for written, words in (({0: 1.0, 1: 2.0}, ["0", "1"]), ({True: 1, False: 2}, ["true", "false"])):
+        config = flat(make(**{"optimizer.class_weights": written}))
+        assert list(config["optimizer.class_weights"]) == words
+        assert json.loads(json.dumps(config)) == config
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -365,12 +365,11 @@ def class_weights(config: FinetuneConfig, labels: Sequence[str], targets: Any) -
         ids = targets.tag if isinstance(targets, WordTargets) else np.asarray(targets)
         counts = np.bincount(ids, minlength=len(labels))
         return (len(ids) / (len(labels) * np.maximum(counts, 1))).astype(np.float32)
-    named = {str(name): weight for name, weight in weights.items()}
-    if set(named) != set(labels):
-        odd = sorted(set(named) ^ set(labels))[0]
-        what = f"{odd} is {'not a label' if odd in named else 'left out'}"
+    if set(weights) != set(labels):
+        odd = sorted(set(weights) ^ set(labels))[0]
+        what = f"{odd} is {'not a label' if odd in weights else 'left out'}"
         raise ConfigError(what, where="optimizer.class_weights", fix="give each label a weight, or say balanced")
-    return np.array([named[name] for name in labels], np.float32)
+    return np.array([weights[name] for name in labels], np.float32)
 
 
 def weights_digest(parameters: Parameters) -> str:
