@@ -219,6 +219,21 @@ def test_a_run_goes_on_on_another_machine_bit_for_bit(config: Callable[..., RunC
     assert (tmp_path / "found" / "tokenizer" / "tokenizer.json").exists()
 
 
+def test_the_copy_of_the_best_checkpoint_stays_when_a_start_copies_first(
+    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: dict[str, Any] = {"schedule.kind": "constant", "optimizer.learning_rate": 0.3, "schedule.steps": 60}
+    keys |= {"evaluation.every_steps": 2, "evaluation.patience": 2, "evaluation.max_rows": 4, "checkpoint.keep": 1}
+    own = config(**keys, **{"checkpoint.copy_to": URL})
+    task.pretrain(own, str(tmp_path / "run"))
+    best, last = Copies(URL).steps()
+    Copies(URL)._remove(last)  # as if the start had had no time for it
+    removed, remove = [], Copies._remove
+    monkeypatch.setattr(Copies, "_remove", lambda self, step: (removed.append(step), remove(self, step)))
+    task.pretrain(own, str(tmp_path / "run"))
+    assert Copies(URL).steps() == [best, last] and not removed
+
+
 def test_a_store_that_is_away_does_not_stop_training_but_ends_it_with_an_error(
     config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

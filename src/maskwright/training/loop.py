@@ -422,10 +422,10 @@ def save(job: Job) -> None:
         with job.speed.part("save"):
             state = job.engine.read()
         if job.saver:
-            job.saver.best_step = job.objective.best_step
-            best = {} if job.saver.best_step is None else {"best_step": job.saver.best_step}
-            progress_record = {"counters": job.counters.to_json(), "rows_at_once": job.engine.rows_at_once, **best}
-            job.saver.begin(state, {**job.record, **progress_record})
+            best = job.objective.best_step
+            progress_record = {"counters": job.counters.to_json(), "rows_at_once": job.engine.rows_at_once}
+            progress_record |= {} if best is None else {"best_step": best}
+            job.saver.begin(state, {**job.record, **progress_record}, best)
 
 
 def _beat(job: Job, phase: Phase, *, force: bool = False) -> None:

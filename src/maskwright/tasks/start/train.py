@@ -87,7 +87,7 @@ def train(
         start.forwarders.begin(directory, config.logging.report_to)
         write_card(directory, ready, job)
         _say_first_lines(job, ready, time_here)
-        saver.copy_newest()
+        saver.copy_newest(job.objective.best_step)
         _run(job, stop, ready)
 
 
