@@ -18,7 +18,7 @@ from tokenizer_kinds import with_words
 
 from maskwright.config.pretraining import LATER, RunConfig
 from maskwright.core import storage
-from maskwright.core.errors import ConfigError, InputError, StoppedEarly
+from maskwright.core.errors import CheckpointError, ConfigError, InputError, StoppedEarly
 from maskwright.data.loader import Loader
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
@@ -36,6 +36,7 @@ from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.tasks.pretrain.run import dry_run
 from maskwright.text.sources import Sources
 from maskwright.training import checkpoint
+from maskwright.training.best import Best
 from maskwright.training.stop import StopRequest
 
 Config = Callable[..., RunConfig]
@@ -339,6 +340,33 @@ def test_a_run_ends_when_its_held_out_loss_no_longer_falls(config: Config, tmp_p
     task.pretrain(plain, str(tmp_path / "plain"))
     require_same(state(tmp_path / "plain"), state(stopped))  # patience changes no bit
     assert load_model(str(tmp_path / "plain")).step == last
+
+
+def test_patience_that_comes_later_counts_what_is_still_kept(config: Config, tmp_path: Path) -> None:
+    """The first checkpoints, the best ones, are gone by then."""
+    run, longest = tmp_path / "run", tmp_path / "run/checkpoints"
+    keys = WORSE | {"checkpoint.save_every_steps": 1, "checkpoint.keep": 2, "schedule.steps": 8}
+    task.pretrain(config(**keys), str(run))
+    losses = {line["step"]: line["valid_loss"] for line in metrics(run) if line["step"] and "valid_loss" in line}
+    assert min(losses, key=lambda step: losses[step]) < 7 and checkpoint.whole_steps(str(longest)) == [7, 8]
+    later = config(**keys | {"schedule.steps": 40, "evaluation.patience": 1})
+    task.pretrain(later, str(run))
+    assert metrics(run)[-1]["step"] > 8
+    model = load_model(str(run))
+    assert model.step in checkpoint.whole_steps(str(longest)) and (model.step or 0) >= 8
+    shutil.rmtree(longest / f"step-{model.step:08d}")
+    with pytest.raises(CheckpointError, match=f"that of step {model.step}, is gone. Fix: put it back, or train again"):
+        load_model(str(run))
+
+
+def test_the_best_evaluation_has_a_checkpoint() -> None:
+    seen = [(2, 0.5), (4, 0.7), (6, 0.9), (8, 0.7), (10, math.nan), (12, 0.8)]
+    for saved, step, settled in (({2}, 2, True), ({8, 12}, 8, False), ({4, 8}, 4, True), ({12}, 12, False)):
+        best = Best(3, lower=True)
+        best.remember(seen, saved)
+        assert (best.step, best.settled) == (step, settled), saved
+    best.remember(seen, ())
+    assert best.step is None and not best.settled
 
 
 def test_patience_needs_held_out_text(corpus: Path, tokenizer: str, tmp_path: Path) -> None:

@@ -359,7 +359,7 @@ def restore(job: Job, state: TrainState, record: dict[str, Any]) -> int:
     job.step, job.counters = history["step"], Counters(**history["counters"])
     job.rollbacks.all = [Rollback(**rollback) for rollback in history["rollbacks"]]
     job.evaluated = set(history["evaluated"])
-    job.objective.remember(history["evaluations"])
+    job.objective.remember(history["evaluations"], history["saved"])
     job.watch = LossWatch(job.objective.chance, job.config.schedule.warmup_steps or 0, history["losses"])
     return int(history["again"])
 
@@ -375,6 +375,7 @@ def _history(job: Job, state: TrainState, record: dict[str, Any]) -> dict[str, A
         "rollbacks": [asdict(rollback) for rollback in job.rollbacks.all],
         "evaluated": [line["step"] for line in lines if "valid_loss" in line],
         "evaluations": [line for line in lines if "valid_loss" in line],
+        "saved": checkpoint.whole_steps(job.directory.checkpoints),
         "losses": [(line["loss"], line.get("phase", 0)) for line in lines if "loss" in line],
     }
 

@@ -29,7 +29,7 @@ from maskwright.report.background import in_short
 from maskwright.report.markdown import code, literal
 from maskwright.run.directory import RunDirectory
 from maskwright.run.lineage import ancestors
-from maskwright.tasks.models.load import RESULTS, TrainedModel
+from maskwright.tasks.models.load import RESULTS, TrainedModel, evaluations
 from maskwright.text.tokenizer import ROBERTA, copy_tokenizer, load_tokenizer
 from maskwright.training.tensor_file import write_tensors
 
@@ -115,10 +115,13 @@ def _write(model: TrainedModel, written: TrainedModel, folder: str) -> list[Refe
 
 def _has_ended(model: TrainedModel, steps: int | None) -> bool:
     """Whether the run has ended. A fine-tuned run, or one with patience, may end early; its best step is exported."""
-    if model.task is None and (model.run or {})["config"].get("evaluation.patience") is not None:
-        status = RunDirectory(model.folder).read_status()
-        return status is not None and status.phase == "done"
-    return model.step == steps if model.task is None else os.path.exists(os.path.join(model.folder, RESULTS))
+    directory = RunDirectory(model.folder)
+    if model.task is not None:
+        return os.path.exists(directory.path(RESULTS))
+    judged = evaluations(directory, model.run or {})
+    if judged is None:
+        return model.step == steps
+    return judged.settled or any(step == steps == directory.newest_step() for step, _ in judged.seen)
 
 
 def _for_fine_tuning(model: TrainedModel, written: TrainedModel) -> dict[str, Any]:
