@@ -32,7 +32,7 @@ from maskwright.prove.verify_resume import TIMES
 from maskwright.report import page
 from maskwright.report.run import read_all
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks.export.hugging_face import export
+from maskwright.tasks.export.hugging_face import export, has_ended
 from maskwright.tasks.finetune.prepare import FinetuneRun, finetune, prepare_finetuning
 from maskwright.tasks.measure.labelled import evaluate_labelled
 from maskwright.tasks.models.load import load_model
@@ -448,6 +448,16 @@ def test_a_run_ends_when_it_no_longer_improves(
     assert len(lines) < 20 and lines[-1] == results["step"] + 2
     finetune(make(**keys), str(tmp_path / "run"))
     assert lines == [line["step"] for line in metrics(tmp_path / "run") if "valid_loss" in line]
+
+
+def test_a_copy_is_the_model_that_the_run_is(make: Callable[..., FinetuneConfig], tmp_path: Path) -> None:
+    """Also where the last evaluation, which comes after the last save, is the best."""
+    run, copies = tmp_path / "run", f"file://{tmp_path}/copies"
+    finetune(make(**{"evaluation.metric": "loss", "schedule.steps": 6, "checkpoint.copy_to": copies}), str(run))
+    state = json.loads((run / "checkpoints/step-00000006/state.json").read_text())
+    models = [load_model(location) for location in (str(run), copies)]
+    assert state["best_step"] == 4 and [model.step for model in models] == [6, 6]
+    assert all(map(has_ended, models))
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ Phase = Literal["starting", "training", "evaluating", "saving", "done", "stopped
 Event = Literal["started", "saved", "spiked", "rolled back", "ended"]
 FORMAT = 1
 HISTORY, DATA_CARD = "history.jsonl", "data.json"
+RESULTS = "results.json"
+"""The file that a fine-tuned run ends with: the step of its best checkpoint, and scores."""
 MANIFEST = "MANIFEST.json"
 """A checkpoint's last file: a folder without it is not a checkpoint."""
 TEXTS = ("digest", "dtype", "store", "store_fingerprint", "tokenizer_fingerprint")

@@ -90,6 +90,12 @@ class Saver:
         self.finish()
         return self._copier.wait() if self._copier else None
 
+    def copy_ended(self, step: int) -> None:
+        """Copies what the run has written since its last save, that of `step`, whose copy has ended. Raises
+        `CheckpointError`."""
+        if self._copier and (failed := self._copier.copy_ended(step)):
+            raise failed
+
     def _work(self, state: TrainState, record: dict[str, Any], best: int | None) -> None:
         try:
             for name, array in state.parameters.items():
@@ -169,10 +175,18 @@ class Copier:
         except Exception as error:
             if step not in checkpoint.whole_steps(self._directory.checkpoints):
                 return  # deleted meanwhile: a newer one is requested next
-            why = error.what if isinstance(error, MaskwrightError) else error
-            self._failed = CheckpointError(
-                f"step {step:,} is saved here but not copied: {why}",
-                where=self._copies.location,
-                fix="start the same command again once the store can be reached",
-            )
+            self._failed = self._not_copied(f"step {step:,} is saved here but not copied", error)
             warn(str(self._failed))
+
+    def copy_ended(self, step: int) -> CheckpointError | None:
+        """Copies what the run has written since the copy of `step`. Returns the error."""
+        try:
+            self._copies.put_ended(self._directory, step)
+        except Exception as error:
+            return self._not_copied("the run has ended here, and its last evaluation is not copied", error)
+        return None
+
+    def _not_copied(self, what: str, error: Exception) -> CheckpointError:
+        why = error.what if isinstance(error, MaskwrightError) else error
+        fix = "start the same command again once the store can be reached"
+        return CheckpointError(f"{what}: {why}", where=self._copies.location, fix=fix)

@@ -36,10 +36,10 @@ from maskwright.model.hf.config import class_name
 from maskwright.model.hf.families import FAMILIES
 from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.initial import initial_parameters, with_new_head
-from maskwright.run.directory import RunDirectory, step_folder
+from maskwright.run.directory import RESULTS, RunDirectory, step_folder
 from maskwright.tasks.finetune.objective import EvaluationSplit, LabelledObjective, chosen_metric, score_split
 from maskwright.tasks.models.hub import local, pinned
-from maskwright.tasks.models.load import RESULTS, TrainedModel, load_model, special_ids
+from maskwright.tasks.models.load import TrainedModel, load_model, special_ids
 from maskwright.tasks.start.capacity import memory_and_disk
 from maskwright.tasks.start.data_card import labelled_card
 from maskwright.tasks.start.opened import looked_at, opened

@@ -18,16 +18,13 @@ from maskwright.model.config import ROBERTAS, ModelConfig, config_at
 from maskwright.model.hf.config import LABELLED, class_name, read_labels, read_use
 from maskwright.model.hf.folder import read_model_folder
 from maskwright.model.hf.names import Parameters
-from maskwright.run.directory import RunDirectory, step_folder
+from maskwright.run.directory import RESULTS, RunDirectory, step_folder
 from maskwright.tasks.models.hub import local, pinned
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 from maskwright.training import checkpoint
 from maskwright.training.best import Best
 from maskwright.training.copies import TOKENIZER, Copies
 from maskwright.training.masked_lm import losses
-
-RESULTS = "results.json"
-"""The file that a fine-tuned run ends with: the step of its best checkpoint, and scores."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +146,7 @@ def fetched(location: str) -> str:
         """True once fetched; None while another process, most often of this run, fetches it."""
         with suppress(Locked), storage.locked(os.path.join(folder, "fetch.lock"), remove=True):
             copies.fetch(RunDirectory(folder), lambda record: None)
+            copies.fetch_ended(RunDirectory(folder))
             return True
         return None
 

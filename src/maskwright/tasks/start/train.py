@@ -152,6 +152,8 @@ def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
         with together(job.engine.processes):
             loop.train(job, stop)
             ready.finish(job)
+        if job.saver:
+            job.saver.copy_ended(job.step)
     except StoppedEarly as error:
         update_status(job, "stopped", str(error), error.exit_code, error.reason)
         raise
