@@ -25,6 +25,7 @@ from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import make_engine
+from maskwright.engines.torch.engine import TorchEngine
 from maskwright.model.initial import initial_parameters
 from maskwright.monitor.status import look
 from maskwright.prove.verify_resume import TIMES
@@ -278,13 +279,23 @@ def test_a_fresh_optimizer_needs_a_run_to_begin_from(config: Config, tmp_path: P
         task.pretrain(config(), str(tmp_path / "run"), fresh_optimizer=True)
 
 
-def test_a_run_with_rotary_positions_gets_longer_rows(config: Config, tmp_path: Path) -> None:
-    keys = CHILD | {"model.architecture": "modernbert"}
-    task.pretrain(config(**keys), str(tmp_path / "short"))
-    task.pretrain(config(**keys | {"data.seq_len": 64}), str(tmp_path / "long"), str(tmp_path / "short"))
+def test_a_run_with_rotary_positions_gets_longer_rows(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And computes with the base of positions that its parent ended with, until a phase has another."""
+    keys, used = CHILD | {"model.architecture": "modernbert"}, list[float]()
+    use = TorchEngine.use_rope_theta
+    monkeypatch.setattr(TorchEngine, "use_rope_theta", lambda self, theta: (used.append(theta), use(self, theta)))
+    task.pretrain(config(**keys, phases=[{"until_share": 1.0, "rope_theta": 160000.0}]), str(tmp_path / "short"))
+    used.clear()
+    last = [{"until_share": 0.5}, {"until_share": 1.0, "rope_theta": 20000.0}]
+    longer = config(**keys | {"data.seq_len": 64}, phases=last)
+    task.pretrain(longer, str(tmp_path / "long"), str(tmp_path / "short"))
     found = load_model(str(tmp_path / "long"))
-    assert (found.config.max_seq_len, found.step) == (64, 4)
-    assert load_model(str(tmp_path / "short")).config.max_seq_len == 32
+    assert (found.config.max_seq_len, found.step, found.config.rope_theta) == (64, 4, 20000.0)
+    assert used[-4:] == [160000.0, 160000.0, 20000.0, 20000.0] and {*used} == {160000.0, 20000.0}
+    short = load_model(str(tmp_path / "short")).config
+    assert (short.max_seq_len, short.rope_theta) == (32, 160000.0)
 
 
 def test_a_run_is_a_model_to_begin_with(config: Config, parent: Path, tmp_path: Path) -> None:

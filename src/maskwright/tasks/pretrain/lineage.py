@@ -22,8 +22,9 @@ from maskwright.run.lineage import Lineage, parse
 from maskwright.tasks.models.load import special_ids
 from maskwright.training import checkpoint
 
-NOT_THE_SHAPE = ("vocab_size", "max_position_embeddings", "hidden_dropout_prob", "attention_probs_dropout_prob")
-"""Fields of a model in which a child may differ, or that are compared in another way."""
+NOT_THE_SHAPE = {"vocab_size", "max_position_embeddings", "hidden_dropout_prob", "attention_probs_dropout_prob"}
+NOT_THE_SHAPE |= {"rope_theta"}
+"""Fields of a model in which a child may differ, that are compared in another way, or that no key of `model:` sets."""
 
 
 def is_run(location: str | None) -> bool:
