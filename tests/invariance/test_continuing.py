@@ -403,6 +403,16 @@ def test_epochs_are_recorded_as_steps_and_a_run_of_them_grows(config: Config, tm
     assert RunDirectory(str(tmp_path / "run")).read_config()["changes"][0]["step"] == steps
 
 
+def test_a_changed_length_is_put_right_by_steps_also_where_the_file_has_epochs(config: Config, tmp_path: Path) -> None:
+    run, keys = tmp_path / "run", {"checkpoint.save_every_steps": 4, "checkpoint.keep_every_steps": 4}
+    task.pretrain(config(schedule={"epochs": 0.05, "kind": "wsd"}, **keys), str(run))
+    for epochs, fix in ((0.04, "back with (.*=10);"), (0.1, f"--from {run}@8 (.*=12) --set schedule.warmup_steps=0")):
+        with pytest.raises(ConfigError) as refused:
+            dry_run(config(schedule={"epochs": epochs, "kind": "wsd"}, **keys), str(run))
+        found = re.search(fix, str(refused.value))
+        assert found and found[1].startswith("--set schedule.epochs=null --set schedule.steps="), refused.value
+
+
 @pytest.mark.parametrize("engine", ["torch", "jax"])
 def test_layers_with_rates_of_their_own_go_on_exactly(engine: str, config: Config, tmp_path: Path) -> None:
     own = config(**{"engine.kind": engine, "optimizer.layer_decay": 0.5, "schedule.steps": 6})
