@@ -98,7 +98,8 @@ class RunDirectory:
         names = set(os.listdir(self.location)) if os.path.isdir(self.location) else set()
         known = {"config.yaml"}
         if "lock" in names:  # of an earlier start
-            known |= {"lock", "lease.json", "tokenizer", "environment.json", "status.json", "log.txt", "processes"}
+            known |= {"lock", "lease.json", "tokenizer", "environment.json", "processes"}
+            known |= {"status.json", "log.txt", HISTORY}
         foreign = sorted(name for name in names - known if not storage.is_temporary(name))
         if foreign:
             fix = "give --run a new folder"
