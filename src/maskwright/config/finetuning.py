@@ -297,6 +297,7 @@ class FinetuneConfig(Section):
             key = "label_smoothing" if optimizer.label_smoothing else "class_weights"
             raise Refused(f"optimizer.{key} is for one class of several, not for {self.task.kind}", fix="leave it out")
         optimizer.require_layers(self.engine)
+        self.health.require_checkpoints(self.checkpoint)
         return self
 
     @property
