@@ -21,6 +21,7 @@ import transformers
 from html_page import Page
 
 from maskwright.config.finetuning import FinetuneConfig, build_finetune_config
+from maskwright.config.settings import flat
 from maskwright.core.errors import ConfigError, InputError, ModelError, StoppedEarly
 from maskwright.data.batch import Batch
 from maskwright.engines.torch.engine import TorchEngine
@@ -31,7 +32,7 @@ from maskwright.prove.verify_resume import TIMES
 from maskwright.report import page
 from maskwright.report.run import read_all
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks.export.hugging_face import export
+from maskwright.tasks.export.hugging_face import export, has_ended
 from maskwright.tasks.finetune.prepare import FinetuneRun, finetune, prepare_finetuning
 from maskwright.tasks.measure.labelled import evaluate_labelled
 from maskwright.tasks.models.load import load_model
@@ -449,6 +450,16 @@ def test_a_run_ends_when_it_no_longer_improves(
     assert lines == [line["step"] for line in metrics(tmp_path / "run") if "valid_loss" in line]
 
 
+def test_a_copy_is_the_model_that_the_run_is(make: Callable[..., FinetuneConfig], tmp_path: Path) -> None:
+    """Also where the last evaluation, which comes after the last save, is the best."""
+    run, copies = tmp_path / "run", f"file://{tmp_path}/copies"
+    finetune(make(**{"evaluation.metric": "loss", "schedule.steps": 6, "checkpoint.copy_to": copies}), str(run))
+    state = json.loads((run / "checkpoints/step-00000006/state.json").read_text())
+    models = [load_model(location) for location in (str(run), copies)]
+    assert state["best_step"] == 4 and [model.step for model in models] == [6, 6]
+    assert all(map(has_ended, models))
+
+
 @pytest.mark.parametrize(
     ("keys", "what"),
     [
@@ -479,11 +490,24 @@ def test_mistakes_end_before_anything_is_written(
         ({"schedule": {"steps": 9, "decay_steps": 2}}, "kind linear has no decay_steps"),
         ({"batch": {"examples": 5, "virtual_workers": 2}}, "2 virtual workers cannot share 5 examples evenly"),
         ({"optimizer": {"layer_decay": 0.9, "kind": "muon"}}, "optimizer.layer_decay needs optimizer.kind: adamw"),
+        ({"health": {"on_spike": "rollback"}}, "on_spike: rollback needs checkpoint.save_every_steps. Fix: set both"),
+        ({"optimizer.class_weights": {True: "much"}}, "class_weights: .True: 'much'. is not weights of labels. Fix: w"),
+        ({"optimizer.class_weights": [1, 2]}, r"class_weights: .1, 2. is not weights of labels"),
     ],
 )
 def test_configurations_that_mean_nothing(keys: dict[str, Any], what: str, make: Callable[..., FinetuneConfig]) -> None:
     with pytest.raises(ConfigError, match=what):
         make(**keys)
+
+
+def test_weights_of_classes_that_are_numbers_or_booleans_are_of_their_words(
+    make: Callable[..., FinetuneConfig],
+) -> None:
+    """As they are after a round through JSON, in which rank 0 tells the others its configuration."""
+    for written, words in (({0: 1.0, 1: 2.0}, ["0", "1"]), ({True: 1, False: 2}, ["true", "false"])):
+        config = flat(make(**{"optimizer.class_weights": written}))
+        assert list(config["optimizer.class_weights"]) == words
+        assert json.loads(json.dumps(config)) == config
 
 
 @pytest.mark.parametrize("kind", KINDS)

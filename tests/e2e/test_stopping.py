@@ -16,9 +16,11 @@ import pytest
 import warm
 from command_line import COMMAND, maskwright, write_config
 
+from maskwright.core.errors import InputError
 from maskwright.data.store import TokenStore
 from maskwright.prove.verify_resume import compare, compare_results
-from maskwright.run.directory import RunDirectory
+from maskwright.run.directory import RunDirectory, Status
+from maskwright.run.lease import leased
 from maskwright.training import checkpoint
 
 
@@ -172,6 +174,18 @@ def test_the_grace_period_ends_a_start_that_hangs(store: TokenStore, tmp_path: P
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 75
+
+
+def test_what_a_start_leaves_that_ended_before_the_run_began_is_no_hindrance(tmp_path: Path) -> None:
+    directory = RunDirectory(str(tmp_path / "run"))
+    with leased(directory.location):
+        directory.write_status(Status("stopped", exit=75))
+        directory.append_history("ended", 0, exit=75)
+        directory.log("stopped")
+    directory.require_fresh()
+    (tmp_path / "run/metrics.jsonl").touch()
+    with pytest.raises(InputError, match="is not a run directory, but holds metrics.jsonl"):
+        directory.require_fresh()
 
 
 def test_who_lost_its_folder_stops_and_writes_no_more(store: TokenStore, tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ from maskwright.engines.base import TrainState
 from maskwright.prove import reproduce
 from maskwright.prove.drill import drill, tiny
 from maskwright.prove.verify_resume import shortened
-from maskwright.run.directory import RunDirectory
+from maskwright.run.directory import RESULTS, RunDirectory
+from maskwright.tasks.export.hugging_face import has_ended
+from maskwright.tasks.models.load import load_model
 from maskwright.tasks.pretrain import run as task
 from maskwright.training import checkpoint
 from maskwright.training.copies import Copies
@@ -219,6 +221,44 @@ def test_a_run_goes_on_on_another_machine_bit_for_bit(config: Callable[..., RunC
     assert (tmp_path / "found" / "tokenizer" / "tokenizer.json").exists()
 
 
+def test_the_copy_of_the_best_checkpoint_stays_when_a_start_copies_first(
+    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys: dict[str, Any] = {"schedule.kind": "constant", "optimizer.learning_rate": 0.3, "schedule.steps": 60}
+    keys |= {"evaluation.every_steps": 2, "evaluation.patience": 2, "evaluation.max_rows": 4, "checkpoint.keep": 1}
+    own = config(**keys, **{"checkpoint.copy_to": URL})
+    task.pretrain(own, str(tmp_path / "run"))
+    best, last = Copies(URL).steps()
+    Copies(URL)._remove(last)  # as if the start had had no time for it
+    removed, remove = [], Copies._remove
+    monkeypatch.setattr(Copies, "_remove", lambda self, step: (removed.append(step), remove(self, step)))
+    task.pretrain(own, str(tmp_path / "run"))
+    assert Copies(URL).steps() == [best, last] and not removed
+    assert load_model(URL).step == load_model(str(tmp_path / "run")).step == best
+    assert has_ended(load_model(URL)) and has_ended(load_model(str(tmp_path / "run")))
+
+
+def test_what_a_run_writes_after_its_last_save_is_in_its_copy(tmp_path: Path) -> None:
+    """And is taken for that of the newest step alone, which must be the run's last."""
+    directory, copies = saved(tmp_path / "one", 10), Copies(URL)
+    put(copies, directory, 10)
+    Path(directory.metrics).write_text('{"step": 10}\n')
+    Path(directory.path(RESULTS)).write_text('{"step": 10}')
+    copies.put_ended(directory, 10)
+    for more in ((), (20,)):  # a run that has got more steps since
+        for step in more:
+            put(copies, saved(tmp_path / "one", step), step)
+        fetched = RunDirectory(str(tmp_path / f"two{more}"))
+        copies.fetch(fetched, same)
+        copies.fetch_ended(fetched)
+        assert Path(fetched.path(RESULTS)).exists() != bool(more)
+        assert fetched.read_metrics() == [{"step": 1 if more else 10}]
+    for damaged in (b"", b"[]", b"{", b'{"step": 20, "files": {"metrics.jsonl": 1}}', b'{"step": 20}'):
+        Folder(URL).put("ended.json", damaged)
+        copies.fetch_ended(fetched)
+    assert fetched.read_metrics() == [{"step": 1}]
+
+
 def test_a_store_that_is_away_does_not_stop_training_but_ends_it_with_an_error(
     config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -286,7 +326,7 @@ def test_copies_from_before_a_rollback_are_left_out(tmp_path: Path, capfd: pytes
 def test_a_folder_of_another_disk_serves_too(config: Callable[..., RunConfig], tmp_path: Path) -> None:
     keys = {"schedule.steps": 4, "checkpoint.copy_to": f"file://{tmp_path}/far/away"}
     task.pretrain(config(**keys), str(tmp_path / "run"))
-    assert sorted(path.name for path in (tmp_path / "far" / "away").iterdir()) == ["step-00000004"]
+    assert sorted(path.name for path in (tmp_path / "far" / "away").iterdir()) == ["ended.json", "step-00000004"]
     with pytest.raises(ConfigError, match="lies in the run directory"):
         inside = f"file://{tmp_path}/run/checkpoints/copies"
         task.pretrain(config(**keys | {"checkpoint.copy_to": inside}), str(tmp_path / "run"))

@@ -18,13 +18,14 @@ from tokenizer_kinds import with_words
 
 from maskwright.config.pretraining import LATER, RunConfig
 from maskwright.core import storage
-from maskwright.core.errors import ConfigError, InputError, StoppedEarly
+from maskwright.core.errors import CheckpointError, ConfigError, InputError, StoppedEarly
 from maskwright.data.loader import Loader
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import make_engine
+from maskwright.engines.torch.engine import TorchEngine
 from maskwright.model.initial import initial_parameters
 from maskwright.monitor.status import look
 from maskwright.prove.verify_resume import TIMES
@@ -36,6 +37,7 @@ from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.tasks.pretrain.run import dry_run
 from maskwright.text.sources import Sources
 from maskwright.training import checkpoint
+from maskwright.training.best import Best
 from maskwright.training.stop import StopRequest
 
 Config = Callable[..., RunConfig]
@@ -277,13 +279,23 @@ def test_a_fresh_optimizer_needs_a_run_to_begin_from(config: Config, tmp_path: P
         task.pretrain(config(), str(tmp_path / "run"), fresh_optimizer=True)
 
 
-def test_a_run_with_rotary_positions_gets_longer_rows(config: Config, tmp_path: Path) -> None:
-    keys = CHILD | {"model.architecture": "modernbert"}
-    task.pretrain(config(**keys), str(tmp_path / "short"))
-    task.pretrain(config(**keys | {"data.seq_len": 64}), str(tmp_path / "long"), str(tmp_path / "short"))
+def test_a_run_with_rotary_positions_gets_longer_rows(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And computes with the base of positions that its parent ended with, until a phase has another."""
+    keys, used = CHILD | {"model.architecture": "modernbert"}, list[float]()
+    use = TorchEngine.use_rope_theta
+    monkeypatch.setattr(TorchEngine, "use_rope_theta", lambda self, theta: (used.append(theta), use(self, theta)))
+    task.pretrain(config(**keys, phases=[{"until_share": 1.0, "rope_theta": 160000.0}]), str(tmp_path / "short"))
+    used.clear()
+    last = [{"until_share": 0.5}, {"until_share": 1.0, "rope_theta": 20000.0}]
+    longer = config(**keys | {"data.seq_len": 64}, phases=last)
+    task.pretrain(longer, str(tmp_path / "long"), str(tmp_path / "short"))
     found = load_model(str(tmp_path / "long"))
-    assert (found.config.max_seq_len, found.step) == (64, 4)
-    assert load_model(str(tmp_path / "short")).config.max_seq_len == 32
+    assert (found.config.max_seq_len, found.step, found.config.rope_theta) == (64, 4, 20000.0)
+    assert used[-4:] == [160000.0, 160000.0, 20000.0, 20000.0] and {*used} == {160000.0, 20000.0}
+    short = load_model(str(tmp_path / "short")).config
+    assert (short.max_seq_len, short.rope_theta) == (32, 160000.0)
 
 
 def test_a_run_is_a_model_to_begin_with(config: Config, parent: Path, tmp_path: Path) -> None:
@@ -341,6 +353,33 @@ def test_a_run_ends_when_its_held_out_loss_no_longer_falls(config: Config, tmp_p
     assert load_model(str(tmp_path / "plain")).step == last
 
 
+def test_patience_that_comes_later_counts_what_is_still_kept(config: Config, tmp_path: Path) -> None:
+    """The first checkpoints, the best ones, are gone by then."""
+    run, longest = tmp_path / "run", tmp_path / "run/checkpoints"
+    keys = WORSE | {"checkpoint.save_every_steps": 1, "checkpoint.keep": 2, "schedule.steps": 8}
+    task.pretrain(config(**keys), str(run))
+    losses = {line["step"]: line["valid_loss"] for line in metrics(run) if line["step"] and "valid_loss" in line}
+    assert min(losses, key=lambda step: losses[step]) < 7 and checkpoint.whole_steps(str(longest)) == [7, 8]
+    later = config(**keys | {"schedule.steps": 40, "evaluation.patience": 1})
+    task.pretrain(later, str(run))
+    assert metrics(run)[-1]["step"] > 8
+    model = load_model(str(run))
+    assert model.step in checkpoint.whole_steps(str(longest)) and (model.step or 0) >= 8
+    shutil.rmtree(longest / f"step-{model.step:08d}")
+    with pytest.raises(CheckpointError, match=f"that of step {model.step}, is gone. Fix: put it back, or train again"):
+        load_model(str(run))
+
+
+def test_the_best_evaluation_has_a_checkpoint() -> None:
+    seen = [(2, 0.5), (4, 0.7), (6, 0.9), (8, 0.7), (10, math.nan), (12, 0.8)]
+    for saved, step, settled in (({2}, 2, True), ({8, 12}, 8, False), ({4, 8}, 4, True), ({12}, 12, False)):
+        best = Best(3, lower=True)
+        best.remember(seen, saved)
+        assert (best.step, best.settled) == (step, settled), saved
+    best.remember(seen, ())
+    assert best.step is None and not best.settled
+
+
 def test_patience_needs_held_out_text(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
     source = Sources([str(corpus)], layout="sentences")
     nothing = prepare(Request(source, tokenizer, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.0))).location
@@ -362,6 +401,16 @@ def test_epochs_are_recorded_as_steps_and_a_run_of_them_grows(config: Config, tm
     task.pretrain(straight, str(tmp_path / "straight"))
     require_same(state(tmp_path / "run"), state(tmp_path / "straight"))
     assert RunDirectory(str(tmp_path / "run")).read_config()["changes"][0]["step"] == steps
+
+
+def test_a_changed_length_is_put_right_by_steps_also_where_the_file_has_epochs(config: Config, tmp_path: Path) -> None:
+    run, keys = tmp_path / "run", {"checkpoint.save_every_steps": 4, "checkpoint.keep_every_steps": 4}
+    task.pretrain(config(schedule={"epochs": 0.05, "kind": "wsd"}, **keys), str(run))
+    for epochs, fix in ((0.04, "back with (.*=10);"), (0.1, f"--from {run}@8 (.*=12) --set schedule.warmup_steps=0")):
+        with pytest.raises(ConfigError) as refused:
+            dry_run(config(schedule={"epochs": epochs, "kind": "wsd"}, **keys), str(run))
+        found = re.search(fix, str(refused.value))
+        assert found and found[1].startswith("--set schedule.epochs=null --set schedule.steps="), refused.value
 
 
 @pytest.mark.parametrize("engine", ["torch", "jax"])

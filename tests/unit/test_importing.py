@@ -174,6 +174,14 @@ def test_run_glue_becomes_a_fine_tuning(tmp_path: Path) -> None:
     assert [values["data"][name] for name in ("text", "text_pair", "label")] == ["sentence1", "sentence2", "label"]
     assert values["schedule"]["warmup_share"] == 0.1 and values["evaluation"]["metric"] == "accuracy"
     assert found.commands("f.yaml")[0] == "maskwright finetune f.yaml --run out"
+    command = f"run_glue.py --task_name cola --model_name_or_path {tmp_path}"
+    for flags, metric in (
+        ("--load_best_model_at_end", "loss"),  # the Trainer's default
+        ("--load_best_model_at_end --metric_for_best_model eval_loss", "loss"),
+        ("--load_best_model_at_end False", "matthews_corrcoef"),  # of the task
+        ("--load_best_model_at_end --metric_for_best_model rouge", "matthews_corrcoef"),
+    ):
+        assert taken("run_glue", f"{command} {flags}")[1]["evaluation"]["metric"] == metric
     _, text = imported("run_glue", "python run_glue.py --task_name stsb --model_name_or_path bert-base-cased")
     (tmp_path / "f.yaml").write_text(text)
     config = read_finetune_config(str(tmp_path / "f.yaml"))

@@ -17,9 +17,8 @@ from maskwright.report.document import ReportSection, html
 from maskwright.report.page import NOTHING, contents
 from maskwright.report.run import read_all
 from maskwright.report.training import curves
-from maskwright.run.directory import RunDirectory, Status, whole_steps
+from maskwright.run.directory import RESULTS, RunDirectory, Status, whole_steps
 from maskwright.run.lineage import describe
-from maskwright.tasks.models.load import RESULTS
 
 if TYPE_CHECKING:
     from maskwright.api.models import Model

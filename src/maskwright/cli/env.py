@@ -22,6 +22,7 @@ from maskwright.cli.options import (
     stdout_for_document,
 )
 from maskwright.core.console import answer
+from maskwright.core.shell import typed
 
 if TYPE_CHECKING:
     from maskwright.cloud.environment import Environment
@@ -202,7 +203,7 @@ def seed(
             )
         except BaseException:
             if moving:
-                up_again = f"`maskwright env up {location}` recreates the hosts, once the disk is seeded"
+                up_again = f"`{typed(['env', 'up', location])}` recreates the hosts, once the disk is seeded"
                 say(f"{' and '.join(moving)}: deleted; {up_again}")
             raise
         if moving:

@@ -90,7 +90,7 @@ def import_(
     from maskwright.core import output
     from maskwright.core.console import answer, say, warn
     from maskwright.core.errors import InputError
-    from maskwright.core.shell import Variable, read_variables
+    from maskwright.core.shell import Variable, read_variables, typed
 
     if out is not None and os.path.exists(out):
         raise InputError("exists already", where=out, fix="give --to another name, or move the file")
@@ -122,4 +122,4 @@ def import_(
         answer(imported.text.rstrip("\n"))
     else:
         answer(table(imported.rows))
-        say(f"{out} is written; review it, then: maskwright env init {out}")
+        say(f"{out} is written; review it, then: {typed(['env', 'init', out])}")

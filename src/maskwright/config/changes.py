@@ -11,6 +11,7 @@ from maskwright.config.pretraining import RunConfig
 from maskwright.config.schedule import GROWING
 from maskwright.config.settings import keys_of, resumable_keys
 from maskwright.core.errors import ConfigError
+from maskwright.core.shell import typed
 
 
 def require_kind(config: dict[str, Any], kind: type[BaseModel], where: str) -> None:
@@ -21,10 +22,15 @@ def require_kind(config: dict[str, Any], kind: type[BaseModel], where: str) -> N
 
 
 def refuse_changes(
-    old: dict[str, Any], new: dict[str, Any], where: str, kind: type[BaseModel] = RunConfig
+    old: dict[str, Any],
+    new: dict[str, Any],
+    where: str,
+    kind: type[BaseModel] = RunConfig,
+    *,
+    by_epochs: bool = False,
 ) -> list[str]:
     """Returns the allowed differences between two flat configurations, as `key: old -> new`. A key that the older
-    record lacks had its default.
+    record lacks had its default. `by_epochs`: see `of_steps`.
 
     A pretraining run may grow (`schedule.steps`) where its schedule has a phase that does not depend on the run's
     length; the caller checks whether the run is still in that phase. Raises `ConfigError` listing the other
@@ -44,17 +50,27 @@ def refuse_changes(
         again = " and ".join(f"{key} to {old[key]}" for key in others)
         fix = (
             f"put back {again} and let schedule.steps grow alone; or begin a new run at this one's newest checkpoint, "
-            f"with its own schedule: maskwright pretrain CONFIG --run NEW --from {where}"
+            f"with its own schedule: {branch_off(where)}"
         )
     elif kind is RunConfig and refused and not others:
-        fix = (
-            f"put the old value back with --set schedule.steps={old['schedule.steps']}; `maskwright pretrain CONFIG "
-            f"--run NEW --from {where}` trains on from its newest checkpoint in a new run"
-        )
+        back = of_steps(old["schedule.steps"], by_epochs=by_epochs)
+        longer = f"`{branch_off(where)}` trains on from its newest checkpoint in a new run"
+        fix = f"put the old value back with {back}; {longer}"
     if refused:
         what = f"the run was started with another configuration ({', '.join(listed[number] for number in refused)})"
         raise ConfigError(what + why, where=where, fix=fix)
     return listed
+
+
+def branch_off(begin_from: str) -> str:
+    """The command for a new run that begins from another one, RUN or RUN@STEP."""
+    return typed(["pretrain", "CONFIG", "--run", "NEW", "--from", begin_from])
+
+
+def of_steps(steps: int, *, by_epochs: bool) -> str:
+    """The options for a pretraining run of that many steps. `by_epochs`: whether its file has schedule.epochs, which a
+    resolved configuration has no more."""
+    return ("--set schedule.epochs=null " if by_epochs else "") + f"--set schedule.steps={steps}"
 
 
 def grows(old: dict[str, Any], new: dict[str, Any]) -> bool:

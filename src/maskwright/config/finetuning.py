@@ -203,9 +203,23 @@ class FinetuningOptimizer(Optimizer):
     label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Share of each class's target that all classes get; only for single_label_classification and
     token_classification."""
-    class_weights: Literal["balanced"] | dict[Name, Annotated[float, Field(gt=0.0)]] | None = None
+    class_weights: Literal["balanced"] | dict[str, Annotated[float, Field(gt=0.0)]] | None = None
     """Weight of each class in the loss: balanced (examples / classes / examples of the class, as in scikit-learn), or a
     number for each label. Only for single_label_classification and token_classification."""
+
+    @field_validator("class_weights", mode="before")
+    @classmethod
+    def _labels_are_words(cls, weights: Any) -> Any:
+        """Makes labels words, as `Task` does: a run's record is JSON, whose keys are words."""
+        if weights in (None, "balanced"):
+            return weights
+        if not isinstance(weights, dict) or not all(
+            isinstance(name, str | int) and type(weight) in (int, float) and 0.0 < weight < math.inf
+            for name, weight in weights.items()
+        ):
+            fix = "write balanced, or a number above 0 for each label, as in {no: 1, yes: 2.5}"
+            raise Refused(f"{weights!r:.60} is not weights of labels", fix=fix)
+        return {_word(name): weight for name, weight in weights.items()}
 
 
 def require_one_length(epochs: float | None, steps: int | None) -> None:
@@ -283,6 +297,7 @@ class FinetuneConfig(Section):
             key = "label_smoothing" if optimizer.label_smoothing else "class_weights"
             raise Refused(f"optimizer.{key} is for one class of several, not for {self.task.kind}", fix="leave it out")
         optimizer.require_layers(self.engine)
+        self.health.require_checkpoints(self.checkpoint)
         return self
 
     @property

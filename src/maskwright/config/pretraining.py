@@ -198,6 +198,12 @@ class Health(Section):
     max_rollbacks: Annotated[Count, Resumable] = 3
     """After this many rollbacks the run stops with exit code 3."""
 
+    def require_checkpoints(self, checkpoint: CheckpointSection) -> None:
+        """Raises `Refused` if there is nothing to roll back to."""
+        if self.on_spike == "rollback" and checkpoint.save_every_steps is None:
+            fix = "set both, or leave on_spike out"
+            raise Refused("health.on_spike: rollback needs checkpoint.save_every_steps", fix=fix)
+
 
 class EvaluationSection(Section):
     every_steps: Annotated[Count | None, Resumable] = None
@@ -272,8 +278,7 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _rollback_has_checkpoints(self) -> RunConfig:
-        if self.health.on_spike == "rollback" and self.checkpoint.save_every_steps is None:
-            raise ValueError("health.on_spike: rollback needs checkpoint.save_every_steps")
+        self.health.require_checkpoints(self.checkpoint)
         return self
 
     @model_validator(mode="after")

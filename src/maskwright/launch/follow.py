@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from maskwright.core.console import say, warn
 from maskwright.core.errors import MaskwrightError, StoppedEarly
+from maskwright.core.shell import typed
 from maskwright.core.signals import raise_on
 from maskwright.launch.target import TargetReport
 
@@ -28,7 +29,7 @@ def followed(where: str) -> Iterator[None]:
     try:
         yield
     except _Leave:
-        what = f"no longer followed; the job goes on: `maskwright logs {where} --follow` follows it again"
+        what = f"no longer followed; the job goes on: `{typed(['logs', where, '--follow'])}` follows it again"
         raise StoppedEarly(what, where=where) from None
     finally:
         for number, handler in before.items():
@@ -56,7 +57,7 @@ def until_over(
             raise
         except MaskwrightError as error:
             if not is_transient(error):
-                say(f"{where}: no longer followed; the job goes on, and `maskwright stop {where}` ends it")
+                say(f"{where}: no longer followed; the job goes on, and `{typed(['stop', where])}` ends it")
                 raise
             if str(error) != shown:
                 warn(f"{error}; the job goes on; trying again")
@@ -71,7 +72,7 @@ def wait_until_over(poll: Callable[[], R], where: str, poll_seconds: float, wait
     deadline = time.monotonic() + wait_seconds
     while not (report := poll()).over:
         if time.monotonic() > deadline:
-            fix = f"see `maskwright status {where}` and `maskwright logs {where}`"
+            fix = f"see `{typed(['status', where])}` and `{typed(['logs', where])}`"
             raise MaskwrightError(f"still running after {wait_seconds:g} s", where=where, fix=fix)
         time.sleep(min(poll_seconds, max(0.1, deadline - time.monotonic())))
     return report

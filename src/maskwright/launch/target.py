@@ -19,6 +19,7 @@ from maskwright.core import records
 from maskwright.core.console import Show, answer
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import redact
+from maskwright.core.shell import typed
 
 FORMAT = 2
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -117,7 +118,7 @@ OnSubmission = Callable[[Submission], object]
 
 def commands_of(job: str) -> tuple[str, str]:
     """`Submission.follow` and `.end` of a job that `logs` and `stop` accept."""
-    return f"maskwright logs {job} --follow", f"maskwright stop {job}"
+    return typed(["logs", job, "--follow"]), typed(["stop", job])
 
 
 def show(submission: Submission) -> None:

@@ -31,9 +31,8 @@ from maskwright.core.console import progress, say
 from maskwright.core.errors import InputError, VerificationError
 from maskwright.engines.choose import choose_device
 from maskwright.processes.child import python_module
-from maskwright.run.directory import RunDirectory, Status
+from maskwright.run.directory import RESULTS, RunDirectory, Status
 from maskwright.tasks.finetune.prepare import prepare_finetuning
-from maskwright.tasks.models.load import RESULTS
 from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.tasks.start.prepared import Prepared
 from maskwright.training import checkpoint

@@ -26,6 +26,8 @@ Phase = Literal["starting", "training", "evaluating", "saving", "done", "stopped
 Event = Literal["started", "saved", "spiked", "rolled back", "ended"]
 FORMAT = 1
 HISTORY, DATA_CARD = "history.jsonl", "data.json"
+RESULTS = "results.json"
+"""The file that a fine-tuned run ends with: the step of its best checkpoint, and scores."""
 MANIFEST = "MANIFEST.json"
 """A checkpoint's last file: a folder without it is not a checkpoint."""
 SEARCH = "retrieval.json"
@@ -98,7 +100,8 @@ class RunDirectory:
         names = set(os.listdir(self.location)) if os.path.isdir(self.location) else set()
         known = {"config.yaml"}
         if "lock" in names:  # of an earlier start
-            known |= {"lock", "lease.json", "tokenizer", "environment.json", "status.json", "log.txt", "processes"}
+            known |= {"lock", "lease.json", "tokenizer", "environment.json", "processes"}
+            known |= {"status.json", "log.txt", HISTORY}
         foreign = sorted(name for name in names - known if not storage.is_temporary(name))
         if foreign:
             fix = "give --run a new folder"

@@ -273,6 +273,8 @@ def _print_summary(paths: QuickstartPaths, reached: dict[str, Any], *, users_tex
     )
     for name, when in (("before training", "before"), ("unigram baseline", "unigram"), ("after training", "after")):
         answer(f"  {name:30}{reached[when]['loss']:8.3f}  {reached[when]['accuracy']:14.2%}")
+    store = paths.store if users_text else "my-quickstart/store"
+    words = ["pretrain", paths.config, "--run", "my-run", "--set", f"data.store={store}", "--set", "model.size=mini"]
     answer(
         f"\n{human_count(reached['tokens'])} tokens at {reached['tokens_per_second']:,.0f} tokens/s; "
         f"{human_seconds(reached['seconds'])} in all\n"
@@ -281,8 +283,7 @@ def _print_summary(paths: QuickstartPaths, reached: dict[str, Any], *, users_tex
         f"\n  store      {paths.store}"
         f"\n  config     {paths.config}\n"
         f"\nNext, {'a larger model' if users_text else 'on your own text'}:\n"
-        f"{'' if users_text else TRY_OWN_TEXT}  maskwright pretrain {paths.config} --run my-run "
-        f"--set data.store={paths.store if users_text else 'my-quickstart/store'} --set model.size=mini\n"
+        f"{'' if users_text else TRY_OWN_TEXT}  {typed(words)}\n"
         "  (.venv/bin/maskwright, if the environment is not active)\n"
         f"\nThe report, for your browser: {paths.report}",
     )

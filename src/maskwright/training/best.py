@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 
@@ -16,8 +16,12 @@ class Best:
     seen: list[tuple[int, float]] = field(default_factory=list)
     """(step, value) of each evaluation."""
 
-    def remember(self, seen: Iterable[tuple[int, float]]) -> None:
+    def remember(self, seen: Iterable[tuple[int, float]], saved: Collection[int]) -> None:
+        """Replaces the evaluations. `saved`: the steps whose checkpoint is there. Where that of the best is gone, its
+        evaluation does not count: a run that gets its patience later has kept only its newest checkpoints before."""
         self.seen = list(seen)
+        while self.step is not None and self.step not in saved:
+            self.seen = [one for one in self.seen if one[0] != self.step]
 
     @property
     def step(self) -> int | None:

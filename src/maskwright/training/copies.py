@@ -6,6 +6,7 @@
       history.jsonl, data.json                                of the run directory at that time
       tokenizer/                                              so that the model can be used without the store
       MANIFEST.json                                           uploaded last, and only if there is none yet
+    gs://bucket/runs/one/ended.json                           what the run wrote after its last save, once it has ended
 
 A new machine with an empty run directory fetches the newest complete copy and continues from there.
 """
@@ -26,7 +27,7 @@ from maskwright.core import storage
 from maskwright.core.console import say, warn
 from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.folder import TRIES, Folder
-from maskwright.run.directory import DATA_CARD, HISTORY, MANIFEST, RunDirectory, step_folder, whole_steps
+from maskwright.run.directory import DATA_CARD, HISTORY, MANIFEST, RESULTS, RunDirectory, step_folder, whole_steps
 from maskwright.run.heartbeat import read_local
 from maskwright.training import checkpoint
 from maskwright.training.checkpoint import outdated
@@ -34,6 +35,8 @@ from maskwright.training.checkpoint import outdated
 RESTORE = "restore it, or delete the folder"
 RUN_FILES = ("config.resolved.json", "metrics.jsonl", "rollbacks.json", HISTORY, DATA_CARD)
 TOKENIZER = "tokenizer"
+ENDED, ENDED_FILES = "ended.json", ("metrics.jsonl", RESULTS)
+"""Files of the run directory as the run left them: its last evaluation comes after its last save."""
 
 
 class Copies:
@@ -86,6 +89,25 @@ class Copies:
             raise self._taken()  # one of two writers loses
         for old in outdated(self.steps(), keep, keep_every_steps, best=best):
             self._remove(old)
+
+    def put_ended(self, directory: RunDirectory, step: int) -> None:
+        """Copies what a run has written since its last save, that of `step`. Raises `CheckpointError` if that fails."""
+        contents = {name: read_local(directory.path(name)) for name in ENDED_FILES}
+        files = {name: text.decode(errors="replace") for name, text in contents.items() if text is not None}
+        content = json.dumps({"step": step, "files": files}).encode()
+        self._folder.put(ENDED, content)
+        expected = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        self._require_arrived(ENDED, expected, io.BytesIO(content))
+
+    def fetch_ended(self, directory: RunDirectory) -> None:
+        """Brings what `put_ended` has copied, if the run has not gone on since the newest checkpoint in `directory`."""
+        ended = self._folder.get_json(ENDED) or {}
+        files = ended.get("files")
+        if ended.get("step") != directory.newest_step() or not isinstance(files, dict):
+            return
+        for name in (name for name in ENDED_FILES if isinstance(files.get(name), str)):
+            with storage.atomic_writer(directory.path(name)) as file:
+                file.write(files[name].encode())
 
     def fetch(self, directory: RunDirectory, require_same: Callable[[dict[str, Any]], None]) -> None:
         """Downloads the newest copy if it is newer than the run directory's checkpoints. A copy that is damaged, or

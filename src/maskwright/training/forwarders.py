@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from maskwright.config.pretraining import Reported
 from maskwright.core.console import say, warn
 from maskwright.core.errors import StoppedEarly
+from maskwright.core.shell import typed
 from maskwright.processes.child import python_module, signals_wait
 from maskwright.processes.parent import ERROR_FILE, LISTENER, PARENT, REASON_FILE
 from maskwright.run.directory import RunDirectory
@@ -76,7 +77,7 @@ class Forwarders:
             pass
         for name, process in self._running.items():
             if process.poll() is None and self._directory:
-                again = f"maskwright forward {self._directory.location} --to {name}"
+                again = typed(["forward", self._directory.location, "--to", name])
                 say(f"{name}: still sending, beside this command; should that be cut off, `{again}` sends the rest")
 
 

@@ -359,7 +359,7 @@ def restore(job: Job, state: TrainState, record: dict[str, Any]) -> int:
     job.step, job.counters = history["step"], Counters(**history["counters"])
     job.rollbacks.all = [Rollback(**rollback) for rollback in history["rollbacks"]]
     job.evaluated = set(history["evaluated"])
-    job.objective.remember(history["evaluations"])
+    job.objective.remember(history["evaluations"], history["saved"])
     job.watch = LossWatch(job.objective.chance, job.config.schedule.warmup_steps or 0, history["losses"])
     return int(history["again"])
 
@@ -375,6 +375,7 @@ def _history(job: Job, state: TrainState, record: dict[str, Any]) -> dict[str, A
         "rollbacks": [asdict(rollback) for rollback in job.rollbacks.all],
         "evaluated": [line["step"] for line in lines if "valid_loss" in line],
         "evaluations": [line for line in lines if "valid_loss" in line],
+        "saved": checkpoint.whole_steps(job.directory.checkpoints),
         "losses": [(line["loss"], line.get("phase", 0)) for line in lines if "loss" in line],
     }
 
@@ -422,10 +423,10 @@ def save(job: Job) -> None:
         with job.speed.part("save"):
             state = job.engine.read()
         if job.saver:
-            job.saver.best_step = job.objective.best_step
-            best = {} if job.saver.best_step is None else {"best_step": job.saver.best_step}
-            progress_record = {"counters": job.counters.to_json(), "rows_at_once": job.engine.rows_at_once, **best}
-            job.saver.begin(state, {**job.record, **progress_record})
+            best = job.objective.best_step
+            progress_record = {"counters": job.counters.to_json(), "rows_at_once": job.engine.rows_at_once}
+            progress_record |= {} if best is None else {"best_step": best}
+            job.saver.begin(state, {**job.record, **progress_record}, best)
 
 
 def _beat(job: Job, phase: Phase, *, force: bool = False) -> None:

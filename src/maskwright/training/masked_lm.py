@@ -4,7 +4,7 @@ masks."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from maskwright.config.phases import reads_causally, stage_at
@@ -79,8 +79,8 @@ class MaskedLM:
                 bar.advance(len(batches))
         return stats
 
-    def remember(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        self.best.remember(losses(lines))
+    def remember(self, lines: Sequence[Mapping[str, Any]], saved: Collection[int]) -> None:
+        self.best.remember(losses(lines), saved)
 
     @property
     def best_step(self) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -69,8 +69,8 @@ class Objective(Protocol):
         """
         ...
 
-    def remember(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Replaces the remembered evaluations by those of metrics.jsonl."""
+    def remember(self, lines: Sequence[Mapping[str, Any]], saved: Collection[int]) -> None:
+        """Replaces the remembered evaluations by those of metrics.jsonl. `saved`: see `Best.remember`."""
         ...
 
     @property

@@ -36,13 +36,12 @@ class Saver:
         self._error: Exception | None = None
         self.saved = False
         """Whether a save has succeeded."""
-        self.best_step: int | None = None
-        """A checkpoint that no later save removes."""
 
-    def begin(self, state: TrainState, record: dict[str, Any]) -> None:
-        """Starts a save, after the one before has ended. `state` belongs to the saver from here on."""
+    def begin(self, state: TrainState, record: dict[str, Any], best: int | None) -> None:
+        """Starts a save, after the one before has ended. `state` belongs to the saver from here on. `best`: a step
+        whose checkpoint and copy are not deleted."""
         self.finish()
-        self._thread = threading.Thread(target=self._work, args=(state, record), name="save")
+        self._thread = threading.Thread(target=self._work, args=(state, record, best), name="save")
         self._thread.start()
 
     @property
@@ -79,18 +78,25 @@ class Saver:
             self._thread.join()
             self._thread = None
 
-    def copy_newest(self) -> None:
-        """Copies the newest checkpoint at a start, in case the previous start had no time for it."""
+    def copy_newest(self, best: int | None) -> None:
+        """Copies the newest checkpoint at a start, in case the previous start had no time for it. `best`: as in
+        `begin`."""
         steps = checkpoint.whole_steps(self._directory.checkpoints)
         if self._copier and steps:
-            self._copier.ask(steps[-1], self.best_step)
+            self._copier.ask(steps[-1], best)
 
     def wait_for_copy(self) -> CheckpointError | None:
         """Waits for the last copy. Returns its error."""
         self.finish()
         return self._copier.wait() if self._copier else None
 
-    def _work(self, state: TrainState, record: dict[str, Any]) -> None:
+    def copy_ended(self, step: int) -> None:
+        """Copies what the run has written since its last save, that of `step`, whose copy has ended. Raises
+        `CheckpointError`."""
+        if self._copier and (failed := self._copier.copy_ended(step)):
+            raise failed
+
+    def _work(self, state: TrainState, record: dict[str, Any], best: int | None) -> None:
         try:
             for name, array in state.parameters.items():
                 if not np.isfinite(array).all():
@@ -107,13 +113,13 @@ class Saver:
                 keep=keep,
                 keep_every_steps=every,
                 planned=self._planned,
-                best=self.best_step,
+                best=best,
             )
             self.saved = True
             self._directory.log(f"saved {path}")
             self._directory.append_history("saved", state.step)
             if self._copier:
-                self._copier.ask(state.step, self.best_step)
+                self._copier.ask(state.step, best)
         except Exception as error:
             self._error = error
 
@@ -169,10 +175,18 @@ class Copier:
         except Exception as error:
             if step not in checkpoint.whole_steps(self._directory.checkpoints):
                 return  # deleted meanwhile: a newer one is requested next
-            why = error.what if isinstance(error, MaskwrightError) else error
-            self._failed = CheckpointError(
-                f"step {step:,} is saved here but not copied: {why}",
-                where=self._copies.location,
-                fix="start the same command again once the store can be reached",
-            )
+            self._failed = self._not_copied(f"step {step:,} is saved here but not copied", error)
             warn(str(self._failed))
+
+    def copy_ended(self, step: int) -> CheckpointError | None:
+        """Copies what the run has written since the copy of `step`. Returns the error."""
+        try:
+            self._copies.put_ended(self._directory, step)
+        except Exception as error:
+            return self._not_copied("the run has ended here, and its last evaluation is not copied", error)
+        return None
+
+    def _not_copied(self, what: str, error: Exception) -> CheckpointError:
+        why = error.what if isinstance(error, MaskwrightError) else error
+        fix = "start the same command again once the store can be reached"
+        return CheckpointError(f"{what}: {why}", where=self._copies.location, fix=fix)

@@ -16,6 +16,7 @@ from maskwright.cloud.jobs.watcher import HostPool, JobLimits, Watcher, read_lim
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
+from maskwright.core.shell import typed
 from maskwright.launch import target
 from maskwright.launch.bucket import job_folder
 from maskwright.launch.target import (
@@ -96,7 +97,7 @@ def submit(
     limits = with_rates(pool, limits)
     machines = pool.describe()
     if not machines.exists and not up:
-        fix = f"maskwright env up {place.location} --only {place.kind}, or submit with --up"
+        fix = f"{typed(['env', 'up', place.location, '--only', place.kind])}, or submit with --up"
         raise InputError(f"there is no {place.kind}", where=place.location, fix=fix)
     if not machines.exists and not pool.has_bucket():
         pool.up(machines.placement)
@@ -119,7 +120,7 @@ def submit(
         if (result := job_folder.read_result(folder, submission)) is not None:  # such as a refusal by Google
             raise_result(place, Action("end", result.cause, code=result.code))
         limited = limits.max_usd is not None or limits.stop_after_hours is not None or limits.down_when_done
-        watch_hosts = f"`maskwright env watch {place.location}` watches its hosts"
+        watch_hosts = f"`{typed(['env', 'watch', place.location])}` watches its hosts"
         say(f"submitted; `{follow_command}` shows it; {watch_hosts if limited else 'nothing watches its hosts'}")
         return
     follow(place, folder, submission, watcher, poll_seconds or POLL_SECONDS)
@@ -149,13 +150,13 @@ def follow(place: JobHosts, folder: Folder, submission: int, watcher: Watcher, p
             ended = error
         result = job_folder.read_result(folder, submission)
         if result is None:
-            say(f"its hosts are no longer watched; `maskwright env watch {place.location}` continues that")
+            say(f"its hosts are no longer watched; `{typed(['env', 'watch', place.location])}` continues that")
             raise ended or StoppedEarly("no longer followed", where=place.location)
         try:
             end = poll_to_end(watcher, poll_seconds)
         except StoppedEarly:
             if watcher.hosts_exist:
-                say(f"its hosts still exist; see `maskwright env status {place.location}`")
+                say(f"its hosts still exist; see `{typed(['env', 'status', place.location])}`")
             raise
     finally:
         watcher.leave()
@@ -164,7 +165,7 @@ def follow(place: JobHosts, folder: Folder, submission: int, watcher: Watcher, p
         queued = isinstance(place.hosts, Slice) and place.hosts.queued  # bills until it is deleted, off or on
         until = f"until they have been idle for {minutes} minutes" if minutes else "and never power off"
         until = "and bill until they are deleted" if queued else until
-        say(f"its hosts stay, {until}; `maskwright env down {place.location} --only {place.kind}` deletes them")
+        say(f"its hosts stay, {until}; `{typed(['env', 'down', place.location, '--only', place.kind])}` deletes them")
     raise_result(place, end, ended)
 
 

@@ -11,6 +11,7 @@ from maskwright.cloud.jobs.spec import JobHosts
 from maskwright.cloud.jobs.watcher import HISTORY
 from maskwright.core.console import Show, human_seconds, say
 from maskwright.core.errors import InputError, StoppedEarly
+from maskwright.core.shell import typed
 from maskwright.launch.bucket.job_folder import JobResult, put_result, read_spec
 from maskwright.launch.bucket.place import BucketPlace, JobReport, read_report
 
@@ -80,7 +81,7 @@ class EnvironmentJobs:
                 fix = "name it: `maskwright stop gs://…-jobs/slice/job.json`"
                 raise InputError("has a job on its slice and one on its group", where=self.location, fix=fix)
         if not candidates:
-            fix = f"maskwright submit env {self.location} CONFIG --run NAME"
+            fix = typed(["submit", "env", self.location, "CONFIG", "--run", "NAME"])
             raise InputError("nothing was submitted yet", where=self.location, fix=fix)
         return BucketPlace(f"{candidates[0].jobs}/job.json")
 

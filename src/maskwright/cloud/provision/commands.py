@@ -21,6 +21,7 @@ from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, Locked, MaskwrightError, TerraformError
 from maskwright.core.folder import Folder
+from maskwright.core.shell import typed
 
 DESTRUCTIVE = ("replace", "delete")
 Confirm = Callable[[TerraformPlan], None]
@@ -39,7 +40,7 @@ class EnvironmentSession:
             fix = "set state_bucket in the YAML to a name of your own; do not use this one"
             raise InputError("belongs to another project", where=f"gs://{self.environment.state}", fix=fix)
         if bucket is None:
-            fix = f"create it: `maskwright env init {location}`"
+            fix = f"create it: `{typed(['env', 'init', location])}`"
             raise InputError("the bucket for the state does not exist", where=f"gs://{self.environment.state}", fix=fix)
         self.folder = record.folder(self.environment)
         self.terraform = Terraform(self.environment, lock_timeout_seconds=lock_timeout_seconds)

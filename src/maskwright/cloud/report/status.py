@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from maskwright.cloud.report.audit import FindPrice, ResourceAudit, audit
 from maskwright.cloud.report.host_health import HostHealth
 from maskwright.core.console import human_bytes, human_count, several
 from maskwright.core.errors import CloudError
+from maskwright.core.shell import typed
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class EnvironmentStatus:
             lines += hosts.lines()
         lines += [self.disk] if self.disk else []
         lines += [job.report() for job in self.jobs.jobs if job.job.submission]
-        plan = f"`maskwright env plan {shlex.quote(self.location)}` shows what `env up` would change"
+        plan = f"`{typed(['env', 'plan', self.location])}` shows what `env up` would change"
         return "\n".join([*lines, plan, self.exists.report()])
 
     def to_json(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from maskwright.cloud.google.rest import Google, seconds_of
 from maskwright.core.console import Show, say, show_line
 from maskwright.core.errors import CloudError, InputError, JobError, MaskwrightError, StoppedEarly
 from maskwright.core.secrets import redact
+from maskwright.core.shell import typed
 from maskwright.launch.follow import followed, until_over, wait_until_over
 
 POLL_SECONDS = 5.0
@@ -101,7 +102,7 @@ class VertexJobs:
             if (created := self.find(number)) is None:
                 what = f"there may be a job: {self._search_advice(number)}"
                 raise StoppedEarly(what, where=stopped.where) from None
-            what = f"submitted, not followed; the job continues: `maskwright logs {created.target} --follow`"
+            what = f"submitted, not followed; the job continues: `{typed(['logs', created.target, '--follow'])}`"
             raise StoppedEarly(what, where=created.target) from None
 
     def find(self, number: str) -> VertexJob | None:

@@ -35,6 +35,7 @@ from maskwright.core import records, storage
 from maskwright.core.console import Show, say, several, show_line
 from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder, each
+from maskwright.core.shell import typed
 from maskwright.launch.follow import followed, until_over
 from maskwright.launch.outcome import End, conclude
 from maskwright.launch.target import JobSpec, parse_spec
@@ -193,7 +194,7 @@ def put_spec(folder: Folder, spec: JobSpec, first: Callable[[int], None] = lambd
     location, previous = f"{folder.location}/job.json", read_spec(folder)
     if previous is not None and read_result(folder, previous.submission) is None:
         if replace(previous, submission=spec.submission) != spec:
-            fix = f"wait for it, end it with `maskwright stop {location}`, or use another folder"
+            fix = f"wait for it, end it with `{typed(['stop', location])}`, or use another folder"
             raise InputError("another job is not over yet", where=location, fix=fix)
         first(previous.submission)
         say(f"{location}: submitted before, following it")
@@ -278,7 +279,7 @@ class _Logs:
         self._shown[place] = max(shown, max(log_pieces(self._folder, place), default=0) - PIECES)
         if self._shown[place] > shown and not self._left_out:
             self._left_out = True
-            command = f"`maskwright logs {self._folder.location}/job.json`"
+            command = f"`{typed(['logs', f'{self._folder.location}/job.json'])}`"
             say(f"older lines of the hosts' logs are left out; {command} shows all of the last attempt")
 
     def _show_some(self, place: str, host: int) -> bool:

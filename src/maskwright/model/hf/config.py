@@ -13,6 +13,7 @@ import numpy as np
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError, ModelError
 from maskwright.core.hub import how_to_get
+from maskwright.core.shell import typed
 from maskwright.model import rotary
 from maskwright.model.config import (
     POOLINGS,
@@ -183,7 +184,8 @@ def read_hf_config(folder: str, *, head: bool = True) -> ModelConfig:
     path = os.path.join(folder, "config.json")
     if not os.path.isfile(path):
         if os.path.exists(os.path.join(folder, "config.resolved.json")):
-            raise ModelError("is a run directory", where=folder, fix=f"maskwright export {folder} --to FOLDER first")
+            fix = f"{typed(['export', folder, '--to', 'FOLDER'])} first"
+            raise ModelError("is a run directory", where=folder, fix=fix)
         if not os.path.isdir(folder):
             raise ModelError("no such folder", where=folder, fix=how_to_get(folder))
         near = storage.near(folder, "config.resolved.json")

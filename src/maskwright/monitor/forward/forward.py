@@ -19,6 +19,7 @@ from maskwright.core import extras, records, storage
 from maskwright.core.console import answer, lost_terminal_is_no_error
 from maskwright.core.errors import Locked, MaskwrightError, StoppedEarly
 from maskwright.core.secrets import redact, redact_all
+from maskwright.core.shell import typed
 from maskwright.monitor.forward import mlflow, trackio, wandb
 from maskwright.monitor.forward.service import About, Begin, MetricsLine, Outcome, Service
 from maskwright.monitor.logs import Tail
@@ -197,7 +198,7 @@ class Forwarder:
 
     def _explained(self, error: Exception) -> MaskwrightError:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        again = f"`maskwright forward {self.directory.location} --to {self.to}` sends the rest"
+        again = f"`{typed(['forward', self.directory.location, '--to', self.to])}` sends the rest"
         what = f"{said[:200]}; the run is not touched by it, and {self.directory.metrics} has every line"
         return MaskwrightError(what, where=self.to, fix=f"once it can be reached, {again}")
 

@@ -21,9 +21,8 @@ from maskwright.labels.dataset import read_dataset
 from maskwright.labels.encode import class_targets
 from maskwright.labels.example import Example
 from maskwright.labels.metrics import decode_examples, measure
-from maskwright.run.directory import RunDirectory
+from maskwright.run.directory import RESULTS, RunDirectory
 from maskwright.tasks.finetune.prepare import class_weights
-from maskwright.tasks.models.load import RESULTS
 
 KINDS = ("single_label_classification", "multi_label_classification", "regression")
 """The kinds of tasks that it can do."""

@@ -20,10 +20,9 @@ from maskwright.config.retrieval import RetrievalConfig
 from maskwright.core import storage
 from maskwright.labels.ranking import ranked, record_of_scores
 from maskwright.labels.retrieval import Collection, Query, read_collection
-from maskwright.run.directory import RunDirectory
+from maskwright.run.directory import RESULTS, RunDirectory
 from maskwright.tasks.compare.arms import BM25, ArmTraining
 from maskwright.tasks.compare.linear import WORD, TextFeatures
-from maskwright.tasks.models.load import RESULTS
 
 K1, B = 1.5, 0.75
 """How soon a word's repetitions stop to count, and how much a passage's length does: `bm25s`'s own."""

@@ -23,12 +23,11 @@ from maskwright.core.console import note, progress, say, warn
 from maskwright.core.errors import HealthError, InputError, JobError, StoppedEarly
 from maskwright.processes.child import FinetuneCommand, SideBySide, last_words
 from maskwright.report.words import rate as rate_text
-from maskwright.run.directory import RunDirectory
+from maskwright.run.directory import RESULTS, RunDirectory
 from maskwright.tasks.compare import linear
 from maskwright.tasks.compare.arms import ArmStart
 from maskwright.tasks.compare.plan import ComparedOn, ComparisonPlan
 from maskwright.tasks.compare.retrieval import LexicalRuns, RetrievalTask
-from maskwright.tasks.models.load import RESULTS
 
 MAKE_AGAIN = "remove the run's folder and run the same command again"
 SEEN_SECONDS = 60.0

@@ -13,7 +13,7 @@ from maskwright.labels.scoring import Outcomes
 from maskwright.model.hf.config import class_name
 from maskwright.processes.child import SideBySide, run_side_by_side
 from maskwright.report import words
-from maskwright.run.directory import RunDirectory
+from maskwright.run.directory import RESULTS, RunDirectory
 from maskwright.tasks.compare import linear
 from maskwright.tasks.compare.arms import BM25, LINEAR, RANDOM, ArmStart, ArmTraining
 from maskwright.tasks.compare.folder import opened
@@ -30,7 +30,7 @@ from maskwright.tasks.compare.runs import (
     scores_by_rate,
     searches,
 )
-from maskwright.tasks.models.load import RESULTS, TrainedModel
+from maskwright.tasks.models.load import TrainedModel
 from maskwright.verdict import page, wording
 from maskwright.verdict.judge import VerdictReport, judge
 from maskwright.verdict.results import (

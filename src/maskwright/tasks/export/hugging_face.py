@@ -27,9 +27,9 @@ from maskwright.model.hf.names import Parameters, buffers, count_parameters, enc
 from maskwright.model.torch.compare import Reference, largest_difference, our_model, references
 from maskwright.report.background import in_short
 from maskwright.report.markdown import code, literal
-from maskwright.run.directory import RunDirectory
+from maskwright.run.directory import RESULTS, RunDirectory
 from maskwright.run.lineage import ancestors
-from maskwright.tasks.models.load import RESULTS, TrainedModel
+from maskwright.tasks.models.load import TrainedModel, evaluations
 from maskwright.text.tokenizer import ROBERTA, copy_tokenizer, load_tokenizer
 from maskwright.training.tensor_file import write_tensors
 
@@ -72,7 +72,8 @@ def export(
         raise InputError("already exists", where=folder, fix="choose another folder")
     if onnx:
         from maskwright.tasks.export import onnx as onnx_files
-    if model.run and not _has_ended(model, steps := model.run["config"]["schedule.steps"]):
+    if model.run and not has_ended(model):
+        steps = model.run["config"]["schedule.steps"]
         total = f" of {steps:,}" if steps else ""  # a fine-tuned run's record may have epochs instead
         warn(f"{model.location}: the run has not ended; this exports its step {model.step:,}{total}")
     storage.make_folder(os.path.dirname(os.path.abspath(folder)))
@@ -113,12 +114,16 @@ def _write(model: TrainedModel, written: TrainedModel, folder: str) -> list[Refe
     return references(written.config, folder, bare=bare)
 
 
-def _has_ended(model: TrainedModel, steps: int | None) -> bool:
-    """Whether the run has ended. A fine-tuned run, or one with patience, may end early; its best step is exported."""
-    if model.task is None and (model.run or {})["config"].get("evaluation.patience") is not None:
-        status = RunDirectory(model.folder).read_status()
-        return status is not None and status.phase == "done"
-    return model.step == steps if model.task is None else os.path.exists(os.path.join(model.folder, RESULTS))
+def has_ended(model: TrainedModel) -> bool:
+    """Whether a model's run has ended. A fine-tuned run, or one with patience, may end early; its best step is
+    exported."""
+    directory, record = RunDirectory(model.folder), model.run or {}
+    if model.task is not None:
+        return os.path.exists(directory.path(RESULTS))
+    judged, steps = evaluations(directory, record), record["config"]["schedule.steps"]
+    if judged is None:
+        return model.step == steps
+    return judged.settled or any(step == steps == directory.newest_step() for step, _ in judged.seen)
 
 
 def _for_fine_tuning(model: TrainedModel, written: TrainedModel) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,8 +120,8 @@ class LabelledObjective:
         note(f"step {step}: validation {shown}{best}")
         return metrics
 
-    def remember(self, lines: Sequence[Mapping[str, Any]]) -> None:
-        self.best.remember((line["step"], line[f"valid_{self.metric}"]) for line in lines)
+    def remember(self, lines: Sequence[Mapping[str, Any]], saved: Collection[int]) -> None:
+        self.best.remember(((line["step"], line[f"valid_{self.metric}"]) for line in lines), saved)
 
     @property
     def best_step(self) -> int | None:

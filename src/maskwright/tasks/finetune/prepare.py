@@ -36,10 +36,10 @@ from maskwright.model.hf.config import class_name
 from maskwright.model.hf.families import FAMILIES
 from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.initial import initial_parameters, with_new_head
-from maskwright.run.directory import RunDirectory, step_folder
+from maskwright.run.directory import RESULTS, RunDirectory, step_folder
 from maskwright.tasks.finetune.objective import EvaluationSplit, LabelledObjective, chosen_metric, score_split
 from maskwright.tasks.models.hub import local, pinned
-from maskwright.tasks.models.load import RESULTS, TrainedModel, load_model, special_ids
+from maskwright.tasks.models.load import TrainedModel, load_model, special_ids
 from maskwright.tasks.start.capacity import memory_and_disk
 from maskwright.tasks.start.data_card import labelled_card
 from maskwright.tasks.start.opened import looked_at, opened
@@ -365,12 +365,11 @@ def class_weights(config: FinetuneConfig, labels: Sequence[str], targets: Any) -
         ids = targets.tag if isinstance(targets, WordTargets) else np.asarray(targets)
         counts = np.bincount(ids, minlength=len(labels))
         return (len(ids) / (len(labels) * np.maximum(counts, 1))).astype(np.float32)
-    named = {str(name): weight for name, weight in weights.items()}
-    if set(named) != set(labels):
-        odd = sorted(set(named) ^ set(labels))[0]
-        what = f"{odd} is {'not a label' if odd in named else 'left out'}"
+    if set(weights) != set(labels):
+        odd = sorted(set(weights) ^ set(labels))[0]
+        what = f"{odd} is {'not a label' if odd in weights else 'left out'}"
         raise ConfigError(what, where="optimizer.class_weights", fix="give each label a weight, or say balanced")
-    return np.array([named[name] for name in labels], np.float32)
+    return np.array([weights[name] for name in labels], np.float32)
 
 
 def weights_digest(parameters: Parameters) -> str:

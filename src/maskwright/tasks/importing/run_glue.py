@@ -18,6 +18,7 @@ from maskwright.text.tables import open_table
 
 SCRIPT = ScriptSignature(("run_glue.py", "run_glue_no_trainer.py", "run_classification.py"), switches=SWITCHES)
 METRICS = {"accuracy": "accuracy", "f1": "f1_macro", "matthews_correlation": "matthews_corrcoef", "pearson": "pearson"}
+METRICS |= {"loss": "loss"}
 COLUMNS = ("data.text", "data.text_pair", "data.label")
 LOOKED_AT = 200
 """Lines of the training file that are read to see whether its labels are numbers with a fraction."""
@@ -149,12 +150,16 @@ def _batch(taken: Taken) -> None:
 
 
 def _best(taken: Taken) -> None:
-    taken.note("load_best_model_at_end", "the best checkpoint by evaluation.metric is kept and exported", "mapped")
-    metric = (taken.text("metric_for_best_model") or "").removeprefix("eval_")
+    kept, named = "the best checkpoint is kept and exported", taken.text("metric_for_best_model")
+    if taken.has("load_best_model_at_end") and named is None:  # the Trainer's own default is the loss
+        taken.set("load_best_model_at_end", {"evaluation.metric": "loss"}, kept)
+    else:
+        taken.note("load_best_model_at_end", kept, "mapped")
+    metric = (named or "").removeprefix("eval_")
     if metric in METRICS:
         taken.set("metric_for_best_model", {"evaluation.metric": METRICS[metric]})
     else:
-        taken.note("metric_for_best_model", "evaluation.metric takes accuracy, f1_macro and others; not the loss")
+        taken.note("metric_for_best_model", "evaluation.metric takes loss, accuracy, f1_macro and others")
     taken.note("greater_is_better", "follows from the metric", "not needed")
     if "early_stopping_patience" in taken.typed.flags:
         taken.set("early_stopping_patience", {"evaluation.patience": taken.whole("early_stopping_patience", 1)})

@@ -13,7 +13,8 @@ from maskwright.labels.example import Reading
 from maskwright.labels.metrics import measure
 from maskwright.labels.names import check_labels
 from maskwright.labels.read import read_examples
-from maskwright.tasks.models.load import RESULTS, TrainedModel
+from maskwright.run.directory import RESULTS
+from maskwright.tasks.models.load import TrainedModel
 from maskwright.tasks.use.predict import TextOptions, ask, data_of, engine_for, row_length
 
 WIDEST = 12

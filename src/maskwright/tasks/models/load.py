@@ -18,16 +18,13 @@ from maskwright.model.config import ROBERTAS, ModelConfig, config_at
 from maskwright.model.hf.config import LABELLED, class_name, read_labels, read_use
 from maskwright.model.hf.folder import read_model_folder
 from maskwright.model.hf.names import Parameters
-from maskwright.run.directory import RunDirectory, step_folder
+from maskwright.run.directory import RESULTS, RunDirectory, step_folder
 from maskwright.tasks.models.hub import local, pinned
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 from maskwright.training import checkpoint
 from maskwright.training.best import Best
 from maskwright.training.copies import TOKENIZER, Copies
 from maskwright.training.masked_lm import losses
-
-RESULTS = "results.json"
-"""The file that a fine-tuned run ends with: the step of its best checkpoint, and scores."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +146,7 @@ def fetched(location: str) -> str:
         """True once fetched; None while another process, most often of this run, fetches it."""
         with suppress(Locked), storage.locked(os.path.join(folder, "fetch.lock"), remove=True):
             copies.fetch(RunDirectory(folder), lambda record: None)
+            copies.fetch_ended(RunDirectory(folder))
             return True
         return None
 
@@ -161,27 +159,40 @@ def fetched(location: str) -> str:
 
 def load_best(directory: RunDirectory, record: dict[str, Any]) -> tuple[TrainState, dict[str, Any]] | None:
     """The best checkpoint. A fine-tuned run names it in its results, or in its newest checkpoint while it has none; of
-    a pretraining run with patience, it has the lowest held-out loss. None if only the newest counts."""
+    a pretraining run with patience, it has the lowest held-out loss. None if only the newest counts. Raises
+    `CheckpointError` if the one that is named is gone."""
+    judged, results = evaluations(directory, record), directory.path(RESULTS)
     steps = checkpoint.whole_steps(directory.checkpoints)
-    results = directory.path(RESULTS)
-    pretrained = record["model"].get("task", "masked_lm") == "masked_lm"
-    if pretrained and record["config"].get("evaluation.patience") is None:
+    if judged is None and _is_pretrained(record):
         return None
-    if pretrained:
-        saved = [line for line in directory.read_metrics() if line["step"] <= max(steps, default=0)]
-        best = Best(None, lower=True, seen=losses(saved)).step  # a later evaluation comes again, with its save
-    elif os.path.exists(results):
+    best = None
+    if judged is None and os.path.exists(results):
         best = storage.read_json(results).get("step")
     elif steps:
         best = storage.read_json(directory.path("checkpoints", step_folder(steps[-1]), "state.json")).get("best_step")
-    else:
-        best = None
-    if best is None:
+    if best is not None and best not in steps:
+        fix = "put it back, or train again in a new folder"
+        raise CheckpointError(
+            f"its best checkpoint, that of step {best:,}, is gone", where=directory.checkpoints, fix=fix
+        )
+    best = best if judged is None else judged.step
+    return None if best is None else checkpoint.load(directory.path("checkpoints", step_folder(best)))
+
+
+def evaluations(directory: RunDirectory, record: dict[str, Any]) -> Best | None:
+    """The evaluations of a pretraining run with patience, up to its newest checkpoint: a later one comes again, with
+    its save. None of any other run."""
+    patience = record["config"].get("evaluation.patience")
+    if not _is_pretrained(record) or patience is None:
         return None
-    if best not in steps:
-        what, fix = f"its best checkpoint, that of step {best:,}, is gone", "put it back, or fine-tune again"
-        raise CheckpointError(what, where=directory.checkpoints, fix=fix)
-    return checkpoint.load(directory.path("checkpoints", step_folder(best)))
+    steps = checkpoint.whole_steps(directory.checkpoints)
+    best = Best(patience, lower=True)
+    best.remember(losses([line for line in directory.read_metrics() if line["step"] <= max(steps, default=0)]), steps)
+    return best
+
+
+def _is_pretrained(record: dict[str, Any]) -> bool:
+    return bool(record["model"].get("task", "masked_lm") == "masked_lm")
 
 
 def _recorded_task(record: dict[str, Any], config: ModelConfig, where: str) -> tuple[tuple[str, ...], Task | None]:

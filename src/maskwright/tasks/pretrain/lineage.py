@@ -7,6 +7,7 @@ and the parent's own lineage. With its first checkpoint, the child no longer nee
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -22,8 +23,9 @@ from maskwright.run.lineage import Lineage, parse
 from maskwright.tasks.models.load import special_ids
 from maskwright.training import checkpoint
 
-NOT_THE_SHAPE = ("vocab_size", "max_position_embeddings", "hidden_dropout_prob", "attention_probs_dropout_prob")
-"""Fields of a model in which a child may differ, or that are compared in another way."""
+NOT_THE_SHAPE = {"vocab_size", "max_position_embeddings", "hidden_dropout_prob", "attention_probs_dropout_prob"}
+NOT_THE_SHAPE |= {"rope_theta"}
+"""Fields of a model in which a child may differ, that are compared in another way, or that no key of `model:` sets."""
 
 
 def is_run(location: str | None) -> bool:
@@ -113,7 +115,8 @@ def child_model(config: RunConfig, parent: dict[str, Any], lineage: Lineage, sto
     where, shape = lineage["run"], config_at(parent, lineage["step"], lineage["run"])
     if store.vocabulary.fingerprint != parent["tokenizer_fingerprint"]:
         what = f"was made with another tokenizer than {where} has"
-        raise StoreError(what, where=store.location, fix=f"prepare the text with --tokenizer {where}/tokenizer")
+        fix = f"prepare the text with --tokenizer {shlex.quote(f'{where}/tokenizer')}"
+        raise StoreError(what, where=store.location, fix=fix)
     kinds = parent["config"]["optimizer.kind"], config.optimizer.kind
     if lineage["optimizer"] == "kept" and kinds[0] != kinds[1]:
         what = f"is {kinds[1]}, and the optimizer's state in {where} is that of {kinds[0]}"

@@ -28,10 +28,10 @@ from maskwright.labels.ranking import Rankings, ranked, record_of_scores
 from maskwright.labels.retrieval import Collection, read_collection
 from maskwright.machine.hardware import cuda_devices
 from maskwright.model.initial import initial_parameters
-from maskwright.run.directory import SEARCH, Phase, RunDirectory, Status
+from maskwright.run.directory import RESULTS, SEARCH, Phase, RunDirectory, Status
 from maskwright.tasks.export.sentence_transformers import export_as
 from maskwright.tasks.finetune.prepare import weights_digest
-from maskwright.tasks.models.load import RESULTS, TrainedModel, load_model
+from maskwright.tasks.models.load import TrainedModel, load_model
 from maskwright.tasks.search.updates import NONE, Update, planned_updates, texts_of
 from maskwright.training.loop import STATUS_EVERY_SECONDS
 

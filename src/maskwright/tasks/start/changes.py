@@ -7,9 +7,8 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from pydantic import BaseModel
-
-from maskwright.config.changes import grows, refuse_changes
+from maskwright.config.changes import branch_off, grows, of_steps, refuse_changes
+from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.pretraining import RunConfig
 from maskwright.config.schedule import Schedule, decay_begins
 from maskwright.config.settings import keys_of
@@ -18,9 +17,11 @@ from maskwright.model.config import recorded_config
 from maskwright.run.directory import RunDirectory, whole_steps
 
 
-def require_before_decay(old: dict[str, Any], new: dict[str, Any], directory: RunDirectory, step: int) -> None:
+def require_before_decay(
+    old: dict[str, Any], new: dict[str, Any], directory: RunDirectory, step: int, *, by_epochs: bool = False
+) -> None:
     """Raises `ConfigError` if the run gets more steps (`old` and `new` are flat configurations), and `step`, its newest
-    checkpoint, lies behind the beginning of the decay that the fewer steps had."""
+    checkpoint, lies behind the beginning of the decay that the fewer steps had. `by_epochs`: see `of_steps`."""
     if not grows(old, new):
         return
     values = {name: old[f"schedule.{name}"] for name in keys_of(Schedule) if f"schedule.{name}" in old}
@@ -28,16 +29,12 @@ def require_before_decay(old: dict[str, Any], new: dict[str, Any], directory: Ru
     if step <= begins:
         return
     kept = [saved for saved in whole_steps(directory.checkpoints) if saved <= begins]
-    back = f"schedule.steps back to {values['steps']}"
-    if new.get("schedule.epochs"):
-        back = f"schedule.epochs back to what it was, {values['steps']} steps"
-    fix = f"put {back}; checkpoint.keep_every_steps would keep one in another run"
+    back = of_steps(values["steps"], by_epochs=by_epochs)
+    fix = f"put the old value back with {back}; checkpoint.keep_every_steps would keep one in another run"
     if kept:
-        remaining = new["schedule.steps"] - kept[-1]
-        fix = (
-            f"branch off before it: maskwright pretrain CONFIG --run NEW --from {directory.location}@{kept[-1]} "
-            f"--set schedule.steps={remaining} --set schedule.warmup_steps=0"
-        )
+        remaining = of_steps(new["schedule.steps"] - kept[-1], by_epochs=by_epochs)
+        command = branch_off(f"{directory.location}@{kept[-1]}")
+        fix = f"branch off before it: {command} {remaining} --set schedule.warmup_steps=0"
     raise ConfigError(
         f"schedule.steps cannot grow to {new['schedule.steps']:,}: the run has gone to step {step:,}, and its decay "
         f"began after step {begins:,}" + ("" if kept else "; no checkpoint from before that is kept"),
@@ -47,12 +44,13 @@ def require_before_decay(old: dict[str, Any], new: dict[str, Any], directory: Ru
 
 
 def require_same_run(
-    before: dict[str, Any], now: dict[str, Any], directory: RunDirectory, kind: type[BaseModel]
+    before: dict[str, Any], now: dict[str, Any], directory: RunDirectory, given: RunConfig | FinetuneConfig
 ) -> list[str]:
     """The differences between two starts of a run that are allowed, in words. `before`, `now`: the run's record, and
-    that of a start that continues it. Raises `ConfigError` for differences that make another run, and `CheckpointError`
-    where the run's checkpoints are gone."""
-    changes = refuse_changes(before["config"], now["config"], directory.location, kind)
+    that of a start that continues it; `given`: that start's configuration as the command has it. Raises `ConfigError`
+    for differences that make another run, and `CheckpointError` where the run's checkpoints are gone."""
+    kind, by_epochs = type(given), given.schedule.epochs is not None
+    changes = refuse_changes(before["config"], now["config"], directory.location, kind, by_epochs=by_epochs)
     for key, name in (
         ("store_fingerprint", "token store" if kind is RunConfig else "set of examples"),
         ("tokenizer_fingerprint", "tokenizer"),
@@ -70,7 +68,8 @@ def require_same_run(
         fix = "continue it with maskwright 0.2.0, or give --run a new folder"
         raise ConfigError(what, where=directory.location, fix=fix)
     if kind is RunConfig:
-        require_before_decay(before["config"], now["config"], directory, directory.newest_step())
+        newest = directory.newest_step()
+        require_before_decay(before["config"], now["config"], directory, newest, by_epochs=by_epochs)
     _require_checkpoints(directory)
     if before.get("validation") != now.get("validation"):
         changes.append(f"held-out text: {_short(before.get('validation'))} -> {_short(now.get('validation'))}")

@@ -74,7 +74,7 @@ def train(
         saver = Saver(directory, config.checkpoint, start.copies, lease, planned)
         job = make_job(ready, directory, engine, record, saver)
         stop.when_grace_ends = partial(_grace_ended, job)
-        loaded = None if before is None else _load(job, ready, before)
+        loaded = None if before is None else _load(job, ready, start)
         if before is not None and loaded is None:
             beginning, config_file = ready.starting_state(), None
         job.beats = beats.begin(engine, job.status.attempt)
@@ -87,7 +87,7 @@ def train(
         start.forwarders.begin(directory, config.logging.report_to)
         write_card(directory, ready, job)
         _say_first_lines(job, ready, time_here)
-        saver.copy_newest()
+        saver.copy_newest(job.objective.best_step)
         _run(job, stop, ready)
 
 
@@ -101,7 +101,7 @@ def check(start: RunStart, ready: Prepared) -> None:
             ready.starting_state()
     else:
         now = _record(ready, start.config, dtype=DTYPES.get(ready.config.engine.dtype, before["dtype"]))
-        require_same_run(before, now, directory, type(start.config))
+        require_same_run(before, now, directory, start.config)
     try:
         device = choose_device(ready.config.engine)
     except ConfigError:
@@ -152,6 +152,8 @@ def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
         with together(job.engine.processes):
             loop.train(job, stop)
             ready.finish(job)
+        if job.saver:
+            job.saver.copy_ended(job.step)
     except StoppedEarly as error:
         update_status(job, "stopped", str(error), error.exit_code, error.reason)
         raise
@@ -234,10 +236,10 @@ def _add_what_copies_lack(ready: Prepared, directory: RunDirectory) -> None:
         storage.write_json(directory.path("environment.json"), environment())
 
 
-def _load(job: Job, ready: Prepared, before: dict[str, Any]) -> tuple[TrainState, dict[str, Any]] | None:
+def _load(job: Job, ready: Prepared, start: RunStart) -> tuple[TrainState, dict[str, Any]] | None:
     """The newest checkpoint of the run that is continued; None if it was stopped before its first."""
-    directory, now = job.directory, job.record
-    changes = require_same_run(before, now, directory, type(ready.config))
+    directory, before, now = job.directory, start.before or {}, job.record
+    changes = require_same_run(before, now, directory, start.config)
     _add_what_copies_lack(ready, directory)
     if status := directory.read_status():
         job.status.attempt, job.status.saved = status.attempt + 1, status.saved
