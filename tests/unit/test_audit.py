@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from maskwright.core.errors import InputError
 from maskwright.text.audit import audit, report
 
 
@@ -46,3 +47,19 @@ def test_audit_counts_what_is_there_and_says_what_prepare_does(
     page = report(audit([str(tmp_path / "a.txt"), str(tmp_path / "more.txt")]))
     assert "take more text, or --layout lines (about 9 documents), or prepare with" in page
     assert capsys.readouterr().err.splitlines()[-1].startswith("layout: ")
+
+
+def test_other_files_in_the_folder_of_parts_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("Plain words.\n")
+    names = {"audit-2026.md", "cut-list", "look-1.png", "find-exact-000001", "draft.tmp-1"}
+    (parts := tmp_path / "parts").mkdir()
+    for name in names:
+        (parts / name).write_text("precious")
+    leftover = parts / f"audit-000007-{7:020x}"
+    leftover.write_bytes(b"")
+    assert audit(["a.txt"], folder=str(parts)).documents == 1
+    assert names < {path.name for path in parts.iterdir()} and not leftover.exists()
+    with pytest.raises(InputError, match="gs://bucket/parts: must be a local folder"):
+        audit(["a.txt"], folder="gs://bucket/parts")
+    assert not (tmp_path / "gs:").exists()
