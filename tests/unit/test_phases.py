@@ -245,7 +245,7 @@ def test_short_texts_that_waste_rows_are_not_left_out(store: TokenStore) -> None
     """Two texts of more than half a row never share one: so many rows hold far fewer tokens than they have places."""
 
     class Short:
-        location, vocabulary, fingerprint = "here", store.vocabulary, "5" * 64
+        location, vocabulary, plans_key = "here", store.vocabulary, "5" * 64
 
         def split(self, side: str) -> Split:
             return Split([shard_of([0] * 6000, [*range(20, 6001, 20)])])
