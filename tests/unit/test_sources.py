@@ -23,6 +23,7 @@ from maskwright.text import sources as sources_module
 from maskwright.text.compression import ByteSpan, guarded
 from maskwright.text.document import Fault
 from maskwright.text.layout import Layout, sampled
+from maskwright.text.parts.cut import cut
 from maskwright.text.sources import Sources
 
 TEXT = "One two.\nThree.\n\nFour é.\n\n\n  Five  \nSix\n"
@@ -225,6 +226,11 @@ def test_fsspec_locations_are_read() -> None:
     with fsspec.open("memory://corpus/a.txt", "wb") as file:
         file.write(b"One.\nTwo.\n")
     assert read("memory://corpus/*.txt", layout="lines") == [("One.", 1), ("Two.", 2)]
+    for name in ("[draft] a*b.txt", "why?.txt"):  # no globs, where such a file is there
+        with fsspec.open(f"memory://odd/{name}", "wb") as file:
+            file.write(name.encode())
+    (part,) = cut([Sources(["memory://odd"], layout="lines")])
+    assert [document.text for document in part.open()] == ["[draft] a*b.txt", "why?.txt"]
 
 
 def test_nulls_count_as_empty_documents(tmp_path: Path) -> None:
