@@ -6,9 +6,11 @@ import gzip
 import io
 import json
 import random
+import threading
 import tracemalloc
 import zlib
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -231,6 +233,27 @@ def test_fsspec_locations_are_read() -> None:
             file.write(name.encode())
     (part,) = cut([Sources(["memory://odd"], layout="lines")])
     assert [document.text for document in part.open()] == ["[draft] a*b.txt", "why?.txt"]
+
+
+def test_a_web_address_of_unknown_size_is_read() -> None:
+    class Silent(BaseHTTPRequestHandler):
+        """Answers without the size, as servers do for what they make while they send it."""
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"One.\nTwo.\n" if "full" in self.path else b"")
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Silent) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address, faults = f"http://127.0.0.1:{server.server_port}", list[Fault]()
+        addresses = [f"{address}/full.txt", f"{address}/void.txt"]
+        sources = Sources(addresses, layout="lines", on_bad_input="skip", on_fault=faults.append)
+        assert [document.text for document in sources] == ["One.", "Two."]
+        assert [(fault.kind, fault.where) for fault in faults] == [("empty_file", f"{address}/void.txt")]
+        server.shutdown()
 
 
 def test_nulls_count_as_empty_documents(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from maskwright.text.compression import (
     ending,
     file_size,
     guarded,
+    is_empty,
     open_text,
     require_utf8,
     stamp_of,
@@ -143,7 +144,7 @@ class Sources:
     def __iter__(self) -> Iterator[Document]:
         done = 0
         for name, size in zip(self.files, self.sizes, strict=True):
-            if size == 0:
+            if size == 0 and is_empty(name):
                 self._handle(Fault("empty_file", name, "is empty", "remove it"))
                 continue
             self._position = lambda: 0
