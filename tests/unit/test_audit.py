@@ -18,13 +18,14 @@ def test_audit_counts_what_is_there_and_says_what_prepare_does(
     )
     (tmp_path / "empty.txt").write_bytes(b"")
     (tmp_path / "windows.txt").write_bytes("Plain words.\n".encode("utf-16"))
+    (tmp_path / "program.txt").write_bytes(b"\x7fELF\0\xff\n" * 3)
     (tmp_path / "b.bin").write_bytes(b"1")
     result = audit([str(tmp_path)], layout="sentences")
     counts = {name: finding.count for name, finding in result.findings.items()}
     assert result.documents == 6
     assert counts == {
         "encoding faults": 1,
-        "files in another encoding": 1,
+        "files in another encoding": 2,
         "broken records": 0,
         "empty files": 1,
         "files of another kind": 1,
@@ -40,7 +41,7 @@ def test_audit_counts_what_is_there_and_says_what_prepare_does(
     assert result.scripts["Latin"] + result.scripts["Cyrillic"] == 1
     page = report(result)
     assert "exact duplicate documents: 1  -> prepare keeps the first of each" in page
-    assert "documents: 6, files: 3 (a sentence a line, blank lines between documents)" in page
+    assert "documents: 6, files: 4 (a sentence a line, blank lines between documents)" in page
     assert result.findings["empty files"].count == 1
     assert "take more text, or prepare with --valid-fraction 0.5" in page
     (tmp_path / "more.txt").write_text("One line.\nAnother line\n")

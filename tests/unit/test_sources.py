@@ -374,6 +374,11 @@ def test_other_encodings_and_kinds_are_named(tmp_path: Path) -> None:
     assert "is binary, not text" in fails(path)
     path.write_bytes(b"\x7fELF\0\xff\n" * 3)
     assert fails(path, on_bad_input="replace") == "FILE: is binary, not text. Fix: leave the file out"
+    faults: list[Fault] = []
+    skipping = Sources([str(path)], layout="lines", on_bad_input="skip", on_fault=faults.append)
+    for span in (None, ByteSpan(7, 21, 2)):  # who reads a later part does not tell of it again
+        skipping.span = span
+        assert [*skipping] == [] and [fault.what for fault in faults] == ["is binary, not text"]
     path.write_bytes(b"")
     assert fails(path).startswith("FILE: is empty")
     picture = tmp_path / "a.png"
