@@ -569,8 +569,8 @@ def test_what_a_killed_start_leaves_is_no_obstacle(
     for name in ("lock", "environment.json.tmp-77", "config.yaml"):
         (tmp_path / "run" / name).write_text("")
     assert cli("pretrain", config_file(), "--run", tmp_path / "run").code == 0
-    (tmp_path / "store").mkdir()
-    (tmp_path / "store" / "prepare.json.tmp-99").write_text("{")
+    (tmp_path / "store" / "parts").mkdir(parents=True)
+    (tmp_path / "store" / "manifest.json.tmp-99").write_text("{")
     assert cli("data", "prepare", corpus, "--tokenizer", tokenizer, "--to", tmp_path / "store").code == 0
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "tokenizer").mkdir()

@@ -198,6 +198,30 @@ def test_any_number_of_workers_a_stop_and_the_binary_twin_give_the_same(
         pregenerate(sources, tokenizer, str(tmp_path / "binary"), binary)
 
 
+def test_a_folder_of_others_is_left_as_it_is_and_a_stop_while_text_is_encoded_is_continued(
+    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, once = tmp_path / "project", PregenerateOptions(epochs_to_generate=1)
+    source = project / "text" / "a.txt"
+    source.parent.mkdir(parents=True)
+    source.write_text("One document.\n\nAnother one.\n")
+    sources = Sources([str(source)], layout="sentences")
+    with pytest.raises(InputError, match="is not empty"):
+        pregenerate(sources, tokenizer, str(project), once)
+    assert [*project.rglob("*")] == [source.parent, source]
+    prepare_text = generate.prepare
+
+    def killed(*arguments: Any) -> TokenStore:
+        prepare_text(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(generate, "prepare", killed)
+    with pytest.raises(KeyboardInterrupt):
+        pregenerate(sources, tokenizer, str(tmp_path / "out"), once)
+    monkeypatch.setattr(generate, "prepare", prepare_text)
+    assert pregenerate(sources, tokenizer, str(tmp_path / "out"), once) == [2]
+
+
 def test_pairs_have_a_second_segment_that_follows_or_is_of_another_document(
     corpus: Path, tokenizer: str, tmp_path: Path, cli: Cli
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import shutil
@@ -22,6 +23,7 @@ from fake_gcs import FakeGcs, fake_gcs
 from maskwright.cli.main import run as command
 from maskwright.config.pretraining import RunConfig
 from maskwright.core import folder as folders
+from maskwright.core import storage
 from maskwright.core.errors import InputError, MaskwrightError, StoreError
 from maskwright.data import remote
 from maskwright.data.data_phases import windows_at
@@ -503,7 +505,7 @@ def archive(path: Path, members: dict[str, bytes | tuple[bytes, str]]) -> str:
     return str(path)
 
 
-def test_archives_are_unpacked_safely(tmp_path: Path) -> None:
+def test_archives_are_unpacked_safely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good = archive(tmp_path / "good.tar.gz", {"set/a.arrow": b"a" * 5000, "set/meta/counts.csv": b"b"})
     with open(good, "rb") as file:
         fsspec.filesystem("memory").pipe("/bucket/good.tar.gz", file.read())
@@ -514,6 +516,12 @@ def test_archives_are_unpacked_safely(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InputError, match="exists and is not an empty folder"):
         remote.pull(good, str(tmp_path / "file"))
+    for name in ("good.tar.gz", "good.tar"):  # a signed address
+        address = f"https://bucket.example/{name}?X-Signature=1a2b"
+        with monkeypatch.context() as patch, gzip.open(good) as plain, open(good, "rb") as packed:
+            patch.setattr(storage, "open_binary", {address: plain if name == "good.tar" else packed}.__getitem__)
+            remote.pull(address, str(tmp_path / name.replace(".", "-")))
+    assert (tmp_path / "good-tar" / "set" / "a.arrow").read_bytes() == b"a" * 5000
     cut = tmp_path / "cut.tar.gz"
     cut.write_bytes(Path(good).read_bytes()[:-40])
     cases = {

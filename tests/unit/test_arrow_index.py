@@ -24,6 +24,7 @@ from maskwright.data import arrow_index
 from maskwright.data.arrow_store import ArrowStore
 from maskwright.data.foreign import columns
 from maskwright.data.foreign.columns import arrow_parts, grouped
+from maskwright.data.rows import open_rows
 from maskwright.data.store import TokenStore
 
 
@@ -115,6 +116,21 @@ def test_only_a_file_that_changed_is_read_again(
     shards(folder, documents)  # as if all were read anew
     write_arrow(folder / "news" / "a.arrow", documents[50:71], lists=True, stream=True, offset=200)
     assert opened(folder, tokenizer) == second
+
+
+def test_the_same_documents_in_files_of_another_form_have_the_same_rows(
+    documents: Documents, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One fingerprint, but other places in the files, and plans of rows are kept with places."""
+    monkeypatch.setenv("MASKWRIGHT_CACHE", str(tmp_path / "cache"))
+    stores = []
+    for name, lists in (("one", False), ("other", True)):
+        write_arrow(tmp_path / name / "a.arrow", documents, lists=lists, stream=lists)
+        stores.append(ArrowStore(str(tmp_path / name), Arrow(tokenizer=tokenizer, valid_fraction=0.0)))
+    one, other = (open_rows(store, "train", 64, "documents") for store in stores)
+    for left, right in zip(*(rows.materialize(np.arange(rows.plan.rows)) for rows in (one, other)), strict=True):
+        np.testing.assert_array_equal(left, right)
+    assert stores[0].fingerprint == stores[1].fingerprint
 
 
 @pytest.mark.parametrize("damage", ["cut", "another one's", "a bit"])

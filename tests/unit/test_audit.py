@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from maskwright.core.errors import InputError
 from maskwright.text.audit import audit, report
 
 
@@ -17,13 +18,14 @@ def test_audit_counts_what_is_there_and_says_what_prepare_does(
     )
     (tmp_path / "empty.txt").write_bytes(b"")
     (tmp_path / "windows.txt").write_bytes("Plain words.\n".encode("utf-16"))
+    (tmp_path / "program.txt").write_bytes(b"\x7fELF\0\xff\n" * 3)
     (tmp_path / "b.bin").write_bytes(b"1")
     result = audit([str(tmp_path)], layout="sentences")
     counts = {name: finding.count for name, finding in result.findings.items()}
     assert result.documents == 6
     assert counts == {
         "encoding faults": 1,
-        "files in another encoding": 1,
+        "files in another encoding": 2,
         "broken records": 0,
         "empty files": 1,
         "files of another kind": 1,
@@ -39,10 +41,26 @@ def test_audit_counts_what_is_there_and_says_what_prepare_does(
     assert result.scripts["Latin"] + result.scripts["Cyrillic"] == 1
     page = report(result)
     assert "exact duplicate documents: 1  -> prepare keeps the first of each" in page
-    assert "documents: 6, files: 3 (a sentence a line, blank lines between documents)" in page
+    assert "documents: 6, files: 4 (a sentence a line, blank lines between documents)" in page
     assert result.findings["empty files"].count == 1
     assert "take more text, or prepare with --valid-fraction 0.5" in page
     (tmp_path / "more.txt").write_text("One line.\nAnother line\n")
     page = report(audit([str(tmp_path / "a.txt"), str(tmp_path / "more.txt")]))
     assert "take more text, or --layout lines (about 9 documents), or prepare with" in page
     assert capsys.readouterr().err.splitlines()[-1].startswith("layout: ")
+
+
+def test_other_files_in_the_folder_of_parts_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("Plain words.\n")
+    names = {"audit-2026.md", "cut-list", "look-1.png", "find-exact-000001", "draft.tmp-1"}
+    (parts := tmp_path / "parts").mkdir()
+    for name in names:
+        (parts / name).write_text("precious")
+    leftover = parts / f"audit-000007-{7:020x}"
+    leftover.write_bytes(b"")
+    assert audit(["a.txt"], folder=str(parts)).documents == 1
+    assert names < {path.name for path in parts.iterdir()} and not leftover.exists()
+    with pytest.raises(InputError, match="gs://bucket/parts: must be a local folder"):
+        audit(["a.txt"], folder="gs://bucket/parts")
+    assert not (tmp_path / "gs:").exists()

@@ -13,6 +13,7 @@ import re
 import sys
 import unicodedata
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -532,6 +533,12 @@ def test_an_example_that_holds_personal_data_is_found_with_masks_too(tokenizer: 
     counts = ready.manifest["counts"]
     assert counts["left_out"] == {"contamination: holds an evaluation example": 1}
     assert counts["changed"] == {"email": 1}
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "t.txt").write_text(prose(generator, 60))
+    both = replace(cleaning, evaluation_files=(*cleaning.evaluation_files, str(tmp_path / "other" / "t.txt")))
+    assert [name for name, _ in both.record()["evaluation_files"]] == ["t.txt", "t.txt"]
+    with pytest.raises(InputError, match="other text or options"):
+        prepare(Request(sources, tokenizer, ready.location, PrepareOptions(valid_fraction=0.2), cleaning=both))
 
 
 def killed(*_: object) -> None:

@@ -496,7 +496,7 @@ def test_rows_are_those_of_converted_stores(arrow_folder: Path, tokenizer: str, 
         convert(Conversion([str(file)], tokenizer, str(tmp_path / f"{number}"), options))
         for number, file in enumerate(files)
     ]
-    own = SimpleNamespace(location="own", vocabulary=parts[0].vocabulary, fingerprint="0" * 64, passes=1)
+    own = SimpleNamespace(location="own", vocabulary=parts[0].vocabulary, plans_key="0" * 64, passes=1)
     own.split = lambda side: Split([shard for part in parts for shard in part.split(side).shards])
     direct = config(arrow_folder, tokenizer)
     there = open_store(direct.data)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from reference.stored import shard_of
 
 from maskwright.config.phases import stage_at
 from maskwright.config.pretraining import RunConfig, build_config
+from maskwright.config.settings import flat
 from maskwright.core.errors import ConfigError
 from maskwright.data.loader import Loader
 from maskwright.data.mixing import MixedOrder
@@ -31,6 +33,7 @@ from maskwright.tasks.measure.held_out import evaluate
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.tasks.pretrain.run import pretrain
+from maskwright.tasks.start.changes import require_same_run
 
 Config = Callable[..., RunConfig]
 
@@ -245,7 +248,7 @@ def test_short_texts_that_waste_rows_are_not_left_out(store: TokenStore) -> None
     """Two texts of more than half a row never share one: so many rows hold far fewer tokens than they have places."""
 
     class Short:
-        location, vocabulary, fingerprint = "here", store.vocabulary, "5" * 64
+        location, vocabulary, plans_key = "here", store.vocabulary, "5" * 64
 
         def split(self, side: str) -> Split:
             return Split([shard_of([0] * 6000, [*range(20, 6001, 20)])])
@@ -282,6 +285,26 @@ def test_a_mixture_changes_its_weights_and_goes_on_in_each_source(store: TokenSt
     limited = {**sources, "b": sources["b"] | {"max_epochs": 0.08}}
     with pytest.raises(ConfigError, match="every source has given its max_epochs before the last phase ends"):
         prepare_run(small_config("", **{**keys, "data.mixture": limited}))
+
+
+def test_max_epochs_are_of_all_phases(store: TokenStore, tmp_path: Path) -> None:
+    """A source of many shards stops within one at the end of a phase; the shards before that one count as well."""
+    (tmp_path / "again").symlink_to(store.location)
+    limits = {"a": {"store": store.location, "weight": 1, "max_epochs": 1}}
+    sources = {**limits, "b": {"store": str(tmp_path / "again"), "weight": 1}}
+    keys = {"data.store": None, "data.mixture": sources, "schedule.steps": 1600}
+    run = small_config("", **keys, phases=[{"until_share": 0.5, "seq_len": 16}])
+    ready, plain = prepare_run(run), prepare_run(small_config("", **keys))
+    (_, _, epochs), _ = ready.loader.sources_read(1600)
+    assert len(store.split("train").shards) > 5 and 0.95 < epochs <= 1
+    assert "from a, 1.00 epochs" in ready.loader.describe()[0]
+    assert plain.details["row_planning"] == "by shard"  # such runs go on
+    same = {"config": flat(run), "store_fingerprint": "s", "tokenizer_fingerprint": "t", "dtype": "d"}
+    now = {**same, "model": asdict(ready.model), **ready.details}
+    for planning, why in (({"row_planning": "by shard"}, "more than its max_epochs"), ({}, "over all shards")):
+        before = {**same, "model": asdict(ready.model), **planning}
+        with pytest.raises(ConfigError, match=f"the run began when .*{why}.*"):
+            require_same_run(before, now, RunDirectory(str(tmp_path / "run")), RunConfig)
 
 
 def test_a_base_of_rotary_positions_is_trained_with_and_exported(

@@ -89,6 +89,30 @@ def test_foreign_folders_are_not_touched(corpus: Path, tokenizer: str, tmp_path:
     assert content(tmp_path) == {"mine.txt": b"precious"}
 
 
+def test_parts_of_somebody_else_are_not_touched(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
+    (mine := tmp_path / "parts").mkdir()
+    shutil.copy(corpus, mine / "a.txt")
+    with pytest.raises(InputError, match="holds .*/parts/a.txt, which is to be read"):
+        prepare(Request(Sources([str(mine)], layout="sentences"), tokenizer, str(tmp_path)))
+    request = Request(Sources([str(corpus)], layout="sentences"), tokenizer, str(tmp_path), OPTIONS)
+    with pytest.raises(InputError, match=r"is not empty: it holds parts/a.txt"):
+        prepare(request)
+    assert content(tmp_path) == {"a.txt": corpus.read_bytes()}
+    (mine / "a.txt").unlink()
+    (tmp_path / "tokenizer").mkdir()
+    with pytest.raises(InputError, match="is not empty: it holds tokenizer"):
+        prepare(request)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["parts", "tokenizer"]
+    result = f"encode-000000-{0:020x}"
+    for name in ("train-00000.tokens.u16.tmp-1", f"parts/{result}", f"parts/{result}.tmp-1"):  # of a killed command
+        (tmp_path / name).write_bytes(b"")
+    ready = prepare(request)
+    assert not mine.exists() and "train-00000.tokens.u16.tmp-1" not in content(tmp_path)
+    mine.mkdir()
+    (mine / "a.txt").write_text("precious")
+    assert prepare(request).fingerprint == ready.fingerprint and (mine / "a.txt").exists()
+
+
 def test_bad_input_in_the_middle_leaves_nothing(tokenizer: str, tmp_path: Path) -> None:
     good = "\n".join(f"line {number} of quite some length, to fill several blocks" for number in range(4000))
     (tmp_path / "a.txt").write_bytes(good.encode() + b"\nbad \xff byte\n")

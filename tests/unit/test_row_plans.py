@@ -90,7 +90,7 @@ class MadeUp:
     location = "made up"
 
     def __init__(self, folder: Path, shards: int) -> None:
-        tokens, self.fingerprint = 64_000_000, f"{shards:06}" * 11
+        tokens, self.plans_key = 64_000_000, f"{shards:06}" * 11
         with open(folder / "ids", "wb") as file:
             file.truncate(2 * tokens)  # a hole: it takes no room
         self.reads = 0
@@ -122,7 +122,7 @@ def test_a_start_costs_the_same_for_any_number_of_shards(
     one, many = MadeUp(tmp_path, 1), MadeUp(tmp_path, shards)
     open_rows(one, "train", seq_len, packing)  # type: ignore[arg-type]
     (plan,), (counted,) = files_of(cache), cache.rglob("rows.json")
-    folder = plan.parent.with_name(plan.parent.name.replace(one.fingerprint[:24], many.fingerprint[:24]))
+    folder = plan.parent.with_name(plan.parent.name.replace(one.plans_key[:24], many.plans_key[:24]))
     folder.mkdir()
     for number in range(shards):
         os.link(plan, folder / f"{number:05}.columns")

@@ -6,9 +6,11 @@ import gzip
 import io
 import json
 import random
+import threading
 import tracemalloc
 import zlib
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,7 @@ from maskwright.text import sources as sources_module
 from maskwright.text.compression import ByteSpan, guarded
 from maskwright.text.document import Fault
 from maskwright.text.layout import Layout, sampled
+from maskwright.text.parts.cut import cut
 from maskwright.text.sources import Sources
 
 TEXT = "One two.\nThree.\n\nFour é.\n\n\n  Five  \nSix\n"
@@ -225,6 +228,32 @@ def test_fsspec_locations_are_read() -> None:
     with fsspec.open("memory://corpus/a.txt", "wb") as file:
         file.write(b"One.\nTwo.\n")
     assert read("memory://corpus/*.txt", layout="lines") == [("One.", 1), ("Two.", 2)]
+    for name in ("[draft] a*b.txt", "why?.txt"):  # no globs, where such a file is there
+        with fsspec.open(f"memory://odd/{name}", "wb") as file:
+            file.write(name.encode())
+    (part,) = cut([Sources(["memory://odd"], layout="lines")])
+    assert [document.text for document in part.open()] == ["[draft] a*b.txt", "why?.txt"]
+
+
+def test_a_web_address_of_unknown_size_is_read() -> None:
+    class Silent(BaseHTTPRequestHandler):
+        """Answers without the size, as servers do for what they make while they send it."""
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"One.\nTwo.\n" if "full" in self.path else b"")
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Silent) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address, faults = f"http://127.0.0.1:{server.server_port}", list[Fault]()
+        addresses = [f"{address}/full.txt", f"{address}/void.txt"]
+        sources = Sources(addresses, layout="lines", on_bad_input="skip", on_fault=faults.append)
+        assert [document.text for document in sources] == ["One.", "Two."]
+        assert [(fault.kind, fault.where) for fault in faults] == [("empty_file", f"{address}/void.txt")]
+        server.shutdown()
 
 
 def test_nulls_count_as_empty_documents(tmp_path: Path) -> None:
@@ -345,6 +374,11 @@ def test_other_encodings_and_kinds_are_named(tmp_path: Path) -> None:
     assert "is binary, not text" in fails(path)
     path.write_bytes(b"\x7fELF\0\xff\n" * 3)
     assert fails(path, on_bad_input="replace") == "FILE: is binary, not text. Fix: leave the file out"
+    faults: list[Fault] = []
+    skipping = Sources([str(path)], layout="lines", on_bad_input="skip", on_fault=faults.append)
+    for span in (None, ByteSpan(7, 21, 2)):  # who reads a later part does not tell of it again
+        skipping.span = span
+        assert [*skipping] == [] and [fault.what for fault in faults] == ["is binary, not text"]
     path.write_bytes(b"")
     assert fails(path).startswith("FILE: is empty")
     picture = tmp_path / "a.png"

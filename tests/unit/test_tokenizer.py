@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,7 @@ import tokenizers
 import transformers
 
 from maskwright.core.errors import InputError, SourceError, TokenizerError
+from maskwright.text.sequences import make_tokenizer
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import inspect_tokenizer, load_tokenizer, train_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
@@ -84,6 +88,35 @@ def test_bad_requests_are_refused(corpus: Path, tokenizer: str, tmp_path: Path) 
     with pytest.raises(SourceError, match="holds no documents"):
         train_tokenizer(Sources([str(blank)]), str(tmp_path / "t"))
     assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("name", ["vocab.json", "vocab.txt", "spm.model", "tokenizer_config.json"])
+def test_an_older_tokenizer_is_not_overwritten_but_a_killed_training_is(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.fa").write_text(">1\nACGT\n")
+    (folder := tmp_path / "tokenizer").mkdir()
+    (folder / name).write_text("precious")
+    sources = Sources([str(tmp_path / "a.fa")])
+    for train in (train_tokenizer, partial(make_tokenizer, kind="characters", alphabet="dna")):
+        with pytest.raises(InputError, match="already holds a tokenizer"):
+            train(sources, str(folder))
+    assert [path.name for path in folder.iterdir()] == [name]
+    (folder / name).unlink()
+    replace = os.replace
+
+    def killed(source: str, target: str) -> None:
+        if target.endswith("tokenizer.json"):
+            shutil.copy(source, f"{target}.tmp-1")  # as after SIGKILL, where nothing is removed
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "replace", killed)
+        make_tokenizer(sources, str(folder), "characters", "dna")
+    assert (folder / "special_tokens_map.json").exists() and not (folder / "tokenizer.json").exists()
+    assert make_tokenizer(sources, str(folder), "characters", "dna").size == read_vocabulary(str(folder)).size
+    assert not [*folder.glob("*.tmp-*")]
 
 
 def test_other_tokenizers_are_refused_by_name(tokenizer: str, tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ def _files_below(root: str) -> list[str]:
 def _expand_url(pattern: str) -> list[str]:
     files, path = filesystem(pattern)
     try:
-        if glob.has_magic(without_query(path)):
+        if glob.has_magic(without_query(path)) and not files.exists(path):  # as a file's own name may have brackets
             names = files.glob(path)
         elif files.isdir(path):
             names = files.find(path)

@@ -81,8 +81,9 @@ class ArrowIndex:
         states = zip(self._states, files, strict=True)
         self._opened: dict[int, Columns] = {}
         self._names = [storage.sha256_of([*decided, *state, file.is_held_out]) for state, file in states]
-        name = storage.sha256_of([FORMAT, self._names])
-        self._index = _opened(name) or self._build(name)
+        self.name = storage.sha256_of([FORMAT, self._names])
+        """Digest of the files' locations, sizes and times, and of all else that decides the index."""
+        self._index = _opened(self.name) or self._build(self.name)
         self.files: list[Note] = self._index.note["facts"]["files"]
         """The note of `_read` for each file."""
         self.keys_sha256: str = self._index.note["facts"]["keys_sha256"]

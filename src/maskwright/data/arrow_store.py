@@ -57,6 +57,8 @@ class ArrowStore:
         require_counts(location, dict(zip(map(os.path.normpath, self.files), counts, strict=True)))
         digest = self._index.keys_sha256
         self.fingerprint: str = storage.sha256_of(["arrow", self.vocabulary.fingerprint, fraction, digest])
+        # The same documents may lie elsewhere in files of another form, and plans hold places.
+        self.plans_key: str = storage.sha256_of([self.fingerprint, self._index.name])
         splits: dict[str, dict[str, int]] = {}
         for side in SIDES:
             totals = {name: sum(facts[side][name] for facts in self._index.files) for name in TOTALS}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import chdir
@@ -22,7 +21,7 @@ from maskwright.data import store
 from maskwright.data.foreign.blocks import Block, Foreign, Ids, Int64, Options
 from maskwright.data.foreign.detect import Format, detect, open_foreign
 from maskwright.data.prepare.blocks import SPLITS, EncodedParts, write_blocks
-from maskwright.data.prepare.folder import VERSION, discarded, held
+from maskwright.data.prepare.folder import VERSION, discarded, held, remove_parts
 from maskwright.data.writer import StoreWriter
 from maskwright.processes.runner import Here, Runner, advance
 from maskwright.text.dedup import held_out, text_keys
@@ -228,7 +227,7 @@ def convert(conversion: Conversion, runner: Runner | None = None) -> store.Token
         write_blocks(runner, writer, work, EncodedParts(tuple(paths)), conversion.options.shard_tokens)
         with discarded(writer.folder):
             conversion.finish(counts, findings)
-    shutil.rmtree(work, ignore_errors=True)
+    remove_parts(writer.folder)
     return store.TokenStore(writer.folder)
 
 

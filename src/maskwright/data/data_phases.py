@@ -108,7 +108,7 @@ def _mixed(
     seed: int, store: Mixture, streams: list[Stream], starts: list[StreamPosition], data: Data, count: int | None
 ) -> tuple[MixedRows, MixedOrder, list[StreamPosition]]:
     """(rows, order, places of the sources after them) of a phase of a mixture."""
-    read_epochs = [start.epoch + start.token / stream.tokens for start, stream in zip(starts, streams, strict=True)]
+    read_epochs = [stream.epochs_before(start) for start, stream in zip(starts, streams, strict=True)]
     in_epoch = [stream.rows_in_epoch(data.seq_len) for stream in streams]
     supply = [
         None if limit is None else max(int((limit - done) * rows), 0)

@@ -88,10 +88,15 @@ class Loader:
         return max(stage.config.batch.micro_batch_rows * slots_of(stage.config) for stage in self.stages)
 
     @property
-    def has_several_shards(self) -> bool:
-        """Whether a store has several shards. Then versions before 0.3.0 planned other rows."""
+    def row_planning(self) -> str | None:
+        """How rows are planned, for the run's record, where an earlier version planned others; None elsewhere. With
+        several shards those before 0.3.0 did, and the first of 0.3.0 let a limited source of a mixture with phases
+        give more than its `max_epochs`."""
         sources = self.rows.sources if isinstance(self.rows, MixedRows) else [self.rows]
-        return any(len(source.split.shards) > 1 for source in sources)
+        if all(len(source.split.shards) == 1 for source in sources):
+            return None
+        is_limited = any(source.max_epochs is not None for source in (self.config.data.mixture or {}).values())
+        return "by shard, max_epochs of all phases" if is_limited and len(self.data_phases) > 1 else "by shard"
 
     def require_rows(self) -> None:
         """Raises `ConfigError` if the sources of a mixture give no more rows before the run ends."""

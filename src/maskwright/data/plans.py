@@ -46,10 +46,11 @@ class RowCounts:
 class ShardPlans:
     """Plans of one side of a store."""
 
-    def __init__(self, split: Split, fingerprint: str, side: str, seq_len: int, packing: Packing) -> None:
-        """Raises `StoreError` for a damaged shard, or one without the sentences that `packing` needs."""
+    def __init__(self, split: Split, key: str, side: str, seq_len: int, packing: Packing) -> None:
+        """`key`: `plans_key` of the split's store. Raises `StoreError` for a damaged shard, or one without the
+        sentences that `packing` needs."""
         self.split, self.seq_len, self.packing = split, seq_len, packing
-        name = f"{fingerprint[:24]}-{side}-{seq_len}-{packing}-{FORMAT}"
+        name = f"{key[:24]}-{side}-{seq_len}-{packing}-{FORMAT}"
         self._folder = storage.cache_folder("rows", name)
         self._cached = OrderedDict[int, Plan]()
         self._has_files = self._is_writable()

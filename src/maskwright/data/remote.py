@@ -93,7 +93,7 @@ def pull(location: str, to: str) -> None:
     """Copies a store from `location` to the local folder `to`, or unpacks a `.tar`, `.tar.gz` or `.tgz` there. A
     stopped pull continues. Raises `InputError` if `to` holds something else, `StoreError` for damage."""
     storage.require_local(to)
-    if location.lower().endswith((".tar", ".tar.gz", ".tgz")):
+    if storage.without_query(location).lower().endswith((".tar", ".tar.gz", ".tgz")):
         return _unpack(location, to)
     origin = Folder(location, reach=True, tries=TRIES)
     manifest = _manifest(origin)
@@ -376,7 +376,8 @@ def _unpack(location: str, to: str) -> None:
     room = int(shutil.disk_usage(partial).free * SHARE_OF_DISK)
     try:
         with storage.open_binary(location) as file:
-            stream = file if location.lower().endswith(".tar") else gzip.GzipFile(fileobj=file)
+            is_plain = storage.without_query(location).lower().endswith(".tar")
+            stream = file if is_plain else gzip.GzipFile(fileobj=file)
             with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as archive:
                 for member in _safe(archive, location, room):
                     archive.extract(member, partial, filter="data")

@@ -177,7 +177,7 @@ def open_rows(store: OpenedStore, side: SplitName, seq_len: int, packing: Packin
     if not split.documents:
         fix = "prepare again with another --valid-fraction"
         raise StoreError(f"has no {side} documents", where=store.location, fix=fix)
-    plans = ShardPlans(split, store.fingerprint, side, seq_len, packing)
+    plans = ShardPlans(split, store.plans_key, side, seq_len, packing)
     return make_rows(store, split, plans, whole_shards(plans))
 
 

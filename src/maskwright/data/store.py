@@ -224,6 +224,11 @@ class OpenedStore(Protocol):
     def fingerprint(self) -> str: ...
 
     @property
+    def plans_key(self) -> str:
+        """Digest of the ids and of where in its files they lie: decides the plans of its rows."""
+        ...
+
+    @property
     def passes(self) -> int:
         """Passes over its text that it holds. Its rows are split into as many epochs."""
         ...
@@ -255,6 +260,11 @@ class TokenStore:
             if size != record["bytes"]:
                 what = f"has {size:,} bytes, the manifest says {record['bytes']:,}"
                 raise StoreError(what, where=path, fix=self._fix)
+
+    @property
+    def plans_key(self) -> str:
+        """See `OpenedStore`."""
+        return self.fingerprint  # of the files' very bytes
 
     def _path(self, shard: dict[str, Any], role: str) -> str:
         return os.path.join(self.folder, shard["files"][role]["name"])

@@ -124,7 +124,7 @@ class Stream:
 
     def plans(self, seq_len: int) -> ShardPlans:
         if seq_len not in self._plans:
-            self._plans[seq_len] = ShardPlans(self.split, self.store.fingerprint, "train", seq_len, self.packing)
+            self._plans[seq_len] = ShardPlans(self.split, self.store.plans_key, "train", seq_len, self.packing)
         return self._plans[seq_len]
 
     def span(self, position: StreamPosition, seq_len: int, rows: int | None) -> RowSpan:

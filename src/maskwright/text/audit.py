@@ -136,8 +136,8 @@ def audit(
     """Examines the text, and what `cleaning` would drop and change in it.
 
     `runner`: None for this process. `folder`: keeps the result of each part, from which the same call continues; all
-    machines that compute have to see it. None for a temporary one. Raises `SourceError` for a damaged archive or a
-    missing column."""
+    machines that compute have to see it; other files in it stay. None for a temporary one. Raises `SourceError` for a
+    damaged archive or a missing column, `InputError` for a URL as `folder`."""
     with tempfile.TemporaryDirectory(prefix="maskwright-audit-") if folder is None else _locked(folder) as work:
         limits = Limits(compared=form_of(tokenizer))
         sources, result = _open_sources(patterns, layout, text_column, letters)
@@ -146,7 +146,7 @@ def audit(
 
 @contextmanager
 def _locked(folder: str) -> Iterator[str]:
-    storage.make_folder(folder)
+    storage.make_folder(storage.require_local(folder))
     with storage.locked(os.path.join(folder, "audit.lock"), remove=True):
         yield os.path.abspath(folder)
 

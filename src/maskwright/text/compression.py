@@ -36,10 +36,19 @@ def ending(location: str) -> str:
 
 
 def file_size(location: str) -> int:
+    """Bytes of a file; 0 where a web server does not tell them."""
     if storage.is_url(location):
         filesystem, path = storage.filesystem(location)
         return int(filesystem.size(path) or 0)
     return os.path.getsize(location)
+
+
+def is_empty(name: str) -> bool:
+    """Whether a file of `file_size` 0 has no byte. Of a URL the first bytes are read."""
+    if not storage.is_url(name):
+        return True
+    with storage.open_binary(name) as file:
+        return not b"".join(guarded(name, blocks(file), 1))
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from maskwright.core.errors import SourceError
-from maskwright.text.compression import ByteSpan, blocks, guarded, open_text, require_utf8
+from maskwright.text.compression import ByteSpan, OtherEncoding, blocks, guarded, open_text, require_utf8
 from maskwright.text.document import Fault, FaultHandler, strict
 
 LONGEST_LINE_BYTES = 1 << 29
@@ -67,7 +66,7 @@ def _decoded(
         text = block.decode("utf-8")
     except UnicodeDecodeError:
         if number == 1 and b"\0" in block[:8000]:  # git's sign of a binary file: no conversion makes text of it
-            raise SourceError("is binary, not text", where=name, fix="leave the file out") from None
+            raise OtherEncoding("is binary, not text", where=name, fix="leave the file out") from None
         for line_number, raw in enumerate(block.split(b"\n"), number):
             line = decoded(raw, f"{name}:{line_number}", offset, handle)
             offset += len(raw) + 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable
 from typing import Literal
@@ -15,7 +14,7 @@ from maskwright.core.errors import InputError
 from maskwright.text.sample import MAX_BYTES, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.special_tokens import BERT
-from maskwright.text.tokenizer import wordpiece_of, write_files
+from maskwright.text.tokenizer import require_no_tokenizer, wordpiece_of, write_files
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
 SequenceKind = Literal["characters", "kmer"]
@@ -40,8 +39,7 @@ def make_tokenizer(
     `characters`: a token is a letter of the alphabet; without one, of the text, or of a sample of `max_bytes` of a
     larger text. `kmer`: a token is `kmer` plain letters in a row, or a single letter where that is not possible; tokens
     do not overlap. The case of an alphabet's letters does not matter."""
-    if os.path.exists(os.path.join(folder, "tokenizer.json")):
-        raise InputError("already holds a tokenizer", where=folder, fix="choose another folder, or delete it first")
+    require_no_tokenizer(folder)
     if kind == "kmer" and alphabet is None:
         raise InputError("--kind kmer needs an alphabet", fix="give --alphabet dna or protein")
     counts = learn_from(

@@ -14,15 +14,14 @@ from typing import BinaryIO, Literal
 from maskwright.core import storage
 from maskwright.core.errors import SourceError
 from maskwright.text.compression import (
-    HEAD_BYTES,
     ByteSpan,
     OtherEncoding,
     blocks,
     ending,
     file_size,
     guarded,
+    is_empty,
     open_text,
-    require_utf8,
     stamp_of,
     unreadable,
 )
@@ -143,7 +142,7 @@ class Sources:
     def __iter__(self) -> Iterator[Document]:
         done = 0
         for name, size in zip(self.files, self.sizes, strict=True):
-            if size == 0:
+            if size == 0 and is_empty(name):
                 self._handle(Fault("empty_file", name, "is empty", "remove it"))
                 continue
             self._position = lambda: 0
@@ -175,9 +174,9 @@ class Sources:
 
     def _read(self, name: str) -> Iterator[Document]:
         kind = file_kind(name)
-        if self.span and self.span.begin:  # UTF-16 from its middle on may pass for UTF-8
+        if self.span and self.span.begin:  # UTF-16 from its middle on may pass for UTF-8, and so may a binary file
             with open_text(name) as stream:
-                require_utf8(name, stream.read(HEAD_BYTES))
+                next(line_blocks(name, stream, lambda _: False), None)
         if kind in TABLE_ENDINGS:
             yield from self._table(name)
             return

@@ -15,7 +15,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
@@ -69,8 +69,7 @@ def train_tokenizer(
     if lowercase and kind != "wordpiece":
         fix = "take --kind wordpiece, or leave the option out"
         raise InputError(f"--lowercase is not for --kind {kind}", fix=fix)
-    if os.path.exists(os.path.join(folder, "tokenizer.json")):
-        raise InputError("already holds a tokenizer", where=folder, fix="choose another folder, or delete it first")
+    require_no_tokenizer(folder)
     with storage.new_folder(folder):
         normalizer, splitter = _steps(kind, lowercase)
         words = _count(sources, max_bytes, normalizer, splitter)
@@ -262,11 +261,27 @@ def _save(tokenizer: Any, folder: str, kind: TrainedKind, lowercase: bool) -> No
     write_files(folder, files)
 
 
+def require_no_tokenizer(folder: str) -> None:
+    """Raises `InputError` for a folder with files of a tokenizer, unless a killed `write_files` left them."""
+    names = {*os.listdir(folder)} if os.path.isdir(folder) else set[str]()
+    is_unfinished = "tokenizer.json" not in names and any(_is_leftover(name, "tokenizer.json") for name in names)
+    if names & {"tokenizer.json", *FILES} and not is_unfinished:
+        raise InputError("already holds a tokenizer", where=folder, fix="choose another folder, or delete it first")
+
+
 def write_files(folder: str, files: dict[str, str]) -> None:
     """`files`: tokenizer.json last. With it, the folder is whole."""
-    for name, text in files.items():
-        with storage.atomic_writer(os.path.join(folder, name)) as file:
-            file.write(text.encode())
+    with ExitStack() as stack:  # which gives the files their names in order, once all are written
+        for name, text in reversed(files.items()):
+            stack.enter_context(storage.atomic_writer(os.path.join(folder, name))).write(text.encode())
+    for leftover in os.listdir(folder):
+        if any(_is_leftover(leftover, name) for name in files):
+            os.unlink(os.path.join(folder, leftover))
+
+
+def _is_leftover(name: str, of: str) -> bool:
+    """Whether a killed `write_files` left the file `name` in the place of `of`."""
+    return storage.is_temporary(name) and name.startswith(f"{of}.tmp-")
 
 
 @cache

@@ -42,23 +42,27 @@ def pregenerate(
     folder = storage.require_local(folder)
     text = os.path.join(folder, TEXT)
     with storage.new_folder(folder), storage.locked(os.path.join(folder, LOCK), remove=True), Here(workers) as runner:
+        record_path = os.path.join(folder, RECORD)
         before = _unfinished(folder)
+        if before is None:  # first of all: only what lies beside it is ours to delete
+            storage.write_json(record_path, before := {"finished": False})
         try:
             prepared = Request(sources, tokenizer, text, PrepareOptions(valid_fraction=0.0, keep_duplicates=True))
             store = prepare(prepared, runner)
             plan = {"text": store.fingerprint, "tokenizer": store.vocabulary.fingerprint, "options": asdict(options)}
-            if before is not None and {key: before.get(key) for key in plan} != plan:
+            if "text" in before and {key: before.get(key) for key in plan} != plan:
                 what, fix = "holds unfinished epochs of other text or options", "delete it, or choose another folder"
                 raise InputError(what, where=folder, fix=fix)
             if options.do_next_sent_prediction and store.manifest["splits"]["train"]["documents"] < 2:
                 fix = "separate documents by blank lines (--layout sentences), or leave --do_next_sent_prediction out"
                 raise InputError("is one document, so no sentence is of another", where=sources.files[0], fix=fix)
         except InputError:
-            if before is None:
+            if "text" not in before:  # no epoch was begun
                 shutil.rmtree(text, ignore_errors=True)
+                os.unlink(record_path)
             raise
         record = {**plan, "sources": store.manifest["sources"]}
-        storage.write_json(os.path.join(folder, RECORD), {**record, "finished": False})
+        storage.write_json(record_path, {**record, "finished": False})
         copy_tokenizer(tokenizer, os.path.join(folder, TOKENIZER))
         storage.make_folder(os.path.join(folder, PARTS))
         examples = [_epoch(store, epoch, folder, options, runner) for epoch in range(options.epochs_to_generate)]
@@ -69,14 +73,15 @@ def pregenerate(
 
 
 def _unfinished(folder: str) -> dict[str, Any] | None:
-    """The record of a stopped generation; None for an empty folder. Raises `InputError` for any other folder."""
+    """The record of a stopped generation, without `text` if its text was not encoded yet; None for an empty folder.
+    Raises `InputError` for any other folder."""
     path = os.path.join(folder, RECORD)
     if os.path.exists(path):
         record = storage.read_json(path)
         if not isinstance(record, dict) or record.get("finished") is not False:
             raise InputError("already holds pregenerated epochs", where=folder, fix="choose another folder")
         return record
-    if [name for name in os.listdir(folder) if name not in (LOCK, TEXT)]:
+    if [name for name in os.listdir(folder) if name != LOCK and not name.startswith(f"{RECORD}.tmp-")]:
         raise InputError("is not empty", where=folder, fix="choose another folder")
     return None
 

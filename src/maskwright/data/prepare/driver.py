@@ -25,7 +25,7 @@ from maskwright.core.console import human_bytes, say, warn
 from maskwright.data import store
 from maskwright.data.prepare.blocks import EncodedParts, write_blocks
 from maskwright.data.prepare.encode import SAMPLE_CHARACTERS, SAMPLE_DOCUMENTS, Encode, JudgeAndEncode, Target, tools
-from maskwright.data.prepare.folder import PARTS, VERSION, discarded, held
+from maskwright.data.prepare.folder import PARTS, VERSION, discarded, held, remove_parts
 from maskwright.data.prepare.request import PrepareCounts, Request
 from maskwright.processes.runner import Here, Runner
 from maskwright.text.cleaning.limits import DUPLICATE, KEEP, TOO_LONG, TOO_SHORT, DropTotals
@@ -80,7 +80,7 @@ class _Preparation:
                 judged = encoded = self._judge_and_encode()
             self._say_unknown(encoded)
             self._write(judged, encoded)
-        shutil.rmtree(self.work, ignore_errors=True)
+        remove_parts(self.folder)
         return store.TokenStore(self.request.folder)
 
     def _finished(self) -> store.TokenStore:
@@ -90,7 +90,7 @@ class _Preparation:
         origin = self._origin([files[part_idx] for part_idx in range(len(self.parts))])
         finished = self.request.writer(origin).finished()
         assert finished is not None
-        shutil.rmtree(self.work, ignore_errors=True)
+        remove_parts(self.folder)
         return finished
 
     def _origin(self, records: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ computed again: not after a worker or the driver was killed, and not after anoth
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from maskwright.core import storage
 from maskwright.core.errors import InputError
 from maskwright.data.manifest import is_shard_name
 from maskwright.processes.runner import Runner
+from maskwright.text.parts.phase import is_result
 
 LOCK = "prepare.lock"
 PARTS = "parts"
@@ -25,14 +27,16 @@ VERSION = 4
 @contextmanager
 def held(folder: str, runner: Runner, files: Sequence[str]) -> Iterator[str]:
     """Locks the store's folder and yields the folder of its parts, which is deleted if no part was finished. `files`:
-    of the text. Raises `InputError` for a folder with other content."""
+    of the text. Raises `InputError` for a folder with other content, and before that for one with a file of `files`."""
     path, work = os.path.abspath(folder), os.path.join(os.path.abspath(folder), PARTS)
     if os.path.exists(path) and not os.path.isdir(path):
         raise InputError("is a file, but a folder is needed", where=folder, fix="choose another folder")
+    local = (name for name in files if not storage.is_url(name))
+    if name := next((name for name in local if os.path.abspath(name).startswith(os.path.join(path, ""))), None):
+        raise InputError(f"holds {name}, which is to be read", where=folder, fix="choose another folder")
     with storage.new_folder(path), storage.locked(os.path.join(path, LOCK), remove=True):
-        names = {name for name in os.listdir(path) if name != LOCK and not storage.is_temporary(name)}
-        if names and PARTS not in names:
-            raise InputError("is not empty", where=folder, fix="choose another folder")
+        if foreign := _foreign(path):
+            raise InputError(f"is not empty: it holds {min(foreign)}", where=folder, fix="choose another folder")
         storage.make_folder(work)
         try:
             runner.require_seen(work, files)
@@ -42,13 +46,43 @@ def held(folder: str, runner: Runner, files: Sequence[str]) -> Iterator[str]:
                 shutil.rmtree(work)
 
 
+def _foreign(folder: str) -> set[str]:
+    """Names in the folder that are not of an unfinished store."""
+    names, work = {*os.listdir(folder)} - {LOCK}, os.path.join(folder, PARTS)
+    if not os.path.isdir(work):  # they are there from the first to the last
+        return names
+    parts = os.listdir(work)
+    # Copied just before the manifest is written; without a result, it may be anybody's.
+    tokenizer = {"tokenizer"} if any(map(is_result, parts)) else set[str]()
+    foreign = {name for name in names - {PARTS} - tokenizer if not _is_of_store(name)}
+    return foreign | {os.path.join(PARTS, name) for name in parts if not _is_part(name)}
+
+
+def _is_of_store(name: str) -> bool:
+    """Whether a shard's file has this name, or a worker that was killed left it."""
+    stem = re.sub(r"\.tmp-\d+$", "", name)
+    return is_shard_name(stem) or (stem == "manifest.json" and stem != name)
+
+
+def _is_part(name: str) -> bool:
+    """Whether a phase or a runner gives this name to what it keeps in `PARTS`."""
+    return is_result(name) or re.fullmatch(r"\.(tokenizer|ray)-[0-9a-f]+", name) is not None
+
+
+def remove_parts(folder: str) -> None:
+    """Deletes `PARTS` of a finished store. One with anything else in it is left: then it is somebody's."""
+    work = os.path.join(folder, PARTS)
+    if os.path.isdir(work) and all(map(_is_part, os.listdir(work))):
+        shutil.rmtree(work, ignore_errors=True)
+
+
 @contextmanager
 def discarded(folder: str) -> Iterator[None]:
-    """Deletes parts and shards after an `InputError`: the same text and options would end in it again."""
+    """Deletes shards and parts after an `InputError`: the same text and options would end in it again."""
     try:
         yield
     except InputError:
-        shutil.rmtree(os.path.join(folder, PARTS))
         for name in filter(is_shard_name, os.listdir(folder)):
             os.unlink(os.path.join(folder, name))
+        remove_parts(folder)
         raise

@@ -70,8 +70,8 @@ class PretrainRun:
     def details(self) -> dict[str, Any]:
         fingerprints = {name: held_out.fingerprint for name, held_out in self.validation.items()}
         entries: dict[str, Any] = {"validation": fingerprints} if fingerprints else {}
-        if self.loader.has_several_shards:
-            entries["row_planning"] = "by shard"
+        if planning := self.loader.row_planning:
+            entries["row_planning"] = planning
         return entries | ({"none_is_text": True} if none_is_text(self.store.tokenizer_folder) else {})
 
     @property

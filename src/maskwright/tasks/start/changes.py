@@ -62,10 +62,10 @@ def require_same_run(
             what = f"the run was started with another {name} ({_short(before[key])}, now {_short(now[key])})"
             raise ConfigError(what, where=directory.location, fix="put it back, or give --run a new folder")
     if before.get("row_planning") != now.get("row_planning"):
-        what = (
-            "the run began when rows were planned over all shards of a store together, and now each shard has its own"
-        )
-        fix = "continue it with maskwright 0.2.0, or give --run a new folder"
+        what, version = "rows were planned over all shards of a store together, and now each shard has its own", "0.2.0"
+        if before.get("row_planning"):
+            what, version = "phases let a source of the mixture give more than its max_epochs", "as it was then"
+        what, fix = f"the run began when {what}", f"continue it with maskwright {version}, or give --run a new folder"
         raise ConfigError(what, where=directory.location, fix=fix)
     if kind is RunConfig:
         newest = directory.newest_step()

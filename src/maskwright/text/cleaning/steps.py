@@ -89,7 +89,8 @@ class CleaningOptions:
         hooks = [name for name in self.filters if name not in RULES]
         return {
             **{key: value if not isinstance(value, tuple) else list(value) for key, value in asdict(self).items()},
-            "evaluation_files": {os.path.basename(name): storage.sha256_of_file(name) for name in files},
+            # A list: files of several folders may have one name.
+            "evaluation_files": sorted([os.path.basename(name), storage.sha256_of_file(name)] for name in files),
             "hooks": {name: storage.sha256_of_file(_file_of(name)) for name in hooks},
             "rules_version": RULES_VERSION,
             "versions": {name: importlib.metadata.version(name) for name in self.packages},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,11 +53,16 @@ def fault_note(error: InputError) -> Note:
     return {FAULT: [type(error).__name__, error.what, error.where, error.fix]}
 
 
+def is_result(name: str) -> bool:
+    """Whether `name` is of a phase's result file, a whole one or one that a killed worker left."""
+    return re.fullmatch(r"[a-z]+(-[a-z0-9]+)*-\d{6,}-[0-9a-f]{20}(\.tmp-\d+)?", name) is not None
+
+
 def paths_of(folder: str, phase: str, digests: Sequence[str]) -> list[str]:
-    """The result file of each part in a phase. `digests`: of all that decides each. Other files of the phase are
-    deleted."""
+    """The result file of each part in a phase. `digests`: of all that decides each, in 20 hexadecimal digits. Other
+    results of the phase are deleted, and unfinished ones of all phases; nothing else in the folder is."""
     names = [f"{phase}-{number:06}-{digest}" for number, digest in enumerate(digests)]
     for name in {*os.listdir(folder)} - {*names}:
-        if storage.is_temporary(name) or name.startswith(f"{phase}-"):
+        if is_result(name) and (storage.is_temporary(name) or name.startswith(f"{phase}-")):
             os.unlink(os.path.join(folder, name))
     return [os.path.join(folder, name) for name in names]
