@@ -304,7 +304,7 @@ def test_max_epochs_are_of_all_phases(store: TokenStore, tmp_path: Path) -> None
     for planning, why in (({"row_planning": "by shard"}, "more than its max_epochs"), ({}, "over all shards")):
         before = {**same, "model": asdict(ready.model), **planning}
         with pytest.raises(ConfigError, match=f"the run began when .*{why}.*"):
-            require_same_run(before, now, RunDirectory(str(tmp_path / "run")), RunConfig)
+            require_same_run(before, now, RunDirectory(str(tmp_path / "run")), run)
 
 
 def test_a_base_of_rotary_positions_is_trained_with_and_exported(
