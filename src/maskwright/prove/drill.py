@@ -52,8 +52,8 @@ class Drills:
 
 
 def tiny(config: RunConfig) -> RunConfig:
-    """A small and short run with the same packing, masking, architecture, optimizer, dropout and precision. The store
-    stays the user's own."""
+    """A small and short run with the same packing, masking, architecture, optimizer, dropout and precision, in one
+    process, where the faults are. The store stays the user's own."""
     values = shortened(config, STEPS).model_dump()
     shape = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "max_seq_len", "init_from")
     values["model"] |= {"size": "nano", **dict.fromkeys(shape)}
@@ -65,6 +65,8 @@ def tiny(config: RunConfig) -> RunConfig:
     V = values["batch"]["virtual_workers"]
     fewest = min(V, 4) if config.engine.kind == "torch" else config.engine.devices or V
     values["batch"] = {"micro_batch_rows": min(values["batch"]["micro_batch_rows"], 4), "virtual_workers": fewest}
+    if config.engine.kind == "torch":
+        values["engine"]["devices"] = 1
     values["checkpoint"] |= {"keep": 3, "keep_every_steps": None}
     values["health"]["on_spike"] = "warn"
     return build_config(values, "drill")
