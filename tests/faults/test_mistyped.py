@@ -90,6 +90,10 @@ from maskwright.processes.child import python_module
         ("data prepare x.txt --lr 5", "`maskwright data prepare --help` lists them"),
         ("pretrain x.yaml -lr 5", "`maskwright pretrain --help` lists them"),
         ("-V", "`maskwright --help` lists them"),
+        # options of other kinds
+        ("tokenizer train x.txt --to t --kind characters --lowercase", "take --kind wordpiece, or leave the option"),
+        ("tokenizer train x.txt --to t --alphabet dna", "take --kind characters or kmer, or leave the option out"),
+        ("tokenizer train x.txt --to t --kind unigram --min-frequency 2", "take --kind bpe or wordpiece, or leave"),
     ],
 )
 def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:

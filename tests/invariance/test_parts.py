@@ -268,7 +268,7 @@ def test_processes_and_kills_change_nothing_and_nothing_is_computed_twice(
             ready = prepare(request("cleaned", text, tmp_path / "killed", tokenizer), runner)
         except OSError as error:
             assert str(error) == "killed"
-            with pytest.raises(InputError, match="its preparation never finished"):
+            with pytest.raises(InputError, match="its preparation never finished. Fix: run the same `"):
                 TokenStore(str(tmp_path / "killed"))
             continue
         finally:

@@ -452,8 +452,9 @@ def test_contamination_needs_examples_long_enough(tmp_path: Path) -> None:
     found = Contamination(read_evaluations([str(tmp_path / "t.jsonl")]))
     texts = [b"zero ONE two, three four five six seven eight nine", b"one two three four five six seven nine"]
     assert found.examples_in(texts) == [f"{tmp_path}/t.jsonl:1", None]
-    with pytest.raises(SourceError, match="long enough"):
-        read_evaluations([str(tmp_path / "short.txt")])
+    for ngram_words, fewest in ((13, 8), (5, 5)):
+        with pytest.raises(SourceError, match=f"long enough.*texts of {fewest} words or more"):
+            read_evaluations([str(tmp_path / "short.txt")], ngram_words)
     csv.field_size_limit(131_072)  # Python's own, in a process that has read no CSV yet
     (tmp_path / "t.csv").write_text(f"{'a ' * 70_000},one two three four five six seven eight\n")
     assert read_evaluations([str(tmp_path / "t.csv")]).places == (f"{tmp_path}/t.csv:1",) * 2

@@ -119,11 +119,25 @@ def text_audit(
     print_result(report(result), asdict(result), as_json)
 
 
+KINDS_THAT_TAKE = {
+    "vocab_size": ("bpe", "wordpiece", "unigram"),
+    "alphabet": ("characters", "kmer"),
+    "kmer": ("kmer",),
+    "min_frequency": ("bpe", "wordpiece"),
+    "lowercase": ("wordpiece",),
+}
+"""Options of `tokenizer train` that not every kind has."""
+
+
 @tokenizer_app.command("train")
 def tokenizer_train(
+    context: typer.Context,
     src: SourceFiles,
     to: To,
-    vocab_size: Annotated[int, typer.Option(metavar="N", help="Number of tokens, special ones included.")] = 50265,
+    vocab_size: Annotated[
+        int,
+        typer.Option(metavar="N", help="Number of tokens, special ones included; not for characters and kmer."),
+    ] = 50265,
     kind: Annotated[
         Literal["bpe", "wordpiece", "unigram", "characters", "kmer"],
         typer.Option(
@@ -138,7 +152,10 @@ def tokenizer_train(
     ] = None,
     kmer: Annotated[int, typer.Option(metavar="K", help="Letters of a token, only for kmer.")] = 6,
     min_frequency: Annotated[
-        int, typer.Option(metavar="N", help="How many times a pair must occur to be merged; not for unigram.", min=1)
+        int,
+        typer.Option(
+            metavar="N", help="How many times a pair must occur to be merged; only for bpe and wordpiece.", min=1
+        ),
     ] = 2,
     lowercase: Annotated[
         bool, typer.Option("--lowercase", help="Lower the case and strip accents; only for wordpiece.")
@@ -153,6 +170,11 @@ def tokenizer_train(
     from maskwright.text.sequences import make_tokenizer
     from maskwright.text.tokenizer import train_tokenizer
 
+    for name, kinds in KINDS_THAT_TAKE.items():
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE" and kind not in kinds:
+            fix = f"take --kind {' or '.join(kinds)}, or leave the option out"
+            raise InputError(f"--{name.replace('_', '-')} is not for --kind {kind}", fix=fix)
     sources = open_sources(src, layout, text_column, on_bad_input)
     if kind == "characters" or kind == "kmer":
         vocabulary = make_tokenizer(sources, to, kind, alphabet, kmer, max_bytes)

@@ -102,7 +102,7 @@ def read_manifest(folder: str) -> dict[str, Any]:
         )
     if not os.path.isfile(path):
         if os.path.exists(os.path.join(folder, "parts")):
-            fix = "run `maskwright data prepare` again: it continues"
+            fix = "run the same `maskwright data prepare` or `data convert` again: it continues"
             raise StoreError("its preparation never finished", where=folder, fix=fix)
         if os.path.exists(os.path.join(folder, "epoch_0_metrics.json")):
             fix = "train from it with data.format: pregenerated; `maskwright data convert` makes a token store of it"

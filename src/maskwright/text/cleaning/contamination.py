@@ -41,7 +41,7 @@ class EvaluationTexts:
     places: tuple[str, ...]
     """Locations of the examples: file:line, or file and record."""
     too_short: int
-    """Examples with fewer than `FEWEST_WORDS` words."""
+    """Examples with fewer than `FEWEST_WORDS` words, or than those of an n-gram."""
 
 
 def read_evaluations(patterns: Sequence[str], ngram_words: int = NGRAM_WORDS) -> EvaluationTexts:
@@ -53,19 +53,20 @@ def read_evaluations(patterns: Sequence[str], ngram_words: int = NGRAM_WORDS) ->
     parts = words.normalized(texts)
     counts = parts.totals() // words.WHOLE
     ngrams_of_size: dict[int, tuple[UInt64, NDArray[np.int64]]] = {}
-    for size in sorted({min(int(count), ngram_words) for count in counts if count >= min(FEWEST_WORDS, ngram_words)}):
+    fewest = min(FEWEST_WORDS, ngram_words)
+    for size in sorted({min(int(count), ngram_words) for count in counts if count >= fewest}):
         hashes, first = words.runs(parts, size)
         owners = np.repeat(np.arange(len(texts)), np.diff(first))
         chosen = (counts[owners] >= ngram_words) if size == ngram_words else (counts[owners] == size)
         hashes, owners = hashes[chosen], owners[chosen]
         hashes, first_idx = np.unique(hashes, return_index=True)
         ngrams_of_size[size] = hashes, owners[first_idx]
-    too_short = int((counts < min(FEWEST_WORDS, ngram_words)).sum())
+    too_short = int((counts < fewest).sum())
     if too_short == len(texts):
-        fix = f"give files with texts of {FEWEST_WORDS} words or more"
+        fix = f"give files with texts of {fewest} words or more"
         raise SourceError("has no text that is long enough to search for", where=patterns[0], fix=fix)
     if too_short:
-        warn(f"{too_short:,} of {len(texts):,} evaluation texts with fewer than {FEWEST_WORDS} words are skipped")
+        warn(f"{too_short:,} of {len(texts):,} evaluation texts with fewer than {fewest} words are skipped")
     hashes_of, origins_of = ({size: pair[side] for size, pair in ngrams_of_size.items()} for side in (0, 1))
     return EvaluationTexts(hashes_of, origins_of, tuple(places), too_short)  # type: ignore[arg-type] # two kinds of array
 
