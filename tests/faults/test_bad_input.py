@@ -570,7 +570,8 @@ def test_what_a_killed_start_leaves_is_no_obstacle(
         (tmp_path / "run" / name).write_text("")
     assert cli("pretrain", config_file(), "--run", tmp_path / "run").code == 0
     (tmp_path / "store" / "parts").mkdir(parents=True)
-    (tmp_path / "store" / "manifest.json.tmp-99").write_text("{")
+    for name in (f"parts/encode-000000-{0:020x}", "manifest.json.tmp-99"):
+        (tmp_path / "store" / name).write_text("{")
     assert cli("data", "prepare", corpus, "--tokenizer", tokenizer, "--to", tmp_path / "store").code == 0
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "tokenizer").mkdir()

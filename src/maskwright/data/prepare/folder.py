@@ -52,16 +52,15 @@ def _foreign(folder: str) -> set[str]:
     if not os.path.isdir(work):  # they are there from the first to the last
         return names
     parts = os.listdir(work)
-    # Copied just before the manifest is written; without a result, it may be anybody's.
-    tokenizer = {"tokenizer"} if any(map(is_result, parts)) else set[str]()
-    foreign = {name for name in names - {PARTS} - tokenizer if not _is_of_store(name)}
+    is_begun = any(map(is_result, parts))  # shards and tokenizer come after results; without these, they are anybody's
+    foreign = {name for name in names - {PARTS} if not (is_begun and _is_of_store(name))}
     return foreign | {os.path.join(PARTS, name) for name in parts if not _is_part(name)}
 
 
 def _is_of_store(name: str) -> bool:
-    """Whether a shard's file has this name, or a worker that was killed left it."""
+    """Whether this is the name of a shard's file or of `tokenizer`, or of a file that a killed process left."""
     stem = re.sub(r"\.tmp-\d+$", "", name)
-    return is_shard_name(stem) or (stem == "manifest.json" and stem != name)
+    return is_shard_name(stem) or name == "tokenizer" or (stem == "manifest.json" and stem != name)
 
 
 def _is_part(name: str) -> bool:
