@@ -238,6 +238,14 @@ def test_the_copy_of_the_best_checkpoint_stays_when_a_start_copies_first(
     assert load_model(URL).step == load_model(str(tmp_path / "run")).step == best
     assert has_ended(load_model(URL)) and has_ended(load_model(str(tmp_path / "run")))
 
+    def fail(operation: str, path: str) -> None:
+        if "ended.json" in path:
+            raise HttpError(403)
+
+    ShakyStore.fail = staticmethod(fail)
+    with pytest.raises(CheckpointError, match=r"its last evaluation is not copied: .*HTTP 403. Fix: start the same"):
+        task.pretrain(own, str(tmp_path / "run"))
+
 
 def test_what_a_run_writes_after_its_last_save_is_in_its_copy(tmp_path: Path) -> None:
     """And is taken for that of the newest step alone, which must be the run's last."""

@@ -355,17 +355,17 @@ def test_a_run_ends_when_its_held_out_loss_no_longer_falls(config: Config, tmp_p
 
 def test_patience_that_comes_later_counts_what_is_still_kept(config: Config, tmp_path: Path) -> None:
     """The first checkpoints, the best ones, are gone by then."""
-    run, longest = tmp_path / "run", tmp_path / "run/checkpoints"
+    run, kept = tmp_path / "run", tmp_path / "run/checkpoints"
     keys = WORSE | {"checkpoint.save_every_steps": 1, "checkpoint.keep": 2, "schedule.steps": 8}
     task.pretrain(config(**keys), str(run))
     losses = {line["step"]: line["valid_loss"] for line in metrics(run) if line["step"] and "valid_loss" in line}
-    assert min(losses, key=lambda step: losses[step]) < 7 and checkpoint.whole_steps(str(longest)) == [7, 8]
+    assert min(losses, key=lambda step: losses[step]) < 7 and checkpoint.whole_steps(str(kept)) == [7, 8]
     later = config(**keys | {"schedule.steps": 40, "evaluation.patience": 1})
     task.pretrain(later, str(run))
     assert metrics(run)[-1]["step"] > 8
     model = load_model(str(run))
-    assert model.step in checkpoint.whole_steps(str(longest)) and (model.step or 0) >= 8
-    shutil.rmtree(longest / f"step-{model.step:08d}")
+    assert model.step in checkpoint.whole_steps(str(kept)) and (model.step or 0) >= 8
+    shutil.rmtree(kept / f"step-{model.step:08d}")
     with pytest.raises(CheckpointError, match=f"that of step {model.step}, is gone. Fix: put it back, or train again"):
         load_model(str(run))
 
