@@ -133,10 +133,10 @@ def test_verify_resume_takes_fine_tuning(tokenizer: str, tmp_path: Path) -> None
         "engine": {"threads": 1},
     }
     (tmp_path / "run.yaml").write_text(json.dumps(values))
-    command = ("verify-resume", "run.yaml", "--finetune", "--steps", 16, "--kills", 1, "--work", "work", "--json")
+    command = ("verify-resume", "run.yaml", "--finetune", "--steps", 60, "--kills", 1, "--work", "work", "--json")
     verdict = json.loads(maskwright(*command, cwd=tmp_path))
     assert verdict["differences"] == [] and len(verdict["kills"]) == 1
-    assert verdict["metric_lines"] >= 16 and verdict["result_files"] == 3
+    assert verdict["metric_lines"] >= 60 and verdict["result_files"] == 3
     (tmp_path / "work/killed/predictions-test.json").write_text("{}")
     straight, killed = (RunDirectory(str(tmp_path / "work" / name)) for name in ("straight", "killed"))
     assert compare_results(straight, killed) == (3, ["predictions-test.json differs"])
