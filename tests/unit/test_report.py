@@ -178,6 +178,7 @@ def test_runs_in_a_bucket_and_their_copies(folder: Path) -> None:
     assert (there.metrics, there.history, there.card) == (here.metrics, here.history, here.card)
     assert copied.report.state == "only checkpoints" and copied.card == here.card
     assert copied.config == here.config and copied.points("loss") == here.points("loss")
+    assert copied.metrics == here.metrics and copied.points("valid_loss") == here.points("valid_loss"), "to its end"
     title, sections = contents([there, copied], NOTHING, None)
     assert title == "2 runs: run and copies" and sections
 

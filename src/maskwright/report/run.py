@@ -15,7 +15,7 @@ from maskwright.core.console import several
 from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder
 from maskwright.monitor import status
-from maskwright.run.directory import DATA_CARD, HISTORY, MANIFEST, Status, read_lines, step_folder
+from maskwright.run.directory import DATA_CARD, HISTORY, MANIFEST, Status, ended_files, read_lines, step_folder
 
 Points = list[tuple[float, float]]
 CONFIG, METRICS = "config.resolved.json", "metrics.jsonl"
@@ -151,9 +151,13 @@ class RecordedRun:
 class _Records:
     """Reads records of a run's folder, and notes damaged ones, which it leaves out."""
 
-    def __init__(self, folder: Folder, inside: str) -> None:
-        self.folder, self.inside = folder, inside
+    def __init__(self, folder: Folder, inside: str, ended: dict[str, str]) -> None:
+        """`ended`: see `ended_files`. They count instead of those in the folder."""
+        self.folder, self.inside, self._ended = folder, inside, ended
         self.damaged: list[str] = []
+
+    def _get(self, name: str) -> bytes | None:
+        return self._ended[name].encode() if name in self._ended else self.folder.get(self.inside + name)
 
     def note(self, name: str, what: str, *, is_partial: bool = False) -> None:
         missing = ("some " if is_partial else "") + CONTENTS[os.path.basename(name)]
@@ -161,7 +165,7 @@ class _Records:
         self.damaged.append(f"{self.folder.location}/{self.inside}{name}: {what}; the page lacks {missing}. Fix: {fix}")
 
     def json(self, name: str) -> dict[str, Any]:
-        content = self.folder.get(self.inside + name)
+        content = self._get(name)
         if content is None:
             return {}
         try:
@@ -175,7 +179,7 @@ class _Records:
 
     def lines(self, name: str, *, is_over: bool, is_expected: bool) -> list[dict[str, Any]]:
         """Reads lines. `is_over`: nobody writes one now. `is_expected`: a line has to exist, even without a file."""
-        content = self.folder.get(self.inside + name)
+        content = self._get(name)
         *complete, last = (content or b"").decode("utf-8", "replace").split("\n")
         parsed = read_lines("\n".join([*complete, ""]))
         written = [line for line in (*complete, last if is_over else "") if line.strip()]
@@ -197,10 +201,11 @@ def read(location: str) -> RecordedRun:
             fix = "open its verdict.html; runs/ below it has the runs that it compared"
             raise InputError("is a comparison, which has a page of its own", where=location, fix=fix) from None
         raise
-    inside = ""
+    inside, ended = "", dict[str, str]()
     if report.state == "only checkpoints" and report.checkpoint and "checkpoints" not in folder.names():
         inside = f"{step_folder(report.checkpoint.step)}/"  # copies have the run's records beside each checkpoint
-    record, read_from, state = _record(folder, inside), _Records(folder, inside), ""
+        ended = ended_files(folder, report.checkpoint.step)
+    record, read_from, state = _record(folder, inside), _Records(folder, inside, ended), ""
     content = folder.get("status.json")
     if report.status is None and content is not None and records.read(Status, content) is None:
         read_from.note("status.json", "is damaged")

@@ -30,6 +30,9 @@ RESULTS = "results.json"
 """The file that a fine-tuned run ends with: the step of its best checkpoint, and scores."""
 MANIFEST = "MANIFEST.json"
 """A checkpoint's last file: a folder without it is not a checkpoint."""
+ENDED = "ended.json"
+"""Beside the copies of a run: `ENDED_FILES` as the run left them. Its last evaluation comes after its last save."""
+ENDED_FILES = ("metrics.jsonl", RESULTS)
 SEARCH = "retrieval.json"
 """The configuration of a training for search, whose folder is no run directory."""
 TEXTS = ("digest", "dtype", "store", "store_fingerprint", "tokenizer_fingerprint")
@@ -247,3 +250,13 @@ def whole_steps(folder: Folder | str, inside: str = "") -> list[int]:
     folder = Folder(folder) if isinstance(folder, str) else folder
     steps = [step_of(os.path.basename(os.path.dirname(path))) for path in folder.glob(f"{inside}step-*/{MANIFEST}")]
     return sorted(step for step in steps if step is not None)
+
+
+def ended_files(copies: Folder, step: int) -> dict[str, str]:
+    """The text of each file that a run left behind at its end, by the copies of its checkpoints. None for a run that
+    goes on, or has gone on to another `step`, that of its newest checkpoint."""
+    ended = copies.get_json(ENDED) or {}
+    files = ended.get("files")
+    if ended.get("step") != step or not isinstance(files, dict):
+        return {}
+    return {name: text for name, text in files.items() if name in ENDED_FILES and isinstance(text, str)}

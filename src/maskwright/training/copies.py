@@ -27,7 +27,17 @@ from maskwright.core import storage
 from maskwright.core.console import say, warn
 from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.folder import TRIES, Folder
-from maskwright.run.directory import DATA_CARD, HISTORY, MANIFEST, RESULTS, RunDirectory, step_folder, whole_steps
+from maskwright.run.directory import (
+    DATA_CARD,
+    ENDED,
+    ENDED_FILES,
+    HISTORY,
+    MANIFEST,
+    RunDirectory,
+    ended_files,
+    step_folder,
+    whole_steps,
+)
 from maskwright.run.heartbeat import read_local
 from maskwright.training import checkpoint
 from maskwright.training.checkpoint import outdated
@@ -35,8 +45,6 @@ from maskwright.training.checkpoint import outdated
 RESTORE = "restore it, or delete the folder"
 RUN_FILES = ("config.resolved.json", "metrics.jsonl", "rollbacks.json", HISTORY, DATA_CARD)
 TOKENIZER = "tokenizer"
-ENDED, ENDED_FILES = "ended.json", ("metrics.jsonl", RESULTS)
-"""Files of the run directory as the run left them: its last evaluation comes after its last save."""
 
 
 class Copies:
@@ -101,13 +109,9 @@ class Copies:
 
     def fetch_ended(self, directory: RunDirectory) -> None:
         """Brings what `put_ended` has copied, if the run has not gone on since the newest checkpoint in `directory`."""
-        ended = self._folder.get_json(ENDED) or {}
-        files = ended.get("files")
-        if ended.get("step") != directory.newest_step() or not isinstance(files, dict):
-            return
-        for name in (name for name in ENDED_FILES if isinstance(files.get(name), str)):
+        for name, text in ended_files(self._folder, directory.newest_step()).items():
             with storage.atomic_writer(directory.path(name)) as file:
-                file.write(files[name].encode())
+                file.write(text.encode())
 
     def fetch(self, directory: RunDirectory, require_same: Callable[[dict[str, Any]], None]) -> None:
         """Downloads the newest copy if it is newer than the run directory's checkpoints. A copy that is damaged, or
