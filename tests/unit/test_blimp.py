@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 
@@ -150,6 +151,20 @@ def test_a_sentence_that_is_too_long_is_named(tokenizer: str, tmp_path: Path) ->
     (tmp_path / "a.txt").write_text("short\nshorter\n" + "word " * 80 + "\nshort\n")
     with pytest.raises(InputError, match=r"a\.txt:3: has a sentence of \d+ tokens, model takes 64"):
         task.blimp(model_of(tokenizer), str(tmp_path / "a.txt"), engine=CPU)
+
+
+def test_text_without_tokens_is_named(tokenizer: str, tmp_path: Path) -> None:
+    shutil.copytree(tokenizer, folder := tmp_path / "tokenizer")
+    values = json.loads((folder / "tokenizer.json").read_text())
+    values["normalizer"] = {"type": "Replace", "pattern": {"String": "\u200b"}, "content": ""}  # as BERT's does
+    (folder / "tokenizer.json").write_text(json.dumps(values))
+    model = model_of(str(folder))
+    (tmp_path / "a.txt").write_text("a fox\na dog\n\u200b\na fox\n")
+    with pytest.raises(InputError, match=r"a\.txt:3: has a sentence without a token"):
+        task.blimp(model, str(tmp_path / "a.txt"), engine=CPU)
+    (tmp_path / "b.txt").write_text("\u200b\n")
+    with pytest.raises(InputError, match=r"b\.txt: holds no tokens"):
+        pseudo_likelihood.pseudo_perplexity(model, Sources([str(tmp_path / "b.txt")]), seq_len=9, engine=CPU)
 
 
 def test_pseudo_perplexity_of_documents_cut_into_windows(tokenizer: str, tmp_path: Path) -> None:

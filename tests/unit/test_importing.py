@@ -178,6 +178,7 @@ def test_run_glue_becomes_a_fine_tuning(tmp_path: Path) -> None:
     for flags, metric in (
         ("--load_best_model_at_end", "loss"),  # the Trainer's default
         ("--load_best_model_at_end --metric_for_best_model eval_loss", "loss"),
+        ("--load_best_model_at_end --metric_for_best_model f1", "f1"),  # of two labels, as GLUE's
         ("--load_best_model_at_end False", "matthews_corrcoef"),  # of the task
         ("--load_best_model_at_end --metric_for_best_model rouge", "matthews_corrcoef"),
     ):

@@ -28,7 +28,8 @@ from maskwright.data.rows import Rows, open_rows
 from maskwright.data.store import Split, TokenStore
 from maskwright.data.stream import SEED_OF_DOCUMENTS, Stream, StreamPosition
 from maskwright.model.config import config_at
-from maskwright.run.directory import RunDirectory
+from maskwright.run.directory import RunDirectory, whole_steps
+from maskwright.tasks.measure import for_report
 from maskwright.tasks.measure.held_out import evaluate
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.pretrain.prepare import prepare_run
@@ -312,6 +313,7 @@ def test_a_base_of_rotary_positions_is_trained_with_and_exported(
 ) -> None:
     """A run whose every update has the base is the run of a model that has it; one that never reaches it is not."""
     keys = {"model.architecture": "modernbert", "schedule.steps": 4, "schedule.warmup_steps": 1}
+    keys |= {"checkpoint.save_every_steps": 2}
     runs = {
         "plain": config(**keys),
         "all": config(**keys, phases=[{"until_share": 1.0, "rope_theta": 500.0}]),
@@ -331,5 +333,8 @@ def test_a_base_of_rotary_positions_is_trained_with_and_exported(
     assert losses["all"][0] != losses["plain"][0] and not np.array_equal(weights["all"], weights["half"])
     record = RunDirectory(str(tmp_path / "half")).read_config()
     assert [config_at(record, step, "x").rope_theta for step in (0, 2, 3, 4)] == [10_000.0, 10_000.0, 500.0, 500.0]
+    model, kept = load_model(str(tmp_path / "half")), RunDirectory(str(tmp_path / "half")).checkpoints
+    thetas = [for_report._at(model, kept, step).config.rope_theta for step in whole_steps(kept)]
+    assert thetas == [10_000.0, 500.0], "the first and the last of a report's columns"
     with pytest.raises(ConfigError, match="roberta has no rotary positions. Fix: leave it out, or take model.archi"):
         config(phases=[{"until_share": 1.0, "rope_theta": 500.0}])

@@ -156,7 +156,9 @@ def _best(taken: Taken) -> None:
     else:
         taken.note("load_best_model_at_end", kept, "mapped")
     metric = (named or "").removeprefix("eval_")
-    if metric in METRICS:
+    if metric == "f1" and "task_name" in taken.typed.flags:  # GLUE's own, of the second of two labels
+        taken.set("metric_for_best_model", {"evaluation.metric": "f1"})
+    elif metric in METRICS:
         taken.set("metric_for_best_model", {"evaluation.metric": METRICS[metric]})
     else:
         taken.note("metric_for_best_model", "evaluation.metric takes loss, accuracy, f1_macro and others")

@@ -167,6 +167,10 @@ def blimp(model: TrainedModel, location: str, *, share: float = 1.0, engine: Eng
     ids, lengths = TokenizersEncoder(model.tokenizer_folder).encode(sentences)
     number = {text: index for index, text in enumerate(sentences)}
     good, bad = (np.array([number[getattr(pair, side)] for pair in pairs]) for side in ("good", "bad"))
+    shortest = np.minimum(lengths[good], lengths[bad])
+    if not shortest.min():
+        what = "has a sentence without a token of the model's tokenizer"
+        raise SourceError(what, where=pairs[int(shortest.argmin())].where, fix="leave the pair out")
     longest = np.maximum(lengths[good], lengths[bad])
     if longest.max() + 2 > model.config.max_seq_len:
         what = f"has a sentence of {longest.max()} tokens, {model.location} takes {model.config.max_seq_len - 2}"

@@ -9,6 +9,7 @@ from dataclasses import replace
 from maskwright.core.console import several
 from maskwright.core.errors import InputError
 from maskwright.data.opening import recorded_stores
+from maskwright.model.config import config_at
 from maskwright.report.document import Block, Paragraph
 from maskwright.report.run import RecordedRun
 from maskwright.report.tables import ReportTable
@@ -59,7 +60,8 @@ def _more(run: RecordedRun, kept: int) -> str:
 
 def _at(model: TrainedModel, checkpoints: str, step: int) -> TrainedModel:
     state, _ = checkpoint.load(os.path.join(checkpoints, step_folder(step)))
-    return replace(model, parameters=state.parameters, step=step)
+    config = model.config if model.run is None else config_at(model.run, step, model.location)
+    return replace(model, parameters=state.parameters, step=step, config=config)
 
 
 def in_parts(run: RecordedRun) -> list[Block]:

@@ -191,6 +191,8 @@ def pseudo_perplexity(
         raise InputError("holds no text", where=sources.files[0], fix="give a file with text in it")
     byte_length = np.array(model.vocabulary.byte_length, np.int32)
     encoded = encode_documents(TokenizersEncoder(model.tokenizer_folder), documents, byte_length)
+    if not len(encoded.ids):
+        raise InputError("holds no tokens of the model's tokenizer", where=sources.files[0], fix="give another text")
     cut = plan_documents(np.cumsum(encoded.document_sizes), seq_len).all_pieces()
     in_order = cut.length[np.argsort(cut.start)]
     scores = score_texts(scorer, model.vocabulary, encoded.ids, in_order)
