@@ -242,6 +242,21 @@ def test_a_device_has_its_part_of_everything_and_activations_stay(config: Make, 
     assert many[1] <= few[1]
 
 
+@pytest.mark.parametrize("kind", [TorchEngine, JaxEngine])
+def test_only_the_ratio_of_weights_counts(kind: type[Any], config: Make, store: TokenStore) -> None:
+    """As those of classes, whose sum over a batch may be below 1."""
+    keys = {} if kind is TorchEngine else JAX
+    states, losses = [], []
+    for share in (1.0, 2.0**-12):
+        engine, loader = make(kind, config, store, **keys)
+        batches = [replace(one, weights=one.weights * np.float32(share)) for one in loader.batches(0)]
+        assert sum(one.weights.sum() for one in batches) < 1.0 or share == 1.0
+        losses.append(loss_of(engine, batches))
+        states.append(engine.read())
+    assert losses[0] == losses[1]
+    same_bits(*states)
+
+
 # ---- faults -------------------------------------------------------------------------------------------------------
 
 

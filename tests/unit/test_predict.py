@@ -19,6 +19,7 @@ from maskwright.cli.main import run as command
 from maskwright.labels.answers import best_answers
 from maskwright.labels.encode import encode
 from maskwright.labels.example import Example
+from maskwright.labels.metrics import Predictions
 from maskwright.model.config import TaskKind
 from maskwright.tasks.export.hugging_face import export
 from maskwright.tasks.models.load import load_model
@@ -104,6 +105,17 @@ def test_several_labels_and_numbers(tokenizer: str, tmp_path: Path) -> None:
             shares = 1.0 / (1.0 + np.exp(-found))
             assert record["label"] == [name for name, share in zip(LABELS, shares, strict=True) if share > 0.5]
             assert record["score"] == pytest.approx(shares[shares > 0.5].tolist(), abs=2e-5)
+
+
+def test_words_without_pieces_have_no_score(tokenizer: str, tmp_path: Path) -> None:
+    """Such as a word of spaces without width, of which BERT's tokenizers keep nothing. Others have their own."""
+    model = load_model(str(finished_run(tmp_path / "run", shape("modernbert", "token_classification"), tokenizer)))
+    shares = np.eye(len(LABELS), dtype=np.float32)[:3] * np.array([[0.9], [0.8], [0.7]], np.float32)
+    example = Example("a.conll", 1, words=("paris", "\u200b", "is", "nice"))
+    words = np.array([[0, 0], [0, 2], [0, 3]], np.int32)
+    (record,) = module.records(model, [example], Predictions(((0, 0, 1, 2),), shares, words), probabilities=True)
+    assert record["scores"] == pytest.approx([0.9, None, 0.8, 0.7], abs=1e-6)
+    assert [one and max(one.values()) for one in record["probabilities"]] == record["scores"]
 
 
 def test_words_get_tags_in_columns_and_in_lists(tokenizer: str, tmp_path: Path) -> None:

@@ -52,11 +52,11 @@ class EvalStats:
 
     @property
     def loss(self) -> float:
-        return self.loss_sum / max(self.weight, 1.0)
+        return self.loss_sum / (self.weight or 1.0)
 
     @property
     def accuracy(self) -> float:
-        return self.correct / max(self.weight, 1.0)
+        return self.correct / (self.weight or 1.0)
 
 
 @dataclass

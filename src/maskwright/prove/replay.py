@@ -136,7 +136,7 @@ def _step(engine: Engine, ready: PretrainRun, step: int, data_step: int) -> tupl
     engine.use_rope_theta(ready.loader.rope_theta(step) or ready.model.rope_theta)
     stats = engine.step(ready.loader.batches(data_step), ready.config.learning_rate_at(step), lambda: False)
     assert stats is not None
-    return float(stats.loss_sum) / max(float(stats.weight), 1.0), float(stats.grad_norm)
+    return float(stats.loss_sum) / (float(stats.weight) or 1.0), float(stats.grad_norm)
 
 
 def _rows(engine: Engine, loader: Loader, store: Store, step: int, data_step: int) -> list[RowLoss]:

@@ -48,7 +48,7 @@ class Counters:
     def take_loss(self) -> float:
         """Mean loss per predicted token since the last call."""
         self._collect()
-        loss = self.loss_sum / max(self.weight, 1.0)
+        loss = self.loss_sum / (self.weight or 1.0)
         self.loss_sum = self.weight = 0.0
         return loss
 

@@ -88,7 +88,7 @@ class Program:
             outputs = self._logits(weights, batch, self._key(step, number))
             each = losses(self.model.task, outputs, batch["labels"], self.label_smoothing)
             loss = jnp.sum(each * batch["weights"])  # not a matrix product, which may be in bf16
-            return loss / jnp.maximum(weight, 1.0), loss
+            return loss / jnp.where(weight > 0, weight, 1.0), loss
 
         def add(before: tuple[Weights, Array], micro_batch: tuple[dict[str, Array], Array]) -> tuple[Any, None]:
             gradient, loss = jax.grad(loss_of, has_aux=True)(weights, *micro_batch)

@@ -195,7 +195,7 @@ class TorchEngine:
         sums = exchange.sums()
         with (self.waiting or nullcontext)():
             loss_sum = self._gathered(torch.stack(losses)).to(self._numbers_on).sum(dtype=torch.float64)
-            weight: Tensor | float = max(sums.weight, 1.0)
+            weight: Tensor | float = sums.weight or 1.0  # 0 if nothing was predicted
             if self.loss_scale:
                 weight = self.loss_scale.factor * weight
             norm = self.weights.finish().to(self._numbers_on) / weight

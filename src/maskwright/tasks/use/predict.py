@@ -246,9 +246,9 @@ def records(
 ) -> list[dict[str, Any]]:
     """The record of each example: its line, its text, and the prediction."""
     kind, shares = model.require_task().kind, predictions.probabilities
-    rows_of = np.arange(len(examples) + 1)
-    if predictions.words is not None:
-        rows_of = np.searchsorted(predictions.words[:, 0], rows_of)
+    rows_of, words = np.arange(len(examples) + 1), predictions.words
+    if words is not None:
+        rows_of = np.searchsorted(words[:, 0], rows_of)
     results = []
     for number, (example, outcome) in enumerate(zip(examples, predictions.outcomes, strict=True)):
         rows = None if shares is None else shares[rows_of[number] : rows_of[number + 1]]
@@ -259,10 +259,13 @@ def records(
             record["score"] = outcome
         elif kind == "token_classification":
             record["tags"] = [_name(model, tag) for tag in outcome]
-            assert rows is not None
-            record["scores"] = [*map(_rounded, rows.max(-1)), *[None] * (len(example.words) - len(rows))]
+            assert rows is not None and words is not None
+            # Words that were cut, or of which the tokenizer keeps nothing, have no row.
+            by_word = dict(zip(words[rows_of[number] : rows_of[number + 1], 1].tolist(), rows, strict=True))
+            of_words = [by_word.get(word) for word in range(len(example.words))]
+            record["scores"] = [None if row is None else _rounded(row.max()) for row in of_words]
             if probabilities:
-                record["probabilities"] = [_by_label(model, row) for row in rows]
+                record["probabilities"] = [None if row is None else _by_label(model, row) for row in of_words]
         else:
             assert rows is not None
             several = kind == "multi_label_classification"
