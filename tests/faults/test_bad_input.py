@@ -545,7 +545,7 @@ def test_a_last_update_that_ruins_the_weights_is_not_saved(cli: Cli, config_file
 def test_batch_without_a_masked_token_is_refused(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
     nothing = config_file(masking={"rate": 1e-9}, batch={"micro_batch_rows": 1}, schedule={"steps": 30})
     result = cli("pretrain", nothing, "--run", tmp_path / "out")
-    assert (result.code, "no token was masked in 10 steps in a row" in result.error) == (3, True)
+    assert (result.code, "no token was masked in the last 10 global batches. Fix" in result.error) == (3, True)
 
 
 def test_folders_that_are_no_runs_are_not_written_to(cli: Cli, finished: Path, config_file: ConfigFile) -> None:

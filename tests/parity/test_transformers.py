@@ -27,6 +27,7 @@ from maskwright.model.hf.folder import TIED, TIED_OF, read_encoder, read_hf_para
 from maskwright.model.hf.names import Parameters, buffers, count_parameters, pieces
 from maskwright.model.initial import initial_parameters
 from maskwright.model.torch.attention import Banded, local_attention, plain_attention
+from maskwright.model.torch.compare import largest_difference, our_model, references
 from maskwright.model.torch.deberta import along_the_row, table_rows
 from maskwright.model.torch.heads import loss_sum
 from maskwright.model.torch.networks import build, extract
@@ -603,6 +604,17 @@ def test_bert_is_read_with_what_its_first_folders_hold(tmp_path: Path) -> None:
     old |= {name: np.zeros(shape, np.float32) for name, shape in more.items()}
     found, read = read_model_folder(save_folder(tmp_path, old, config))
     assert found == config and all(np.array_equal(read[name], value) for name, value in parameters.items())
+
+
+def test_a_padding_of_any_id_is_read_as_transformers_does(tmp_path: Path) -> None:
+    """BERT's table of positions has no row of the padding, and a RoBERTa gives its id the padding's place."""
+    bert = model_config(ModelSection(architecture="bert", size="nano"), 300, 64, pad=259)
+    assert all(row.any() for row in initial_parameters(bert, 0)["bert.embeddings.position_embeddings.weight"])
+    roberta = model_config(ModelSection(architecture="roberta", size="nano"), 33, 64, pad=32)
+    parameters = initial_parameters(roberta, 0)
+    save_folder(tmp_path, parameters, roberta)
+    expected = references(roberta, str(tmp_path))
+    assert largest_difference(our_model(roberta, parameters), expected) < 1e-5
 
 
 def test_robertas_number_positions_after_the_padding(reference: dict[str, transformers.PreTrainedModel]) -> None:

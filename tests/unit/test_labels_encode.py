@@ -154,6 +154,17 @@ def test_words_and_their_first_pieces_are_those_of_transformers(folder: str, max
     assert isinstance(unknown, WordTargets) and unknown.tag.tolist() == [-1, -1] and unknown.word.tolist() == [0, 1]
 
 
+def test_a_word_that_the_tokenizer_keeps_nothing_of_is_not_cut(folder: str, tmp_path: Path) -> None:
+    content = json.loads(Path(folder, "tokenizer.json").read_text())
+    content["normalizer"] = {"type": "Replace", "pattern": {"String": "\u200b"}, "content": ""}  # as BERT's does
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    words = ("The", "\u200b", "fox", "\u200b")
+    for max_seq_len, kept, cut in ((64, [0, 2], 0), (3, [0], 3)):
+        encoded = encode([Example("a", 1, words=words)], str(tmp_path), TOKENS, [], max_seq_len)
+        assert isinstance(encoded.targets, WordTargets)
+        assert (encoded.targets.word.tolist(), encoded.cut) == (kept, cut)
+
+
 # ---- questions ---------------------------------------------------------------------------------------------------
 
 
@@ -220,7 +231,16 @@ def slow_span(spans: list[tuple[int, int]], parts: list[int | None], one: Exampl
         start += 1
     while end - 1 >= first and spans[end - 1][1] >= stop:
         end -= 1
-    return start, end
+    return min(start, end), max(start, end)
+
+
+def test_an_answer_of_one_character_of_several_ids_is_all_of_them(tokenizer: str) -> None:
+    example = Example("a", 1, "How many?", "共有三个人", answers=(Answer("三", 2),))
+    encoded = encode([example], tokenizer, Task(kind="question_answering", doc_stride=8), [], 64)
+    targets = encoded.targets
+    assert isinstance(targets, SpanTargets)
+    start, end = int(targets.start[0]), int(targets.end[0])
+    assert 0 < start < end and targets.answer(encoded, 0, start, end, "共有三个人") == "三"
 
 
 def test_whole_words_come_back_as_they_were(folder: str) -> None:

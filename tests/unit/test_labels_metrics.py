@@ -62,10 +62,13 @@ def test_classes_are_judged_as_scikit_learn_does(size: int) -> None:
     np.testing.assert_allclose(found.probabilities, np.exp(logits) / np.exp(logits).sum(-1, keepdims=True), rtol=1e-5)
 
 
-def test_several_labels_are_judged_as_scikit_learn_does() -> None:
+@pytest.mark.parametrize("used", [(1, 1, 1), (1, 1, 0)])  # the last label may be neither there nor predicted
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
+def test_several_labels_are_judged_as_scikit_learn_does(used: tuple[int, ...]) -> None:
     generator = np.random.default_rng(1)
-    hot = generator.integers(0, 2, (40, 3))
+    hot = generator.integers(0, 2, (40, 3)) * used
     logits = np.where(generator.random((40, 3)) < 0.7, 2 * hot - 1, 1 - 2 * hot) * generator.random((40, 3)) * 4.0
+    logits = np.where(used, logits, -1.0)
     examples = [Example("a", 1, labels=tuple(np.array(LABELS)[row == 1].tolist())) for row in hot]
     task = Task(kind="multi_label_classification")
     found, measured = judged(task, LABELS, examples, logits)
@@ -76,6 +79,10 @@ def test_several_labels_are_judged_as_scikit_learn_does() -> None:
         "f1_macro": sk.f1_score(hot, guess, average="macro"),
     }
     assert measured == pytest.approx(expected, abs=1e-12)
+    theirs = sk.classification_report(hot, guess, target_names=LABELS, output_dict=True, zero_division=0.0)
+    for row in classification_report(task, LABELS, examples, found):
+        ours = [row.precision, row.recall, row.f1, row.support]
+        assert ours == pytest.approx([theirs[row.label][k] for k in ("precision", "recall", "f1-score", "support")])
     np.testing.assert_allclose(found.probabilities, 1.0 / (1.0 + np.exp(-logits)), rtol=1e-5)
     assert confusion_matrix(task, LABELS, examples, found) is None
     measured_by_yes_and_no = calibration(task, LABELS, examples, found)

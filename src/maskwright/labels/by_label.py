@@ -64,7 +64,7 @@ def classification_report(
     task: Task, labels: Sequence[str], examples: Sequence[Example], predictions: Predictions
 ) -> list[ReportRow]:
     """Rows of labels (or of kinds of spans), then averages, as in scikit-learn's and seqeval's reports. `macro avg` is
-    over labels that occur in predictions or gold. Empty for numbers and answers."""
+    over labels that occur in predictions or gold, but of several labels over all. Empty for numbers and answers."""
     if task.kind not in CLASSES:
         return []
     gold, outcomes = gold_outcomes(task, labels, examples), predictions.outcomes
@@ -79,6 +79,8 @@ def classification_report(
     sums = (float(part.sum()) for part in (hits, predicted, gold_counts))
     micro = ReportRow("micro avg", **rates(*sums), support=support)
     occurs = ((predicted + gold_counts) > 0).astype(np.float64)
+    if task.kind == "multi_label_classification":
+        occurs = np.ones_like(occurs)
     return [*rows, micro, _mean("macro avg", rows, occurs, support), _mean("weighted avg", rows, gold_counts, support)]
 
 

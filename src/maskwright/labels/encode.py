@@ -213,9 +213,9 @@ def class_targets(examples: Sequence[Example], task: Task, labels: Sequence[str]
 
 
 def _words(tokenizer: Any, examples: Sequence[Example], id_of: dict[str, int], max_seq_len: int) -> EncodedRows:
-    """Rows of words. A word without ids counts as cut."""
+    """Rows of words. Of a word that the tokenizer keeps nothing of, there is no target either."""
     tokenizer.enable_truncation(max_seq_len)
-    rows, positions, word_idxs, tags = [], [], [], []
+    rows, positions, word_idxs, tags, cut = [], [], [], [], 0
     for batch in _batches(examples):
         # The fast variant does not give the word of each piece.
         encodings = tokenizer.encode_batch([list(example.words) for example in batch], is_pretokenized=True)
@@ -228,8 +228,9 @@ def _words(tokenizer: Any, examples: Sequence[Example], id_of: dict[str, int], m
             positions.append(position)
             word_idxs.append(word_of_piece[position])
             tags.append(tag_ids[word_of_piece[position]])
+            if encoding.overflowing:
+                cut += len(example.words) - 1 - int(word_of_piece.max())
     targets = WordTargets(_flat(positions), _flat(word_idxs), _flat(tags), _offsets(map(len, positions)))
-    cut = sum(len(example.words) for example in examples) - len(targets.position)
     return EncodedRows(_flat(rows), _offsets(map(len, rows)), np.arange(len(rows), dtype=np.int32), targets, None, cut)
 
 
@@ -277,7 +278,8 @@ def _span(spans: Ints, example: Example) -> tuple[int, int]:
         return 0, 0
     start = inside[np.searchsorted(spans[inside, 0], begin, side="right") - 1]
     end = inside[np.searchsorted(spans[inside, 1], stop, side="left")]
-    return int(start), int(end)
+    # Of a character that is several ids, `start` is the last and `end` the first: each has all of its offsets.
+    return int(min(start, end)), int(max(start, end))
 
 
 def _require_room(

@@ -81,7 +81,7 @@ def scorer(scoring: Scoring, runs: Sequence[Outcomes]) -> Scorer:
         "accuracy": _accuracy,
         "matthews_corrcoef": _matthews,
         "f1": lambda hits, predicted, gold: f1(hits, predicted, gold)[..., scoring.positive],
-        "f1_macro": _f1_macro,
+        "f1_macro": _f1_of_all if scoring.kind == "multi_label" else _f1_macro,
         "f1_micro": lambda hits, predicted, gold: f1(hits, predicted, gold)[..., 0],
     }[scoring.metric]
     return lambda weights: metric(*counts.sums(weights))
@@ -127,8 +127,13 @@ def f1(hits: Floats, predicted: Floats, gold: Floats) -> Floats:
 
 
 def _f1_macro(hits: Floats, predicted: Floats, gold: Floats) -> Floats:
-    """Mean F1 over the classes in predictions or gold, as in `f1_score(average="macro")`."""
+    """Mean F1 over the classes in predictions or gold, as in `f1_score(average="macro")` for one label each."""
     return _ratio(f1(hits, predicted, gold).sum(-1), (predicted + gold > 0).sum(-1))
+
+
+def _f1_of_all(hits: Floats, predicted: Floats, gold: Floats) -> Floats:
+    """Mean F1 over all classes, as in `f1_score(average="macro")` for several labels each."""
+    return f1(hits, predicted, gold).mean(-1)
 
 
 def _accuracy(hits: Floats, predicted: Floats, gold: Floats) -> Floats:

@@ -37,7 +37,7 @@ def initial_parameters(config: ModelConfig, seed: int) -> Parameters:
             generator = np.random.Generator(np.random.Philox(key=np.array([seed, name_key], np.uint64)))
             draw = _cut_off if _is_modernberts_head(config, piece.name) else _normal
             value = draw(generator, piece.shape) * np.float32(_std(config, piece.name))
-        if piece.name in ("word.weight", "position.weight"):
+        if piece.name == "word.weight" or (piece.name == "position.weight" and config.position_offset):
             value[config.pad_token_id] = 0.0
         result[piece.hf_name] = value
     return result

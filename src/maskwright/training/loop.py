@@ -238,13 +238,15 @@ def _write_line(job: Job, board: TensorBoard | None, bar: Progress, vote: Vote) 
 def _watch_empty(job: Job) -> None:
     """Raises `HealthError` once more steps in a row had nothing to predict than chance explains."""
     empty = job.counters.empty_steps
-    if empty:
-        warn(f"step {job.step - 1}: no token was masked in the last {empty} global batches, so they taught nothing")
+    if not empty:
+        return
+    what = f"no token was masked in the last {empty} global batches"
+    keys = "masking.rate, data.seq_len or batch.micro_batch_rows"
+    if isinstance(job.config, FinetuneConfig):
+        what, keys = f"no word had a label in the last {empty} global batches", "batch.examples"
+    warn(f"step {job.step - 1}: {what}, so they taught nothing")
     if empty >= MOST_EMPTY_STEPS:
-        raise HealthError(
-            f"no token was masked in {MOST_EMPTY_STEPS} steps in a row",
-            fix="start a new run with a higher masking.rate, data.seq_len or batch.micro_batch_rows",
-        )
+        raise HealthError(what, fix=f"start a new run with a higher {keys}")
 
 
 def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -> bool:

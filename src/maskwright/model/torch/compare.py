@@ -88,6 +88,7 @@ def references(config: ModelConfig, folder: str, *, bare: bool = False) -> list[
     for rows, length in ROWS:
         length = min(length, config.max_seq_len)
         ids = generator.integers(5, config.vocab_size, (rows, length))
+        ids[ids == config.pad_token_id] -= 1  # inside a text, their RoBERTa gives it the padding's position
         mask = np.ones_like(ids)
         mask[1::2, length // 2 :] = 0
         ids[mask == 0] = config.pad_token_id

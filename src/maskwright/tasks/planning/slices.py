@@ -25,6 +25,7 @@ from maskwright.data.opening import open_store
 from maskwright.engines.jax.aot import SETTINGS, CompileRequest, CompileResult
 from maskwright.model.config import ModelConfig, model_config
 from maskwright.processes.child import python_module
+from maskwright.tasks.models.load import special_ids
 from maskwright.tasks.planning.devices import DEVICES
 from maskwright.tasks.pretrain.model import Base
 from maskwright.tasks.pretrain.prepare import step_flops
@@ -255,13 +256,15 @@ def _next(results: dict[int, CompileResult], low: int | None, high: int | None) 
 def model_of(config: RunConfig, vocab_size: int | None) -> ModelConfig:
     if config.model.init_from is not None:
         return Base(config.model.init_from).model(config)
+    ids = dict[str, int]()
     if vocab_size is None:
         stores = [config.data.store or "", *(source.store for source in (config.data.mixture or {}).values())]
         if not any(map(os.path.isdir, stores)):
             fix = "give --vocab-size"
             raise InputError("is not here, so the vocabulary is not known", where=max(stores), fix=fix)
-        vocab_size = open_store(config.data).vocabulary.size
-    return model_config(config.model, vocab_size, config.data.seq_len)
+        vocabulary = open_store(config.data).vocabulary
+        vocab_size, ids = vocabulary.size, special_ids(vocabulary)
+    return model_config(config.model, vocab_size, config.data.seq_len, **ids)
 
 
 def _devices(request: CompileRequest) -> int:

@@ -92,7 +92,11 @@ def model_and_lineage(
     if parent is not None:
         return lineages.child_model(config, parent[1], parent[0], store), parent[0]
     if base is None:
-        return model_config(config.model, words.size, config.data.seq_len, **special_ids(words)), None
+        model = model_config(config.model, words.size, config.data.seq_len, **special_ids(words))
+        if model.position_offset > model.max_seq_len:
+            unused = f"{model.position_offset:,} of {model.max_position_embeddings:,} positions are never used"
+            warn(f"{model.architecture}: {unused}, since it counts them from the padding's id on; give <pad> a low id")
+        return model, None
     if base.is_run and config.model.new_head:
         fix = "leave it out, or continue from the run's export"
         raise ConfigError(f"is for a model folder, and {init_from} is a run", where="model.new_head", fix=fix)
