@@ -72,6 +72,8 @@ class PretrainRun:
         entries: dict[str, Any] = {"validation": fingerprints} if fingerprints else {}
         if planning := self.loader.row_planning:
             entries["row_planning"] = planning
+        if any(phase.mixture_weights for phase in self.config.phases):
+            entries["phases_have_weights"] = True  # earlier runs left them out with schedule.epochs
         return entries | ({"none_is_text": True} if none_is_text(self.store.tokenizer_folder) else {})
 
     @property
