@@ -287,6 +287,16 @@ def test_without_a_store_rows_count_as_full(config: Callable[..., RunConfig]) ->
     assert found.parameters == exact.parameters and 0.5 * found.tokens < exact.tokens <= found.tokens
 
 
+def test_the_work_of_a_short_phase_at_the_end_counts(config: Callable[..., RunConfig]) -> None:
+    """The rows are nearly full, so the work is that of full ones but for what they lack."""
+    phases = [{"until_step": 190}, {"until_step": 200, "rows_per_step": 800, "masking_rate": 0.5}]
+    ready = prepare_run(config(**{"schedule.steps": 200, "phases": phases}))
+    exact, found = work_without_store(ready.config, ready.model), work_of(ready)
+    plain = work_of(prepare_run(config(**{"schedule.steps": 200})))
+    for number in (found.tokens / exact.tokens, found.predicted / exact.predicted):
+        assert number == pytest.approx(plain.tokens / (8 * 32), rel=0.05)
+
+
 # ---- here -----------------------------------------------------------------------------------------------------------
 
 
