@@ -289,10 +289,15 @@ def test_without_a_store_rows_count_as_full(config: Callable[..., RunConfig]) ->
 
 def test_the_work_of_a_short_phase_at_the_end_counts(config: Callable[..., RunConfig]) -> None:
     """The rows are nearly full, so the work is that of full ones but for what they lack."""
-    phases = [{"until_step": 190}, {"until_step": 200, "rows_per_step": 800, "masking_rate": 0.5}]
+    last = {"until_step": 200, "rows_per_step": 800, "masking_rate": 0.5}
+    phases = [{"until_step": 1, "seq_len": 16}, {"until_step": 190}, last]
     ready = prepare_run(config(**{"schedule.steps": 200, "phases": phases}))
     exact, found = work_without_store(ready.config, ready.model), work_of(ready)
     plain = work_of(prepare_run(config(**{"schedule.steps": 200})))
+    assert found.text_tokens == plain.text_tokens == ready.store.manifest["splits"]["train"]["tokens"]
+    (_, run), (_, plain_run) = estimate.head(found), estimate.head(plain)
+    assert plain_run.startswith("run: 200 steps of 8 rows of 32 tokens, 9") and "% full: " in plain_run
+    assert run.startswith("run: 200 steps in 3 phases, 9") and "% full: " in run
     for number in (found.tokens / exact.tokens, found.predicted / exact.predicted):
         assert number == pytest.approx(plain.tokens / (8 * 32), rel=0.05)
 

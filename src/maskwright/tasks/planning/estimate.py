@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from maskwright.config.pretraining import shared_out
-from maskwright.core.console import human_bytes, human_count, plain_number
+from maskwright.core.console import human_bytes, human_count, plain_number, several
 from maskwright.core.errors import ConfigError
 from maskwright.model.config import ModelConfig
 from maskwright.tasks.planning import projection
@@ -234,11 +234,13 @@ def elsewhere(
 def head(work: Work) -> list[str]:
     """The lines above all estimates: the model and the run."""
     model: ModelConfig = work.model
-    full = work.config.rows_per_step * work.config.data.seq_len
-    filled = f", {work.tokens / full:.1%} full" if work.text_tokens is not None else ", taken as full"
+    config, phases = work.config, work.config.phases
+    full = sum(stage.tokens for stage in config.stages)
+    filled = f", {work.tokens * work.steps / full:.1%} full" if work.text_tokens is not None else ", taken as full"
+    rows = f"of {config.rows_per_step:,} rows of {config.data.seq_len} tokens"
+    rows = f"in {several(len(phases), 'phase')}" if phases else rows
     tokens, petaflop = human_count(work.tokens * work.steps), plain_number(work.flops * work.steps / 1e15, 4)
     return [
         f"model: {model.num_hidden_layers} layers x {model.hidden_size}, {human_count(work.parameters)} parameters",
-        f"run: {work.steps:,} steps of {work.config.rows_per_step:,} rows of {work.config.data.seq_len} tokens"
-        f"{filled}: {tokens} tokens, {petaflop} PFLOP",
+        f"run: {work.steps:,} steps {rows}{filled}: {tokens} tokens, {petaflop} PFLOP",
     ]

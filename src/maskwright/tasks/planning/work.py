@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from maskwright.config.pretraining import RunConfig
 from maskwright.data.masking import slots_per_row
+from maskwright.data.mixture import MixedRows
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.names import count_parameters
 from maskwright.tasks.pretrain.prepare import PretrainRun
@@ -37,7 +38,8 @@ class Work:
     """(query, key) pairs inside segments."""
     parameters: int
     text_tokens: int | None
-    """Tokens of the store's training documents; None where the store is absent."""
+    """Tokens of the training documents of the store, or of all sources of a mixture; None where the store is absent.
+    Documents that a store of pregenerated epochs holds several times count once."""
     epochs: float | None
     held_out_rows: int
 
@@ -84,6 +86,7 @@ def work_of(ready: PretrainRun) -> Work:
     for all; in a run with phases, as many over all of them, and one of each at least."""
     config, steps, loader = ready.config, ready.config.steps, ready.loader
     tokens = predicted = pairs = 0.0
+    sources = loader.rows.sources if isinstance(loader.rows, MixedRows) else [loader.rows]
     each = max(1, SAMPLED_STEPS // len(config.stages))
     for stage in config.stages:
         length = stage.end - stage.begin
@@ -102,7 +105,7 @@ def work_of(ready: PretrainRun) -> Work:
         predicted,
         pairs,
         count_parameters(ready.model),
-        int(loader.rows.plan.text_tokens),
+        sum(rows.split.tokens for rows in sources) // loader.passes,
         loader.epoch(steps),
         len(ready.held_out) * config.evaluation.max_rows,  # a small store has fewer
     )
