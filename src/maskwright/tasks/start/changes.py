@@ -34,8 +34,14 @@ def require_before_decay(
     fix = f"put the old value back with {back}; checkpoint.keep_every_steps would keep one in another run"
     if kept:
         remaining = of_steps(new["schedule.steps"] - kept[-1], by_epochs=by_epochs)
-        command = branch_off(f"{directory.location}@{kept[-1]}")
-        fix = f"branch off before it: {command} {remaining} --set schedule.warmup_steps=0"
+        command = f"{branch_off(f'{directory.location}@{kept[-1]}')} {remaining} --set schedule.warmup_steps=0"
+        fix = f"branch off before it: {command}"
+        phases = old.get("phases", [])
+        if any(phase["until_step"] > kept[-1] for phase in phases):
+            which = f"whose phases are those that are left, and end {kept[-1]:,} steps earlier"
+            fix = f"branch off before it, with a file {which}: {command}"
+        elif phases:  # the new run counts its steps from 0, so they would come again
+            fix += " --set 'phases=[]'"
     raise ConfigError(
         f"schedule.steps cannot grow to {new['schedule.steps']:,}: the run has gone to step {step:,}, and its decay "
         f"began after step {begins:,}" + ("" if kept else "; no checkpoint from before that is kept"),
