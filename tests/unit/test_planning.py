@@ -330,7 +330,7 @@ def test_measured_and_projected_are_told_apart(config: Callable[..., RunConfig],
     monkeypatch.setattr("maskwright.core.extras.installed", lambda name: name != "libtpu")
     arguments = ["plan", "any", "--probe-seconds", "0.1", "--on", "here", "--on", "h100:8", "--on", "v6e:2x2"]
     arguments += ["--on", "h200"]
-    assert run([*arguments, "--json"]) == 0
+    assert run([*arguments, "--json"]) == 1, "two virtual workers cannot be shared out over eight devices"
     value = json.loads(capsys.readouterr().out)
     assert (value["version"], value["work"]["steps"]) == (1, config().steps)
     here, gpu, tpu, single = value["places"]
@@ -413,6 +413,17 @@ def test_an_environments_yaml_names_its_parts(tmp_path: Path) -> None:
     slice_, group = command._places(str(path), "elsewhere")
     assert (slice_[0].count, slice_[0].topology, slice_[1:]) == (16, "4x4", ("v6e", 16, "us-central1"))
     assert (group[0].device.name, group[0].count, group[1:]) == ("l4", 4, ("g2-standard-24", 2, "us-central1"))
+
+
+def test_a_place_that_refuses_the_run_or_is_too_small_is_the_commands_answer() -> None:
+    def refused(size: str, on: str, **keys: Any) -> bool:
+        one = work(size, 16, 512, **keys)
+        return PlanReport(one, [estimate.elsewhere(one, place(on), [], None, None)]).refused
+
+    assert not refused("base", "h100") and not refused("base", "h100:8", batch={"virtual_workers": 8})
+    assert refused("large", "t4", batch={"virtual_workers": 64}), "it does not fit"
+    assert refused("base", "h100:8", batch={"virtual_workers": 3})
+    assert refused("nano", "v6e:1x1") and not refused("nano", "v6e:1x1", engine={"kind": "jax"})
 
 
 def test_the_report_says_what_each_number_is(config: Callable[..., RunConfig]) -> None:
