@@ -35,6 +35,7 @@ from maskwright.tasks.planning.steps import extrapolated, seconds_of
 from maskwright.tasks.planning.trial import time_before
 from maskwright.tasks.planning.work import Work, memory, work_of, work_without_store
 from maskwright.tasks.pretrain.prepare import prepare_run
+from maskwright.tasks.start.capacity import state
 
 VOCABULARY = 50_265
 
@@ -357,6 +358,18 @@ def test_a_dry_run_says_a_time_and_a_page_has_that_of_each_recipe(
     assert sum(parts) == pytest.approx(1000.0, rel=0.02) and parts[0] < parts[1] * 2 / (config().steps - 2)
     page = Path(__file__).resolve().parents[2] / "docs" / "planning.md"
     assert table() in page.read_text(encoding="utf-8")
+
+
+def test_a_dry_run_says_the_memory_of_each_process(
+    config: Callable[..., RunConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    with_four = config(**{"batch.virtual_workers": 4})
+    monkeypatch.setattr("maskwright.config.pretraining.read_config", lambda name, overrides: with_four)
+    shares = [sum(state(with_four, prepare_run(with_four).model, processes).values()) for processes in (1, 2)]
+    for options, share, each in ([], shares[0], ""), (["--processes", "2"], shares[1], " in each of 2 processes"):
+        assert run(["pretrain", "any", "--run", str(tmp_path / "run"), "--dry-run", *options]) == 0
+        assert f"memory for weights and optimizer: {human_bytes(share)}{each}; each" in capsys.readouterr().out
+    assert human_bytes(shares[0]) != human_bytes(shares[1])
 
 
 def test_a_dry_run_of_jax_measures_steps_and_says_compiling_apart(

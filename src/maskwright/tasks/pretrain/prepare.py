@@ -160,14 +160,14 @@ class PretrainRun:
     def write_tokenizer(self, folder: str) -> None:
         copy_tokenizer(self.store.tokenizer_folder, folder)
 
-    def describe(self) -> str:
+    def describe(self, processes: int | None = None) -> str:
         model = self.model
         shape = (
             f"{model.num_hidden_layers} layers x {model.hidden_size}, {human_count(count_parameters(model))} parameters"
         )
         words = f"vocabulary {model.vocab_size:,}, {model.max_seq_len} tokens"
         lines = [*describe_lineage(self.lineage), f"model: {shape}, {words}", *reading(self.config, self.loader)]
-        return "\n".join([*lines, memory_and_disk(self)])
+        return "\n".join([*lines, memory_and_disk(self, processes)])
 
     def warnings(self) -> list[str]:
         stores = self.store.stores if isinstance(self.store, Mixture) else (self.store,)
