@@ -252,6 +252,7 @@ def test_machine_code_runs_on_its_own_major_version(capability: tuple[int, int],
 
 def test_tools_tell_their_version_or_why_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     says: dict[str, str] = {
+        "sbatch": "echo; echo >&2",
         "kubectl": """echo '{"clientVersion": {"gitVersion": "v1.32.4"}}'""",
         "terraform": """echo '{"terraform_version": "1.5.7"}'""",
         "gcloud": "exec sleep 600",
@@ -265,7 +266,7 @@ def test_tools_tell_their_version_or_why_not(tmp_path: Path, monkeypatch: pytest
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     found = {one.name: one for one in tools.tools()}
     assert {name: one.state for name, one in found.items() if name != "Ray"} == {
-        "SLURM": "ok", "kubectl": "ok", "terraform": "warn", "gcloud": "warn", "docker": "ok",
+        "SLURM": "warn", "kubectl": "ok", "terraform": "warn", "gcloud": "warn", "docker": "ok",
     }  # fmt: skip
     assert found["kubectl"].values["version"] == "v1.32.4"
     assert found["terraform"].detail == "1.5.7, which `env` refuses" and "1.7 or newer" in str(found["terraform"].fix)
@@ -273,7 +274,9 @@ def test_tools_tell_their_version_or_why_not(tmp_path: Path, monkeypatch: pytest
     assert found["gcloud"].values == {"version": None, "path": str(tmp_path / "gcloud")}
     assert "), but: Cannot connect with https://***@host; only a container of" in found["docker"].detail
     assert (found["docker"].fix, found["docker"].values["version"]) == (None, "28.2.2")
-    assert "not on the path" in found["SLURM"].detail
+    assert found["SLURM"].detail == f"{tmp_path / 'sbatch'} does not tell its version", "empty lines"
+    del says["sbatch"]
+    assert "not on the path" in tools.look(tools.TOOLS[0]).detail
 
 
 # ---- network and credentials ----------------------------------------------------------------------------------------

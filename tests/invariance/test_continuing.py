@@ -35,6 +35,7 @@ from maskwright.tasks.models.load import load_model
 from maskwright.tasks.pretrain import run as task
 from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.tasks.pretrain.run import dry_run
+from maskwright.tasks.start.changes import require_before_decay
 from maskwright.text.sources import Sources
 from maskwright.training import checkpoint
 from maskwright.training.best import Best
@@ -102,6 +103,13 @@ def test_a_run_in_its_decay_names_the_checkpoint_to_branch_from(config: Config, 
         branch = f"--from {run}@8 --set schedule.steps=12 --set schedule.warmup_steps=0"
         assert branch in str(refused.value) and "\n" not in str(refused.value)
     assert RunDirectory(str(run)).read_config() == record
+    old = record["config"]
+    for until, end in ((8, " --set 'phases=[]'"), (9, "")):
+        phased = old | {"phases": [{"until_step": 4}, {"until_step": until}]}
+        with pytest.raises(ConfigError) as refused:
+            require_before_decay(phased, phased | {"schedule.steps": 20}, RunDirectory(str(run)), 10)
+        assert str(refused.value).endswith(f"{branch}{end}")
+        assert ("phases are those that are left, and end 8 steps earlier" in str(refused.value)) == (until == 9)
     for step in (4, 8):
         (run / f"checkpoints/step-{step:08d}/MANIFEST.json").unlink()
     with pytest.raises(ConfigError, match="no checkpoint from before that is kept"):

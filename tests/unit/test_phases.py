@@ -101,7 +101,12 @@ def test_each_stage_is_the_run_with_what_its_phase_sets() -> None:
         (
             [{"until_step": 9, "seq_len": 64}],
             {"schedule": {"epochs": 2.0}},
-            "schedule.epochs needs rows of one length, and as many of them in each step. Fix: give schedule.steps",
+            "schedule.epochs needs rows of one length and one mixture, and as many of them in each step. Fix: give",
+        ),
+        (
+            [{"until_step": 9, "mixture_weights": {"a": 1, "b": 2}}],
+            {"schedule": {"epochs": 2.0}, "data": {"mixture": {"a": "x", "b": "y"}}},
+            "schedule.epochs needs rows of one length and one mixture, and",
         ),
     ],
 )
@@ -306,6 +311,25 @@ def test_max_epochs_are_of_all_phases(store: TokenStore, tmp_path: Path) -> None
         before = {**same, "model": asdict(ready.model), **planning}
         with pytest.raises(ConfigError, match=f"the run began when .*{why}.*"):
             require_same_run(before, now, RunDirectory(str(tmp_path / "run")), run)
+
+
+def test_a_run_whose_epochs_left_out_the_weights_is_not_continued_with_them(store: TokenStore, tmp_path: Path) -> None:
+    (tmp_path / "again").symlink_to(store.location)
+    sources = {"a": {"store": store.location, "weight": 1}, "b": {"store": str(tmp_path / "again"), "weight": 1}}
+    keys = {"data.store": None, "data.mixture": sources, "schedule.steps": 40}
+    run = small_config("", **keys, phases=[{"until_step": 20, "mixture_weights": {"b": 0}}])
+    ready, directory = prepare_run(run), RunDirectory(str(tmp_path))
+    same = {"config": flat(run), "store_fingerprint": "s", "tokenizer_fingerprint": "t", "dtype": "d"}
+    now = {**same, "model": asdict(ready.model), **ready.details}
+    before = {key: value for key, value in now.items() if key != "phases_have_weights"}
+    assert before != now and require_same_run(before, now, directory, run) == []
+    for text in ("schedule: {steps: 40}", "schedule: {epochs: 2}"):
+        (tmp_path / "config.yaml").write_text(text)
+        assert require_same_run(now, now, directory, run) == []
+        if "steps" in text:
+            assert require_same_run(before, now, directory, run) == []
+    with pytest.raises(ConfigError, match="the run began when schedule.epochs left out the mixture_weights of phases"):
+        require_same_run(before, now, directory, run)
 
 
 def test_a_base_of_rotary_positions_is_trained_with_and_exported(

@@ -35,6 +35,7 @@ from maskwright.tasks.planning.steps import extrapolated, seconds_of
 from maskwright.tasks.planning.trial import time_before
 from maskwright.tasks.planning.work import Work, memory, work_of, work_without_store
 from maskwright.tasks.pretrain.prepare import prepare_run
+from maskwright.tasks.start.capacity import state
 
 VOCABULARY = 50_265
 
@@ -287,6 +288,21 @@ def test_without_a_store_rows_count_as_full(config: Callable[..., RunConfig]) ->
     assert found.parameters == exact.parameters and 0.5 * found.tokens < exact.tokens <= found.tokens
 
 
+def test_the_work_of_a_short_phase_at_the_end_counts(config: Callable[..., RunConfig]) -> None:
+    """The rows are nearly full, so the work is that of full ones but for what they lack."""
+    last = {"until_step": 200, "rows_per_step": 800, "masking_rate": 0.5}
+    phases = [{"until_step": 1, "seq_len": 16}, {"until_step": 190}, last]
+    ready = prepare_run(config(**{"schedule.steps": 200, "phases": phases}))
+    exact, found = work_without_store(ready.config, ready.model), work_of(ready)
+    plain = work_of(prepare_run(config(**{"schedule.steps": 200})))
+    assert found.text_tokens == plain.text_tokens == ready.store.manifest["splits"]["train"]["tokens"]
+    (_, run), (_, plain_run) = estimate.head(found), estimate.head(plain)
+    assert plain_run.startswith("run: 200 steps of 8 rows of 32 tokens, 9") and "% full: " in plain_run
+    assert run.startswith("run: 200 steps in 3 phases, 9") and "% full: " in run
+    for number in (found.tokens / exact.tokens, found.predicted / exact.predicted):
+        assert number == pytest.approx(plain.tokens / (8 * 32), rel=0.05)
+
+
 # ---- here -----------------------------------------------------------------------------------------------------------
 
 
@@ -315,7 +331,7 @@ def test_measured_and_projected_are_told_apart(config: Callable[..., RunConfig],
     monkeypatch.setattr("maskwright.core.extras.installed", lambda name: name != "libtpu")
     arguments = ["plan", "any", "--probe-seconds", "0.1", "--on", "here", "--on", "h100:8", "--on", "v6e:2x2"]
     arguments += ["--on", "h200"]
-    assert run([*arguments, "--json"]) == 0
+    assert run([*arguments, "--json"]) == 1, "two virtual workers cannot be shared out over eight devices"
     value = json.loads(capsys.readouterr().out)
     assert (value["version"], value["work"]["steps"]) == (1, config().steps)
     here, gpu, tpu, single = value["places"]
@@ -342,6 +358,18 @@ def test_a_dry_run_says_a_time_and_a_page_has_that_of_each_recipe(
     assert sum(parts) == pytest.approx(1000.0, rel=0.02) and parts[0] < parts[1] * 2 / (config().steps - 2)
     page = Path(__file__).resolve().parents[2] / "docs" / "planning.md"
     assert table() in page.read_text(encoding="utf-8")
+
+
+def test_a_dry_run_says_the_memory_of_each_process(
+    config: Callable[..., RunConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    with_four = config(**{"batch.virtual_workers": 4})
+    monkeypatch.setattr("maskwright.config.pretraining.read_config", lambda name, overrides: with_four)
+    shares = [sum(state(with_four, prepare_run(with_four).model, processes).values()) for processes in (1, 2)]
+    for options, share, each in ([], shares[0], ""), (["--processes", "2"], shares[1], " in each of 2 processes"):
+        assert run(["pretrain", "any", "--run", str(tmp_path / "run"), "--dry-run", *options]) == 0
+        assert f"memory for weights and optimizer: {human_bytes(share)}{each}; each" in capsys.readouterr().out
+    assert human_bytes(shares[0]) != human_bytes(shares[1])
 
 
 def test_a_dry_run_of_jax_measures_steps_and_says_compiling_apart(
@@ -398,6 +426,17 @@ def test_an_environments_yaml_names_its_parts(tmp_path: Path) -> None:
     slice_, group = command._places(str(path), "elsewhere")
     assert (slice_[0].count, slice_[0].topology, slice_[1:]) == (16, "4x4", ("v6e", 16, "us-central1"))
     assert (group[0].device.name, group[0].count, group[1:]) == ("l4", 4, ("g2-standard-24", 2, "us-central1"))
+
+
+def test_a_place_that_refuses_the_run_or_is_too_small_is_the_commands_answer() -> None:
+    def refused(size: str, on: str, **keys: Any) -> bool:
+        one = work(size, 16, 512, **keys)
+        return PlanReport(one, [estimate.elsewhere(one, place(on), [], None, None)]).refused
+
+    assert not refused("base", "h100") and not refused("base", "h100:8", batch={"virtual_workers": 8})
+    assert refused("large", "t4", batch={"virtual_workers": 64}), "it does not fit"
+    assert refused("base", "h100:8", batch={"virtual_workers": 3})
+    assert refused("nano", "v6e:1x1") and not refused("nano", "v6e:1x1", engine={"kind": "jax"})
 
 
 def test_the_report_says_what_each_number_is(config: Callable[..., RunConfig]) -> None:

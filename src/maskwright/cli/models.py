@@ -141,7 +141,8 @@ def pretrain(
         begin_from=begin_from,
         fresh_optimizer=fresh_optimizer,
     )
-    if _launch(command, resolved, machines, dry_run=dry_run):
+    trained, processes = _launch(command, resolved, machines, dry_run=dry_run)
+    if trained:
         return _say_how_it_ended(run, as_json)
     from maskwright.tasks.planning.expected import time_here
     from maskwright.tasks.pretrain import run as task
@@ -149,7 +150,7 @@ def pretrain(
 
     if dry_run:
         ready = task.dry_run(resolved, run, begin_from, fresh_optimizer=fresh_optimizer)
-        return _say_what_would_happen(ready, as_json)
+        return _say_what_would_happen(ready, processes, as_json)
     request = StopRequest(
         stop_after_hours=stop_after_hours, stop_after_steps=stop_after_steps, profile_steps=profile_steps
     )
@@ -165,30 +166,36 @@ def pretrain(
     _say_how_it_ended(run, as_json)
 
 
-def _launch(command: Training, config: RunConfig | FinetuneConfig, machines: LaunchOptions, *, dry_run: bool) -> bool:
-    """Trains as the driver of a Ray job, or in several processes of this machine. False if this process is to train by
-    itself. `dry_run` only checks the options."""
+def _launch(
+    command: Training, config: RunConfig | FinetuneConfig, machines: LaunchOptions, *, dry_run: bool
+) -> tuple[bool, int | None]:
+    """Trains as the driver of a Ray job, or in several processes of this machine; not if this process is to train by
+    itself. `dry_run` only checks the options.
+
+    Returns whether it has trained, and how many processes train together, on all machines; None for those of this
+    start."""
     from maskwright.launch import local, topology
     from maskwright.launch.ray import gang
 
     if gang.job_id() is not None:
         if not dry_run:
             gang.train_as_a_job(command, config, machines.num_nodes, machines.gpus_per_node)
-        return not dry_run
+        return not dry_run, None
     if machines.gpus_per_node is not None:
         fix = "start it with `maskwright submit ray …`, or `ray job submit … -- maskwright pretrain …`"
         raise InputError("is for a Ray job, and this is not one", where="--gpus-per-node", fix=fix)
     group = topology.choose(config, machines)
-    if group is None or dry_run:
-        return False
-    local.supervise(command, group, config.checkpoint.grace_seconds)
-    return True
+    if group is None:
+        return False, None
+    if not dry_run:
+        local.supervise(command, group, config.checkpoint.grace_seconds)
+    return not dry_run, group.nodes * group.processes
 
 
-def _say_what_would_happen(ready: Prepared, as_json: bool) -> None:
+def _say_what_would_happen(ready: Prepared, processes: int | None, as_json: bool) -> None:
     from maskwright.tasks.planning.trial import time_before
 
-    known, warnings = ready.describe(), ready.warnings()
+    known, warnings = ready.describe(processes), ready.warnings()
     if not as_json:
         answer(known)
     for warning in warnings:
@@ -244,14 +251,15 @@ def finetune(
     command = Training(
         config, run, tuple(set_ or ()), stop_after_hours, stop_after_steps, profile_steps, verb="finetune"
     )
-    if _launch(command, resolved, machines, dry_run=dry_run):
+    trained, processes = _launch(command, resolved, machines, dry_run=dry_run)
+    if trained:
         return _say_how_it_ended(run, as_json)
     from maskwright.tasks.finetune import prepare as task
     from maskwright.tasks.planning.expected import time_here
     from maskwright.training.stop import StopRequest
 
     if dry_run:
-        return _say_what_would_happen(task.dry_run(resolved, run), as_json)
+        return _say_what_would_happen(task.dry_run(resolved, run), processes, as_json)
     request = StopRequest(
         stop_after_hours=stop_after_hours, stop_after_steps=stop_after_steps, profile_steps=profile_steps
     )

@@ -54,7 +54,7 @@ ReduceMemory = Annotated[bool, _named("reduce_memory", help="Always so: memory i
 Seed = Annotated[int, typer.Option(metavar="N", help="Random seed.")]
 Format = Annotated[
     Literal["json", "binary"],
-    typer.Option("--format", help="json: the original's files. binary: arrays, an eighth of the size."),
+    typer.Option("--format", help="json: the original's files. binary: arrays, a seventh of the size."),
 ]
 
 

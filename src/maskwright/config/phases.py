@@ -136,9 +136,9 @@ def require_phases(config: Phased) -> None:
     """Raises `Refused` for phases that are not possible."""
     for number, phase in enumerate(config.phases):
         applied(phase, config, f"phases.{number}")
-        if config.schedule.epochs and (phase.seq_len or phase.rows_per_step):
-            fix = "give schedule.steps instead"
-            raise Refused("schedule.epochs needs rows of one length, and as many of them in each step", fix=fix)
+        if config.schedule.epochs and (phase.seq_len or phase.rows_per_step or phase.mixture_weights):
+            what = "schedule.epochs needs rows of one length and one mixture, and as many of them in each step"
+            raise Refused(what, fix="give schedule.steps instead, in a new run")
     if config.schedule.steps is not None:
         stages(config)
 

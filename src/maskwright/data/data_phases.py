@@ -29,7 +29,7 @@ class DataPhase(NamedTuple):
 
 def make_data_phases(config: RunConfig, store: OpenedStore | Mixture) -> list[DataPhase]:
     """The data phases. Raises `StoreError` for a source of less than one row, `ConfigError` for a wrong mixture."""
-    if config.schedule.steps is None:  # then there are no phases
+    if config.schedule.steps is None:  # then no phase changes the rows: see require_phases
         return [_single_phase(config, store)]
     groups = [list(group) for _, group in groupby(config.stages, key=lambda stage: _kind(stage.config.data))]
     if len(groups) == 1:

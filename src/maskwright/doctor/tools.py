@@ -123,12 +123,8 @@ def look(tool: Tool) -> DoctorFinding:
             "tools", tool.name, "warn", f"{program} cannot be started: {error.strerror}", tool.fix, values
         )
     except (ValueError, LookupError, TypeError):
-        message = (
-            redact((process.stderr or process.stdout).strip().splitlines()[0][:120])
-            if process.stderr or process.stdout
-            else ""
-        )
-        detail = f"{program} does not tell its version" + (f": {message}" if message else "")
+        said = process.stderr.strip() or process.stdout.strip()
+        detail = f"{program} does not tell its version" + (f": {redact(said.splitlines()[0][:120])}" if said else "")
         return DoctorFinding("tools", tool.name, "warn", detail, tool.fix, values)
     values["version"] = version_text
     if tool.oldest and tuple(map(int, re.findall(r"\d+", version_text)[: len(tool.oldest)])) < tool.oldest:

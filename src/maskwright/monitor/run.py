@@ -37,19 +37,19 @@ class RunFolder:
 
 def stop(directory: RunDirectory, request: Request, wait_seconds: float) -> str:
     """Requests a stop or a checkpoint and returns the outcome in one line. Raises `InputError` if nothing runs there,
-    and `MaskwrightError` if the run does not answer in time. An unanswered request is deleted, also after Ctrl-C."""
+    and `MaskwrightError` if the run does not answer in time: the request stays then, since a step or an evaluation may
+    take longer. Ctrl-C deletes it."""
     saved_before = directory.newest_step()
     heard_before = _require_running(directory, time.time()).heartbeat
-    said = ""
     try:
         directory.leave_request(request)
         said = _answer(directory, request, saved_before, heard_before, wait_seconds)
-    finally:
-        if not said:
-            directory.take_request()
+    except BaseException:
+        directory.take_request()
+        raise
     if said:
         return said
-    fix = "`maskwright status` says how it is; or give --wait-seconds more"
+    fix = "wait: the request stays, and the run takes it after its step; `maskwright status` says how it is"
     raise MaskwrightError(f"did not answer within {wait_seconds:g} seconds", where=directory.location, fix=fix)
 
 

@@ -182,7 +182,7 @@ class FinetuneRun:
     def write_tokenizer(self, folder: str) -> None:
         copy_tokenizer(self.tokenizer_folder, folder)
 
-    def describe(self) -> str:
+    def describe(self, processes: int | None = None) -> str:
         config, model, sizes = self.config, self.model, self.dataset.report.sizes
         parameters = count_parameters(model)
         tokens = len(self.train.packer.encoded.ids)
@@ -197,7 +197,7 @@ class FinetuneRun:
                 f"data: {splits} examples{labels}; {human_count(tokens)} training tokens",
                 f"run: {steps:,} steps of {config.batch.examples} examples, {epochs:.2f} epochs; best by "
                 f"{chosen_metric(config, self.dataset.labels)}",
-                memory_and_disk(self),
+                memory_and_disk(self, processes),
             ]
         )
 

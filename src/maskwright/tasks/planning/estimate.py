@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from maskwright.config.pretraining import shared_out
-from maskwright.core.console import human_bytes, human_count, plain_number
+from maskwright.core.console import human_bytes, human_count, plain_number, several
 from maskwright.core.errors import ConfigError
 from maskwright.model.config import ModelConfig
 from maskwright.tasks.planning import projection
@@ -65,6 +65,8 @@ class Estimate:
     quotes: Sequence[Quote] = ()
     unpriced: str | None = None
     compiled: SliceFit | None = None
+    refusals: Sequence[str] = ()
+    """Why the place would refuse the run as it is configured, and what to set."""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -80,6 +82,14 @@ class Estimate:
         low, high = (self.needed * factor for factor in MEMORY_BAND)
         room = USABLE * self.memory_there
         return True if high <= room else False if low > room else None
+
+    @property
+    def refused(self) -> bool:
+        """Whether the run does not fit, or has to be set otherwise. A compiler knows better than the band whether it
+        fits."""
+        if self.compiled:
+            return bool(self.refusals) or not self.compiled.asked.fits or bool(self.compiled.advice)
+        return bool(self.refusals) or self.fits is False
 
     @property
     def kwh(self) -> Interval | None:
@@ -110,7 +120,7 @@ class Estimate:
             "costs": costs,
             "unpriced": self.unpriced,
             "compiled": asdict(self.compiled) if self.compiled else None,
-            "notes": self.notes,
+            "notes": [*self.refusals, *self.notes],
         }
 
     def lines(self) -> list[str]:
@@ -145,7 +155,7 @@ class Estimate:
             lines.append(f"  cost        {self.unpriced}")
         if self.compiled:
             lines += [f"  compiled    {line}" for line in self.compiled.report().splitlines()]
-        return lines + [f"  note        {note}" for note in self.notes]
+        return lines + [f"  note        {note}" for note in [*self.refusals, *self.notes]]
 
 
 def here(work: Work, probe: Probe, available: int) -> Estimate:
@@ -202,14 +212,14 @@ def elsewhere(
         plain_attention=cpu and device.low_precision,
         processes=cpu,
     )
-    notes = []
+    refusals, notes = [], []
     if not cpu and place.devices > 1:
         try:
             shared_out(work.config.batch.virtual_workers, place.devices, "devices", work.config.batch.micro_batch_rows)
         except ConfigError as error:
-            notes.append(f"as configured it would be refused: {error.what}. {error.fix}")
+            refusals.append(f"as configured it would be refused: {error.what}. {error.fix}")
     if device.family == "tpu" and work.config.engine.kind != "jax":
-        notes.append("TPUs need --set engine.kind=jax")
+        refusals.append("TPUs need --set engine.kind=jax")
     if not cpu and device.name in ("t4", "v100"):
         notes.append("it has no bf16: fp16 with loss scaling, and no FlashAttention over packed segments")
     return Estimate(
@@ -227,6 +237,7 @@ def elsewhere(
         quotes=quotes,
         unpriced=unpriced,
         compiled=compiled,
+        refusals=refusals,
         notes=notes,
     )
 
@@ -234,11 +245,13 @@ def elsewhere(
 def head(work: Work) -> list[str]:
     """The lines above all estimates: the model and the run."""
     model: ModelConfig = work.model
-    full = work.config.rows_per_step * work.config.data.seq_len
-    filled = f", {work.tokens / full:.1%} full" if work.text_tokens is not None else ", taken as full"
+    config, phases = work.config, work.config.phases
+    full = sum(stage.tokens for stage in config.stages)
+    filled = f", {work.tokens * work.steps / full:.1%} full" if work.text_tokens is not None else ", taken as full"
+    rows = f"of {config.rows_per_step:,} rows of {config.data.seq_len} tokens"
+    rows = f"in {several(len(phases), 'phase')}" if phases else rows
     tokens, petaflop = human_count(work.tokens * work.steps), plain_number(work.flops * work.steps / 1e15, 4)
     return [
         f"model: {model.num_hidden_layers} layers x {model.hidden_size}, {human_count(work.parameters)} parameters",
-        f"run: {work.steps:,} steps of {work.config.rows_per_step:,} rows of {work.config.data.seq_len} tokens"
-        f"{filled}: {tokens} tokens, {petaflop} PFLOP",
+        f"run: {work.steps:,} steps {rows}{filled}: {tokens} tokens, {petaflop} PFLOP",
     ]

@@ -25,9 +25,8 @@ class PlanReport:
 
     @property
     def refused(self) -> bool:
-        """Whether the compiler says that the run does not fit a slice, or has to be set otherwise."""
-        fits = [estimate.compiled for estimate in self.estimates if estimate.compiled]
-        return any(not fit.asked.fits or fit.advice for fit in fits)
+        """Whether the run does not fit one of the places, or has to be set otherwise there."""
+        return any(estimate.refused for estimate in self.estimates)
 
     def report(self) -> str:
         lines = head(self.work)

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 
 from maskwright.config.pretraining import RunConfig
 from maskwright.data.masking import slots_per_row
+from maskwright.data.mixture import MixedRows
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.names import count_parameters
 from maskwright.tasks.pretrain.prepare import PretrainRun
 from maskwright.tasks.start.capacity import checkpoint_bytes, state
 
+SAMPLED_STEPS = 8
+"""Steps whose rows are counted to know the work of a run."""
 HEAD_BYTES = 8
 """Bytes beside each logit while a micro-batch is computed: its log-probability and its gradient in fp32. The logit
 itself comes on top, in the precision of the products."""
@@ -35,7 +38,8 @@ class Work:
     """(query, key) pairs inside segments."""
     parameters: int
     text_tokens: int | None
-    """Tokens of the store's training documents; None where the store is absent."""
+    """Tokens of the training documents of the store, or of all sources of a mixture; None where the store is absent.
+    Documents that a store of pregenerated epochs holds several times count once."""
     epochs: float | None
     held_out_rows: int
 
@@ -79,20 +83,29 @@ class Work:
 
 def work_of(ready: PretrainRun) -> Work:
     """The work of a run whose store is present: rows are as full as they are. Eight steps, spread over the run, stand
-    for all."""
+    for all; in a run with phases, as many over all of them, and one of each at least."""
     config, steps, loader = ready.config, ready.config.steps, ready.loader
-    sampled = sorted({steps * part // 8 for part in range(8)})
-    counts = [(*loader.work(step), loader.masking_rate(step)) for step in sampled]
-    tokens = sum(counted for counted, _, _ in counts) / len(counts)
+    tokens = predicted = pairs = 0.0
+    sources = loader.rows.sources if isinstance(loader.rows, MixedRows) else [loader.rows]
+    each = max(1, SAMPLED_STEPS // len(config.stages))
+    for stage in config.stages:
+        length = stage.end - stage.begin
+        sampled = {stage.begin + length * part // each for part in range(each)}
+        weight = length / steps / len(sampled)
+        for step in sampled:
+            counted, counted_pairs = loader.work(step)
+            tokens += weight * counted
+            predicted += weight * counted * stage.config.masking.rate
+            pairs += weight * counted_pairs
     return Work(
         config,
         ready.model,
         steps,
         tokens,
-        sum(counted * rate for counted, _, rate in counts) / len(counts),
-        sum(pairs for _, pairs, _ in counts) / len(counts),
+        predicted,
+        pairs,
         count_parameters(ready.model),
-        int(loader.rows.plan.text_tokens),
+        sum(rows.split.tokens for rows in sources) // loader.passes,
         loader.epoch(steps),
         len(ready.held_out) * config.evaluation.max_rows,  # a small store has fewer
     )

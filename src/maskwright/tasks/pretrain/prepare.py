@@ -72,6 +72,8 @@ class PretrainRun:
         entries: dict[str, Any] = {"validation": fingerprints} if fingerprints else {}
         if planning := self.loader.row_planning:
             entries["row_planning"] = planning
+        if any(phase.mixture_weights for phase in self.config.phases):
+            entries["phases_have_weights"] = True  # earlier runs left them out with schedule.epochs
         return entries | ({"none_is_text": True} if none_is_text(self.store.tokenizer_folder) else {})
 
     @property
@@ -158,14 +160,14 @@ class PretrainRun:
     def write_tokenizer(self, folder: str) -> None:
         copy_tokenizer(self.store.tokenizer_folder, folder)
 
-    def describe(self) -> str:
+    def describe(self, processes: int | None = None) -> str:
         model = self.model
         shape = (
             f"{model.num_hidden_layers} layers x {model.hidden_size}, {human_count(count_parameters(model))} parameters"
         )
         words = f"vocabulary {model.vocab_size:,}, {model.max_seq_len} tokens"
         lines = [*describe_lineage(self.lineage), f"model: {shape}, {words}", *reading(self.config, self.loader)]
-        return "\n".join([*lines, memory_and_disk(self)])
+        return "\n".join([*lines, memory_and_disk(self, processes)])
 
     def warnings(self) -> list[str]:
         stores = self.store.stores if isinstance(self.store, Mixture) else (self.store,)

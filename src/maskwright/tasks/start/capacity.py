@@ -61,16 +61,24 @@ def checkpoint_bytes(config: RunConfig | FinetuneConfig, model: ModelConfig) -> 
     return 4 * (count_parameters(model) + _moments(config, model))
 
 
-def state_bytes(ready: Prepared) -> int:
-    """Bytes that stay in each process of this start. Computing, and a device's low precision, need more."""
+def _together() -> int:
+    """Processes of this start."""
     launch = launch_variables()
-    return round(sum(state(ready.config, ready.model, launch.world_size if launch else 1).values()))
+    return launch.world_size if launch else 1
 
 
-def memory_and_disk(ready: Prepared) -> str:
-    """The line on memory and disk, for `--dry-run` and the beginning of each run."""
-    saved = human_bytes(checkpoint_bytes(ready.config, ready.model))
-    return f"memory for weights and optimizer: {human_bytes(state_bytes(ready))}; each checkpoint: {saved}"
+def state_bytes(ready: Prepared, processes: int | None = None) -> int:
+    """Bytes that stay in each of `processes`, by default those of this start. Computing, and a device's low precision,
+    need more."""
+    return round(sum(state(ready.config, ready.model, processes or _together()).values()))
+
+
+def memory_and_disk(ready: Prepared, processes: int | None) -> str:
+    """The line on memory and disk, for `--dry-run` and the beginning of each run. `processes`: see `state_bytes`."""
+    saved, processes = human_bytes(checkpoint_bytes(ready.config, ready.model)), processes or _together()
+    each = f" in each of {processes} processes" if processes > 1 else ""
+    needed = human_bytes(state_bytes(ready, processes))
+    return f"memory for weights and optimizer: {needed}{each}; each checkpoint: {saved}"
 
 
 def engine_config(

@@ -3,6 +3,7 @@ from its beginning."""
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import asdict
 from typing import Any
@@ -11,7 +12,7 @@ from maskwright.config.changes import branch_off, grows, of_steps, refuse_change
 from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.pretraining import RunConfig
 from maskwright.config.schedule import Schedule, decay_begins
-from maskwright.config.settings import keys_of
+from maskwright.config.settings import keys_of, parse_yaml
 from maskwright.core.errors import CheckpointError, ConfigError
 from maskwright.model.config import recorded_config
 from maskwright.run.directory import RunDirectory, whole_steps
@@ -33,8 +34,14 @@ def require_before_decay(
     fix = f"put the old value back with {back}; checkpoint.keep_every_steps would keep one in another run"
     if kept:
         remaining = of_steps(new["schedule.steps"] - kept[-1], by_epochs=by_epochs)
-        command = branch_off(f"{directory.location}@{kept[-1]}")
-        fix = f"branch off before it: {command} {remaining} --set schedule.warmup_steps=0"
+        command = f"{branch_off(f'{directory.location}@{kept[-1]}')} {remaining} --set schedule.warmup_steps=0"
+        fix = f"branch off before it: {command}"
+        phases = old.get("phases", [])
+        if any(phase["until_step"] > kept[-1] for phase in phases):
+            which = f"whose phases are those that are left, and end {kept[-1]:,} steps earlier"
+            fix = f"branch off before it, with a file {which}: {command}"
+        elif phases:  # the new run counts its steps from 0, so they would come again
+            fix += " --set 'phases=[]'"
     raise ConfigError(
         f"schedule.steps cannot grow to {new['schedule.steps']:,}: the run has gone to step {step:,}, and its decay "
         f"began after step {begins:,}" + ("" if kept else "; no checkpoint from before that is kept"),
@@ -67,6 +74,9 @@ def require_same_run(
             what, version = "phases let a source of the mixture give more than its max_epochs", "as it was then"
         what, fix = f"the run began when {what}", f"continue it with maskwright {version}, or give --run a new folder"
         raise ConfigError(what, where=directory.location, fix=fix)
+    if now.get("phases_have_weights") and not before.get("phases_have_weights") and _has_epochs(directory):
+        what = "the run began when schedule.epochs left out the mixture_weights of phases"
+        raise ConfigError(what, where=directory.location, fix="give --run a new folder")
     if kind is RunConfig:
         newest = directory.newest_step()
         require_before_decay(before["config"], now["config"], directory, newest, by_epochs=by_epochs)
@@ -76,6 +86,16 @@ def require_same_run(
     if before.get("none_is_text") != now.get("none_is_text"):
         changes.append("the token None: was taken for a special one -> is masked and predicted as others are")
     return changes
+
+
+def _has_epochs(directory: RunDirectory) -> bool:
+    """Whether the file that the run began with has schedule.epochs. The record has only the steps of them."""
+    path = directory.path("config.yaml")
+    if not os.path.exists(path):
+        return False
+    with open(path, encoding="utf-8") as file:
+        sections = parse_yaml(file.read(), path) or {}
+    return (sections.get("schedule") or {}).get("epochs") is not None
 
 
 def _require_checkpoints(directory: RunDirectory) -> None:

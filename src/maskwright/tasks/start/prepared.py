@@ -78,8 +78,9 @@ class Prepared(Protocol):
 
     def write_tokenizer(self, folder: str) -> None: ...
 
-    def describe(self) -> str:
-        """The model, the data and the steps in words, for `--dry-run` and the beginning of each run."""
+    def describe(self, processes: int | None = None) -> str:
+        """The model, the data and the steps in words, for `--dry-run` and the beginning of each run. `processes` train
+        together, by default those of this start."""
         ...
 
     def warnings(self) -> list[str]: ...
