@@ -347,27 +347,33 @@ def begins(line: bytes) -> list[int]:
     return found
 
 
-def raylets() -> set[int]:
-    """Without what a raylet has just forked, which has its name until it becomes a worker."""
-    parents: dict[int, int] = {}
+def raylets_below(ancestor: int) -> set[int]:
+    """Without what a raylet has just forked, which has its name until it becomes a worker. Other clusters may begin on
+    this machine at the same time."""
+    parents, raylets = dict[int, int](), set[int]()
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         with suppress(OSError):
+            parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
             if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].endswith(b"/raylet"):
-                parents[pid] = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return {pid for pid, parent in parents.items() if parent not in parents}
+                raylets.add(pid)
+
+    def is_below(pid: int) -> bool:
+        return pid == ancestor or (pid in parents and is_below(parents[pid]))
+
+    return {pid for pid in raylets if parents[pid] not in raylets and is_below(pid)}
 
 
 @contextmanager
 def another_machine(cluster: Cluster, *prefix: str) -> Iterator[int]:
     """The raylet of a second node of the cluster, which `prefix` starts."""
-    before, log = raylets(), cluster.folder / "another.log"
+    log = cluster.folder / "another.log"
     small = ("--num-cpus=1", "--num-gpus=0", "--object-store-memory=100000000", "--disable-usage-stats")
     words = (*prefix, "ray", "start", f"--address={HEAD}", "--node-ip-address=127.0.0.1", "--block", *small)
     with open(log, "w") as file:
         node = subprocess.Popen(cluster.network.words(*words), env=cluster.environment, stdout=file, stderr=file)
     try:
         wait_until(lambda: "Ray runtime started" in log.read_text())
-        (raylet,) = raylets() - before
+        (raylet,) = raylets_below(node.pid)
         yield raylet
         with suppress(ProcessLookupError):
             os.kill(raylet, signal.SIGKILL)
