@@ -20,6 +20,7 @@ from maskwright.data.store import TokenStore
 from maskwright.machine import hardware
 from maskwright.model.config import ModelConfig
 from maskwright.model.initial import initial_parameters
+from maskwright.run.directory import RunDirectory
 
 # ---- text and tokens -----------------------------------------------------------------------------------------------
 
@@ -66,6 +67,18 @@ def test_unreadable_paths(cli: Cli, tokenizer: str, tmp_path: Path, config_file:
         assert result.code == 2, command
         assert str(missing) in result.error, command
         assert not (tmp_path / "out").exists(), command
+
+
+def test_a_name_that_is_not_utf8(cli: Cli, tmp_path: Path, config_file: ConfigFile) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    (tmp_path / f"{name}.txt").write_text("A dog.\n")
+    for command in (("text", "audit", tmp_path), ("pretrain", config_file(), "--run", tmp_path / name)):
+        failed = cli(*command)
+        assert failed.code == 2 and "caf\ufffd" in failed.err, failed.err
+        assert "has a name that is not UTF-8. Fix: rename it" in failed.err
+    directory = RunDirectory(str(tmp_path))
+    directory.log(f"warning: {name} is damaged")
+    assert Path(directory.path("log.txt")).read_text().endswith("warning: caf\\udce9 is damaged\n")
 
 
 def test_failed_preparation_leaves_no_folders(cli: Cli, tokenizer: str, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def fail_with(failures: Iterator[Exception | None]) -> None:
     ShakyStore.fail = staticmethod(fail)
 
 
-def saved(folder: Path, *steps: int) -> RunDirectory:
+def saved(folder: Path, *steps: int, best: int | None = None) -> RunDirectory:
     directory = RunDirectory(str(folder))
     folder.mkdir(exist_ok=True)
     for name, content in (("config.resolved.json", "{}"), ("metrics.jsonl", '{"step": 1}\n')):
@@ -91,7 +91,8 @@ def saved(folder: Path, *steps: int) -> RunDirectory:
     for step in steps:
         arrays = {"a": np.full((4, 3), step, np.float32)}
         state = TrainState(step, arrays, {"exp_avg": arrays})
-        checkpoint.save(directory.checkpoints, state, {"counters": {}}, keep=9)
+        record = {"counters": {}} | ({} if best is None else {"best_step": best})
+        checkpoint.save(directory.checkpoints, state, record, keep=9)
     return directory
 
 
@@ -119,6 +120,25 @@ def test_copies_come_back_on_a_new_machine(tmp_path: Path) -> None:
     assert Path(second.path("tokenizer", "tokenizer.json")).read_text() == "{}"
     copies.fetch(second, same)  # nothing newer
     assert checkpoint.whole_steps(second.checkpoints) == [30]
+
+
+def test_a_fetch_that_was_cut_off_before_the_best_checkpoint_goes_on_with_it(tmp_path: Path) -> None:
+    first, copies = saved(tmp_path / "one", 10, 20, 30, best=10), Copies(URL)
+    for step in (10, 20, 30):
+        put(copies, first, step, keep=3)
+    second = RunDirectory(str(tmp_path / "two"))
+
+    def fail(operation: str, path: str) -> None:
+        if operation == "get" and "step-00000010" in path:
+            raise KeyboardInterrupt
+
+    ShakyStore.fail = staticmethod(fail)
+    with pytest.raises(KeyboardInterrupt):
+        copies.fetch(second, same)
+    assert checkpoint.whole_steps(second.checkpoints) == [30]
+    ShakyStore.fail = staticmethod(lambda operation, path: None)
+    copies.fetch(second, same)
+    assert checkpoint.whole_steps(second.checkpoints) == [10, 30]
 
 
 def test_failures_that_pass_are_sat_out_with_growing_waits(tmp_path: Path) -> None:

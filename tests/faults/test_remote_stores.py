@@ -154,6 +154,15 @@ def test_a_damaged_shard_never_gets_its_name(store: TokenStore, cache: Path) -> 
     TokenStore("memory://bucket/store").verify()
 
 
+def test_a_cache_that_is_deleted_meanwhile_is_filled_again(store: TokenStore, cache: Path) -> None:
+    remote.push(store.location, "memory://bucket/store")
+    opened = remote.Cache("memory://bucket/store")
+    name, record = next(iter(remote._files(store.manifest).items()))
+    for gone in (cache / store.fingerprint[:32], cache):
+        shutil.rmtree(gone)
+        assert opened.read(name, lambda file: len(file.read())) == record["bytes"]
+
+
 def of_shards(tokenizer: str, place: Path, ends: str = "stones") -> TokenStore:
     """A store of many shards."""
     from maskwright.data.prepare.driver import prepare

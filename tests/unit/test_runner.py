@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -108,3 +110,15 @@ def test_a_process_that_has_read_much_makes_way_for_a_new_one(monkeypatch: pytes
     assert [found[place][0] for place in range(5)] == list(range(5))
     pids = [found[place][1] for place in range(5)]
     assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4] and os.getpid() not in pids
+
+
+def test_a_script_that_prepares_much_does_not_run_again_in_its_processes(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "print('begins')\n"
+        "from maskwright.processes import runner\n"
+        "runner.RENEWED_AFTER_BYTES = 1\n"
+        "print(dict(runner.Here(1).run(eval, ['1 + 1', '2 + 2'], 'count', [10, 10])))\n"
+    )
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    assert (ran.stdout, ran.returncode) == ("begins\n{0: 2, 1: 4}\n", 0), ran.stderr

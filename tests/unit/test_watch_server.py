@@ -118,6 +118,15 @@ def test_a_run_and_what_is_told_of_it(ask: Asked, one: str) -> None:
     assert ask.headers["cache-control"] == "no-store"
 
 
+def test_a_name_that_is_not_utf8_does_not_take_the_page_down(tmp_path: Path) -> None:
+    MadeRun(tmp_path / os.fsdecode(b"caf\xe9"), phase="done", age=60.0).write()
+    asked = Asked(tmp_path)
+    status, found = asked("/api/runs")
+    (run,) = found["runs"]
+    assert (status, os.fsencode(run["name"])) == (200, b"caf\xe9")
+    assert asked(f"/api/runs/{run['id']}")[0] == 200
+
+
 def test_series(ask: Asked, one: str, root: Path) -> None:
     two = next(run["id"] for run in ask("/api/runs")[1]["runs"] if run["name"] == "two")
     given: dict[str, Any] = {"run": [one, two, "gone"], "metric": ["loss", "valid_loss", "nothing"], "points": 50}

@@ -22,9 +22,9 @@ LINE_EVERY_SECONDS = 15.0
 REDRAW_EVERY_SECONDS = 0.2
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m|\r")
-CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""Characters that control a terminal (C0 except tab and line feed, DEL, C1), and those that change the direction of the
-text that follows."""
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that control a terminal (C0 except tab and line feed, DEL, C1), those that change the direction of the
+text that follows, and halves of surrogate pairs, which stand for bytes of a name that is not UTF-8."""
 
 Show = Callable[[int | None, str], object]
 """Receives the lines of a job's log: the index of the host that wrote it (None if all share one log), and the line

@@ -53,6 +53,15 @@ def require_local(location: str) -> str:
     return location
 
 
+def require_utf8(path: str) -> str:
+    """Raises `InputError` for a name whose bytes are not UTF-8: no record could hold it."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise InputError("has a name that is not UTF-8", where=path, fix="rename it") from None
+    return path
+
+
 def without_query(location: str) -> str:
     """The location without a web address's query: a signature follows a ? that is not a wildcard."""
     return location.partition("?")[0] if location.lower().startswith(("http://", "https://")) else location

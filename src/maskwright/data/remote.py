@@ -131,7 +131,6 @@ class Cache:
                 raise StoreError(what, where=where, fix=PUSH)
         self._base = storage.cache_folder("stores")
         self.folder = os.path.join(self._base, manifest["fingerprint"][:32])
-        storage.make_folder(self._base)
         with _locked(self._base):
             if not os.path.exists(os.path.join(self.folder, MANIFEST)):
                 _download_store(self._origin, {}, self.folder)
@@ -161,6 +160,7 @@ class Cache:
                     return
                 if is_ours := _remove_unheld(partial):
                     _make_room(self._base, size)
+                    storage.make_folder(self.folder)  # a cache may be deleted while a run reads it
                 try:
                     file = opened.enter_context(open(partial, "wb" if is_ours else "rb"))
                 except FileNotFoundError:  # it has just failed
@@ -284,7 +284,9 @@ def _size(folder: Folder, name: str) -> int | None:
 
 @contextmanager
 def _locked(base: str) -> Iterator[None]:
-    """Lets one process and thread at a time count, claim and remove, so that the cache never exceeds its size."""
+    """Lets one process and thread at a time count, claim and remove, so that the cache never exceeds its size. Creates
+    `base` if need be."""
+    storage.make_folder(base)
     with open(os.path.join(base, "lock"), "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

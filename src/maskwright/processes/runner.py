@@ -12,9 +12,11 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, Protocol, Self, TypeVar
 
 from maskwright.core.console import Progress, only_warnings, progress
@@ -142,7 +144,8 @@ class Here:
                     self._close()
                     pool, submitted_bytes = self._opened(int(bar.done)), 0
                 submitted_bytes += size
-                waiting[pool.submit(_compute_there, work, part, size)] = number
+                with _main_set_aside():  # it starts processes
+                    waiting[pool.submit(_compute_there, work, part, size)] = number
                 while len(waiting) >= FLIGHT * self.processes:
                     yield from self._ended(waiting, bar)
             while waiting:
@@ -169,6 +172,17 @@ class Here:
         bar.advance(self._done.value - bar.done)
         for future in ended:
             yield waiting.pop(future), future.result()
+
+
+@contextmanager
+def _main_set_aside() -> Iterator[None]:
+    """Lets processes start without the main module, which may be a user's script: each would run it again."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _compute_there(work: Callable[[Part], Result], part: Part, size: int) -> Result:

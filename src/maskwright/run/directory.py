@@ -218,7 +218,8 @@ class RunDirectory:
 
     def log(self, message: str) -> None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-        with suppress(OSError), open(self.path("log.txt"), "a", encoding="utf-8") as file:
+        # A message may quote the name of a file, which need not be UTF-8.
+        with suppress(OSError), open(self.path("log.txt"), "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(f"{stamp}  {redact(message)}\n")
 
 

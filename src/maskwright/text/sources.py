@@ -82,6 +82,7 @@ class Sources:
         for name in self.files:
             if not file_kind(name):
                 raise unreadable(name, ENDINGS)
+            storage.require_utf8(name)
         if not self.files:
             raise SourceError("holds no readable file", where=patterns[0], fix=f"use {' '.join(ENDINGS)}")
         self.text_column, self.on_bad_input, self._on_fault = text_column, on_bad_input, on_fault

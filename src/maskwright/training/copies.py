@@ -114,8 +114,9 @@ class Copies:
                 file.write(text.encode())
 
     def fetch(self, directory: RunDirectory, require_same: Callable[[dict[str, Any]], None]) -> None:
-        """Downloads the newest copy if it is newer than the run directory's checkpoints. A copy that is damaged, or
-        from before a rollback of the run, is named in a warning, and the copy before it is used.
+        """Downloads the newest copy if it is newer than the run directory's checkpoints, and the best if it lacks it.
+        A copy that is damaged, or from before a rollback of the run, is named in a warning, and the copy before it is
+        used.
 
         `require_same` gets the copied run's record and raises if it belongs to another run; then nothing changes.
         Raises `CheckpointError` if all copies are damaged.
@@ -129,13 +130,25 @@ class Copies:
                 warn(str(error))
                 continue
             say(f"fetched step {step:,} from {self.location}")
-            state = storage.read_json(os.path.join(directory.checkpoints, step_folder(step), "state.json"))
-            best = state.get("best_step")
-            if best in self.steps() and best not in checkpoint.whole_steps(directory.checkpoints):
-                self._bring(directory, best, require_same, with_records=False)
+            break
+        else:
+            if newer and newest_local < 0:
+                raise CheckpointError("every copy is damaged", where=self.location, fix="start a new run elsewhere")
+        self._bring_best(directory, require_same)
+
+    def _bring_best(self, directory: RunDirectory, require_same: Callable[[dict[str, Any]], None]) -> None:
+        """Downloads the best checkpoint if the run directory lacks it, as after a fetch that was cut off: a run without
+        it forgets its best evaluation, and then deletes the copy."""
+        local = checkpoint.whole_steps(directory.checkpoints)
+        if not local:
             return
-        if newer and newest_local < 0:
-            raise CheckpointError("every copy is damaged", where=self.location, fix="start a new run elsewhere")
+        try:
+            state = storage.read_json(os.path.join(directory.checkpoints, step_folder(local[-1]), "state.json"))
+        except InputError:  # whoever loads it names the damage
+            return
+        best = state.get("best_step") if isinstance(state, dict) else None
+        if best is not None and best not in local and best in self.steps():
+            self._bring(directory, best, require_same, with_records=False)
 
     def _bring(
         self,

@@ -6,6 +6,7 @@ Clients name runs by id and never by path. What reads or waits does so in thread
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import platform
 import socket
@@ -136,15 +137,21 @@ def application(index: RunIndex, *, token: str, host: str) -> Any:
     from starlette.responses import FileResponse, JSONResponse, Response
     from starlette.routing import Route
 
+    class Answer(JSONResponse):
+        def render(self, content: Any) -> bytes:
+            # A half of a surrogate pair, of a name that is not UTF-8, becomes an escape of JSON.
+            text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+            return text.encode(errors="backslashreplace")
+
     def answer(read: Callable[[Asked], dict[str, Any]], methods: Sequence[str] = ("GET",)) -> dict[str, Any]:
         async def endpoint(asked: Asked) -> Response:
             kept = {"Cache-Control": "no-store"}
             try:
-                return JSONResponse(await run_in_threadpool(read, asked), headers=kept)
+                return Answer(await run_in_threadpool(read, asked), headers=kept)
             except MaskwrightError as error:
                 record = as_record(error)
                 told = {key: record.get(key) for key in ("what", "where", "fix")}
-                return JSONResponse({"error": told}, status_code=_code(error, asked), headers=kept)
+                return Answer({"error": told}, status_code=_code(error, asked), headers=kept)
             except Exception as error:  # a bug: the page goes on, and the terminal has it
                 print_exception(error)
                 told = {"what": type(error).__name__, "where": asked.url.path, "fix": "see the server's terminal"}

@@ -4,6 +4,7 @@ the record of the run's last start before anything is prepared."""
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from maskwright.config.changes import grows, refuse_changes, require_kind
 from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.pretraining import RunConfig
 from maskwright.config.settings import flat
+from maskwright.core import storage
 from maskwright.core.console import only_warnings
 from maskwright.core.errors import ConfigError
 from maskwright.engines.choose import find_processes
@@ -58,7 +60,7 @@ def opened(config: RunConfig | FinetuneConfig, run: str, request: StopRequest | 
     configuration is not rank 0's."""
     request = request or StopRequest()
     request.grace_seconds = config.checkpoint.grace_seconds
-    processes, directory = find_processes(config.engine), RunDirectory(run)
+    processes, directory = find_processes(config.engine), RunDirectory(storage.require_utf8(os.path.abspath(run)))
     with forwarding() as forwarders, starting(processes) as agree:
         copies, message = None, b""
         if processes.rank == 0:
@@ -83,7 +85,7 @@ def opened(config: RunConfig | FinetuneConfig, run: str, request: StopRequest | 
 def looked_at(config: RunConfig | FinetuneConfig, run: str) -> RunStart:
     """The start of a dry run: one process, which writes nothing and does not use the network."""
     config.logging.require_packages()
-    directory = RunDirectory(run)
+    directory = RunDirectory(storage.require_utf8(os.path.abspath(run)))
     _copies(config, directory, reach=False)
     return RunStart(config, directory, _record(config, directory))
 
