@@ -152,8 +152,14 @@ def test_mlflow(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     where = f"file://{tmp_path / 'tracked'}"
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", where)
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowClient, "log_batch", lambda *_, **__: 1 / 0)
+        with pytest.raises(MaskwrightError, match="division by zero"):
+            forward(str(run), "mlflow")
     sent = sent_to(run, "mlflow")
     client = MlflowClient(where)
+    (only,) = client.search_runs([one.experiment_id for one in client.search_experiments()])
+    assert only.info.run_id == sent.run_id, "which began before the failure"
 
     def history(name: str) -> list[tuple[int, float]]:
         return [(one.step, one.value) for one in client.get_metric_history(sent.run_id, name)]

@@ -34,11 +34,11 @@ class MLflow:
         if run_id is None:
             place = os.environ.get("MLFLOW_EXPERIMENT_ID") or self._experiment()
             run_id = str(self._client.create_run(place, run_name=about.name).info.run_id)
-            self.run_id = run_id
-            self._describe(about.config)
         else:
-            self.run_id = run_id
             self._client.update_run(run_id, "RUNNING")
+        self.run_id = run_id
+        # It is sent before the first lines, and not here: if that fails, the id of the new run is known already.
+        self._config = about.config
 
     def _experiment(self) -> str:
         """The id of the experiment of that name, which may be new."""
@@ -46,17 +46,20 @@ class MLflow:
         experiment = self._client.get_experiment_by_name(name)
         return str(experiment.experiment_id if experiment else self._client.create_experiment(name))
 
-    def _describe(self, config: dict[str, Any]) -> None:
+    def _describe(self) -> None:
         """Logs the configuration. MLflow parameters are set once, so a run keeps those of its first start."""
         from mlflow.entities import Param
 
-        params = [Param(key, str(value)) for key, value in config.items()]
+        known = self._client.get_run(self.run_id).data.params if self._config else {}
+        params = [Param(key, str(value)) for key, value in self._config.items() if key not in known]
         for start in range(0, len(params), PARAMS_AT_ONCE):
             self._client.log_batch(self.run_id, params=params[start : start + PARAMS_AT_ONCE])
+        self._config = {}
 
     def send(self, lines: Sequence[MetricsLine]) -> None:
         from mlflow.entities import Metric
 
+        self._describe()
         metrics = [
             Metric(_name(name), value, int(line.time * 1000), line.step)
             for line in lines
@@ -66,6 +69,7 @@ class MLflow:
             self._client.log_batch(self.run_id, metrics=metrics[start : start + METRICS_AT_ONCE])
 
     def finish(self, outcome: Outcome) -> None:
+        self._describe()
         self._client.set_terminated(self.run_id, STATUS[outcome])
 
 
