@@ -52,7 +52,8 @@ def finetune_for_search(config: RetrievalConfig, run: str, *, dry_run: bool = Fa
     Raises kinds of `InputError` (2) before training, and `HealthError` at its end where a vector is not finite: each
     question then scores 0."""
     require("sentence_transformers")
-    directory = RunDirectory(storage.require_utf8(os.path.abspath(run)))
+    directory = RunDirectory(run)
+    storage.require_utf8(directory.location)
     collection = read_collection(config.data, config.seed)
     model = load_model(config.model.init_from, bare=True)
     updates = planned_updates(collection, config)

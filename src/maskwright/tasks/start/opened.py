@@ -4,7 +4,6 @@ the record of the run's last start before anything is prepared."""
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,7 +59,8 @@ def opened(config: RunConfig | FinetuneConfig, run: str, request: StopRequest | 
     configuration is not rank 0's."""
     request = request or StopRequest()
     request.grace_seconds = config.checkpoint.grace_seconds
-    processes, directory = find_processes(config.engine), RunDirectory(storage.require_utf8(os.path.abspath(run)))
+    processes, directory = find_processes(config.engine), RunDirectory(run)
+    storage.require_utf8(directory.location)
     with forwarding() as forwarders, starting(processes) as agree:
         copies, message = None, b""
         if processes.rank == 0:
@@ -85,7 +85,8 @@ def opened(config: RunConfig | FinetuneConfig, run: str, request: StopRequest | 
 def looked_at(config: RunConfig | FinetuneConfig, run: str) -> RunStart:
     """The start of a dry run: one process, which writes nothing and does not use the network."""
     config.logging.require_packages()
-    directory = RunDirectory(storage.require_utf8(os.path.abspath(run)))
+    directory = RunDirectory(run)
+    storage.require_utf8(directory.location)
     _copies(config, directory, reach=False)
     return RunStart(config, directory, _record(config, directory))
 
