@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from maskwright.config.finetuning import FinetuneConfig
+from maskwright.core.errors import HealthError
 from maskwright.run.directory import RunDirectory
+from maskwright.training import loop
 from maskwright.training.health import WINDOW_LINES, LossWatch, Rollback, Rollbacks
 
 
@@ -95,3 +100,15 @@ def test_going_back_behind_an_earlier_rollback_brings_no_data_back(tmp_path: Pat
         rollbacks.add(Rollback(spike, step, rollbacks.data_step(spike)))
         seen += [rollbacks.data_step(number) for number in range(step, then)]
     assert seen == list(range(len(seen)))
+
+
+def test_fine_tuning_without_labels_is_told_of_words_and_its_own_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    counters = SimpleNamespace(empty_steps=1)
+    job: Any = SimpleNamespace(config=FinetuneConfig.model_construct(), counters=counters, step=3)
+    loop._watch_empty(job)
+    (line,) = warnings(capsys)
+    assert "step 2: no word had a label in the last 1 global batches" in line
+    counters.empty_steps = loop.MOST_EMPTY_STEPS
+    with pytest.raises(HealthError, match=r"no word had a label .* with a higher batch\.examples") as found:
+        loop._watch_empty(job)
+    assert "masking" not in str(found.value)
