@@ -18,11 +18,13 @@ from pydantic import ValidationError
 from maskwright.core import records
 from maskwright.core.console import Show, answer
 from maskwright.core.errors import InputError
-from maskwright.core.secrets import redact
+from maskwright.core.secrets import SECRET_VARIABLE, SHORTEST_SECRET, redact
 from maskwright.core.shell import typed
 
 FORMAT = 2
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+ASSIGNMENT = re.compile(rf"(?<![\w.-])({VARIABLE.pattern})=['\"]?([^\s'\";&|$]{{{SHORTEST_SECRET},}})(?![^\s'\";&|])")
+"""A variable that a shell command sets to a value of its own, not to that of another variable."""
 
 
 @dataclass(frozen=True)
@@ -266,6 +268,8 @@ def _require(holds: bool, key: str, what: str, fix: str = "correct it") -> None:
 
 
 def _require_clean(texts: Iterable[tuple[str, str]]) -> None:
+    fix = "pass it on by its variable's name: --env NAME"
     for key, text in texts:
         _require("\0" not in text, key, "holds a zero byte")
-        _require(redact(text) == text, key, "holds a secret", "pass it on by its variable's name: --env NAME")
+        is_set = any(SECRET_VARIABLE.search(name) for name, _ in ASSIGNMENT.findall(text))
+        _require(redact(text) == text and not is_set, key, "holds a secret", fix)
