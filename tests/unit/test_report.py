@@ -254,6 +254,9 @@ def test_kills_are_starts_without_a_last_word(folder: Path) -> None:
     killed = RecordedRun(**{**run.__dict__, "history": lines})
     assert incidents.kills(killed) == 1
     said = incidents.in_words(killed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(incidents, "MOST_LINES", 2)
+        assert incidents.in_words(killed) == [f"{len(said) - 2} earlier ones are in history.jsonl.", *said[-2:]]
     assert any("disappeared without a message" in line for line in said)
     assert any("(torch on cpu, 1 thread, 2 processes, exact sums)." in line for line in said)
     assert ", 1 restart (after a kill), 1 spike, " in incidents.summary(killed)
