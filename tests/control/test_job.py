@@ -42,7 +42,9 @@ def test_spec_comes_back_from_json() -> None:
     assert parse_spec(SPEC.to_json(), "job.json") == SPEC
 
 
-@pytest.mark.parametrize("setup", ["export HF_TOKEN=$MINE_OF_TODAY", "TOKENIZERS_PARALLELISM=falsehoods", "KEY=short"])
+@pytest.mark.parametrize(
+    "setup", ["export HF_TOKEN=$MINE_OF_TODAY", "TOKENIZERS_PARALLELISM=falsehoods", "CREDENTIALS=/home/me/a.json"]
+)
 def test_a_setup_without_a_secret_is_taken(setup: str) -> None:
     values = json.loads(SPEC.to_json()) | {"setup": setup}
     assert parse_spec(json.dumps(values), "gs://b/job.json").setup == setup

@@ -23,8 +23,9 @@ from maskwright.core.shell import typed
 
 FORMAT = 2
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-ASSIGNMENT = re.compile(rf"(?<![\w.-])({VARIABLE.pattern})=['\"]?([^\s'\";&|$]{{{SHORTEST_SECRET},}})(?![^\s'\";&|])")
-"""A variable that a shell command sets to a value of its own, not to that of another variable."""
+VALUE = rf"[^\s'\";&|$]{{{SHORTEST_SECRET},}}(?![^\s'\";&|])"
+ASSIGNMENT = re.compile(rf"(?<![\w.-])({VARIABLE.pattern})=['\"]?(?![/~]){VALUE}")
+"""A variable that a shell command sets to a value of its own, not to that of another variable or to a path."""
 
 
 @dataclass(frozen=True)
@@ -271,5 +272,5 @@ def _require_clean(texts: Iterable[tuple[str, str]]) -> None:
     fix = "pass it on by its variable's name: --env NAME"
     for key, text in texts:
         _require("\0" not in text, key, "holds a zero byte")
-        is_set = any(SECRET_VARIABLE.search(name) for name, _ in ASSIGNMENT.findall(text))
+        is_set = any(map(SECRET_VARIABLE.search, ASSIGNMENT.findall(text)))
         _require(redact(text) == text and not is_set, key, "holds a secret", fix)
