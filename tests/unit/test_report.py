@@ -371,3 +371,18 @@ def test_two_runs_of_one_name_get_longer_names(folder: Path, tmp_path: Path) -> 
     assert len(set(names)) == 2 and names[1] == "else/run"
     with pytest.raises(InputError, match="given twice"):
         read_all([str(other), f"{other}/"])
+
+
+def test_a_repository_of_the_users_around_the_package_is_not_its_revision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from maskwright.tasks.start import engine
+
+    asked = []
+    monkeypatch.setattr(engine.subprocess, "run", lambda words, **_: asked.append(words) or 1 / 0)
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setattr(engine.maskwright, "__file__", str(tmp_path / ".venv/lib/site-packages/maskwright/__init__.py"))
+    assert engine._revision() is None and not asked
+    monkeypatch.setattr(engine.maskwright, "__file__", str(tmp_path / "src/maskwright/__init__.py"))
+    with pytest.raises(ZeroDivisionError):
+        engine._revision()
