@@ -43,6 +43,14 @@ def test_spec_comes_back_from_json() -> None:
 
 
 @pytest.mark.parametrize(
+    "setup", ["export HF_TOKEN=$MINE_OF_TODAY", "TOKENIZERS_PARALLELISM=falsehoods", "CREDENTIALS=/home/me/a.json"]
+)
+def test_a_setup_without_a_secret_is_taken(setup: str) -> None:
+    values = json.loads(SPEC.to_json()) | {"setup": setup}
+    assert parse_spec(json.dumps(values), "gs://b/job.json").setup == setup
+
+
+@pytest.mark.parametrize(
     ("change", "complaint"),
     [
         ({"format": 1}, "format 1"),
@@ -60,6 +68,8 @@ def test_spec_comes_back_from_json() -> None:
         ({"grace_seconds": float("nan")}, "grace_seconds is not above 0"),
         ({"setup": "a\0b"}, "setup holds a zero byte"),
         ({"command": COMMAND | {"overrides": ["a=https://me:hunter2@host/x"]}}, "command holds a secret"),
+        ({"setup": "export HF_TOKEN=hf_abcdefghijkl && pip install x"}, "setup holds a secret"),
+        ({"setup": "WANDB_API_KEY='0123456789abc'; pip install x"}, "setup holds a secret"),
         ({"restart": 3}, "unknown key 'restart'"),
         ({"folder": None}, "folder is of the wrong type"),
     ],

@@ -522,6 +522,15 @@ def test_archives_are_unpacked_safely(tmp_path: Path, monkeypatch: pytest.Monkey
     assert files(tmp_path / "out") == {"set/a.arrow": b"a" * 5000, "set/meta/counts.csv": b"b"}
     with pytest.raises(InputError, match="exists and is not an empty folder"):
         remote.pull(good, str(tmp_path / "out"))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    remote.pull(good, str(tmp_path / "link"))
+    assert (tmp_path / "link").is_symlink() and files(tmp_path / "empty") == files(tmp_path / "out")
+    (tmp_path / "here").mkdir()
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path / "here")
+        remote.pull(good, ".")
+    assert files(tmp_path / "here") == files(tmp_path / "out")
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InputError, match="exists and is not an empty folder"):
         remote.pull(good, str(tmp_path / "file"))

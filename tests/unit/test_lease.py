@@ -133,3 +133,12 @@ def test_a_lock_is_of_the_file_that_others_would_lock(tmp_path: Path, monkeypatc
         with pytest.raises(storage.Locked, match="is in use by process"), storage.locked(path, remove=True):
             pass
     assert not os.path.exists(path)
+
+
+def test_a_lock_is_open_to_those_to_whom_the_umask_opens_files(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        with storage.locked(str(tmp_path / "lock"), remove=False):
+            assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o664
+    finally:
+        os.umask(before)

@@ -254,6 +254,9 @@ def test_kills_are_starts_without_a_last_word(folder: Path) -> None:
     killed = RecordedRun(**{**run.__dict__, "history": lines})
     assert incidents.kills(killed) == 1
     said = incidents.in_words(killed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(incidents, "MOST_LINES", 2)
+        assert incidents.in_words(killed) == [f"{len(said) - 2} earlier ones are in history.jsonl.", *said[-2:]]
     assert any("disappeared without a message" in line for line in said)
     assert any("(torch on cpu, 1 thread, 2 processes, exact sums)." in line for line in said)
     assert ", 1 restart (after a kill), 1 spike, " in incidents.summary(killed)
@@ -368,3 +371,18 @@ def test_two_runs_of_one_name_get_longer_names(folder: Path, tmp_path: Path) -> 
     assert len(set(names)) == 2 and names[1] == "else/run"
     with pytest.raises(InputError, match="given twice"):
         read_all([str(other), f"{other}/"])
+
+
+def test_a_repository_of_the_users_around_the_package_is_not_its_revision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from maskwright.tasks.start import engine
+
+    asked = []
+    monkeypatch.setattr(engine.subprocess, "run", lambda words, **_: asked.append(words) or 1 / 0)
+    (tmp_path / ".git").mkdir()
+    monkeypatch.setattr(engine.maskwright, "__file__", str(tmp_path / ".venv/lib/site-packages/maskwright/__init__.py"))
+    assert engine._revision() is None and not asked
+    monkeypatch.setattr(engine.maskwright, "__file__", str(tmp_path / "src/maskwright/__init__.py"))
+    with pytest.raises(ZeroDivisionError):
+        engine._revision()

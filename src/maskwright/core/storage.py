@@ -291,7 +291,7 @@ def _take(path: str) -> int:
     """Opens a file, locks it and returns its descriptor. Raises `Locked` naming the holder."""
     folder = os.path.dirname(path)
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)  # the umask decides
     except OSError as error:
         fix = "check the permissions, or choose another folder"
         raise InputError(f"cannot be written: {error.strerror}", where=folder, fix=fix) from None

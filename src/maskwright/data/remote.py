@@ -373,7 +373,9 @@ def _unpack(location: str, to: str) -> None:
     files and folders; nothing of it is left then."""
     if os.path.exists(to) and (not os.path.isdir(to) or os.listdir(to)):
         raise InputError("exists and is not an empty folder", where=to, fix="choose another folder")
-    partial = f"{to.rstrip('/')}.tmp-{os.getpid()}"
+    to = os.path.realpath(to)  # of a link to a folder
+    is_there = os.path.isdir(to)  # it may be a mount point, which cannot be replaced
+    partial = os.path.join(to, f"unpacked.tmp-{os.getpid()}") if is_there else f"{to}.tmp-{os.getpid()}"
     storage.make_folder(partial)
     room = int(shutil.disk_usage(partial).free * SHARE_OF_DISK)
     try:
@@ -385,7 +387,10 @@ def _unpack(location: str, to: str) -> None:
                     archive.extract(member, partial, filter="data")
             while stream.read(storage.READ_BYTES):  # tarfile stops before gzip's checksum, which shows a cut
                 pass
-        os.replace(partial, to)
+        for name in os.listdir(partial) if is_there else ():
+            os.rename(os.path.join(partial, name), os.path.join(to, name))
+        if not is_there:
+            os.rename(partial, to)
     except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         what = f"is not a whole archive: {' '.join(str(error).split())}"
         raise InputError(what, where=location, fix="copy it again from its origin") from None

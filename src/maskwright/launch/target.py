@@ -18,11 +18,14 @@ from pydantic import ValidationError
 from maskwright.core import records
 from maskwright.core.console import Show, answer
 from maskwright.core.errors import InputError
-from maskwright.core.secrets import redact
+from maskwright.core.secrets import SECRET_VARIABLE, SHORTEST_SECRET, redact
 from maskwright.core.shell import typed
 
 FORMAT = 2
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+VALUE = rf"[^\s'\";&|$]{{{SHORTEST_SECRET},}}(?![^\s'\";&|])"
+ASSIGNMENT = re.compile(rf"(?<![\w.-])({VARIABLE.pattern})=['\"]?(?![/~]){VALUE}")
+"""A variable that a shell command sets to a value of its own, not to that of another variable or to a path."""
 
 
 @dataclass(frozen=True)
@@ -266,6 +269,8 @@ def _require(holds: bool, key: str, what: str, fix: str = "correct it") -> None:
 
 
 def _require_clean(texts: Iterable[tuple[str, str]]) -> None:
+    fix = "pass it on by its variable's name: --env NAME"
     for key, text in texts:
         _require("\0" not in text, key, "holds a zero byte")
-        _require(redact(text) == text, key, "holds a secret", "pass it on by its variable's name: --env NAME")
+        is_set = any(map(SECRET_VARIABLE.search, ASSIGNMENT.findall(text)))
+        _require(redact(text) == text and not is_set, key, "holds a secret", fix)

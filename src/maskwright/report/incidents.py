@@ -12,7 +12,7 @@ from maskwright.report.run import RecordedRun
 
 OVER = {"done": "The run ended", "stopped": "The run stopped", "failed": "The run failed"}
 MOST_LINES = 200
-"""Lines that are listed."""
+"""Lines that are listed, the last."""
 
 
 def ticks(run: RecordedRun) -> list[Tick]:
@@ -43,7 +43,7 @@ def in_words(run: RecordedRun) -> list[str]:
     lines += _lost(run, previous)
     lines += [f"Changed at step {c['step']}: {', '.join(map(str, c['keys']))}." for c in run.report.changes]
     if len(lines) > MOST_LINES:
-        lines = [*lines[:MOST_LINES], f"… and {len(lines) - MOST_LINES:,} more (history.jsonl)."]
+        lines = [f"{len(lines) - MOST_LINES:,} earlier ones are in history.jsonl.", *lines[-MOST_LINES:]]
     return lines
 
 

@@ -93,8 +93,12 @@ def environment() -> dict[str, Any]:
 
 
 def _revision() -> str | None:
-    """Commit of the source checkout that this runs from; None for an installed package."""
-    folder = os.path.dirname(os.path.abspath(maskwright.__file__))
+    """Commit of the source checkout that this runs from; None for an installed package, which may lie in a .venv inside
+    a repository of the user's."""
+    folder = os.path.dirname(os.path.realpath(maskwright.__file__))
+    checkout = os.path.dirname(os.path.dirname(folder))
+    if os.path.basename(os.path.dirname(folder)) != "src" or not os.path.exists(os.path.join(checkout, ".git")):
+        return None
     try:
         result = subprocess.run(
             ["git", "-C", folder, "describe", "--always", "--dirty", "--abbrev=12"],
