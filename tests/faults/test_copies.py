@@ -108,9 +108,12 @@ def test_copies_come_back_on_a_new_machine(tmp_path: Path) -> None:
     first, copies = saved(tmp_path / "one", 10, 20, 30), Copies(URL)
     (tmp_path / "one" / "tokenizer").mkdir()
     (tmp_path / "one" / "tokenizer" / "tokenizer.json").write_text("{}")
+    Folder(URL).put("step-00000005/model.safetensors", b"of a machine that was lost while it copied")
+    Folder(URL).put("step-00000099/model.safetensors", b"of one that has gone further")
     for step in (10, 20, 30):
         put(copies, first, step)
     assert copies.steps() == [20, 30]
+    assert Folder(URL).folders() == ["step-00000020", "step-00000030", "step-00000099"]
     assert not [name for name in ShakyStore.store if "00000010" in name]
     second = RunDirectory(str(tmp_path / "two"))
     copies.fetch(second, same)

@@ -36,6 +36,7 @@ from maskwright.run.directory import (
     RunDirectory,
     ended_files,
     step_folder,
+    step_of,
     whole_steps,
 )
 from maskwright.run.heartbeat import read_local
@@ -74,7 +75,8 @@ class Copies:
     def put(
         self, directory: RunDirectory, step: int, keep: int, keep_every_steps: int | None, *, best: int | None = None
     ) -> None:
-        """Copies a local checkpoint, then deletes outdated copies. Raises `CheckpointError` if that fails."""
+        """Copies a local checkpoint, then deletes copies that are outdated or unfinished. Raises `CheckpointError` if that
+        fails."""
         folder, target = os.path.join(directory.checkpoints, step_folder(step)), step_folder(step)
         manifest = storage.read_json(os.path.join(folder, MANIFEST))
         if step in self.steps():
@@ -95,8 +97,12 @@ class Copies:
                 self._require_arrived(f"{target}/{name}", manifest["files"][name], file)
         if not self._folder.create(f"{target}/{MANIFEST}", json.dumps(manifest, indent=2).encode()):
             raise self._taken()  # one of two writers loses
-        for old in outdated(self.steps(), keep, keep_every_steps, best=best):
+        whole = self.steps()
+        for old in outdated(whole, keep, keep_every_steps, best=best):
             self._remove(old)
+        for found in map(step_of, self._folder.folders()):
+            if found is not None and found < step and found not in whole:  # its machine was lost while it was copied
+                self._remove(found)
 
     def put_ended(self, directory: RunDirectory, step: int) -> None:
         """Copies what a run has written since its last save, that of `step`. Raises `CheckpointError` if that fails."""
