@@ -75,8 +75,8 @@ class Copies:
     def put(
         self, directory: RunDirectory, step: int, keep: int, keep_every_steps: int | None, *, best: int | None = None
     ) -> None:
-        """Copies a local checkpoint, then deletes copies that are outdated or unfinished. Raises `CheckpointError` if that
-        fails."""
+        """Copies a local checkpoint, then deletes copies that are outdated or unfinished. Raises `CheckpointError` if
+        that fails."""
         folder, target = os.path.join(directory.checkpoints, step_folder(step)), step_folder(step)
         manifest = storage.read_json(os.path.join(folder, MANIFEST))
         if step in self.steps():
