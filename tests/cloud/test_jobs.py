@@ -136,7 +136,9 @@ def test_secrets_and_addresses_are_refused(cloud: Cloud, say: Say) -> None:
         expected = 0 if wrong == "/mnt/x/" else 2
         said = say(*words, wrong, "--dry-run", code=expected)
         assert ("is not a run directory on a host" in said) == (expected == 2)
-    copies = {parse_spec(say(*words, run, "--dry-run"), "").command.overrides[-1] for run in ("a/x", "b/x", "b/x/")}
+    copies = {
+        parse_spec(say(*words, run, "--dry-run"), "").command.overrides[-1] for run in ("a/x", "b/x", "b/x/", "b//x")
+    }
     assert len(copies) == 2, "folders of one name have copies of their own"
 
 

@@ -526,6 +526,11 @@ def test_archives_are_unpacked_safely(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "link").symlink_to("empty")
     remote.pull(good, str(tmp_path / "link"))
     assert (tmp_path / "link").is_symlink() and files(tmp_path / "empty") == files(tmp_path / "out")
+    for name in ("unpacked.tmp-12", "lost+found"):  # of a process that was killed, and of a new disk
+        (tmp_path / "disk" / name).mkdir(parents=True)
+    remote.pull(good, str(tmp_path / "disk"))
+    (tmp_path / "disk" / "lost+found").rmdir()
+    assert files(tmp_path / "disk") == files(tmp_path / "out") and not [*(tmp_path / "disk").glob("*.tmp-*")]
     (tmp_path / "here").mkdir()
     with monkeypatch.context() as patch:
         patch.chdir(tmp_path / "here")

@@ -386,6 +386,8 @@ def test_the_best_evaluation_has_a_checkpoint() -> None:
         assert (best.step, best.settled) == (step, settled), saved
     best.remember(seen, ())
     assert best.step is None and not best.settled
+    best.remember(((step, 1.0 / step) for step in range(1, 100_000)), {7})  # of a long run, in no time
+    assert best.step == 7 and len(best.seen) == 7
 
 
 def test_patience_needs_held_out_text(corpus: Path, tokenizer: str, tmp_path: Path) -> None:

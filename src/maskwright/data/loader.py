@@ -95,7 +95,9 @@ class Loader:
         sources = self.rows.sources if isinstance(self.rows, MixedRows) else [self.rows]
         if all(len(source.split.shards) == 1 for source in sources):
             return None
-        is_limited = any(source.max_epochs is not None for source in (self.config.data.mixture or {}).values())
+        limits = [source.max_epochs for source in (self.config.data.mixture or {}).values()]
+        pairs = zip(limits, sources, strict=True) if limits else ()
+        is_limited = any(limit is not None and len(source.split.shards) > 1 for limit, source in pairs)
         return "by shard, max_epochs of all phases" if is_limited and len(self.data_phases) > 1 else "by shard"
 
     def require_rows(self) -> None:

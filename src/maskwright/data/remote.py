@@ -40,6 +40,7 @@ PUSH = "push the store again"
 AT_ONCE = 4
 """Files that one process transfers at the same time. A file waits for the answers of a bucket, and one connection
 rarely fills a link. A file that is cut short starts again from its beginning."""
+UNPACKED = re.compile(r"unpacked\.tmp-\d+")
 CLAIM = re.compile(r"\.(\d+)\.tmp-0$")
 """Ends the name of a file that is being downloaded into the cache, with the bytes that it will have."""
 SHARE_OF_DISK = 0.9
@@ -371,10 +372,13 @@ def _shard_files(base: str) -> list[str]:
 def _unpack(location: str, to: str) -> None:
     """Raises `InputError` for an archive that is cut or damaged, that leaves its folder, or that holds anything but
     files and folders; nothing of it is left then."""
-    if os.path.exists(to) and (not os.path.isdir(to) or os.listdir(to)):
-        raise InputError("exists and is not an empty folder", where=to, fix="choose another folder")
     to = os.path.realpath(to)  # of a link to a folder
     is_there = os.path.isdir(to)  # it may be a mount point, which cannot be replaced
+    left = [name for name in os.listdir(to) if UNPACKED.fullmatch(name)] if is_there else []
+    if os.path.exists(to) and (not is_there or {*os.listdir(to)} - {*left, "lost+found"}):
+        raise InputError("exists and is not an empty folder", where=to, fix="choose another folder")
+    for name in left:  # by a process that was killed
+        shutil.rmtree(os.path.join(to, name))
     partial = os.path.join(to, f"unpacked.tmp-{os.getpid()}") if is_there else f"{to}.tmp-{os.getpid()}"
     storage.make_folder(partial)
     room = int(shutil.disk_usage(partial).free * SHARE_OF_DISK)
@@ -387,7 +391,8 @@ def _unpack(location: str, to: str) -> None:
                     archive.extract(member, partial, filter="data")
             while stream.read(storage.READ_BYTES):  # tarfile stops before gzip's checksum, which shows a cut
                 pass
-        for name in os.listdir(partial) if is_there else ():
+        names = sorted(os.listdir(partial), key=lambda name: name == MANIFEST) if is_there else ()
+        for name in names:  # the manifest last: with it, a store is whole
             os.rename(os.path.join(partial, name), os.path.join(to, name))
         if not is_there:
             os.rename(partial, to)

@@ -23,8 +23,9 @@ from maskwright.core.shell import typed
 
 FORMAT = 2
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+BY_NAME = "pass it on by its variable's name: --env NAME"
 VALUE = rf"[^\s'\";&|$]{{{SHORTEST_SECRET},}}(?![^\s'\";&|])"
-ASSIGNMENT = re.compile(rf"(?<![\w.-])({VARIABLE.pattern})=['\"]?(?![/~]){VALUE}")
+ASSIGNMENT = re.compile(rf"(?<![\w.-])({VARIABLE.pattern})=['\"]?(?![/~`]){VALUE}")
 """A variable that a shell command sets to a value of its own, not to that of another variable or to a path."""
 
 
@@ -149,8 +150,11 @@ def submit(place: Place, command: Training, *, dry_run: bool = False, on_submiss
 
 def require_clean(place: Place, command: Training) -> None:
     """Raises `InputError` if the place's setup or the command holds a secret."""
-    setup = getattr(place, "setup", None)
-    _require_clean([("command", word) for word in command.words()] + [("setup", setup or "")])
+    texts = [("command", word) for word in command.words()] + [("setup", getattr(place, "setup", None) or "")]
+    _require_clean(texts)
+    for key, text in texts:
+        is_set = any(map(SECRET_VARIABLE.search, ASSIGNMENT.findall(text)))
+        _require(not is_set, key, "sets a secret variable", BY_NAME)
 
 
 def values_of(names: Iterable[str]) -> dict[str, str]:
@@ -269,8 +273,6 @@ def _require(holds: bool, key: str, what: str, fix: str = "correct it") -> None:
 
 
 def _require_clean(texts: Iterable[tuple[str, str]]) -> None:
-    fix = "pass it on by its variable's name: --env NAME"
     for key, text in texts:
         _require("\0" not in text, key, "holds a zero byte")
-        is_set = any(map(SECRET_VARIABLE.search, ASSIGNMENT.findall(text)))
-        _require(redact(text) == text and not is_set, key, "holds a secret", fix)
+        _require(redact(text) == text, key, "holds a secret", BY_NAME)

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -59,6 +60,8 @@ def _ignore(size: int) -> None:
 
 
 _advance: Callable[[int], None] = _ignore
+MAIN = threading.Lock()
+"""Held while the main module is set aside."""
 RENEWED_AFTER_BYTES = 4_000_000_000
 """Bytes of parts that a process, of this machine or of a cluster, computes before it is replaced. gigatoken 0.10 caches
 every word: up to 0.3 bytes for each byte of text, if all words are new
@@ -177,12 +180,13 @@ class Here:
 @contextmanager
 def _main_set_aside() -> Iterator[None]:
     """Lets processes start without the main module, which may be a user's script: each would run it again."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
+    with MAIN:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
 
 
 def _compute_there(work: Callable[[Part], Result], part: Part, size: int) -> Result:

@@ -177,7 +177,7 @@ class Sources:
         kind = file_kind(name)
         if self.span and self.span.begin:  # UTF-16 from its middle on may pass for UTF-8, and so may a binary file
             with open_text(name) as stream:
-                next(line_blocks(name, stream, lambda _: False), None)
+                next(line_blocks(name, stream, lambda _: True), None)
         if kind in TABLE_ENDINGS:
             yield from self._table(name)
             return

@@ -270,10 +270,17 @@ def require_no_tokenizer(folder: str) -> None:
 
 
 def write_files(folder: str, files: dict[str, str]) -> None:
-    """`files`: tokenizer.json last. With it, the folder is whole."""
-    with ExitStack() as stack:  # which gives the files their names in order, once all are written
-        for name, text in reversed(files.items()):
-            stack.enter_context(storage.atomic_writer(os.path.join(folder, name))).write(text.encode())
+    """`files`: tokenizer.json last. With it, the folder is whole. None of them may be there before, and after an error
+    none is."""
+    try:
+        with ExitStack() as stack:  # which gives the files their names in order, once all are written
+            for name, text in reversed(files.items()):
+                stack.enter_context(storage.atomic_writer(os.path.join(folder, name))).write(text.encode())
+    except BaseException:
+        for name in files:
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(folder, name))
+        raise
     for leftover in os.listdir(folder):
         if any(_is_leftover(leftover, name) for name in files):
             os.unlink(os.path.join(folder, leftover))

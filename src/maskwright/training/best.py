@@ -19,18 +19,29 @@ class Best:
     def remember(self, seen: Iterable[tuple[int, float]], saved: Collection[int]) -> None:
         """Replaces the evaluations. `saved`: the steps whose checkpoint is there. Where that of the best is gone, its
         evaluation does not count: a run that gets its patience later has kept only its newest checkpoints before."""
-        self.seen = list(seen)
-        while self.step is not None and self.step not in saved:
-            self.seen = [one for one in self.seen if one[0] != self.step]
+        self.seen, there, gone = list(seen), {*saved}, set[int]()
+        for step, _ in sorted(filter(_is_finite, self.seen), key=self._rank):
+            if step in there:
+                break
+            gone.add(step)
+        self.seen = [one for one in self.seen if one[0] not in gone]
 
     @property
     def step(self) -> int | None:
         """The step of the best evaluation, the first of equals; None before the first with a finite value."""
-        finite = [seen for seen in self.seen if math.isfinite(seen[1])]
-        return max(finite, key=lambda seen: -seen[1] if self.lower else seen[1])[0] if finite else None
+        best = min(filter(_is_finite, self.seen), key=self._rank, default=None)
+        return best[0] if best else None
+
+    def _rank(self, one: tuple[int, float]) -> float:
+        """Lower for a better evaluation."""
+        return one[1] if self.lower else -one[1]
 
     @property
     def settled(self) -> bool:
         best = self.step
         since = sum(step > best for step, _ in self.seen) if best is not None else 0
         return self.patience is not None and since >= self.patience
+
+
+def _is_finite(one: tuple[int, float]) -> bool:
+    return math.isfinite(one[1])

@@ -10,6 +10,7 @@ A slice or group runs one job at a time. `docs/google-cloud-jobs.md` has everyth
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from dataclasses import dataclass, replace
 
@@ -96,7 +97,7 @@ def _directory(place: JobHosts, run: str) -> tuple[str, str]:
         fix = "a name, as roberta-1, or a folder on the hosts; copies go to the runs bucket by themselves"
         raise InputError(f"{run[:80]!r} is not a run directory on a host", where="--run", fix=fix)
     if "/" in run:
-        return run, f"{name}-{hashlib.sha256(run.rstrip('/').encode()).hexdigest()[:8]}"
+        return run, f"{name}-{hashlib.sha256(os.path.normpath(run).encode()).hexdigest()[:8]}"
     nfs = place.environment.nfs is not None
     return (f"{place.environment.mount_point}/nfs_share/runs/{name}" if nfs else f"runs/{name}"), name
 

@@ -64,8 +64,9 @@ def _is_of_store(name: str) -> bool:
 
 
 def _is_part(name: str) -> bool:
-    """Whether a phase or a runner gives this name to what it keeps in `PARTS`."""
-    return is_result(name) or re.fullmatch(r"\.(tokenizer|ray)-[0-9a-f]+", name) is not None
+    """Whether a phase or a runner gives this name to what it keeps in `PARTS`, or a file system to what it keeps there:
+    NFS keeps a deleted file that is open as `.nfs…`."""
+    return is_result(name) or name.startswith(".")
 
 
 def remove_parts(folder: str) -> None:

@@ -82,7 +82,7 @@ class BucketPlace(Place):
                 job_folder.put_result(folder, submission, result)
             return self.status()
 
-        return wait_until_over(poll, self.spec, POLL_SECONDS, wait_seconds).report()
+        return wait_until_over(poll, self.spec, POLL_SECONDS, wait_seconds).report().splitlines()[0]
 
     def _find(self) -> tuple[Folder, int]:
         folder = job_folder.spec_folder(self.spec)

@@ -213,9 +213,11 @@ def elsewhere(
         processes=cpu,
     )
     refusals, notes = [], []
-    if not cpu and place.devices > 1:
+    batch, engine = work.config.batch, work.config.engine
+    devices = (engine.kind == "jax" and engine.devices) or place.devices
+    if not cpu and devices > 1:
         try:
-            shared_out(work.config.batch.virtual_workers, place.devices, "devices", work.config.batch.micro_batch_rows)
+            shared_out(batch.virtual_workers, devices, "devices", batch.micro_batch_rows)
         except ConfigError as error:
             refusals.append(f"as configured it would be refused: {error.what}. {error.fix}")
     if device.family == "tpu" and work.config.engine.kind != "jax":
