@@ -122,7 +122,7 @@ def test_init_up_resize_seed_down(life: Life) -> None:
     life.write(host={"idle_minutes": 45})
     life.env("plan", "--only", "disk", "--detailed-exitcode", code=0)  # hosts keep what they began with
     life.write(labels={"team": "other"})
-    assert "would be deleted or replaced with the disk" in life.env("up", "--only", "disk", "--yes", code=2)
+    assert "would be deleted or replaced along with the disk" in life.env("up", "--only", "disk", "--yes", code=2)
 
     life.write(disk={**LAB["disk"], "size_gb": 200})
     life.env("plan", "--only", "slice", "--detailed-exitcode", code=0)  # hosts keep the disk that there is

@@ -66,14 +66,16 @@ def open_text(
     if track.text == "books" and layout not in ("auto", "file"):
         raise InputError("is for a text of your own: a book is a file", where="--layout", fix="leave it out")
     folder = os.path.join(storage.require_local(work), track.text)
-    if not os.path.exists(folder):
+    is_there = os.path.exists(folder)
+    if not is_there:
         if not locations:
             fix = (
                 f"give --text with the folder that this makes: {GET_BOOKS}" if track.text == "books" else "give --text"
             )
             raise InputError("holds no prepared text of this track", where=work, fix=fix)
-        _prepare(folder, _sources(track, locations, layout))
-    _require_made_of(track, folder, locations, layout)
+        is_there = not _prepare(folder, _sources(track, locations, layout))
+    if is_there:
+        _require_made_of(track, folder, locations, layout)
     store, judged = (TokenStore(os.path.join(folder, name)) for name in ("store", "judged"))
     digest = ""
     if track.metric == "blimp":
@@ -132,15 +134,17 @@ def _files(sources: Sources) -> list[list[str]]:
     return [[os.path.basename(name), storage.sha256_of_file(name)] for name in sources.files]
 
 
-def _prepare(folder: str, sources: Sources) -> None:
-    """Prepares the stores and the tokenizer, unless another process just did."""
+def _prepare(folder: str, sources: Sources) -> bool:
+    """Prepares the stores and the tokenizer. False if another process just did."""
     part = f"{folder}.unfinished"
     with storage.new_folder(os.path.dirname(folder)), storage.locked(f"{folder}.lock", remove=True):
-        if not os.path.exists(folder):
-            shutil.rmtree(part, ignore_errors=True)
-            storage.make_folder(part)
-            _write(part, sources)
-            os.rename(part, folder)
+        if os.path.exists(folder):
+            return False
+        shutil.rmtree(part, ignore_errors=True)
+        storage.make_folder(part)
+        _write(part, sources)
+        os.rename(part, folder)
+    return True
 
 
 def _write(part: str, sources: Sources) -> None:

@@ -194,7 +194,7 @@ def apply(
         if change.kind in DESTRUCTIVE and change.address.startswith(tuple(others))
     ]:
         fix = "`maskwright env up` first, if you want that: what hosts have in common (host, nfs, labels) has changed"
-        what = f"{moved[0]} would be deleted or replaced with the {' and the '.join(parts)}"
+        what = f"{moved[0]} would be deleted or replaced along with the {' and the '.join(parts)}"
         raise InputError(what, where=session.environment.name, fix=fix)
     # NFS and buckets are protected until an earlier apply, and their names are taken until they are deleted.
     lost = [change for change in planned.changes if change.loses_data and change.type != variables.DATA["disk"]]

@@ -12,7 +12,7 @@ from maskwright.config.changes import branch_off, grows, of_steps, refuse_change
 from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.pretraining import RunConfig
 from maskwright.config.schedule import Schedule, decay_begins
-from maskwright.config.settings import keys_of, parse_yaml
+from maskwright.config.settings import keys_of, read_yaml
 from maskwright.core.errors import CheckpointError, ConfigError
 from maskwright.model.config import recorded_config
 from maskwright.run.directory import RunDirectory, whole_steps
@@ -93,9 +93,7 @@ def _has_epochs(directory: RunDirectory) -> bool:
     path = directory.path("config.yaml")
     if not os.path.exists(path):
         return False
-    with open(path, encoding="utf-8") as file:
-        sections = parse_yaml(file.read(), path) or {}
-    return (sections.get("schedule") or {}).get("epochs") is not None
+    return (read_yaml(path, "restore the file").get("schedule") or {}).get("epochs") is not None
 
 
 def _require_checkpoints(directory: RunDirectory) -> None:
