@@ -110,6 +110,8 @@ NOT_COMPARED = {
     "model.new_head": "weights enter both engines by the same arrays",
     "model.init_from": "weights enter both engines by the same arrays",
     "schedule.epochs": "steps by another name",
+    "schedule.warmup_share": "steps by another name",
+    "schedule.decay_share": "steps by another name",
     "model.size": "a name for a shape, whose own keys are compared",
     "engine.kind": "what is compared",
     "engine.device": "cpu in both; on others nothing but the compiler differs",

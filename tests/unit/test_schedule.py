@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,9 @@ import torch
 from transformers import get_scheduler
 
 from maskwright.config import pretraining as c
-from maskwright.config.finetuning import build_finetune_config
-from maskwright.config.pretraining import RunConfig, build_config
+from maskwright.config.finetuning import build_finetune_config, read_finetune_config
+from maskwright.config.pretraining import RunConfig, build_config, read_config
+from maskwright.config.recipes import names as recipes
 from maskwright.config.settings import flat
 from maskwright.core.errors import ConfigError
 from maskwright.tasks.pretrain.prepare import prepare_run
@@ -80,12 +83,53 @@ def test_wsds_decay_may_be_the_whole_run() -> None:
         ({"epochs": 2.0}, "schedule has steps and epochs"),
         ({"epochs": 0.0, "steps": None}, "schedule.epochs is 0.0"),
         ({"steps": None}, "key schedule.steps is missing"),
+        ({"kind": "linear", "decay_share": 0.2}, "kind linear has no decay_share. Fix: take kind: wsd, or leave"),
+        ({"warmup_share": 0.1, "warmup_steps": 1}, "schedule has warmup_steps and warmup_share"),
+        ({"kind": "wsd", "decay_share": 0.1, "decay_steps": 1}, "schedule has decay_steps and decay_share"),
+        ({"kind": "wsd", "decay_share": 0.6, "warmup_share": 0.5}, "together above 1: the run would never peak"),
     ],
 )
 def test_schedules_that_there_are_not(schedule: dict[str, Any], why: str) -> None:
     with pytest.raises(ConfigError) as refused:
         build_config({"data": {"store": "s"}, "schedule": {"steps": 9, **schedule}}, "x")
     assert why in str(refused.value)
+
+
+@pytest.mark.parametrize("recipe", recipes())
+def test_steps_alone_shorten_and_lengthen_a_recipe(recipe: str) -> None:
+    """Its warm-up and its decay keep their shares, and there is a step at the peak."""
+    usual = read_config(recipe, ["schedule.steps=10000"]).resolved(1)
+    peak = usual.optimizer.learning_rate
+    for steps in (2, 10, 333, 500, 1000, 100_000):
+        run = read_config(recipe, [f"schedule.steps={steps}"]).resolved(1)
+        rates = [run.learning_rate_at(step) for step in range(steps)]
+        assert max(rates) == peak
+        for share in (0.3, 0.5, 0.8, 0.95) if steps >= 500 else ():
+            there = usual.learning_rate_at(round(share * 10_000))
+            assert rates[round(share * steps)] == pytest.approx(there, rel=0.15, abs=0.01 * peak)
+    assert read_config(recipe, ["schedule.epochs=2"]).schedule.steps is None
+
+
+def test_what_an_option_sets_replaces_what_says_the_same(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("data: {store: s}\nschedule: {kind: wsd, epochs: 2, warmup_share: 0.1}\n")
+    (tmp_path / "tuned.yaml").write_text("data: {train: t}\nmodel: {init_from: m}\nschedule: {epochs: 2}\n")
+    run = partial(read_config, str(tmp_path / "run.yaml"))
+    assert run(["schedule.steps=100"]).schedule.epochs is None
+    assert run(["schedule.warmup_steps=0"]).schedule.warmup_share is None
+    assert run(["schedule.epochs=null", "schedule.steps=9"]).steps == 9
+    assert read_finetune_config(str(tmp_path / "tuned.yaml"), ["schedule.steps=9"]).steps == 9
+    for both in (["schedule.steps=100", "schedule.epochs=1"], ["schedule.warmup_steps=1", "schedule.warmup_share=0.1"]):
+        with pytest.raises(ConfigError, match="Fix: give one of them"):
+            run(both)
+
+
+def test_shares_become_steps_as_in_transformers(config: Config) -> None:
+    from transformers import TrainingArguments
+
+    for share, steps in ((0.06, 50), (0.07, 100), (0.1, 333), (0.0, 7)):
+        ours = config(schedule={"steps": steps, "warmup_share": share}).resolved(1).schedule
+        theirs = TrainingArguments(warmup_steps=share, use_cpu=True, report_to=[]).get_warmup_steps(steps)
+        assert (ours.warmup_steps, ours.warmup_share) == (theirs, None)
 
 
 def test_epochs_become_steps(config: Config) -> None:

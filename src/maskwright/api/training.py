@@ -19,7 +19,7 @@ from maskwright.api.given import Location, location, nested, override
 from maskwright.api.listening import Listener, OnLog, OnSave
 from maskwright.api.runs import Run
 from maskwright.config.finetuning import build_finetune_config, read_finetune_config
-from maskwright.config.pretraining import build_config, read_config, read_values
+from maskwright.config.pretraining import build_config, read_config, read_values, replace_exclusive
 from maskwright.config.recipes import Kind
 from maskwright.config.settings import require_no_secret
 from maskwright.core.console import answer
@@ -132,6 +132,7 @@ def _checked(verb: Kind, config: Config, overrides: Mapping[str, Any], folder: s
     else:
         values, where, _ = read_values(location(config), None, BEGIN, verb)
     blamed = override(values, overrides)
+    replace_exclusive(values, blamed)
     require_no_secret(values, where, blamed)
     BUILD[verb](values, where, blamed)
     path = os.path.join(folder, "config.yaml")

@@ -26,11 +26,9 @@ def refuse_changes(
     new: dict[str, Any],
     where: str,
     kind: type[BaseModel] = RunConfig,
-    *,
-    by_epochs: bool = False,
 ) -> list[str]:
     """Returns the allowed differences between two flat configurations, as `key: old -> new`. A key that the older
-    record lacks had its default. `by_epochs`: see `of_steps`.
+    record lacks had its default.
 
     A pretraining run may grow (`schedule.steps`) where its schedule has a phase that does not depend on the run's
     length; the caller checks whether the run is still in that phase. Raises `ConfigError` listing the other
@@ -53,9 +51,8 @@ def refuse_changes(
             f"with its own schedule: {branch_off(where)}"
         )
     elif kind is RunConfig and refused and not others:
-        back = of_steps(old["schedule.steps"], by_epochs=by_epochs)
         longer = f"`{branch_off(where)}` trains on from its newest checkpoint in a new run"
-        fix = f"put the old value back with {back}; {longer}"
+        fix = f"put the old value back with --set schedule.steps={old['schedule.steps']}; {longer}"
     if refused:
         what = f"the run was started with another configuration ({', '.join(listed[number] for number in refused)})"
         raise ConfigError(what + why, where=where, fix=fix)
@@ -67,10 +64,14 @@ def branch_off(begin_from: str) -> str:
     return typed(["pretrain", "CONFIG", "--run", "NEW", "--from", begin_from])
 
 
-def of_steps(steps: int, *, by_epochs: bool) -> str:
-    """The options for a pretraining run of that many steps. `by_epochs`: whether its file has schedule.epochs, which a
-    resolved configuration has no more."""
-    return ("--set schedule.epochs=null " if by_epochs else "") + f"--set schedule.steps={steps}"
+def as_begun(config: RunConfig, before: dict[str, Any] | None) -> RunConfig:
+    """`config` with the warm-up of the run that it continues, where both give the same share of the steps: a run that
+    gets more of them keeps the warm-up that it had. `before`: the run's record."""
+    share = config.schedule.warmup_share
+    if before is None or share is None or before.get("warmup_share") != share:
+        return config
+    known = {"warmup_share": None, "warmup_steps": before["config"]["schedule.warmup_steps"]}
+    return config.model_copy(update={"schedule": config.schedule.model_copy(update=known)})
 
 
 def grows(old: dict[str, Any], new: dict[str, Any]) -> bool:

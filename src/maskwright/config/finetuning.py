@@ -20,7 +20,7 @@ from maskwright.config.pretraining import (
     Shape,
     read_values,
 )
-from maskwright.config.schedule import ScheduleCurve, rate_at
+from maskwright.config.schedule import ScheduleCurve, rate_at, require_one_of_each, warmup_of
 from maskwright.config.settings import Count, Fraction, Guide, Refused, Resumable, Section, digest, keys_of
 from maskwright.core.errors import ConfigError
 
@@ -222,28 +222,17 @@ class FinetuningOptimizer(Optimizer):
         return {_word(name): weight for name, weight in weights.items()}
 
 
-def require_one_length(epochs: float | None, steps: int | None) -> None:
-    """Raises `Refused` for a schedule with both."""
-    if epochs is not None and steps is not None:
-        fix = "give one of them, as in --set schedule.epochs=null --set schedule.steps=100"
-        raise Refused("schedule has epochs and steps", fix=fix)
-
-
 class FinetuningSchedule(ScheduleCurve):
     epochs: Annotated[float, Field(gt=0.0)] | None = None
     """Passes over the training examples; 3 when neither epochs nor steps is set."""
     steps: Count | None = None
     """Number of optimizer updates in the whole run, instead of epochs."""
     warmup_steps: Annotated[int, Field(ge=0)] | None = None
-    """Steps in which the learning rate rises linearly to its peak; a share of 0.06 of the run when not set."""
-    warmup_share: Fraction | None = None
-    """The same as a share of the run, instead of warmup_steps."""
+    """Number of steps in which the learning rate rises to its peak; a share of 0.06 of the run when neither is set."""
 
     @model_validator(mode="after")
     def _said_once(self) -> FinetuningSchedule:
-        require_one_length(self.epochs, self.steps)
-        if self.warmup_steps is not None and self.warmup_share is not None:
-            raise Refused("schedule has warmup_steps and warmup_share", fix="give one of them")
+        require_one_of_each(self)
         return self
 
 
@@ -311,10 +300,9 @@ class FinetuneConfig(Section):
         written = self.schedule
         per_epoch = examples / self.batch.examples
         steps = written.steps or max(1, math.ceil((written.epochs or 3.0) * per_epoch))
-        share = 0.06 if written.warmup_share is None else written.warmup_share
-        warmup_steps = min(
-            math.ceil(share * steps) if written.warmup_steps is None else written.warmup_steps, steps - 1
-        )
+        if written.warmup_steps is None and written.warmup_share is None:
+            written = written.model_copy(update={"warmup_share": 0.06})
+        warmup_steps = min(warmup_of(written, written.warmup_steps or 0, steps), steps - 1)
         schedule = written.model_copy(
             update={"epochs": None, "steps": steps, "warmup_steps": warmup_steps, "warmup_share": None}
         )
@@ -338,7 +326,7 @@ class FinetuneConfig(Section):
         return digest(self, LATER)
 
 
-LATER = LATER_SHAPE | {"schedule.power": None, "engine.activation_checkpointing": "auto"}
+LATER = LATER_SHAPE | {"schedule.power": None, "schedule.decay_share": None, "engine.activation_checkpointing": "auto"}
 """Newer keys, and the values of older runs without them: digests and comparisons stay what they were."""
 _SAME = {name: said for name, said in FOREIGN.items() if said.partition("=")[0] in keys_of(FinetuneConfig)}
 GUIDE = Guide(FinetuneConfig, "the run", "`maskwright schema --finetune --markdown` lists the keys", _SAME | FINETUNING)

@@ -9,7 +9,7 @@ resume, except that a run may get more steps (see `changes.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, Self
 
@@ -20,7 +20,7 @@ from maskwright.config.foreign_names import FOREIGN
 from maskwright.config.masking import LATER_MASKING, Masking, Share
 from maskwright.config.phases import Phase, Stage, rate_in, require_phases, stages
 from maskwright.config.recipes import Kind, find_config, require_kind
-from maskwright.config.schedule import Schedule, rate_at, require_peak
+from maskwright.config.schedule import EXCLUSIVE, Schedule, rate_at, require_peak, warmup_of
 from maskwright.config.settings import (
     Count,
     Guide,
@@ -299,19 +299,26 @@ class RunConfig(Section):
         return self.schedule.steps
 
     def resolved(self, rows: float) -> RunConfig:
-        """The configuration with the steps of schedule.epochs, each of `rows` training rows. Raises `ConfigError` if
-        warm-up and decay are longer."""
+        """The configuration with the steps of schedule.epochs, each of `rows` training rows, and of the warm-up. Raises
+        `ConfigError` if warm-up and decay are longer."""
         schedule = self.schedule
         if schedule.epochs is None:
-            return self
+            return self.with_steps(self.steps)
         steps = max(1, math.ceil(schedule.epochs * rows / self.rows_per_step))
-        longer = self.model_copy(update={"schedule": schedule.model_copy(update={"steps": steps, "epochs": None})})
+        longer = self.with_steps(steps)
         try:
             require_peak(schedule, steps)
             stages(longer)
         except Refused as error:
             raise ConfigError(str(error), where="schedule.epochs", fix=error.fix) from None
         return longer
+
+    def with_steps(self, steps: int) -> RunConfig:
+        """The configuration of a run of `steps`, with its warm-up as a number of them. The decay stays a share, since
+        more steps move it (see `config.changes`)."""
+        warmup_steps = warmup_of(self.schedule, self.schedule.warmup_steps, steps)
+        known = {"steps": steps, "epochs": None, "warmup_steps": warmup_steps, "warmup_share": None}
+        return self.model_copy(update={"schedule": self.schedule.model_copy(update=known)})
 
     @property
     def rows_per_step(self) -> int:
@@ -322,7 +329,7 @@ class RunConfig(Section):
 
         linear   straight down from the peak to `final_lr_share`, reached just after the last step (RoBERTa)
         cosine   half a cosine between the same ends (Loshchilov and Hutter 2017)
-        wsd      the peak until the last `decay_steps` (a fifth of the run when not set), then down as 1 - sqrt
+        wsd      the peak until the decay (`decay_steps`, `decay_share` or a fifth of the run), then down as 1 - sqrt
                  (warmup-stable-decay; the shape is Hägele et al. 2024)
         constant, polynomial, inverse_sqrt: those of transformers (`constant_with_warmup` for the first)
         """
@@ -350,6 +357,8 @@ LATER: dict[str, Any] = {
     "optimizer.layer_decay": 1.0,
     "schedule.epochs": None,
     "schedule.power": None,
+    "schedule.warmup_share": None,
+    "schedule.decay_share": None,
     "model.new_head": False,
     "phases": [],
 }
@@ -410,6 +419,7 @@ def read_values(
     values = read_yaml(location, begin)
     require_kind(values, location, kind)
     keys = dict(_apply(values, override) for override in overrides or [])
+    replace_exclusive(values, keys)
     require_no_secret(values, location, keys)
     return values, location, keys
 
@@ -422,6 +432,18 @@ def _apply(values: dict[str, Any], override: str) -> tuple[str, str]:
     where = f"--set {dotted}"
     put(values, dotted, parse_yaml(text, where), where)
     return dotted, where
+
+
+def replace_exclusive(values: dict[str, Any], overridden: Collection[str]) -> None:
+    """Takes keys out of `values` where one of the dotted keys `overridden` says the same: `--set schedule.epochs=2`
+    replaces the steps of a file."""
+    schedule = values.get("schedule")
+    if not isinstance(schedule, dict):
+        return
+    for pair in EXCLUSIVE:
+        for key, other in (pair, pair[::-1]):
+            if f"schedule.{key}" in overridden and f"schedule.{other}" not in overridden and schedule.get(key) is not None:
+                schedule.pop(other, None)
 
 
 GUIDE = Guide(RunConfig, "the run", "`maskwright schema --markdown` lists the keys and what each takes", FOREIGN)

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from maskwright.config.finetuning import FinetuneConfig, build_finetune_config, is_retrieval, require_one_length
+from maskwright.config.finetuning import FinetuneConfig, build_finetune_config, is_retrieval
 from maskwright.config.masking import Share
 from maskwright.config.pretraining import read_values
+from maskwright.config.schedule import require_one_of_each
 from maskwright.config.settings import Count, Fraction, Guide, Section, keys_of
 
 RetrievalMetric = Literal["ndcg@10", "recall@100", "mrr@10"]
@@ -65,7 +66,7 @@ class RetrievalSchedule(Section):
 
     @model_validator(mode="after")
     def _said_once(self) -> RetrievalSchedule:
-        require_one_length(self.epochs, self.steps)
+        require_one_of_each(self)
         return self
 
 

@@ -23,8 +23,12 @@ class ScheduleCurve(Section):
     """Each starts with a warm-up. linear: then a straight line down. cosine: then half a cosine down. wsd: then flat,
     then 1-sqrt down (warmup-stable-decay). constant: then flat. polynomial: as linear, to the power of `power`.
     inverse_sqrt: then by 1 / sqrt(step)."""
+    warmup_share: Fraction | None = None
+    """Steps in which the learning rate rises linearly to its peak, as a share of the run."""
     decay_steps: Count | None = None
-    """Only for wsd: length of the decay phase; a fifth of the run when not set."""
+    """Only for wsd: length of the decay phase; a fifth of the run when neither decay_steps nor decay_share is set."""
+    decay_share: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Only for wsd: length of the decay phase, as a share of the run."""
     final_lr_share: Fraction = 0.0
     """Learning rate just after the last step, as a share of the peak; constant and inverse_sqrt have none."""
     power: Annotated[float, Field(gt=0.0)] | None = None
@@ -34,12 +38,17 @@ class ScheduleCurve(Section):
     def _keys_fit_the_kind(self) -> Self:
         odd = {
             "decay_steps": self.decay_steps is not None and self.kind != "wsd",
+            "decay_share": self.decay_share is not None and self.kind != "wsd",
             "power": self.power is not None and self.kind != "polynomial",
             "final_lr_share": self.final_lr_share > 0.0 and self.kind in ENDLESS,
         }
-        takes = {"decay_steps": "wsd", "power": "polynomial", "final_lr_share": "linear, cosine, wsd or polynomial"}
+        takes = {"power": "polynomial", "final_lr_share": "linear, cosine, wsd or polynomial"}
         for key in (key for key, is_odd in odd.items() if is_odd):
-            raise Refused(f"kind {self.kind} has no {key}", fix=f"take kind: {takes[key]}, or leave {key} out")
+            unset = f"leave {key} out (--set schedule.{key}=null)" if key != "final_lr_share" else f"leave {key} out"
+            raise Refused(f"kind {self.kind} has no {key}", fix=f"take kind: {takes.get(key, 'wsd')}, or {unset}")
+        if (self.warmup_share or 0.0) + (self.decay_share or 0.0) > 1.0:
+            fix = "lower schedule.warmup_share or schedule.decay_share"
+            raise Refused("warmup_share and decay_share are together above 1: the run would never peak", fix=fix)
         return self
 
 
@@ -50,14 +59,13 @@ class Schedule(ScheduleCurve):
     epochs: Annotated[float, Field(gt=0.0)] | None = None
     """Passes over the training rows, instead of steps, which then follow from the store."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Steps in which the learning rate rises linearly to its peak."""
+    """Number of these steps, instead of their share."""
 
     @model_validator(mode="after")
     def _said_once(self) -> Schedule:
         if self.steps is None and self.epochs is None:
             raise PydanticCustomError("missing", "schedule has neither steps nor epochs")
-        if self.steps is not None and self.epochs is not None:
-            raise Refused("schedule has steps and epochs", fix="give one of them")
+        require_one_of_each(self)
         return self
 
     @model_validator(mode="after")
@@ -67,23 +75,43 @@ class Schedule(ScheduleCurve):
         return self
 
 
+EXCLUSIVE = (("steps", "epochs"), ("warmup_steps", "warmup_share"), ("decay_steps", "decay_share"))
+"""Keys of `schedule` that say the same: an option that sets one replaces the other of the file."""
+
+
+def require_one_of_each(schedule: Section) -> None:
+    """Raises `Refused` for a schedule with two keys that say the same."""
+    for pair in EXCLUSIVE:
+        if all(key in schedule.model_fields_set and getattr(schedule, key) is not None for key in pair):
+            raise Refused(f"schedule has {' and '.join(pair)}", fix="give one of them")
+
+
 def require_peak(schedule: Schedule, steps: int) -> None:
     """Raises `Refused` if warm-up and decay are longer than the run."""
-    warmup_steps, decay_steps = schedule.warmup_steps, schedule.decay_steps
+    warmup_steps, decay_steps = warmup_of(schedule, schedule.warmup_steps, steps), schedule.decay_steps
     if warmup_steps >= steps or warmup_steps + (decay_steps or 0) > steps:
-        decay = f" --set schedule.decay_steps={max(1, steps // 5)}" if decay_steps else ""
+        shares = " --set schedule.decay_share=0.2" if decay_steps else ""
+        shares = f" --set schedule.warmup_share=0.1{shares}" if schedule.warmup_steps else shares
         raise Refused(
             f"warm-up and decay leave no other step of the {steps}: the run would never peak",
-            fix=f"raise schedule.{'epochs' if schedule.epochs else 'steps'}, or "
-            f"--set schedule.warmup_steps={steps // 10}{decay}",
+            fix=f"raise schedule.{'epochs' if schedule.epochs else 'steps'}, or{shares}",
         )
+
+
+def warmup_of(schedule: ScheduleCurve, warmup_steps: int, steps: int) -> int:
+    """Steps of the warm-up in a run of `steps`: `warmup_steps` where the schedule gives no share; a share is rounded up,
+    as transformers does, and leaves a step at the peak."""
+    if schedule.warmup_share is None:
+        return warmup_steps
+    return min(math.ceil(schedule.warmup_share * steps), steps - 1)
 
 
 def decay_begins(schedule: ScheduleCurve, steps: int, warmup_steps: int) -> int:
     """The first update of wsd's decay phase, from 0. All updates before it have the same rates in a longer run."""
     if schedule.kind != "wsd":
         return steps
-    return steps - min(steps - warmup_steps, schedule.decay_steps or max(1, steps // 5))
+    fifth = steps // 5 if schedule.decay_share is None else round(schedule.decay_share * steps)
+    return steps - min(steps - warmup_steps, schedule.decay_steps or max(1, fifth))
 
 
 def rate_at(schedule: ScheduleCurve, steps: int, warmup_steps: int, peak: float, step: int) -> float:

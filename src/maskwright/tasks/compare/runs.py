@@ -283,6 +283,6 @@ def _with_last_finite_weights(run: ComparedRun) -> ComparedRun:
     start = replace(run.start, locations=(run.start.locations[run.number],))
     if run.directory.newest_step():
         start = ArmStart(run.start.name, (run.folder,))
-    still = ("schedule.epochs=null", "schedule.steps=1", "schedule.warmup_share=null", "schedule.warmup_steps=0")
-    more = (*still, "schedule.kind=linear", "schedule.decay_steps=null", "schedule.power=null")
+    decay = ("schedule.kind=linear", "schedule.decay_steps=null", "schedule.decay_share=null", "schedule.power=null")
+    more = ("schedule.steps=1", "schedule.warmup_steps=0", *decay)
     return replace(run, start=start, number=0, rate=1e-30, folder=f"{run.folder}-last-finite", more=more)

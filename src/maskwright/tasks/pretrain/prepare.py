@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from maskwright.config.changes import as_begun
 from maskwright.config.pretraining import RunConfig
 from maskwright.core import storage
 from maskwright.core.console import human_count, say, warn
@@ -55,6 +56,8 @@ class PretrainRun:
     """The stores of data.validation by name; empty where the run is judged by the held-out part of its own store."""
     base: Base | None = None
     """The base that `model.init_from` names; None where a lineage says what the run began from."""
+    warmup_share: float | None = None
+    """The share of the steps that the configuration gives the warm-up, which is a number of them in `config`."""
     label_smoothing, looked_up = 0.0, None
 
     @property
@@ -72,6 +75,8 @@ class PretrainRun:
         entries: dict[str, Any] = {"validation": fingerprints} if fingerprints else {}
         if planning := self.loader.row_planning:
             entries["row_planning"] = planning
+        if self.warmup_share is not None:
+            entries["warmup_share"] = self.warmup_share
         if any(phase.mixture_weights for phase in self.config.phases):
             entries["phases_have_weights"] = True  # earlier runs left them out with schedule.epochs
         return entries | ({"none_is_text": True} if none_is_text(self.store.tokenizer_folder) else {})
@@ -197,7 +202,8 @@ def prepare_run(
     or RUN@STEP, whose checkpoint the run begins or once began with, with its optimizer's state unless
     `fresh_optimizer`.
     """
-    parent = None
+    parent, warmup_share = None, config.schedule.warmup_share
+    config = as_begun(config, before)
     if begin_from is None and fresh_optimizer:
         raise InputError("--fresh-optimizer goes with --from RUN[@STEP]", fix="give both, or neither")
     if begin_from is not None and before is not None:
@@ -222,7 +228,7 @@ def prepare_run(
     if config.evaluation.patience is not None and not (held_out or documents_held_out(store)):
         fix = "name a held-out store as data.validation, or leave it out"
         raise ConfigError(f"needs held-out text, and {store.location} has none", where="evaluation.patience", fix=fix)
-    return PretrainRun(config, model, store, loader, lineage, held_out, base)
+    return PretrainRun(config, model, store, loader, lineage, held_out, base, warmup_share)
 
 
 def _validation_stores(config: RunConfig, store: Store) -> dict[str, StoreWithSplits]:

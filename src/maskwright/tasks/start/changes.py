@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from maskwright.config.changes import branch_off, grows, of_steps, refuse_changes
+from maskwright.config.changes import branch_off, grows, refuse_changes
 from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.pretraining import RunConfig
 from maskwright.config.schedule import Schedule, decay_begins
@@ -19,10 +19,10 @@ from maskwright.run.directory import RunDirectory, whole_steps
 
 
 def require_before_decay(
-    old: dict[str, Any], new: dict[str, Any], directory: RunDirectory, step: int, *, by_epochs: bool = False
+    old: dict[str, Any], new: dict[str, Any], directory: RunDirectory, step: int
 ) -> None:
     """Raises `ConfigError` if the run gets more steps (`old` and `new` are flat configurations), and `step`, its newest
-    checkpoint, lies behind the beginning of the decay that the fewer steps had. `by_epochs`: see `of_steps`."""
+    checkpoint, lies behind the beginning of the decay that the fewer steps had."""
     if not grows(old, new):
         return
     values = {name: old[f"schedule.{name}"] for name in keys_of(Schedule) if f"schedule.{name}" in old}
@@ -30,11 +30,11 @@ def require_before_decay(
     if step <= begins:
         return
     kept = [saved for saved in whole_steps(directory.checkpoints) if saved <= begins]
-    back = of_steps(values["steps"], by_epochs=by_epochs)
-    fix = f"put the old value back with {back}; checkpoint.keep_every_steps would keep one in another run"
+    back = f"put the old value back with --set schedule.steps={values['steps']}"
+    fix = f"{back}; checkpoint.keep_every_steps would keep one in another run"
     if kept:
-        remaining = of_steps(new["schedule.steps"] - kept[-1], by_epochs=by_epochs)
-        command = f"{branch_off(f'{directory.location}@{kept[-1]}')} {remaining} --set schedule.warmup_steps=0"
+        remaining = f"--set schedule.steps={new['schedule.steps'] - kept[-1]} --set schedule.warmup_steps=0"
+        command = f"{branch_off(f'{directory.location}@{kept[-1]}')} {remaining}"
         fix = f"branch off before it: {command}"
         phases = old.get("phases", [])
         if any(phase["until_step"] > kept[-1] for phase in phases):
@@ -56,8 +56,8 @@ def require_same_run(
     """The differences between two starts of a run that are allowed, in words. `before`, `now`: the run's record, and
     that of a start that continues it; `given`: that start's configuration as the command has it. Raises `ConfigError`
     for differences that make another run, and `CheckpointError` where the run's checkpoints are gone."""
-    kind, by_epochs = type(given), given.schedule.epochs is not None
-    changes = refuse_changes(before["config"], now["config"], directory.location, kind, by_epochs=by_epochs)
+    kind = type(given)
+    changes = refuse_changes(before["config"], now["config"], directory.location, kind)
     for key, name in (
         ("store_fingerprint", "token store" if kind is RunConfig else "set of examples"),
         ("tokenizer_fingerprint", "tokenizer"),
@@ -78,8 +78,7 @@ def require_same_run(
         what = "the run began when schedule.epochs left out the mixture_weights of phases"
         raise ConfigError(what, where=directory.location, fix="give --run a new folder")
     if kind is RunConfig:
-        newest = directory.newest_step()
-        require_before_decay(before["config"], now["config"], directory, newest, by_epochs=by_epochs)
+        require_before_decay(before["config"], now["config"], directory, directory.newest_step())
     _require_checkpoints(directory)
     if before.get("validation") != now.get("validation"):
         changes.append(f"held-out text: {_short(before.get('validation'))} -> {_short(now.get('validation'))}")

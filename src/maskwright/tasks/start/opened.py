@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from maskwright.config.changes import grows, refuse_changes, require_kind
+from maskwright.config.changes import as_begun, grows, refuse_changes, require_kind
 from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.pretraining import RunConfig
 from maskwright.config.settings import flat
@@ -117,11 +117,15 @@ def _require_same_run(config: RunConfig | FinetuneConfig, directory: RunDirector
     recorded = _record(config, directory)
     where = f"checkpoint.copy_to {config.checkpoint.copy_to}"
     require_kind(copied["config"], type(config), where)
-    old, new = copied["config"], recorded["config"] if recorded else flat(config)
-    if recorded and isinstance(config, RunConfig) and grows(new, old):
-        old, new = new, old  # the run got more steps on another machine
-    if config.schedule.epochs is not None and isinstance(config, RunConfig):  # its steps are known with the store
-        new = new | {key: old[key] for key in ("schedule.steps", "schedule.epochs")}
+    old = copied["config"]
+    if not recorded:
+        if isinstance(config, RunConfig):  # with epochs, its steps are known with the store
+            config = as_begun(config, copied).with_steps(config.schedule.steps or old["schedule.steps"])
+        new = flat(config)
+    else:
+        new = recorded["config"]
+        if isinstance(config, RunConfig) and grows(new, old):
+            old, new = new, old  # the run got more steps on another machine
     refuse_changes(old, new, where, type(config))
     for key in ("store_fingerprint", "tokenizer_fingerprint", "dtype"):
         if recorded and recorded[key] != copied.get(key):
