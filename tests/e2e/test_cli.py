@@ -173,7 +173,7 @@ def wheel(tmp_path: Path) -> Path:
 def test_quickstart_on_own_text(wheel: Path, corpus: Path, tmp_path: Path) -> None:
     """By the wheel alone, in a folder without the repository."""
     maskwright = partial(command_line.maskwright, command=[str(wheel)], popen=subprocess.Popen)
-    words = ("quickstart", "--text", corpus, "--to", "qs", "--minutes", 0.05)
+    words = ("quickstart", "--text", corpus, "--to", "qs", "--steps", 60)
     out = maskwright(*words, cwd=tmp_path)
     for command in (
         "text audit",
@@ -197,7 +197,7 @@ def test_quickstart_on_own_text(wheel: Path, corpus: Path, tmp_path: Path) -> No
     assert process.returncode == 2 and "holds a quickstart with --architecture modernbert" in errors
     again = maskwright(*words, cwd=tmp_path)
     assert "$ maskwright tokenizer train" not in again and "after training" in again
-    short = ("--set", "data.store=qs/store", "--set", "schedule.steps=3", "--set", "schedule.warmup_steps=1")
+    short = ("--set", "data.store=qs/store", "--set", "schedule.steps=3")
     maskwright("pretrain", "nano", "--run", "run", *short, cwd=tmp_path)
     assert (tmp_path / "run" / "config.yaml").read_text() == (ROOT / "recipes" / "nano.yaml").read_text()
     (package,) = tmp_path.glob("venv/lib/python*/site-packages/maskwright")
@@ -206,7 +206,7 @@ def test_quickstart_on_own_text(wheel: Path, corpus: Path, tmp_path: Path) -> No
 
 @pytest.mark.long
 def test_a_stopped_quickstart_saves_and_goes_on(corpus: Path, tmp_path: Path) -> None:
-    command = [*COMMAND, "quickstart", "--text", str(corpus), "--to", "qs", "--minutes", "0.1"]
+    command = [*COMMAND, "quickstart", "--text", str(corpus), "--to", "qs", "--steps", "400"]
     command += ["--architecture", "roberta"]
     process = warm.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     metrics = tmp_path / "qs" / "run" / "metrics.jsonl"
@@ -289,14 +289,13 @@ def test_a_quickstart_fills_in_text_that_begins_with_a_dash(
     monkeypatch.setattr(quickstart.child, "run", lambda words: call(*words)[0] if words[0] in real else 0)
     monkeypatch.setattr("maskwright.tasks.models.load.load_model", lambda model: None)
     monkeypatch.setattr("maskwright.tasks.use.fill.fill", lambda model, sentence, top: filled.append(sentence) or [])
-    monkeypatch.setattr(quickstart, "_steps", lambda *given: 20)
     monkeypatch.setattr(quickstart, "_reached", lambda place: {})
     monkeypatch.setattr(quickstart, "_print_summary", lambda paths, reached, users_text: None)
     monkeypatch.setattr(quickstart, "say", said.append)
-    for minutes in (2.0, 10.0):
+    for steps in (20, 40):
         options = {"architecture": "modernbert", "layout": "lines", "text_column": "text"}
-        quickstart.quickstart([str(text)], str(tmp_path / "qs"), minutes=minutes, **options)
-        assert [line for line in said if "--minutes" in line] == said and len(said) == (minutes == 10.0)
+        quickstart.quickstart([str(text)], str(tmp_path / "qs"), steps=steps, **options)
+        assert [line for line in said if "--steps" in line] == said and len(said) == (steps == 40)
     assert len(filled) == 6 and all(sentence.startswith("--- title: page") for sentence in filled)
 
 

@@ -435,7 +435,7 @@ def quickstart(
         Literal["modernbert", "roberta"],
         typer.Option(help="Architecture to train; modernbert learns far more in the same time."),
     ] = "modernbert",
-    minutes: Annotated[float, typer.Option(metavar="N", help="Minutes to train for, roughly.", min=0.01)] = 2.0,
+    steps: Annotated[int, typer.Option(metavar="N", help="Steps to train for.", min=4)] = 4000,
     layout: Layout = "auto",
     text_column: TextColumn = "text",
     verdict: Annotated[
@@ -453,7 +453,7 @@ def quickstart(
         outcome = task.quickstart(
             *(text or [], to),
             architecture=architecture,
-            minutes=minutes,
+            steps=steps,
             layout=layout,
             text_column=text_column,
             verdict=verdict,

@@ -21,7 +21,7 @@ from maskwright.config.pretraining import (
     read_values,
 )
 from maskwright.config.schedule import ScheduleCurve, rate_at, require_one_of_each, warmup_of
-from maskwright.config.settings import Count, Fraction, Guide, Refused, Resumable, Section, digest, keys_of
+from maskwright.config.settings import Count, Guide, Refused, Resumable, Section, digest, keys_of
 from maskwright.core.errors import ConfigError
 
 TaskKind = Literal[

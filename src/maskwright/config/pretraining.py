@@ -440,10 +440,10 @@ def replace_exclusive(values: dict[str, Any], overridden: Collection[str]) -> No
     schedule = values.get("schedule")
     if not isinstance(schedule, dict):
         return
-    for pair in EXCLUSIVE:
-        for key, other in (pair, pair[::-1]):
-            if f"schedule.{key}" in overridden and f"schedule.{other}" not in overridden and schedule.get(key) is not None:
-                schedule.pop(other, None)
+    set_here = {key for key, value in schedule.items() if f"schedule.{key}" in overridden and value is not None}
+    for key, other in (*EXCLUSIVE, *(pair[::-1] for pair in EXCLUSIVE)):
+        if key in set_here and f"schedule.{other}" not in overridden:
+            schedule.pop(other, None)
 
 
 GUIDE = Guide(RunConfig, "the run", "`maskwright schema --markdown` lists the keys and what each takes", FOREIGN)

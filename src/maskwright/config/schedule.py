@@ -99,8 +99,8 @@ def require_peak(schedule: Schedule, steps: int) -> None:
 
 
 def warmup_of(schedule: ScheduleCurve, warmup_steps: int, steps: int) -> int:
-    """Steps of the warm-up in a run of `steps`: `warmup_steps` where the schedule gives no share; a share is rounded up,
-    as transformers does, and leaves a step at the peak."""
+    """Steps of the warm-up in a run of `steps`: `warmup_steps` where the schedule gives no share. A share is rounded
+    up, as in transformers, and leaves a step at the peak."""
     if schedule.warmup_share is None:
         return warmup_steps
     return min(math.ceil(schedule.warmup_share * steps), steps - 1)

@@ -38,8 +38,6 @@ VALID_FRACTION, VALID_FRACTION_DOCSTRINGS = 0.03, 0.1
 PACKAGES, MOST_TRAIN, MOST_TEST = 10, 80, 100
 """Labels of the verdict, and the most strings of each to train on and to test on."""
 VERDICT_BUDGET = ["--learning-rates", "3e-4,1e-3,3e-3,1e-2", "--seeds", "8"]
-STEPS_PER_MINUTE = 1000
-"""The fewest steps for each of the minutes; on a slow machine they last longer."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ def quickstart(
     folder: str,
     *,
     architecture: str,
-    minutes: float,
+    steps: int,
     layout: str,
     text_column: str,
     verdict: bool = False,
@@ -92,7 +90,7 @@ def quickstart(
         raise InputError("is neither empty nor a quickstart's folder", where=folder, fix="choose another --to")
     if os.path.exists(paths.config):
         _require_same(paths, architecture)
-        say(f"{paths.config} is there already, and its number of steps stays: for other --minutes, choose another --to")
+        say(f"{paths.config} is there already, and its number of steps stays: for other --steps, choose another --to")
     if not text and not os.path.exists(paths.corpus):
         _gather(paths.corpus)
     _run("text", "audit", *sources, *options)
@@ -101,9 +99,7 @@ def quickstart(
     prepare = ["data", "prepare", *sources, "--tokenizer", paths.tokenizer, "--to", paths.store]
     _run(*prepare, "--valid-fraction", str(VALID_FRACTION if text else VALID_FRACTION_DOCSTRINGS), *options)
     if not os.path.exists(paths.config):
-        rows = min(ROWS, _training_rows(paths))
-        steps = _steps(paths, architecture, minutes, rows)
-        _write_config(paths.config, _config(paths, architecture, steps, rows))
+        _write_config(paths.config, _config(paths, architecture, steps, min(ROWS, _training_rows(paths))))
     _run("pretrain", paths.config, "--run", paths.run)
     _run("evaluate", paths.run)
     if not os.path.exists(paths.model):
@@ -155,45 +151,15 @@ def _training_rows(paths: QuickstartPaths) -> int:
     return open_rows(TokenStore(paths.store), "train", SEQ_LEN, "documents").plan.rows
 
 
-def _steps(paths: QuickstartPaths, architecture: str, minutes: float, rows: int) -> int:
-    """Steps that fit into the time, estimated by timing some on a throw-away engine.
-
-    The fifth-fastest in a hundred counts, so that a moment's load on the machine does not shorten the run. The whole
-    schedule is trained in any case: on a machine that is slow, or becomes slow, training takes longer than `minutes`.
-    """
-    from maskwright.config.pretraining import build_config
-    from maskwright.engines.base import TrainState
-    from maskwright.engines.choose import make_engine
-    from maskwright.model.initial import initial_parameters
-    from maskwright.tasks.pretrain.prepare import prepare_run
-
-    planned = 1000
-    ready = prepare_run(build_config(_config(paths, architecture, planned, rows), paths.config))
-    engine = make_engine(ready.model, ready.config.optimizer, ready.config.engine, 0)
-    engine.write(TrainState(0, initial_parameters(ready.model, 0)))
-    times: list[float] = []
-    while len(times) < 100 and (len(times) < 20 or sum(times) < minutes * 2.5):
-        began = time.perf_counter()
-        engine.step(ready.loader.batches(planned // 2 + len(times)), 1e-6, lambda: False)  # after the causal ones
-        times.append(time.perf_counter() - began)
-    step_seconds = sorted(times)[len(times) // 20]
-    steps = max(20, round(max(minutes * 60 / step_seconds, STEPS_PER_MINUTE * minutes) / 10) * 10)
-    say(
-        f"{NAMES[architecture]}: a step takes {1000 * step_seconds:.0f} ms here, so {steps:,} steps take about "
-        f"{steps * step_seconds / 60:.1f} minutes (more if the machine is busy)"
-    )
-    return steps
-
-
 def _config(paths: QuickstartPaths, architecture: str, steps: int, rows: int) -> dict[str, Any]:
     optimizer: dict[str, Any] = {"kind": "muon", "learning_rate": 4e-3, "weight_decay": 0.3}
     quarter = -(-steps // 4)
-    schedule = {"kind": "wsd", "steps": steps, "warmup_steps": steps * 6 // 100, "decay_steps": steps * 4 // 10}
+    schedule = {"kind": "wsd", "steps": steps, "warmup_share": 0.06, "decay_share": 0.4}
     # 1.4 points more accuracy than 30 % masks throughout, and the same on labels (docs/experiments.md).
     masks: dict[str, Any] = {"masking": {"rate": 0.4}, "phases": [{"until_share": 0.25, "causal_share": 1.0}]}
     if architecture == "roberta":
         optimizer = {"kind": "adamw", "learning_rate": 3e-3}
-        schedule = {"kind": "linear", "steps": steps, "warmup_steps": steps // 10}
+        schedule = {"kind": "linear", "steps": steps, "warmup_share": 0.1}
         masks = {"masking": {"rate": 0.3}}
     return {
         "data": {"store": paths.store, "seq_len": SEQ_LEN},

@@ -23,8 +23,8 @@ SPIKE_DEVIATIONS, SPIKE_SHARE = 8.0, 0.1
 CHANCE_SHARE = 0.01
 """A loss this close to the logarithm of the number of tokens, or of classes, is that of a uniform guess."""
 HEALTH_FIX = (
-    "start a new run with a lower optimizer.learning_rate or a longer schedule.warmup_share; `maskwright export` makes a "
-    "folder of the last good checkpoint for its model.init_from"
+    "start a new run with a lower optimizer.learning_rate or a larger schedule.warmup_share; `maskwright export` makes "
+    "a folder of the last good checkpoint for its model.init_from"
 )
 
 

@@ -18,9 +18,7 @@ from maskwright.model.config import recorded_config
 from maskwright.run.directory import RunDirectory, whole_steps
 
 
-def require_before_decay(
-    old: dict[str, Any], new: dict[str, Any], directory: RunDirectory, step: int
-) -> None:
+def require_before_decay(old: dict[str, Any], new: dict[str, Any], directory: RunDirectory, step: int) -> None:
     """Raises `ConfigError` if the run gets more steps (`old` and `new` are flat configurations), and `step`, its newest
     checkpoint, lies behind the beginning of the decay that the fewer steps had."""
     if not grows(old, new):
