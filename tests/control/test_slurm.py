@@ -48,7 +48,13 @@ def cluster(slurm: Cluster) -> Cluster:
 
 
 def test_every_node_runs_the_command_with_its_rank(cluster: Cluster) -> None:
-    job = cluster.submit('echo "hello from $SLURM_NODEID"', "--set", "data.store=c d'$e", "--gpus-per-node", "0")
+    """And in the shell that `--setup` has prepared, where its words are as they were and an error does not end it."""
+    (cluster.folder / "env").write_text('set -eu -- other words\nexport NCCL_SOCKET_IFNAME="ib 0"\n')
+    setup = "module() { :; }; module load cuda && source ./env"
+    job = cluster.submit(
+        'echo "hello from $SLURM_NODEID over $NCCL_SOCKET_IFNAME"',
+        *("--set", "data.store=c d'$e", "--gpus-per-node", "0", "--setup", setup),
+    )
     state = cluster.wait(job)
     assert (state["JobState"], state["ExitCode"]) == ("COMPLETED", "0:0")
     words = [(cluster.folder / f"words-{node}").read_text().split() for node in (0, 1)]
@@ -58,7 +64,13 @@ def test_every_node_runs_the_command_with_its_rank(cluster: Cluster) -> None:
         same = "pretrain run.yaml --run runs/one --set data.store=c d'$e"
         same += " --set engine.device=cpu --processes 1 --num-nodes 2 --node-rank"
         assert words[node] == [*same.split(), str(node), "--rendezvous", rendezvous]
-    assert "hello from 0" in cluster.log(job) and "== done" in cluster.log(job)
+    assert "hello from 0 over ib 0" in cluster.log(job) and "== done" in cluster.log(job)
+
+
+def test_a_setup_that_fails_ends_the_job(cluster: Cluster) -> None:
+    job = cluster.submit("", "--setup", "no-such-command && true")
+    assert cluster.wait(job)["ExitCode"] == "2:0" and not (cluster.folder / "starts-0").exists()
+    assert "error: --setup ended with 127 on" in cluster.log(job)
 
 
 def test_an_error_is_the_jobs_end_though_others_end_with_75(cluster: Cluster) -> None:
@@ -260,6 +272,16 @@ def test_dry_run_prints_a_script_that_bash_reads(cli: Cli, tmp_path: Path) -> No
         (["--sbatch=--time=1\n#SBATCH --x"], "--sbatch: "),
         (["--sbatch=partition"], "--sbatch: 'partition' is not an option"),
         (["--name=Big_Run"], "--name: 'Big_Run' is not a valid name for a job"),
+        (
+            ["--sbatch=-Ap1"],
+            "--sbatch: '-Ap1' is not an option. Fix: one long option of sbatch, as in --sbatch=--account=p1",
+        ),
+        (
+            ["--sbatch=-p gpu"],
+            "--sbatch: '-p gpu' is not an option. Fix: one long option of sbatch, as in --sbatch=--part",
+        ),
+        (["--sbatch=--signal=USR1@300"], "--sbatch: --signal=USR1@300 is set by this command. Fix: leave it out"),
+        (["--sbatch=--export=NONE"], "--sbatch: --export=NONE is set by this command. Fix: leave it out"),
         (["--sbatch=--gres=gpu:8"], "--sbatch: --gres=gpu:8 without --gpus-per-node"),
     ],
 )

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 from pydantic import ValidationError
 
 from maskwright.core import records
-from maskwright.core.console import Show, answer
+from maskwright.core.console import Show, answer, warn
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import SECRET_VARIABLE, SHORTEST_SECRET, redact
 from maskwright.core.shell import typed
@@ -89,8 +89,10 @@ class Option(NamedTuple):
     argument: bool = False
 
 
+LOST = re.compile(r"(?:^|[;&|\n])\s*(export|module load|conda activate|mamba activate)\b")
+"""Shell commands whose only effect is on the shell that runs them."""
 Workdir = Annotated[str, Option("Folder on the hosts to run in; its .venv is used.", "PATH")]
-Setup = Annotated[str | None, Option("Shell command that each host runs before the first attempt.", "COMMAND")]
+Setup = Annotated[str | None, Option("Shell command that each host runs once, in a shell of its own.", "COMMAND")]
 Env = Annotated[tuple[str, ...], Option("Name of an environment variable that the job gets too.", "NAME")]
 JobName = Annotated[str | None, Option("Name of the job. Default: that of the run's folder.", "NAME")]
 Restarts = Annotated[int, Option("How many times the job is restarted after a host was lost.", "N", min=0)]
@@ -135,6 +137,8 @@ class Place(Protocol):
     of `Training` that have no meaning there."""
 
     leaves_out: ClassVar[frozenset[str]] = frozenset()
+    setup_is_in_the_jobs_shell: ClassVar[bool] = False
+    """Whether variables that its `setup` sets reach the command."""
 
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """If the place follows the job, raises the error that gives this process the job's exit code. `dry_run`
@@ -145,6 +149,10 @@ class Place(Protocol):
 def submit(place: Place, command: Training, *, dry_run: bool = False, on_submission: OnSubmission = show) -> None:
     """Raises `InputError` if the command holds a secret: others can read it where it runs."""
     require_clean(place, command)
+    lost = None if place.setup_is_in_the_jobs_shell else LOST.search(getattr(place, "setup", None) or "")
+    if lost:
+        what = f"--setup has a shell of its own, and what `{lost[1]}` sets ends with it"
+        warn(f"{what}. Fix: --env NAME passes a variable to the job")
     place.submit(command, dry_run=dry_run, on_submission=on_submission)
 
 

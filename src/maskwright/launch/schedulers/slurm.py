@@ -32,8 +32,27 @@ ANSWER_SECONDS = 120.0
 OF_THE_CLUSTER = ("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE")
 """States of a job that the cluster or a user ended; the same command continues its run."""
 
+SHORT = {
+    "A": "account",
+    "C": "constraint",
+    "d": "dependency",
+    "p": "partition",
+    "q": "qos",
+    "t": "time",
+    "x": "exclude",
+}
+"""Options of sbatch that have one letter too."""
+OURS = {
+    **dict.fromkeys(("nodes", "ntasks", "ntasks-per-node", "array", "wrap"), "use --num-nodes and --gpus-per-node"),
+    "signal": "leave it out: the script's own lets the run save before the time limit, and requeues the job",
+    "open-mode": "leave it out: a job that is requeued appends to its log",
+    "export": "leave it out: the script needs your environment; set variables before you submit, or in --setup",
+}
+"""Options of sbatch that the script decides, and what to do instead."""
+
 TASK = rf"""
 trap : TERM
+# setup
 {REASON_FILE}=$(mktemp)
 export {REASON_FILE}
 if [ "$SLURM_NNODES" -gt 1 ]; then
@@ -81,7 +100,7 @@ while :; do
   # Another port for each attempt: a process that dies slowly may still hold the last one's.
   port=$((10000 + (SLURM_JOB_ID * 7 + attempt) % 20000))
   export MASKWRIGHT_RENDEZVOUS="$host:$port"
-  start $labels sh -c "$task" task "${words[@]}"
+  start $labels bash -c "$task" task "${words[@]}"
   [ "$code" -ne 0 ] || finish 'done' 0
   [ "$code" -le 200 ] || finish "failed: exit $((code - 200))" $((code - 200))
   if [ "$asked" = end ]; then finish 'ended by a signal; the same command continues the run' 75; fi
@@ -112,21 +131,27 @@ class Slurm(Place):
     name: JobName = None
     sbatch: Annotated[tuple[str, ...], Option("Option of sbatch, as in --sbatch=--partition=gpu.", "OPTION")] = ()
     workdir: Annotated[str, Option("Folder on the nodes. Default: the one where you submit.", "PATH")] = "."
-    setup: Annotated[str | None, Option("Shell command that each node runs at each start.", "COMMAND")] = None
+    setup: Annotated[
+        str | None,
+        Option("Bash lines before the command, in its own shell: 'module load cuda; export NAME=…'.", "LINES"),
+    ] = None
     restarts: Restarts = 3
 
+    setup_is_in_the_jobs_shell: ClassVar[bool] = True
     of_one_job: ClassVar[frozenset[str]] = frozenset({"name"})
 
     def __post_init__(self) -> None:
         for option in self.sbatch:
             if not re.fullmatch(r"--[a-z][a-z-]*(=[^\s'\"#]+)?", option):
-                fix = 'one option of sbatch, as in --sbatch "--partition=gpu"'
+                letter, value = re.sub(r"^-(\w)[= ]?(.*)$", r"\1 \2", option, flags=re.DOTALL).partition(" ")[::2]
+                long = f"--{SHORT[letter]}={value}" if letter in SHORT and re.fullmatch(r"[\w:.,-]+", value) else ""
+                fix = f"one long option of sbatch, as in --sbatch={long or '--partition=gpu'}"
                 raise InputError(f"{redact(option)[:80]!r} is not an option", where="--sbatch", fix=fix)
             if not self.gpus_per_node and option.startswith(("--gres", "--gpus")):
                 raise InputError(f"{option} without --gpus-per-node", where="--sbatch", fix="--gpus-per-node 8")
-            if option.partition("=")[0] in ("--nodes", "--ntasks", "--ntasks-per-node", "--array", "--wrap"):
-                fix = "use --num-nodes and --gpus-per-node"
-                raise InputError(f"{option} is set by this command", where="--sbatch", fix=fix)
+            name, _, value = option.removeprefix("--").partition("=")
+            if name in OURS and (name, value) != ("export", "ALL"):
+                raise InputError(f"{option} is set by this command", where="--sbatch", fix=OURS[name])
 
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Submits the job and shows its number, or with `dry_run` shows the script."""
@@ -204,17 +229,24 @@ def script(place: Slurm, name: str, command: Training, log: str) -> str:
         f"words=({typed(command.words())})",
         f"restarts={place.restarts}",
         f"labels={'--label' if place.num_nodes > 1 else ''}",
-        f"task={shlex.quote(TASK.strip())}",
+        f"task={shlex.quote(TASK.strip().replace('# setup', _setup(place)))}",
         *_folder(place),
     ]
     return "\n".join(lines) + "\n" + SCRIPT
 
 
+def _setup(place: Slurm) -> str:
+    """Lines for the task's own shell, so that modules, environments and variables reach the command. A sourced file
+    does not see the command's words, which it might take for its own, and leaves no `set -e` behind."""
+    if not place.setup:
+        return ""
+    failed = 'echo "error: --setup ended with $? on $(hostname). Fix: mend it" >&2; exit 202'
+    return f'words=("$@"); set --\n{{\n{place.setup}\n}} </dev/null || {{ {failed}; }}\nset +eu -- "${{words[@]}}"'
+
+
 def _folder(place: Slurm) -> Sequence[str]:
     """Lines that enter the folder: a relative one is in the home folder, `.` is where sbatch was called."""
     lines = []
-    if place.setup:
-        lines.append(f'srun --chdir="$HOME" --kill-on-bad-exit=1 sh -c {shlex.quote(place.setup)} || exit 2')
     if place.workdir != ".":
         folder = shlex.quote(place.workdir)
         lines.append(f'{{ cd "$HOME" && cd {folder}; }} || {{ printf "%s: no such folder\\n" {folder} >&2; exit 2; }}')
