@@ -6,8 +6,9 @@ from types import FrameType
 
 
 def main() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):  # `cli.main` sets its own, after imports that take half a second
-        signal.signal(number, _leave)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup makes it
+            signal.signal(number, _leave)  # `cli.main` sets its own, after imports that take half a second
     from maskwright.cli.main import main as run
 
     run()

@@ -37,10 +37,9 @@ esac
 RUN = """
 import signal
 from maskwright.cli.main import stopped_by
-from maskwright.core.signals import raise_on
-raise_on([signal.SIGTERM], stopped_by)
+from maskwright.core.signals import ending, raise_on
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup, or in the background
-signal.signal(signal.SIGINT, signal.default_int_handler)
+raise_on(ending(), stopped_by)
 from maskwright.cloud.environment import build_environment
 from maskwright.cloud.provision.terraform_cli import Terraform
 made = Terraform(build_environment({"name": "lab1", "project": "lab-proj", "zone": "us-east5-b"}, ""))

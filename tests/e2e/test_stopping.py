@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -65,6 +68,31 @@ def test_a_run_saves_and_stops_when_asked_from_outside(store: TokenStore, tmp_pa
     assert saved(tmp_path)[-1] == status["step"]
     assert not (tmp_path / "run" / "request.json").exists()
     maskwright("stop", "run", cwd=tmp_path, code=2)  # nothing runs there any more
+
+
+def test_a_closed_terminal_saves_a_run(store: TokenStore, tmp_path: Path) -> None:
+    """The kernel hangs up the terminal, as it does when ssh loses its connection; under nohup nothing is noticed."""
+    write_config(tmp_path / "run.yaml", store.location, steps=100_000)
+    words = [*COMMAND, "pretrain", "run.yaml", "--set", "checkpoint.save_every_steps=null", "--run"]
+    for name, prefix in (("run", []), ("kept", ["nohup"])):
+        master, terminal = os.openpty()
+        process = subprocess.Popen(
+            [*prefix, *words, name], cwd=tmp_path, stdin=terminal, stdout=terminal, stderr=terminal,
+            start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )  # fmt: skip
+        os.close(terminal)
+        metrics = tmp_path / name / "metrics.jsonl"
+        wait_for(lambda metrics=metrics: metrics.exists() and '"loss"' in metrics.read_text(), process)
+        before = len(metrics.read_text())
+        os.close(master)
+        if prefix:
+            wait_for(lambda metrics=metrics, before=before: len(metrics.read_text()) > before, process)
+            assert process.poll() is None
+            process.kill()
+        code = process.wait(timeout=300)
+        assert prefix or code == 75
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert (status["exit"], status["reason"]) == (75, "signal") and saved(tmp_path) == [status["step"]]
 
 
 def test_a_killed_run_is_not_waited_for(store: TokenStore, tmp_path: Path) -> None:

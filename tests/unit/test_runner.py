@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +112,15 @@ def test_a_process_that_has_read_much_makes_way_for_a_new_one(monkeypatch: pytes
     assert [found[place][0] for place in range(5)] == list(range(5))
     pids = [found[place][1] for place in range(5)]
     assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4] and os.getpid() not in pids
+
+
+def test_parts_that_run_end_at_once_with_the_work() -> None:
+    """Ctrl-C closes the iterator. A part may be a text of an hour."""
+    ends = Here(2).run(time.sleep, [0.01, 300.0, 300.0, 300.0], "sleep", [1] * 4)
+    assert next(ends) == (0, None)
+    began = time.monotonic()
+    ends.close()
+    assert time.monotonic() - began < 60 and not multiprocessing.active_children()
 
 
 def test_a_script_that_prepares_much_does_not_run_again_in_its_processes(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ from maskwright.core.console import answer, escaped, print_exception, say
 from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly, as_record
 from maskwright.core.extras import explain_import
 from maskwright.core.library_errors import is_out_of_memory, is_panic
-from maskwright.core.signals import raise_on
+from maskwright.core.signals import ending, raise_on
 from maskwright.processes.parent import PARENT, write_error, write_reason
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -89,7 +89,7 @@ def run(arguments: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode gets question marks, not a traceback
-    raise_on((signal.SIGTERM, signal.SIGINT), stopped_by)
+    raise_on(ending(), stopped_by)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # asks a training run for a checkpoint; would else end a process
     words = [argument for argument in arguments if argument != "--debug"]
     try:

@@ -188,7 +188,7 @@ class CheckpointSection(Section):
     """URL of a folder on an object store (gs://, s3://) that is this run's own. Each checkpoint is copied there, and a
     new machine with an empty run directory continues from the copy."""
     grace_seconds: Annotated[Annotated[float, Field(gt=0.0, le=86_400.0)], Resumable] = 25.0
-    """Time from SIGTERM or SIGINT to the end of the process. A step that takes longer is given up."""
+    """Time from SIGTERM, SIGINT or SIGHUP to the end of the process. A step that takes longer is given up."""
 
 
 class Health(Section):

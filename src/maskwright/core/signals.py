@@ -1,8 +1,10 @@
-"""Ends the main thread's work at a signal, by an exception that does not get lost."""
+"""The signals that end a command, and how they end the main thread's work: by an exception that does not get lost."""
 
 from __future__ import annotations
 
+import os
 import signal
+import stat
 import sys
 from collections.abc import Callable, Iterable
 from types import FrameType, TracebackType
@@ -11,6 +13,21 @@ from typing import Any
 Handler = Callable[[int, FrameType | None], Any] | int | None
 PACKAGE = __name__.partition(".")[0]
 AGAIN_SECONDS = 0.1
+
+
+def ending() -> tuple[int, ...]:
+    """The signals that ask a command to end: Ctrl-C, a scheduler, and a terminal that is closed, as by a lost ssh
+    connection, unless it was started to outlive that (nohup)."""
+    hang_up = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
+    return (signal.SIGINT, signal.SIGTERM, *hang_up)
+
+
+def leave_closed_terminal(number: int) -> None:
+    """Call it when signal `number` has come: after SIGHUP, what is printed to a terminal that is gone would be an
+    error."""
+    for descriptor in (1, 2) if number == signal.SIGHUP else ():
+        if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def raise_on(signals: Iterable[int], error_of: Callable[[int], BaseException]) -> dict[int, Handler]:
@@ -26,6 +43,7 @@ def raise_on(signals: Iterable[int], error_of: Callable[[int], BaseException]) -
     def arrived(number: int, frame: FrameType | None) -> None:
         for further in signals:
             signal.signal(further, signal.SIG_IGN)
+        leave_closed_terminal(number)
         error, hook = error_of(number), sys.unraisablehook
         sys.unraisablehook = lambda lost: None if lost.exc_value is error else hook(lost)  # it is raised again
 

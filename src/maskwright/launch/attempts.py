@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Protocol
 
 from maskwright.core.console import say, warn
+from maskwright.core.signals import ending, leave_closed_terminal
 from maskwright.launch.outcome import EARLY, End, JobOutcome, conclude, judge, report
 
 LONGEST_WAIT_SECONDS = 30.0
@@ -58,17 +59,18 @@ class Attempt(Protocol):
 
 
 class Stop:
-    """Handles SIGINT and SIGTERM: `asked` after the first, `urgent` after the second. `patient` ignores repeated
-    SIGTERMs: when a machine shuts down, docker sends several while the job saves. `quiet`: the job itself reports what
-    it does, and no signal is urgent."""
+    """Handles the signals that end a command: `asked` after the first, `urgent` after the second. `patient` ignores
+    repeated SIGTERMs: when a machine shuts down, docker sends several while the job saves. `quiet`: the job itself
+    reports what it does, and no signal is urgent."""
 
     def __init__(self, *, patient: bool = False, quiet: bool = False) -> None:
         self.asked = self.urgent = False
         self._patient, self._quiet = patient, quiet
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.asked and (self._quiet or (self._patient and number == signal.SIGTERM)):
-            return
+        leave_closed_terminal(number)
+        if self.asked and (self._quiet or number == signal.SIGHUP or (self._patient and number == signal.SIGTERM)):
+            return  # a closed terminal sends SIGHUP, and its shell sends it once more
         self.urgent = self.asked
         self.asked = True
         if not self._quiet:
@@ -91,7 +93,7 @@ class Stop:
     @contextmanager
     def on_signals(self, more: Mapping[int, Callable[[int, FrameType | None], None]] | None = None) -> Iterator[Stop]:
         """`more`: handlers of other signals."""
-        handlers = {signal.SIGINT: self._note, signal.SIGTERM: self._note, **(more or {})}
+        handlers = {**dict.fromkeys(ending(), self._note), **(more or {})}
         before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
             yield self

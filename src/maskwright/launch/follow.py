@@ -11,7 +11,7 @@ from typing import TypeVar
 from maskwright.core.console import say, warn
 from maskwright.core.errors import MaskwrightError, StoppedEarly
 from maskwright.core.shell import typed
-from maskwright.core.signals import raise_on
+from maskwright.core.signals import ending, raise_on
 from maskwright.launch.target import TargetReport
 
 T = TypeVar("T")
@@ -24,8 +24,8 @@ class _Leave(BaseException):
 
 @contextmanager
 def followed(where: str) -> Iterator[None]:
-    """Inside, SIGINT and SIGTERM end only the following, by `StoppedEarly`; the job `where` goes on."""
-    before = raise_on((signal.SIGINT, signal.SIGTERM), lambda number: _Leave())
+    """Inside, signals end only the following, by `StoppedEarly`; the job `where` goes on."""
+    before = raise_on(ending(), lambda number: _Leave())
     try:
         yield
     except _Leave:

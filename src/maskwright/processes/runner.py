@@ -116,8 +116,10 @@ class Here:
         self._entered = False
         self._close()
 
-    def _close(self) -> None:
+    def _close(self, *, kill: bool = False) -> None:
         if self._pool:
+            for process in list((self._pool._processes or {}).values()) if kill else ():
+                process.kill()  # a part may take an hour, and its files appear whole or not at all
             self._pool.shutdown(cancel_futures=True)
             self._pool = None
 
@@ -159,7 +161,7 @@ class Here:
             raise MaskwrightError("one of its processes was killed from outside", fix=fix) from None
         finally:
             if waiting or not self._entered:
-                self._close()
+                self._close(kill=bool(waiting))
 
     def _opened(self, done: int = 0) -> ProcessPoolExecutor:
         if self._pool is None:
@@ -202,7 +204,8 @@ def _start(parent: int, threads: int, done: Any) -> None:
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))  # else each process's tokenizer would use all cores
     _shared.append(done)
     only_warnings()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C in the terminal is for the parent
+    for number in (signal.SIGINT, signal.SIGHUP):  # what happens in the terminal is for the parent
+        signal.signal(number, signal.SIG_IGN)
     if sys.platform == "linux":  # elsewhere children of a killed parent wait for ever
         os.environ[PARENT] = str(parent)
         end_with_parent()

@@ -1,6 +1,6 @@
 """Requests to a running run: signals, files in its folder, limits. They are met at the next safe point, after saving.
 
-SIGTERM, SIGINT       stop; the restart computes again what is not saved when the grace period ends
+SIGTERM, SIGINT, SIGHUP  stop; the restart computes again what is not saved when the grace period ends
 SIGUSR1               save a checkpoint and go on
 RUN/request.json      both, by `maskwright stop`, from any machine that sees the folder
 --stop-after-hours and --stop-after-steps stop this start of the run; the same command continues.
@@ -19,6 +19,7 @@ from types import FrameType
 
 from maskwright.core.console import say
 from maskwright.core.errors import StoppedEarly, StopReason
+from maskwright.core.signals import ending, leave_closed_terminal
 from maskwright.processes.parent import write_reason
 from maskwright.run.directory import RunDirectory
 
@@ -97,6 +98,7 @@ def stop_on_signals(request: StopRequest) -> Iterator[StopRequest]:
     timers: list[threading.Timer] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
+        leave_closed_terminal(number)
         name, first = signal.Signals(number).name, not request.urgent
         request.ask("signal", name)
         request.urgent = True
@@ -113,7 +115,7 @@ def stop_on_signals(request: StopRequest) -> Iterator[StopRequest]:
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
-    handlers = {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGUSR1: save}
+    handlers = {**dict.fromkeys(ending(), stop), signal.SIGUSR1: save}
     previous_handlers = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield request

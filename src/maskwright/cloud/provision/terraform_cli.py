@@ -87,7 +87,7 @@ class Terraform:
     def ready(self) -> Iterator[None]:
         """Lock and initialize the work folder."""
         storage.make_folder(self.folder)
-        with storage.locked(os.path.join(self.folder, ".in-use"), remove=False), _stopped_by_hang_up():
+        with storage.locked(os.path.join(self.folder, ".in-use"), remove=False):
             self._remove(".tf", ".tfplan")  # left by an older version
             shutil.rmtree(os.path.join(self.folder, "modules"), ignore_errors=True)
             ignore = shutil.ignore_patterns("tests", ".terraform*")
@@ -230,19 +230,6 @@ def _stream_log(log: str, over: threading.Event, output_lines: deque[str], quiet
                 output_lines.append(line)
                 if not quiet:
                     say(line)
-
-
-@contextmanager
-def _stopped_by_hang_up() -> Iterator[None]:
-    """Handle a closed terminal like Ctrl-C, so that temporary machines are deleted. Not under nohup."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGHUP) != signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGHUP, lambda number, frame: signal.raise_signal(signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _changes(shown: dict[str, Any]) -> Iterator[Change]:
