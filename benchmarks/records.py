@@ -1,4 +1,4 @@
-"""Renews the table of records in the README, and its plot: `python benchmarks/records.py`.
+"""Renews the table of records in docs/speedrun.md, and its plot: `python benchmarks/records.py`.
 
 Seconds of different machines say nothing about recipes, so each kind of machine has its own best record of a track: the
 fastest of those that hold. A record that does not hold is shown, and says so.
@@ -18,7 +18,7 @@ from maskwright.speedrun.record import RECORD, RecordVerdict, SpeedrunRecord, ju
 from maskwright.speedrun.tracks import TRACKS, shown
 
 ROOT = Path(__file__).resolve().parents[1]
-README, PLOT = ROOT / "README.md", ROOT / "docs" / "pictures" / "speedrun.svg"
+PAGE, PLOT = ROOT / "docs" / "speedrun.md", ROOT / "docs" / "pictures" / "speedrun.svg"
 BEGIN, END = "<!-- records: python benchmarks/records.py renews them -->\n", "<!-- end of records -->"
 PRECISIONS = {"bfloat16": "bf16", "float32": "fp32"}
 WIDTH, ROW, NAMES, NUMBERS = 760, 26, 300, 120
@@ -77,7 +77,7 @@ def table(found: Found) -> str:
             value = f"{record.metric} {shown(record.metric, verdict.value)} ± {shown(record.metric, verdict.deviation)}"
             first = verdict.seconds == best.get(machine_kind(record))
             mark = "does not hold" if not verdict.holds else "**best**" if first else ""
-            who = f"[{literal(record.name)}]({place}), {literal(record.by)}, {literal(record.date)}"
+            who = f"[{literal(record.name)}](../{place}), {literal(record.by)}, {literal(record.date)}"
             time, where = human_seconds(verdict.seconds), ", ".join(filter(None, (machine(record), precision(record))))
             cells = (f"`{track}`", who, literal(where), time, value, verdict.seeds, f"{verdict.p:.1g}", mark)
             lines.append(f"| {' | '.join(map(str, cells))} |")
@@ -109,16 +109,16 @@ def plot(found: Found) -> str:
 
 
 def section(found: Found) -> str:
-    """What stands between the marks of the README."""
-    picture = f"\n![Mean time of each record]({PLOT.relative_to(ROOT).as_posix()})\n" if any(found.values()) else ""
+    """What stands between the marks of the page."""
+    picture = f"\n![Mean time of each record](pictures/{PLOT.name})\n" if any(found.values()) else ""
     return f"{BEGIN}\n{table(found)}{picture}\n{END}"
 
 
 def main() -> None:
     found = read(ROOT / "records")
-    text = README.read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
-    README.write_text(before + section(found) + rest.partition(END)[2], encoding="utf-8")
+    PAGE.write_text(before + section(found) + rest.partition(END)[2], encoding="utf-8")
     if any(found.values()):
         PLOT.write_text(plot(found), encoding="utf-8")
 

@@ -16,7 +16,8 @@ A comment directly above a block says more, separated by commas: `<!-- block: la
 `first N`, `last N` (or both): these lines of each output are shown, and … stands for the rest; `exit N`: what the last
 command ends with; `seconds N`: how long each command may take; `file NAME`.
 
-A block that cannot be executed is followed by a line that readers do see: `*Not executed by the tests: the reason.*`
+A block that cannot be executed is preceded by `<!-- not executed: the reason -->`, or followed by a line that readers
+do see: `*Not executed by the tests: the reason.*`
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pathlib import Path
 
 EXECUTED = re.compile(r"<!-- executed(?P<long> long)?: (?P<given>[\w, ]+) -->")
 SETTINGS = re.compile(r"<!-- block: (.+) -->")
-NOT_EXECUTED = "*Not executed by the tests: "
+NOT_EXECUTED = ("*Not executed by the tests: ", "<!-- not executed: ")
 SHELL = ("console", "bash", "python")
 
 
@@ -112,7 +113,8 @@ def read_page(path: Path) -> Page:
             number += 1
             continue
         end = next(at for at in range(number + 1, len(lines)) if lines[at].strip() == "```")
-        settings = SETTINGS.match(lines[number - 1].strip()) if number else None
+        before = lines[number - 1].strip() if number else ""
+        settings = SETTINGS.match(before)
         after = next((line for line in lines[end + 1 :] if line.strip()), "")
         page.blocks.append(
             Block(
@@ -120,7 +122,7 @@ def read_page(path: Path) -> Page:
                 fence[2],
                 [line.removeprefix(fence[1]) for line in lines[number + 1 : end]],
                 dict(_pair(words) for words in settings[1].split(",")) if settings else {},
-                not after.strip().startswith(NOT_EXECUTED),
+                not after.strip().startswith(NOT_EXECUTED[0]) and not before.startswith(NOT_EXECUTED[1]),
             )
         )
         number = end + 1
