@@ -17,7 +17,7 @@ from maskwright.core.errors import TokenizerError
 from maskwright.machine import hardware
 from maskwright.text.pieces import BREAK, PIECE_CHARACTERS
 from maskwright.text.tokenizer import load_tokenizer, no_panic
-from maskwright.text.vocabulary import ordinary_added_tokens, prepends_space, read_tokenizer, steps
+from maskwright.text.vocabulary import prepends_space, read_tokenizer, steps, tokens_in_text
 
 EncoderName = Literal["auto", "tokenizers", "gigatoken"]
 # Texts on which reimplementations of splitting and normalizing go wrong most often: white space, contractions, digits,
@@ -97,12 +97,12 @@ class GigatokenEncoder:
     def __init__(self, location: str) -> None:
         import gigatoken
 
-        content, vocabulary = read_tokenizer(location)
-        ordinary = ordinary_added_tokens(content, vocabulary.special)
+        added = tokens_in_text(location)
         self.sentence_prefix = _sentence_prefix(location)
-        self.samples = [f"x{token['content']}y {token['content']} z" for token in ordinary]
-        # Without the special ones, or `<mask>` in a text would become the mask id.
-        self._tokenizer: Any = gigatoken.Tokenizer.from_json(json.dumps({**content, "added_tokens": ordinary}))
+        self.samples = [f"x{token['content']}y {token['content']} z" for token in added]
+        # Without those of the five roles, or `<mask>` in a text would become the mask id.
+        content = {**read_tokenizer(location)[0], "added_tokens": [{**token, "special": False} for token in added]}
+        self._tokenizer: Any = gigatoken.Tokenizer.from_json(json.dumps(content))
 
     def encode(self, texts: Texts) -> tuple[Ids, NDArray[np.int64]]:
         return _in_pieces(self._encode, texts, self.sentence_prefix)
