@@ -60,6 +60,9 @@ class Encoder(Protocol):
     """Prefix with which a sentence gets the ids that it has inside its document: a space; empty for tokenizers that put
     one before each text themselves."""
 
+    takes_space: dict[int, str]
+    """Added tokens that take the white space behind them, by id."""
+
     def encode(self, texts: Texts) -> tuple[Ids, NDArray[np.int64]]:
         """(ids of all texts, one after the other, without special tokens; [texts] ids of each). Bytes are UTF-8."""
         ...
@@ -71,6 +74,7 @@ class TokenizersEncoder:
 
     def __init__(self, location: str) -> None:
         self.location, self.sentence_prefix, self._groups = location, _sentence_prefix(location), _groups(location)
+        self.takes_space = _takes_space(location)
         self._tokenizer = load_tokenizer(location, special_tokens_are_text=True)
         if hasattr(self._tokenizer.model, "_resize_cache"):  # BPE and Unigram
             self._tokenizer.model._resize_cache(CACHED_WORDS)
@@ -98,7 +102,7 @@ class GigatokenEncoder:
         import gigatoken
 
         added = tokens_in_text(location)
-        self.sentence_prefix = _sentence_prefix(location)
+        self.sentence_prefix, self.takes_space = _sentence_prefix(location), _takes_space(location)
         self.samples = [f"x{token['content']}y {token['content']} z" for token in added]
         # Without those of the five roles, or `<mask>` in a text would become the mask id.
         content = {**read_tokenizer(location)[0], "added_tokens": [{**token, "special": False} for token in added]}
@@ -199,12 +203,28 @@ def _groups(location: str) -> re.Pattern[str] | None:
         return None
     if replacements and not {*filter(str.isalpha, match[1])} <= {*replacements.values()}:
         return None
+    added = tokens_in_text(location)
+    # One that may begin inside a group, or that depends on its neighbours, leaves no place that is sure.
+    if any(token["content"][:1].isalpha() or token.get("single_word") or token.get("normalized") for token in added):
+        return None
+    whole = [_with_space(token) for token in sorted(added, key=lambda token: -len(token["content"]))]
     flags = re.IGNORECASE if replacements else re.NOFLAG
-    return re.compile(f"(?:{match[1]}){{1,{PIECE_CHARACTERS}}}+", re.DOTALL | re.ASCII | flags)
+    group = "|".join([*whole, match[1]])
+    return re.compile(f"(?:{group}){{1,{PIECE_CHARACTERS}}}+", re.DOTALL | re.ASCII | flags)
+
+
+def _with_space(token: dict[str, Any]) -> str:
+    """A pattern for an added token and the white space that it takes."""
+    before, after = (r"(?u:\s*)" if token.get(side) else "" for side in ("lstrip", "rstrip"))
+    return f"{before}(?-i:{re.escape(token['content'])}){after}"
 
 
 def _sentence_prefix(location: str) -> str:
     return "" if prepends_space(read_tokenizer(location)[0]) else " "
+
+
+def _takes_space(location: str) -> dict[int, str]:
+    return {token["id"]: token["content"] for token in tokens_in_text(location) if token.get("rstrip")}
 
 
 def open_encoder(location: str, name: EncoderName = "auto") -> tuple[Encoder, Encoder]:
