@@ -59,7 +59,13 @@ class Vocabulary:
     """Per id, its bytes of text; -1 for the five roles, and for all ids where text is normalized or loses white
     space."""
     fingerprint: str
-    """sha256 of tokens, merges and splitting rules: equal for files that give equal ids, however they are written."""
+    """sha256 of tokens, merges and splitting rules: equal for files that give equal ids, however they are written, but for
+    those of `additional`."""
+
+    @property
+    def rules_record(self) -> dict[str, str]:
+        """`additional_sha256` as the optional entry of a record."""
+        return {"additional_sha256": self.additional_sha256} if self.additional else {}
 
 
 def has_tokenizer(folder: str) -> bool:
