@@ -102,6 +102,25 @@ def train(kind: str, corpus: Path, folder: str) -> None:
     train_tokenizer(sources, folder, kind=TRAINED[kind], vocab_size=400, min_frequency=least, lowercase=lowercase)
 
 
+DECLARED = (
+    AddedToken("[USER]", normalized=False, special=True),
+    AddedToken("<e1>", normalized=False, lstrip=True, special=True),
+    AddedToken("</e1>", normalized=False, rstrip=True, special=True),
+    AddedToken("<sep>", normalized=False, special=True),
+    AddedToken("@URL", normalized=False, single_word=True, special=True),
+    AddedToken("[the turn]", normalized=True, special=True),
+)
+"""Placeholders, entity markers and separators as users add them to a tokenizer."""
+
+
+def with_declared(folder: str, to: Path) -> str:
+    """A copy of a tokenizer with the tokens `DECLARED`, as `transformers` saves it."""
+    auto = transformers.AutoTokenizer.from_pretrained(folder)
+    auto.add_special_tokens({"extra_special_tokens": [*DECLARED]})
+    auto.save_pretrained(to)
+    return str(to)
+
+
 def with_words(folder: str, to: Path, *words: str) -> Path:
     """A copy of a byte-level BPE in which each of `words`, of letters alone, is a token, as in a larger vocabulary."""
     shutil.copytree(folder, to)

@@ -65,16 +65,16 @@ def without_empty(encoded: Encoded, documents: Sequence[Document]) -> tuple[Enco
 
 
 def _by_sentence(encoder: Encoder, documents: Sequence[Document]) -> tuple[NDArray[np.uint32], Int64]:
-    """(ids, tokens of each sentence), each sentence as it is inside its document: with the space before it, unless the
-    token before it takes that space."""
+    """(ids, tokens of each sentence), each sentence as it is inside its document, with the space before it."""
     sentences = [sentence for document in documents for sentence in document.parts]
     is_first = [number == 0 for document in documents for number in range(len(document.parts))]
-    prefix = encoder.sentence_prefix
-    parts = [text if first else f"{prefix}{text}" for text, first in zip(sentences, is_first, strict=True)]
+    prefixes = (" " if text.startswith(encoder.added) else encoder.sentence_prefix for text in sentences)
+    words = zip(prefixes, sentences, is_first, strict=True)
+    parts = [text if first else f"{prefix}{text}" for prefix, text, first in words]
     ids, sizes = encoder.encode(parts)
     after = dict[int, str]()
-    for idx, end in enumerate(np.cumsum(sizes)[:-1].tolist(), 1) if encoder.takes_space else ():
-        if not is_first[idx] and sizes[idx - 1] and (token := encoder.takes_space.get(int(ids[end - 1]))):
+    for idx, end in enumerate(np.cumsum(sizes)[:-1].tolist(), 1) if encoder.before_space else ():
+        if not is_first[idx] and sizes[idx - 1] and (token := encoder.before_space.get(int(ids[end - 1]))):
             after[idx] = token
     if not after:
         return ids, sizes

@@ -60,8 +60,11 @@ class Encoder(Protocol):
     """Prefix with which a sentence gets the ids that it has inside its document: a space; empty for tokenizers that put
     one before each text themselves."""
 
-    takes_space: dict[int, str]
-    """Added tokens that take the white space behind them, by id."""
+    added: tuple[str, ...]
+    """Added tokens, before which a sentence's space stays even where the tokenizer puts one before each text."""
+    before_space: dict[int, str]
+    """Added tokens, by id, behind which `sentence_prefix` is wrong: they take the white space, or it is a text of its
+    own to a tokenizer that puts a space before each."""
 
     def encode(self, texts: Texts) -> tuple[Ids, NDArray[np.int64]]:
         """(ids of all texts, one after the other, without special tokens; [texts] ids of each). Bytes are UTF-8."""
@@ -74,7 +77,7 @@ class TokenizersEncoder:
 
     def __init__(self, location: str) -> None:
         self.location, self.sentence_prefix, self._groups = location, _sentence_prefix(location), _groups(location)
-        self.takes_space = _takes_space(location)
+        self.added, self.before_space = _added(location)
         self._tokenizer = load_tokenizer(location, special_tokens_are_text=True)
         if hasattr(self._tokenizer.model, "_resize_cache"):  # BPE and Unigram
             self._tokenizer.model._resize_cache(CACHED_WORDS)
@@ -102,7 +105,7 @@ class GigatokenEncoder:
         import gigatoken
 
         added = tokens_in_text(location)
-        self.sentence_prefix, self.takes_space = _sentence_prefix(location), _takes_space(location)
+        self.sentence_prefix, (self.added, self.before_space) = _sentence_prefix(location), _added(location)
         self.samples = [f"x{token['content']}y {token['content']} z" for token in added]
         # Without those of the five roles, or `<mask>` in a text would become the mask id.
         content = {**read_tokenizer(location)[0], "added_tokens": [{**token, "special": False} for token in added]}
@@ -223,8 +226,11 @@ def _sentence_prefix(location: str) -> str:
     return "" if prepends_space(read_tokenizer(location)[0]) else " "
 
 
-def _takes_space(location: str) -> dict[int, str]:
-    return {token["id"]: token["content"] for token in tokens_in_text(location) if token.get("rstrip")}
+def _added(location: str) -> tuple[tuple[str, ...], dict[int, str]]:
+    """(`added`, `before_space`) of an encoder."""
+    tokens, all_of_them = tokens_in_text(location), prepends_space(read_tokenizer(location)[0])
+    before_space = {token["id"]: token["content"] for token in tokens if all_of_them or token.get("rstrip")}
+    return tuple(token["content"] for token in tokens), before_space
 
 
 def open_encoder(location: str, name: EncoderName = "auto") -> tuple[Encoder, Encoder]:
