@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 from tokenizers import AddedToken
 from tokenizer_kinds import DECLARED, KINDS, TRAINED, train, with_declared
 
-from maskwright.core.errors import InputError, TokenizerError
+from maskwright.core.errors import InputError, StoreError, TokenizerError
 from maskwright.data.encode import encode_documents
 from maskwright.data.foreign.pregenerated import Reader
 from maskwright.data.loader import Loader
@@ -426,6 +426,12 @@ def test_declared_tokens_are_neither_masked_nor_drawn(kind: str, declared_of: Fo
         back = [ids.tolist() for ids in documents_of(open_epochs(str(tmp_path / form)).split("train"))]
         assert [[found.bos, *ids, found.eos] for ids in back] == texts
         assert sum(ids.count(user) for ids in back) == sum(ids.count(end) for ids in back) == 400
+    record = tmp_path / "json/pregenerate.json"
+    made = json.loads(record.read_text())
+    del made["additional_sha256"]
+    record.write_text(json.dumps(made))
+    with pytest.raises(StoreError, match="in a text were spelt out, and now they are tokens"):
+        open_epochs(str(tmp_path / "json"))
 
 
 # ---- roles ---------------------------------------------------------------------------------------------------------
@@ -568,10 +574,12 @@ def test_pairs_without_a_template_are_those_of_the_kind(kind: str, tokenizer_of:
 
 @pytest.mark.parametrize("kind", ["modernbert", "bert-uncased", "camembert", "gemma"])
 @pytest.mark.parametrize("bare", [False, True])
-def test_fill_and_export(kind: str, bare: bool, tokenizer_of: Folder, tmp_path: Path) -> None:
+def test_fill_and_export(
+    kind: str, bare: bool, tokenizer_of: Folder, declared_of: Folder, tmp_path: Path
+) -> None:
     """`bare`: of a `tokenizer.json` alone, without a template. The exported folder has what was missing."""
-    found, model = read_vocabulary(tokenizer_of(kind)), tmp_path / "model"
-    source = changed(tokenizer_of(kind), tmp_path / "t", no_template) if bare else tokenizer_of(kind)
+    source = changed(tokenizer_of(kind), tmp_path / "t", no_template) if bare else declared_of(kind)
+    found, model = read_vocabulary(tokenizer_of(kind) if bare else source), tmp_path / "model"
     copy_tokenizer(f"{source}/tokenizer.json" if bare else source, str(model))
     ids = {"bos_token_id": found.bos, "pad_token_id": found.pad, "eos_token_id": found.eos}
     shape = ModelConfig(found.size, 32, 2, 2, 64, 64, architecture="modernbert", **ids)
@@ -585,6 +593,7 @@ def test_fill_and_export(kind: str, bare: bool, tokenizer_of: Folder, tmp_path: 
         fill(trained, f"The {'<mask>' if found.mask_token == '[MASK]' else '[MASK]'} saw it.")
     assert export(trained, str(tmp_path / "exported")) < 1e-4
     pipeline = transformers.pipeline("fill-mask", model=str(tmp_path / "exported"), device="cpu", top_k=found.size)
-    theirs = {guess["token"]: guess["token_str"] for guess in pipeline(f"The {found.mask_token} saw the garden.")}
-    ours = fill(trained, f"The {found.mask_token} saw the garden.", top=found.size)[0]
-    assert [guess.token for guess in ours[:20]] == [name for id, name in theirs.items() if id not in found.special][:20]
+    for text in (f"The {found.mask_token} saw the garden.", f"[USER] {found.mask_token} <e1> fox</e1> saw [USER].")[: 2 - bare]:
+        theirs = [guess for guess in pipeline(text) if guess["token"] not in found.special][:20]
+        ours = fill(trained, text, top=20)[0]
+        assert [guess.token for guess in ours] == [guess["token_str"] for guess in theirs]
