@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,10 +114,10 @@ DECLARED = (
 """Placeholders, entity markers and separators as users add them to a tokenizer."""
 
 
-def with_declared(folder: str, to: Path) -> str:
-    """A copy of a tokenizer with the tokens `DECLARED`, as `transformers` saves it."""
+def with_declared(folder: str, to: Path, tokens: Sequence[AddedToken] = DECLARED) -> str:
+    """A copy of a tokenizer with these special tokens, as `transformers` saves it."""
     auto = transformers.AutoTokenizer.from_pretrained(folder)
-    auto.add_special_tokens({"extra_special_tokens": [*DECLARED]})
+    auto.add_special_tokens({"extra_special_tokens": [*tokens]})
     auto.save_pretrained(to)
     return str(to)
 

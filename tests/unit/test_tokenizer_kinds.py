@@ -18,9 +18,10 @@ import transformers
 from conftest import SHARED, sentence, small_config
 from reference.stored import documents_of
 from safetensors.numpy import save_file
-from tokenizers import AddedToken
 from tokenizer_kinds import DECLARED, KINDS, TRAINED, train, with_declared
+from tokenizers import AddedToken
 
+from maskwright.core import extras
 from maskwright.core.errors import InputError, StoreError, TokenizerError
 from maskwright.data.encode import encode_documents
 from maskwright.data.foreign.pregenerated import Reader
@@ -331,17 +332,22 @@ DECLARED_TEXTS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_cut_goes_through_a_declared_token(kind: str, declared_of: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long texts are encoded in pieces, and documents by sentence."""
-    folder = declared_of(kind)
+def test_no_cut_goes_through_a_declared_token(
+    kind: str, tokenizer_of: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long texts are encoded in pieces, and documents by sentence, by gigatoken too where it takes the tokenizer."""
+    folder = with_declared(tokenizer_of(kind), tmp_path / "t", [one for one in DECLARED if not one.single_word])
     auto, draw = transformers.AutoTokenizer.from_pretrained(folder), random.Random(0)
-    words = ["the fox", "a dog", "[USER]", "<e1>", "</e1>", "[the turn]", "a[the turn]b", "@URL", "\n", "letters many"]
+    words = ["the fox", "a dog", "[USER]", "<e1>", "</e1>", "[the turn]", "a[the turn]b", "\n", "letters many"]
     text = " ".join(draw.choice(words) for _ in range(3_000))
     monkeypatch.setattr(encoders, "PIECE_CHARACTERS", 700)
     sentences = ("The [USER] fox </e1>", "saw the garden.", "A dog</e1>", "x <sep>", "x </e1>", "</e1>", "y")
     document = Document(sentences, True, "f", 1)
     lengths = np.array(read_vocabulary(folder).byte_length, np.int32)
-    for encoder in {*open_encoder(folder), TokenizersEncoder(folder)}:
+    chosen, referee = open_encoder(folder)
+    if extras.installed("gigatoken"):
+        assert chosen.name == ("gigatoken" if "bpe" in read_vocabulary(folder).kind else "tokenizers")
+    for encoder in (chosen, referee):
         assert encoder.encode([text])[0].tolist() == auto(text, add_special_tokens=False)["input_ids"]
         encoded = encode_documents(encoder, [document, document], lengths)
         expected = auto(document.text, add_special_tokens=False)["input_ids"]
@@ -370,7 +376,9 @@ def test_tokens_that_only_the_configuration_declares(tokenizer_of: Folder, tmp_p
 
     def listed(content: dict[str, Any]) -> None:
         content["model"]["vocab"] |= {"[LISTED]": 400, "[OWN]": 401, "[PLAIN]": 402}
-        content["added_tokens"].append({**content["added_tokens"][0], "id": 402, "content": "[PLAIN]", "special": False})
+        content["added_tokens"].append(
+            {**content["added_tokens"][0], "id": 402, "content": "[PLAIN]", "special": False}
+        )
 
     folder = changed(tokenizer_of("bert"), tmp_path / "t", listed)
     config = json.loads(Path(folder, "tokenizer_config.json").read_text())
@@ -574,9 +582,7 @@ def test_pairs_without_a_template_are_those_of_the_kind(kind: str, tokenizer_of:
 
 @pytest.mark.parametrize("kind", ["modernbert", "bert-uncased", "camembert", "gemma"])
 @pytest.mark.parametrize("bare", [False, True])
-def test_fill_and_export(
-    kind: str, bare: bool, tokenizer_of: Folder, declared_of: Folder, tmp_path: Path
-) -> None:
+def test_fill_and_export(kind: str, bare: bool, tokenizer_of: Folder, declared_of: Folder, tmp_path: Path) -> None:
     """`bare`: of a `tokenizer.json` alone, without a template. The exported folder has what was missing."""
     source = changed(tokenizer_of(kind), tmp_path / "t", no_template) if bare else declared_of(kind)
     found, model = read_vocabulary(tokenizer_of(kind) if bare else source), tmp_path / "model"
@@ -593,7 +599,8 @@ def test_fill_and_export(
         fill(trained, f"The {'<mask>' if found.mask_token == '[MASK]' else '[MASK]'} saw it.")
     assert export(trained, str(tmp_path / "exported")) < 1e-4
     pipeline = transformers.pipeline("fill-mask", model=str(tmp_path / "exported"), device="cpu", top_k=found.size)
-    for text in (f"The {found.mask_token} saw the garden.", f"[USER] {found.mask_token} <e1> fox</e1> saw [USER].")[: 2 - bare]:
+    texts = [f"The {found.mask_token} saw the garden.", f"[USER] {found.mask_token} <e1> fox</e1> saw [USER]."]
+    for text in texts[: 2 - bare]:
         theirs = [guess for guess in pipeline(text) if guess["token"] not in found.special][:20]
         ours = fill(trained, text, top=20)[0]
         assert [guess.token for guess in ours] == [guess["token_str"] for guess in theirs]

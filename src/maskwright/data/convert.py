@@ -241,7 +241,8 @@ def convert(conversion: Conversion, runner: Runner | None = None) -> store.Token
         sizes = [int(record["bytes"]) for record in files.records]
         work_on_file = ConvertFile(os.getcwd(), files, writer.dtype)
         notes = compute(runner, work_on_file, [*enumerate(paths)], "convert", sizes)
-        counts = ConvertCounts(*(sum(note["counts"].get(name, 0) for note in notes) for name in asdict(ConvertCounts())))
+        totals = sum((Counter(note["counts"]) for note in notes), Counter[str]())
+        counts = ConvertCounts(**totals)
         findings = sum((Counter(note["findings"]) for note in notes), Counter[str]())
         write_blocks(runner, writer, work, EncodedParts(tuple(paths)), conversion.options.shard_tokens)
         with discarded(writer.folder):

@@ -59,8 +59,8 @@ class Vocabulary:
     """Per id, its bytes of text; -1 for the five roles, and for all ids where text is normalized or loses white
     space."""
     fingerprint: str
-    """sha256 of tokens, merges and splitting rules: equal for files that give equal ids, however they are written, but for
-    those of `additional`."""
+    """sha256 of tokens, merges and splitting rules but those of `additional`: equal for files that give equal ids,
+    however they are written."""
 
     @property
     def rules_record(self) -> dict[str, str]:

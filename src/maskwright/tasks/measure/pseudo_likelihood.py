@@ -38,8 +38,8 @@ of one copy without padding are equally fast, and rows of 512 slower by a third 
 
 @dataclass(frozen=True)
 class MaskedCopies:
-    """The masked copies of some texts, packed into rows. Copy i masks the i-th of all the texts' tokens, but for special
-    tokens, which are never predicted."""
+    """The masked copies of some texts, packed into rows. Copy i masks the i-th of all the texts' tokens, of which
+    special ones are not counted: they are never predicted."""
 
     vocabulary: Vocabulary
     ids: NDArray[np.int32]
