@@ -38,7 +38,7 @@ class ConvertOptions:
     valid_fraction: float = 0.01
     """Share of the documents to hold out, by a hash of their ids."""
     special_tokens: SpecialTokens = "refuse"
-    """strip: drop those at the begin and end of a document. remove: drop all."""
+    """Of begin, end, padding and mask. strip: drop those at the begin and end of a document. remove: drop all."""
     token_offset: int = 0
     """Added to every id."""
     shard_tokens: int = 64_000_000
