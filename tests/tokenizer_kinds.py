@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,25 @@ def train(kind: str, corpus: Path, folder: str) -> None:
     )  # so that words have several pieces
     sources = Sources([str(corpus)], layout="sentences")
     train_tokenizer(sources, folder, kind=TRAINED[kind], vocab_size=400, min_frequency=least, lowercase=lowercase)
+
+
+DECLARED = (
+    AddedToken("[USER]", normalized=False, special=True),
+    AddedToken("<e1>", normalized=False, lstrip=True, special=True),
+    AddedToken("</e1>", normalized=False, rstrip=True, special=True),
+    AddedToken("<sep>", normalized=False, special=True),
+    AddedToken("@URL", normalized=False, single_word=True, special=True),
+    AddedToken("[the turn]", normalized=True, special=True),
+)
+"""Placeholders, entity markers and separators as users add them to a tokenizer."""
+
+
+def with_declared(folder: str, to: Path, tokens: Sequence[AddedToken] = DECLARED) -> str:
+    """A copy of a tokenizer with these special tokens, as `transformers` saves it."""
+    auto = transformers.AutoTokenizer.from_pretrained(folder)
+    auto.add_special_tokens({"extra_special_tokens": [*tokens]})
+    auto.save_pretrained(to)
+    return str(to)
 
 
 def with_words(folder: str, to: Path, *words: str) -> Path:

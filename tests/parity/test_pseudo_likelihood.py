@@ -10,6 +10,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
+from tokenizer_kinds import with_declared
 
 from maskwright.config.pretraining import EngineSection
 from maskwright.core import storage
@@ -84,6 +85,19 @@ def test_packed_copies_equal_one_copy_a_row(
     scorer.rows_at_once = 1  # as after memory ran out
     again = task.score_texts(scorer, model.vocabulary, ids, LENGTHS)
     np.testing.assert_allclose(again.log_probs, found.log_probs, rtol=0, atol=1e-5)
+
+
+def test_declared_tokens_are_seen_and_not_scored(tokenizer: str, tmp_path: Path) -> None:
+    model = random_model(with_declared(tokenizer, tmp_path / "declared"), "roberta")
+    ids = texts(model.vocabulary)
+    declared = np.isin(ids, sorted(model.vocabulary.additional))
+    assert declared.any() and model.vocabulary.additional
+    expected = slow_twin(model, tmp_path / "model", ids, LENGTHS)
+    scorer = task.open_scorer(model, EngineSection(device="cpu", threads=1))
+    found = task.score_texts(scorer, model.vocabulary, ids, LENGTHS)
+    np.testing.assert_allclose(found.log_probs, expected[~declared], rtol=0, atol=1e-4)
+    sums = [part.sum() for part in np.split(expected * ~declared, np.cumsum(LENGTHS)[:-1])]
+    np.testing.assert_allclose(found.sums, sums, rtol=0, atol=1e-4)
 
 
 def test_jax_gives_the_same_on_several_devices_and_in_parts(tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:

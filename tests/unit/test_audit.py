@@ -1,9 +1,13 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tokenizer_kinds import with_declared
 
 from maskwright.core.errors import InputError
 from maskwright.text.audit import audit, report
+from maskwright.text.tokenizer import load_tokenizer
+from maskwright.text.vocabulary import read_vocabulary
 
 
 def test_audit_counts_what_is_there_and_says_what_prepare_does(
@@ -48,6 +52,32 @@ def test_audit_counts_what_is_there_and_says_what_prepare_does(
     page = report(audit([str(tmp_path / "a.txt"), str(tmp_path / "more.txt")]))
     assert "take more text, or --layout lines (about 9 documents), or prepare with" in page
     assert capsys.readouterr().err.splitlines()[-1].startswith("layout: ")
+
+
+@pytest.mark.parametrize("kind", ["roberta", "bert-uncased"])
+def test_special_tokens_are_those_of_the_tokenizer(
+    kind: str, tokenizer_of: Callable[[str], str], tmp_path: Path
+) -> None:
+    lines = ["a [USER] b", "x@URLy", "@URL <s>", "[MASK] <mask>", "<cls> [SEP]", "[The Turn]", "<e1>x</e1>", "plain"]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    folder = with_declared(tokenizer_of(kind), tmp_path / "t")
+    literal, declared = "documents with literal special tokens", "documents with declared special tokens"
+    has_role = {"roberta": [3, 4], "bert-uncased": [4, 5], None: [3, 4, 5]}
+    are_tokens = {"roberta": [1, 3, 7], "bert-uncased": [1, 3, 6, 7]}
+    for tokenizer in (folder, None):
+        found = audit([str(tmp_path / "a.txt")], layout="lines", tokenizer=tokenizer).findings
+        places = {name: [int(where.split(":")[1]) for where in found[name].examples] for name in found}
+        assert places[literal] == has_role[kind if tokenizer else None]
+        if tokenizer:
+            assert places[declared] == are_tokens[kind]
+            ids = load_tokenizer(folder, special_tokens_are_text=True)
+            special = read_vocabulary(folder).additional
+            with_ids = [n for n, line in enumerate(lines, 1) if special & {*ids.encode(line).ids}]
+            assert with_ids == are_tokens[kind]
+            assert found[declared].prepare.startswith("turns them into their ids")
+            assert found[literal].prepare == "keeps them as text: they never become special ids"
+        else:
+            assert declared not in found and "that the tokenizer declares" in found[literal].prepare
 
 
 def test_other_files_in_the_folder_of_parts_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

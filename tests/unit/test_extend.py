@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import transformers
+from tokenizer_kinds import with_declared
+from tokenizers import AddedToken
 
 from maskwright.config.pretraining import ModelSection
 from maskwright.core.errors import InputError, SourceError
@@ -35,6 +38,19 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Sources:
     lines = [" ".join(generator.choices(WORDS, k=12)) + f" {number}." for number in range(400)]
     path.write_text("\n".join(lines))
     return Sources([str(path)], layout="lines")
+
+
+@pytest.mark.parametrize("kind", ["roberta", "bert", "xlm-roberta", "gemma"])
+def test_letters_of_a_declared_token_are_no_word(kind: str, tokenizer_of: Callable[[str], str], tmp_path: Path) -> None:
+    folder = with_declared(tokenizer_of(kind), tmp_path / "t", [AddedToken("[PLACEHOLDER]", special=True)])
+    lines = [f"[PLACEHOLDER] had tachycardia [PLACEHOLDER] {number}" for number in range(200)]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    sources = Sources([str(tmp_path / "a.txt")], layout="lines")
+    extension, _ = extend_tokenizer(folder, sources, str(tmp_path / "new"), tokens=4)
+    learned = "".join(extension.tokens)
+    assert "ach" in learned and not re.search("PL|OLD|ER", learned)
+    ids = load_tokenizer(str(tmp_path / "new"), special_tokens_are_text=True).encode(lines[0]).ids
+    assert ids.count(token_ids(folder)["[PLACEHOLDER]"]) == 2
 
 
 BPE = ("roberta", "modernbert", "gemma", "llama")

@@ -27,6 +27,7 @@ from pyarrow import ipc, parquet
 from reference.stored import documents_of
 from runners import Backwards, files_of
 from tensorboard.summary.writer.record_writer import RecordWriter
+from tokenizer_kinds import with_declared
 
 from maskwright.cli.main import run
 from maskwright.config.pretraining import RunConfig, build_config
@@ -40,7 +41,7 @@ from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.opening import open_store
 from maskwright.data.store import Split, SplitName, TokenStore
 from maskwright.processes.runner import Here, Runner
-from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_strings
+from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids, token_strings
 
 Documents = list[NDArray[np.int64]]
 ALL = ConvertOptions(valid_fraction=0.0)
@@ -431,6 +432,30 @@ def test_special_tokens_are_refused_stripped_or_removed(
         with pytest.raises(StoreError, match=r"ids.parquet.*holds the special token \d+ inside a document"):
             raise_as_line(lambda name=name, how=how: converted(name, how))  # type: ignore[misc]
         assert not (tmp_path / f"{name}-{how}").exists()
+
+
+def test_declared_tokens_stay_in_documents(
+    documents: Documents, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = with_declared(tokenizer, tmp_path / "declared")
+    words, user = read_vocabulary(folder), token_ids(folder)["[USER]"]
+    marked = [np.insert(one, [0, 2, len(one)], user) for one in documents]
+    for name, given in (("plain", marked), ("framed", [np.array([words.bos, *one, words.eos]) for one in marked])):
+        (tmp_path / name).mkdir()
+        MADE["parquet"](tmp_path / name, given, folder)
+
+    def converted(name: str, how: Any, **options: Any) -> TokenStore:
+        to = str(tmp_path / f"{name}-{how}{len(options)}")
+        return convert(Conversion([str(tmp_path / name)], folder, to, ConvertOptions(0.0, how), **options))
+
+    for name, how in (("plain", "refuse"), ("framed", "strip"), ("framed", "remove")):
+        capsys.readouterr()
+        ready = converted(name, how)
+        assert same(documents_of(ready.split("train")), marked)
+        assert ready.vocabulary.size == words.size and ready.manifest["counts"]["additional_tokens"] == 3 * len(marked)
+        assert f"{3 * len(marked):,} tokens are special ones that the tokenizer declares" in capsys.readouterr().err
+    ended = converted("framed", "remove", document_end="[USER]")
+    assert same(documents_of(ended.split("train")), documents)
 
 
 def test_the_end_of_documents_has_the_offset_and_is_somewhere(

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from reference.stored import documents_of
+from tokenizer_kinds import with_declared
 
 from maskwright.core.errors import InputError, SourceError, StoreError
 from maskwright.data.prepare import blocks
@@ -253,6 +256,41 @@ def test_exchanged_tokenizer_is_refused(copy: Path, corpus: Path, tmp_path: Path
     shutil.copy(tmp_path / "other/tokenizer.json", copy / "tokenizer/tokenizer.json")
     with pytest.raises(StoreError, match="was made with another tokenizer"):
         _ = TokenStore(str(copy)).vocabulary
+
+
+def test_a_text_whose_declared_tokens_were_spelt_out_is_refused(tokenizer: str, tmp_path: Path) -> None:
+    """The manifest says by which rules a text was encoded. Ids of another tool's are not of a text."""
+    folder, location = with_declared(tokenizer, tmp_path / "declared"), tmp_path / "store"
+    (tmp_path / "a.csv").write_bytes(b'id,text\r\n1,"[USER] saw\r\n<sep> it"\r\n2,"[user] saw </e1> it\r\n"\r\n')
+    request = Request(Sources([str(tmp_path / "a.csv")]), folder, str(location), PrepareOptions(0.0))
+    found = [document.tolist() for document in documents_of(prepare(request).split("train"))]
+    auto = transformers.AutoTokenizer.from_pretrained(folder)
+    texts = ("[USER] saw\n<sep> it", "[user] saw </e1> it")
+    assert found == [auto(text, add_special_tokens=False)["input_ids"] for text in texts]
+    assert TokenStore(str(location)).vocabulary.additional and prepare(request)  # nothing to do
+
+    path = location / "manifest.json"
+    made = json.loads(path.read_text())
+    digest, options = made["tokenizer"].pop("additional_sha256"), made["options"]
+    for recorded, changed_options, refusal in (
+        ({}, options, r"tokenizer \(\[USER\], <e1>, </e1> …\) in a text were spelt out, and now they are tokens"),
+        ({"additional_sha256": "0" * 64}, options, "were found in a text by other rules. Fix: prepare the text again"),
+        ({"additional_sha256": digest}, options, None),
+        ({}, {"special_tokens": "strip"}, None),  # converted
+    ):
+        tokens = {**made["tokenizer"], **recorded}
+        path.write_text(json.dumps({**made, "tokenizer": tokens, "options": changed_options}))
+        if refusal is None:
+            assert TokenStore(str(location)).vocabulary.size == len(auto)
+        else:
+            with pytest.raises(StoreError, match=refusal):
+                _ = TokenStore(str(location)).vocabulary
+
+    content = json.loads(Path(folder, "tokenizer.json").read_text())
+    next(token for token in content["added_tokens"] if token["content"] == "[USER]")["lstrip"] = True
+    Path(folder, "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match="already holds a store made from other text or options"):
+        prepare(replace(request))
 
 
 def test_each_document_knows_where_it_came_from(tmp_path: Path, tokenizer: str) -> None:

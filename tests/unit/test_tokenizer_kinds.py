@@ -4,23 +4,31 @@ them, stores and masks."""
 from __future__ import annotations
 
 import json
+import random
 import re
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import transformers
-from conftest import SHARED, small_config
+from conftest import SHARED, sentence, small_config
 from reference.stored import documents_of
 from safetensors.numpy import save_file
-from tokenizer_kinds import KINDS, TRAINED, train
+from tokenizer_kinds import DECLARED, KINDS, TRAINED, train, with_declared
+from tokenizers import AddedToken
 
-from maskwright.core.errors import InputError, TokenizerError
+from maskwright.core import extras
+from maskwright.core.errors import InputError, StoreError, TokenizerError
 from maskwright.data.encode import encode_documents
+from maskwright.data.foreign.pregenerated import Reader
 from maskwright.data.loader import Loader
+from maskwright.data.pregenerate.generate import pregenerate
+from maskwright.data.pregenerate.sequences import PregenerateOptions
+from maskwright.data.pregenerated_store import open_epochs
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.labels.encode import open_tokenizer
@@ -30,11 +38,13 @@ from maskwright.model.initial import initial_parameters
 from maskwright.tasks.export.hugging_face import export
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.use.fill import fill
+from maskwright.text import encoder as encoders
 from maskwright.text.document import Document
 from maskwright.text.encoder import ODD_TEXTS, TokenizersEncoder, open_encoder
+from maskwright.text.sequences import make_tokenizer as make_letters
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import FILES, copy_tokenizer, inspect_tokenizer, load_tokenizer, train_tokenizer
-from maskwright.text.vocabulary import read_vocabulary
+from maskwright.text.vocabulary import read_vocabulary, token_ids
 
 Folder = Callable[[str], str]
 # (kind, begin and end of a row, ids of bos, pad, eos, unk; mask)
@@ -278,6 +288,160 @@ def test_special_tokens_spelt_out_in_the_text_are_no_pieces(tmp_path: Path) -> N
         assert vocabulary.mask == vocabulary.size - 1
 
 
+# ---- declared tokens -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def declared_of(tokenizer_of: Folder, tmp_path_factory: pytest.TempPathFactory) -> Folder:
+    """`declared_of(kind)` is the folder of that kind with the tokens `DECLARED`."""
+
+    @cache
+    def folder(kind: str) -> str:
+        return with_declared(tokenizer_of(kind), tmp_path_factory.mktemp(f"declared-{kind}") / "tokenizer")
+
+    return folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_declared_tokens_are_tokens_everywhere_as_with_transformers(kind: str, declared_of: Folder) -> None:
+    folder = declared_of(kind)
+    found, auto = read_vocabulary(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    ids = {*auto.convert_tokens_to_ids([token.content for token in DECLARED[:-1]])}
+    assert ids < found.additional < found.special and found.special == {*auto.all_special_ids} | found.additional
+    assert not found.additional & {found.bos, found.pad, found.eos, found.unk, found.mask}
+    in_corpus, filled = (load_tokenizer(folder, special_tokens_are_text=is_text) for is_text in (True, False))
+    readers = [in_corpus.encode, filled.encode, open_tokenizer(folder).encode]
+    seen = set[int]()
+    for text in DECLARED_TEXTS:
+        expected = auto(text, add_special_tokens=False)["input_ids"]
+        seen |= {*expected}
+        assert [read(text, add_special_tokens=False).ids for read in readers] == [expected] * 3, text
+        for encoder in {one.name: one for one in (*open_encoder(folder), TokenizersEncoder(folder))}.values():
+            assert encoder.encode([text])[0].tolist() == expected, (encoder.name, text)
+    assert ids <= seen
+    roles = f"a {found.mask_token}b [USER]<s> [SEP]"
+    spelt = in_corpus.encode(roles, add_special_tokens=False).ids
+    assert {*spelt} & (found.special - {found.unk}) == {auto.convert_tokens_to_ids("[USER]")}
+
+
+DECLARED_TEXTS = [
+    *("[USER] wrote to [USER], see @URL now.", "the <e1> fox </e1> saw", "the<e1>fox</e1>saw x@URLy (@URL)"),
+    *("a <sep><sep> b <sep>", "[USER][URL] [user] [THE TURN] [the turn] a", "[the turn] x[USER]y [the turn]"),
+    "\r\n[USER]\r\n<e1>  \t fox </e1> \n dog",
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_cut_goes_through_a_declared_token(
+    kind: str, tokenizer_of: Folder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long texts are encoded in pieces, and documents by sentence, by gigatoken too where it takes the tokenizer."""
+    folder = with_declared(tokenizer_of(kind), tmp_path / "t", [one for one in DECLARED if not one.single_word])
+    auto, draw = transformers.AutoTokenizer.from_pretrained(folder), random.Random(0)
+    words = ["the fox", "a dog", "[USER]", "<e1>", "</e1>", "[the turn]", "a[the turn]b", "\n", "letters many"]
+    text = " ".join(draw.choice(words) for _ in range(3_000))
+    monkeypatch.setattr(encoders, "PIECE_CHARACTERS", 700)
+    sentences = ("The [USER] fox </e1>", "saw the garden.", "A dog</e1>", "x <sep>", "x </e1>", "</e1>", "y")
+    document = Document(sentences, True, "f", 1)
+    lengths = np.array(read_vocabulary(folder).byte_length, np.int32)
+    chosen, referee = open_encoder(folder)
+    if extras.installed("gigatoken"):
+        assert chosen.name == ("gigatoken" if "bpe" in read_vocabulary(folder).kind else "tokenizers")
+    for encoder in (chosen, referee):
+        assert encoder.encode([text])[0].tolist() == auto(text, add_special_tokens=False)["input_ids"]
+        encoded = encode_documents(encoder, [document, document], lengths)
+        expected = auto(document.text, add_special_tokens=False)["input_ids"]
+        assert encoded.ids.tolist() == expected * 2
+        assert len(encoded.sentence_sizes) == 14 and encoded.sentence_sizes.sum() == len(encoded.ids)
+
+
+def test_letters_are_cut_around_declared_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.fasta").write_text(">1\nACGTTGCAACGT\n")
+    make_letters(Sources([str(tmp_path / "a.fasta")]), str(tmp_path / "plain"), "kmer", "dna", kmer=3)
+    monkeypatch.setattr(encoders, "PIECE_CHARACTERS", 10)
+    for name, token, cuts in (("sep", "<cat>", True), ("space", "<e>", True), ("letter", "CATS", False)):
+        added = AddedToken(token, normalized=False, lstrip=name == "space", special=True)
+        auto = transformers.AutoTokenizer.from_pretrained(tmp_path / "plain")
+        auto.add_special_tokens({"extra_special_tokens": [added]})
+        auto.save_pretrained(tmp_path / name)
+        encoder = TokenizersEncoder(str(tmp_path / name))
+        assert (encoder._groups is not None) == cuts
+        for text in (f"AC{token}GTACGT{token}{token}ACG \n {token}AC\n\t" * 9, f"{token}" * 40 + "ACGTT" * 9):
+            assert encoder.encode([text])[0].tolist() == auto(text, add_special_tokens=False)["input_ids"], (name, text)
+
+
+def test_tokens_that_only_the_configuration_declares(tokenizer_of: Folder, tmp_path: Path) -> None:
+    """Among the pieces, without an entry in `added_tokens`; a separator beside the token that ends a row; an entry that
+    is not marked special."""
+
+    def listed(content: dict[str, Any]) -> None:
+        content["model"]["vocab"] |= {"[LISTED]": 400, "[OWN]": 401, "[PLAIN]": 402}
+        content["added_tokens"].append(
+            {**content["added_tokens"][0], "id": 402, "content": "[PLAIN]", "special": False}
+        )
+
+    folder = changed(tokenizer_of("bert"), tmp_path / "t", listed)
+    config = json.loads(Path(folder, "tokenizer_config.json").read_text())
+    names = {"extra_special_tokens": ["[LISTED]", "[PLAIN]"], "own_token": "[OWN]"}
+    Path(folder, "tokenizer_config.json").write_text(json.dumps(config | names))
+    found, auto = read_vocabulary(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    assert found.additional == {400, 401, 402}
+    for text in ("a [LISTED] fox[OWN] [PLAIN]", "[MASKED] [LISTED][LISTED]"):
+        expected = auto(text, add_special_tokens=False)["input_ids"]
+        own = load_tokenizer(folder, special_tokens_are_text=True)
+        assert own.encode(text, add_special_tokens=False).ids == expected
+        assert open_tokenizer(folder).encode(text, add_special_tokens=False).ids == expected
+    Path(folder, "tokenizer_config.json").write_text(json.dumps(config | {"additional_special_tokens": ["[NONE]"]}))
+    with pytest.raises(TokenizerError, match=r"additional_special_tokens has \[NONE\], which is not in the vocabulary"):
+        read_vocabulary(folder)
+
+
+@pytest.mark.parametrize("kind", ["roberta", "bert", "xlm-roberta"])
+def test_declared_tokens_are_neither_masked_nor_drawn(kind: str, declared_of: Folder, tmp_path: Path) -> None:
+    """With dynamic masks and with static ones, in JSON and in arrays, which are also read back."""
+    folder, draw = declared_of(kind), random.Random(0)
+    lines = [f"[USER] saw <e1>the fox</e1> {sentence(draw)} <sep> a dog {number}" for number in range(400)]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    sources = Sources([str(tmp_path / "a.txt")], layout="lines")
+    ready = prepare(Request(sources, folder, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.1)))
+    auto, found = transformers.AutoTokenizer.from_pretrained(folder), ready.vocabulary
+    user, end = auto.convert_tokens_to_ids(["[USER]", "</e1>"])
+    documents = [document for side in ("train", "valid") for document in documents_of(ready.split(side))]
+    expected = sorted(auto(line, add_special_tokens=False)["input_ids"] for line in lines)
+    assert sorted(document.tolist() for document in documents) == expected
+
+    special, seen, drawn, predicted = np.array(sorted(found.special)), 0, set[int](), 0
+    loader = Loader(small_config(ready.location, masking={"rate": 0.4, "random_share": 0.8, "mask_share": 0.1}), ready)
+    for batch in (batch for step in range(150) for batch in loader.batches(step)):
+        shown, used = batch.input_ids.ravel(), batch.weights > 0
+        labels, at = batch.labels[used], batch.predict_index[used]
+        assert not np.isin(labels, special).any()
+        drawn |= {*shown[at][shown[at] != labels].tolist()} - {found.mask}
+        seen, predicted = seen + int((shown == user).sum()), predicted + len(labels)
+    assert seen > 300 and predicted > 5_000 and len(drawn) > 0.9 * (found.size - len(special))
+    assert not drawn & found.special
+
+    for form in ("json", "binary"):
+        options = PregenerateOptions(epochs_to_generate=1, max_seq_len=48, masked_lm_prob=0.4, format=form)
+        pregenerate(sources, folder, str(tmp_path / form), options)
+        reader = Reader(str(tmp_path / form), found, token_ids(folder))
+        texts = list[list[int]]()
+        for examples, _ in reader.examples(0):
+            shown = examples.tokens[examples.places]
+            assert not np.isin(examples.labels, special).any()
+            assert not np.isin(shown[shown != examples.labels], sorted(found.special - {found.mask})).any()
+            texts += [part.tolist() for part in np.split(examples.text(), examples.begins[1:])]
+        back = [ids.tolist() for ids in documents_of(open_epochs(str(tmp_path / form)).split("train"))]
+        assert [[found.bos, *ids, found.eos] for ids in back] == texts
+        assert sum(ids.count(user) for ids in back) == sum(ids.count(end) for ids in back) == 400
+    record = tmp_path / "json/pregenerate.json"
+    made = json.loads(record.read_text())
+    del made["additional_sha256"]
+    record.write_text(json.dumps(made))
+    with pytest.raises(StoreError, match="in a text were spelt out, and now they are tokens"):
+        open_epochs(str(tmp_path / "json"))
+
+
 # ---- roles ---------------------------------------------------------------------------------------------------------
 
 
@@ -418,10 +582,10 @@ def test_pairs_without_a_template_are_those_of_the_kind(kind: str, tokenizer_of:
 
 @pytest.mark.parametrize("kind", ["modernbert", "bert-uncased", "camembert", "gemma"])
 @pytest.mark.parametrize("bare", [False, True])
-def test_fill_and_export(kind: str, bare: bool, tokenizer_of: Folder, tmp_path: Path) -> None:
+def test_fill_and_export(kind: str, bare: bool, tokenizer_of: Folder, declared_of: Folder, tmp_path: Path) -> None:
     """`bare`: of a `tokenizer.json` alone, without a template. The exported folder has what was missing."""
-    found, model = read_vocabulary(tokenizer_of(kind)), tmp_path / "model"
-    source = changed(tokenizer_of(kind), tmp_path / "t", no_template) if bare else tokenizer_of(kind)
+    source = changed(tokenizer_of(kind), tmp_path / "t", no_template) if bare else declared_of(kind)
+    found, model = read_vocabulary(tokenizer_of(kind) if bare else source), tmp_path / "model"
     copy_tokenizer(f"{source}/tokenizer.json" if bare else source, str(model))
     ids = {"bos_token_id": found.bos, "pad_token_id": found.pad, "eos_token_id": found.eos}
     shape = ModelConfig(found.size, 32, 2, 2, 64, 64, architecture="modernbert", **ids)
@@ -435,6 +599,8 @@ def test_fill_and_export(kind: str, bare: bool, tokenizer_of: Folder, tmp_path: 
         fill(trained, f"The {'<mask>' if found.mask_token == '[MASK]' else '[MASK]'} saw it.")
     assert export(trained, str(tmp_path / "exported")) < 1e-4
     pipeline = transformers.pipeline("fill-mask", model=str(tmp_path / "exported"), device="cpu", top_k=found.size)
-    theirs = {guess["token"]: guess["token_str"] for guess in pipeline(f"The {found.mask_token} saw the garden.")}
-    ours = fill(trained, f"The {found.mask_token} saw the garden.", top=found.size)[0]
-    assert [guess.token for guess in ours[:20]] == [name for id, name in theirs.items() if id not in found.special][:20]
+    texts = [f"The {found.mask_token} saw the garden.", f"[USER] {found.mask_token} <e1> fox</e1> saw [USER]."]
+    for text in texts[: 2 - bare]:
+        theirs = [guess for guess in pipeline(text) if guess["token"] not in found.special][:20]
+        ours = fill(trained, text, top=20)[0]
+        assert [guess.token for guess in ours] == [guess["token_str"] for guess in theirs]

@@ -27,8 +27,8 @@ Format = Literal[
 Special = Annotated[
     Literal["refuse", "strip", "remove"],
     typer.Option(
-        help="Special tokens in the documents: stop, leave out those around each document, or leave out all. They are "
-        "counted."
+        help="Begin, end, padding and mask tokens in the documents: stop, leave out those around each document, or "
+        "leave out all. They are counted, and so are other special tokens, which stay."
     ),
 ]
 Written = Literal["arrow", "datasets", "parquet", "megatron"]

@@ -77,7 +77,7 @@ class ArrowIndex:
         self._states = [file.state for file in files]
         special = storage.sha256_of([vocabulary.unk, sorted(vocabulary.special)])
         cleaning = [options.valid_fraction, options.special_tokens, options.token_offset]
-        decided = [FORMAT, column, vocabulary.fingerprint, special, *cleaning]
+        decided = [FORMAT, column, vocabulary.fingerprint, special, *cleaning, *vocabulary.rules_record.values()]
         states = zip(self._states, files, strict=True)
         self._opened: dict[int, Columns] = {}
         self._names = [storage.sha256_of([*decided, *state, file.is_held_out]) for state, file in states]

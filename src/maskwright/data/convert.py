@@ -38,7 +38,7 @@ class ConvertOptions:
     valid_fraction: float = 0.01
     """Share of the documents to hold out, by a hash of their ids."""
     special_tokens: SpecialTokens = "refuse"
-    """strip: drop those at the begin and end of a document. remove: drop all."""
+    """Of begin, end, padding and mask. strip: drop those at the begin and end of a document. remove: drop all."""
     token_offset: int = 0
     """Added to every id."""
     shard_tokens: int = 64_000_000
@@ -62,6 +62,12 @@ class ConvertCounts:
     """Special ids that were dropped."""
     unknown_tokens: int = 0
     """Ids without a token in the tokenizer, which became its `<unk>`."""
+    additional_tokens: int = 0
+    """Ids of `Vocabulary.additional`, which stay."""
+
+    def record(self) -> dict[str, int]:
+        """The counts, without `additional_tokens` if it is 0."""
+        return {name: value for name, value in asdict(self).items() if name != "additional_tokens" or value}
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,8 @@ class IdCleaner:
     counts: ConvertCounts
     files: list[str]
     mapping: Int64 | None = None
+    document_end: int | None = None
+    """The id between documents. A special one is left out like those of the five roles."""
 
     def clean(self, block: Block) -> tuple[Ids, Int64, Int64 | None, Int64]:
         """(ids in the store's type, tokens of each document, of each sentence, numbers of the documents in the file),
@@ -83,6 +91,8 @@ class IdCleaner:
         special = self.special(ids)
         if special is not None:
             ids, sizes, sentences = self._without(block, ids, special)
+        if self.vocabulary.additional and (kept_special := store.special_in(ids, self._additional)) is not None:
+            self.counts.additional_tokens += int(kept_special.sum())
         self.counts.read += len(sizes)
         kept = np.flatnonzero(sizes > 0)
         self.counts.kept += len(kept)
@@ -95,7 +105,16 @@ class IdCleaner:
 
     @cached_property
     def _table(self) -> NDArray[np.bool_]:
-        return store.special_table(self.vocabulary)
+        table = store.special_table(self.vocabulary)
+        if self.document_end in self.vocabulary.additional:
+            table[self.document_end] = True
+        return table
+
+    @cached_property
+    def _additional(self) -> NDArray[np.bool_]:
+        table = np.zeros(self.vocabulary.size, bool)
+        table[sorted(self.vocabulary.additional)] = True
+        return table
 
     def tokenizer_ids(self, block: Block) -> Ids:
         """The tokenizer's ids in the store's type. Raises `StoreError` for an id beyond the vocabulary."""
@@ -222,7 +241,8 @@ def convert(conversion: Conversion, runner: Runner | None = None) -> store.Token
         sizes = [int(record["bytes"]) for record in files.records]
         work_on_file = ConvertFile(os.getcwd(), files, writer.dtype)
         notes = compute(runner, work_on_file, [*enumerate(paths)], "convert", sizes)
-        counts = ConvertCounts(*(sum(note["counts"][name] for note in notes) for name in asdict(ConvertCounts())))
+        totals = sum((Counter(note["counts"]) for note in notes), Counter[str]())
+        counts = ConvertCounts(**totals)
         findings = sum((Counter(note["findings"]) for note in notes), Counter[str]())
         write_blocks(runner, writer, work, EncodedParts(tuple(paths)), conversion.options.shard_tokens)
         with discarded(writer.folder):
@@ -314,7 +334,7 @@ class Conversion:
             fix = "--valid-fraction 0: what is held out of one would be in the others"
             raise InputError(what, where=" ".join(places), fix=fix)
         self.options, self.command = options, command
-        cleaner = IdCleaner(vocabulary, options, ConvertCounts(), self.source.files, self.source.mapping)
+        cleaner = IdCleaner(vocabulary, options, ConvertCounts(), self.source.files, self.source.mapping, end)
         self.sources: list[dict[str, Any]] = []
         for path in self.source.files:
             status = os.stat(path)
@@ -336,7 +356,8 @@ class Conversion:
     def decided_by(self) -> list[Any]:
         """[files]: JSON values that decide each one's documents and their origins."""
         held_out = sorted(self.source.held_out)
-        return [[number, name, held_out, *self.decided] for number, name in enumerate(self.names)]
+        rules = self.writer.vocabulary.rules_record.values()
+        return [[number, name, held_out, *self.decided, *rules] for number, name in enumerate(self.names)]
 
     def finish(self, counts: ConvertCounts, findings: Mapping[str, int]) -> None:
         """Writes the manifest. `findings`: sums of `Block.findings`. Raises `InputError` if none is left or held
@@ -352,13 +373,14 @@ class Conversion:
             (counts.empty, "empty documents were left out"),
             (counts.special_tokens, "special tokens were left out"),
             (counts.unknown_tokens, "ids have no token in the tokenizer and became its <unk>"),
+            (counts.additional_tokens, "tokens are special ones that the tokenizer declares for texts; they stay"),
         ):
             if count:
                 say(f"{count:,} {what}")
         passes, described = self.source.passes, self.source.described(findings) if self.source.described else []
         more = ({"passes": passes} if passes > 1 else {}) | ({"findings": described} if described else {})
         more |= manifests.typed(self.command)
-        self.writer.finish(asdict(counts), self.recorded, self.sources, {"numpy"}, more)
+        self.writer.finish(counts.record(), self.recorded, self.sources, {"numpy"}, more)
 
 
 def _document_end(token: str, pieces: dict[str, int], size: int) -> int:

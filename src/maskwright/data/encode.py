@@ -36,8 +36,7 @@ def encode_documents(encoder: Encoder, documents: Sequence[Document], byte_lengt
     counts = np.array([len(document.parts) for document in documents])
     first_of_document = np.cumsum(counts) - counts
     if encoder.by_sentence or byte_length.max(initial=-1) < 0:
-        parts = [part for document in documents for part in _spaced(document, encoder.sentence_prefix)]
-        ids, sizes = encoder.encode(parts)
+        ids, sizes = _by_sentence(encoder, documents)
         return Encoded(ids, sizes, np.add.reduceat(sizes, first_of_document))
     ids, sizes = encoder.encode([document.utf8 for document in documents])
     if not any(document.has_sentences for document in documents):
@@ -50,7 +49,7 @@ def encode_documents(encoder: Encoder, documents: Sequence[Document], byte_lengt
     for document, part in zip(documents, np.split(ids, np.cumsum(sizes)[:-1]), strict=True):
         sizes_of_document = _split(byte_length[part], _byte_lengths([document]))
         if sizes_of_document is None:
-            part, sizes_of_document = encoder.encode(_spaced(document, encoder.sentence_prefix))
+            part, sizes_of_document = _by_sentence(encoder, [document])
         pieces.append(part)
         sentence_sizes.append(sizes_of_document)
     return Encoded(np.concatenate(pieces), np.concatenate(sentence_sizes), np.array([len(part) for part in pieces]))
@@ -65,10 +64,26 @@ def without_empty(encoded: Encoded, documents: Sequence[Document]) -> tuple[Enco
     return Encoded(encoded.ids, encoded.sentence_sizes[of_sentence], encoded.document_sizes[keep]), keep
 
 
-def _spaced(document: Document, prefix: str) -> list[str]:
-    """The document's sentences, all but the first with the space before them."""
-    first, *others = document.parts
-    return [first, *(f"{prefix}{sentence}" for sentence in others)]
+def _by_sentence(encoder: Encoder, documents: Sequence[Document]) -> tuple[NDArray[np.uint32], Int64]:
+    """(ids, tokens of each sentence), each sentence as it is inside its document, with the space before it."""
+    sentences = [sentence for document in documents for sentence in document.parts]
+    is_first = [number == 0 for document in documents for number in range(len(document.parts))]
+    prefixes = (" " if text.startswith(encoder.added) else encoder.sentence_prefix for text in sentences)
+    words = zip(prefixes, sentences, is_first, strict=True)
+    parts = [text if first else f"{prefix}{text}" for prefix, text, first in words]
+    ids, sizes = encoder.encode(parts)
+    after = dict[int, str]()
+    for idx, end in enumerate(np.cumsum(sizes)[:-1].tolist(), 1) if encoder.before_space else ():
+        if not is_first[idx] and sizes[idx - 1] and (token := encoder.before_space.get(int(ids[end - 1]))):
+            after[idx] = token
+    if not after:
+        return ids, sizes
+    with_token = [f"{token} {sentences[idx]}" for idx, token in after.items()]
+    found, found_sizes = encoder.encode(with_token)
+    replaced = np.split(ids, np.cumsum(sizes)[:-1])
+    for idx, part in zip(after, np.split(found, np.cumsum(found_sizes)[:-1]), strict=True):
+        replaced[idx] = part[1:]
+    return np.concatenate(replaced), np.array([len(part) for part in replaced])
 
 
 def _split(token_bytes: NDArray[np.int32], sentence_bytes: Int64) -> Int64 | None:

@@ -56,6 +56,8 @@ class _Totals(_Record):
 class _Tokenizer(_Record):
     fingerprint: Sha256
     vocab_size: Count
+    additional_sha256: Sha256 | None = None
+    """`Vocabulary.additional_sha256`; None without any. Of an older store of a text, it says how these were encoded."""
 
 
 class _Manifest(_Record):

@@ -34,7 +34,8 @@ def open_epochs(location: str, tokenizer: str | None = None) -> TokenStore:
         raise StoreError(what, where=location, fix=f"copy that tokenizer's folder to {own_tokenizer}")
     vocabulary = read_vocabulary(tokenizer)
     special = [vocabulary.unk, sorted(vocabulary.special)]
-    name = storage.sha256_of([FORMAT, vocabulary.fingerprint, special, _states(location)])[:32]
+    decided = [FORMAT, vocabulary.fingerprint, special, *vocabulary.rules_record.values()]
+    name = storage.sha256_of([*decided, _states(location)])[:32]
     folder = storage.cache_folder("pregenerated", name)
     make = partial(_make, location, tokenizer, folder)
     return TokenStore(location, storage.awaited(lambda: storage.made_once(folder, lambda: _made(folder), make)))

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, BinaryIO, Literal, Protocol, TypeVar
@@ -30,7 +30,7 @@ from maskwright.core.console import progress, warn
 from maskwright.core.errors import StoreError
 from maskwright.data.manifest import COPY_AGAIN, Role, is_shard_name, read_manifest
 from maskwright.data.remote import Cache, NoRoom
-from maskwright.text.vocabulary import Vocabulary, read_vocabulary
+from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
 
 LONG_SPAN_TOKENS = 128
 SAMPLED_SHARDS = 16
@@ -49,10 +49,23 @@ def token_dtype(vocab_size: int) -> str:
 
 
 def special_table(vocabulary: Vocabulary) -> NDArray[np.bool_]:
-    """[vocabulary]: the ids that no document has. `<unk>` may be right: it stands for bytes without a token."""
+    """[vocabulary]: the ids that no document has. `<unk>` may be right: it stands for bytes without a token. So may
+    special tokens without one of the five roles: a text has them."""
     table = np.zeros(vocabulary.size, bool)
-    table[sorted(vocabulary.special - {vocabulary.unk})] = True
+    table[sorted(vocabulary.special - vocabulary.additional - {vocabulary.unk})] = True
     return table
+
+
+def require_rules(recorded: str | None, vocabulary: Vocabulary, ids: Mapping[str, int], where: str) -> None:
+    """Raises `StoreError` if a text was encoded by other rules for `Vocabulary.additional` than those of `vocabulary`.
+    `recorded`: its `additional_sha256` at that time. `ids`: tokens and ids of the tokenizer."""
+    if (recorded or "") == vocabulary.additional_sha256:
+        return
+    names = [name for name, index in ids.items() if index in vocabulary.additional]
+    shown = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+    then = "were found in a text by other rules" if recorded else "in a text were spelt out, and now they are tokens"
+    what = f"was made when special tokens of its tokenizer ({shown}) {then}"
+    raise StoreError(what, where=where, fix="prepare the text again, into another folder")
 
 
 def special_in(ids: NDArray[Any], table: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
@@ -333,6 +346,9 @@ class TokenStore:
         if vocabulary.fingerprint != made_with:
             what = f"was made with another tokenizer ({made_with[:12]}, not {vocabulary.fingerprint[:12]} of {where})"
             raise StoreError(what, where=self.location, fix="prepare the text again with that tokenizer")
+        if "text_column" in self.manifest.get("options", {}):  # of a text, not of another tool's ids
+            recorded = self.manifest["tokenizer"].get("additional_sha256")
+            require_rules(recorded, vocabulary, token_ids(self.tokenizer_folder), self.location)
 
     def split(self, name: SplitName) -> Split:
         return Split([self._shard(shard) for shard in self.shards if shard["split"] == name])

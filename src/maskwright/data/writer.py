@@ -73,6 +73,7 @@ class StoreWriter:
                 "fingerprint": self.vocabulary.fingerprint,
                 "sha256": storage.sha256_of_file(tokenizer_file(self.tokenizer)),
                 "vocab_size": self.vocabulary.size,
+                **self.vocabulary.rules_record,
             },
             "splits": self.totals(),
             "counts": dict(counts),

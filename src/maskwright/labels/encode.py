@@ -15,7 +15,7 @@ from maskwright.core.console import note, several
 from maskwright.core.errors import InputError
 from maskwright.labels.example import IN_CONFIGURATION, Example, Spelt
 from maskwright.text.tokenizer import parsed
-from maskwright.text.vocabulary import read_tokenizer, read_vocabulary, tokenizer_file
+from maskwright.text.vocabulary import added_tokens, read_tokenizer, read_vocabulary, tokenizer_file
 
 Ints = NDArray[np.int32]
 Offsets = NDArray[np.int64]
@@ -142,12 +142,13 @@ def open_tokenizer(location: str, *, words: bool = False) -> Any:
     `TokenizerError`."""
     # Unlike in pretraining, a special token that is spelt out in a text counts as one, as in `transformers`, with which
     # the model will be used.
-    content = read_tokenizer(location)[0]
+    from_file = read_tokenizer(location)[0]
+    content = {**from_file, "added_tokens": added_tokens(location)}
     if words:
         # The post-processor needs it as well: its offsets would take the first letter for the space.
         steps = ("pre_tokenizer", "post_processor")
         content = {**content, **{step: _with_prefix_space(content.get(step)) for step in steps}}
-    tokenizer = parsed(content, tokenizer_file(location), is_unchanged=not words)
+    tokenizer = parsed(content, tokenizer_file(location), is_unchanged=content == from_file)
     if tokenizer.num_special_tokens_to_add(False) < 2:
         _add_template(tokenizer, location, prefix_space=words)
     return tokenizer

@@ -28,6 +28,7 @@ from maskwright.text.cleaning.steps import C4_LINES, CleaningOptions, apply_clea
 from maskwright.text.compression import changed_while_read
 from maskwright.text.document import Document, Fault
 from maskwright.text.layout import LAYOUTS, Layout, finer_layouts, share_held_out
+from maskwright.text.literals import SpecialTokens
 from maskwright.text.parts.columns import Columns, ColumnWriter, Note, written
 from maskwright.text.parts.cut import Part, cut, digest_of, split
 from maskwright.text.parts.duplicates import Resolved, find_repeats, repeated_in, resolve, write_keys
@@ -38,7 +39,6 @@ from maskwright.text.sources import Sources, file_kind
 from maskwright.text.text_form import TextForm, form_of
 
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
-SPECIAL = re.compile(r"<s>|</s>|<pad>|<unk>|<mask>|<bos>|<eos>|\[(?:CLS|SEP|PAD|UNK|MASK)\]")
 LONG_LINE_CHARACTERS = 100_000
 EXAMPLES = 5
 SCRIPT_SAMPLE_CHARACTERS = 400
@@ -46,6 +46,7 @@ SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 2_000, 10_000
 """The sample for languages and tokens per word: beginnings of the first documents."""
 EXAMPLE_CHARACTERS = 120
 REPEATED = "exact duplicate documents"
+LITERAL, DECLARED = "documents with literal special tokens", "documents with declared special tokens"
 AS_READ = "as-read"
 """Key column of documents before cleaning."""
 VERSION = 3
@@ -108,7 +109,7 @@ class Audit:
         }
 
 
-def new_findings() -> dict[str, Finding]:
+def new_findings(special: SpecialTokens) -> dict[str, Finding]:
     return {
         "encoding faults": Finding(0, "stops with file:line:column, unless --on-bad-input replace or skip"),
         "files in another encoding": Finding(0, "stops with the command that converts it, unless --on-bad-input skip"),
@@ -118,7 +119,8 @@ def new_findings() -> dict[str, Finding]:
         REPEATED: Finding(0, "keeps the first of each, unless --keep-duplicates"),
         "documents with control characters": Finding(0, "keeps them as they are: byte-level BPE can spell them"),
         "lines over 100,000 characters": Finding(0, "keeps them: long documents are cut into rows when training"),
-        "documents with literal special tokens": Finding(0, "keeps them as text: they never become special ids"),
+        LITERAL: Finding(0, special.fate_of_roles),
+        **({DECLARED: Finding(0, "turns them into their ids, as `transformers` does")} if special.declared else {}),
     }
 
 
@@ -140,8 +142,10 @@ def audit(
     damaged archive or a missing column, `InputError` for a URL as `folder`."""
     with tempfile.TemporaryDirectory(prefix="maskwright-audit-") if folder is None else _locked(folder) as work:
         limits = Limits(compared=form_of(tokenizer))
-        sources, result = _open_sources(patterns, layout, text_column, letters)
-        return _Audit(runner or Here(), work, tokenizer, cleaning or CleaningOptions(), limits, sources, result).run()
+        special = SpecialTokens.of(tokenizer, limits.compared)
+        sources, result = _open_sources(patterns, layout, text_column, letters, special)
+        cleaning = cleaning or CleaningOptions()
+        return _Audit(runner or Here(), work, tokenizer, cleaning, limits, special, sources, result).run()
 
 
 @contextmanager
@@ -158,6 +162,7 @@ class _Audit:
     tokenizer: str | None
     cleaning: CleaningOptions
     limits: Limits
+    special: SpecialTokens
     sources: Sources
     result: Audit
 
@@ -165,8 +170,8 @@ class _Audit:
         self.runner.require_seen(self.folder, self.sources.files)
         self.parts = split(self.runner, self.folder, cut([self.sources]))
         record = self.cleaning.record()
-        examine = Examine(Judge(self.cleaning, digest_of(record), self.limits))
-        judged = self._computed("audit", examine, record, asdict(self.limits))
+        examine = Examine(Judge(self.cleaning, digest_of(record), self.limits), self.special)
+        judged = self._computed("audit", examine, record, asdict(self.limits), asdict(self.special))
         paths = tuple(path for path, _ in judged)
         scripts = Counter[str]()
         for _, note in judged:
@@ -233,12 +238,14 @@ class Examine:
     """Pass 1 over a part: the judge's columns, and the audit's findings in the note."""
 
     judge: Judge
+    special: SpecialTokens
 
     def __call__(self, task: tuple[Part, str]) -> Note:
         part, path = task
+        examined = _Examined(self.judge.limits.compared, self.special)
         try:
             with written(path) as writer:
-                for _ in Judging(self.judge, part, writer, _Examined(self.judge.limits.compared)).batches():
+                for _ in Judging(self.judge, part, writer, examined).batches():
                     pass
                 return writer.note
         except InputError as error:
@@ -248,9 +255,9 @@ class Examine:
 class _Examined:
     """The judge's observer."""
 
-    def __init__(self, compared: TextForm) -> None:
-        self.compared = compared
-        self.result = Audit(0, "", findings=new_findings())
+    def __init__(self, compared: TextForm, special: SpecialTokens) -> None:
+        self.compared, self.special = compared, special
+        self.result = Audit(0, "", findings=new_findings(special))
         self.scripts = Counter[str]()
         self.examples: dict[str, list[str]] = {}
         self.keys: list[bytes] = []
@@ -264,7 +271,7 @@ class _Examined:
 
     def batch(self, documents: Sequence[Document]) -> None:
         for document in documents:
-            examine(document, self.result, self.scripts)
+            examine(document, self.result, self.scripts, self.special)
             self.keys.append(self.compared.key(document.utf8))
             self.origins.append((document.source, document.line))
 
@@ -332,9 +339,11 @@ class Review:
         return [list(map(int, row)) for row in rows[begins[:EXAMPLES]]]
 
 
-def _open_sources(patterns: list[str], layout: Layout, text_column: str, letters: Letters) -> tuple[Sources, Audit]:
+def _open_sources(
+    patterns: list[str], layout: Layout, text_column: str, letters: Letters, special: SpecialTokens
+) -> tuple[Sources, Audit]:
     """The text, and an audit to which its faults are added while it is read. Faulty lines are not documents."""
-    findings = new_findings()
+    findings = new_findings(special)
     # `skip` reports every kind of fault and reads on.
     sources = Sources(
         patterns,
@@ -417,7 +426,7 @@ class Changes:
         }
 
 
-def examine(document: Document, result: Audit, scripts: Counter[str]) -> None:
+def examine(document: Document, result: Audit, scripts: Counter[str], special: SpecialTokens) -> None:
     """Adds one document to the audit. Duplicates are counted later, over all parts."""
     text, where = document.text, f"{document.source}:{document.line}"
     result.documents += 1
@@ -433,8 +442,9 @@ def examine(document: Document, result: Audit, scripts: Counter[str]) -> None:
     if match := CONTROL.search(text):
         code = f"U+{ord(match.group()):04X}"
         result.findings["documents with control characters"].add(f"{where}: {code}")
-    if match := SPECIAL.search(text):
-        result.findings["documents with literal special tokens"].add(f"{where}: {match.group()}")
+    for name, token in zip((LITERAL, DECLARED), special.first_in(text), strict=True):
+        if token:
+            result.findings[name].add(f"{where}: {token}")
     if len(text) > LONG_LINE_CHARACTERS:
         longest = max(map(len, document.parts if document.has_sentences else text.split("\n")))
         if longest > LONG_LINE_CHARACTERS:

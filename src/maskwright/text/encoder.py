@@ -17,7 +17,7 @@ from maskwright.core.errors import TokenizerError
 from maskwright.machine import hardware
 from maskwright.text.pieces import BREAK, PIECE_CHARACTERS
 from maskwright.text.tokenizer import load_tokenizer, no_panic
-from maskwright.text.vocabulary import ordinary_added_tokens, prepends_space, read_tokenizer, steps
+from maskwright.text.vocabulary import prepends_space, read_tokenizer, steps, tokens_in_text
 
 EncoderName = Literal["auto", "tokenizers", "gigatoken"]
 # Texts on which reimplementations of splitting and normalizing go wrong most often: white space, contractions, digits,
@@ -60,6 +60,12 @@ class Encoder(Protocol):
     """Prefix with which a sentence gets the ids that it has inside its document: a space; empty for tokenizers that put
     one before each text themselves."""
 
+    added: tuple[str, ...]
+    """Added tokens, before which a sentence's space stays even where the tokenizer puts one before each text."""
+    before_space: dict[int, str]
+    """Added tokens, by id, behind which `sentence_prefix` is wrong: they take the white space, or it is a text of its
+    own to a tokenizer that puts a space before each."""
+
     def encode(self, texts: Texts) -> tuple[Ids, NDArray[np.int64]]:
         """(ids of all texts, one after the other, without special tokens; [texts] ids of each). Bytes are UTF-8."""
         ...
@@ -71,6 +77,7 @@ class TokenizersEncoder:
 
     def __init__(self, location: str) -> None:
         self.location, self.sentence_prefix, self._groups = location, _sentence_prefix(location), _groups(location)
+        self.added, self.before_space = _added(location)
         self._tokenizer = load_tokenizer(location, special_tokens_are_text=True)
         if hasattr(self._tokenizer.model, "_resize_cache"):  # BPE and Unigram
             self._tokenizer.model._resize_cache(CACHED_WORDS)
@@ -97,12 +104,12 @@ class GigatokenEncoder:
     def __init__(self, location: str) -> None:
         import gigatoken
 
-        content, vocabulary = read_tokenizer(location)
-        ordinary = ordinary_added_tokens(content, vocabulary.special)
-        self.sentence_prefix = _sentence_prefix(location)
-        self.samples = [f"x{token['content']}y {token['content']} z" for token in ordinary]
-        # Without the special ones, or `<mask>` in a text would become the mask id.
-        self._tokenizer: Any = gigatoken.Tokenizer.from_json(json.dumps({**content, "added_tokens": ordinary}))
+        added = tokens_in_text(location)
+        self.sentence_prefix, (self.added, self.before_space) = _sentence_prefix(location), _added(location)
+        self.samples = [f"x{token['content']}y {token['content']} z" for token in added]
+        # Without those of the five roles, or `<mask>` in a text would become the mask id.
+        content = {**read_tokenizer(location)[0], "added_tokens": [{**token, "special": False} for token in added]}
+        self._tokenizer: Any = gigatoken.Tokenizer.from_json(json.dumps(content))
 
     def encode(self, texts: Texts) -> tuple[Ids, NDArray[np.int64]]:
         return _in_pieces(self._encode, texts, self.sentence_prefix)
@@ -199,12 +206,31 @@ def _groups(location: str) -> re.Pattern[str] | None:
         return None
     if replacements and not {*filter(str.isalpha, match[1])} <= {*replacements.values()}:
         return None
+    added = tokens_in_text(location)
+    # One that may begin inside a group, or that depends on its neighbours, leaves no place that is sure.
+    if any(token["content"][:1].isalpha() or token.get("single_word") or token.get("normalized") for token in added):
+        return None
+    whole = [_with_space(token) for token in sorted(added, key=lambda token: -len(token["content"]))]
     flags = re.IGNORECASE if replacements else re.NOFLAG
-    return re.compile(f"(?:{match[1]}){{1,{PIECE_CHARACTERS}}}+", re.DOTALL | re.ASCII | flags)
+    group = "|".join([*whole, match[1]])
+    return re.compile(f"(?:{group}){{1,{PIECE_CHARACTERS}}}+", re.DOTALL | re.ASCII | flags)
+
+
+def _with_space(token: dict[str, Any]) -> str:
+    """A pattern for an added token and the white space that it takes."""
+    before, after = (r"(?u:\s*)" if token.get(side) else "" for side in ("lstrip", "rstrip"))
+    return f"{before}(?-i:{re.escape(token['content'])}){after}"
 
 
 def _sentence_prefix(location: str) -> str:
     return "" if prepends_space(read_tokenizer(location)[0]) else " "
+
+
+def _added(location: str) -> tuple[tuple[str, ...], dict[int, str]]:
+    """(`added`, `before_space`) of an encoder."""
+    tokens, all_of_them = tokens_in_text(location), prepends_space(read_tokenizer(location)[0])
+    before_space = {token["id"]: token["content"] for token in tokens if all_of_them or token.get("rstrip")}
+    return tuple(token["content"] for token in tokens), before_space
 
 
 def open_encoder(location: str, name: EncoderName = "auto") -> tuple[Encoder, Encoder]:

@@ -13,6 +13,7 @@ import heapq
 import json
 import math
 import os
+import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
@@ -26,7 +27,7 @@ from maskwright.core.errors import SourceError, TokenizerError
 from maskwright.text.sample import MAX_BYTES, MeasuredTexts, Piece, describe_fertility, fertility, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import changed_copy, load_tokenizer, require_empty, split_by
-from maskwright.text.vocabulary import BYTES, Vocabulary, read_tokenizer, read_vocabulary
+from maskwright.text.vocabulary import BYTES, Vocabulary, read_tokenizer, read_vocabulary, tokens_in_text
 from maskwright.text.word_counts import WordCounts
 
 MARGIN = 0.01
@@ -61,7 +62,11 @@ def extend_tokenizer(
     tokenizer = load_tokenizer(location, special_tokens_are_text=True)
     apart = BYTES | {token["content"] for token in content.get("added_tokens") or []}
     is_whole = vocabulary.kind == "sentencepiece_bpe"  # does not split a text into words
-    split = _letters(tokenizer, apart) if is_whole else split_by(tokenizer.normalizer, tokenizer.pre_tokenizer)
+    if is_whole:
+        split = _letters(tokenizer, apart)
+    else:
+        added = [token["content"] for token in tokens_in_text(location)]
+        split = _between(added, split_by(tokenizer.normalizer, tokenizer.pre_tokenizer))
     words, measured = learn_from(sources, max_bytes, lambda pieces: _read(pieces, split))
     pieces_of = {word: [piece.value for piece in tokenizer.model.tokenize(word)] for word in words}
     ids = {piece: tokenizer.token_to_id(piece) for pieces in pieces_of.values() for piece in pieces}
@@ -94,6 +99,14 @@ def report(extension: Extension, vocabulary: Vocabulary, folder: str) -> str:
             describe_fertility(extension.fertility, extension.documents),
         ]
     )
+
+
+def _between(tokens: list[str], split: Callable[[str], Iterable[str]]) -> Callable[[str], Iterable[str]]:
+    """Splits the text between `tokens`, whose own letters are no words."""
+    if not tokens:
+        return split
+    found = re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))))
+    return lambda text: (word for part in found.split(text) for word in split(part))
 
 
 def _letters(tokenizer: Any, apart: Collection[str]) -> Callable[[str], Iterable[str]]:

@@ -3,11 +3,14 @@
 A role's token is the one that `tokenizer_config.json` or `special_tokens_map.json` names, else the one in the template
 of `tokenizer.json`, else a well-known name among the tokens, as with the classes of `transformers`. A name that
 contradicts the template is refused, since `transformers` frames texts by the template.
+
+Other special tokens are declared: placeholders, entity markers, separators.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from maskwright.core import storage
@@ -16,6 +19,8 @@ from maskwright.core.errors import TokenizerError
 ROBERTA = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
 BERT = {"pad": "[PAD]", "unk": "[UNK]", "bos": "[CLS]", "eos": "[SEP]", "mask": "[MASK]"}
 CONFIG_FILES = ("tokenizer_config.json", "special_tokens_map.json")
+DECLARING = ("additional_special_tokens", "extra_special_tokens")
+"""Keys of those files that declare tokens without a role, in a list, or in an object by names of their own."""
 KEYS = {
     "bos": ("cls_token", "bos_token"),
     "pad": ("pad_token",),
@@ -31,6 +36,8 @@ WELL_KNOWN = {
     "unk": ("<unk>", "[UNK]"),
     "mask": ("<mask>", "[MASK]"),
 }
+FLAGS = ("lstrip", "rstrip", "single_word", "normalized")
+"""Keys of an added token that decide where it is found in a text."""
 PURPOSE = {"bos": "begins a row", "pad": "fills rows", "eos": "ends a row", "mask": "hides a token"}
 SAVE_AGAIN = "save the folder again with `AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)`"
 Frame = tuple[str, str]
@@ -85,16 +92,44 @@ def _well_known(role: str, tokens: dict[str, int], added: set[str], path: str) -
     return names[0] if names else None
 
 
+def declared_tokens(tokens: dict[str, int], folder: str) -> dict[str, dict[str, Any]]:
+    """{token: entry as in `added_tokens`, without id} of all special tokens that the files beside `tokenizer.json`
+    name, whatever their role. Raises `TokenizerError` for one without an id."""
+    declared: dict[str, dict[str, Any]] = {}
+    for path, content in _config_files(folder):
+        listed = [(key, value) for key in DECLARING for value in _values(content.get(key))]
+        named = [(key, value) for key, value in content.items() if key.endswith("_token")]
+        for key, value in [*listed, *named]:
+            entry = value if isinstance(value, dict) else {"content": value}
+            token = entry.get("content")
+            if isinstance(token, str) and token in tokens:
+                flags = {flag: bool(entry.get(flag)) for flag in FLAGS}
+                declared.setdefault(token, {"content": token, **flags, "special": True})
+            elif key in DECLARING:
+                what = f"{key} has {str(token)[:60]}, which is not in the vocabulary"
+                raise TokenizerError(what, where=path, fix=SAVE_AGAIN)
+    return declared
+
+
+def _values(value: Any) -> list[Any]:
+    """The tokens of a list, or of an object by names; none for anything else."""
+    return [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+
+
+def _config_files(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(path, content) of the files beside `tokenizer.json`. Raises `TokenizerError` for one that is no object."""
+    for path in (os.path.join(folder, name) for name in CONFIG_FILES):
+        if os.path.isfile(path):
+            content = storage.read_json(path)
+            if not isinstance(content, dict):
+                raise TokenizerError("is not a JSON object", where=path, fix=SAVE_AGAIN)
+            yield path, content
+
+
 def _configured(folder: str) -> dict[str, str]:
     """{key: token} of the files beside `tokenizer.json`. Raises `TokenizerError` if they disagree."""
     tokens: dict[str, str] = {}
-    for name in CONFIG_FILES:
-        path = os.path.join(folder, name)
-        if not os.path.isfile(path):
-            continue
-        content = storage.read_json(path)
-        if not isinstance(content, dict):
-            raise TokenizerError("is not a JSON object", where=path, fix=SAVE_AGAIN)
+    for path, content in _config_files(folder):
         for key in (key for keys in KEYS.values() for key in keys):
             value = content.get(key)
             token = value.get("content") if isinstance(value, dict) else value

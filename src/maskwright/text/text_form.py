@@ -17,7 +17,7 @@ from typing import Any, Literal
 from maskwright.text.dedup import text_key
 from maskwright.text.pieces import PIECE_CHARACTERS
 from maskwright.text.tokenizer import normalizer_of
-from maskwright.text.vocabulary import read_tokenizer, steps
+from maskwright.text.vocabulary import read_tokenizer, steps, tokens_in_text
 
 LONG_WORD = 64
 """Words of this length and more are not cached."""
@@ -71,8 +71,11 @@ def form_of(location: str | None) -> TextForm:
     """The form that the tokenizer of a folder keeps; the whole text without a folder. Raises `TokenizerError`."""
     if not location:
         return WHOLE_TEXT
-    content = read_tokenizer(location)[0]
+    content, vocabulary = read_tokenizer(location)
     lost: dict[str, Any] = {}
+    declared = [token for token in tokens_in_text(location) if token["id"] in vocabulary.additional]
+    if any(token.get("lstrip") or token.get("rstrip") for token in declared):
+        lost["white_space"] = False
     for step in steps(content.get("pre_tokenizer")):
         if step.get("type") in LOSE_WHITE_SPACE or step.get("behavior") == "Removed":
             lost["white_space"] = False

@@ -28,7 +28,14 @@ from maskwright.text.bounds import require_bounded, require_quick
 from maskwright.text.sample import MAX_BYTES, Piece, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.special_tokens import BERT, ROBERTA
-from maskwright.text.vocabulary import TRAIN_ONE, Vocabulary, read_tokenizer, read_vocabulary, tokenizer_file
+from maskwright.text.vocabulary import (
+    TRAIN_ONE,
+    Vocabulary,
+    added_tokens,
+    read_tokenizer,
+    read_vocabulary,
+    tokenizer_file,
+)
 from maskwright.text.word_counts import WordCounts
 
 TrainedKind = Literal["bpe", "wordpiece", "unigram"]
@@ -301,23 +308,22 @@ def normalizer_of(description: str) -> Any:
 
 
 def load_tokenizer(location: str, *, special_tokens_are_text: bool) -> Any:
-    """A `tokenizers.Tokenizer`. `special_tokens_are_text`: `<mask>` in a corpus is spelt out, never the mask id."""
+    """A `tokenizers.Tokenizer`. `special_tokens_are_text`: tokens of the five roles are spelt out, so that `<mask>` in
+    a corpus is never the mask id. Other special tokens are tokens (see `Vocabulary.additional`)."""
     # Not through AutoTokenizer, which may rebuild the pipeline from the model's class and change ids.
     path = tokenizer_file(location)
     content, vocabulary = read_tokenizer(location)
-    content_to_load = _spelt_out(content, vocabulary) if special_tokens_are_text else content
-    # The library spells out only tokens that are marked special; a hand-written file may have forgotten to.
-    added = [
-        {**token, "special": True} if token["id"] in vocabulary.special else token
-        for token in content_to_load.get("added_tokens") or []
-    ]
-    if vocabulary.mask not in {token["id"] for token in added}:
+    entries = added_tokens(location)
+    if vocabulary.mask not in {token["id"] for token in entries}:
         mask = {"id": vocabulary.mask, "content": vocabulary.mask_token, "single_word": False, "lstrip": False}
-        added.append({**mask, "rstrip": False, "normalized": False, "special": True})
-    is_unchanged = content_to_load is content and added == (content.get("added_tokens") or [])
-    tokenizer = parsed(
-        content if is_unchanged else {**content_to_load, "added_tokens": added}, path, is_unchanged=is_unchanged
-    )
+        entries.append({**mask, "rstrip": False, "normalized": False})
+    # The library spells out those that are marked special, and a hand-written file may have forgotten to.
+    special = vocabulary.special - vocabulary.additional if special_tokens_are_text else vocabulary.special
+    added = [{**token, "special": token["id"] in special} for token in entries]
+    loaded = {**content, "added_tokens": added}
+    if special_tokens_are_text:
+        loaded = _spelt_out(loaded, vocabulary)
+    tokenizer = parsed(loaded, path, is_unchanged=loaded == content)
     tokenizer.encode_special_tokens = special_tokens_are_text
     return tokenizer
 
@@ -355,19 +361,19 @@ def no_panic(location: str) -> Iterator[None]:
 
 
 def _spelt_out(content: dict[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
-    """`content` in which special tokens of a text are text for Unigram too."""
+    """`content` in which tokens of the five roles are text for Unigram too."""
     # Unigram has special tokens among its pieces, with the best scores. A leading space makes these pieces unreachable,
     # since a text's spaces are ▁ by then.
     if vocabulary.kind != "unigram":
         return content
-    special = vocabulary.special
+    has_role = vocabulary.special - vocabulary.additional
     pieces = content["model"]["vocab"]
-    named = {piece for index, (piece, _) in enumerate(pieces) if index in special}
+    named = {piece for index, (piece, _) in enumerate(pieces) if index in has_role}
     added = [
         {**token, "content": f" {token['content']}"} if token["content"] in named else token
-        for token in content.get("added_tokens") or []
+        for token in content["added_tokens"]
     ]
-    vocab = [[f" {piece}" if index in special else piece, score] for index, (piece, score) in enumerate(pieces)]
+    vocab = [[f" {piece}" if index in has_role else piece, score] for index, (piece, score) in enumerate(pieces)]
     return {**content, "model": {**content["model"], "vocab": vocab}, "added_tokens": added}
 
 

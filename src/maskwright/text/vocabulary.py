@@ -10,7 +10,7 @@ from typing import Any, Literal
 from maskwright.core import storage
 from maskwright.core.errors import TokenizerError
 from maskwright.core.hub import how_to_get
-from maskwright.text.special_tokens import CONFIG_FILES, SAVE_AGAIN, special_tokens
+from maskwright.text.special_tokens import CONFIG_FILES, FLAGS, SAVE_AGAIN, declared_tokens, special_tokens
 from maskwright.text.vocabulary_files import create_from, files_of
 
 Kind = Literal["byte_level_bpe", "wordpiece", "unigram", "sentencepiece_bpe"]
@@ -47,14 +47,25 @@ class Vocabulary:
     mask_token: str
     """The mask in text: `<mask>`, `[MASK]`."""
     special: frozenset[int]
-    """Ids that are never predicted, masked or drawn: the five above and any other special added token."""
+    """Ids that are never predicted, masked or drawn: the five above and `additional`."""
+    additional: frozenset[int]
+    """Special ids without one of the five roles: placeholders, markers and separators that the tokenizer's files
+    declare. In a text they are tokens, as with `transformers`; tokens of the five roles are spelt out."""
+    additional_sha256: str
+    """Digest of the rules by which these are found in a text; empty without any."""
     word_start: tuple[bool, ...]
     """Per id, whether it begins a word; see `_begins_word`."""
     byte_length: tuple[int, ...]
-    """Per id, its bytes of text; -1 for special tokens, and for all ids where text is normalized or loses white
+    """Per id, its bytes of text; -1 for the five roles, and for all ids where text is normalized or loses white
     space."""
     fingerprint: str
-    """sha256 of tokens, merges and splitting rules: equal for files that give equal ids, however they are written."""
+    """sha256 of tokens, merges and splitting rules but those of `additional`: equal for files that give equal ids,
+    however they are written."""
+
+    @property
+    def rules_record(self) -> dict[str, str]:
+        """`additional_sha256` as the optional entry of a record."""
+        return {"additional_sha256": self.additional_sha256} if self.additional else {}
 
 
 def has_tokenizer(folder: str) -> bool:
@@ -136,9 +147,11 @@ def _vocabulary_of(content: Any, path: str, folder: str | None) -> Vocabulary:
     token_of = special_tokens(content, tokens, path, folder)
     roles = {role: tokens[name] for role, name in token_of.items()}
     unk = _unknown_id(model, tokens, path)
-    special = frozenset([*roles.values(), *(token["id"] for token in added if token.get("special"))])
-    special |= set() if unk is None else {unk}
-    ordinary = ordinary_added_tokens(content, special)
+    has_role = frozenset([*roles.values(), *([] if unk is None else [unk])])
+    marked = has_role | {token["id"] for token in added if token.get("special")}
+    declared = declared_tokens(tokens, folder) if folder else {}
+    special = marked | {tokens[token] for token in declared}
+    found = [entry for entry in _entries(added, declared, tokens) if entry["id"] not in has_role]
     size = max(tokens.values()) + 1
     starts, lengths = [False] * size, [-1] * size
     counted = kind == "byte_level_bpe" and not content.get("normalizer")
@@ -146,7 +159,7 @@ def _vocabulary_of(content: Any, path: str, folder: str | None) -> Vocabulary:
         starts[index] = _begins_word(token, kind, mark, model)
         if counted and index not in special:
             lengths[index] = len(token)  # each character stands for one byte
-    for entry in ordinary:
+    for entry in found:
         starts[entry["id"]] |= kind != "byte_level_bpe" or entry["content"][:1].isspace()
         lengths[entry["id"]] = len(entry["content"].encode()) if counted else -1
     return Vocabulary(
@@ -159,9 +172,11 @@ def _vocabulary_of(content: Any, path: str, folder: str | None) -> Vocabulary:
         mask=roles["mask"],
         mask_token=token_of["mask"],
         special=special,
+        additional=special - has_role,
+        additional_sha256=_sha256_of_rules([entry for entry in found if entry["id"] in special]),
         word_start=tuple(starts),
         byte_length=tuple(lengths),
-        fingerprint=_fingerprint(content, kind, tokens, special),
+        fingerprint=_fingerprint(content, kind, tokens, marked),
     )
 
 
@@ -262,9 +277,25 @@ def steps(step: Any, depth: int = 0) -> list[dict[str, Any]]:
     return [step, *inner]
 
 
-def ordinary_added_tokens(content: dict[str, Any], special: frozenset[int]) -> list[dict[str, Any]]:
-    """Added tokens of a `tokenizer.json` that are text, not special."""
-    return [token for token in content.get("added_tokens") or [] if token["id"] not in special]
+def added_tokens(location: str) -> list[dict[str, Any]]:
+    """Entries of all added tokens of a tokenizer, with those that only the files beside `tokenizer.json` declare."""
+    listed = read_tokenizer(location)[0].get("added_tokens") or []
+    tokens = token_ids(location)
+    return _entries(listed, declared_tokens(tokens, location) if os.path.isdir(location) else {}, tokens)
+
+
+def tokens_in_text(location: str) -> list[dict[str, Any]]:
+    """Entries of the added tokens that a text becomes: all without one of the five roles."""
+    vocabulary = read_vocabulary(location)
+    has_role = vocabulary.special - vocabulary.additional
+    return [token for token in added_tokens(location) if token["id"] not in has_role]
+
+
+def _entries(
+    listed: list[dict[str, Any]], declared: dict[str, dict[str, Any]], tokens: dict[str, int]
+) -> list[dict[str, Any]]:
+    names = {token["content"] for token in listed}
+    return [*listed, *({**entry, "id": tokens[name]} for name, entry in declared.items() if name not in names)]
 
 
 def prepends_space(content: dict[str, Any]) -> bool:
@@ -290,17 +321,23 @@ def _rules(content: dict[str, Any], special: frozenset[int]) -> list[Any]:
     # Absent, null, false and "" mean the same in these.
     switches = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback")
     behaviour = [model.get(name) or None for name in (*switches, "ignore_merges")]
-    ordinary = [
-        [token["content"], *(bool(token.get(flag)) for flag in ("lstrip", "rstrip", "single_word", "normalized"))]
-        for token in ordinary_added_tokens(content, special)
-    ]
+    ordinary = [token for token in content.get("added_tokens") or [] if token["id"] not in special]
     return [
         merges,
         behaviour,
-        sorted(ordinary),
+        _places(ordinary),
         _canonical(content.get("pre_tokenizer")),
         _canonical(content.get("normalizer")),
     ]
+
+
+def _places(added: list[dict[str, Any]]) -> list[list[Any]]:
+    """All that decides where added tokens are found in a text."""
+    return sorted([token["content"], *(bool(token.get(flag)) for flag in FLAGS)] for token in added)
+
+
+def _sha256_of_rules(additional: list[dict[str, Any]]) -> str:
+    return storage.sha256_of(_places(additional)) if additional else ""
 
 
 def _canonical(step: Any) -> Any:

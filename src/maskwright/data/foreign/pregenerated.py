@@ -30,6 +30,7 @@ from maskwright.core.errors import InputError, StoreError
 from maskwright.data.foreign.blocks import Block, Foreign
 from maskwright.data.foreign.static_masks import ARRAYS, StaticMasks, describe, findings
 from maskwright.data.masking import Masker
+from maskwright.data.store import require_rules
 from maskwright.text.vocabulary import Vocabulary
 
 RECORD, TOKENIZER = "pregenerate.json", "tokenizer"
@@ -66,6 +67,8 @@ class Reader:
         if self.record and self.record.get("tokenizer") != vocabulary.fingerprint:
             what = "its tokenizer is not the one that its examples were made with"
             raise StoreError(what, where=os.path.join(folder, TOKENIZER), fix="put that tokenizer back")
+        if "options" in self.record:  # of a text; repaired examples are another tool's
+            require_rules(self.record.get("additional_sha256"), vocabulary, pieces, folder)
 
     def describe(self, counts: Mapping[str, int]) -> list[str]:
         """A line for each finding. `counts`: sums of `findings`."""

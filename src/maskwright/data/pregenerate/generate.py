@@ -50,6 +50,7 @@ def pregenerate(
             prepared = Request(sources, tokenizer, text, PrepareOptions(valid_fraction=0.0, keep_duplicates=True))
             store = prepare(prepared, runner)
             plan = {"text": store.fingerprint, "tokenizer": store.vocabulary.fingerprint, "options": asdict(options)}
+            plan |= store.vocabulary.rules_record
             if "text" in before and {key: before.get(key) for key in plan} != plan:
                 what, fix = "holds unfinished epochs of other text or options", "delete it, or choose another folder"
                 raise InputError(what, where=folder, fix=fix)

@@ -162,8 +162,9 @@ class _Preparation:
     def _decided(self) -> list[Any]:
         """JSON values that decide the ids and splits of kept documents."""
         request = self.request
-        fingerprint = read_vocabulary(request.tokenizer).fingerprint
-        return [fingerprint, request.options.valid_fraction, asdict(request.text_form), self.encoder]
+        vocabulary = read_vocabulary(request.tokenizer)
+        decided = [vocabulary.fingerprint, request.options.valid_fraction, asdict(request.text_form), self.encoder]
+        return [*decided, *vocabulary.rules_record.values()]
 
     def _target(self) -> Target:
         request = self.request

@@ -130,6 +130,7 @@ class Request:
                 *([self.cleaning_record] if self.cleaning else []),
                 *([sources.letters] if sources.letters != "upper" else []),
                 *([asdict(self.text_form)] if self.text_form != WHOLE_TEXT else []),
+                *read_vocabulary(self.tokenizer).rules_record.values(),
             ]
         )
 

@@ -38,7 +38,8 @@ of one copy without padding are equally fast, and rows of 512 slower by a third 
 
 @dataclass(frozen=True)
 class MaskedCopies:
-    """The masked copies of some texts, packed into rows. Copy i masks token i of all the texts' tokens."""
+    """The masked copies of some texts, packed into rows. Copy i masks the i-th of all the texts' tokens, of which
+    special ones are not counted: they are never predicted."""
 
     vocabulary: Vocabulary
     ids: NDArray[np.int32]
@@ -59,7 +60,7 @@ class MaskedCopies:
 
     @classmethod
     def of(cls, ids: NDArray[np.integer], lengths: Int64, vocabulary: Vocabulary) -> MaskedCopies:
-        """`ids`: of all texts, one after the other, without special tokens; `lengths` [texts], none of them 0."""
+        """`ids`: of all texts, one after the other, without those around them; `lengths` [texts], none of them 0."""
         size = lengths + 2
         begin, end = np.cumsum(size) - size, np.cumsum(size)
         framed = np.empty(int(size.sum()), np.int32)
@@ -67,6 +68,8 @@ class MaskedCopies:
         text = np.repeat(np.arange(len(size)), lengths)
         masked = np.arange(len(text)) - np.repeat(np.cumsum(lengths) - lengths, lengths) + 1
         framed[begin[text] + masked] = ids
+        is_predicted = ~np.isin(ids, sorted(vocabulary.additional))
+        text, masked = text[is_predicted], masked[is_predicted]
         row_tokens = max(ROW_TOKENS, -(-int(size.max()) // 64) * 64)
         order, first = best_fit(size[text], row_tokens)
         return cls(vocabulary, framed, begin, size, text, masked, order, first, row_tokens)
@@ -112,7 +115,7 @@ class TokenScores:
     """A model's log-probabilities of the tokens of some texts."""
 
     log_probs: NDArray[np.float32]
-    """[tokens], nats, each token masked alone."""
+    """[tokens], nats, each token masked alone, without those that are never predicted."""
     sums: NDArray[np.float64]
     """[texts], their pseudo-log-likelihoods."""
     positions: int
@@ -130,7 +133,8 @@ def open_scorer(model: TrainedModel, engine: EngineSection | None = None) -> Eng
 
 
 def score_texts(scorer: Engine, vocabulary: Vocabulary, ids: NDArray[np.integer], lengths: Int64) -> TokenScores:
-    """`ids`: of all texts, one after the other, without special tokens; `lengths` [texts], none of them 0."""
+    """`ids`: of all texts, one after the other, without special tokens around them; `lengths` [texts], none of them
+    0."""
     copies, began = MaskedCopies.of(ids, lengths, vocabulary), time.perf_counter()
     batches, parts = copies.batches(), []
     with progress("score", copies.positions, "positions") as bar:
@@ -139,7 +143,7 @@ def score_texts(scorer: Engine, vocabulary: Vocabulary, ids: NDArray[np.integer]
             bar.advance(sum(batch.text_tokens for batch in group))
     log_probs = np.empty(len(copies.text), np.float32)
     log_probs[copies.order] = np.concatenate(parts)
-    sums = np.bincount(copies.text, weights=log_probs)
+    sums = np.bincount(copies.text, weights=log_probs, minlength=len(lengths))
     return TokenScores(log_probs, sums.astype(np.float64), copies.positions, time.perf_counter() - began)
 
 
@@ -191,7 +195,7 @@ def pseudo_perplexity(
         raise InputError("holds no text", where=sources.files[0], fix="give a file with text in it")
     byte_length = np.array(model.vocabulary.byte_length, np.int32)
     encoded = encode_documents(TokenizersEncoder(model.tokenizer_folder), documents, byte_length)
-    if not len(encoded.ids):
+    if model.vocabulary.additional.issuperset(np.unique(encoded.ids).tolist()):
         raise InputError("holds no tokens of the model's tokenizer", where=sources.files[0], fix="give another text")
     cut = plan_documents(np.cumsum(encoded.document_sizes), seq_len).all_pieces()
     in_order = cut.length[np.argsort(cut.start)]
@@ -203,7 +207,7 @@ def pseudo_perplexity(
         documents=len(documents),
         windows=len(in_order),
         window_tokens=seq_len - 2,
-        tokens=len(encoded.ids),
+        tokens=len(scores.log_probs),
         loss=loss,
         pseudo_perplexity=math.exp(min(loss, 700.0)),
         positions=scores.positions,

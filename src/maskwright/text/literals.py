@@ -1,0 +1,61 @@
+"""Special tokens written out in a text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+from maskwright.text.special_tokens import WELL_KNOWN
+from maskwright.text.text_form import TextForm
+from maskwright.text.vocabulary import read_vocabulary, token_ids, tokens_in_text
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """The special tokens to look for."""
+
+    with_role: tuple[str, ...]
+    """Those of the five roles, which stay text."""
+    fate_of_roles: str
+    """What `data prepare` does about them."""
+    declared: tuple[str, ...] = ()
+    """Patterns of the others, which become their ids."""
+
+    @staticmethod
+    def of(location: str | None, form: TextForm) -> SpecialTokens:
+        """A tokenizer's own; without one, those that are well known."""
+        if location is None:
+            names = tuple(chain.from_iterable(WELL_KNOWN.values()))
+            return SpecialTokens(names, "keeps them as text, but for a token that the tokenizer declares: name it")
+        vocabulary = read_vocabulary(location)
+        additional, has_role = vocabulary.additional, vocabulary.special - vocabulary.additional
+        names = tuple(sorted(name for name, index in token_ids(location).items() if index in has_role))
+        patterns = [_pattern(token, form) for token in tokens_in_text(location) if token["id"] in additional]
+        return SpecialTokens(names, "keeps them as text: they never become special ids", tuple(patterns))
+
+    @cached_property
+    def _expression(self) -> re.Pattern[str]:
+        # The longer first, as the library finds them: `<s>NOTUSED` is not `<s>`.
+        return re.compile("|".join(sorted([*map(re.escape, self.with_role), *self.declared], key=len, reverse=True)))
+
+    def first_in(self, text: str) -> tuple[str | None, str | None]:
+        """(the first one with a role, the first other one)"""
+        with_role = declared = None
+        for match in self._expression.finditer(text):
+            if match.group() in self.with_role:
+                with_role = with_role or match.group()
+            else:
+                declared = declared or match.group()
+            if with_role and (declared or not self.declared):
+                break
+        return with_role, declared
+
+
+def _pattern(token: dict[str, Any], form: TextForm) -> str:
+    """Matches a declared token where the tokenizer finds it."""
+    whole = re.escape(token["content"])
+    whole = rf"(?<!\w){whole}(?!\w)" if token.get("single_word") else whole
+    return f"(?i:{whole})" if token.get("normalized") and not form.case else whole
