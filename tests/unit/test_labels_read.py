@@ -225,7 +225,8 @@ def test_squad_and_its_flat_relatives(tmp_path: Path) -> None:
 def test_an_answer_that_is_not_in_its_context(tmp_path: Path) -> None:
     path = squad(tmp_path / "dev.json", answers=[{"text": "Éva", "answer_start": 4}])
     assert fails(path, QUESTIONS).startswith(
-        "FILE record 2: answer 'Éva' is not in its context at character 4, where 'va ' is. Fix: count answer_start"
+        "FILE record 2: answer 'Éva' is not in its context at character 4, where 'va ' is: it is at 3, "
+        "1 less than written, as if counted from 1. Fix: count answer_start in characters from 0, or data.on_bad_input"
     )
     skipping = reading(path, QUESTIONS, on_bad_input="skip")
     assert len(read_examples(str(path), skipping)) == 1 and skipping.skipped[0].where == f"{path} record 2"
