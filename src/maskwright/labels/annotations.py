@@ -243,25 +243,25 @@ def _items(example: Example, record: Record, layout: Layout, reading: Reading) -
 
 
 def _span(item: Any, layout: Layout) -> Span:
+    ends: list[Any] = []
+    names: list[Any] = []
+    text = None
     if isinstance(item, list):
         names = [part for part in item if isinstance(part, str)]
         ends = [part for part in item if not isinstance(part, str)]
-        span = ends, names, None
     elif isinstance(item, dict):
-        value = next((item[key] for key in NAME if key in item), None)
-        found = [next((item[key] for key in keys if key in item), None) for keys in (START, END)]
-        span = found, value if isinstance(value, list) else [value], item.get("text")
-    else:
-        span = [], [], None
-    ends, names = [int(end) if isinstance(end, float) and end.is_integer() else end for end in span[0]], span[1]
+        name = next((item[key] for key in NAME if key in item), None)
+        names = name if isinstance(name, list) else [name]
+        ends = [next((item[key] for key in keys if key in item), None) for keys in (START, END)]
+        text = item.get("text")
+    ends = [int(end) if isinstance(end, float) and end.is_integer() else end for end in ends]
     if len(ends) != 2 or any(type(end) is not int for end in ends):
         raise Unusable(f"{item!r:.80} is no span with start, end and name", WRITE_SPANS)
-    labels = [text for name in names if name is not None and (text := str(name).strip())]
+    labels = [label for name in names if name is not None and (label := str(name).strip())]
     if len(labels) != 1:
         what = f"span {ends[0]:,} to {ends[1]:,} has {len(labels) or 'no'} labels"
         raise Unusable(what, "give it one: a word has one tag")
-    text = span[2] if isinstance(span[2], str) and not layout.is_gliner else None
-    return Span(ends[0], ends[1] + layout.is_gliner, labels[0], text)
+    return Span(ends[0], ends[1] + layout.is_gliner, labels[0], text if isinstance(text, str) else None)
 
 
 def _tags(example: Example, offsets: Offsets, spans: Sequence[Span]) -> list[str]:
@@ -286,12 +286,12 @@ def _covered(example: Example, offsets: Offsets, span: Span) -> tuple[int, int]:
         unit = "characters" if text else "words"
         what, fix = f"span {_shown(example, span)} is not inside the {size:,} {unit}", f"count {unit} from 0"
         raise Unusable(what + _other_way(text, offsets, span), fix, "misplaced span")
-    if span.text is not None and span.text.strip() != text[span.start : span.end].strip():
+    if span.text is not None and text and span.text.strip() != text[span.start : span.end].strip():
         where, more = elsewhere(text, span.text, span.start)
         what = f"span {_shown(example, span)} is not its own text, {span.text!r:.60}: {where}"
         raise Unusable(what, f"count start and end in characters from 0{more}", "misplaced span")
     first, stop = _words_at(offsets, span.start, span.end)
-    if first == stop or not text[span.start : span.end].strip() and text:
+    if first == stop or span.start == span.end:
         what = f"span {_shown(example, span)} holds no word{_other_way(text, offsets, span)}"
         raise Unusable(what, "delete it, or write the number behind its last character as its end", "misplaced span")
     begin, end = offsets[first][0], offsets[stop - 1][1]

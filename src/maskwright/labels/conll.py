@@ -15,6 +15,10 @@ DOCUMENT = "-DOCSTART-"
 LANGUAGE = re.compile(r"([a-z]{2,3}(?:-[a-z]+)*):(.+)", re.DOTALL)
 """WikiANN puts the language before each word, as in `en:Paris`."""
 COMMENT = re.compile(r"#([ \t]|$|begin document|end document)")
+BRACKETS = re.compile(r"(\([^()*\s]+)?(\*?)(\))?")
+"""CoNLL-2012's tags: `(PERSON*`, `*`, `*)`, `(GPE)`."""
+CONLL_2012_COLUMNS = 11
+LONG_SENTENCE_WORDS = 200
 CONLL_U_COLUMNS, BETWEEN = 10, re.compile(r"[0-9]+[-.][0-9]+")
 
 Row = tuple[int, list[str]]
@@ -32,6 +36,11 @@ def read_conll(name: str, reading: Reading) -> Iterator[Example]:
         _require_words(name, sentences, reading)
         if not reading.labelled and (width := len(first[1])) > 1:
             reading.note(f"{name}: a word is the first of the {width} columns of a line, and the others are not read")
+    if len(sentences) == 1 < LONG_SENTENCE_WORDS <= len(sentences[0]):
+        reading.note(f"{name}: no blank line parts its {len(sentences[0]):,} words, so they are one sentence")
+    is_bracketed = reading.labelled and _is_bracketed(sentences, tag)
+    if is_bracketed:
+        reading.note(f"{name}: tags are in brackets, as in CoNLL-2012: '(PERSON*' is read as B-PERSON")
     prefix = _language(sentences, word)
     if prefix:
         reading.note(f"each word begins with '{prefix}:', as in WikiANN: it is removed")
@@ -47,17 +56,31 @@ def read_conll(name: str, reading: Reading) -> Iterator[Example]:
                     raise Unusable("has no word" if not cells[word].strip() else "has no tag", "repair the line")
             words = tuple(cells[word].removeprefix(f"{prefix}:") if prefix else cells[word] for _, cells in sentence)
             tags = tuple(cells[tag].strip() for _, cells in sentence) if reading.labelled else ()
+            if is_bracketed:
+                tags = _without_brackets(tags)
             translated = tuple(translation.get(tag, tag) for tag in tags)
             yield with_tags(Example(name, start), words, translated, labelled=reading.labelled)
         except Unusable as error:
             reading.fault(f"{name}:{line}", error.what, error.fix)
 
 
+def _is_bracketed(sentences: list[list[Row]], tag: int) -> bool:
+    tags = {cells[tag].strip() for sentence in sentences for _, cells in sentence if tag < len(cells)}
+    return any("*" in one for one in tags) and all(one and BRACKETS.fullmatch(one) for one in tags)
+
+
+def _without_brackets(tags: tuple[str, ...]) -> tuple[str, ...]:
+    """B- and I- tags of one sentence. Raises `Unusable` for a bracket that does not close what one has opened."""
+    opened, plain = "", []
+    for tag in tags:
+        opening, _, closing = (BRACKETS.fullmatch(tag) or [""])[0], "", ""
+    return tuple(plain)
+
+
 def _sentences(name: str, lines: list[tuple[int, str]], reading: Reading) -> list[list[Row]]:
-    """Numbered rows of cells, without `-DOCSTART-`, comments, and CoNLL-U's words `1-2` and `1.1`, which are not words
-    of the text."""
-    rows = [(line_number, line) for line_number, line in lines if not line.startswith(DOCUMENT)]
-    first = next((line for _, line in rows if line.strip(" \t") and not line.startswith("#")), None)
+    """Numbered rows of cells, without CoNLL-U's words `1-2` and `1.1`, which are not words of the text. `-DOCSTART-`
+    and comments, such as `# newdoc` and `#end document`, end a sentence as blank lines do."""
+    first = next((line for _, line in lines if line.strip(" \t") and not line.startswith(("#", DOCUMENT))), None)
     tabs = "\t" in (first or "".join(line for _, line in lines))
     width = len(_cells(first, tabs)) if first else 0
     sentences: list[list[Row]] = [[]]

@@ -116,7 +116,9 @@ class Reading:
         if self._first is not None:
             _, what, where, fix = self._first
             alike = f" (the first of {self._alike:,} such records)" if self._alike > 1 else ""
-            raise SourceError(what + alike, where=where, fix=fix + (f", or {self.spelt.skip}" if self.spelt.skip else ""))
+            raise SourceError(
+                what + alike, where=where, fix=fix + (f", or {self.spelt.skip}" if self.spelt.skip else "")
+            )
 
     def handle(self, fault: Fault) -> bool:
         """The `FaultHandler` of a file. Bytes that are not UTF-8 are always an error."""
