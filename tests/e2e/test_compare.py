@@ -327,7 +327,7 @@ def test_models_and_data_are_read_once_for_all_arms(
 
         monkeypatch.setattr(module, name, counted)
 
-    for module, names in ((plan, ("load_model", "weights_digest")), (prepare, ("read_dataset", "encode"))):
+    for module, names in ((plan, ("load_model", "weights_digest", "read_dataset")), (prepare, ("encode",))):
         for name in names:
             count(module, name)
     twin, other = tmp_path / "twin", tmp_path / "other.yaml"

@@ -184,7 +184,16 @@ def _is_span(item: Any) -> bool:
     if isinstance(item, dict):
         item = item.get("value", item)
         return isinstance(item, dict) and any(key in item for key in START)
-    return isinstance(item, list) and len(item) == 3 and sum(isinstance(part, str) for part in item) == 1
+    return isinstance(item, list) and len(item) == 3 and [*map(_offset, item)].count(None) == 1
+
+
+def _offset(value: Any) -> int | None:
+    """A number of characters or words; in a Parquet list with the name, it is a text."""
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value if type(value) is int else None
 
 
 # ---- one record --------------------------------------------------------------------------------------------------
@@ -243,25 +252,25 @@ def _items(example: Example, record: Record, layout: Layout, reading: Reading) -
 
 
 def _span(item: Any, layout: Layout) -> Span:
-    ends: list[Any] = []
     names: list[Any] = []
+    ends: list[int | None] = []
     text = None
     if isinstance(item, list):
-        names = [part for part in item if isinstance(part, str)]
-        ends = [part for part in item if not isinstance(part, str)]
+        names = [part for part in item if _offset(part) is None]
+        ends = [_offset(part) for part in item if _offset(part) is not None]
     elif isinstance(item, dict):
         name = next((item[key] for key in NAME if key in item), None)
         names = name if isinstance(name, list) else [name]
-        ends = [next((item[key] for key in keys if key in item), None) for keys in (START, END)]
+        ends = [_offset(next((item[key] for key in keys if key in item), None)) for keys in (START, END)]
         text = item.get("text")
-    ends = [int(end) if isinstance(end, float) and end.is_integer() else end for end in ends]
-    if len(ends) != 2 or any(type(end) is not int for end in ends):
+    start, end = ends if len(ends) == 2 else (None, None)
+    if start is None or end is None:
         raise Unusable(f"{item!r:.80} is no span with start, end and name", WRITE_SPANS)
     labels = [label for name in names if name is not None and (label := str(name).strip())]
     if len(labels) != 1:
-        what = f"span {ends[0]:,} to {ends[1]:,} has {len(labels) or 'no'} labels"
+        what = f"span {start:,} to {end:,} has {len(labels) or 'no'} labels"
         raise Unusable(what, "give it one: a word has one tag")
-    return Span(ends[0], ends[1] + layout.is_gliner, labels[0], text if isinstance(text, str) else None)
+    return Span(start, end + layout.is_gliner, labels[0], text if isinstance(text, str) else None)
 
 
 def _tags(example: Example, offsets: Offsets, spans: Sequence[Span]) -> list[str]:

@@ -93,14 +93,16 @@ def _without_brackets(tags: tuple[str, ...]) -> tuple[str, ...]:
 def _sentences(name: str, lines: list[tuple[int, str]], reading: Reading) -> list[list[Row]]:
     """Numbered rows of cells, without CoNLL-U's words `1-2` and `1.1`, which are not words of the text. `-DOCSTART-`
     and comments, such as `# newdoc` and `#end document`, end a sentence as blank lines do."""
-    first = next((line for _, line in lines if line.strip(" \t") and not line.startswith("#") and not MARK.match(line)), None)
+    first = next(
+        (line for _, line in lines if line.strip(" \t") and not line.startswith("#") and not MARK.match(line)), None
+    )
     tabs = "\t" in (first or "".join(line for _, line in lines))
     width = len(_cells(first, tabs)) if first else 0
     sentences: list[list[Row]] = [[]]
     comments = 0
     for line_number, line in lines:
         cells = _cells(line, tabs)
-        is_comment = bool(width and _is_comment(line, cells, width, tabs) or MARK.match(line))
+        is_comment = bool((width and _is_comment(line, cells, width, tabs)) or MARK.match(line))
         comments += is_comment and line.startswith("#")
         if is_comment or not line.strip(" \t"):
             sentences += [[]] if sentences[-1] else []
@@ -142,8 +144,8 @@ def _columns(name: str, first: Row, reading: Reading) -> tuple[int, int]:
 
 
 def _require_words(name: str, sentences: list[list[Row]], reading: Reading) -> None:
-    """Raises `SourceError` where the first column counts the words, as in CoNLL-U and GermEval's files, or the third, as
-    in CoNLL-2012's."""
+    """Raises `SourceError` where the first column counts the words, as in CoNLL-U and GermEval's files, or the third,
+    as in CoNLL-2012's."""
     rows = [(number, cells) for sentence in sentences for number, (_, cells) in enumerate(sentence)]
     if all(len(cells) >= CONLL_2012_COLUMNS and cells[2] == str(number) for number, cells in rows):
         names = "words and tags: data.text: 3 and data.label: 10" if reading.labelled else "the words' column: --text 3"

@@ -123,11 +123,11 @@ def shortened(names: Sequence[str], limit: int = 6) -> str:
 def _why_without_prefix(tag: str, tags: set[str]) -> str:
     """What a `tag` among others may have been meant for; empty for tags that mark no spans, as of parts of speech."""
     first, last = re.fullmatch("([BIESLUbieslu])[-_:/](.+)", tag), re.fullmatch("(.+)[-_]([BIESLU])", tag)
-    if tag in ("0", "o") or first or last:
+    marked = [other for other in tags if other[:1] in PREFIXES and other[1:2] == "-"]
+    if first or last or (marked and tag in ("0", "o")):
         prefix, name = first.groups() if first else last.groups()[::-1] if last else ("", "")
         meant = f"'{prefix.upper()}-{name}'" if prefix else "the letter O"
         return f". If {meant} is meant, write it so, and entities are judged"
-    marked = [other for other in tags if other[:1] in PREFIXES and other[1:2] == "-"]
     if not marked:
         return ""
     return f", though {len(marked)} of {len(tags)} tags have one. Give each tag but O a prefix, and entities are judged"
