@@ -33,9 +33,8 @@ def require_writable(location: str, endings: Sequence[str]) -> None:
 
 
 def write_records(location: str, records: Sequence[dict[str, Any]], separator: str = ",") -> None:
-    """Writes one record or more, all with the keys of the first. In CSV and TSV, a list is one cell with `separator`
-    (objects in it are JSON), and an object a column for each key. TSV has no quotes, so it gets spaces for tabs and
-    line ends."""
+    """Writes one record or more, all with the keys of the first. In CSV and TSV, a list is one cell with `separator`,
+    and an object a column for each key. TSV has no quotes, so it gets spaces for tabs and line ends."""
     kind = ending(location)
     with output.writer(location) as file:
         if kind == ".parquet":
@@ -52,12 +51,8 @@ def _flat(record: dict[str, Any], separator: str) -> dict[str, Any]:
         if isinstance(value, dict):
             cells |= {f"{key}_{name}": cell for name, cell in value.items()}
         else:
-            cells[key] = separator.join(map(_part, value)) if isinstance(value, list) else value
+            cells[key] = separator.join(map(str, value)) if isinstance(value, list) else value
     return cells
-
-
-def _part(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else str(value)
 
 
 def _table(rows: Sequence[dict[str, Any]], *, tabs: bool) -> str:
