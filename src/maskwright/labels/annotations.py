@@ -109,12 +109,11 @@ def spans_in(text: str, tags: Sequence[str]) -> list[dict[str, Any]]:
 def find_layout(table: Table, reading: Reading) -> Layout | None:
     """Where the texts and their spans are; None for lists of words and tags. Raises `SourceError`."""
     texts, labels = reading.data.text_columns, reading.data.label_columns if reading.labelled else []
-    if len(texts) > 1 or len(labels) > 1 or not {*texts, *labels} <= {*table.columns}:
-        return _in_data(table, reading) if texts else None
     first = _first(table)
-    layout = _in_data(table, reading)
-    if layout is not None:
-        return layout
+    if isinstance(first.get("data"), dict) and not (texts and {*texts} <= {*first}):
+        return _in_data(first["data"], table, reading)
+    if len(texts) > 1 or len(labels) > 1 or not {*texts, *labels} <= {*first}:
+        return None
     if (texts or GLINER)[0] == GLINER[0] and _are_words(first.get(GLINER[0])):
         reading.note(f"the words are column '{GLINER[0]}', as of GLiNER")
         return Layout(GLINER[0], (labels or [GLINER[1]])[0] if reading.labelled else None, is_gliner=True)
@@ -123,17 +122,17 @@ def find_layout(table: Table, reading: Reading) -> Layout | None:
     tags = [name for name in labels or tag_columns if name in first and not _is_span(_item(first[name]))]
     if words and (tags or not reading.labelled):
         return None
+    text = next((name for name in texts or TEXTS if isinstance(first.get(name), str)), None)
+    if text is not None:
+        spans = _column_of_spans(first, labels, table) if reading.labelled else None
+        chosen = "" if spans is None else f"; their spans are column '{spans}'"
+        reading.note(f"the texts of column '{text}' are {WORDS_ARE}{chosen}")
+        return Layout(text, spans)
     if words and any(_is_span(_item(first.get(name))) for name in labels or SPANS):
         what = f"has words in '{words[0]}' and spans of them, which may end with the last word or behind it"
         fix = f"write a tag for each word, or name the columns {' and '.join(GLINER)}, with the last word included"
         raise SourceError(what, where=table.header, fix=fix)
-    text = next((name for name in texts or TEXTS if isinstance(first.get(name), str)), None)
-    if text is None:
-        return None
-    spans = _column_of_spans(first, labels, table) if reading.labelled else None
-    chosen = "" if spans is None else f"; their spans are column '{spans}'"
-    reading.note(f"the texts of column '{text}' are {WORDS_ARE}{chosen}")
-    return Layout(text, spans)
+    return None
 
 
 def _first(table: Table) -> Record:
@@ -143,20 +142,19 @@ def _first(table: Table) -> Record:
     return next((record for _, record in table.rows(columns)), {})
 
 
-def _in_data(table: Table, reading: Reading) -> Layout | None:
+def _in_data(data: dict[Column, Any], table: Table, reading: Reading) -> Layout | None:
     """The layout of Label Studio's tasks, which have the text in `data`."""
-    data = _first(table).get("data")
     key = next((name for name in ("annotations", "completions") if name in table.columns), None)
-    if not isinstance(data, dict) or (reading.labelled and key is None):
+    if reading.labelled and key is None:
         return None
-    named = reading.data.text_columns
-    texts = named or [name for name, value in data.items() if isinstance(value, str)]
+    texts = reading.data.text_columns or [name for name, value in data.items() if isinstance(value, str)]
     if len(texts) != 1:
         texts = [name for name in texts if name in TEXTS]
     if not texts or texts[0] not in data:
         what = f"has no text with a usual name in 'data' (keys: {listed([*data])})"
         raise SourceError(what, where=table.header, fix=f"name it {reading.spelt.text}")
-    reading.note(f"the texts '{texts[0]}' of 'data' are {WORDS_ARE}" + (f"; their spans are in '{key}'" if key else ""))
+    spans = f"; their spans are in '{key}'" if reading.labelled else ""
+    reading.note(f"the texts '{texts[0]}' of 'data' are {WORDS_ARE}{spans}")
     return Layout(texts[0], key if reading.labelled else None, is_label_studio=True)
 
 
