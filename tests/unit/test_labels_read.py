@@ -360,11 +360,11 @@ def test_spans_of_annotation_tools_are_words_and_tags(tool: str, tmp_path: Path)
         (
             {"label": [[4, 13, "PER"]]},
             "span 4 to 13, 'Eva Brand' (PER) cuts the word 'Brandt'; counted with the last character included, it is "
-            "'Eva Brandt'. Fix: let it go from 4 to 14, 'Eva Brandt', or put a space",
+            "'Eva Brandt'. Fix: write the number behind its last character as its end, or data",
         ),
         (
             {"label": [[5, 15, "PER"]]},
-            "span 5 to 15, 'va Brandt ' (PER) cuts the word 'Eva'; counted from 1, it is 'Eva Brandt'. Fix:",
+            "span 5 to 15, 'va Brandt ' (PER) cuts the word 'Eva'; counted from 1, it is 'Eva Brandt'. Fix: count",
         ),
         ({"label": [[5, 7, "PER"]]}, "span 5 to 7, 'va' (PER) cuts the word 'Eva'. Fix: let it go from 4 to 7, 'Eva'"),
         (
@@ -388,7 +388,8 @@ def test_spans_of_annotation_tools_are_words_and_tags(tool: str, tmp_path: Path)
         ),
         (
             {"text": "🙂 Eva", "label": [[3, 6, "PER"]]},
-            "span 3 to 6, 'va' (PER) is not inside the 5 characters; counted in UTF-16 units, it is 'Eva'",
+            "span 3 to 6, 'va' (PER) is not inside the 5 characters; counted in UTF-16 units, it is 'Eva'. "
+            "Fix: count start and end in characters from 0: in Python, len(text.encode(",
         ),
         (
             {"text": "Šú Eva.", "label": [[5, 8, "PER"]]},

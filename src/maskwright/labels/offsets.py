@@ -23,6 +23,7 @@ WAYS: dict[str, Callable[[str, int], int]] = {
     "from 1": lambda text, index: index + 1,
 }
 """Other ways to count: each gives the number of a text's character `index`, and never falls."""
+LAST_INCLUDED = "with the last character included"
 IN_PYTHON = {
     "in UTF-16 units": ': in Python, len(text.encode("utf-16-le")[: 2 * start].decode("utf-16-le"))',
     "in bytes of UTF-8": ": in Python, len(text.encode()[:start].decode())",
@@ -56,7 +57,7 @@ def _places(text: str, passage: str) -> Iterator[int]:
 def counted_otherwise(text: str, start: int, end: int) -> Iterator[tuple[str, int, int]]:
     """(way of counting, start, end in characters) of every other reading of a span that lies in the text."""
     if 0 <= start <= end < len(text):
-        yield "with the last character included", start, end + 1
+        yield LAST_INCLUDED, start, end + 1
     for way, count in WAYS.items():
         ends = [_index(text, offset, count) for offset in (start, end)]
         if ends != [start, end] and None not in ends:
