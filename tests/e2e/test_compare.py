@@ -327,7 +327,7 @@ def test_models_and_data_are_read_once_for_all_arms(
 
         monkeypatch.setattr(module, name, counted)
 
-    for module, names in ((plan, ("load_model", "weights_digest")), (prepare, ("read_dataset", "encode"))):
+    for module, names in ((plan, ("load_model", "weights_digest", "read_dataset")), (prepare, ("encode",))):
         for name in names:
             count(module, name)
     twin, other = tmp_path / "twin", tmp_path / "other.yaml"
@@ -337,6 +337,13 @@ def test_models_and_data_are_read_once_for_all_arms(
     made = read(arms, tasks, "new", base=None, budget=Budget((1e-3,), 6))
     assert Counter(calls) == {"load_model": 2, "weights_digest": 2, "read_dataset": 2, "encode": 2}
     assert made.models["ours"] == made.models["random"] and all(not one.model.parameters for one in made.models["ours"])
+
+
+def test_arms_that_read_other_test_questions_are_not_compared() -> None:
+    short, long = Example("dev.json", 1, "Who?", "fox"), Example("dev.json", 2, "Who " * 99, "fox")
+    plan._require_same_test([short, long], [short, long], "b")
+    with pytest.raises(InputError, match=r"^dev.json:2: this question is too long for the rows of one model, and b"):
+        plan._require_same_test([short, long], [short], "b")
 
 
 def test_the_page_says_where_budgets_are_not_equal(model: str, task: Path) -> None:

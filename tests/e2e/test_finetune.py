@@ -525,3 +525,27 @@ def test_evaluate_finds_the_results_again_in_run_and_export(
     assert model.may_be_none is (False if kind == "question_answering" else None)
     again = evaluate_labelled(model, found.examples, TextOptions(), str, "cpu")
     assert again.metrics == pytest.approx(found.metrics, abs=1e-6) and again.confusion == found.confusion
+
+
+def test_a_question_that_is_too_long_can_be_left_out_of_every_split(
+    make: Callable[..., FinetuneConfig], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = {"schedule.steps": 2, "data.on_bad_input": "skip"}
+    config = make("question_answering", **given)
+    for name in ("train", "validation", "test"):
+        squad = json.loads((tmp_path / f"{name}.json").read_text())
+        paragraphs = squad["data"][0]["paragraphs"]
+        first = paragraphs[0]
+        long = {**first, "qas": [{**first["qas"][0], "id": "long", "question": "what animal " * 40}]}
+        (tmp_path / f"{name}.json").write_text(json.dumps({"data": [{"paragraphs": [long, *paragraphs]}]}))
+    ready = prepared(config)
+    assert ready.dataset.report.sizes == {"train": 40, "validation": 21, "test": 13}
+    assert any("3 records are left out" in line and "leave 0 of a row's 48" in line for line in ready.warnings())
+    finetune(config, str(tmp_path / "run"))
+    results = json.loads((tmp_path / "run" / "results.json").read_text())["test"]
+    results.pop("loss")
+    found = evaluate_labelled(load_model(str(tmp_path / "run")), None, TextOptions(), str, "cpu")
+    assert {"examples": found.count, **found.metrics} == pytest.approx(results, abs=1e-6) and found.count == 13
+    assert "test.json record 1 is left out: the question's" in capfd.readouterr().err
+    with pytest.raises(InputError, match=r"record 1: the question's .*, or data\.on_bad_input: skip$"):
+        prepared(config.model_copy(update={"data": config.data.model_copy(update={"on_bad_input": "error"})}))

@@ -18,9 +18,11 @@ from tokenizers import models, pre_tokenizers
 
 from maskwright.config.finetuning import Task
 from maskwright.core.errors import InputError, TokenizerError
-from maskwright.labels.answers import best_answers
-from maskwright.labels.encode import EncodedRows, SpanTargets, WordTargets, encode
+from maskwright.labels.answers import _best_span, best_answers
+from maskwright.labels.dataset import Dataset
+from maskwright.labels.encode import EncodedRows, SpanTargets, WordTargets, encode, without_long_questions
 from maskwright.labels.example import Answer, Example
+from maskwright.labels.report import Report
 
 SINGLE, TOKENS = Task(), Task(kind="token_classification")
 TEXTS = [
@@ -265,14 +267,48 @@ def test_a_question_without_room_for_its_context_is_named(folder: str) -> None:
     assert caught.value.exit_code == 2 and (caught.value.fix or "").startswith("shorten the question")
     with pytest.raises(InputError) as caught:
         encode(examples[:1], folder, wide, [], 64, longest=64)
-    stride = re.fullmatch(r"set task.doc_stride below (\d+)", caught.value.fix or "")
+    stride = re.fullmatch(r"set task.doc_stride below (\d+), or data.on_bad_input: skip", caught.value.fix or "")
     assert stride and len(
         encode(examples[:1], folder, wide.model_copy(update={"doc_stride": int(stride[1]) - 1}), [], 64)
     )
     with pytest.raises(InputError) as caught:
         encode(examples, folder, narrow, [], 24, longest=512)
-    enough = re.fullmatch(r"set data.max_seq_len to (\d+) or more", caught.value.fix or "")
+    enough = re.fullmatch(r"set data.max_seq_len to (\d+) or more, or data.on_bad_input: skip", caught.value.fix or "")
     assert enough and len(encode(examples, folder, narrow, [], int(enough[1]))) == 2
+
+
+def test_questions_without_room_can_be_left_out(tokenizer: str) -> None:
+    long = Example("dev.json", 2, "Who " * 20, "fox")
+    examples = [Example("dev.json", 1, "Who?", "fox"), long, Example("dev.json", 3, "What?", "fox")]
+    task = Task(kind="question_answering", doc_stride=8)
+    kept, skipped = without_long_questions(examples, tokenizer, task, 24)
+    assert kept == [examples[0], examples[2]] and len(encode(kept, tokenizer, task, [], 24)) == 2
+    assert [one.where for one in skipped] == ["dev.json:2"] and "leave 0 of a row's 24" in skipped[0].what
+    assert without_long_questions(examples, tokenizer, task, 400) == (examples, [])
+    assert without_long_questions([], tokenizer, task, 24) == ([], [])
+    with pytest.raises(InputError, match=r"^dev.json:2: the question's"):
+        without_long_questions([long, long], tokenizer, task, 24)
+    data = Dataset(examples, [examples[0]], [], (), Report({"train": 3, "validation": 1}, {}, (), (), (), ()), "")
+    fitting = data.without_long_questions(tokenizer, task, 24)
+    assert (fitting.train, fitting.validation, fitting.test) == (kept, [examples[0]], [])
+    assert fitting.report.sizes == {"train": 2, "validation": 1} and fitting.report.skipped == tuple(skipped)
+
+
+def test_the_best_span_is_that_of_the_whole_table() -> None:
+    """Equal scores too, tokens without characters, and spans as long as the window."""
+    draw = np.random.default_rng(0)
+    for trial in range(400):
+        size, longest = draw.integers(1, 40), int(draw.integers(1, 50))
+        starts, ends = draw.integers(0, 4, (2, size)).astype(np.float64) if trial % 2 else draw.normal(size=(2, size))
+        widths = draw.integers(0, 3, size)
+        stops = np.cumsum(widths)
+        characters = np.stack([stops - widths, stops], 1).astype(np.int32)
+        sums = starts[:, None] + ends
+        lengths = np.arange(size) - np.arange(size)[:, None] + 1
+        sums[(lengths < 1) | (lengths > longest) | (characters[:, :1] >= characters[:, 1])] = -np.inf
+        first, last = divmod(int(sums.argmax()), size)
+        found = _best_span(starts, ends, characters, longest)
+        assert found[2] == sums[first, last] and (found[:2] == (first, last) or found[2] == -np.inf)
 
 
 @pytest.mark.parametrize("may_be_none", [False, True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 
 from maskwright.config.finetuning import LabelledData, Task
 from maskwright.core.errors import InputError
+from maskwright.labels.annotations import spans_in, word_offsets
 from maskwright.labels.example import Example, Reading
 from maskwright.labels.read import read_examples
 
@@ -173,6 +175,59 @@ def test_conll_columns_with_documents_spaces_and_comments(tmp_path: Path) -> Non
     assert read(path, TOKENS, text=1, label=9)[0].words == ("de", "le")
 
 
+def test_marks_of_documents_and_comments_end_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "a.conll"
+    rows = ("a\tO", "-DOCSTART-\tO", "b\tO", "# newdoc id = 2", "c\tO", "# newpar", "d\tO", "# sent_id = 1", "e\tO")
+    rows += ("#end document", "#begin document (x); part 000", "f\tB-X")
+    for content in ("\n".join(rows), "\n".join(rows).replace("\t", " "), "\n\n".join(rows)):
+        path.write_text(content + "\n")
+        assert [one.words for one in read(path, TOKENS)] == [("a",), ("b",), ("c",), ("d",), ("e",), ("f",)]
+    path.write_text("a O\n" * 250)
+    task = reading(path, TOKENS)
+    read_examples(str(path), task)
+    assert list(task.notes) == [f"{path}: no blank line parts its 250 words, so they are one sentence"]
+
+
+def test_brackets_of_conll_2012_are_b_and_i(tmp_path: Path) -> None:
+    path = tmp_path / "a.conll"
+    tags = ("(PERSON*", "*", "*)", "*", "(GPE)", "(X*)", "(X*", "*)")
+    row = "x 0 {} w{} N * - - - a {} * -{}\n"
+    both = ["".join(row.format(n, n, tag, verbs) for n, tag in enumerate(tags)) for verbs in ("", " *")]
+    path.write_text(
+        "#begin document (x); part 000\n" + "\n".join(both) + "#end document\n"
+    )  # a verb more, a column more
+    found = read(path, TOKENS, text=3, label=10)
+    assert [one.labels for one in found] == [
+        ("B-PERSON", "I-PERSON", "I-PERSON", "O", "B-GPE", "B-X", "B-X", "I-X")
+    ] * 2
+    assert found[0].words[0] == "w0"
+    assert "FILE:2: has CoNLL-2012's columns" in (error := fails(path, TOKENS))
+    assert "data.text: 3 and data.label: 10" in error
+    for content, message in (
+        ("a (A*\nb *\n", "FILE:2: the bracket '(A' is not closed in its sentence"),
+        ("a (A*\nb (B*)\n", "FILE:2: tag '(B*)' does not fit the brackets before it"),
+        ("a *\nb *)\n", "FILE:2: tag '*)' does not fit the brackets before it"),
+    ):
+        path.write_text(content)
+        assert fails(path, TOKENS).startswith(message)
+    path.write_text("a (12\nb 12)\nc -\n")  # coreference is not in question
+    assert read(path, TOKENS)[0].labels == ("(12", "12)", "-")
+
+
+def test_tags_before_words_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("B-PER\tEva\nO\tsaw\nB-LOC\tLima\n")
+    assert fails(path, TOKENS) == (
+        "FILE:1: has tags in the first column, and words in the last. Fix: name them by numbers from 0: data.text: 1 "
+        "and data.label: 0"
+    )
+    assert read(path, TOKENS, text=1, label=0)[0].words == ("Eva", "saw", "Lima")
+    path.write_text("N Eva\nV saw\nN Lima\nN Rome\nN Bonn\n")
+    task = reading(path, TOKENS)
+    read_examples(str(path), task)
+    assert "the last column has 5 different tags, and the first 2 different words: if tags" in next(iter(task.notes))
+
+
 def test_wikianns_prefix_is_taken_off_where_every_word_has_it(tmp_path: Path) -> None:
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(b"en:R.H.\tB-PER\nen:a:b\tO\n\nen:(\tO\n"))
@@ -191,6 +246,220 @@ def test_words_and_tags_in_lists(tmp_path: Path) -> None:
     for name in ("a.jsonl", "a.parquet"):
         found = read(tmp_path / name, task)
         assert [(one.words, one.labels) for one in found] == [(("A", "b"), ("B-X", "O")), (("c",), ("O",))]
+
+
+PAID = "Mrs Eva Brandt paid in Lima."
+PAID_WORDS = ("Mrs", "Eva", "Brandt", "paid", "in", "Lima", ".")
+PAID_TAGS = ("O", "B-PER", "I-PER", "O", "O", "B-LOC", "O")
+REGIONS = [
+    {"value": {"start": 4, "end": 14, "text": "Eva Brandt", "labels": ["PER"]}, "type": "labels", "id": "a"},
+    {"value": {"choices": ["news"]}, "type": "choices"},
+    {"value": {"start": 23, "end": 27, "text": "Lima", "labels": ["LOC"]}, "type": "labels", "id": "b"},
+    {"from_id": "a", "to_id": "b", "type": "relation"},
+]
+ANNOTATED: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
+    "doccano": ([{"id": 1, "text": PAID, "label": [[4, 14, "PER"], [23, 27, "LOC"]]}], {}),
+    "doccano, empty first": (
+        [{"text": "No one.", "label": []}, {"text": PAID, "label": [[4, 14, "PER"], [23, 27, "LOC"]]}],
+        {},
+    ),
+    "newer doccano": (
+        [
+            {
+                "id": 1,
+                "text": PAID,
+                "Comments": [],
+                "entities": [
+                    {"id": 8, "label": "LOC", "start_offset": 23, "end_offset": 27},
+                    {"id": 7, "label": "PER", "start_offset": 4, "end_offset": 14},
+                ],
+                "relations": [],
+            }
+        ],
+        {},
+    ),
+    "Prodigy": (
+        [
+            {
+                "text": PAID,
+                "tokens": [{"text": "Mrs", "start": 0, "end": 3, "id": 0}],
+                "spans": [
+                    {"start": 4, "end": 14, "token_start": 1, "token_end": 2, "label": "PER"},
+                    {"start": 23, "end": 27, "token_start": 5, "token_end": 5, "label": "LOC"},
+                ],
+                "answer": "accept",
+            }
+        ],
+        {},
+    ),
+    "Label Studio": (
+        [
+            {
+                "id": 1,
+                "data": {"text": PAID, "source": "x"},
+                "annotations": [{"was_cancelled": True, "result": []}, {"result": REGIONS}],
+                "predictions": [],
+            }
+        ],
+        {},
+    ),
+    "Label Studio, a key of its own": (
+        [{"data": {"body": PAID, "title": "x"}, "annotations": [{"result": REGIONS}]}],
+        {"text": "body"},
+    ),
+    "Label Studio, short": (
+        [{"id": 1, "text": PAID, "label": [REGIONS[0]["value"], REGIONS[2]["value"]], "annotator": 1}],
+        {},
+    ),
+    "texts with words beside": (
+        [{"tokens": ["x"], "text": PAID, "entities": [{"start": 4, "end": 14, "label": "PER"}, [23, 27, "LOC"]]}],
+        {},
+    ),
+    "GLiNER": ([{"tokenized_text": [*PAID_WORDS], "ner": [[1, 2, "PER"], [5, 5, "LOC"]]}], {}),
+    "Argilla": ([{"text": PAID, "annotation": [["PER", 4, 14], ["LOC", 23, 27]]}], {}),
+    "spaCy": (
+        [{"text": PAID, "ents": [{"start": n, "end": m, "label": k} for n, m, k in ((4, 14, "PER"), (23, 27, "LOC"))]}],
+        {},
+    ),
+    "own names, outer white space, twice the same": (
+        [{"body": PAID, "marks": [[3, 15, "PER"], [23, 27, "LOC"], [23, 27, "LOC"]]}],
+        {"text": "body", "label": "marks"},
+    ),
+}
+
+
+@pytest.mark.parametrize("tool", ANNOTATED)
+def test_spans_of_annotation_tools_are_words_and_tags(tool: str, tmp_path: Path) -> None:
+    records, data = ANNOTATED[tool]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (tmp_path / "a.json").write_text(json.dumps(records))
+    paths = [tmp_path / "a.jsonl", tmp_path / "a.json"]
+    if tool in (
+        "newer doccano",
+        "Label Studio, short",
+        "spaCy",
+        "texts alone",
+    ):  # Parquet holds no lists of numbers and texts
+        pq.write_table(pa.Table.from_pylist(records), tmp_path / "a.parquet")
+        paths.append(tmp_path / "a.parquet")
+    for path in paths:
+        found = read(path, TOKENS, **data)[-1]
+        assert (found.words, found.labels) == (PAID_WORDS, PAID_TAGS)
+        texts = {key: value for key, value in data.items() if key == "text"}
+        if tool == "texts with words beside":
+            continue
+        unlabelled = read_examples(str(path), reading(path, TOKENS, labelled=False, **texts))[-1]
+        assert (unlabelled.words, unlabelled.labels) == (PAID_WORDS, ())
+    short = Task(kind="token_classification", labels={"O": "O", "B-PER": "B-P", "I-PER": "I-P", "B-LOC": "B-L"})
+    assert read(path, short, **data)[-1].labels == ("O", "B-P", "I-P", "O", "O", "B-L", "O")
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (
+            {"label": [[4, 13, "PER"]]},
+            "span 4 to 13, 'Eva Brand' (PER) cuts the word 'Brandt'; counted with the last character included, it is "
+            "'Eva Brandt'. Fix: write the number behind its last character as its end, or data",
+        ),
+        (
+            {"label": [[5, 15, "PER"]]},
+            "span 5 to 15, 'va Brandt ' (PER) cuts the word 'Eva'; counted from 1, it is 'Eva Brandt'. Fix: count",
+        ),
+        ({"label": [[5, 7, "PER"]]}, "span 5 to 7, 'va' (PER) cuts the word 'Eva'. Fix: let it go from 4 to 7, 'Eva'"),
+        (
+            {"label": [[4, 14, "PER"], [8, 14, "LAST"]]},
+            "span 8 to 14, 'Brandt' (LAST) overlaps span 4 to 14, 'Eva Brandt' (PER). Fix: keep one",
+        ),
+        ({"label": [[4, 7, "PER"], [4, 7, "X"]]}, "span 4 to 7, 'Eva' (X) overlaps span 4 to 7"),
+        ({"label": [[4, 4, "PER"]]}, "span 4 to 4, '' (PER) holds no word. Fix: delete it, or write the number behind"),
+        ({"label": [[3, 4, "PER"]]}, "span 3 to 4, ' ' (PER) holds no word"),
+        ({"label": [[23, 40, "LOC"]]}, "span 23 to 40, 'Lima.' (LOC) is not inside the 28 characters. Fix: count"),
+        ({"label": [[-4, 4, "LOC"]]}, "span -4 to 4, 'Mrs ' (LOC) is not inside the 28 characters"),
+        (
+            {"label": [[4, 14, "PER"], [15, "x", "LOC"]]},
+            "[15, 'x', 'LOC'] is no span with start, end and name. Fix: wr",
+        ),
+        ({"label": [[4, 14, " "]]}, "span 4 to 14 has no labels. Fix: give it one"),
+        ({"label": [{"start": 4, "end": 14, "labels": ["PER", "ORG"]}]}, "span 4 to 14 has 2 labels"),
+        (
+            {"label": [{"start": 4, "end": 14, "text": "Lima", "label": "LOC"}]},
+            "span 4 to 14, 'Eva Brandt' (LOC) is not its own text, 'Lima': it is at 23, 19 more than written. Fix",
+        ),
+        (
+            {"text": "🙂 Eva", "label": [[3, 6, "PER"]]},
+            "span 3 to 6, 'va' (PER) is not inside the 5 characters; counted in UTF-16 units, it is 'Eva'. "
+            "Fix: count start and end in characters from 0: in Python, len(text.encode(",
+        ),
+        (
+            {"text": "Šú Eva.", "label": [[5, 8, "PER"]]},
+            "span 5 to 8, 'a.' (PER) is not inside the 7 characters; counted in bytes of UTF-8, it is 'Eva'",
+        ),
+        (
+            {"text": "🙂 Eva!", "label": [{"start": 3, "end": 6, "text": "Eva", "label": "PER"}]},
+            "span 3 to 6, 'va!' (PER) is not its own text, 'Eva': it is at 2, 1 less than written, as if counted in "
+            "UTF-16 units. Fix: count start and end in characters from 0: in Python, len(text.enc",
+        ),
+        ({"label": "PER"}, "has texts, and no column with spans of them (columns: text, label). Fix: write"),
+        ({"label": None}, "has no list of spans in 'label'. Fix: delete the record, or write an empty list"),
+        ({"text": "", "label": []}, "has no words"),
+        ({"text": ["Eva"], "label": [[0, 1, "PER"]]}, "has no column with a usual name for the text"),
+        (
+            {"text": None, "words": ["Eva"], "entities": [{"start": 0, "end": 1, "type": "PER"}]},
+            "has words in 'words' and spans of them, which may end with the last word or behind it",
+        ),
+        (
+            {"text": None, "tokenized_text": ["Eva"], "ner": [[0, 1, "PER"]]},
+            "span 0 to 2, 'Eva' (PER) is not inside the 1 words",
+        ),
+        ({"text": None, "data": {"text": PAID}, "annotations": []}, "is not annotated. Fix: delete the record"),
+        (
+            {"text": None, "data": {"a": "x", "b": "y"}, "annotations": []},
+            "has no text with a usual name in 'data' (keys: a, b). Fix: name it under data.text",
+        ),
+    ],
+)
+def test_mistakes_in_spans(record: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    record = {key: value for key, value in {"text": PAID, **record}.items() if value is not None or key == "label"}
+    path.write_text(json.dumps(record) + "\n")
+    assert fails(path, TOKENS).startswith(f"FILE:1: {message}")
+
+
+def test_records_with_one_mistake_are_counted_or_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    good, cut, empty = ({"text": PAID, "label": [[4, end, "PER"]]} for end in (14, 13, 4))
+    path.write_text("".join(json.dumps(record) + "\n" for record in (good, cut, empty, cut, cut)))
+    assert "FILE:2: span 4 to 13, 'Eva Brand'" in (error := fails(path, TOKENS)) and "the first of 4 such" in error
+    skipping = reading(path, TOKENS, on_bad_input="skip")
+    assert len(read_examples(str(path), skipping)) == 1 and len(skipping.skipped) == 4
+    rejected = {"text": PAID, "spans": [], "answer": "reject"}
+    path.write_text(json.dumps(rejected) + "\n" + json.dumps({"text": "Eva", "answer": "accept"}))
+    rejecting = reading(path, TOKENS)
+    assert [one.words for one in read_examples(str(path), rejecting)] == [("Eva",)]
+    assert [one.what for one in rejecting.skipped] == ["has the answer 'reject' of Prodigy"]
+
+
+def test_words_of_a_text_stand_between_white_space_and_punctuation() -> None:
+    from tokenizers.pre_tokenizers import BertPreTokenizer
+
+    draw, letters = random.Random(1), "aé1Ж  \t\n.,-'(«\u201c_"
+    for _ in range(500):
+        text = "".join(draw.choices(letters, k=draw.randrange(30)))
+        assert word_offsets(text) == [place for _, place in BertPreTokenizer().pre_tokenize_str(text)]
+    for text, words in (
+        ("東京は大きい、ね", "東 京 は 大 き い 、 ね"),
+        ("हिन्दी भाषा", "हिन्दी भाषा"),
+        ("e\u0301ta.\u0301x", "e\u0301ta .\u0301 x"),
+        ("5€ 👩\u200d💻x", "5 € 👩\u200d 💻 x"),
+        ("สวัสดี", "ส วั ส ดี"),
+    ):
+        assert [text[begin:end] for begin, end in word_offsets(text)] == words.split(" ")
+    tags = ["O", *["B-PER", "I-PER"], "O", "O", "B-LOC", "O"]
+    assert spans_in(PAID, tags) == [
+        {"start": 4, "end": 14, "label": "PER", "text": "Eva Brandt"},
+        {"start": 23, "end": 27, "label": "LOC", "text": "Lima"},
+    ]
 
 
 def squad(path: Path, **question: Any) -> Path:
@@ -217,7 +486,15 @@ def test_squad_and_its_flat_relatives(tmp_path: Path) -> None:
     (tmp_path / "lines.json").write_text(json.dumps(record) + "\n" + json.dumps(record) + "\n")
     (tmp_path / "field.json").write_text(json.dumps({"data": [record]}, indent=1))
     pq.write_table(pa.Table.from_pylist([record]), tmp_path / "a.parquet")
-    for name in ("a.jsonl", "lines.json", "field.json", "a.parquet"):
+    listed = {**record, "answers": [{"text": "Éva", "answer_start": 3}]}
+    (tmp_path / "list.jsonl").write_text(json.dumps(listed) + "\n" + json.dumps({**listed, "answers": []}) + "\n")
+    pq.write_table(pa.Table.from_pylist([listed]), tmp_path / "list.parquet")
+    assert read(tmp_path / "list.jsonl", QUESTIONS)[1].answers == ()
+    (tmp_path / "one.jsonl").write_text(json.dumps({**record, "answers": {"text": "Éva", "answer_start": 3}}))
+    for name in (
+        *("a.jsonl", "lines.json", "field.json", "a.parquet"),
+        *("list.jsonl", "list.parquet", "one.jsonl"),
+    ):
         one = read(tmp_path / name, QUESTIONS)[0]
         assert (one.text, one.text_pair, one.answers, one.key) == ("Who?", "As Éva says.", (("Éva", 3),), "q2")
 
@@ -225,7 +502,8 @@ def test_squad_and_its_flat_relatives(tmp_path: Path) -> None:
 def test_an_answer_that_is_not_in_its_context(tmp_path: Path) -> None:
     path = squad(tmp_path / "dev.json", answers=[{"text": "Éva", "answer_start": 4}])
     assert fails(path, QUESTIONS).startswith(
-        "FILE record 2: answer 'Éva' is not in its context at character 4, where 'va ' is. Fix: count answer_start"
+        "FILE record 2: answer 'Éva' is not in its context at character 4, where 'va ' is: it is at 3, "
+        "1 less than written, as if counted from 1. Fix: count answer_start in characters from 0, or data.on_bad_input"
     )
     skipping = reading(path, QUESTIONS, on_bad_input="skip")
     assert len(read_examples(str(path), skipping)) == 1 and skipping.skipped[0].where == f"{path} record 2"
@@ -237,6 +515,34 @@ def test_an_answer_that_is_not_in_its_context(tmp_path: Path) -> None:
     assert "is not SQuAD's JSON: a part without the list 'qas'" in fails(path, QUESTIONS)
     path.write_text('{"data": [\n{"paragraphs"\n')
     assert fails(path, QUESTIONS).startswith("FILE:2: is not JSON")
+
+
+@pytest.mark.parametrize(
+    ("context", "start", "said"),
+    [
+        ("🙂🙂 Éva said it.", 5, "it is at 3, 2 less than written, as if counted in UTF-16 units"),
+        ("Šú Éva said it.", 5, "it is at 3, 2 less than written, as if counted in bytes of UTF-8"),
+        (
+            " \n Éva said it.",
+            0,
+            "it is at 3, 3 more than written, as if counted without the white space before the text",
+        ),
+        ("A\nb\nÉva.", 6, "it is at 4, 2 less than written, as if counted with two characters for each line end"),
+        ("A\r\nb\r\nÉva.", 4, "it is at 6, 2 more than written, as if counted with one character for each line end"),
+        ("As he says, Éva.", 13, "it is at 12, 1 less than written, as if counted from 1"),
+        ("As Éva says.", 0, "it is at 3, 3 more than written, as if never counted"),
+        ("As Éva says, Éva.", 10, "it is at 13, 3 more than written"),
+        ("As eva says.", 3, "it stands nowhere"),
+    ],
+)
+def test_answers_elsewhere_are_placed_explained_and_counted(
+    context: str, start: int, said: str, tmp_path: Path
+) -> None:
+    record = {"question": "Who?", "context": context, "answers": {"text": ["Éva"], "answer_start": [start]}}
+    (tmp_path / "a.jsonl").write_text(3 * (json.dumps(record) + "\n"))
+    error = fails(tmp_path / "a.jsonl", QUESTIONS)
+    assert f" is: {said} (the first of 3 such records). Fix: count answer_start in characters from 0" in error
+    assert ("in Python" in error) == ("units" in said or "bytes" in said)
 
 
 # ---- mistakes ----------------------------------------------------------------------------------------------------

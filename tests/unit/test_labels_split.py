@@ -106,10 +106,19 @@ def test_the_same_seed_gives_these_very_examples() -> None:
 HELD_OUT, TAKEN = [4, 9, 10, 11], [0, 9, 11, 14]
 
 
+def test_one_sentence_cannot_be_parted() -> None:
+    one = Example("a.conll", 1, words=("a",) * 500, labels=("O",) * 500)
+    with pytest.raises(InputError, match=r"^a.conll:1: holds one sentence of 500 words, so .* Fix: put a blank line a"):
+        hold_out([one], TOKENS, 0, 0.1)
+
+
 def test_labels_are_ordered_by_number_or_code_point() -> None:
     assert in_order(["10", "9", "-1"]) == ("-1", "9", "10")
     assert in_order(["10", "9", "x"]) == ("10", "9", "x")
     assert in_order(["O", "I-b", "B-b", "é", "a"]) == ("B-b", "I-b", "O", "a", "é")
+
+
+BY_WORD = "has no prefix such as B- or I-: each word is judged by itself"
 
 
 @pytest.mark.parametrize(
@@ -120,11 +129,21 @@ def test_labels_are_ordered_by_number_or_code_point() -> None:
         ("O I-X I-X", "tags follow IO: "),
         ("O B-X E-X S-Y", "tags follow IOBES"),
         ("B-X L-X U-Y", "tags follow BILOU"),
-        ("NOUN VERB", "tag 'NOUN' has no prefix"),
+        ("NOUN VERB X-RAY", "tag 'NOUN' has no prefix such as B- or I-: each word is judged by itself"),
+        ("0 1 2", "tag '0' has no prefix such as B- or I-: each word is judged by itself"),
+        ("O B_PER", f"tag 'B_PER' {BY_WORD}. If 'B-PER' is meant, write it so, and entities are judged"),
+        ("O b_per", f"tag 'b_per' {BY_WORD}. If 'B-per' is meant, write it so, and entities are judged"),
+        ("O PER-B", f"tag 'PER-B' {BY_WORD}. If 'B-PER' is meant, write it so, and entities are judged"),
+        ("0 B-PER", f"tag '0' {BY_WORD}. If the letter O is meant, write it so, and entities are judged"),
+        (
+            "O B-X Y",
+            f"tag 'Y' {BY_WORD}, though 1 of 3 tags have one. Give each tag but O a prefix",
+        ),
     ],
 )
 def test_schemes_of_tags_are_told_apart(tags: str, said: str) -> None:
-    assert tag_scheme([Example("a", 1, labels=tuple(tags.split()))]).startswith(said)
+    found = tag_scheme([Example("a", 1, labels=tuple(tags.split()))])
+    assert found.startswith(said) and ("entities are judged" in found) == ("If" in said or "Give" in said)
 
 
 # ---- whole data sets ---------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import transformers
 from finetuned import LABELS, finished_run, shape
 from html_page import Page
 
+import maskwright
 from maskwright.cli.main import run as command
 from maskwright.labels.answers import best_answers
 from maskwright.labels.encode import encode
@@ -143,6 +144,35 @@ def test_words_get_tags_in_columns_and_in_lists(tokenizer: str, tmp_path: Path) 
     assert columns.read_text() == "\n".join("".join(f"{word}\t{tag}\n" for word, tag in one) for one in pairs)
 
 
+def test_texts_get_tags_of_their_words_and_spans(tokenizer: str, tmp_path: Path) -> None:
+    """From a column of texts, from a Label Studio task and in Python, as from the words themselves."""
+    run, _, _ = made("token_classification", tokenizer, tmp_path)
+    texts = [text.replace(" ", "  ", 1) for text in TEXTS[:6]]
+    sources = {"csv": tmp_path / "a.csv", "jsonl": tmp_path / "a.jsonl", "json": tmp_path / "a.json"}
+    sources["csv"].write_text("text\n" + "".join(f'"{text}"\n' for text in texts), encoding="utf-8")
+    sources["jsonl"].write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    sources["json"].write_text(json.dumps([{"id": 1, "data": {"text": text}} for text in texts]), encoding="utf-8")
+    words, out = tmp_path / "words.jsonl", tmp_path / "out.jsonl"
+    found = {}
+    for name, source in sources.items():
+        predicted(run, "--input", source, "--output", out, "--max-seq-len", 64)
+        found[name] = [{key: value for key, value in record.items() if key != "line"} for record in written(out)]
+    assert found["csv"] == found["jsonl"] == found["json"]
+    in_python = maskwright.load(run, device="cpu").predict(texts, max_seq_len=64)
+    assert [{**record, "scores": None} for record in in_python] == [{**one, "scores": None} for one in found["csv"]]
+    words.write_text("".join(json.dumps({"words": one["words"]}) + "\n" for one in found["csv"]), encoding="utf-8")
+    predicted(run, "--input", words, "--output", out, "--max-seq-len", 64)
+    spans = [record.pop("spans") for record in found["csv"]]
+    assert [record | {"line": number} for number, record in enumerate(found["csv"], 1)] == written(out)
+    assert any(spans)
+    for text, record, of_text in zip(texts, found["csv"], spans, strict=True):
+        tagged = [word for word, tag in zip(record["words"], record["tags"], strict=True) if tag != "O"]
+        assert "".join(tagged) == "".join("".join(span["text"].split()) for span in of_text)
+        assert all(text[span["start"] : span["end"]] == span["text"] and span["label"] == "PER" for span in of_text)
+    predicted(run, "--input", sources["csv"], "--output", tmp_path / "out.parquet", "--max-seq-len", 64)
+    assert [row["spans"] for row in pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()] == spans
+
+
 def test_questions_get_answers(tokenizer: str, tmp_path: Path) -> None:
     run, _, model = made("question_answering", tokenizer, tmp_path)
     records = [{"id": f"q{n}", "question": "Who?", "context": text} for n, text in enumerate(TEXTS) if len(text) > 20]
@@ -224,7 +254,7 @@ def test_mistakes_are_one_line_and_write_nothing(
         (
             (asks, "--input", tmp_path / "long.jsonl", "--max-seq-len", 16),
             "long.jsonl:1: the question's 22 tokens leave 0 of a row's 16 for the context, and windows share 5. "
-            "Fix: set --max-seq-len to 40 or more",
+            "Fix: set --max-seq-len to 40 or more, or --on-bad-input skip",
         ),
         ((run, "--input", tmp_path / "no_ids.jsonl"), "(columns: question, context). Fix: name it with --text\n"),
         ((run, "--input", tmp_path / "none.csv"), "none.csv"),
@@ -243,6 +273,11 @@ def test_mistakes_are_one_line_and_write_nothing(
         assert said in f"{error}\n" and error.startswith("error: ") and not out.exists(), error
     long = ["predict", str(asks), "--input", str(tmp_path / "long.jsonl"), "--output", str(out), "--max-seq-len", "40"]
     assert command(long) == 0
+    capfd.readouterr()
+    (tmp_path / "long.jsonl").write_text("{" + asked + "{" + asked.replace("Who?", "the " * 20) + "{" + asked)
+    assert command([*long[:-1], "16", "--on-bad-input", "skip"]) == 0
+    assert "long.jsonl:2 is left out: the question's 22 tokens leave 0 of a row's 16" in capfd.readouterr().err
+    assert [row.split(",")[0] for row in out.read_text().splitlines()] == ["line", "1", "3"]
     assert command(["predict", str(run), "--input", str(gap), "--output", str(out), "--on-bad-input", "skip"]) == 0
     assert f"{gap}:3 is left out: column 'text' is empty" in capfd.readouterr().err
     assert [row.split(",")[0] for row in out.read_text().splitlines()] == ["line", "2", "4"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,7 @@ from maskwright.api.given import Device, Location, integer, location, require_wo
 from maskwright.config.finetuning import LabelledData, labelled_data
 from maskwright.core.errors import InputError
 from maskwright.engines.base import Engine
+from maskwright.labels.annotations import in_words
 from maskwright.labels.example import Example, Spelt
 from maskwright.tasks.export.sentence_transformers import HEADLESS, Kind, export_as
 from maskwright.tasks.models.load import TrainedModel, load_model
@@ -24,7 +25,7 @@ Given = str | Sequence[str] | tuple[str, str]
 """A text, the words of one that is tagged, or two texts: a pair, or a question and its context."""
 
 
-_SPELT = Spelt(max_seq_len="max_seq_len", doc_stride=None)
+_SPELT = Spelt(skip=None, max_seq_len="max_seq_len", doc_stride=None)
 """Texts from Python have no columns."""
 
 
@@ -65,9 +66,10 @@ class Model:
         """What a fine-tuned model says of each text, in their order: the records of `maskwright predict` (docs/
         fine-tuned-models.md), such as `{"text": …, "label": …, "score": …}`.
 
-        A text is a string, a pair (text, text) or (question, context), or the words of one that is tagged. How many
-        were cut is said on stderr. Raises `InputError` for a model that has learned no task, a question without its
-        context, and for probabilities of a model that has none."""
+        A text is a string, a pair (text, text) or (question, context), or the words of one that is tagged; of a string,
+        they are cut at white space and punctuation. How many texts were cut is said on stderr. Raises `InputError` for
+        a model that has learned no task, a question without its context, and for probabilities of a model that has
+        none."""
         task = self.trained.require_task()
         kinds = {"token_classification": "words", "question_answering": "question"}
         examples = _examples(texts, kinds.get(task.kind, "text"))
@@ -136,9 +138,9 @@ def _examples(given: Sequence[Given], kind: str) -> list[Example]:
         if any(not part.strip() for part in parts):
             raise InputError("is empty" if len(parts) < 2 else "has an empty part", where=where, fix="take it out")
         if kind == "words":
-            if isinstance(text, str):
-                raise InputError("is one string", where=where, fix="give its words, as a list")
-            examples.append(Example("texts", number, words=tuple(parts)))
+            example = Example("texts", number)
+            words = replace(example, words=tuple(parts))
+            examples.append(in_words(example, text) if isinstance(text, str) else words)
         elif kind == "question" and len(parts) != 2:
             raise InputError("is not a question with its context", where=where, fix="give both, in a tuple")
         elif len(parts) > (1 if kind == "single" else 2) or not parts:

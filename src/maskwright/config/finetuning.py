@@ -104,8 +104,8 @@ class LabelledData(Section):
     text_pair: Column | None = None
     """Column of a pair's second text; for questions, of the context."""
     label: Column | list[Column] | None = None
-    """Column of the label, of the tags or of the answers. For multi_label_classification it may be a list: one column
-    of 0 and 1 for each label. When not set, GLUE's names are looked for."""
+    """Column of the label, of the tags or their spans, or of the answers. For multi_label_classification it may be a
+    list: one column of 0 and 1 for each label. When not set, GLUE's names are looked for."""
     fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Share of the training examples to train on, of each class alike. For one seed, a smaller share lies inside every
     larger one."""
@@ -115,7 +115,8 @@ class LabelledData(Section):
     """Longest row in tokens, specials included; longer texts are cut, and counted. 128 when not set, 384 for questions,
     as in run_glue.py and run_qa.py, or what the model takes, where that is less."""
     on_bad_input: Literal["error", "skip"] = "error"
-    """What to do with a record that cannot be read or whose text is empty: stop, or leave it out and name it."""
+    """What to do with a record that cannot be read, whose text is empty or whose question does not fit a row: stop, or
+    leave it out and name it."""
 
     @field_validator("text", "text_pair", "label", mode="before")
     @classmethod

@@ -46,17 +46,32 @@ def best_answers(
         inside = np.flatnonzero(characters[:, 0] >= 0)
         if not inside.size:
             continue
-        sums = starts[inside][:, None] + ends[inside][None, :]
-        length = np.arange(inside.size)[None, :] - np.arange(inside.size)[:, None] + 1
-        empty = characters[inside, 0][:, None] >= characters[inside, 1][None, :]
-        sums[(length < 1) | (length > max_answer_length) | empty] = -np.inf
-        start, end = divmod(int(sums.argmax()), inside.size)
-        if sums[start, end] > best_scores[example_idx]:
-            best_scores[example_idx] = sums[start, end]
+        start, end, score = _best_span(starts[inside], ends[inside], characters[inside], max_answer_length)
+        if score > best_scores[example_idx]:
+            best_scores[example_idx] = score
             context = examples[example_idx].text_pair or ""
             answers[example_idx] = targets.answer(encoded, row, int(inside[start]), int(inside[end]), context)
     is_none = may_be_none & (none_scores - best_scores > 0.0)
     return ["" if no_answer else answer for no_answer, answer in zip(is_none, answers, strict=True)]
+
+
+def _best_span(
+    starts: NDArray[np.float64], ends: NDArray[np.float64], characters: NDArray[np.int32], max_length: int
+) -> tuple[int, int, float]:
+    """(first, last, score) of the best span of up to `max_length` of the n tokens; -inf where none has a character.
+
+    Of equal scores, the earliest start and then the earliest end count. Spans of one length are a diagonal of the
+    [n, n] scores, so memory is linear in n.
+    """
+    n = len(starts)
+    best, lengths = np.full(n, -np.inf), np.zeros(n, np.int64)
+    for more in range(min(max_length, n)):
+        sums = starts[: n - more] + ends[more:]
+        sums[characters[: n - more, 0] >= characters[more:, 1]] = -np.inf
+        is_better = sums > best[: n - more]
+        best[: n - more][is_better], lengths[: n - more][is_better] = sums[is_better], more
+    first = int(best.argmax())
+    return first, first + int(lengths[first]), float(best[first])
 
 
 # ---- SQuAD's official metrics ------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 from maskwright.config.finetuning import TaskKind
 from maskwright.core.errors import SourceError
 from maskwright.labels.example import Answer, Example, Reading, Unusable
+from maskwright.labels.offsets import elsewhere
 from maskwright.text.document import Fault
 from maskwright.text.tables import Column, Record, Table, listed, whole_characters
 
@@ -55,7 +56,7 @@ def examples_of(table: Table, reading: Reading) -> Iterator[Example]:
                 raise Unusable(f"has no '{missing[0]}' (keys: {listed([*record])})", "add it")
             yield build(example, record, roles, reading)
         except Unusable as error:
-            reading.fault(example.where, error.what, error.fix)
+            reading.fault(example.where, error.what, error.fix, error.kind)
 
 
 def _roles(table: Table, reading: Reading) -> Roles:
@@ -104,8 +105,8 @@ def _name_it(which: str, key_name: str, table: Table) -> str:
 
 
 def _text(example: Example, record: Record, roles: Roles, reading: Reading) -> Example:
-    text = " ".join(_string(record[column], column) for column in roles.text)
-    pair = None if roles.pair is None else _string(record[roles.pair], roles.pair)
+    text = " ".join(string(record[column], column) for column in roles.text)
+    pair = None if roles.pair is None else string(record[roles.pair], roles.pair)
     for content, column in ((text, roles.text[0]), (pair, roles.pair)):
         if content is not None and not content.strip():
             raise Unusable(f"column {column!r} is empty", "write a text there, or delete the record")
@@ -120,7 +121,7 @@ def _text(example: Example, record: Record, roles: Roles, reading: Reading) -> E
     return replace(example, text=text, text_pair=pair, labels=labels, value=value)
 
 
-def _string(cell: Any, column: Column) -> str:
+def string(cell: Any, column: Column) -> str:
     """The cell as text; empty for a null. Raises `Unusable`."""
     if cell is None:
         return ""
@@ -197,7 +198,7 @@ def _words(example: Example, record: Record, roles: Roles, reading: Reading) -> 
         cell = record[column]
         if not isinstance(cell, list):
             raise Unusable(f"column {column!r} is {type(cell).__name__}, not a list", 'write ["One", "word", "each"]')
-    words = tuple(_string(word, roles.text[0]) for word in record[roles.text[0]])
+    words = tuple(string(word, roles.text[0]) for word in record[roles.text[0]])
     tag_names = [_name(tag) for tag in record[roles.label[0]]] if roles.label else []
     tags = tuple(reading.task.translation.get(tag, tag) for tag in tag_names)
     return with_tags(example, words, tags, labelled=bool(roles.label))
@@ -219,31 +220,34 @@ def with_tags(example: Example, words: tuple[str, ...], tags: tuple[str, ...], *
 
 
 def _question(example: Example, record: Record, roles: Roles, reading: Reading) -> Example:
-    """A question as in Hugging Face's data sets: answers are {"text": [...], "answer_start": [...]}."""
-    answers: list[Answer] = []
-    if roles.label:
-        cell = record[roles.label[0]]
-        texts, starts = (cell.get("text"), cell.get("answer_start")) if isinstance(cell, dict) else (None, None)
-        if not isinstance(texts, list) or not isinstance(starts, list) or len(texts) != len(starts):
-            fix = 'write {"text": ["…"], "answer_start": [0]}'
-            raise Unusable(f"column {roles.label[0]!r} holds no answers", fix)
-        answers = [Answer(text, start) for text, start in zip(texts, starts, strict=True)]
-    question = " ".join(_string(record[column], column) for column in roles.text)
-    context = _string(record[roles.pair], roles.pair) if roles.pair is not None else ""
+    answers = answers_of(record[roles.label[0]], repr(roles.label[0])) if roles.label else []
+    question = " ".join(string(record[column], column) for column in roles.text)
+    context = string(record[roles.pair], roles.pair) if roles.pair is not None else ""
     return with_question(example, question, context, answers, _name(record[roles.key[0]]) if roles.key else "")
+
+
+def answers_of(cell: Any, column: str) -> list[Answer]:
+    """Answers as SQuAD has them, a list of {"text": …, "answer_start": …}, or as in Hugging Face's data sets, one such
+    object with two lists. Raises `Unusable`."""
+    if isinstance(cell, dict):
+        parts = [cell.get(key) for key in ("text", "answer_start")]
+        texts, starts = [part if isinstance(part, list) else [] if part is None else [part] for part in parts]
+        if len(texts) == len(starts) > 0 or parts == [[], []]:
+            return [Answer(text, start) for text, start in zip(texts, starts, strict=True)]
+    elif isinstance(cell, list) and all(isinstance(answer, dict) for answer in cell):
+        return [Answer(answer.get("text", ""), answer.get("answer_start", -1)) for answer in cell]
+    raise Unusable(f"column {column} holds no answers", 'write [{"text": "…", "answer_start": 0}], or [] for none')
 
 
 def with_question(example: Example, question: str, context: str, answers: list[Answer], key: str) -> Example:
     for what, content in (("question", question), ("context", context)):
-        if not _string(content, what).strip():
+        if not string(content, what).strip():
             raise Unusable(f"the {what} is empty", "write a text there, or delete the record")
     for text, start in answers:
         if not isinstance(text, str) or type(start) is not int or not text:
             raise Unusable(f"answer {text!r:.40} at {start!r:.20} is not a text with its position", "repair the record")
         if start < 0 or context[start : start + len(text)] != text:
-            passage = context[max(start, 0) : max(start, 0) + len(text)]
-            raise Unusable(
-                f"answer {text!r:.60} is not in its context at character {start}, where {passage!r:.60} is",
-                "count answer_start in characters from 0",
-            )
+            passage, (place, more) = context[max(start, 0) :][: len(text)], elsewhere(context, text, start)
+            what = f"answer {text!r:.60} is not in its context at character {start}, where {passage!r:.60} is: {place}"
+            raise Unusable(what, f"count answer_start in characters from 0{more}", "misplaced answer")
     return replace(example, text=question, text_pair=context, answers=tuple(answers), key=key)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from maskwright.config.finetuning import LabelledData, Task
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError, InputError
+from maskwright.labels.encode import without_long_questions
 from maskwright.labels.example import Example, Reading
 from maskwright.labels.names import check_labels, find_labels, odd_labels, tag_scheme
 from maskwright.labels.read import read_examples
@@ -26,7 +27,22 @@ class Dataset:
     """Names in the order of their ids; none for regression and questions."""
     report: Report
     fingerprint: str
-    """sha256 of all used examples, in order, and of the labels. The files' paths do not count."""
+    """sha256 of all used examples, in order, and of the labels. The files' paths do not count, nor what
+    `without_long_questions` leaves out."""
+
+    def without_long_questions(self, tokenizer_folder: str, task: Task, max_seq_len: int) -> Dataset:
+        """Leaves out what does not fit a model's rows (`data.on_bad_input: skip`). Raises `InputError` for a split of
+        which nothing is left."""
+        if task.kind != "question_answering":
+            return self
+        splits = (self.train, self.validation, self.test)
+        found = [without_long_questions(examples, tokenizer_folder, task, max_seq_len) for examples in splits]
+        train, validation, test = (kept for kept, _ in found)
+        left_out = [skipped for _, some in found for skipped in some]
+        sizes = {"train": len(train), "validation": len(validation), "test": len(test)}
+        sizes = {split: size for split, size in sizes.items() if size}
+        report = replace(self.report, sizes=sizes, skipped=(*self.report.skipped, *left_out))
+        return replace(self, train=train, validation=validation, test=test, report=report)
 
 
 def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from maskwright.config.finetuning import Task
 from maskwright.core.console import note, several
 from maskwright.core.errors import InputError
-from maskwright.labels.example import IN_CONFIGURATION, Example, Spelt
+from maskwright.labels.example import IN_CONFIGURATION, Example, Skipped, Spelt
 from maskwright.text.tokenizer import parsed
 from maskwright.text.vocabulary import added_tokens, read_tokenizer, read_vocabulary, tokenizer_file
 
@@ -111,7 +111,8 @@ def encode(
     if task.kind == "question_answering":
         # White space before some of SQuAD's questions would fill a window.
         questions = [example.text.lstrip() for example in examples]
-        _require_room(tokenizer, examples, questions, task.doc_stride, max_seq_len, longest, spelt)
+        for _, error in _without_room(tokenizer, examples, task.doc_stride, max_seq_len, longest, spelt):
+            raise error
         return _windows(tokenizer, examples, questions, task.doc_stride, max_seq_len, token_type_stride)
     tokenizer.enable_truncation(max_seq_len, strategy="longest_first")
     rows: list[NDArray[np.int32]] = []
@@ -283,19 +284,14 @@ def _span(spans: Ints, example: Example) -> tuple[int, int]:
     return int(min(start, end)), int(max(start, end))
 
 
-def _require_room(
-    tokenizer: Any,
-    examples: Sequence[Example],
-    questions: list[str],
-    doc_stride: int,
-    max_seq_len: int,
-    longest: int,
-    spelt: Spelt,
-) -> None:
-    """Raises `InputError` for a question that leaves a window no more of the context than it shares with the next."""
+def _without_room(
+    tokenizer: Any, examples: Sequence[Example], doc_stride: int, max_seq_len: int, longest: int, spelt: Spelt
+) -> Iterator[tuple[int, InputError]]:
+    """(index, error) of each question that leaves a window no more of the context than it shares with the next."""
     specials = tokenizer.num_special_tokens_to_add(True)
+    questions = [example.text.lstrip() for example in examples]
     batches = (tokenizer.encode_batch_fast(batch, add_special_tokens=False) for batch in _batches(questions))
-    for example, encoding in zip(examples, chain.from_iterable(batches), strict=True):
+    for index, encoding in enumerate(chain.from_iterable(batches)):
         room = max_seq_len - specials - len(encoding.ids)
         if room <= doc_stride:
             size, fixes = specials + len(encoding.ids), []
@@ -308,4 +304,20 @@ def _require_room(
             what = f"the question's {len(encoding.ids)} tokens leave {max(room, 0)} of a row's {max_seq_len} for the "
             what += f"context, and windows share {doc_stride}"
             fix = ", or ".join(fixes) or "shorten the question, or take a model of longer rows"
-            raise InputError(what, where=example.where, fix=fix)
+            fix += f", or {spelt.skip}" if spelt.skip else ""
+            yield index, InputError(what, where=examples[index].where, fix=fix)
+
+
+def without_long_questions(
+    examples: Sequence[Example], tokenizer_folder: str, task: Task, max_seq_len: int, spelt: Spelt = IN_CONFIGURATION
+) -> tuple[list[Example], list[Skipped]]:
+    """The examples that `encode` takes, and those whose question leaves a row too little for its context. Raises
+    `InputError` where all are such."""
+    if task.kind != "question_answering" or not examples:
+        return list(examples), []
+    tokenizer = open_tokenizer(tokenizer_folder)
+    errors = dict(_without_room(tokenizer, examples, task.doc_stride, max_seq_len, 0, spelt))
+    if len(errors) == len(examples):
+        raise errors[0]
+    kept = [example for index, example in enumerate(examples) if index not in errors]
+    return kept, [Skipped(examples[index].where, error.what) for index, error in errors.items()]

@@ -52,8 +52,9 @@ class Example:
 class Unusable(Exception):
     """A record that cannot be used, and the fix. `Reading.fault` decides whether it is an error."""
 
-    def __init__(self, what: str, fix: str) -> None:
-        self.what, self.fix = what, fix
+    def __init__(self, what: str, fix: str, kind: str = "") -> None:
+        """`kind`: of a mistake that a whole file may have. Its records are counted."""
+        self.what, self.fix, self.kind = what, fix, kind
         super().__init__(what)
 
 
@@ -90,15 +91,34 @@ class Reading:
     notes: dict[str, None] = field(default_factory=dict)
     """Sentences on decisions that were made for the user, each once."""
     skipped: list[Skipped] = field(default_factory=list)
+    _first: tuple[str, str, str, str] | None = None
+    """The first fault, which is kept until the file's end: kind, error, place and fix."""
+    _alike: int = 0
+    """Faults of its kind."""
 
     def note(self, sentence: str) -> None:
         self.notes.setdefault(sentence)
 
-    def fault(self, where: str, what: str, fix: str) -> None:
-        """Raises `SourceError` for a record that cannot be used, or skips it (`data.on_bad_input: skip`)."""
-        if self.data.on_bad_input == "error":
-            raise SourceError(what, where=where, fix=fix + (f", or {self.spelt.skip}" if self.spelt.skip else ""))
-        self.skipped.append(Skipped(where, what))
+    def fault(self, where: str, what: str, fix: str, kind: str = "") -> None:
+        """Raises `SourceError` for a record that cannot be used, or skips it (`data.on_bad_input: skip`). One of a
+        `kind` is raised by `end_file`, with their number."""
+        if self.data.on_bad_input == "skip":
+            self.skipped.append(Skipped(where, what))
+        elif self._first is None:
+            self._first, self._alike = (kind, what, where, fix), 1
+            if not kind:
+                self.end_file()
+        elif self._first[0] == kind:
+            self._alike += 1
+
+    def end_file(self) -> None:
+        """Raises `SourceError` for what `fault` has kept."""
+        if self._first is not None:
+            _, what, where, fix = self._first
+            alike = f" (the first of {self._alike:,} such records)" if self._alike > 1 else ""
+            raise SourceError(
+                what + alike, where=where, fix=fix + (f", or {self.spelt.skip}" if self.spelt.skip else "")
+            )
 
     def handle(self, fault: Fault) -> bool:
         """The `FaultHandler` of a file. Bytes that are not UTF-8 are always an error."""

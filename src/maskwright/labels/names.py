@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from maskwright.config.finetuning import LabelledData, Task
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.labels.example import Example
+from maskwright.labels.spans import PREFIXES
 
 CLASSES = ("single_label_classification", "token_classification")
 """Kinds of task in which each text or word has exactly one label."""
@@ -119,6 +120,19 @@ def shortened(names: Sequence[str], limit: int = 6) -> str:
     return listed + (f" and {len(names) - limit:,} more" if len(names) > limit else "")
 
 
+def _why_without_prefix(tag: str, tags: set[str]) -> str:
+    """What a `tag` among others may have been meant for; empty for tags that mark no spans, as of parts of speech."""
+    first, last = re.fullmatch("([BIESLUbieslu])[-_:/](.+)", tag), re.fullmatch("(.+)[-_]([BIESLU])", tag)
+    marked = [other for other in tags if other[:1] in PREFIXES and other[1:2] == "-"]
+    if first or last or (marked and tag in ("0", "o")):
+        prefix, name = first.groups() if first else last.groups()[::-1] if last else ("", "")
+        meant = f"'{prefix.upper()}-{name}'" if prefix else "the letter O"
+        return f". If {meant} is meant, write it so, and entities are judged"
+    if not marked:
+        return ""
+    return f", though {len(marked)} of {len(tags)} tags have one. Give each tag but O a prefix, and entities are judged"
+
+
 def tag_scheme(examples: Sequence[Example]) -> str:
     """A sentence on how the tags mark spans, since metrics over spans depend on it: IOB2, IOB1, IOBES, BILOU, IO."""
     prefixes: set[str] = set()
@@ -129,7 +143,8 @@ def tag_scheme(examples: Sequence[Example]) -> str:
         for word_idx, tag in enumerate(example.labels):
             prefix, dash, kind = tag.partition("-")
             if tag != "O" and (not dash or prefix not in "BIOESLU" or len(prefix) != 1):
-                return f"tag '{tag}' has no prefix such as B- or I-: each word is judged by itself"
+                why = _why_without_prefix(tag, {tag for example in examples for tag in example.labels})
+                return f"tag '{tag}' has no prefix such as B- or I-: each word is judged by itself{why}"
             prefixes.add(prefix)
             if prefix == "I" and previous not in (f"B-{kind}", f"I-{kind}"):
                 loose.append(f"{example.where} word {word_idx + 1}")

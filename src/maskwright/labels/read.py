@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from maskwright.core import storage
 from maskwright.core.errors import SourceError
+from maskwright.labels.annotations import annotated_examples, find_layout
 from maskwright.labels.columns import examples_of
 from maskwright.labels.conll import read_conll
 from maskwright.labels.example import Example, Reading
@@ -14,12 +15,15 @@ from maskwright.text.compression import ending, require_content, unreadable
 from maskwright.text.tables import JSON_LINES, TABLES, open_table
 
 LISTS = (*JSON_LINES, ".json", ".parquet")
-"""Files whose records can hold lists of words and tags."""
+"""Files whose records can hold lists of words and tags, or spans."""
 
 
 def read_examples(location: str, reading: Reading) -> list[Example]:
     """The examples of a file or glob, files sorted by name. Raises `InputError` (exit 2) with file and line."""
-    examples = [example for name in storage.expand([location]) for example in _read(name, reading)]
+    examples: list[Example] = []
+    for name in storage.expand([location]):
+        examples += _read(name, reading)
+        reading.end_file()
     if not examples:
         skipping = reading.spelt.skip if reading.data.on_bad_input == "skip" else None
         fix = "check the file" + (f", or leave out {skipping}" if skipping else "")
@@ -30,10 +34,10 @@ def read_examples(location: str, reading: Reading) -> list[Example]:
 def _read(name: str, reading: Reading) -> Iterator[Example]:
     kind, task = ending(name), reading.task.kind
     require_content(name)
-    if task == "token_classification" and kind not in LISTS:
-        if kind == ".csv":
-            fix = "use CoNLL columns (.conll, .txt, .tsv), or lists in .jsonl or .parquet"
-            raise SourceError("is CSV, which holds no words and tags", where=name, fix=fix)
+    if task == "token_classification" and kind == ".csv" and reading.labelled:
+        fix = "use CoNLL columns (.conll, .txt, .tsv), or lists in .jsonl or .parquet"
+        raise SourceError("is CSV, which holds no words and tags", where=name, fix=fix)
+    if task == "token_classification" and kind not in (*LISTS, ".csv"):
         yield from read_conll(name, reading)
         return
     kinds = LISTS if task == "question_answering" else TABLES
@@ -43,5 +47,9 @@ def _read(name: str, reading: Reading) -> Iterator[Example]:
         if table.note:
             reading.note(table.note)
         if not table.is_empty:
+            layout = find_layout(table, reading) if task == "token_classification" else None
             is_squad = task == "question_answering" and "paragraphs" in table.columns
-            yield from (squad_examples if is_squad else examples_of)(table, reading)
+            if layout is not None:
+                yield from annotated_examples(table, layout, reading)
+            else:
+                yield from (squad_examples if is_squad else examples_of)(table, reading)

@@ -35,6 +35,9 @@ def hold_out(examples: Sequence[Example], task: Task, seed: int, share: float) -
     taken = _chosen(units, share, from_the_end=True) & ~units.first_of_a_label
     chosen = taken[units.of_example]
     if not chosen.any():
+        if len(examples) == 1 and (words := len(examples[0].words)):
+            what, fix = f"holds one sentence of {words:,} words", "put a blank line after each sentence"
+            raise InputError(f"{what}, so none can be held out for validation", where=examples[0].where, fix=fix)
         raise InputError(
             f"{len(examples)} training examples are too few to hold {share:g} of them out for validation",
             where="data.validation_fraction",

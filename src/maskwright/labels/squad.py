@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from maskwright.core.errors import SourceError
-from maskwright.labels.columns import with_question
-from maskwright.labels.example import Answer, Example, Reading, Unusable
+from maskwright.labels.columns import answers_of, with_question
+from maskwright.labels.example import Example, Reading, Unusable
 from maskwright.text.tables import Table
 
 
@@ -22,7 +22,7 @@ def squad_examples(table: Table, reading: Reading) -> Iterator[Example]:
                 try:
                     yield _question(example, question, paragraph, reading)
                 except Unusable as error:
-                    reading.fault(example.where, error.what, error.fix)
+                    reading.fault(example.where, error.what, error.fix, error.kind)
 
 
 def _part(holder: Any, key: str, name: str) -> list[Any]:
@@ -37,9 +37,7 @@ def _question(example: Example, question: Any, paragraph: dict[str, Any], readin
     """A question. As in version 2.0, `is_impossible` overrides answers, and `plausible_answers` do not count."""
     if not isinstance(question, dict):
         raise Unusable("is not an object with 'question' and 'answers'", "repair the record")
-    answer_records = question.get("answers") if reading.labelled and not question.get("is_impossible") else []
-    if not isinstance(answer_records, list) or not all(isinstance(record, dict) for record in answer_records):
-        raise Unusable("has no list of answers", 'write "answers": [{"text": …, "answer_start": …}]')
-    answers = [Answer(record.get("text", ""), record.get("answer_start", -1)) for record in answer_records]
+    has_answers = reading.labelled and not question.get("is_impossible")
+    answers = answers_of(question.get("answers"), "'answers'") if has_answers else []
     texts = [value if isinstance(value, str) else "" for value in (question.get("question"), paragraph.get("context"))]
     return with_question(example, texts[0], texts[1], answers, str(question.get("id", "")))

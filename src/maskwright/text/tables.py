@@ -75,7 +75,8 @@ class Table:
 
     def rows(self, columns: list[Column] | None = None) -> Records:
         """Numbered records of `columns`, by default of all. Cells of CSV are `str`; records of JSON may have more or
-        fewer keys. Call it once. Raises `SourceError` for a column that occurs twice."""
+        fewer keys. Call it once; a call before may take the first record. Raises `SourceError` for a column that occurs
+        twice."""
         wanted = self.columns if columns is None else columns
         for column in wanted:
             if self.columns.count(column) > 1:  # the last one would silently win

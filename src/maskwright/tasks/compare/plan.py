@@ -16,7 +16,8 @@ from maskwright.core import storage
 from maskwright.core.console import note, warn
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.core.extras import require
-from maskwright.labels.dataset import Dataset
+from maskwright.labels.dataset import Dataset, read_dataset
+from maskwright.labels.example import Example
 from maskwright.labels.metrics import LOWER_IS_BETTER, default_metric
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.compare import linear
@@ -201,6 +202,13 @@ def _read_task(
     return read_retrieval_task(name, location, config, longest)
 
 
+def _require_same_test(test: Sequence[Example], of_first: Sequence[Example], arm: str) -> None:
+    """Raises `InputError` where one model cannot read a question that another one reads."""
+    if differing := {example.where for example in test} ^ {example.where for example in of_first}:
+        what = f"this question is too long for the rows of one model, and {arm} reads others than the first one"
+        raise InputError(what, where=min(differing), fix="raise data.max_seq_len, or delete the record")
+
+
 def _read_labelled_task(
     name: str, location: str, config: FinetuneConfig, models: dict[str, tuple[ArmModel, ...]]
 ) -> LabelledTask:
@@ -208,14 +216,15 @@ def _read_labelled_task(
     arms: dict[str, ArmTraining] = {}
     known: dict[Any, ArmTraining] = {}
     first: FinetuneRun | None = None
+    dataset = read_dataset(config.data, config.task, config.seed)
     for arm, model in ((arm, model) for arm, arm_models in models.items() for model in arm_models):
         if model.reads not in known:
             start = config.model.model_copy(update={"init_from": model.model.location})
             arm_config = config.model_copy(update={"model": start})
-            dataset = first.dataset if first else None
             ready = prepare_finetuning(arm_config, RunDirectory(""), start=model.model, dataset=dataset)
             known[model.reads] = ArmTraining(ready.config.steps, ready.max_seq_len)
             first = first or ready
+            _require_same_test(ready.dataset.test, first.dataset.test, arm)
             for line in ready.unread:
                 warn(f"{name}, {arm}: {line}")
         arms.setdefault(arm, known[model.reads])

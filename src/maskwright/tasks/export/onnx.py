@@ -30,7 +30,7 @@ from maskwright.model.onnx import graph
 from maskwright.model.torch.compare import Reference, Speaker, largest_difference, their_model, threads
 from maskwright.tasks.measure.held_out import MICRO_BATCH_ROWS, row_tokens
 from maskwright.tasks.models.load import TrainedModel
-from maskwright.tasks.use.predict import row_length
+from maskwright.tasks.use.predict import row_length, that_fit
 
 FILE, INT8_FILE = "onnx/model.onnx", "onnx/model_int8.onnx"
 """The paths that `optimum` and transformers.js expect."""
@@ -137,6 +137,7 @@ def labelled_sample(model: TrainedModel) -> Sample:
     if not examples:
         raise InputError("holds no validation examples", where=data.train, fix="raise data.validation_fraction")
     length = row_length(model, task, data)
+    examples = that_fit(model, examples, length, data)
 
     def encoded_of(chosen: Sequence[Any]) -> Any:
         stride = model.config.token_type_stride

@@ -305,6 +305,8 @@ def prepare_finetuning(
     if longest > model.max_seq_len:
         what = f"data.max_seq_len {longest} is above the {model.max_seq_len} tokens that the model can take"
         raise ConfigError(what, where="data.max_seq_len", fix=f"set it to {model.max_seq_len} or less")
+    if config.data.on_bad_input == "skip":
+        dataset = dataset.without_long_questions(tokenizer, config.task, longest)
     encoded = _encoded(dataset.train, tokenizer, config.task, dataset.labels, longest, model)
     resolved = config.resolved(len(encoded))
     chosen_metric(resolved, dataset.labels)

@@ -15,7 +15,7 @@ from maskwright.labels.names import check_labels
 from maskwright.labels.read import read_examples
 from maskwright.run.directory import RESULTS
 from maskwright.tasks.models.load import TrainedModel
-from maskwright.tasks.use.predict import TextOptions, ask, data_of, engine_for, row_length
+from maskwright.tasks.use.predict import TextOptions, ask, data_of, engine_for, row_length, that_fit
 
 WIDEST = 12
 """Labels up to which a confusion matrix fits a terminal; --json always has it."""
@@ -105,6 +105,7 @@ def evaluate_labelled(
     # fp32 stands in for fp16, which a CPU multiplies at a few per cent of the speed.
     as_trained = "bf16" if model.run and model.run["dtype"] == "bfloat16" else "fp32"
     length = row_length(model, task, data, options.spelt)
+    examples = that_fit(model, examples, length, data, options.spelt)
     engine = engine_for(model, device, spelt("device"), as_trained)
     predictions, cut = ask(engine, model, examples, length, spelt=options.spelt)
     table = confusion_matrix(task, model.labels, examples, predictions)

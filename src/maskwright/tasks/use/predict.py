@@ -16,11 +16,13 @@ from maskwright.core.console import progress, say, several, warn
 from maskwright.core.errors import InputError
 from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import make_engine
-from maskwright.labels.encode import EncodedRows, encode, what_is_cut
-from maskwright.labels.example import IN_CONFIGURATION, Example, Reading, Spelt
+from maskwright.labels.annotations import spans_in
+from maskwright.labels.encode import EncodedRows, encode, what_is_cut, without_long_questions
+from maskwright.labels.example import IN_CONFIGURATION, Example, Reading, Skipped, Spelt
 from maskwright.labels.metrics import NO_LABEL, Predictions, decode
 from maskwright.labels.read import read_examples
 from maskwright.labels.rows import Packer, in_order, prediction_batches
+from maskwright.labels.spans import mark_spans
 from maskwright.labels.write import COLUMNS, WRITTEN, require_writable, write_conll, write_records
 from maskwright.tasks.finetune.objective import PREDICTION_TOKENS
 from maskwright.tasks.models.load import TrainedModel
@@ -57,11 +59,36 @@ def read_texts(
     examples = read_examples(location, reading)
     for sentence in reading.notes:
         say(sentence)
-    for skipped in reading.skipped[:10]:
-        warn(f"{skipped.where} is left out: {skipped.what}")
-    if len(reading.skipped) > 10:
-        warn(f"{len(reading.skipped):,} records are left out")
+    _warn_of(reading.skipped)
     return examples, data
+
+
+def _warn_of(skipped: Sequence[Skipped]) -> None:
+    for one in skipped[:10]:
+        warn(f"{one.where} is left out: {one.what}")
+    if len(skipped) > 10:
+        warn(f"{len(skipped):,} records are left out")
+
+
+def that_fit(
+    model: TrainedModel, examples: list[Example], max_seq_len: int, data: LabelledData, spelt: Spelt = IN_CONFIGURATION
+) -> list[Example]:
+    """The examples without questions that are too long for a row, of which it warns, if `data.on_bad_input` is skip;
+    else all. Raises `InputError` where none is left."""
+    if data.on_bad_input == "error":
+        return examples
+    task = _in_rows(model, max_seq_len)
+    kept, skipped = without_long_questions(examples, model.tokenizer_folder, task, max_seq_len, spelt)
+    _warn_of(skipped)
+    return kept
+
+
+def _in_rows(model: TrainedModel, max_seq_len: int) -> Task:
+    """The model's task; in rows of another length than its own, windows share less, or they may share all they have."""
+    task = model.require_task()
+    if max_seq_len == model.max_seq_len:
+        return task
+    return task.model_copy(update={"doc_stride": min(task.doc_stride, max_seq_len // 3)})
 
 
 def data_of(model: TrainedModel, location: str, options: TextOptions, *, labelled: bool = False) -> LabelledData:
@@ -120,11 +147,9 @@ def ask(
 ) -> tuple[Predictions, int]:
     """Predictions in the order of `examples`, and the number of texts (for words: of words) that were cut, with a
     warning. `spelt`: see `encode`. `may_be_none`: see `decode`."""
-    task = model.require_task()
+    task = _in_rows(model, max_seq_len)
     if may_be_none is None:
         may_be_none = not all(example.answers for example in examples)
-    if max_seq_len != model.max_seq_len:  # or windows may share more than they have
-        task = task.model_copy(update={"doc_stride": min(task.doc_stride, max_seq_len // 3)})
     parts, cut = [], 0
     with progress("predict", len(examples), "examples") as bar:
         for first in range(0, len(examples), EXAMPLES_AT_ONCE):
@@ -201,6 +226,7 @@ def predict(
         raise InputError("is the input too", where=output, fix="give --output another name")
     examples, data = read_texts(model, task, source, options)
     length = row_length(model, task, data, options.spelt)
+    examples = that_fit(model, examples, length, data, options.spelt)
     if os.path.splitext(output)[1].lower() == ANSWERS:
         _require_ids(examples)
     engine = engine_for(model, device, "--device")
@@ -244,8 +270,10 @@ def _name(model: TrainedModel, label: int) -> str:
 def records(
     model: TrainedModel, examples: Sequence[Example], predictions: Predictions, *, probabilities: bool
 ) -> list[dict[str, Any]]:
-    """The record of each example: its line, its text, and the prediction."""
+    """The record of each example: its line, its text, and the prediction. For texts that were cut into words, spans
+    too, by characters."""
     kind, shares = model.require_task().kind, predictions.probabilities
+    with_spans = mark_spans(model.labels) and all(example.text for example in examples)
     rows_of, words = np.arange(len(examples) + 1), predictions.words
     if words is not None:
         rows_of = np.searchsorted(words[:, 0], rows_of)
@@ -259,6 +287,8 @@ def records(
             record["score"] = outcome
         elif kind == "token_classification":
             record["tags"] = [_name(model, tag) for tag in outcome]
+            if with_spans:
+                record["spans"] = spans_in(example.text, record["tags"])
             assert rows is not None and words is not None
             # Words that were cut, or of which the tokenizer keeps nothing, have no row.
             by_word = dict(zip(words[rows_of[number] : rows_of[number + 1], 1].tolist(), rows, strict=True))
