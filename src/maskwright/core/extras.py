@@ -13,11 +13,11 @@ EXTRAS = {
     **dict.fromkeys(("gcsfs", "google", "requests"), "gcp"),
     "s3fs": "s3",
     **dict.fromkeys(("gigatoken", "awkward"), "fast"),
-    "huggingface_hub": "train",  # transformers installs it
+    **dict.fromkeys(("huggingface_hub", "charset_normalizer"), "train"),
     **{extra: extra for extra in ("jax", "ray", "onnx")},
     "onnxruntime": "onnx",
     "libtpu": "tpu",
-    **dict.fromkeys(("fastwarc", "py3langid", "rensa"), "clean"),
+    **dict.fromkeys(("fastwarc", "ftfy", "py3langid", "rensa"), "clean"),
     **{service: service for service in ("wandb", "mlflow", "trackio")},
     **dict.fromkeys(("starlette", "uvicorn", "plotly"), "web"),
     "sklearn": "linear",

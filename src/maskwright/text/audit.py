@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from maskwright.core import extras, storage
 from maskwright.core.console import human_bytes, human_count, say
+from maskwright.core.encodings import UTF8
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import redact
 from maskwright.processes.runner import Here, Runner
@@ -111,7 +112,7 @@ class Audit:
 def new_findings() -> dict[str, Finding]:
     return {
         "encoding faults": Finding(0, "stops with file:line:column, unless --on-bad-input replace or skip"),
-        "files in another encoding": Finding(0, "stops with the command that converts it, unless --on-bad-input skip"),
+        "files in another encoding": Finding(0, "stops with the --encoding that reads it, unless --on-bad-input skip"),
         "broken records": Finding(0, "stops with file:line, unless --on-bad-input skip"),
         "empty files": Finding(0, "stops, unless --on-bad-input skip"),
         "files of another kind": Finding(0, "leaves them out"),
@@ -132,6 +133,7 @@ def audit(
     tokenizer: str | None = None,
     cleaning: CleaningOptions | None = None,
     letters: Letters = "upper",
+    encoding: str = UTF8,
 ) -> Audit:
     """Examines the text, and what `cleaning` would drop and change in it.
 
@@ -140,7 +142,7 @@ def audit(
     damaged archive or a missing column, `InputError` for a URL as `folder`."""
     with tempfile.TemporaryDirectory(prefix="maskwright-audit-") if folder is None else _locked(folder) as work:
         limits = Limits(compared=form_of(tokenizer))
-        sources, result = _open_sources(patterns, layout, text_column, letters)
+        sources, result = _open_sources(patterns, layout, text_column, letters, encoding)
         return _Audit(runner or Here(), work, tokenizer, cleaning or CleaningOptions(), limits, sources, result).run()
 
 
@@ -332,7 +334,9 @@ class Review:
         return [list(map(int, row)) for row in rows[begins[:EXAMPLES]]]
 
 
-def _open_sources(patterns: list[str], layout: Layout, text_column: str, letters: Letters) -> tuple[Sources, Audit]:
+def _open_sources(
+    patterns: list[str], layout: Layout, text_column: str, letters: Letters, encoding: str
+) -> tuple[Sources, Audit]:
     """The text, and an audit to which its faults are added while it is read. Faulty lines are not documents."""
     findings = new_findings()
     # `skip` reports every kind of fault and reads on.
@@ -343,6 +347,7 @@ def _open_sources(patterns: list[str], layout: Layout, text_column: str, letters
         on_bad_input="skip",
         on_fault=partial(_note_fault, findings),
         letters=letters,
+        encoding=encoding,
     )
     for sentence in sources.notes:
         say(sentence)

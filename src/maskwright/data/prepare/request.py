@@ -129,6 +129,7 @@ class Request:
                 *([len(held_out.files), held_out.layout] if held_out else []),
                 *([self.cleaning_record] if self.cleaning else []),
                 *([sources.letters] if sources.letters != "upper" else []),
+                *([] if sources.encoding.is_utf8 else [sources.encoding.name]),
                 *([asdict(self.text_form)] if self.text_form != WHOLE_TEXT else []),
             ]
         )
@@ -158,6 +159,7 @@ class Request:
             **({"valid_files": len(self.held_out.files)} if self.held_out else {}),
             **({"cleaning": self.cleaning_record} if self.cleaning else {}),
             **({"letters": self.sources.letters} if self.sources.letters != "upper" else {}),
+            **({} if self.sources.encoding.is_utf8 else {"encoding": self.sources.encoding.name}),
         }
         packages = {"tokenizers", encoder, *(self.cleaning.packages if self.cleaning else [])}
         packages |= {name for sources in self.all_sources for name in sources.packages}
