@@ -239,4 +239,4 @@ def require_encoding(name: str, raw: bytes, encoding: Encoding) -> None:
         elif not encoding.is_utf8 and is_utf8(raw):
             found, what = UTF8, f"is UTF-8, not {encoding.title}"
     if found and encoding.name not in (found, marked):
-        raise OtherEncoding(what, where=f"{name}:1:1", fix=encoding.set_to(found))
+        raise OtherEncoding(what, where=f"{name}:1:1", fix=encoding.give(found))

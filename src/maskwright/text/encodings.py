@@ -23,6 +23,8 @@ COMMON = (
 """Encodings that are suggested, as charset-normalizer names them. Of those that read a text alike, the first is. Of a
 family it is the widest, such as Windows' cp932 for Shift-JIS."""
 MOST_LIKELY = 3
+SAMPLE_BYTES = 1 << 17
+"""Of lines that are not ASCII, by which the encoding is judged: it takes a tenth of a second."""
 FEWEST_BEYOND = 5
 """Characters beyond ASCII, all read rightly, that show UTF-8: of so many Chinese ones in GBK, one text in 20,000 would
 be taken for it."""
@@ -73,34 +75,52 @@ class Encoding:
             text = C1.sub("\ufffd", text)
         return text
 
-    def set_to(self, name: str) -> str:
+    def give(self, name: str) -> str:
         """The fix for files in the encoding `name`."""
+        return f"{'give' if self.option else 'convert it:'} {self.set_to(name)}"
+
+    def set_to(self, name: str) -> str:
+        """What the user writes for files in the encoding `name`."""
         if self.option:
             return f"{self.option}{name}"
         iconv = "macintosh" if name == "mac-roman" else name.replace("_", "-")
         return f"iconv -f {iconv} -t utf-8 FILE > NEW"
 
     def fix(self, raw: bytes, start: int, beginning: bytes) -> str:
-        """What to do about the byte `start` of the line `raw`. `beginning`: the file's."""
-        lines = [line for line in (*beginning.split(b"\n"), raw) if not line.isascii()]
-        sample = b"\n".join(lines)
-        if self.is_utf8 and _is_damaged_utf8(sample):
+        """What to do about the byte `start` of the line `raw`. `beginning`: whole lines from the file's first ones."""
+        raw, start = _around(raw, start)
+        sample, size = [raw], len(raw)
+        for line in beginning.split(b"\n"):
+            if not line.isascii() and line != raw and (size := size + len(line)) <= SAMPLE_BYTES:
+                sample.append(line)
+        if self.is_utf8 and _is_damaged_utf8(b"\n".join(sample)):
             return f"repair this line, which reads {_shown(raw, start, self.name)}: the file's other lines are UTF-8"
         if not extras.installed("charset_normalizer"):
             such = " or ".join(map(self.set_to, ("cp1252", "cp1251", "cp932")))
             fix = extras.missing("charset_normalizer").fix
             return f"give the text's encoding, such as {such}; the likely ones are named once you {fix}"
         readings: dict[str, list[str]] = {}
-        for name in _likely(sample, self.name):
+        for name in _likely(b"\n".join(sample), self.name):
             readings.setdefault(_shown(raw, start, name), []).append(name)
         if not readings:
-            return f"find out its encoding from the program that wrote it, and give {self.set_to('NAME')}"
-        return self._give([f"{' or '.join(map(self.set_to, names))} ({text})" for text, names in readings.items()])
+            return f"find out its encoding from the program that wrote it, and {self.give('NAME')}"
+        return self._among([f"{' or '.join(map(self.set_to, names))} ({text})" for text, names in readings.items()])
 
-    def _give(self, choices: list[str]) -> str:
+    def _among(self, choices: list[str]) -> str:
         what = "give the encoding" if self.option else "convert it from the encoding"
         which = " in which the line reads right" if len(choices) > 1 else ""
         return f"{what}{which}: {', or '.join(choices)}"
+
+
+def _around(raw: bytes, start: int) -> tuple[bytes, int]:
+    """(a part of a very long line around its byte `start`, the place of the byte in it). The part begins and ends at
+    ASCII that is no second half of a character in any encoding."""
+    if len(raw) <= SAMPLE_BYTES:
+        return raw, start
+    cuts = (b" ", b'"', b",")
+    begin = max(raw.rfind(cut, max(0, start - SAMPLE_BYTES // 2), start) for cut in cuts) + 1 or start
+    end = max(raw.rfind(cut, start + 1, start + SAMPLE_BYTES // 2) for cut in cuts)
+    return raw[begin : end if end > start else start + SAMPLE_BYTES // 2], start - begin
 
 
 def is_utf8(sample: bytes) -> bool:

@@ -113,7 +113,7 @@ def decoded(
 def _fix(raw: bytes, start: int, file: str, encoding: Encoding) -> str:
     beginning = b""
     with suppress(MaskwrightError, OSError), open_text(file) as stream:
-        beginning = next(blocks(stream), b"")
+        beginning = next(blocks(stream), b"").rpartition(b"\n")[0]
     return encoding.fix(raw, start, beginning)
 
 
@@ -133,7 +133,7 @@ def in_utf8(name: str, pieces: Iterable[bytes], encoding: Encoding, errors: str 
             number, column = number + len(lines) - 1, len(lines[-1]) + (column if len(lines) == 1 else 1)
             where, place = f"{name}:{number}:{column}", offset - len(waiting) + error.start + 1
             what = f"0x{error.object[error.start]:02x}, byte {place:,} of the text, is not {encoding.title}"
-            fix = f"copy the file again if it is damaged, or give its own encoding: {encoding.set_to('NAME')}"
+            fix = f"copy the file again if it is damaged; if this is not its encoding, {encoding.give('NAME')}"
             raise OtherEncoding(what, where=where, fix=fix) from None
         offset += len(piece)
         feeds = text.count("\n")

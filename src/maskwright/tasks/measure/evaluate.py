@@ -79,9 +79,9 @@ def measure(
         [text], text_column=column, encoding=encoding
     ),
 ) -> Measurement:
-    """Measures the model. `sources` opens `request.text`, by its location, column and encoding. Raises `InputError` for more
-    than one measurement, for an option that the measurement does not use, for a value out of the model's range, and
-    where there is nothing to measure the model on."""
+    """Measures the model. `sources` opens `request.text`, by its location, column and encoding. Raises `InputError` for
+    more than one measurement, for an option that the measurement does not use, for a value out of the model's range,
+    and where there is nothing to measure the model on."""
     require_one(request, spelt)
     chosen = next((name for name in USES if getattr(request, name) is not None), None)
     if chosen is None:
@@ -110,7 +110,7 @@ def measure(
     if request.text is not None:
         if len(request.text_column) > 1:
             raise InputError(f"{spelt('text_column')} names several columns", fix=f"name one of {spelt('text')}")
-        text = sources(request.text, *(request.text_column or ["text"]), request.encoding or UTF8)
+        text = sources(request.text, [*request.text_column, "text"][0], request.encoding or UTF8)
         return pseudo_perplexity(model, text, seq_len=row_tokens(model, request.seq_len), engine=engine)
     if request.store is not None:
         stores = {"": open_evaluation_store(request.store, model.run, model.tokenizer_folder)}
