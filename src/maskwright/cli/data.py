@@ -12,6 +12,7 @@ from maskwright.cli.cleaning import (
     Decontaminate,
     DecontaminateWords,
     Filters,
+    FixMojibake,
     LanguageProbability,
     Languages,
     MaskPii,
@@ -72,6 +73,7 @@ def text_audit(
     decontaminate: Decontaminate = None,
     decontaminate_words: DecontaminateWords = 13,
     mask_pii: MaskPii = None,
+    fix_mojibake: FixMojibake = False,
     workers: Workers = None,
     on: On = None,
     worker_memory: WorkerMemory = None,
@@ -101,7 +103,14 @@ def text_audit(
     if on is not None and parts is None:
         raise InputError("--on needs --parts", where="--on", fix="give a folder that all machines see, such as parts")
     cleaning = cleaning_options(
-        filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words, mask_pii
+        filters,
+        languages,
+        language_probability,
+        near_duplicates,
+        decontaminate,
+        decontaminate_words,
+        mask_pii,
+        fix_mojibake,
     )
     if to:
         output.require_ending(to, (".html", ".md"), f"--to {to}")
@@ -403,6 +412,7 @@ def data_prepare(
     decontaminate: Decontaminate = None,
     decontaminate_words: DecontaminateWords = 13,
     mask_pii: MaskPii = None,
+    fix_mojibake: FixMojibake = False,
     workers: Workers = None,
     on: On = None,
     worker_memory: WorkerMemory = None,
@@ -424,7 +434,14 @@ def data_prepare(
         layout_of_valid = sources.layout if sources.has_plain_text else layout
         held_out = open_sources(valid_files, layout_of_valid, text_column, on_bad_input, letters, encoding=encoding)
     cleaning = cleaning_options(
-        filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words, mask_pii
+        filters,
+        languages,
+        language_probability,
+        near_duplicates,
+        decontaminate,
+        decontaminate_words,
+        mask_pii,
+        fix_mojibake,
     )
     tokenizer = local(tokenizer, weights=False)
     request = Request(sources, tokenizer, to, options, encoder, held_out, cleaning, context.obj or ())

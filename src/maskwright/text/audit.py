@@ -25,6 +25,7 @@ from maskwright.core.secrets import redact
 from maskwright.processes.runner import Here, Runner
 from maskwright.text.cleaning.language import STEP, merge_languages
 from maskwright.text.cleaning.limits import KEEP, NAMES, NEAR_DUPLICATE, DropTotals, Limits
+from maskwright.text.cleaning.mojibake import LINES_MENDED, mojibake_in
 from maskwright.text.cleaning.steps import C4_LINES, CleaningOptions, apply_cleaning
 from maskwright.text.compression import changed_while_read
 from maskwright.text.document import Document, Fault
@@ -47,9 +48,11 @@ SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 2_000, 10_000
 """The sample for languages and tokens per word: beginnings of the first documents."""
 EXAMPLE_CHARACTERS = 120
 REPEATED = "exact duplicate documents"
+MOJIBAKE = "documents with mojibake"
+"""Text decoded by a wrong encoding, such as `cafÃ©`, counted where ftfy is installed."""
 AS_READ = "as-read"
 """Key column of documents before cleaning."""
-VERSION = 3
+VERSION = 4
 """Format of the phases' files. Those of another version are not read."""
 
 
@@ -109,7 +112,7 @@ class Audit:
         }
 
 
-def new_findings() -> dict[str, Finding]:
+def new_findings(mojibake: bool) -> dict[str, Finding]:
     return {
         "encoding faults": Finding(0, "stops with file:line:column, unless --on-bad-input replace or skip"),
         "files in another encoding": Finding(0, "stops with the --encoding that reads it, unless --on-bad-input skip"),
@@ -117,6 +120,7 @@ def new_findings() -> dict[str, Finding]:
         "empty files": Finding(0, "stops, unless --on-bad-input skip"),
         "files of another kind": Finding(0, "leaves them out"),
         REPEATED: Finding(0, "keeps the first of each, unless --keep-duplicates"),
+        **({MOJIBAKE: Finding(0, "keeps it, unless --fix-mojibake")} if mojibake else {}),
         "documents with control characters": Finding(0, "keeps them as they are: byte-level BPE can spell them"),
         "lines over 100,000 characters": Finding(0, "keeps them: long documents are cut into rows when training"),
         "documents with literal special tokens": Finding(0, "keeps them as text: they never become special ids"),
@@ -167,7 +171,7 @@ class _Audit:
         self.runner.require_seen(self.folder, self.sources.files)
         self.parts = split(self.runner, self.folder, cut([self.sources]))
         record = self.cleaning.record()
-        examine = Examine(Judge(self.cleaning, digest_of(record), self.limits))
+        examine = Examine(Judge(self.cleaning, digest_of(record), self.limits), MOJIBAKE in self.result.findings)
         judged = self._computed("audit", examine, record, asdict(self.limits))
         paths = tuple(path for path, _ in judged)
         scripts = Counter[str]()
@@ -185,7 +189,9 @@ class _Audit:
 
     def _computed(self, phase: str, work: Any, *decided_by: Any) -> list[tuple[str, Note]]:
         """The file of each part and its note."""
-        digests = [digest_of(VERSION, part.identity(), *decided_by) for part in self.parts]
+        digests = [
+            digest_of(VERSION, MOJIBAKE in self.result.findings, part.identity(), *decided_by) for part in self.parts
+        ]
         paths, sizes = paths_of(self.folder, phase, digests), [part.bytes for part in self.parts]
         notes = compute(self.runner, work, [*zip(self.parts, paths, strict=True)], phase, sizes)
         return [*zip(paths, notes, strict=True)]
@@ -235,12 +241,15 @@ class Examine:
     """Pass 1 over a part: the judge's columns, and the audit's findings in the note."""
 
     judge: Judge
+    mojibake: bool
+    """Whether it is counted."""
 
     def __call__(self, task: tuple[Part, str]) -> Note:
         part, path = task
         try:
             with written(path) as writer:
-                for _ in Judging(self.judge, part, writer, _Examined(self.judge.limits.compared)).batches():
+                examined = _Examined(self.judge.limits.compared, self.mojibake)
+                for _ in Judging(self.judge, part, writer, examined).batches():
                     pass
                 return writer.note
         except InputError as error:
@@ -250,9 +259,9 @@ class Examine:
 class _Examined:
     """The judge's observer."""
 
-    def __init__(self, compared: TextForm) -> None:
+    def __init__(self, compared: TextForm, mojibake: bool) -> None:
         self.compared = compared
-        self.result = Audit(0, "", findings=new_findings())
+        self.result = Audit(0, "", findings=new_findings(mojibake))
         self.scripts = Counter[str]()
         self.examples: dict[str, list[str]] = {}
         self.keys: list[bytes] = []
@@ -338,7 +347,7 @@ def _open_sources(
     patterns: list[str], layout: Layout, text_column: str, letters: Letters, encoding: str
 ) -> tuple[Sources, Audit]:
     """The text, and an audit to which its faults are added while it is read. Faulty lines are not documents."""
-    findings = new_findings()
+    findings = new_findings(extras.installed("ftfy"))
     # `skip` reports every kind of fault and reads on.
     sources = Sources(
         patterns,
@@ -404,7 +413,8 @@ class Changes:
 
     def __init__(self, cleaning: CleaningOptions) -> None:
         self.cleaning = cleaning
-        self.kinds = [*cleaning.masked, *([C4_LINES] if "c4" in cleaning.filters else [])]
+        lines = [*([LINES_MENDED] if cleaning.fix_mojibake else []), *([C4_LINES] if "c4" in cleaning.filters else [])]
+        self.kinds = [*cleaning.masked, *lines]
         self.counts = Counter[str]()
         self.examples: dict[str, list[str]] = {kind: [] for kind in self.kinds}
 
@@ -415,9 +425,11 @@ class Changes:
 
     def findings(self) -> dict[str, Finding]:
         names = dict(zip(("email", "ip", "phone"), ("email addresses", "IP addresses", "phone numbers"), strict=True))
-        masks, lines = "masks them with the same options", "leaves them out with the same options"
+        does = {LINES_MENDED: "mends them", C4_LINES: "leaves them out"}
         return {
-            names.get(kind, kind): Finding(self.counts[kind], masks if kind in names else lines, self.examples[kind])
+            names.get(kind, kind): Finding(
+                self.counts[kind], f"{does.get(kind, 'masks them')} with the same options", self.examples[kind]
+            )
             for kind in self.kinds
         }
 
@@ -438,6 +450,8 @@ def examine(document: Document, result: Audit, scripts: Counter[str]) -> None:
     if match := CONTROL.search(text):
         code = f"U+{ord(match.group()):04X}"
         result.findings["documents with control characters"].add(f"{where}: {code}")
+    if MOJIBAKE in result.findings and (shown := mojibake_in(text)):
+        result.findings[MOJIBAKE].add(f"{where}: {shown}")
     if match := SPECIAL.search(text):
         result.findings["documents with literal special tokens"].add(f"{where}: {match.group()}")
     if len(text) > LONG_LINE_CHARACTERS:
@@ -487,6 +501,8 @@ def report(result: Audit) -> str:
     for name, finding in result.findings.items():
         lines.append(f"{name}: {finding.count:,}" + (f"  -> prepare {finding.prepare}" if finding.count else ""))
         lines += [f"    {example}" for example in finding.examples]
+    if MOJIBAKE not in result.findings:
+        lines.append(f"{MOJIBAKE}: not counted without ftfy: {extras.missing('ftfy').fix}")
     for name, finding in (*result.left_out_together().items(), *result.changed.items()):
         lines.append(
             f"cleaning ({name}): {finding.count:,}" + (f"  -> prepare {finding.prepare}" if finding.count else "")
