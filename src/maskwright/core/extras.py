@@ -7,13 +7,13 @@ import importlib.util
 from maskwright import __version__
 from maskwright.core.errors import ConfigError
 
-TRAIN = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "pyarrow")
+TRAIN = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "pyarrow", "charset_normalizer")
 EXTRAS = {
     **dict.fromkeys(TRAIN, "train"),
     **dict.fromkeys(("gcsfs", "google", "requests"), "gcp"),
     "s3fs": "s3",
     **dict.fromkeys(("gigatoken", "awkward"), "fast"),
-    **dict.fromkeys(("huggingface_hub", "charset_normalizer"), "train"),
+    "huggingface_hub": "train",  # transformers installs it
     **{extra: extra for extra in ("jax", "ray", "onnx")},
     "onnxruntime": "onnx",
     "libtpu": "tpu",

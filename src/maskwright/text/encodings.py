@@ -145,7 +145,19 @@ def _likely(sample: bytes, tried: str) -> list[str]:
     for match in from_bytes(sample):
         alike = [name for name in COMMON if name in match.could_be_from_charset and codec_name(name) != tried]
         names += [codec_name(name) for name in alike[:1]]
-    return names[:MOST_LIKELY]
+    names = names[:MOST_LIKELY]
+    if "cp1252" not in (*names, tried) and _may_be_western(sample):
+        names = [*names[: MOST_LIKELY - 1], "cp1252"]
+    return names
+
+
+def _may_be_western(sample: bytes) -> bool:
+    """Whether most letters are ASCII in cp1252: a few words with quotes are too short for charset-normalizer."""
+    try:
+        letters = [character for character in sample.decode("cp1252") if character.isalpha()]
+    except UnicodeDecodeError:
+        return False
+    return sum(character > "\x7f" for character in letters) <= 0.25 * len(letters)
 
 
 def _shown(raw: bytes, start: int, name: str) -> str:

@@ -34,7 +34,7 @@ PHONE = re.compile(
 """Of North America, of any other country with a plus, and of three groups without one. A 1 before an area code is North
 America's prefix."""
 PHONE_DIGITS = (8, 15)
-"""Of a number with its country code; E.164 has at most 15."""
+"""Of a number with its country code, one more without any gap; E.164 has at most 15."""
 NUMBERED = re.compile(r"(?:\b(?:version|ver|release|build|section|sec|chapter|v)\b\.?|§)\s*$", re.IGNORECASE)
 NUMBERED_CHARACTERS = 12
 """Words before four numbers that are not an IP address, and the characters before the numbers that are searched."""
@@ -95,13 +95,13 @@ def _is_part(match: re.Match[str]) -> bool:
 
 
 def _is_other_number(text: str) -> bool:
-    """Whether the match is an amount in thousands (12 345 678, 12.345.678), three years (1914 1918 1939), or with a plus
-    a decimal number or one of too few or too many digits. Three thousands behind a plus are a phone number, as they are
-    written in Spain and Poland (+48 601 234 567)."""
+    """Whether the match is an amount in thousands (12 345 678, 12.345.678), three years (1914 1918 1939), or behind a
+    plus a decimal number, or one of too few or too many digits. Three groups of three digits behind a country code are
+    a phone number, as in Spain and Poland (+48 601 234 567)."""
     thousands = re.fullmatch(r"\+?[1-9]\d{0,2}(?:([ \u00a0\u202f.])\d{3})((?:\1\d{3})*)", text)
-    digits = sum(map(str.isdigit, text))
-    if text.startswith("+"):
-        is_decimal = re.fullmatch(r"\+\d{4,}\.\d+", text) is not None
-        in_range = PHONE_DIGITS[0] + text[1:].isdigit() <= digits <= PHONE_DIGITS[1]
-        return not in_range or is_decimal or (thousands is not None and (len(thousands[2]) < 8 or re.search(r"\D0", text[1:]) is not None))
-    return thousands is not None or [*map(len, re.findall(r"\d+", text))] == [4, 4, 4]
+    if not text.startswith("+"):
+        return thousands is not None or [*map(len, re.findall(r"\d+", text))] == [4, 4, 4]
+    fewest, most = PHONE_DIGITS
+    if not fewest + text[1:].isdigit() <= sum(map(str.isdigit, text)) <= most or re.fullmatch(r"\+\d{4,}\.\d+", text):
+        return True
+    return thousands is not None and (len(thousands[2]) < 8 or re.search(r"\D0", text[1:]) is not None)
