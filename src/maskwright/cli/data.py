@@ -102,16 +102,8 @@ def text_audit(
     refuse(on, workers, worker_memory)
     if on is not None and parts is None:
         raise InputError("--on needs --parts", where="--on", fix="give a folder that all machines see, such as parts")
-    cleaning = cleaning_options(
-        filters,
-        languages,
-        language_probability,
-        near_duplicates,
-        decontaminate,
-        decontaminate_words,
-        mask_pii,
-        fix_mojibake,
-    )
+    rules = filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words
+    cleaning = cleaning_options(*rules, mask_pii, fix_mojibake)
     if to:
         output.require_ending(to, (".html", ".md"), f"--to {to}")
         output.require_place(to)
@@ -433,16 +425,8 @@ def data_prepare(
     if valid_files:
         layout_of_valid = sources.layout if sources.has_plain_text else layout
         held_out = open_sources(valid_files, layout_of_valid, text_column, on_bad_input, letters, encoding=encoding)
-    cleaning = cleaning_options(
-        filters,
-        languages,
-        language_probability,
-        near_duplicates,
-        decontaminate,
-        decontaminate_words,
-        mask_pii,
-        fix_mojibake,
-    )
+    rules = filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words
+    cleaning = cleaning_options(*rules, mask_pii, fix_mojibake)
     tokenizer = local(tokenizer, weights=False)
     request = Request(sources, tokenizer, to, options, encoder, held_out, cleaning, context.obj or ())
     with runner_on(on, workers, worker_memory) as runner:

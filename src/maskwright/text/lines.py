@@ -122,7 +122,7 @@ def in_utf8(name: str, pieces: Iterable[bytes], encoding: Encoding, errors: str 
     decoder = codecs.getincrementaldecoder(encoding.name)(errors)
     number, offset, column = 1, 0, 1
     for piece in itertools.chain(pieces, [b""]):
-        if offset == 0 and errors == "strict":
+        if piece and offset == 0 and errors == "strict":
             require_encoding(name, piece, encoding)
         waiting, flags = decoder.getstate()
         try:
