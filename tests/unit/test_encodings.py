@@ -14,6 +14,7 @@ from maskwright.core import extras, storage
 from maskwright.core.errors import ConfigError, InputError, SourceError
 from maskwright.labels.example import Reading
 from maskwright.labels.read import read_examples
+from maskwright.text.cleaning.contamination import read_evaluations
 from maskwright.text.document import Fault
 from maskwright.text.parts.cut import cut
 from maskwright.text.sources import Sources
@@ -119,12 +120,19 @@ def test_labels_and_sequences_are_read_in_their_encoding(tmp_path: Path) -> None
     assert [one.words for one in found] == [("Οδός",), ("και",)]
     fasta = write(tmp_path / "a.fa", ">größe\nACGT\n".encode("latin-1"))
     assert read(fasta, encoding="latin-1") == [("ACGT", 1)]
+    write(tags, "".join(f"{word}\tO\n" for word in GREEK.split()).encode("cp1253"))
+    with pytest.raises(InputError, match=r"a.conll:1:1: 0xc7, byte 1 of .*data.encoding: cp1253 \(“Η O”\)"):
+        read_examples(str(tags), Reading(LabelledData(train=str(tags)), task))
+    with pytest.raises(
+        InputError, match=r"convert it from the encoding.* iconv -f cp1251 -t utf-8 FILE > NEW \(“плохо"
+    ):
+        read_evaluations([str(csv)])  # they are UTF-8, whatever the text is
     with pytest.raises(InputError, match=r"a.csv:2:1: 0xef, byte 12 .*: data.encoding: cp1251 \(“плохо 0,pos”\)"):
         read_examples(str(csv), Reading(LabelledData(train=str(csv)), Task()))
 
 
 def test_the_likely_encodings_are_named_with_the_line_as_it_reads(tmp_path: Path) -> None:
-    """The right one first, or at least among three. latin-1, which reads any bytes, is never named: cp1252 is."""
+    """The right one is first, or at least third. latin-1, which reads any bytes, is never named: cp1252 is."""
     ranks = {}
     for encoding, text in {**IN, "windows-1251": REVIEWS}.items():
         raw = text.encode(encoding)

@@ -20,14 +20,17 @@ COMMON = (
     *("mac_cyrillic", "mac_greek", "mac_latin2", "mac_turkish", "iso8859_5", "iso8859_7", "iso8859_9", "iso8859_15"),
     *("cp1258", "big5hkscs", "euc_jis_2004", "johab", "cp1125"),
 )
-"""Encodings that are suggested, as charset-normalizer names them. Of those that read a text alike, the first is. Of a
+"""Encodings that are tried, as charset-normalizer names them. Of those that read a text alike, the first is. Of a
 family it is the widest, such as Windows' cp932 for Shift-JIS."""
 MOST_LIKELY = 3
+"""Encodings that are named, and one more where the words alone, or letters that are mostly ASCII, speak for another."""
 SAMPLE_BYTES = 1 << 17
 """Of lines that are not ASCII, by which the encoding is judged: it takes a tenth of a second."""
 FEWEST_BEYOND = 5
 """Characters beyond ASCII, all read rightly, that show UTF-8: of so many Chinese ones in GBK, one text in 20,000 would
 be taken for it."""
+BETWEEN_WORDS = re.compile(rb"[\x00-\x2f\x3a-\x3f]+")
+"""Bytes that are ASCII in each of `COMMON`, and no second half of a character."""
 UTF8_SHARE = 0.75
 """Least share of the characters beyond ASCII that are read rightly in a UTF-8 text with damage."""
 SHOWN_BEFORE, SHOWN_AFTER = 16, 32
@@ -138,16 +141,23 @@ def _is_damaged_utf8(sample: bytes) -> bool:
 
 
 def _likely(sample: bytes, tried: str) -> list[str]:
-    """The likeliest encodings of lines that are not ASCII, best first, without the one that was tried."""
+    """The likeliest encodings of lines that are not ASCII, best first, without the one that was tried: of the lines,
+    then of their words alone, since columns such as the tags of words mislead."""
+    words = b" ".join(word for word in BETWEEN_WORDS.split(sample) if not word.isascii())
+    of_lines, of_words = _ranked(sample, tried), _ranked(words, tried)
+    names = [*dict.fromkeys([*of_lines[:MOST_LIKELY], *of_words[:1]])]
+    if "cp1252" not in (*names, tried) and _may_be_western(sample):
+        names = [*names[:MOST_LIKELY], "cp1252"]
+    return names
+
+
+def _ranked(sample: bytes, tried: str) -> list[str]:
     from charset_normalizer import from_bytes
 
     names: list[str] = []
-    for match in from_bytes(sample):
+    for match in from_bytes(sample, cp_isolation=[*COMMON]):
         alike = [name for name in COMMON if name in match.could_be_from_charset and codec_name(name) != tried]
         names += [codec_name(name) for name in alike[:1]]
-    names = names[:MOST_LIKELY]
-    if "cp1252" not in (*names, tried) and _may_be_western(sample):
-        names = [*names[: MOST_LIKELY - 1], "cp1252"]
     return names
 
 

@@ -28,9 +28,9 @@ def sections(result: Audit) -> list[ReportSection]:
     judged = f"The first {several(sum(result.languages.values()), 'document')}, as py3langid judges them."
     fertility = _fertility(result.tokens_per_word)
     kept = [Paragraph("In the documents that stay."), *_findings(result.changed)]
-    uncounted = (
-        [] if MOJIBAKE in result.findings else [Paragraph(f"{MOJIBAKE} are not counted without ftfy.".capitalize())]
-    )
+    findings = _findings(result.findings)
+    if MOJIBAKE not in result.findings:
+        findings.append(Paragraph("Documents with mojibake are not counted without ftfy."))
     sections: list[tuple[str, list[Block]]] = [
         ("", [Paragraph(what)]),
         ("What cleaning leaves out", _left_out(result) if result.left_out else []),
@@ -39,7 +39,7 @@ def sections(result: Audit) -> list[ReportSection]:
         ("Scripts", _bars(scripts, "%", "Share of the letters at the documents' beginnings.")),
         ("Languages", _bars(languages, "document", judged)),
         ("Fertility of the tokenizer", [Bars(fertility, "document")] if fertility else []),
-        ("Findings", [*_findings(result.findings), *uncounted]),
+        ("Findings", findings),
     ]
     return [ReportSection(heading, tuple(blocks)) for heading, blocks in sections if blocks]
 
