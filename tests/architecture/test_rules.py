@@ -373,7 +373,7 @@ def test_locks_agree_and_hold_what_the_project_asks_for() -> None:
         for line in lines:
             package = re.split(r"[\[<>=]", line)[0].lower()
             assert package == "torch" or re.search(rf"^{package}==", locks[name], re.MULTILINE), f"{name}: {line}"
-    assert set(TRAIN) == {re.split(r"[<>=]", line)[0] for line in extras["train"]}
+    assert set(TRAIN) == {re.split(r"[<>=]", line)[0].replace("-", "_") for line in extras["train"]}
     assert set(EXTRAS.values()) <= set(extras)
 
 

@@ -34,6 +34,7 @@ def test_audit_counts_what_is_there_and_says_what_prepare_does(
         "empty files": 1,
         "files of another kind": 1,
         "exact duplicate documents": 1,
+        "documents with mojibake": 0,
         "documents with control characters": 1,
         "lines over 100,000 characters": 1,
         "documents with literal special tokens": 1,

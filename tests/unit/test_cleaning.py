@@ -23,7 +23,8 @@ import pyarrow.parquet
 import pytest
 from html_page import Page
 
-from maskwright.core.errors import InputError, SourceError
+from maskwright.core import extras
+from maskwright.core.errors import ConfigError, InputError, SourceError
 from maskwright.data.prepare import encode
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.report import report
@@ -32,11 +33,13 @@ from maskwright.data.store import TokenStore
 from maskwright.processes.runner import Here
 from maskwright.report import document
 from maskwright.tasks.measure import audit_page
+from maskwright.text.audit import MOJIBAKE as AUDITED
 from maskwright.text.audit import Audit, Finding, audit
 from maskwright.text.audit import report as audit_report
 from maskwright.text.cleaning import c4, gopher, near_duplicates, words
 from maskwright.text.cleaning.language import merge_languages
 from maskwright.text.cleaning.limits import Limits
+from maskwright.text.cleaning.mojibake import LINES_MENDED, mojibake_in, without_mojibake
 from maskwright.text.cleaning.personal_data import with_placeholders
 from maskwright.text.cleaning.steps import CleaningOptions
 from maskwright.text.document import Document
@@ -282,6 +285,12 @@ def masked_text(text: str) -> str:
         "card 4111.1111.1111.1111 of 1 000 000 000",
         "1234567890 and 2001:4860:4860::8888",
         "The wars of 1914 1918 1939 cost EUR 12.345.678 each",
+        "12 345 678 habitants, 100 000 000 euros, 10 000 000 Einwohner, 10.000.000 Einwohner and 1 000 000",
+        "of 331 893 745, of 7 500 000 000, of 12 345 678,50 and of 12 345 678.50",
+        "rows 100 200 300 and 12\u00a0345\u00a0678\u202f€",
+        "+12 345 678 habitants, +100 000 000 €, +20 000 000, +49\u00a0000\u00a0000, +1 000 000 and +10.000.000",
+        "+2 000 000 000, +20 000 000 000, +1234567.89, +491234567.50 and +12345678",
+        "from +5 10 15 20 30 to +49 30 123 and a+493012345678 or +1234567890123456789",
     ],
 )
 def test_numbers_that_are_no_address_and_no_phone_stay(text: str) -> None:
@@ -290,9 +299,75 @@ def test_numbers_that_are_no_address_and_no_phone_stay(text: str) -> None:
 
 def test_a_phone_number_is_masked_whole_and_beside_others() -> None:
     assert masked_text("Call 1-800-555-1234 or 1 (800) 555-1234.") == "Call +1 202-555-0100 or +1 202-555-0100."
+    numbers = """555-123-4567|555.123.4567|555 123 4567|(555) 123-4567|1-800-555-1234|+1 202 555 0100|+1 (202) 555-0100
++12025550100|+1.2025550100|+33 6 12 34 56 78|+33 (0)1 23 45 67 89|+33.6.12.34.56.78|+33 612 345 678
++33\u00a06\u00a012\u00a034\u00a056\u00a078|030 1234 5678|(030) 123 4567|0171 123 4567|030 123 456|+49 30 123456
++49 (0)30 123456|+49 30/1234567|+4930123456|+49-30-1234567|+49 (30) 123-4567|040 123 4567|070 123 4567
++45 12 34 56 78|+47 22 12 34 56|+47 123 45 678|+46 8 123 456 78|+46 70-123 45 67|+358 40 123 4567|+354 555 1234
++44 20 7946 0958|+7 495 123-45-67|+48 601 234 567|+420 123 456 789|+86 138 0013 8000|+91 98765 43210|+81 3-1234-5678"""
+    for number in re.split(r"[|\n]", numbers):
+        assert masked_text(f"Call ({number}), or {number}.") == "Call (+1 202-555-0100), or +1 202-555-0100.", number
     assert masked_text("555-123-4567 555-765-4321") == "+1 202-555-0100 +1 202-555-0100"
     assert masked_text("地址8.8.8.8是") == "地址22.214.171.124是"
     assert masked_text("The conversation with 8.8.8.8") == "The conversation with 22.214.171.124"
+
+
+# ---- mojibake -------------------------------------------------------------------------------------------------------
+
+
+MOJIBAKE = {
+    "cafÃ© au lait": "café au lait",
+    "donâ€™t say â€œnoâ€\x9d": "don’t say “no”",
+    "He said \x93no\x94 and “yes” in 東京": "He said “no” and “yes” in 東京",
+    "voilÃ\xa0 le travail": "voilà le travail",
+    "Ð¼Ð¾Ñ\x81ÐºÐ²Ð°": "москва",
+}
+
+
+def test_mojibake_is_mended_and_nothing_else() -> None:
+    counts: Counter[str] = Counter()
+    said: list[str] = []
+    fine = "“ﬁne” naïve façade — L’été &eacute; São Paulo, Москва, 東京, e\u0301 ½ ™"
+    for number, (broken, mended) in enumerate(MOJIBAKE.items(), 1):
+        text = Document((f"{fine}\n{broken}",), False, "f", 1)
+        found = without_mojibake(text, counts, lambda kind, what: said.append(f"{kind}: {what}"))
+        assert found.text == f"{fine}\n{mended}" and counts == {LINES_MENDED: number}
+        assert mojibake_in(text.text) and not mojibake_in(mended)
+        sentences = without_mojibake(Document((fine, broken), True, "f", 1), Counter())
+        assert sentences.parts == (fine, mended) and sentences.has_sentences
+    assert said[0] == f"{LINES_MENDED}: cafÃ© au lait -> café au lait"
+    untouched = Document((fine,), False, "f", 1)
+    assert without_mojibake(untouched, counts) is untouched and not mojibake_in(fine)
+
+
+def test_mojibake_is_counted_mended_and_recorded(
+    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the audit would change, the store has; equal documents are those that are equal once they are mended."""
+    path = tmp_path / "a.jsonl"
+    texts = [*MOJIBAKE, *MOJIBAKE.values(), *(f"Ordinary text {number}." for number in range(20))]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    cleaning = CleaningOptions(fix_mojibake=True)
+    found = audit([str(path)], cleaning=cleaning)
+    assert found.findings[AUDITED].count == len(MOJIBAKE)
+    assert found.findings[AUDITED].examples[0] == f"{path}:1: cafÃ© au lait"
+    assert found.changed[LINES_MENDED].count == len(MOJIBAKE)
+    assert "café" in found.changed[LINES_MENDED].examples[0] and "mends them" in found.changed[LINES_MENDED].prepare
+    options = PrepareOptions(valid_fraction=0.0)
+    mended = prepare(Request(Sources([str(path)]), tokenizer, str(tmp_path / "a"), options, cleaning=cleaning))
+    counts = mended.manifest["counts"]
+    assert (counts["duplicates"], counts["changed"]) == (len(MOJIBAKE), {LINES_MENDED: len(MOJIBAKE)})
+    assert mended.manifest["options"]["cleaning"]["fix_mojibake"] and "ftfy" in mended.manifest["versions"]
+    assert "cleaning mended 5 lines of mojibake" in report(mended.location, mended.manifest)
+    with pytest.raises(InputError):
+        prepare(Request(Sources([str(path)]), tokenizer, str(tmp_path / "a"), options))
+    monkeypatch.setattr(extras, "installed", lambda package: package not in ("ftfy", "py3langid"))
+    without = audit([str(path)])
+    assert AUDITED not in without.findings
+    said = "documents with mojibake: not counted without ftfy: in a clone run scripts/install --clean"
+    assert said in audit_report(without)
+    with pytest.raises(ConfigError, match="--fix-mojibake: the package ftfy is not installed"):
+        CleaningOptions(fix_mojibake=True)
 
 
 # ---- the store -------------------------------------------------------------------------------------------------------

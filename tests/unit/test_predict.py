@@ -297,6 +297,10 @@ def test_evaluate_judges_fine_tuned_models(
     texts.write_text("text\n" + "".join(f'"{text}"\n' for text in TEXTS), encoding="utf-8")
     predicted(run, "--input", texts, "--output", out)
     said = [record["label"] for record in written(out)]
+    in_cp1252 = tmp_path / "cp1252.csv"
+    in_cp1252.write_text(texts.read_text(encoding="utf-8"), encoding="cp1252")
+    predicted(run, "--input", in_cp1252, "--output", out, "--encoding", "cp1252")
+    assert [record["label"] for record in written(out)] == said and written(out)[4]["text"] == TEXTS[4]
     true = [LABELS[LABELS.index(label) - 1] for label in said[:3]] + said[3:]
     lines = (f"{text}\t{label}\n" for text, label in zip(TEXTS, true, strict=True))
     gold.write_text("text\tlabel\n" + "".join(lines), encoding="utf-8")
@@ -327,7 +331,8 @@ def test_evaluate_judges_fine_tuned_models(
     assert command(["evaluate", run, "--input", str(columns), "--device", "cpu", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["metrics"] == found["metrics"]
     (tmp_path / "run" / "config.resolved.json").write_text(record)
-    by_number = [str(columns), "--text-column", "1", "--label", "0"]
+    columns.write_text(columns.read_text(encoding="utf-8"), encoding="shift_jisx0213")
+    by_number = [str(columns), "--text-column", "1", "--label", "0", "--encoding", "shift_jisx0213"]
     assert command(["evaluate", str(tmp_path / "model"), "--input", *by_number, "--device", "cpu", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["metrics"]["accuracy"] == 22 / 25
     mistakes: list[tuple[list[str], str]] = [

@@ -29,6 +29,7 @@ def evaluate(
     text_column: Columns = (),
     text_pair: str | int | None = None,
     label: Columns = (),
+    encoding: str | None = None,
     max_rows: int = 512,
     seq_len: int | None = None,
     device: str = "auto",
@@ -42,7 +43,8 @@ def evaluate(
     - of a fine-tuned model, every metric on its own test set or on the file `examples` (`Scores`).
 
     `text_column` is that of `text` or of `examples`, where several are joined by a space; `text_pair` and `label` are
-    those of `examples`. Those that are not given are the run's own, or have one of GLUE's names.
+    those of `examples`. Those that are not given are the run's own, or have one of GLUE's names. `encoding` is that of
+    `text` or of `examples`, such as cp1252; by default the run's for `examples`, or UTF-8.
 
     Raises `InputError` if more than one is asked for, for a value that the measurement does not use or the model does
     not take, and where the model has nothing to be measured on.
@@ -57,6 +59,7 @@ def evaluate(
         text_column=_columns(text_column, "text_column"),
         text_pair=None if text_pair is None else _columns([text_pair], "text_pair")[0],
         label=_columns(label, "label"),
+        encoding=encoding,
         seq_len=None if seq_len is None else integer(seq_len, "seq_len", SHORTEST),
     )
     require_word(device, "device", Device)

@@ -71,6 +71,7 @@ def train_tokenizer(
     layout: Layout = "auto",
     text_column: str = "text",
     on_bad_input: OnBadInput = "error",
+    encoding: str = "utf-8",
 ) -> str:
     """Trains a tokenizer on up to `max_bytes` of `text`, writes the folder `to`, and returns its location.
 
@@ -80,7 +81,7 @@ def train_tokenizer(
     require_word(kind, "kind", TrainedKind)
     folder = location(to)
     train(
-        _sources(text, layout, text_column, on_bad_input),
+        _sources(text, layout, text_column, on_bad_input, encoding),
         folder,
         kind=kind,
         vocab_size=integer(vocab_size, "vocab_size", 1),
@@ -104,6 +105,7 @@ def prepare(
     layout: Layout = "auto",
     text_column: str = "text",
     on_bad_input: OnBadInput = "error",
+    encoding: str = "utf-8",
 ) -> Store:
     """Encodes documents into the store `to`, or continues one that was stopped.
 
@@ -114,18 +116,18 @@ def prepare(
     valid_fraction = number(valid_fraction, "valid_fraction")
     least = integer(min_characters, "min_characters", 1)
     most = None if max_characters is None else integer(max_characters, "max_characters", least)
-    sources = _sources(text, layout, text_column, on_bad_input)
+    sources = _sources(text, layout, text_column, on_bad_input, encoding)
     held_out = None
     if valid_files is not None:
         same = sources.layout if sources.has_plain_text else layout
-        held_out, valid_fraction = _sources(valid_files, same, text_column, on_bad_input), 0.0
+        held_out, valid_fraction = _sources(valid_files, same, text_column, on_bad_input, encoding), 0.0
     options = PrepareOptions(valid_fraction, keep_duplicates, least, most)
     folder = location(to)
     prepare_store(Request(sources, local(location(tokenizer), weights=False), folder, options, held_out=held_out))
     return Store(folder)
 
 
-def _sources(text: Text, layout: Layout, text_column: str, on_bad_input: OnBadInput) -> Sources:
+def _sources(text: Text, layout: Layout, text_column: str, on_bad_input: OnBadInput, encoding: str) -> Sources:
     require_word(layout, "layout", Layout)
     require_word(on_bad_input, "on_bad_input", OnBadInput)
 
@@ -133,5 +135,10 @@ def _sources(text: Text, layout: Layout, text_column: str, on_bad_input: OnBadIn
         warn(f"{fault.where}: {fault.what}")
 
     return Sources(
-        locations(text), layout=layout, text_column=text_column, on_bad_input=on_bad_input, on_fault=on_fault
+        locations(text),
+        layout=layout,
+        text_column=text_column,
+        on_bad_input=on_bad_input,
+        on_fault=on_fault,
+        encoding=encoding,
     )

@@ -49,6 +49,13 @@ MaskPii = Annotated[
         metavar="KINDS", help="Personal data that placeholders replace: email, ip, phone, separated by commas."
     ),
 ]
+FixMojibake = Annotated[
+    bool,
+    typer.Option(
+        "--fix-mojibake",
+        help="Mend text that was decoded by a wrong encoding (cafÃ© becomes café), by ftfy.fix_encoding.",
+    ),
+]
 
 
 def cleaning_options(
@@ -59,9 +66,10 @@ def cleaning_options(
     decontaminate: list[str] | None,
     decontaminate_words: int,
     mask_pii: list[str] | None,
+    fix_mojibake: bool,
 ) -> Any:
     """`CleaningOptions`; None if there is nothing to clean, so that numpy is not needed."""
-    if not (filters or languages or near_duplicates is not None or decontaminate or mask_pii):
+    if not (filters or languages or near_duplicates is not None or decontaminate or mask_pii or fix_mojibake):
         return None
     from maskwright.text.cleaning.steps import CleaningOptions
 
@@ -73,6 +81,7 @@ def cleaning_options(
         tuple(decontaminate or ()),
         decontaminate_words,
         _parted(mask_pii),
+        fix_mojibake,
     )
 
 

@@ -12,6 +12,7 @@ from maskwright.cli.cleaning import (
     Decontaminate,
     DecontaminateWords,
     Filters,
+    FixMojibake,
     LanguageProbability,
     Languages,
     MaskPii,
@@ -21,6 +22,7 @@ from maskwright.cli.cleaning import (
 from maskwright.cli.cluster import On, WorkerMemory, Workers, refuse, runner_on
 from maskwright.cli.options import (
     AsJson,
+    Encoding,
     Layout,
     Letters,
     MaxBytes,
@@ -62,6 +64,7 @@ def text_audit(
     tokenizer: Annotated[
         str | None, typer.Option(metavar="PATH", help="Tokenizer folder, to show its tokens per word on the text.")
     ] = None,
+    encoding: Encoding = "utf-8",
     letters: Letters = "upper",
     filters: Filters = None,
     languages: Languages = None,
@@ -70,6 +73,7 @@ def text_audit(
     decontaminate: Decontaminate = None,
     decontaminate_words: DecontaminateWords = 13,
     mask_pii: MaskPii = None,
+    fix_mojibake: FixMojibake = False,
     workers: Workers = None,
     on: On = None,
     worker_memory: WorkerMemory = None,
@@ -98,9 +102,8 @@ def text_audit(
     refuse(on, workers, worker_memory)
     if on is not None and parts is None:
         raise InputError("--on needs --parts", where="--on", fix="give a folder that all machines see, such as parts")
-    cleaning = cleaning_options(
-        filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words, mask_pii
-    )
+    rules = filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words
+    cleaning = cleaning_options(*rules, mask_pii, fix_mojibake)
     if to:
         output.require_ending(to, (".html", ".md"), f"--to {to}")
         output.require_place(to)
@@ -109,6 +112,7 @@ def text_audit(
         "layout": layout,
         "text_column": text_column,
         "letters": letters,
+        "encoding": encoding,
         "tokenizer": tokenizer,
         "cleaning": cleaning,
     }
@@ -164,6 +168,7 @@ def tokenizer_train(
     layout: Layout = "auto",
     text_column: TextColumn = "text",
     on_bad_input: OnBadInput = "error",
+    encoding: Encoding = "utf-8",
     as_json: AsJson = False,
 ) -> None:
     """Train a tokenizer in the layout of RoBERTa, BERT or XLM-R, or make one of letters."""
@@ -175,7 +180,7 @@ def tokenizer_train(
         if source is not None and source.name == "COMMANDLINE" and kind not in kinds:
             fix = f"take --kind {' or '.join(kinds)}, or leave the option out"
             raise InputError(f"--{name.replace('_', '-')} is not for --kind {kind}", fix=fix)
-    sources = open_sources(src, layout, text_column, on_bad_input)
+    sources = open_sources(src, layout, text_column, on_bad_input, encoding=encoding)
     if kind == "characters" or kind == "kmer":
         vocabulary = make_tokenizer(sources, to, kind, alphabet, kmer, max_bytes)
     else:
@@ -227,13 +232,14 @@ def tokenizer_extend(
     layout: Layout = "auto",
     text_column: TextColumn = "text",
     on_bad_input: OnBadInput = "error",
+    encoding: Encoding = "utf-8",
     as_json: AsJson = False,
 ) -> None:
     """Add tokens to a tokenizer, learned from a text by how many tokens they save. Old ids stay."""
     from maskwright.text.extend import extend_tokenizer, report
 
     def extend(location: str, folder: str) -> tuple[Extension, Vocabulary]:
-        sources = open_sources(src, layout, text_column, on_bad_input)
+        sources = open_sources(src, layout, text_column, on_bad_input, encoding=encoding)
         return extend_tokenizer(
             location, sources, folder, tokens=tokens, min_frequency=min_frequency, max_bytes=max_bytes
         )
@@ -266,13 +272,14 @@ def tokenizer_trim(
     layout: Layout = "auto",
     text_column: TextColumn = "text",
     on_bad_input: OnBadInput = "error",
+    encoding: Encoding = "utf-8",
     as_json: AsJson = False,
 ) -> None:
     """Remove the tokens that a text does not use. A text of kept tokens is parted as before; ids are new."""
     from maskwright.text.trim import report, trim_tokenizer
 
     def trim(location: str, folder: str) -> tuple[Trimming, Vocabulary]:
-        sources = open_sources(src, layout, text_column, on_bad_input)
+        sources = open_sources(src, layout, text_column, on_bad_input, encoding=encoding)
         wanted: Any = {"min_frequency": min_frequency, "vocab_size": vocab_size, "max_bytes": max_bytes}
         return trim_tokenizer(location, sources, folder, **wanted)
 
@@ -334,13 +341,16 @@ def tokenizer_inspect(
     src: SourceFiles,
     layout: Layout = "auto",
     text_column: TextColumn = "text",
+    encoding: Encoding = "utf-8",
     as_json: AsJson = False,
 ) -> None:
     """Show tokens per word, bytes per token, unknown tokens and samples on a text."""
     from maskwright.tasks.models.hub import local
     from maskwright.text.tokenizer import inspect_tokenizer, inspection_report
 
-    result = inspect_tokenizer(local(tokenizer, weights=False), open_sources(src, layout, text_column))
+    result = inspect_tokenizer(
+        local(tokenizer, weights=False), open_sources(src, layout, text_column, encoding=encoding)
+    )
     print_result(inspection_report(result), asdict(result), as_json)
 
 
@@ -379,6 +389,7 @@ def data_prepare(
     layout: Layout = "auto",
     text_column: TextColumn = "text",
     on_bad_input: OnBadInput = "error",
+    encoding: Encoding = "utf-8",
     letters: Letters = "upper",
     encoder: Annotated[
         Literal["auto", "tokenizers", "gigatoken"],
@@ -393,6 +404,7 @@ def data_prepare(
     decontaminate: Decontaminate = None,
     decontaminate_words: DecontaminateWords = 13,
     mask_pii: MaskPii = None,
+    fix_mojibake: FixMojibake = False,
     workers: Workers = None,
     on: On = None,
     worker_memory: WorkerMemory = None,
@@ -409,13 +421,12 @@ def data_prepare(
         raise InputError("--valid-fraction and --valid-files both say what is held out", fix="give one of them")
     share = 0.0 if valid_files else 0.01 if valid_fraction is None else valid_fraction
     options = PrepareOptions(share, keep_duplicates, min_characters, max_characters, shard_tokens)
-    sources, held_out = open_sources(src, layout, text_column, on_bad_input, letters), None
+    sources, held_out = open_sources(src, layout, text_column, on_bad_input, letters, encoding=encoding), None
     if valid_files:
         layout_of_valid = sources.layout if sources.has_plain_text else layout
-        held_out = open_sources(valid_files, layout_of_valid, text_column, on_bad_input, letters)
-    cleaning = cleaning_options(
-        filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words, mask_pii
-    )
+        held_out = open_sources(valid_files, layout_of_valid, text_column, on_bad_input, letters, encoding=encoding)
+    rules = filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words
+    cleaning = cleaning_options(*rules, mask_pii, fix_mojibake)
     tokenizer = local(tokenizer, weights=False)
     request = Request(sources, tokenizer, to, options, encoder, held_out, cleaning, context.obj or ())
     with runner_on(on, workers, worker_memory) as runner:

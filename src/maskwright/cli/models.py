@@ -18,6 +18,7 @@ from maskwright.cli.options import (
     Config,
     Datapath,
     Device,
+    EncodingOfFile,
     FreshOptimizer,
     Layout,
     Model,
@@ -306,6 +307,7 @@ def evaluate(
     text_column: TextColumns = None,
     text_pair: TextPair = None,
     label: LabelColumns = None,
+    encoding: EncodingOfFile = None,
     to: ScoresPage = None,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -318,14 +320,14 @@ def evaluate(
         return {"examples": "--input", "page": "--to"}.get(name, f"--{name.replace('_', '-')}")
 
     columns = tuple(text_column or ()), text_pair, tuple(label or ())
-    request = EvaluationRequest(store, blimp, text, source, share, max_rows, seq_len, layout, *columns, to)
+    request = EvaluationRequest(store, blimp, text, source, share, max_rows, seq_len, layout, *columns, encoding, to)
     require_one(request, spelt)
     result = measure(
         load_model(model),
         request,
         device=device,
         spelt=spelt,
-        sources=lambda place, column: open_sources([place], layout, column),
+        sources=lambda place, column, encoding: open_sources([place], layout, column, encoding=encoding),
     )
     print_result(result.report(), asdict(result), as_json)
 

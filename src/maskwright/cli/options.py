@@ -108,7 +108,21 @@ TextColumn = Annotated[
 OnBadInput = Annotated[
     Literal["error", "replace", "skip"],
     typer.Option(
-        help="Bytes and files that are not UTF-8, broken records and empty files: stop, replace bytes, or skip them."
+        help="Bytes and files that do not decode, broken records and empty files: stop, replace bytes, or skip them."
+    ),
+]
+Encoding = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", help="Encoding of the text, by a name of Python's codecs, such as cp1252, shift_jis or utf-16."
+    ),
+]
+EncodingOfFile = Annotated[
+    str | None,
+    typer.Option(
+        "--encoding",
+        metavar="NAME",
+        help="Encoding of the file, such as cp1252 or shift_jis. Default: the run's, or UTF-8.",
     ),
 ]
 Letters = Annotated[
@@ -237,7 +251,13 @@ def in_json(value: Any) -> str:
 
 
 def open_sources(
-    files: list[str], layout: Any, text_column: str, on_bad_input: Any = "error", letters: Any = "upper"
+    files: list[str],
+    layout: Any,
+    text_column: str,
+    on_bad_input: Any = "error",
+    letters: Any = "upper",
+    *,
+    encoding: str,
 ) -> Any:
     from maskwright.text.sources import Sources
 
@@ -248,7 +268,13 @@ def open_sources(
             warn(f"{fault.where}: {fault.what}" + ("; more are not shown, `text audit` counts them" * (number == 10)))
 
     sources = Sources(
-        files, layout=layout, text_column=text_column, on_bad_input=on_bad_input, on_fault=on_fault, letters=letters
+        files,
+        layout=layout,
+        text_column=text_column,
+        on_bad_input=on_bad_input,
+        on_fault=on_fault,
+        letters=letters,
+        encoding=encoding,
     )
     if sources.ignored_files:
         count = several(len(sources.ignored_files), "file")

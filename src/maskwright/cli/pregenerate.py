@@ -6,7 +6,16 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from maskwright.cli.options import AsJson, Layout, OnBadInput, TextColumn, data_app, open_sources, print_result
+from maskwright.cli.options import (
+    AsJson,
+    Encoding,
+    Layout,
+    OnBadInput,
+    TextColumn,
+    data_app,
+    open_sources,
+    print_result,
+)
 from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
@@ -78,6 +87,7 @@ def data_pregenerate(
     layout: Layout = "sentences",
     text_column: TextColumn = "text",
     on_bad_input: OnBadInput = "error",
+    encoding: Encoding = "utf-8",
     as_json: AsJson = False,
 ) -> None:
     """Write epochs of examples with static masks, in the format of pytorch-transformers' script."""
@@ -109,7 +119,7 @@ def data_pregenerate(
         lines += [f"{output_dir}: repaired; what is left:", *(f"  {line}" for line in left or ["nothing"])]
         value = {"folder": output_dir, "examples": before["examples"], "wrong": wrong, "left": left}
         return print_result("\n".join(lines), value, as_json)
-    sources = open_sources([train_corpus or ""], layout, text_column, on_bad_input)
+    sources = open_sources([train_corpus or ""], layout, text_column, on_bad_input, encoding=encoding)
     if do_next_sent_prediction:
         say("pretrain predicts only masked tokens; is_random_next is for other trainers")
     examples = pregenerate(sources, tokenizer, output_dir, options, workers=num_workers)

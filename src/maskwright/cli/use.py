@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from maskwright.cli.options import AsJson, Device, Model, app, print_result
+from maskwright.cli.options import AsJson, Device, EncodingOfFile, Model, app, print_result
 
 Text = Annotated[
     list[str] | None,
@@ -69,6 +69,7 @@ def predict(
     ] = None,
     max_seq_len: MaxSeqLen = None,
     on_bad_input: SkipBadInput = "error",
+    encoding: EncodingOfFile = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -76,7 +77,7 @@ def predict(
     from maskwright.tasks.models.load import load_model
     from maskwright.tasks.use import predict as task
 
-    options = task.TextOptions(tuple(text or ()), text_pair, (), max_seq_len, on_bad_input == "skip")
+    options = task.TextOptions(tuple(text or ()), text_pair, (), max_seq_len, on_bad_input == "skip", encoding=encoding)
     trained = load_model(model)
     written = task.predict(
         trained, source, output, options=options, device=device, probabilities=probabilities, may_be_none=no_answer
@@ -101,6 +102,7 @@ def embed(
     text: Text = None,
     max_seq_len: MaxSeqLen = None,
     on_bad_input: SkipBadInput = "error",
+    encoding: EncodingOfFile = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -109,7 +111,7 @@ def embed(
     from maskwright.tasks.use import embed as task
     from maskwright.tasks.use.predict import TextOptions
 
-    options = TextOptions(tuple(text or ()), None, (), max_seq_len, on_bad_input == "skip")
+    options = TextOptions(tuple(text or ()), None, (), max_seq_len, on_bad_input == "skip", encoding=encoding)
     count, width = task.embed(load_model(model, bare=True), source, output, options=options, device=device)
     if as_json:
         print_result("", {"output": output, "vectors": count, "width": width}, True)

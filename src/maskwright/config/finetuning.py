@@ -22,6 +22,7 @@ from maskwright.config.pretraining import (
 )
 from maskwright.config.schedule import ScheduleCurve, rate_at, require_one_of_each, warmup_of
 from maskwright.config.settings import Count, Guide, Refused, Resumable, Section, digest, keys_of
+from maskwright.core.encodings import codec_name
 from maskwright.core.errors import ConfigError
 
 TaskKind = Literal[
@@ -117,6 +118,16 @@ class LabelledData(Section):
     on_bad_input: Literal["error", "skip"] = "error"
     """What to do with a record that cannot be read, whose text is empty or whose question does not fit a row: stop, or
     leave it out and name it."""
+    encoding: str = "utf-8"
+    """Encoding of the files, by a name of Python's codecs, such as cp1252 or shift_jis. Parquet has its own."""
+
+    @field_validator("encoding")
+    @classmethod
+    def _is_an_encoding(cls, name: str) -> str:
+        try:
+            return codec_name(name)
+        except LookupError as error:
+            raise Refused(f"{name!r:.40} is no encoding", fix=str(error)) from None
 
     @field_validator("text", "text_pair", "label", mode="before")
     @classmethod
@@ -327,7 +338,12 @@ class FinetuneConfig(Section):
         return digest(self, LATER)
 
 
-LATER = LATER_SHAPE | {"schedule.power": None, "schedule.decay_share": None, "engine.activation_checkpointing": "auto"}
+LATER = LATER_SHAPE | {
+    "schedule.power": None,
+    "schedule.decay_share": None,
+    "engine.activation_checkpointing": "auto",
+    "data.encoding": "utf-8",
+}
 """Newer keys, and the values of older runs without them: digests and comparisons stay what they were."""
 _SAME = {name: said for name, said in FOREIGN.items() if said.partition("=")[0] in keys_of(FinetuneConfig)}
 GUIDE = Guide(FinetuneConfig, "the run", "`maskwright schema --finetune --markdown` lists the keys", _SAME | FINETUNING)

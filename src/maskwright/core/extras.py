@@ -7,7 +7,7 @@ import importlib.util
 from maskwright import __version__
 from maskwright.core.errors import ConfigError
 
-TRAIN = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "pyarrow")
+TRAIN = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "pyarrow", "charset_normalizer")
 EXTRAS = {
     **dict.fromkeys(TRAIN, "train"),
     **dict.fromkeys(("gcsfs", "google", "requests"), "gcp"),
@@ -17,7 +17,7 @@ EXTRAS = {
     **{extra: extra for extra in ("jax", "ray", "onnx")},
     "onnxruntime": "onnx",
     "libtpu": "tpu",
-    **dict.fromkeys(("fastwarc", "py3langid", "rensa"), "clean"),
+    **dict.fromkeys(("fastwarc", "ftfy", "py3langid", "rensa"), "clean"),
     **{service: service for service in ("wandb", "mlflow", "trackio")},
     **dict.fromkeys(("starlette", "uvicorn", "plotly"), "web"),
     "sklearn": "linear",

@@ -134,7 +134,7 @@ def string(cell: Any, column: Column) -> str:
 
 
 def _unusable(fault: Fault) -> bool:
-    raise Unusable(fault.what, fault.fix)
+    raise Unusable(fault.what, fault.advice)
 
 
 def _number(cell: Any, column: Column, reading: Reading) -> float:

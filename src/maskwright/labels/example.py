@@ -8,6 +8,7 @@ from typing import NamedTuple
 from maskwright.config.finetuning import LabelledData, Task
 from maskwright.core.errors import SourceError
 from maskwright.text.document import Counted, Fault, place, strict
+from maskwright.text.encodings import Encoding
 
 
 class Answer(NamedTuple):
@@ -74,6 +75,7 @@ class Spelt:
     skip: str | None = "data.on_bad_input: skip"
     max_seq_len: str | None = "data.max_seq_len"
     doc_stride: str | None = "task.doc_stride"
+    encoding: str = "data.encoding: "
 
 
 IN_CONFIGURATION = Spelt()
@@ -95,6 +97,10 @@ class Reading:
     """The first fault, which is kept until the file's end: kind, error, place and fix."""
     _alike: int = 0
     """Faults of its kind."""
+
+    @property
+    def encoding(self) -> Encoding:
+        return Encoding.named(self.data.encoding, self.spelt.encoding)
 
     def note(self, sentence: str) -> None:
         self.notes.setdefault(sentence)
@@ -121,8 +127,8 @@ class Reading:
             )
 
     def handle(self, fault: Fault) -> bool:
-        """The `FaultHandler` of a file. Bytes that are not UTF-8 are always an error."""
+        """The `FaultHandler` of a file. Bytes that do not decode are always an error."""
         if fault.kind != "record":
             return strict(fault)
-        self.fault(fault.where, fault.what, fault.fix)
+        self.fault(fault.where, fault.what, fault.advice)
         return False

@@ -43,7 +43,7 @@ def _read(name: str, reading: Reading) -> Iterator[Example]:
     kinds = LISTS if task == "question_answering" else TABLES
     if kind not in kinds:
         raise unreadable(name, kinds)
-    with open_table(name, reading.handle, has_header=reading.data.has_header) as table:
+    with open_table(name, reading.handle, has_header=reading.data.has_header, encoding=reading.encoding) as table:
         if table.note:
             reading.note(table.note)
         if not table.is_empty:

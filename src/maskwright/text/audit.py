@@ -19,11 +19,13 @@ from numpy.typing import NDArray
 
 from maskwright.core import extras, storage
 from maskwright.core.console import human_bytes, human_count, say
+from maskwright.core.encodings import UTF8
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import redact
 from maskwright.processes.runner import Here, Runner
 from maskwright.text.cleaning.language import STEP, merge_languages
 from maskwright.text.cleaning.limits import KEEP, NAMES, NEAR_DUPLICATE, DropTotals, Limits
+from maskwright.text.cleaning.mojibake import LINES_MENDED, mojibake_in
 from maskwright.text.cleaning.steps import C4_LINES, CleaningOptions, apply_cleaning
 from maskwright.text.compression import changed_while_read
 from maskwright.text.document import Document, Fault
@@ -47,9 +49,11 @@ SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 2_000, 10_000
 EXAMPLE_CHARACTERS = 120
 REPEATED = "exact duplicate documents"
 LITERAL, DECLARED = "documents with literal special tokens", "documents with declared special tokens"
+MOJIBAKE = "documents with mojibake"
+"""Text decoded by a wrong encoding, such as `cafÃ©`, counted where ftfy is installed."""
 AS_READ = "as-read"
 """Key column of documents before cleaning."""
-VERSION = 3
+VERSION = 4
 """Format of the phases' files. Those of another version are not read."""
 
 
@@ -109,14 +113,15 @@ class Audit:
         }
 
 
-def new_findings(special: SpecialTokens) -> dict[str, Finding]:
+def new_findings(special: SpecialTokens, mojibake: bool) -> dict[str, Finding]:
     return {
         "encoding faults": Finding(0, "stops with file:line:column, unless --on-bad-input replace or skip"),
-        "files in another encoding": Finding(0, "stops with the command that converts it, unless --on-bad-input skip"),
+        "files in another encoding": Finding(0, "stops with the --encoding that reads it, unless --on-bad-input skip"),
         "broken records": Finding(0, "stops with file:line, unless --on-bad-input skip"),
         "empty files": Finding(0, "stops, unless --on-bad-input skip"),
         "files of another kind": Finding(0, "leaves them out"),
         REPEATED: Finding(0, "keeps the first of each, unless --keep-duplicates"),
+        **({MOJIBAKE: Finding(0, "keeps it, unless --fix-mojibake")} if mojibake else {}),
         "documents with control characters": Finding(0, "keeps them as they are: byte-level BPE can spell them"),
         "lines over 100,000 characters": Finding(0, "keeps them: long documents are cut into rows when training"),
         LITERAL: Finding(0, special.fate_of_roles),
@@ -134,6 +139,7 @@ def audit(
     tokenizer: str | None = None,
     cleaning: CleaningOptions | None = None,
     letters: Letters = "upper",
+    encoding: str = UTF8,
 ) -> Audit:
     """Examines the text, and what `cleaning` would drop and change in it.
 
@@ -143,7 +149,7 @@ def audit(
     with tempfile.TemporaryDirectory(prefix="maskwright-audit-") if folder is None else _locked(folder) as work:
         limits = Limits(compared=form_of(tokenizer))
         special = SpecialTokens.of(tokenizer, limits.compared)
-        sources, result = _open_sources(patterns, layout, text_column, letters, special)
+        sources, result = _open_sources(patterns, layout, text_column, letters, encoding, special)
         cleaning = cleaning or CleaningOptions()
         return _Audit(runner or Here(), work, tokenizer, cleaning, limits, special, sources, result).run()
 
@@ -170,7 +176,8 @@ class _Audit:
         self.runner.require_seen(self.folder, self.sources.files)
         self.parts = split(self.runner, self.folder, cut([self.sources]))
         record = self.cleaning.record()
-        examine = Examine(Judge(self.cleaning, digest_of(record), self.limits), self.special)
+        judge = Judge(self.cleaning, digest_of(record), self.limits)
+        examine = Examine(judge, self.special, MOJIBAKE in self.result.findings)
         judged = self._computed("audit", examine, record, asdict(self.limits), asdict(self.special))
         paths = tuple(path for path, _ in judged)
         scripts = Counter[str]()
@@ -188,7 +195,9 @@ class _Audit:
 
     def _computed(self, phase: str, work: Any, *decided_by: Any) -> list[tuple[str, Note]]:
         """The file of each part and its note."""
-        digests = [digest_of(VERSION, part.identity(), *decided_by) for part in self.parts]
+        digests = [
+            digest_of(VERSION, MOJIBAKE in self.result.findings, part.identity(), *decided_by) for part in self.parts
+        ]
         paths, sizes = paths_of(self.folder, phase, digests), [part.bytes for part in self.parts]
         notes = compute(self.runner, work, [*zip(self.parts, paths, strict=True)], phase, sizes)
         return [*zip(paths, notes, strict=True)]
@@ -239,10 +248,12 @@ class Examine:
 
     judge: Judge
     special: SpecialTokens
+    mojibake: bool
+    """Whether it is counted."""
 
     def __call__(self, task: tuple[Part, str]) -> Note:
         part, path = task
-        examined = _Examined(self.judge.limits.compared, self.special)
+        examined = _Examined(self.judge.limits.compared, self.special, self.mojibake)
         try:
             with written(path) as writer:
                 for _ in Judging(self.judge, part, writer, examined).batches():
@@ -255,9 +266,9 @@ class Examine:
 class _Examined:
     """The judge's observer."""
 
-    def __init__(self, compared: TextForm, special: SpecialTokens) -> None:
+    def __init__(self, compared: TextForm, special: SpecialTokens, mojibake: bool) -> None:
         self.compared, self.special = compared, special
-        self.result = Audit(0, "", findings=new_findings(special))
+        self.result = Audit(0, "", findings=new_findings(special, mojibake))
         self.scripts = Counter[str]()
         self.examples: dict[str, list[str]] = {}
         self.keys: list[bytes] = []
@@ -340,10 +351,10 @@ class Review:
 
 
 def _open_sources(
-    patterns: list[str], layout: Layout, text_column: str, letters: Letters, special: SpecialTokens
+    patterns: list[str], layout: Layout, text_column: str, letters: Letters, encoding: str, special: SpecialTokens
 ) -> tuple[Sources, Audit]:
     """The text, and an audit to which its faults are added while it is read. Faulty lines are not documents."""
-    findings = new_findings(special)
+    findings = new_findings(special, extras.installed("ftfy"))
     # `skip` reports every kind of fault and reads on.
     sources = Sources(
         patterns,
@@ -352,6 +363,7 @@ def _open_sources(
         on_bad_input="skip",
         on_fault=partial(_note_fault, findings),
         letters=letters,
+        encoding=encoding,
     )
     for sentence in sources.notes:
         say(sentence)
@@ -408,7 +420,8 @@ class Changes:
 
     def __init__(self, cleaning: CleaningOptions) -> None:
         self.cleaning = cleaning
-        self.kinds = [*cleaning.masked, *([C4_LINES] if "c4" in cleaning.filters else [])]
+        lines = [*([LINES_MENDED] if cleaning.fix_mojibake else []), *([C4_LINES] if "c4" in cleaning.filters else [])]
+        self.kinds = [*cleaning.masked, *lines]
         self.counts = Counter[str]()
         self.examples: dict[str, list[str]] = {kind: [] for kind in self.kinds}
 
@@ -419,9 +432,11 @@ class Changes:
 
     def findings(self) -> dict[str, Finding]:
         names = dict(zip(("email", "ip", "phone"), ("email addresses", "IP addresses", "phone numbers"), strict=True))
-        masks, lines = "masks them with the same options", "leaves them out with the same options"
+        does = {LINES_MENDED: "mends them", C4_LINES: "leaves them out"}
         return {
-            names.get(kind, kind): Finding(self.counts[kind], masks if kind in names else lines, self.examples[kind])
+            names.get(kind, kind): Finding(
+                self.counts[kind], f"{does.get(kind, 'masks them')} with the same options", self.examples[kind]
+            )
             for kind in self.kinds
         }
 
@@ -442,6 +457,8 @@ def examine(document: Document, result: Audit, scripts: Counter[str], special: S
     if match := CONTROL.search(text):
         code = f"U+{ord(match.group()):04X}"
         result.findings["documents with control characters"].add(f"{where}: {code}")
+    if MOJIBAKE in result.findings and (shown := mojibake_in(text)):
+        result.findings[MOJIBAKE].add(f"{where}: {shown}")
     for name, token in zip((LITERAL, DECLARED), special.first_in(text), strict=True):
         if token:
             result.findings[name].add(f"{where}: {token}")
@@ -492,6 +509,8 @@ def report(result: Audit) -> str:
     for name, finding in result.findings.items():
         lines.append(f"{name}: {finding.count:,}" + (f"  -> prepare {finding.prepare}" if finding.count else ""))
         lines += [f"    {example}" for example in finding.examples]
+    if MOJIBAKE not in result.findings:
+        lines.append(f"{MOJIBAKE}: not counted without ftfy: {extras.missing('ftfy').fix}")
     for name, finding in (*result.left_out_together().items(), *result.changed.items()):
         lines.append(
             f"cleaning ({name}): {finding.count:,}" + (f"  -> prepare {finding.prepare}" if finding.count else "")

@@ -13,8 +13,10 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 from maskwright.core import storage
 from maskwright.core.console import human_bytes
+from maskwright.core.encodings import UTF8
 from maskwright.core.errors import MaskwrightError, SourceError
 from maskwright.core.secrets import redact
+from maskwright.text.encodings import Encoding, is_utf8
 
 COMPRESSIONS = (".gz", ".zst")
 PIECE_BYTES = 1024
@@ -24,6 +26,14 @@ LARGEST_WINDOW = 1 << 27
 ZSTD_FRAME = b"\x28\xb5\x2f\xfd"
 HEAD_BYTES = 1000
 """Beginning of a file that tells UTF-16 and binary files from UTF-8."""
+MARKS = {
+    b"\xff\xfe\0\0": "utf-32-le",
+    b"\0\0\xfe\xff": "utf-32-be",
+    b"\xff\xfe": "utf-16-le",
+    b"\xfe\xff": "utf-16-be",
+    b"\xef\xbb\xbf": "utf-8",
+}
+"""Encodings by their byte-order marks."""
 Part = TypeVar("Part")
 
 
@@ -185,7 +195,7 @@ def stamp_of(name: str) -> tuple[int, int] | None:
 
 
 class OtherEncoding(SourceError):
-    """A whole file is not UTF-8: none of its lines can be read."""
+    """A whole file is in another encoding: none of its lines can be read."""
 
 
 def _pickled(name: str) -> OtherEncoding:
@@ -209,18 +219,24 @@ def unreadable(name: str, kinds: Sequence[str]) -> SourceError:
     return SourceError("is of a kind that cannot be read", where=name, fix=fix)
 
 
-def require_utf8(name: str, raw: bytes) -> None:
-    """Raises `OtherEncoding` for UTF-16, UTF-32, pickles and binary files. `raw`: the file's first bytes."""
+def require_encoding(name: str, raw: bytes, encoding: Encoding) -> None:
+    """Raises `OtherEncoding` for pickles, binary files, and those whose first bytes, `raw`, show another encoding."""
     if raw[:1] == b"\x80" and raw[1:2] in (b"\2", b"\3", b"\4", b"\5"):  # pickle's protocols that pandas writes
         raise _pickled(name)
-    if raw.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
-        raise OtherEncoding("is UTF-32", where=f"{name}:1:1", fix="convert it: iconv -f utf32 -t utf8")
-    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise OtherEncoding("is UTF-16", where=f"{name}:1:1", fix="convert it: iconv -f utf16 -t utf8")
-    head = raw[:HEAD_BYTES]
-    if head.count(0) > 0.7 * len(head):
-        raise OtherEncoding("is binary, not text", where=name, fix="leave the file out")
-    for parity, order in ((1, "le"), (0, "be")):  # without its mark: every other byte of most letters is 0
-        if len(head) > 9 and head[parity::2].count(0) > 0.4 * len(head):
-            fix = f"convert it: iconv -f utf-16{order} -t utf8"
-            raise OtherEncoding("is UTF-16 without its mark", where=f"{name}:1:1", fix=fix)
+    marked = next((of_mark for mark, of_mark in MARKS.items() if raw.startswith(mark)), "")
+    found, what = marked[:6], f"is {marked[:6].upper()}"
+    if not marked:
+        head = raw[:HEAD_BYTES]
+        if head.count(0) > 0.7 * len(head):
+            raise OtherEncoding("is binary, not text", where=name, fix="leave the file out")
+        # Of most letters, and of spaces and line ends in any script, every other byte is 0.
+        zeros = {"le": head[1::2].count(0), "be": head[::2].count(0)}
+        order = max(zeros, key=lambda name: zeros[name])
+        if len(head) > 9 and zeros[order] > 0.04 * len(head) and not min(zeros.values()):
+            found, what = f"utf-16-{order}", "is UTF-16 without its mark"
+        elif encoding.name in ("utf-16", "utf-32"):
+            found, what = f"{encoding.name}-le, or {encoding.name}-be", f"is not {encoding.title}: it has no mark"
+        elif not encoding.is_utf8 and is_utf8(raw):
+            found, what = UTF8, f"is UTF-8, not {encoding.title}"
+    if found and encoding.name not in (found, marked):
+        raise OtherEncoding(what, where=f"{name}:1:1", fix=encoding.give(found))

@@ -51,13 +51,18 @@ class Fault:
     kind: Literal["encoding", "other_encoding", "empty_file", "record"]
     where: str
     what: str
-    fix: str
+    fix: str | Callable[[], str]
+    """A function where it takes long to find."""
+
+    @property
+    def advice(self) -> str:
+        return self.fix if isinstance(self.fix, str) else self.fix()
 
 
 FaultHandler = Callable[[Fault], bool]
-"""Raises `SourceError`, or returns whether bytes that are not UTF-8 become U+FFFD. False drops the line or record."""
+"""Raises `SourceError`, or returns whether bytes that do not decode become U+FFFD. False drops the line or record."""
 
 
 def strict(fault: Fault) -> bool:
     """The handler that raises `SourceError` for each fault."""
-    raise SourceError(fault.what, where=fault.where, fix=fault.fix)
+    raise SourceError(fault.what, where=fault.where, fix=fault.advice)

@@ -77,7 +77,7 @@ def _value(scalar: Any, name: str, number: int, handle: FaultHandler) -> Any:
     try:
         return scalar.as_py()
     except UnicodeDecodeError as error:
-        text = decoded(bytes(error.object), place(name, number, "record"), 0, handle, in_line=False)
+        text = decoded(bytes(error.object), place(name, number, "record"), 0, handle)
         return text if str(scalar.type) in ("string", "large_string", "string_view") else None
 
 

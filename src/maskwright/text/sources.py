@@ -1,17 +1,19 @@
 """Files to documents: plain text in three layouts, JSON lines, Parquet, CSV and TSV, each also gzip or zstd.
 
-Reading is strict by default: a byte that is not UTF-8 is an error with file, line and column. Documents keep everything
-but line ends, a byte-order mark and outer white space.
+Reading is strict by default: a byte that does not decode is an error with file, line and column. Documents keep
+everything but line ends, a byte-order mark and outer white space.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from typing import BinaryIO, Literal
 
 from maskwright.core import storage
+from maskwright.core.encodings import UTF8
 from maskwright.core.errors import SourceError
 from maskwright.text.compression import (
     ByteSpan,
@@ -26,8 +28,9 @@ from maskwright.text.compression import (
     unreadable,
 )
 from maskwright.text.document import Document, Fault, FaultHandler, place
+from maskwright.text.encodings import Encoding
 from maskwright.text.layout import PEEK_BYTES, Layout, LayoutGuess, guess_layout, sampled
-from maskwright.text.lines import LONGEST_LINE_BYTES, decoded, line_blocks, lines_of
+from maskwright.text.lines import LONGEST_LINE_BYTES, decoded, in_utf8, line_blocks, lines_of
 from maskwright.text.records import (
     FASTQ_ENDINGS,
     SEQUENCE_ENDINGS,
@@ -61,8 +64,8 @@ class Sources:
 
     `patterns`: paths, folders, globs, URLs. `text_column`: key (JSON lines), column name (Parquet, CSV), or a 0-based
     number for a CSV without a header line. `on_bad_input`: `error` raises `SourceError`; `replace` puts U+FFFD for
-    bytes that are not UTF-8; `skip` drops the faulty line, record or file. `on_fault` gets each fault that does not
-    raise. `letters`: of FASTA and FASTQ.
+    bytes that do not decode; `skip` drops the faulty line, record or file. `on_fault` gets each fault that does not
+    raise. `letters`: of FASTA and FASTQ. `encoding`: of all but Parquet and WARC, by a name of Python's codecs.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Sources:
         on_bad_input: OnBadInput = "error",
         on_fault: Callable[[Fault], None] | None = None,
         letters: Letters = "upper",
+        encoding: str = UTF8,
     ) -> None:
         names = storage.expand(patterns)
         explicit_names = set(patterns)
@@ -86,7 +90,7 @@ class Sources:
         if not self.files:
             raise SourceError("holds no readable file", where=patterns[0], fix=f"use {' '.join(ENDINGS)}")
         self.text_column, self.on_bad_input, self._on_fault = text_column, on_bad_input, on_fault
-        self.letters = letters
+        self.letters, self.encoding = letters, Encoding.named(encoding, "--encoding ")
         self.sizes = [file_size(name) for name in self.files]
         self.stamps = [stamp_of(name) for name in self.files]
         self.guess: LayoutGuess | None = self._guess_layout() if layout == "auto" else None
@@ -126,7 +130,10 @@ class Sources:
         beginnings = []
         for name in self._sample(TEXT_ENDINGS):
             with open_text(name) as stream:
-                beginnings.append(b"".join(guarded(name, blocks(stream), 1))[:PEEK_BYTES])
+                pieces = blocks(stream)
+                if not self.encoding.is_utf8:
+                    pieces = in_utf8(name, itertools.islice(pieces, 4), self.encoding, "replace")  # 4: UTF-32
+                beginnings.append(b"".join(guarded(name, pieces, 1 if self.encoding.is_utf8 else 4))[:PEEK_BYTES])
         return guess_layout(beginnings) if beginnings else None
 
     @cached_property
@@ -138,6 +145,11 @@ class Sources:
             with suppress(SourceError), self._open_table(name, lambda _: True) as table:
                 by_delimiter.setdefault(table.delimiter, table.note)
         layout = [] if self.guess is None else [str(self.guess)]
+        if not self.encoding.is_utf8:
+            own = [name for name in self.files if file_kind(name) in (*WARC_ENDINGS, ".parquet")]
+            layout += [
+                f"{name} is read as UTF-8, as all Parquet and WARC is, not as {self.encoding.title}" for name in own[:1]
+            ]
         return layout + [note for note in by_delimiter.values() if note]
 
     def __iter__(self) -> Iterator[Document]:
@@ -161,10 +173,10 @@ class Sources:
             self.bytes_read = done
 
     def _handle(self, fault: Fault) -> bool:
-        """The `FaultHandler` of these files. Only bytes that are not UTF-8 can be replaced."""
+        """The `FaultHandler` of these files. Only bytes that do not decode can be replaced."""
         replaceable = fault.kind == "encoding"
         if self.on_bad_input == "error" or (self.on_bad_input == "replace" and not replaceable):
-            fix = f"{fault.fix}, or --on-bad-input {'replace or skip' if replaceable else 'skip'}"
+            fix = f"{fault.advice}, or --on-bad-input {'replace or skip' if replaceable else 'skip'}"
             raise SourceError(fault.what, where=fault.where, fix=fix)
         self.report(fault)
         return self.on_bad_input == "replace"
@@ -177,7 +189,7 @@ class Sources:
         kind = file_kind(name)
         if self.span and self.span.begin:  # UTF-16 from its middle on may pass for UTF-8, and so may a binary file
             with open_text(name) as stream:
-                next(line_blocks(name, stream, lambda _: True), None)
+                next(line_blocks(name, stream, lambda _: True, encoding=self.encoding), None)
         if kind in TABLE_ENDINGS:
             yield from self._table(name)
             return
@@ -191,7 +203,7 @@ class Sources:
             elif self.layout == "sentences":
                 yield from self._sentences(name, stream)
             else:
-                for line_number, line in lines_of(name, stream, self._handle, self.span):
+                for line_number, line in lines_of(name, stream, self._handle, self.span, self.encoding):
                     if line.strip():
                         yield Document((line.strip(),), False, name, line_number)
 
@@ -204,7 +216,7 @@ class Sources:
     def _whole_file(self, name: str, stream: BinaryIO) -> Iterator[Document]:
         blocks_of_lines: list[str] = []
         size = 0
-        for _, lines in line_blocks(name, stream, self._handle, self.span):
+        for _, lines in line_blocks(name, stream, self._handle, self.span, self.encoding):
             blocks_of_lines.append("\n".join(lines))
             size += len(blocks_of_lines[-1]) + 1
             if size > LONGEST_LINE_BYTES:
@@ -218,7 +230,7 @@ class Sources:
         sentences: list[str] = []
         # `size`: characters of the document in earlier blocks. `skipping`: whether its rest is skipped.
         start, size, skipping = 1, 0, False
-        for first, lines in line_blocks(name, stream, self._handle, self.span):
+        for first, lines in line_blocks(name, stream, self._handle, self.span, self.encoding):
             lines = [*map(str.strip, lines), ""]
             begin = 0
             while begin < len(lines):
@@ -245,7 +257,8 @@ class Sources:
         return self.text_column.isascii() and self.text_column.isdigit()
 
     def _open_table(self, name: str, handle: FaultHandler) -> AbstractContextManager[Table]:
-        return open_table(name, handle, has_header=not self._is_numbered, watch=self._watch, span=self.span)
+        header = not self._is_numbered
+        return open_table(name, handle, has_header=header, watch=self._watch, span=self.span, encoding=self.encoding)
 
     def _table(self, name: str) -> Iterator[Document]:
         with self._open_table(name, self._handle) as table:
@@ -280,7 +293,7 @@ class Sources:
                 yield Document((text,), False, name, number)
 
     def _sequences(self, name: str, kind: str, stream: BinaryIO) -> Iterator[Document]:
-        lines = lines_of(name, stream, self._handle)
+        lines = lines_of(name, stream, self._handle, encoding=self.encoding)
 
         def strange(number: int, character: str) -> None:
             what = f"has {character!r}, which is neither a letter nor *, - or a dot"

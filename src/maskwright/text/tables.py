@@ -19,7 +19,8 @@ from maskwright.core.console import several
 from maskwright.core.errors import SourceError
 from maskwright.text.compression import ByteSpan, ending, open_text
 from maskwright.text.document import Counted, Fault, FaultHandler, place, strict
-from maskwright.text.lines import lines_of
+from maskwright.text.encodings import Encoding
+from maskwright.text.lines import ALWAYS_UTF8, lines_of
 from maskwright.text.parquet import COPY_AGAIN, open_parquet, parquet_records
 
 Column = int | str
@@ -96,11 +97,13 @@ def open_table(
     has_header: bool = True,
     watch: Callable[[Callable[[], int]], None] | None = None,
     span: ByteSpan | None = None,
+    encoding: Encoding = ALWAYS_UTF8,
 ) -> Iterator[Table]:
     """Opens the file `name`, of one of the kinds in `TABLES`.
 
     `has_header`: whether CSV and TSV begin with a line of names; a line of the numbers 0, 1 … always is one. `watch`
-    gets a function that returns the bytes read. `span`: the part of JSON lines to read. Raises `SourceError`, and
+    gets a function that returns the bytes read. `span`: the part of JSON lines to read. `encoding`: of
+    all but Parquet, which holds UTF-8. Raises `SourceError`, and
     for a faulty record or line the handler's error."""
     kind = ending(name)
     if kind == ".parquet":
@@ -108,7 +111,7 @@ def open_table(
             yield Table(name, [*names], lambda cols: parquet_records(name, file, cols, handle, watch), "record", name)
         return
     with open_text(name, watch, span) as stream:
-        lines = lines_of(name, stream, handle, span)
+        lines = lines_of(name, stream, handle, span, encoding)
         if kind in (".csv", ".tsv"):
             yield _csv_table(name, kind, lines, handle, has_header)
         elif kind == ".json":

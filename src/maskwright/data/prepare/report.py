@@ -6,6 +6,7 @@ from typing import Any
 
 from maskwright.core.console import several
 from maskwright.text.cleaning.language import merge_languages
+from maskwright.text.cleaning.mojibake import LINES_MENDED
 from maskwright.text.cleaning.steps import C4_LINES
 
 LEFT_OUT = {
@@ -21,6 +22,7 @@ CHANGES = {
     "email": ("masked", "email address", "email addresses"),
     "ip": ("masked", "IP address", "IP addresses"),
     "phone": ("masked", "phone number", "phone numbers"),
+    LINES_MENDED: ("mended", "line of mojibake", "lines of mojibake"),
     C4_LINES: ("left out", "line by C4's rules", "lines by C4's rules"),
 }
 """(verb, one, several) of what cleaning changed in kept documents."""

@@ -53,7 +53,8 @@ class PrepareCounts:
     left_out: dict[str, int] = field(default_factory=dict)
     """Dropped by cleaning, by rule."""
     changed: dict[str, int] = field(default_factory=dict)
-    """Personal data masked in kept documents, by kind, and lines that C4's rules dropped from them."""
+    """In kept documents: lines of mojibake that were mended, personal data masked, by kind, and lines that C4's rules
+    dropped."""
 
     def record(self) -> dict[str, Any]:
         """The counts, without cleaning's if nothing was cleaned, and without `empty` if it is 0."""
@@ -129,6 +130,7 @@ class Request:
                 *([len(held_out.files), held_out.layout] if held_out else []),
                 *([self.cleaning_record] if self.cleaning else []),
                 *([sources.letters] if sources.letters != "upper" else []),
+                *([] if sources.encoding.is_utf8 else [sources.encoding.name]),
                 *([asdict(self.text_form)] if self.text_form != WHOLE_TEXT else []),
                 *read_vocabulary(self.tokenizer).rules_record.values(),
             ]
@@ -159,6 +161,7 @@ class Request:
             **({"valid_files": len(self.held_out.files)} if self.held_out else {}),
             **({"cleaning": self.cleaning_record} if self.cleaning else {}),
             **({"letters": self.sources.letters} if self.sources.letters != "upper" else {}),
+            **({} if self.sources.encoding.is_utf8 else {"encoding": self.sources.encoding.name}),
         }
         packages = {"tokenizers", encoder, *(self.cleaning.packages if self.cleaning else [])}
         packages |= {name for sources in self.all_sources for name in sources.packages}

@@ -8,7 +8,7 @@ from maskwright.core.console import human_bytes, several
 from maskwright.report import document, words
 from maskwright.report.document import Bars, Block, Folded, Paragraph, ReportSection
 from maskwright.report.tables import ReportTable
-from maskwright.text.audit import Audit, Finding
+from maskwright.text.audit import MOJIBAKE, Audit, Finding
 from maskwright.text.layout import LAYOUTS
 
 TITLE = "Audit of a text"
@@ -28,6 +28,9 @@ def sections(result: Audit) -> list[ReportSection]:
     judged = f"The first {several(sum(result.languages.values()), 'document')}, as py3langid judges them."
     fertility = _fertility(result.tokens_per_word)
     kept = [Paragraph("In the documents that stay."), *_findings(result.changed)]
+    findings = _findings(result.findings)
+    if MOJIBAKE not in result.findings:
+        findings.append(Paragraph("Documents with mojibake are not counted without ftfy."))
     sections: list[tuple[str, list[Block]]] = [
         ("", [Paragraph(what)]),
         ("What cleaning leaves out", _left_out(result) if result.left_out else []),
@@ -36,7 +39,7 @@ def sections(result: Audit) -> list[ReportSection]:
         ("Scripts", _bars(scripts, "%", "Share of the letters at the documents' beginnings.")),
         ("Languages", _bars(languages, "document", judged)),
         ("Fertility of the tokenizer", [Bars(fertility, "document")] if fertility else []),
-        ("Findings", _findings(result.findings)),
+        ("Findings", findings),
     ]
     return [ReportSection(heading, tuple(blocks)) for heading, blocks in sections if blocks]
 

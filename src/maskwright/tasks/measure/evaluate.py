@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 from maskwright.config.pretraining import EngineSection
+from maskwright.core.encodings import UTF8
 from maskwright.core.errors import InputError
 from maskwright.data.opening import open_evaluation_store, recorded_data, recorded_stores
 from maskwright.labels.example import Spelt
@@ -46,6 +47,8 @@ class EvaluationRequest:
     """Columns of the text or of labelled examples; several are joined by a space."""
     text_pair: str | None = None
     label: Sequence[str] = ()
+    encoding: str | None = None
+    """Of the text, or of labelled examples."""
     page: str | None = None
     """File that the scores of a fine-tuned model are written to as well."""
 
@@ -53,8 +56,8 @@ class EvaluationRequest:
 USES = {
     "store": ("max_rows", "seq_len"),
     "blimp": ("share",),
-    "text": ("seq_len", "layout", "text_column"),
-    "examples": ("text_column", "text_pair", "label", "page"),
+    "text": ("seq_len", "layout", "text_column", "encoding"),
+    "examples": ("text_column", "text_pair", "label", "encoding", "page"),
 }
 """The other options that each measurement uses."""
 
@@ -72,11 +75,13 @@ def measure(
     *,
     device: str = "auto",
     spelt: Callable[[str], str] = str,
-    sources: Callable[[str, str], Sources] = lambda text, column: Sources([text], text_column=column),
+    sources: Callable[[str, str, str], Sources] = lambda text, column, encoding: Sources(
+        [text], text_column=column, encoding=encoding
+    ),
 ) -> Measurement:
-    """Measures the model. `sources` opens `request.text`, by its location and its column. Raises `InputError` for more
-    than one measurement, for an option that the measurement does not use, for a value out of the model's range, and
-    where there is nothing to measure the model on."""
+    """Measures the model. `sources` opens `request.text`, by its location, column and encoding. Raises `InputError` for
+    more than one measurement, for an option that the measurement does not use, for a value out of the model's range,
+    and where there is nothing to measure the model on."""
     require_one(request, spelt)
     chosen = next((name for name in USES if getattr(request, name) is not None), None)
     if chosen is None:
@@ -90,7 +95,9 @@ def measure(
     if chosen == "examples":
         if request.page is not None:
             require_writable(request.page, [".html", ".md"])
-        options = TextOptions(request.text_column, request.text_pair, request.label, spelt=_columns(spelt))
+        options = TextOptions(
+            request.text_column, request.text_pair, request.label, spelt=_columns(spelt), encoding=request.encoding
+        )
         scores = evaluate_labelled(model, request.examples, options, spelt, device)
         if request.page is not None:
             write_page(request.page, scores)
@@ -103,7 +110,7 @@ def measure(
     if request.text is not None:
         if len(request.text_column) > 1:
             raise InputError(f"{spelt('text_column')} names several columns", fix=f"name one of {spelt('text')}")
-        text = sources(request.text, *(request.text_column or ["text"]))
+        text = sources(request.text, [*request.text_column, "text"][0], request.encoding or UTF8)
         return pseudo_perplexity(model, text, seq_len=row_tokens(model, request.seq_len), engine=engine)
     if request.store is not None:
         stores = {"": open_evaluation_store(request.store, model.run, model.tokenizer_folder)}
@@ -118,7 +125,7 @@ def measure(
 
 def _columns(spelt: Callable[[str], str]) -> Spelt:
     text, pair, label = (f"with {spelt(name)}" for name in ("text_column", "text_pair", "label"))
-    return Spelt(text, pair, label, skip=None, max_seq_len=None, doc_stride=None)
+    return Spelt(text, pair, label, skip=None, max_seq_len=None, doc_stride=None, encoding=f"{spelt('encoding')} ")
 
 
 def _require_used(request: EvaluationRequest, chosen: str, spelt: Callable[[str], str]) -> None:

@@ -13,6 +13,7 @@ from maskwright.config.finetuning import LabelledData, Task, default_row, labell
 from maskwright.config.pretraining import EngineSection, Optimizer
 from maskwright.core import storage
 from maskwright.core.console import progress, say, several, warn
+from maskwright.core.encodings import UTF8
 from maskwright.core.errors import InputError
 from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import make_engine
@@ -33,7 +34,7 @@ EXAMPLES_AT_ONCE = 2048
 """Examples that are sorted by length and packed together; more would only need more memory."""
 
 
-OPTIONS = Spelt("with --text", "with --text-pair", "", "--on-bad-input skip", "--max-seq-len", None)
+OPTIONS = Spelt("with --text", "with --text-pair", "", "--on-bad-input skip", "--max-seq-len", None, "--encoding ")
 """The options of `predict` and `embed`, as users write them."""
 
 
@@ -47,6 +48,7 @@ class TextOptions:
     max_seq_len: int | None = None
     skip_bad_input: bool = False
     spelt: Spelt = OPTIONS
+    encoding: str | None = None
 
 
 def read_texts(
@@ -108,6 +110,7 @@ def data_of(model: TrainedModel, location: str, options: TextOptions, *, labelle
         label=([_column(name) for name in options.label] or values.get("data.label")) if labelled else None,
         max_seq_len=options.max_seq_len or model.max_seq_len,
         on_bad_input="skip" if options.skip_bad_input else "error",
+        encoding=options.encoding or values.get("data.encoding") or UTF8,
     )
 
 

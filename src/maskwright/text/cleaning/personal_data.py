@@ -19,11 +19,22 @@ EMAIL = re.compile(
 """Possessive, and with domain labels of at most 63 characters (RFC 1035). Otherwise an image in base64 after an @ took
 minutes."""
 IP = re.compile(r"(?<![A-Za-z\d.])\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}(?![\d.]*\d|[A-Za-z])")
-PHONE = re.compile(
-    r"(?<![\w+./-])(?:\+\d{1,3}[ .-]?|1[ .-](?=\(?[2-9]))?(?:\(\d{2,4}\)[ .-]?|\d{2,4}[ .-])"
-    r"\d{3,4}[ .-]\d{3,4}(?![\w/-]|\.\d)"
+COUNTRY = (
+    r"(?:7|2[07]|3[0-469]|4[013-9]|5[1-8]|6[0-6]|8[1246]|9[0-58]"
+    r"|(?:2[1-689]|3[578]|42|5[09]|6[7-9]|8[0578]|9[679])\d)"
 )
-"""A 1 before an area code is North America's prefix."""
+"""Country codes of ITU-T E.164, but North America's 1."""
+PHONE = re.compile(
+    r"(?<![\w+./-])(?:"
+    r"\+1[ .-]?(?:\([2-9]\d\d\)|[2-9]\d\d)[ .-]?\d{3}[ .-]?\d{4}"
+    rf"|\+{COUNTRY}(?:[ .-]?\(\d{{1,4}}\))?(?:[ \u00a0\u202f./-]?\d){{5,13}}"
+    r"|(?:1[ .-](?=\(?[2-9]))?(?:\(\d{2,4}\)[ .-]?|\d{2,4}[ .-])\d{3,4}[ .-]\d{3,4}"
+    r")(?![\w/-]|\.\d)"
+)
+"""Of North America, of any other country with a plus, and of three groups without one. A 1 before an area code is North
+America's prefix."""
+PHONE_DIGITS = (8, 15)
+"""Of a number with its country code, one more without any gap; E.164 has at most 15."""
 NUMBERED = re.compile(r"(?:\b(?:version|ver|release|build|section|sec|chapter|v)\b\.?|§)\s*$", re.IGNORECASE)
 NUMBERED_CHARACTERS = 12
 """Words before four numbers that are not an IP address, and the characters before the numbers that are searched."""
@@ -33,7 +44,7 @@ PLACEHOLDERS = {"email": "email@example.com", "ip": "22.214.171.124", "phone": "
 PATTERNS = {"email": EMAIL, "ip": IP, "phone": PHONE}
 OnChange = Callable[[str, str], None]
 """Called for each change with its kind and an excerpt of the text before and after."""
-SIGNS = {"email": re.compile("@"), "ip": re.compile(r"\d\.\d"), "phone": re.compile(r"\d{3}[ .-]\d{3}")}
+SIGNS = {"email": re.compile("@"), "ip": re.compile(r"\d\.\d"), "phone": re.compile(r"\d{3}[ .-]\d{3}|\+\d")}
 """Cheap signs without which a pattern cannot match."""
 
 
@@ -64,7 +75,7 @@ def _placeholder(kind: str, counts: Counter[str], on_change: OnChange | None, ma
             is_public = False
         if not is_public:
             return text
-    elif kind == "phone" and (_is_part(match) or _is_amount(text)):
+    elif kind == "phone" and (_is_part(match) or _is_other_number(text)):
         return text
     counts[kind] += 1
     if on_change:
@@ -77,14 +88,20 @@ def _placeholder(kind: str, counts: Counter[str], on_change: OnChange | None, ma
 def _is_part(match: re.Match[str]) -> bool:
     """Whether another group of digits is joined to the phone number as its own groups are: four groups are a card's."""
     gaps = re.findall("[ .-]", match.group())
+    if not gaps or match.group().startswith("+"):
+        return False
     before, after = match.string[max(0, match.start() - 2) : match.start()], match.string[match.end() : match.end() + 2]
     return (after[:1] == gaps[-1] and after[1:].isdigit()) or (before[1:] == gaps[0] and before[:1].isdigit())
 
 
-def _is_amount(text: str) -> bool:
-    """Whether the match is three years (1914 1918 1939), or one number with dots for thousands (12.345.678)."""
-    if text.startswith(("+", "(")):
-        return False
-    groups = re.findall(r"\d+", text)
-    in_thousands = re.fullmatch(r"\d+(\.\d{3})+", text) is not None
-    return in_thousands or (len(groups) == 3 and all(len(group) == 4 for group in groups))
+def _is_other_number(text: str) -> bool:
+    """Whether the match is an amount in thousands (12 345 678, 12.345.678), three years (1914 1918 1939), or behind a
+    plus a decimal number, or one of too few or too many digits. Three groups of three digits behind a country code are
+    a phone number, as in Spain and Poland (+48 601 234 567)."""
+    thousands = re.fullmatch(r"\+?[1-9]\d{0,2}(?:([ \u00a0\u202f.])\d{3})((?:\1\d{3})*)", text)
+    if not text.startswith("+"):
+        return thousands is not None or [*map(len, re.findall(r"\d+", text))] == [4, 4, 4]
+    fewest, most = PHONE_DIGITS
+    if not fewest + text[1:].isdigit() <= sum(map(str.isdigit, text)) <= most or re.fullmatch(r"\+\d{4,}\.\d+", text):
+        return True
+    return thousands is not None and (len(thousands[2]) < 8 or re.search(r"\D0", text[1:]) is not None)

@@ -1,8 +1,8 @@
 """The steps of cleaning, in order: drop reasons of documents, and changes in the kept ones.
 
-First come the rules for single texts (language, quality, the user's own, contamination), then the placeholders for
-personal data, since these would hide an example that holds an address. Exact and near duplicates among the documents
-that are left come last; see `text/parts`.
+Mojibake is mended first. Then come the rules for single texts (language, quality, the user's own, contamination), then
+the placeholders for personal data, since these would hide an example that holds an address. Exact and near duplicates
+among the documents that are left come last; see `text/parts`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from maskwright.core import extras, storage
 from maskwright.core.errors import InputError
 from maskwright.text.cleaning import c4, gopher, language, near_duplicates
 from maskwright.text.cleaning.contamination import NGRAM_WORDS, Contamination, EvaluationTexts
+from maskwright.text.cleaning.mojibake import without_mojibake
 from maskwright.text.cleaning.personal_data import PLACEHOLDERS, OnChange, with_placeholders
 from maskwright.text.cleaning.words import UInt64
 from maskwright.text.document import Document
@@ -30,7 +31,7 @@ from maskwright.text.text_form import WHOLE_TEXT, TextForm
 
 RULES = ("gopher", "c4")
 C4_LINES = "lines that c4 leaves out"
-RULES_VERSION = 2
+RULES_VERSION = 3
 """Version of the rules. A store that an earlier version began is not continued."""
 Hook = Callable[[str], Any]
 
@@ -50,6 +51,7 @@ class CleaningOptions:
     contamination_words: int = NGRAM_WORDS
     masked: tuple[str, ...] = ()
     """Kinds of personal data: `email`, `ip`, `phone`."""
+    fix_mojibake: bool = False
 
     def __post_init__(self) -> None:
         for name in self.filters:
@@ -69,18 +71,22 @@ class CleaningOptions:
             raise InputError(f"--decontaminate-words {self.contamination_words} is too few", fix=fix)
         if self.near_duplicates:
             extras.require("rensa", "--near-duplicates")
+        if self.fix_mojibake:
+            extras.require("ftfy", "--fix-mojibake")
         if self.languages:
             extras.require("py3langid", "--language")
             language.require_languages(self.languages)
 
     @property
     def any(self) -> bool:
-        return bool(self.filters or self.languages or self.near_duplicates or self.evaluation_files or self.masked)
+        rules = self.filters or self.languages or self.near_duplicates or self.evaluation_files
+        return bool(rules or self.masked or self.fix_mojibake)
 
     @property
     def packages(self) -> list[str]:
         """Packages on which drop reasons and duplicates depend."""
-        return [*(["rensa"] if self.near_duplicates else []), *(["py3langid"] if self.languages else [])]
+        used = {"rensa": self.near_duplicates, "py3langid": self.languages, "ftfy": self.fix_mojibake}
+        return [name for name, option in used.items() if option]
 
     def record(self) -> dict[str, Any]:
         """The options, with hashes of files and versions of packages that decide drop reasons; for manifest and
@@ -120,7 +126,8 @@ class Cleaner:
 
     def judge(self, documents: Sequence[Document]) -> CleaningDecisions:
         reasons, details = [""] * len(documents), [""] * len(documents)
-        current = list(documents)
+        fixed = self.options.fix_mojibake
+        current = [without_mojibake(document, Counter()) for document in documents] if fixed else list(documents)
         if self.options.languages:
             self._languages(current, reasons, details)
         for name in self.options.filters:
@@ -170,7 +177,9 @@ class Cleaner:
 def apply_cleaning(
     document: Document, options: CleaningOptions, counts: Counter[str], on_change: OnChange | None = None
 ) -> Document:
-    """A kept document, changed for training. Adds personal data, by kind, and C4's lines to `counts`."""
+    """A kept document, changed for training. Adds mended lines, C4's lines and personal data, by kind, to `counts`."""
+    if options.fix_mojibake:
+        document = without_mojibake(document, counts, on_change)
     if "c4" in options.filters:
         lines = _lines(document)
         kept = c4.lines_kept(lines)

@@ -9,9 +9,11 @@ from itertools import chain, pairwise
 from typing import Any, BinaryIO
 
 from maskwright.core import storage
+from maskwright.core.encodings import UTF8
 from maskwright.processes.runner import Runner
 from maskwright.text.compression import COMPRESSIONS, ByteSpan, changed_while_read, file_record, stamp_of
 from maskwright.text.document import Fault
+from maskwright.text.encodings import Encoding
 from maskwright.text.layout import Layout
 from maskwright.text.parts.columns import Note, written
 from maskwright.text.parts.phase import compute, paths_of
@@ -40,6 +42,7 @@ class Part:
     text_column: str
     on_bad_input: OnBadInput
     letters: Letters
+    encoding: str
     span: ByteSpan | None = None
     """The byte range of its only file; None for whole files."""
 
@@ -56,6 +59,7 @@ class Part:
             on_bad_input=self.on_bad_input,
             on_fault=on_fault,
             letters=self.letters,
+            encoding=self.encoding,
         )
         sources.span = self.span
         self.require_unchanged()
@@ -77,12 +81,15 @@ class Part:
         files = zip(self.files, self.sizes, self.stamps, strict=True)
         versions = [[name, size, stamp or file_record(name, size)["version"]] for name, size, stamp in files]
         span = [self.span.begin, self.span.end, self.span.first_line] if self.span else None
-        return [versions, span, self.held_out, self.layout, self.text_column, self.on_bad_input, self.letters]
+        reading = [self.layout, self.text_column, self.on_bad_input, self.letters]
+        return [versions, span, self.held_out, *reading, *([] if self.encoding == UTF8 else [self.encoding])]
 
     @property
     def splittable(self) -> bool:
         """Whether it is one file whose documents end where lines end, and that can be read from the middle."""
         if len(self.files) > 1 or storage.is_url(self.files[0]) or self.files[0].lower().endswith(COMPRESSIONS):
+            return False
+        if not Encoding(self.encoding).keeps_line_feeds:
             return False
         kind = file_kind(self.files[0])
         return kind in SPLITTABLE and (self.layout != "file" or kind not in TEXT_ENDINGS)
@@ -184,6 +191,7 @@ def _part(sources: Sources, begin: int, end: int, number: int, *, held_out: bool
         sources.text_column,
         sources.on_bad_input,
         sources.letters,
+        sources.encoding.name,
     )
 
 

@@ -92,7 +92,7 @@ class Judging:
         self.writer.note |= {
             "documents": documents,
             "names": self._reasons.names,
-            "faults": [[fault.kind, fault.where, fault.what, fault.fix] for fault in self._faults],
+            "faults": [[fault.kind, fault.where, fault.what, ""] for fault in self._faults],
         }
 
     def _judge(self, cleaner: Cleaner, batch: Sequence[Document]) -> tuple[NDArray[np.uint16], NDArray[np.uint64]]:
