@@ -92,9 +92,7 @@ def _weights(source: str, folder: str | None, as_json: bool) -> None:
     if made.left_out:
         warn(f"{len(made.left_out)} tensors are left out: {', '.join(made.left_out[:8])}")
     if not made.has_tokenizer:
-        warn(
-            f"{folder} has no tokenizer yet: copy the model's own into it (tokenizer.json, or vocab.json and merges.txt)"
-        )
+        warn(f"{folder} has no tokenizer: copy the model's into it (tokenizer.json, or vocab.json and merges.txt)")
     commands = (
         typed(["fill", folder, "a text with a <mask>"]),
         typed(["pretrain", "CONFIG", "--run", "RUN", "--set", f"model.init_from={folder}"]),

@@ -60,10 +60,10 @@ def without_config(folder: str) -> ModelError:
     if pickled := pickled_weights(names):
         fix = f"{_import(os.path.join(folder, pickled[0]))}, for a fairseq checkpoint; for others, put config.json of "
         fix += "the model that was trained into the folder first"
-        return ModelError("has pickled weights, but no config.json", where=folder, fix=fix)
+        return ModelError("has no config.json beside its pickled weights", where=folder, fix=fix)
     if any(name.endswith(".safetensors") for name in names):
         fix = "put config.json of the model that was trained into the folder"
-        return ModelError("has weights, but no config.json", where=folder, fix=fix)
+        return ModelError("has no config.json beside its weights", where=folder, fix=fix)
     return ModelError(what, where=folder, fix="give a folder with config.json and model.safetensors")
 
 
@@ -105,16 +105,14 @@ def _import(source: str) -> str:
 def _adapter(folder: str) -> ModelError:
     values = storage.read_json(os.path.join(folder, "adapter_config.json"))
     values = values if isinstance(values, dict) else {}
-    kinds = {
-        "SEQ_CLS": "SequenceClassification",
-        "TOKEN_CLS": "TokenClassification",
-        "QUESTION_ANS": "QuestionAnswering",
-    }
-    kind = kinds.get(str(values.get("task_type")), "MaskedLM")
-    base = f"AutoModelFor{kind}.from_pretrained({str(values.get('base_model_name_or_path') or 'BASE')!r})"
-    fix = f"merge it first: from peft import PeftModel; from transformers import AutoModelFor{kind}, AutoTokenizer; "
-    fix += f"PeftModel.from_pretrained({base}, {folder!r}).merge_and_unload().save_pretrained('NEW'); "
-    fix += "and copy the base's tokenizer into NEW"
+    kinds = {"SEQ_CLS": "ForSequenceClassification", "TOKEN_CLS": "ForTokenClassification"}
+    kinds |= {"QUESTION_ANS": "ForQuestionAnswering", "FEATURE_EXTRACTION": ""}
+    kind = str(values.get("task_type"))
+    base, auto = str(values.get("base_model_name_or_path") or "BASE"), f"AutoModel{kinds.get(kind, 'ForMaskedLM')}"
+    arguments = f"{base!r}, num_labels=N" if kind in ("SEQ_CLS", "TOKEN_CLS") else f"{base!r}"
+    fix = f"merge it first: from peft import PeftModel; from transformers import {auto}, AutoTokenizer; "
+    fix += f"PeftModel.from_pretrained({auto}.from_pretrained({arguments}), {folder!r}).merge_and_unload()"
+    fix += f".save_pretrained('NEW'); AutoTokenizer.from_pretrained({base!r}).save_pretrained('NEW')"
     return ModelError("is an adapter (PEFT, LoRA), which changes the weights of another model", where=folder, fix=fix)
 
 
@@ -132,7 +130,9 @@ def _foreign(folder: str, names: Sequence[str]) -> tuple[str, str] | None:
         fix = "python zero_to_fp32.py . NEW, in that folder; then give NEW, with config.json"
         return "holds a checkpoint of DeepSpeed in parts", fix
     if name := first(".ckpt.index", ".h5", ".ckpt.meta"):
-        fix = "convert it once, where transformers 4 and tensorflow are installed: from transformers import "
+        fix = (
+            "convert it once, where transformers 4.49, tensorflow and tf-keras are installed: from transformers import "
+        )
         if name.endswith(".h5"):
             fix += f"AutoModelForMaskedLM; AutoModelForMaskedLM.from_pretrained({folder!r}, from_tf=True)"
         else:
@@ -140,11 +140,11 @@ def _foreign(folder: str, names: Sequence[str]) -> tuple[str, str] | None:
             config = next((one for one in ("bert_config.json", "config.json") if one in names), "bert_config.json")
             fix += "BertConfig, BertForPreTraining; BertForPreTraining.from_pretrained("
             fix += f"{stem!r}, from_tf=True, config=BertConfig.from_json_file({os.path.join(folder, config)!r}))"
-        return f"holds TensorFlow weights ({name})", fix + ".save_pretrained('NEW')"
+        return f"holds TensorFlow weights ({name})", f"{fix}.save_pretrained('NEW'); and copy the tokenizer into NEW"
     if name := first(".msgpack"):
-        fix = "convert it once, where transformers 4 and flax are installed: from transformers import "
+        fix = "convert it once, where transformers 4.49 and flax are installed: from transformers import "
         fix += f"AutoModelForMaskedLM; AutoModelForMaskedLM.from_pretrained({folder!r}, from_flax=True)"
-        return f"holds Flax weights ({name})", fix + ".save_pretrained('NEW')"
+        return f"holds Flax weights ({name})", f"{fix}.save_pretrained('NEW'); and copy the tokenizer into NEW"
     made = "take the folder with model.safetensors that it was made from"
     if name := first(".gguf"):
         return f"holds GGUF weights ({name}), which llama.cpp reads", made

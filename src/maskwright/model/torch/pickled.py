@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pickletools
 import zipfile
+from _compat_pickle import IMPORT_MAPPING, NAME_MAPPING  # Python 2's names, with which protocol 2 is written
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
@@ -57,14 +58,18 @@ class Inert:
 def read_pickled(path: str) -> Any:
     """What a file holds: tensors, plain values, and `Inert` objects. Tensors of files that torch 1.6 or a later one
     wrote stay on the disk until they are read. Raises `ModelError`."""
-    stand_ins: list[Any] = [(Inert, name) for name in _names(path)]
+    stand_ins: list[Any] = [(_no_entries, "collections.defaultdict"), *((Inert, name) for name in _names(path))]
     try:
         with torch.serialization.safe_globals(stand_ins):
             return torch.load(path, map_location="cpu", weights_only=True, mmap=_is_archive(path))
     except Exception as error:  # of a damaged file, nearly any
-        reason = str(error).partition("\n")[0][:200]
-        what = f"torch's restricted reader does not read it: {type(error).__name__} {reason}"
+        told = str(error).rpartition("WeightsUnpickler error: ")[2] or type(error).__name__  # not torch's advice before it
+        what = f"torch's restricted reader does not read it: {told.partition('. ')[0][:200]}"
         raise ModelError(what, where=path, fix=f"copy it again; or, {SAVE}") from None
+
+
+def _no_entries(*arguments: Any) -> dict[Any, Any]:
+    return {}
 
 
 def _names(path: str) -> set[str]:
@@ -126,7 +131,7 @@ def _named(steps: Iterator[tuple[str, Any]]) -> Iterator[str]:
             raise ValueError("its protocol is 4 or later, which torch does not save with")
         if step in ("GLOBAL", "INST"):
             package, _, name = value.partition(" ")
-            yield f"{'builtins' if package == '__builtin__' else package}.{name}"
+            yield ".".join(NAME_MAPPING.get((package, name), (IMPORT_MAPPING.get(package, package), name)))
 
 
 def state_of(content: Any, path: str) -> dict[str, torch.Tensor]:
