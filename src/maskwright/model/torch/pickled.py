@@ -63,7 +63,9 @@ def read_pickled(path: str) -> Any:
         with torch.serialization.safe_globals(stand_ins):
             return torch.load(path, map_location="cpu", weights_only=True, mmap=_is_archive(path))
     except Exception as error:  # of a damaged file, nearly any
-        told = str(error).rpartition("WeightsUnpickler error: ")[2] or type(error).__name__  # not torch's advice before it
+        told = (
+            str(error).rpartition("WeightsUnpickler error: ")[2] or type(error).__name__
+        )  # not torch's advice before it
         what = f"torch's restricted reader does not read it: {told.partition('. ')[0][:200]}"
         raise ModelError(what, where=path, fix=f"copy it again; or, {SAVE}") from None
 
