@@ -484,7 +484,7 @@ def node() -> Iterator[type[Node]]:
 
 def checkpoint(kind: str, state: dict[str, torch.Tensor], node: type[Node]) -> dict[str, Any]:
     content = {key: node(_val=value, _parent=None) for key, value in SETTINGS.items()}
-    settings = {
+    settings: dict[str, Any] = {
         "args": {"args": argparse.Namespace(**SETTINGS)},
         "cfg": {"args": None, "cfg": {"_name": None, "model": argparse.Namespace(**SETTINGS)}},
         "omegaconf": {"args": None, "cfg": node(_content={"model": node(_content=content)})},
@@ -510,15 +510,19 @@ def test_a_roberta_of_fairseq_speaks_as_before(
     classifier = {"classification_heads.mnli.dense.weight": torch.ones(WIDTH, WIDTH)}
     path = tmp_path / "checkpoint_best.pt"
     torch.save(checkpoint(kind, state | classifier, node), path, **how)
+    if kind == "cfg":
+        (tmp_path / "sentencepiece.bpe.model").write_bytes(b"pieces")
     for name in ("omegaconf", "omegaconf.dictconfig"):
         sys.modules.pop(name)
     result = cli("import", "weights", path, "--to", tmp_path / "new", "--json")
     assert result.code == 0, result.err
     made = json.loads(result.out)
-    assert made["left_out"] == [*classifier] and made["difference"] < 1e-4 and not made["has_tokenizer"]
+    assert made["left_out"] == [*classifier] and made["difference"] < 1e-4
     assert "omegaconf" not in sys.modules
     config, parameters = read_model_folder(str(tmp_path / "new"))
     assert (config.hidden_dropout_prob, config.attention_probs_dropout_prob) == (0.2, 0.05)
+    assert config.architecture == ("xlm-roberta" if kind == "cfg" else "roberta")
+    assert (tmp_path / "new" / "sentencepiece.bpe.model").exists() == (kind == "cfg")
     ids = np.random.default_rng(0).integers(4, ROWS, (1, POSITIONS - 2))
     ours = our_model(config, parameters)(ids, np.ones_like(ids), np.zeros_like(ids))[0]
     assert np.abs(ours - fairseq_logits(state, ids[0].tolist(), old=old)).max() < 1e-4
@@ -589,11 +593,11 @@ class Runs:
         return self.call
 
 
-def saved(content: Any, **how: Any) -> Callable[[Path], None]:
+def saved(content: Any, **how: Any) -> Callable[[Path], object]:
     return lambda path: torch.save(content, path, **how)
 
 
-def harmful(mark: Path) -> dict[str, Callable[[Path], None]]:
+def harmful(mark: Path) -> dict[str, Callable[[Path], object]]:
     tensors = {"a": torch.ones(3, 3)}
     system = Runs(os.system, f"touch {mark}")
     stretched = torch.ones(1).expand(200_000, 200_000)
@@ -626,7 +630,7 @@ def harmful(mark: Path) -> dict[str, Callable[[Path], None]]:
         "protocol 4": saved({"a": system}, pickle_protocol=4),
         "behind an archive": behind_an_archive,
         "two pickles": two_pickles,
-        "cut off": lambda path: (torch.save(tensors, path), path.write_bytes(path.read_bytes()[:300])),  # type: ignore
+        "cut off": lambda path: (torch.save(tensors, path), path.write_bytes(path.read_bytes()[:300])),
         "empty": lambda path: path.write_bytes(b""),
         "pointer": lambda path: path.write_bytes(b"version https://git-lfs.github.com/spec/v1\nsize 9\n"),
         "no tensors": saved({"lr": 3.0, "epochs": [1, 2]}),

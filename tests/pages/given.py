@@ -331,6 +331,6 @@ GIVEN: dict[str, Given] = {
     for one in (
         *(nothing, notes, own_text, sentences, letters, hub, original, readme, tour, shard, shards, clone),
         *(files, fine_tuned, pairs, sequences, proteins, no_mask, bucket, a_ray_cluster),
-        *(google_cloud, google_cloud_with_a_disk, lab),
+        *(google_cloud, google_cloud_with_a_disk, lab, pickles),
     )
 }
