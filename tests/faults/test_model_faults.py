@@ -59,26 +59,7 @@ def test_pickled_weights_are_never_opened(
     os.rename(folder / WEIGHTS, folder / name)
     for line in refused(cli, folder, config_file, tmp_path):
         assert f"{folder}/{name}: holds pickled weights, which can run code when opened. Fix: " in line
-        assert "docs/pickled-weights.md" in line
-
-
-def test_the_conversion_that_the_page_shows_makes_a_folder_that_is_read(
-    cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path
-) -> None:
-    """The Python lines of docs/pickled-weights.md, run on weights that torch pickled."""
-    import torch
-    import transformers
-    from safetensors.torch import load_file
-
-    transformers.utils.logging.disable_progress_bar()
-    page = (Path(__file__).resolve().parents[2] / "docs" / "pickled-weights.md").read_text()
-    code = page.split("```python\n")[1].split("```")[0]
-    torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
-    (folder / WEIGHTS).unlink()
-    code = code.replace("/in", str(folder)).replace("/out", str(tmp_path / "converted"))
-    exec(code, {})
-    result = cli("pretrain", config_file(model={"init_from": str(tmp_path / "converted")}), "--run", tmp_path / "run")
-    assert result.code == 0, result.err
+        assert "Fix: maskwright import weights " in line and line.endswith(" --to FOLDER")
 
 
 # ---- safetensors ---------------------------------------------------------------------------------------------------

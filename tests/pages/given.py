@@ -81,6 +81,18 @@ def files(shell: Shell) -> Iterator[None]:
     yield from own_text(shell)
 
 
+def pickles(shell: Shell) -> Iterator[None]:
+    """`old` is the model of that page, as torch pickled it."""
+    import torch
+    from safetensors.torch import load_file
+
+    folder = shell.folder / "old"
+    shutil.copytree(shell.folder / "model", folder)
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    yield
+
+
 def proteins(shell: Shell) -> Iterator[None]:
     """In place of your sequences, the test has 120 made-up proteins in `proteins.fasta`, and 300 made-up variants of
     one protein with a made-up value in `variants.fasta`."""
@@ -151,7 +163,7 @@ def pairs(shell: Shell) -> Iterator[None]:
 
 
 def sequences(shell: Shell) -> Iterator[None]:
-    """In place of your sequences, it has 20 made-up genes and proteins."""
+    """In place of your sequences, it has 20 made-up genes and pickles, proteins."""
     for name, kind, alphabet in (("genome.fa", "gene", "ACGT"), ("proteins.faa", "protein", "ACDEFGHIKLMNPQRSTVWY")):
         Path(shell.folder, name).write_text(made_up.fasta(kind, alphabet), encoding="utf-8")
     yield
@@ -319,6 +331,6 @@ GIVEN: dict[str, Given] = {
     for one in (
         *(nothing, notes, own_text, sentences, letters, hub, original, readme, tour, shard, shards, clone),
         *(files, fine_tuned, pairs, sequences, proteins, no_mask, bucket, a_ray_cluster),
-        *(google_cloud, google_cloud_with_a_disk, lab),
+        *(google_cloud, google_cloud_with_a_disk, lab, pickles),
     )
 }

@@ -314,6 +314,7 @@ def test_what_the_script_does_otherwise_is_said(tmp_path: Path) -> None:
     assert (fates(found)["--restore-file"], fates(found)["--mask-stdev"]) == ("not needed", "left out")
     found, values = taken("fairseq", "fairseq-train d --restore-file xlmr.base/model.pt --max-update 9")
     assert fates(found)["--restore-file"] == "left out" and "init_from" not in values["model"]
+    assert "maskwright import weights xlmr.base/model.pt --to FOLDER" in table(found.rows)
     found, _ = taken("run_mlm", "run_mlm.py --train_file a.txt")
     assert "names no model; model.architecture: roberta takes its place" in table(found.rows)
     found, _ = taken("run_mlm", "run_mlm.py --model_name_or_path microsoft/deberta-large --train_file a.txt")

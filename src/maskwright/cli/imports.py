@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from typing import Annotated, Literal
 
@@ -14,18 +15,22 @@ from maskwright.core.errors import InputError
 @app.command("import")
 def import_(
     script: Annotated[
-        Literal["run_mlm", "run_glue", "fairseq", "tpu_pretrain"],
+        Literal["run_mlm", "run_glue", "fairseq", "tpu_pretrain", "weights"],
         typer.Argument(
             metavar="SCRIPT",
             help="What the command starts: run_mlm or run_glue of transformers' examples, fairseq's training, or "
-            "tpu_pretrain, which is allenai's pretrain.py.",
+            "tpu_pretrain, which is allenai's pretrain.py. Or weights: COMMAND is then a folder with "
+            "pytorch_model.bin, or a checkpoint of fairseq's RoBERTa, which becomes a folder with model.safetensors.",
         ),
     ],
     command: Annotated[
         str, typer.Argument(metavar="COMMAND", help="The whole command in single quotes, or a shell script with it.")
     ],
     out: Annotated[
-        str | None, typer.Option("--to", metavar="FILE", help="YAML to write. Default: it is printed.")
+        str | None,
+        typer.Option(
+            "--to", metavar="FILE", help="YAML to write. Default: it is printed. For weights: the folder to make."
+        ),
     ] = None,
     devices: Annotated[
         int | None,
@@ -43,12 +48,16 @@ def import_(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Turn another trainer's command into a run's YAML, and say what became of each flag."""
+    """Turn another trainer's command into a run's YAML, or its pickled weights into a model folder, and say what became
+    of each flag."""
     from maskwright.core import storage
     from maskwright.core.console import answer, say, warn
     from maskwright.tasks.importing import imported
     from maskwright.tasks.importing.taken import table
 
+    if script == "weights":
+        _weights(command, out, as_json)
+        return
     if out is not None and os.path.exists(out):
         raise InputError("is there already", where=out, fix="give --to another name, or move the file away")
     taken, text = imported(script, command, devices, assignments or (), files or ())
@@ -70,3 +79,29 @@ def import_(
     else:
         answer(table(taken.rows))
         answer("\nNext:\n" + "\n".join(f"  {line}" for line in taken.commands(config)))
+
+
+def _weights(source: str, folder: str | None, as_json: bool) -> None:
+    from maskwright.core.console import warn
+    from maskwright.core.shell import typed
+    from maskwright.tasks.importing.weights import import_weights
+
+    if folder is None:
+        raise InputError("is missing", where="--to", fix=f"{typed(['import', 'weights', source, '--to'])} FOLDER")
+    made = import_weights(source, folder)
+    if made.left_out:
+        warn(f"{len(made.left_out)} tensors are left out: {', '.join(made.left_out[:8])}")
+    if not made.has_tokenizer:
+        warn(f"{folder} has no tokenizer: copy the model's into it (tokenizer.json, or vocab.json and merges.txt)")
+    commands = (
+        typed(["fill", folder, "a text with a <mask>"]),
+        typed(["pretrain", "CONFIG", "--run", "RUN", "--set", f"model.init_from={folder}"]),
+        typed(["finetune", "CONFIG", "--run", "RUN", "--set", f"model.init_from={folder}"]),
+    )
+    lines = [
+        f"{made.folder}: {made.tensors} tensors. Computed with them, the model's numbers differ by at most "
+        f"{made.difference:.2g} from those of transformers and {made.compared_with}.",
+        "\nNext:",
+        *(f"  {line}" for line in commands),
+    ]
+    print_result("\n".join(lines), dataclasses.asdict(made), as_json)

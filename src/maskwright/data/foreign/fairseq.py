@@ -34,10 +34,10 @@ def open_fairseq(folders: list[str], pieces: dict[str, int], vocabulary: Vocabul
     if not os.path.isfile(first):
         fix = "put the dictionary there with which the shards were binarised"
         raise StoreError("is missing, and without it the ids mean nothing", where=first, fix=fix)
-    tokens = _read_dictionary(first)
+    tokens = read_dictionary(first)
     for folder in folders[1:]:
         other = os.path.join(folder, "dict.txt")
-        if os.path.isfile(other) and _read_dictionary(other) != tokens:
+        if os.path.isfile(other) and read_dictionary(other) != tokens:
             raise StoreError("is another dictionary than the first shard's", where=other, fix="convert them apart")
     mapping, messages = _mapping(tokens, pieces, vocabulary, encoder, first)
     paths = [path for path, _ in indexes]
@@ -82,7 +82,8 @@ def _documents(index: Index, path: str) -> tuple[Int64, Int64, Int64]:
     return starts[~empty], sizes[~empty], members.astype(np.int64)
 
 
-def _read_dictionary(path: str) -> list[str]:
+def read_dictionary(path: str) -> list[str]:
+    """The tokens of a `dict.txt`, of which the first has id 4. Raises `StoreError`."""
     with storage.open_binary(path) as file:
         content = file.read()
     tokens = []
@@ -108,7 +109,7 @@ def _mapping(
         if encoder is None:
             fix = "give GPT-2's file, https://dl.fbaipublicfiles.com/fairseq/gpt2_bpe/encoder.json: --encoder FILE"
             raise InputError("is a dictionary of numbers, which encoder.json explains", where=where, fix=fix)
-        string_of = _read_encoder(encoder)
+        string_of = read_encoder(encoder)
         names = [string_of.get(int(token), token) if token.isdecimal() else token for token in tokens]
     special = {"<s>": vocabulary.bos, "<pad>": vocabulary.pad, "</s>": vocabulary.eos, "<unk>": vocabulary.unk}
     special["<mask>"] = vocabulary.mask
@@ -122,7 +123,8 @@ def _mapping(
     return mapping, [message]
 
 
-def _read_encoder(path: str) -> dict[int, str]:
+def read_encoder(path: str) -> dict[int, str]:
+    """GPT-2's tokens by their numbers, of its encoder.json. Raises `InputError`."""
     content: Any = storage.read_json(path)
     if not isinstance(content, dict) or not all(type(index) is int for index in content.values()):
         raise InputError("is not an encoder.json: tokens and their numbers", where=path, fix="give GPT-2's own file")

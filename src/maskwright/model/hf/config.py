@@ -12,8 +12,6 @@ import numpy as np
 
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError, ModelError
-from maskwright.core.hub import how_to_get
-from maskwright.core.shell import typed
 from maskwright.model import rotary
 from maskwright.model.config import (
     POOLINGS,
@@ -25,6 +23,7 @@ from maskwright.model.config import (
     ModelConfig,
 )
 from maskwright.model.hf.families import FAMILIES, Family
+from maskwright.model.hf.other_folders import model_above, require_folder, without_config
 from maskwright.model.hf.safetensors_file import find
 
 CLASS_ENDS: dict[str, str] = {
@@ -183,19 +182,15 @@ def read_hf_config(folder: str, *, head: bool = True) -> ModelConfig:
     that is the encoder, and the task is masked_lm whatever head the folder has."""
     path = os.path.join(folder, "config.json")
     if not os.path.isfile(path):
-        if os.path.exists(os.path.join(folder, "config.resolved.json")):
-            fix = f"{typed(['export', folder, '--to', 'FOLDER'])} first"
-            raise ModelError("is a run directory", where=folder, fix=fix)
-        if not os.path.isdir(folder):
-            raise ModelError("no such folder", where=folder, fix=how_to_get(folder))
-        near = storage.near(folder, "config.resolved.json")
-        fix = f"did you mean {near}?" if near else "give a folder with config.json and model.safetensors"
-        raise ModelError("has no config.json, and is not a run directory", where=folder, fix=fix)
+        require_folder(folder)
+        raise without_config(folder)
     values = storage.read_json(path)
     kind = values.get("model_type") if isinstance(values, dict) else None
     if kind not in list(FAMILIES):  # a list, because `kind` may be unhashable
         what = f"model_type is {kind!r:.40}; those that can be read are {', '.join(FAMILIES)}"
-        raise ModelError(what, where=path, fix="see docs/encoders.md for others")
+        parent = model_above(folder) if kind is None else None
+        fix = f"give the folder above it: {parent}" if parent else "see docs/encoders.md for others"
+        raise ModelError(what, where=path, fix=fix)
     family: Family = FAMILIES[kind]
     if values.get("auto_map") and not _is_former_code(values["auto_map"], family):
         fix = f"take a folder that {family.class_begins}ForMaskedLM of transformers reads without trust_remote_code"

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import storage
-from maskwright.core.errors import InputError, ModelError
-from maskwright.core.hub import how_to_get
+from maskwright.core.console import note, several
+from maskwright.core.errors import ModelError
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig
 from maskwright.model.hf.config import class_name, read_hf_config
-from maskwright.model.hf.former import in_names_of_the_class
+from maskwright.model.hf.former import in_names_of_the_class, without_wrappers
 from maskwright.model.hf.names import Parameters, WeightSlice, encoder_pieces, encoder_prefix, has_pooler, pieces
+from maskwright.model.hf.other_folders import without_weights
 from maskwright.model.hf.safetensors_file import Tensor, tensors_of
 
 # transformers writes the tied decoder under one of these names, or leaves it out.
@@ -38,22 +39,19 @@ TIED_OF: dict[str, dict[str, str]] = {
     },
 }
 """Families whose names differ from those in `TIED`."""
-OLD_ENDS = {".gamma": ".weight", ".beta": ".bias"}
-"""The first BERTs' names for the numbers of a LayerNorm; transformers renames them too."""
 MASKED_LM_HEADS = ("lm_head.", "cls.predictions.", "vocab_transform.", "head.")
 NEW_HEAD = "; or pretrain with --set model.new_head=true"
-
-
-PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
 def read_encoder(folder: str, config: ModelConfig) -> Parameters:
     """Reads parameters like `read_hf_parameters`, without the head, from a folder with any head or none. `config.task`
     is the requested head, not the folder's."""
+    return _without_head(_tensors(folder, config), config, folder)
+
+
+def _without_head(found: dict[str, Tensor], config: ModelConfig, folder: str) -> Parameters:
     prefix = encoder_prefix(config)
-    tensors = {
-        name if name.startswith(prefix) else prefix + name: tensor for name, tensor in _tensors(folder, config).items()
-    }
+    tensors = {name if name.startswith(prefix) else prefix + name: tensor for name, tensor in found.items()}
     _require(encoder_pieces(config), tensors, config, folder)
     return _finite({piece.hf_name: tensors[piece.hf_name].read() for piece in encoder_pieces(config)}, folder)
 
@@ -66,6 +64,10 @@ def read_hf_parameters(folder: str, config: ModelConfig) -> Parameters:
     neither; so are the head of ESM-2 for contacts, the heads of DeBERTa v3's own training, and the unused table of
     positions that the first folders of both have.
     """
+    return _with_head(_tensors(folder, config), config, folder)
+
+
+def _with_head(found: dict[str, Tensor], config: ModelConfig, folder: str) -> Parameters:
     keeps_pooler = config.task in SEQUENCE_TASKS and has_pooler(config)
     ignored = ("position_ids", "cls.seq_relationship.", *([] if keeps_pooler else [".pooler."]))
     if config.architecture == "esm":
@@ -73,7 +75,6 @@ def read_hf_parameters(folder: str, config: ModelConfig) -> Parameters:
     if config.disentangled:
         ignored += ("lm_predictions.", "mask_predictions.")
         ignored += () if config.learned_positions else (".position_embeddings.",)
-    found = _tensors(folder, config)
     tensors = {name: tensor for name, tensor in found.items() if not any(part in name for part in ignored)}
     tied_names = TIED | TIED_OF.get(config.architecture, {}) if config.tie_word_embeddings else {}
     twins = {name: tensors.pop(tied) for tied, name in tied_names.items() if tied in tensors}
@@ -89,14 +90,24 @@ def read_hf_parameters(folder: str, config: ModelConfig) -> Parameters:
 
 
 def _tensors(folder: str, config: ModelConfig) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
+    files: dict[str, Tensor] = {}
     for path in _weight_files(folder):
-        for old_name, whole in tensors_of(path).items():
-            ends = (old_name.removesuffix(old) + new for old, new in OLD_ENDS.items() if old_name.endswith(old))
-            for name, tensor in in_names_of_the_class(next(ends, old_name), whole, config.architecture):
-                if name in tensors:
-                    raise ModelError(f"{name} is in two of its files", where=folder, fix="copy the folder again")
-                tensors[name] = tensor
+        found = tensors_of(path)
+        if twice := sorted(files.keys() & found.keys()):
+            raise ModelError(f"{twice[0]} is in two of its files", where=folder, fix="copy the folder again")
+        files |= found
+    if any(".lora_" in name for name in files):
+        fix = "merge it first: MODEL.merge_and_unload().save_pretrained(FOLDER)"
+        raise ModelError("has the weights of an adapter (PEFT, LoRA) beside those of the model", where=folder, fix=fix)
+    names, taken_off = without_wrappers(files, config)
+    if taken_off:
+        note(f"weights: {' and '.join(taken_off)} in the names of {folder} is a wrapper's, and taken off")
+    tensors: dict[str, Tensor] = {}
+    for old, whole in files.items():
+        for name, tensor in in_names_of_the_class(names[old], whole, config.architecture):
+            if name in tensors:
+                raise ModelError(f"has two tensors for {name}", where=folder, fix="save the model again")
+            tensors[name] = tensor
     return tensors
 
 
@@ -137,6 +148,11 @@ def _require(expected: Iterable[WeightSlice], tensors: dict[str, Tensor], config
 
 def _lacking(piece: WeightSlice, tensors: dict[str, Tensor], config: ModelConfig, where: str) -> ModelError:
     bare, kind = piece.hf_name.partition(".")[2], class_name(config)
+    ends = () if piece.name.startswith("head.") else (f".{piece.hf_name}", f".{bare}")
+    if wrapped := next((name for name in sorted(tensors) if name.endswith(ends)), None):
+        what = f"has {wrapped} in place of {piece.hf_name}: a wrapper's names, or those of another model"
+        fix = "save the model inside the wrapper again: MODEL.save_pretrained(FOLDER)"
+        return ModelError(what, where=where, fix=fix)
     if bare in tensors:
         head = "masked-LM head" if config.task == "masked_lm" else "head"
         what = f"is a bare encoder, saved without its {head}: it has {bare}, not {piece.hf_name}"
@@ -155,32 +171,27 @@ def _weight_files(folder: str) -> list[str]:
     if os.path.isfile(single):
         return [single]
     if os.path.isfile(index):
-        return _listed(folder, index)
-    pickled = [name for name in sorted(os.listdir(folder)) if name.endswith(PICKLED)]
-    if pickled:
-        raise ModelError(
-            "holds pickled weights, which can run code when opened",
-            where=os.path.join(folder, pickled[0]),
-            fix="in a sandbox without network, once: from transformers import AutoModelForMaskedLM; "
-            "AutoModelForMaskedLM.from_pretrained(OLD).save_pretrained(NEW); see docs/pickled-weights.md",
-        )
-    raise ModelError("has no model.safetensors", where=folder, fix="save the model with transformers' save_pretrained")
+        return listed(folder, index, ".safetensors")
+    raise without_weights(folder)
 
 
-def _listed(folder: str, index: str) -> list[str]:
-    """The files that an index names, all in its folder. They may be links, as in hub caches."""
+def listed(folder: str, index: str, ending: str) -> list[str]:
+    """The files that an index names, all in its folder. They may be links, as in hub caches. Raises `ModelError`."""
     content = storage.read_json(index)
-    listed = content.get("weight_map") if isinstance(content, dict) else None
-    if not isinstance(listed, dict) or not listed or not all(isinstance(name, str) for name in listed.values()):
+    file_of = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(file_of, dict) or not file_of or not all(isinstance(name, str) for name in file_of.values()):
         raise ModelError("has no weight_map of file names", where=index, fix="copy the folder again")
-    names = sorted(set(listed.values()))
+    names = sorted(set(file_of.values()))
     for name in names:
-        if os.path.basename(name) != name or not name.endswith(".safetensors") or "\0" in name:
+        if os.path.basename(name) != name or not name.endswith(ending) or "\0" in name:
             what = f"names a file outside its folder, or of another kind: {name[:80]!r}"
             raise ModelError(what, where=index, fix="do not use this folder unless you trust who made it")
-        if not os.path.isfile(os.path.join(folder, name)):
-            raise ModelError("is missing", where=os.path.join(folder, name), fix="copy the folder again")
-    return [os.path.join(folder, name) for name in names]
+    paths = [os.path.join(folder, name) for name in names]
+    if missing := [path for path in paths if not os.path.isfile(path)]:
+        which = "it" if len(missing) == 1 else f"it and {', '.join(map(os.path.basename, missing[1:4]))}"
+        what = f"is missing; {index} lists {several(len(names), 'file')}, and {len(missing)} of them are not here"
+        raise ModelError(what, where=missing[0], fix=f"copy {which} too")
+    return paths
 
 
 def read_model_folder(folder: str, *, bare: bool = False) -> tuple[ModelConfig, Parameters]:
@@ -188,14 +199,12 @@ def read_model_folder(folder: str, *, bare: bool = False) -> tuple[ModelConfig, 
 
     `bare`: an encoder without a head is accepted, and BERT's pooler is read too if there is one: it is the first matrix
     of BERT's classifiers."""
-    if not os.path.isdir(folder):
-        raise InputError("is not a folder", where=folder, fix=how_to_get(folder))
     config = read_hf_config(folder)
     if not bare or config.task != "masked_lm":
         return config, read_hf_parameters(folder, config)
     tensors = _tensors(folder, config)
     whole = any(name.startswith(MASKED_LM_HEADS) for name in tensors)
-    parameters = read_hf_parameters(folder, config) if whole else read_encoder(folder, config)
+    parameters = (_with_head if whole else _without_head)(tensors, config, folder)
     if has_pooler(config):
         prefix = encoder_prefix(config)
         pooler = {name: tensor.read() for name, tensor in tensors.items() if "pooler.dense." in name}

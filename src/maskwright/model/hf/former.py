@@ -1,5 +1,5 @@
-"""Names of weights in files where `transformers` has others in its classes: those of UltraBERT,
-NomicBERT and GTE.
+"""Names of weights in files where `transformers` has others in its classes: those of UltraBERT, NomicBERT and GTE, and
+those that wrappers begin.
 
 Its `save_pretrained` writes the names of the code that these families were published with, unless it is called with
 `save_original_format=False` (`conversion_mapping.py` there). NomicBERT and GTE have some matrices in one there. Both
@@ -8,9 +8,11 @@ ways are read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 
-from maskwright.model.config import Architecture
+from maskwright.model.config import Architecture, ModelConfig
+from maskwright.model.hf.names import encoder_pieces
 from maskwright.model.hf.safetensors_file import Tensor
 
 QUERIES_KEYS_VALUES = (".self_attn.q_proj.", ".self_attn.k_proj.", ".self_attn.v_proj.")
@@ -47,14 +49,45 @@ BEGINS: dict[Architecture, dict[str, str]] = {
 }
 """How names begin in files, and in our table."""
 
+OLD_ENDS = {".gamma": ".weight", ".beta": ".bias"}
+"""The first BERTs' names for the numbers of a LayerNorm; transformers renames them too."""
+INSIDE = re.compile(r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+"""What torch.compile, FSDP and checkpointing put before the names of the part that they wrap; it means nothing else."""
+AROUND = ("module.", "model.", "auto_model.")
+"""What DistributedDataParallel, a class of one's own (Lightning's) and sentence-transformers put before all names."""
+
+
+def without_wrappers(names: Collection[str], config: ModelConfig) -> tuple[dict[str, str], list[str]]:
+    """(each of a model's `names` in its files -> without what wrappers put before it; what that was).
+
+    The names stay as they are unless those of `config`'s encoder are among them afterwards: where some have such a
+    beginning and others do not, it may mean something."""
+    anchor = next(encoder_pieces(config)).hf_name
+    wanted = {anchor, anchor.partition(".")[2]}
+    unchanged = {name: name for name in names}
+    result = {name: INSIDE.sub("", name) for name in names}
+    taken_off = sorted({part for name in names for part in INSIDE.findall(name)})
+    while wanted.isdisjoint(_renamed(name, config.architecture) for name in result.values()):
+        begin = next((one for one in AROUND if all(name.startswith(one) for name in result.values())), None)
+        if begin is None or not result:
+            return unchanged, []
+        result = {name: inner.removeprefix(begin) for name, inner in result.items()}
+        taken_off.append(begin)
+    return (result, taken_off) if len(set(result.values())) == len(result) else (unchanged, [])
+
+
+def _renamed(name: str, kind: Architecture) -> str:
+    name = next((name.removesuffix(old) + new for old, new in OLD_ENDS.items() if name.endswith(old)), name)
+    begins = BEGINS.get(kind, {}).items()
+    name = next((new + name.removeprefix(old) for old, new in begins if name.startswith(old)), name)
+    for old, new in RENAMED.get(kind, {}).items():
+        name = name.replace(old, new)
+    return name
+
 
 def in_names_of_the_class(name: str, tensor: Tensor, kind: Architecture) -> Iterator[tuple[str, Tensor]]:
     """Yields a file's tensor, or the parts of one that holds several, under the names of the family's class."""
-    name = next(
-        (new + name.removeprefix(old) for old, new in BEGINS.get(kind, {}).items() if name.startswith(old)), name
-    )
-    for old, new in RENAMED.get(kind, {}).items():
-        name = name.replace(old, new)
+    name = _renamed(name, kind)
     for old, parts in JOINED.get(kind, {}).items():
         if old in name and tensor.shape and tensor.shape[0] % len(parts) == 0:
             yield from ((name.replace(old, part), tensor.part(n, len(parts))) for n, part in enumerate(parts))

@@ -16,6 +16,8 @@ from maskwright.core.errors import ModelError
 
 LONGEST_HEADER_BYTES = 10_000_000
 """A model of 1,000 layers needs 2 MB; the format itself allows 100 MB, which need seconds and a gigabyte to parse."""
+LFS_POINTER = b"version https://git-lfs"
+HOW_TO_PULL = "git lfs pull, in its folder; or download the model with hf download"
 FLOATS = {"F16": "<f2", "BF16": "<u2", "F32": "<f4", "F64": "<f8"}
 
 
@@ -55,6 +57,8 @@ def tensors_of(path: str) -> dict[str, Tensor]:
     with storage.open_binary(path) as file:
         beginning = file.read(8)
         length = int.from_bytes(beginning, "little") if len(beginning) == 8 else size + 1
+        if beginning == LFS_POINTER[:8]:
+            raise ModelError("is a pointer of Git LFS in place of the weights", where=path, fix=HOW_TO_PULL)
         if length > min(size - 8, LONGEST_HEADER_BYTES):
             what = f"claims a header of {length:,} bytes in a file of {size:,}"
             raise ModelError(what, where=path, fix="copy it again")

@@ -7,6 +7,7 @@ import os
 import shlex
 from typing import Any
 
+from maskwright.core import shell
 from maskwright.core.console import several
 from maskwright.core.errors import InputError
 from maskwright.tasks.importing.hydra import read_hydra
@@ -275,8 +276,10 @@ def _rest(taken: Taken) -> None:
         if os.path.dirname(file) in ("", run_folder.rstrip("/")):
             taken.note("restore_file", "the same command continues the run exactly", "not needed")
         else:
-            what = "its weights are not read: model.init_from takes a Hugging Face folder of the same model"
-            taken.note("restore_file", what)
+            made = (
+                f"{shell.typed(['import', 'weights', file, '--to', 'FOLDER'])} makes a folder for model.init_from of it"
+            )
+            taken.note("restore_file", made)
     if "tensorboard_logdir" in taken.typed.flags:
         taken.note("tensorboard_logdir", "logging.report_to: [tensorboard], in the run directory", "mapped")
     if "patience" in taken.typed.flags and "evaluation.every_steps" not in taken.values:

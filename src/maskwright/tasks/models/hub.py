@@ -16,8 +16,9 @@ from maskwright.core.console import note, say
 from maskwright.core.errors import InputError, MaskwrightError, ModelError
 from maskwright.core.extras import require
 from maskwright.core.hub import Address, is_hub, read_address, require_name
+from maskwright.core.shell import typed
 from maskwright.model.hf.config import read_hf_config
-from maskwright.model.hf.folder import PICKLED
+from maskwright.model.hf.other_folders import pickled_weights
 from maskwright.text.tokenizer import FILES
 from maskwright.text.vocabulary import has_tokenizer
 from maskwright.text.vocabulary_files import files_among
@@ -130,13 +131,16 @@ def _cached(address: Address, weights: bool) -> str | None:
 
 
 def _without_safetensors(asked: Address, names: Sequence[str]) -> ModelError:
-    pickled = [name for name in names if name.endswith(PICKLED) and name.startswith(("pytorch_model", "model"))]
+    pickled = [name for name in pickled_weights(names) if name.startswith(("pytorch_model", "model"))]
     if not pickled:
         return ModelError(f"has no {WEIGHTS}", where=str(asked), fix="name a model that has its weights as safetensors")
+    folder = f"models/{asked.name.partition('/')[2]}"
+    import_ = typed(["import", "weights", folder, "--to", f"{folder}-safetensors"])
     return ModelError(
         f"has only pickled weights ({pickled[0]}), which can run code when opened and are never downloaded",
         where=str(asked),
-        fix="look for a revision with safetensors, often @refs/pr/1; or convert it, see docs/pickled-weights.md",
+        fix="look for a revision with safetensors, often @refs/pr/1; or get it yourself, "
+        f"hf download {asked.name} --local-dir {folder}, and {import_}",
     )
 
 

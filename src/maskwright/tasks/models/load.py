@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from maskwright.config.finetuning import Task, default_row
 from maskwright.core import storage
 from maskwright.core.errors import CheckpointError, InputError, Locked
-from maskwright.core.hub import how_to_get, is_hub
+from maskwright.core.hub import is_hub
 from maskwright.engines.base import TrainState
 from maskwright.model.config import ROBERTAS, ModelConfig, config_at
 from maskwright.model.hf.config import LABELLED, class_name, read_labels, read_use
@@ -92,8 +92,6 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
             return model
         longest = record["config"].get("data.max_seq_len") or min(default_row(task), config.max_seq_len)
         return replace(model, task=task, max_seq_len=longest, may_be_none=record.get("may_be_none"))
-    if not os.path.isdir(location):
-        raise InputError("is not a folder", where=location, fix=how_to_get(location))
     config, parameters = read_model_folder(location, bare=bare)
     vocabulary = read_vocabulary(location)
     if vocabulary.size > config.vocab_size:

@@ -1,0 +1,178 @@
+"""What a folder or file is that holds no model to read, and the way to one."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from maskwright.core import storage
+from maskwright.core.errors import InputError, ModelError
+from maskwright.core.hub import how_to_get
+from maskwright.core.shell import typed
+
+PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+NO_WEIGHTS = re.compile(r"(optimizer|scheduler|scaler|rng_state.*|training_args|openvino_model)\.\w+")
+"""Files with such an ending that a training writes beside the weights, and one of OpenVINO, which is no pickle."""
+
+
+def require_folder(location: str) -> None:
+    """Raises `InputError` unless it is a folder."""
+    if os.path.isdir(location):
+        return
+    if not os.path.isfile(location):
+        raise InputError("is not a folder", where=location, fix=how_to_get(location))
+    if location.endswith(PICKLED):
+        raise ModelError("is a file of pickled weights", where=location, fix=_import(location))
+    found = _foreign(os.path.dirname(location) or ".", [os.path.basename(location)])
+    if found:
+        raise ModelError(found[0], where=location, fix=found[1])
+    raise InputError("is a file", where=location, fix=f"give its folder, {os.path.dirname(location) or '.'}")
+
+
+def pickled_weights(names: Sequence[str]) -> list[str]:
+    """Those of a folder's names that stand for pickled weights."""
+    return [name for name in sorted(names) if name.endswith(PICKLED) and not NO_WEIGHTS.fullmatch(name)]
+
+
+def without_config(folder: str) -> ModelError:
+    """Why a folder without config.json is not read."""
+    names = os.listdir(folder)
+    if "config.resolved.json" in names:
+        return ModelError(
+            "is a run directory", where=folder, fix=f"{typed(['export', folder, '--to', 'FOLDER'])} first"
+        )
+    what = "has no config.json, and is not a run directory"
+    if "adapter_config.json" in names:
+        return _adapter(folder)
+    if below := sorted(_models_in(folder), key=_number):
+        others = f" (or {', '.join(os.path.basename(one) for one in below[:-1][:3])})" if below[1:] else ""
+        return ModelError(what, where=folder, fix=f"give the folder inside it: {below[-1]}{others}")
+    if near := storage.near(folder, "config.resolved.json"):
+        return ModelError(what, where=folder, fix=f"did you mean {near}?")
+    if found := _foreign(folder, names):
+        return ModelError(found[0], where=folder, fix=found[1])
+    if parent := model_above(folder):
+        return ModelError(what, where=folder, fix=f"give the folder above it: {parent}")
+    if pickled := pickled_weights(names):
+        fix = f"{_import(os.path.join(folder, pickled[0]))}, for a fairseq checkpoint; for others, put config.json of "
+        fix += "the model that was trained into the folder first"
+        return ModelError("has no config.json beside its pickled weights", where=folder, fix=fix)
+    if any(name.endswith(".safetensors") for name in names):
+        fix = "put config.json of the model that was trained into the folder"
+        return ModelError("has no config.json beside its weights", where=folder, fix=fix)
+    return ModelError(what, where=folder, fix="give a folder with config.json and model.safetensors")
+
+
+def without_weights(folder: str) -> ModelError:
+    """Why a folder with config.json, but without model.safetensors and its index, is not read."""
+    names = os.listdir(folder)
+    if "adapter_config.json" in names:
+        return _adapter(folder)
+    tensors = sorted(name for name in names if name.endswith(".safetensors"))
+    if any(re.fullmatch(r"model-\d+-of-\d+\.safetensors", name) for name in tensors):
+        fix = "copy model.safetensors.index.json too"
+        return ModelError("has parts of its weights, but not the list of them", where=folder, fix=fix)
+    if len(tensors) == 1:
+        return ModelError(f"has no model.safetensors, but {tensors[0]}", where=folder, fix="give it that name")
+    if pickled := pickled_weights(names):
+        what = "holds pickled weights, which can run code when opened"
+        source = folder if len(pickled) == 1 or pickled[0].startswith("pytorch_model") else None
+        fix = _import(source or os.path.join(folder, pickled[-1]))
+        return ModelError(what, where=os.path.join(folder, pickled[0]), fix=fix)
+    if found := _foreign(folder, names):
+        return ModelError(found[0], where=folder, fix=found[1])
+    if below := sorted(_models_in(folder), key=_number):
+        fix = f"give the folder inside it: {below[-1]}"
+        return ModelError("has no model.safetensors", where=folder, fix=fix)
+    fix = "save the model with transformers' save_pretrained"
+    return ModelError("has no model.safetensors", where=folder, fix=fix)
+
+
+def model_above(folder: str) -> str | None:
+    """The folder that `folder` lies in, such as `1_Pooling` in a model of sentence-transformers, if it is a model's."""
+    parent = os.path.dirname(os.path.abspath(folder))
+    return parent if _is_model(parent) else None
+
+
+def _import(source: str) -> str:
+    return typed(["import", "weights", source, "--to", "FOLDER"])
+
+
+def _adapter(folder: str) -> ModelError:
+    values = storage.read_json(os.path.join(folder, "adapter_config.json"))
+    values = values if isinstance(values, dict) else {}
+    kinds = {"SEQ_CLS": "ForSequenceClassification", "TOKEN_CLS": "ForTokenClassification"}
+    kinds |= {"QUESTION_ANS": "ForQuestionAnswering", "FEATURE_EXTRACTION": ""}
+    kind = str(values.get("task_type"))
+    base, auto = str(values.get("base_model_name_or_path") or "BASE"), f"AutoModel{kinds.get(kind, 'ForMaskedLM')}"
+    arguments = f"{base!r}, num_labels=N" if kind in ("SEQ_CLS", "TOKEN_CLS") else f"{base!r}"
+    fix = f"merge it first: from peft import PeftModel; from transformers import {auto}, AutoTokenizer; "
+    fix += f"PeftModel.from_pretrained({auto}.from_pretrained({arguments}), {folder!r}).merge_and_unload()"
+    fix += f".save_pretrained('NEW'); AutoTokenizer.from_pretrained({base!r}).save_pretrained('NEW')"
+    return ModelError("is an adapter (PEFT, LoRA), which changes the weights of another model", where=folder, fix=fix)
+
+
+def _foreign(folder: str, names: Sequence[str]) -> tuple[str, str] | None:
+    """(what, fix) of weights that another library reads."""
+
+    def first(*endings: str) -> str | None:
+        return next((name for name in sorted(names) if name.endswith(endings)), None)
+
+    if name := first(".distcp"):
+        return f"holds a sharded checkpoint of FSDP ({name})", shlex.join(
+            ["accelerate", "merge-weights", folder, "NEW"]
+        )
+    if "zero_to_fp32.py" in names:
+        fix = "python zero_to_fp32.py . NEW, in that folder; then give NEW, with config.json"
+        return "holds a checkpoint of DeepSpeed in parts", fix
+    if name := first(".ckpt.index", ".h5", ".ckpt.meta"):
+        fix = (
+            "convert it once, where transformers 4.49, tensorflow and tf-keras are installed: from transformers import "
+        )
+        if name.endswith(".h5"):
+            fix += f"AutoModelForMaskedLM; AutoModelForMaskedLM.from_pretrained({folder!r}, from_tf=True)"
+        else:
+            stem = os.path.join(folder, name.rpartition(".")[0] + ".index")
+            config = next((one for one in ("bert_config.json", "config.json") if one in names), "bert_config.json")
+            fix += "BertConfig, BertForPreTraining; BertForPreTraining.from_pretrained("
+            fix += f"{stem!r}, from_tf=True, config=BertConfig.from_json_file({os.path.join(folder, config)!r}))"
+        return f"holds TensorFlow weights ({name})", f"{fix}.save_pretrained('NEW'); and copy the tokenizer into NEW"
+    if name := first(".msgpack"):
+        fix = "convert it once, where transformers 4.49 and flax are installed: from transformers import "
+        fix += f"AutoModelForMaskedLM; AutoModelForMaskedLM.from_pretrained({folder!r}, from_flax=True)"
+        return f"holds Flax weights ({name})", f"{fix}.save_pretrained('NEW'); and copy the tokenizer into NEW"
+    made = "take the folder with model.safetensors that it was made from"
+    if name := first(".gguf"):
+        return f"holds GGUF weights ({name}), which llama.cpp reads", made
+    if name := first(".onnx"):
+        return f"holds an ONNX graph ({name}), which can be used, but not trained", made
+    if name := first("openvino_model.bin", "openvino_model.xml", ".tflite", ".mlmodel"):
+        return f"holds {name}, which can be used, but not trained", made
+    return None
+
+
+def _models_in(folder: str) -> Iterator[str]:
+    """Folders in `folder`, or in the snapshots of a model in the cache of the Hub, that have a model's config.json."""
+    for pattern in (("*",), ("snapshots", "*")):
+        for path in glob.glob(os.path.join(glob.escape(folder), *pattern, "config.json")):
+            if _is_model(os.path.dirname(path)):
+                yield os.path.dirname(path)
+
+
+def _number(folder: str) -> tuple[int, str]:
+    """Sorts checkpoint-1000 after checkpoint-500, and both after folders without a number."""
+    name = os.path.basename(folder)
+    match = re.fullmatch(r"checkpoint-(\d+)", name)
+    return (int(match[1]) if match else -1, name)
+
+
+def _is_model(folder: str) -> bool:
+    path = os.path.join(folder, "config.json")
+    values = None
+    with suppress(InputError):  # one that is damaged is not worth a word here
+        values = storage.read_json(path) if os.path.isfile(path) else None
+    return isinstance(values, dict) and isinstance(values.get("model_type"), str)
