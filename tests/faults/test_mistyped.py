@@ -146,8 +146,9 @@ def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
         (  # simpletransformers, run_glue, sentence-transformers and Lightning
             "finetune",
             "--output_dir out --manual_seed 4 --num_train_epochs 1 --limit_train_batches 0.5 --scheduler "
-            "linear_schedule_with_warmup --max_seq_length 16 --warmup_ratio 0.1 --n_gpu 1 --metric_for_best_model eval_f1 "
-            "--use_early_stopping --reprocess_input_data --learning_rate 1e-4 --logger false",
+            "linear_schedule_with_warmup --max_seq_length 16 --warmup_ratio 0.1 --n_gpu 1 "
+            "--metric_for_best_model eval_f1 --use_early_stopping --reprocess_input_data "
+            "--learning_rate 1e-4 --logger false",
             13,
             "seed=4 schedule.epochs=1 data.fraction=0.5 schedule.kind=linear data.max_seq_len=16 "
             "schedule.warmup_share=0.1 evaluation.metric=f1_macro optimizer.learning_rate=1e-4 logging.report_to=[]",

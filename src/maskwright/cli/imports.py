@@ -69,4 +69,6 @@ def import_(
         answer(text.rstrip("\n"))
     else:
         answer(table(taken.rows))
-        answer("\nNext:\n" + "\n".join(f"  {line}" for line in taken.commands(config)))
+        for title, lines in (("Next", taken.commands(config)), ("On a TPU", taken.on_tpu(config))):
+            if lines:
+                answer(f"\n{title}:\n" + "\n".join(f"  {line}" for line in lines))

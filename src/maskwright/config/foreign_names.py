@@ -42,9 +42,8 @@ _KEYS = {
     "warmup warmup_steps num_warmup_steps warmup_updates": "schedule.warmup_steps",
     "lr_scheduler_power power": "schedule.power",
     "min_lr_ratio min_lr_rate alpha_f": "schedule.final_lr_share",
-    "per_device_train_batch_size per_gpu_train_batch_size micro_batch_size device_train_microbatch_size max_sentences": (
-        "batch.micro_batch_rows"
-    ),
+    "per_device_train_batch_size per_gpu_train_batch_size max_sentences": "batch.micro_batch_rows",
+    "micro_batch_size device_train_microbatch_size": "batch.micro_batch_rows",
     "input_shapes": "batch.micro_batch_rows data.seq_len",
     "dropout": "model.hidden_dropout",
     "eval_strategy evaluation_strategy": "evaluation.every_steps says how often a run is judged",
@@ -228,11 +227,11 @@ VALUES = {
         "complete_doc": "documents",
         "eos": "documents",
     },
-    "optimizer.kind": dict.fromkeys(
-        "adam adamw_torch adamw_torch_fused adamw_torch_xla adamw_hf adamw_apex_fused adamw_anyprecision "
-        "paged_adamw_32bit fused_adam decoupled_adamw".split(),
-        "adamw",
-    ),
+    "optimizer.kind": {
+        **dict.fromkeys(("adam", "adamw_hf", "adamw_anyprecision", "paged_adamw_32bit"), "adamw"),
+        **dict.fromkeys(("adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_apex_fused"), "adamw"),
+        **dict.fromkeys(("fused_adam", "decoupled_adamw"), "adamw"),
+    },
     "optimizer.max_grad_norm": dict.fromkeys(("0", "0.0", "none"), "null"),
     "schedule.steps": dict.fromkeys(("-1", "0"), "leave it out: schedule.epochs says how long the run is"),
     "engine.dtype": {
@@ -264,8 +263,8 @@ _COMMANDS = {
     ),
     "fine_tune finetuning fine_tuning tune sft run_glue classify": "`maskwright finetune CONFIG --run RUN`",
     "inference infer generate run_inference unmask fill_mask": (
-        "`maskwright fill MODEL TEXT` fills masks, `maskwright predict MODEL --input FILE` says what a fine-tuned model "
-        "finds, `maskwright embed MODEL --input FILE` writes vectors"
+        "`maskwright fill MODEL TEXT` fills masks, `maskwright predict MODEL --input FILE` writes labels, and "
+        "`maskwright embed MODEL --input FILE` writes vectors"
     ),
     "eval validate test score perplexity": "`maskwright evaluate MODEL`, with --help for what it measures",
     "push upload publish push_to_hub save save_pretrained": (

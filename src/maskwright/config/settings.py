@@ -247,7 +247,7 @@ class Key(NamedTuple):
     def accepts(self, text: str) -> bool:
         """Whether `--set` takes this text for the key by itself."""
         try:
-            kind: Any = Annotated[self.field.annotation, Field(), *self.field.metadata]  # type: ignore[valid-type]
+            kind: Any = Annotated[self.field.annotation, Field(), *self.field.metadata]
             TypeAdapter(kind).validate_python(parse_yaml(text, self.name), strict=True)
         except (ValidationError, ConfigError):
             return False
@@ -574,8 +574,8 @@ def _likeness(dotted: str, key: str) -> tuple[bool, float, float]:
 def _spread(
     dotted: str, values: Any, where: str, below: Mapping[str, str], sections: list[str]
 ) -> Iterator[tuple[str, Any, bool, str]]:
-    """(name, value, whether it is a section's, where it was typed) of an unknown key; of an unknown section that is like
-    none of `sections`, each key in it. `below`: keys in it that were typed somewhere else than the rest, and where."""
+    """(name, value, whether it is a section's, where it was typed) of an unknown key; of an unknown section that is
+    like none of `sections`, each key in it. `below`: keys in it that were typed somewhere else than the rest."""
     if below:
         yield from ((key, None, False, blamed) for key, blamed in below.items())
     elif isinstance(values, dict) and values and not difflib.get_close_matches(dotted, sections):

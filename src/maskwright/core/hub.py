@@ -71,12 +71,13 @@ def full_name(short: str | None) -> str | None:
     return f"{OWNERS[short]}/{short}" if short in OWNERS else None
 
 
-def as_location(name: str) -> str:
+def as_location(name: str, revision: str | None = None) -> str:
     """The address of a model with that name on the Hub; a path, or anything else, stays as it is."""
-    if os.path.exists(name) or is_hub(name) or name.startswith("."):
-        return name
     full = full_name(name) or name
-    return f"{PREFIX}{full}" if re.fullmatch(NAME, full) and not os.path.isdir(full.partition("/")[0]) else name
+    owner = full.partition("/")[0]
+    if os.path.exists(name) or re.fullmatch(NAME, full) is None or owner == "models" or os.path.isdir(owner):
+        return name
+    return str(Address(full, None if revision == "main" else revision))
 
 
 def how_to_get(name: str) -> str:

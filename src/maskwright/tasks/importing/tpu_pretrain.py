@@ -7,9 +7,9 @@ import itertools
 import os
 from collections.abc import Iterator
 
+from maskwright.core import hub
 from maskwright.core.console import several
 from maskwright.data.foreign.pregenerated import RECORD, read_metrics, read_record
-from maskwright.tasks.importing.run_mlm import fetched
 from maskwright.tasks.importing.taken import Taken, number_of, share_of_steps
 from maskwright.tasks.importing.typed import ScriptSignature, Typed
 
@@ -52,7 +52,7 @@ def tpu_pretrain(typed: Typed, devices: int | None) -> Taken:
     source = f"as {folder}/epoch_*_metrics.json say" if lengths else "set it to what the examples were made with"
     taken.row("max_seq_len", "default", f"data.seq_len: {taken.values['data.seq_len']}; {source}")
     _masks(taken, folder)
-    taken.set("bert_model", {"model.init_from": fetched(taken, taken.text("bert_model") or "roberta-base")})
+    taken.set("bert_model", {"model.init_from": hub.as_location(taken.text("bert_model") or "roberta-base")})
     taken.values |= {"model.hidden_dropout": 0.1, "model.attention_dropout": 0.1}
     taken.keys(NUMBERS)
     for_gpus = os.path.basename(typed.script) == FOR_GPUS
@@ -102,7 +102,10 @@ def _masks(taken: Taken, folder: str) -> None:
 def _batch(taken: Taken, devices: int | None) -> None:
     """Takes over the batch. The script's --train_batch_size is that of one core, though its help says otherwise."""
     cores = 1 if taken.has("one_tpu") else devices or NUM_CORES
-    taken.note("one_tpu", "one device", "mapped")
+    taken.values["engine.kind"] = "jax"
+    if taken.has("one_tpu"):
+        taken.set("one_tpu", {"engine.devices": 1})
+    taken.row("tpu", "default", "engine.kind: jax, for TPUs; `--set engine.kind=torch` for any other machine")
     taken.set("train_batch_size", {"batch.micro_batch_rows": taken.whole("train_batch_size", 32)}, "of one core")
     steps = max(1, taken.whole("gradient_accumulation_steps", 1))
     note = f"{steps} accumulated x {several(cores, 'core')}"

@@ -7,7 +7,8 @@ import math
 import os
 from typing import Any, get_args
 
-from maskwright.config.pretraining import Reported
+from maskwright.config.foreign_names import VALUES
+from maskwright.config.pretraining import KEYS, Reported
 from maskwright.core import hub
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import HIDDEN
@@ -15,17 +16,6 @@ from maskwright.core.storage import read_json
 from maskwright.tasks.importing.taken import FlagFate, Taken, number_of, share_of_steps, shown
 from maskwright.tasks.importing.typed import SECRET
 
-SCHEDULES = {
-    "linear": "linear",
-    "cosine": "cosine",
-    "polynomial": "polynomial",
-    "constant": "constant",
-    "constant_with_warmup": "constant",
-    "inverse_sqrt": "inverse_sqrt",
-    "warmup_stable_decay": "wsd",
-}
-PLAIN_ADAMW = ("adamw_torch", "adamw_hf", "adamw_anyprecision", "adamw_apex", "paged_adamw_32bit")
-"""Beginnings of the names of optimizers that compute AdamW as it was published."""
 ALIASES = {
     "max_train_steps": "max_steps",
     "num_warmup_steps": "warmup_steps",
@@ -129,7 +119,7 @@ def training(taken: Taken) -> None:
 
 
 def _optimizer(taken: Taken) -> None:
-    if (taken.text("optim") or "adamw_torch").startswith(PLAIN_ADAMW):
+    if VALUES["optimizer.kind"].get(taken.text("optim") or "adamw_torch") == "adamw":
         taken.note("optim", "optimizer.kind: adamw", "mapped")
     else:
         taken.note("optim", "AdamW takes its place, in fp32: it may need another learning rate")
@@ -152,8 +142,9 @@ def _schedule(taken: Taken, steps: int | None) -> None:
     kind = taken.text("lr_scheduler_type") or "linear"
     keywords, peak = _keywords(taken), taken.positive("learning_rate", 5e-5)
     names = {*keywords}
-    if kind in SCHEDULES:
-        taken.set("lr_scheduler_type", {"schedule.kind": SCHEDULES[kind]})
+    ours = VALUES["schedule.kind"].get(kind, kind)
+    if KEYS["schedule.kind"].accepts(ours):
+        taken.set("lr_scheduler_type", {"schedule.kind": ours})
     elif kind in ("cosine_with_min_lr", "cosine_warmup_with_min_lr") and keywords.keys() & {"min_lr_rate", "min_lr"}:
         share = keywords.pop("min_lr_rate", None)
         share = keywords.pop("min_lr", 0.0) / peak if share is None else share
