@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import http.server
 import itertools
 import json
 import re
 import shlex
+import shutil
 import socket
+import ssl
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import fsspec
@@ -365,6 +369,39 @@ def test_a_host_that_is_not_there_is_one_line_and_soon(
         for command in (("text", "audit", f"{address}/a.txt"), ("data", "pull", f"{address}/a.tar", "--to", "out")):
             result = cli(*command)
             assert (result.code, "Fix: check the network and the address" in result.error) == (1, True), result.err
+
+
+def test_an_untrusted_certificate_is_no_missing_file(cli: Cli, tmp_path: Path) -> None:
+    words = shlex.split("req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost")
+    openssl = shutil.which("openssl") or pytest.skip("needs openssl, to make a certificate")
+    subprocess.run([openssl, *words, "-keyout", "key", "-out", "cert"], cwd=tmp_path, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"https://127.0.0.1:{server.server_address[1]}"
+        for command in (("text", "audit", f"{address}/a.txt"), ("data", "pull", f"{address}/a.tar", "--to", "out")):
+            result = cli(*command)
+            assert (result.code, "CERTIFICATE_VERIFY_FAILED" in result.error) == (1, True), result.err
+            assert "; SSL_CERT_FILE names the certificates" in result.error
+        server.shutdown()
+
+
+def test_a_public_bucket_without_keys_has_an_address_with_https(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("s3fs", reason="needs the extra s3")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for place in ("a.tar.gz", "store"):
+        fsspec.filesystem("s3").clear_instance_cache()
+        result = cli("data", "pull", f"s3://public/{place}", "--to", tmp_path / "out")
+        assert "Fix: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in result.error, result.err
+    fsspec.filesystem("s3").clear_instance_cache()  # those without keys
 
 
 def test_a_signal_during_the_imports_is_told_in_one_line() -> None:

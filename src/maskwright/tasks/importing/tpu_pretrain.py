@@ -105,7 +105,8 @@ def _batch(taken: Taken, devices: int | None) -> None:
     taken.values["engine.kind"] = "jax"
     if taken.has("one_tpu"):
         taken.set("one_tpu", {"engine.devices": 1})
-    taken.row("tpu", "default", "engine.kind: jax, for TPUs; `--set engine.kind=torch` for any other machine")
+    what = "engine.kind: jax, for TPUs; `--set engine.kind=torch` trains on any other machine"
+    taken.row("num_cores", "default", what)
     taken.set("train_batch_size", {"batch.micro_batch_rows": taken.whole("train_batch_size", 32)}, "of one core")
     steps = max(1, taken.whole("gradient_accumulation_steps", 1))
     note = f"{steps} accumulated x {several(cores, 'core')}"
