@@ -55,7 +55,7 @@ from maskwright.processes.child import python_module
         # what allenai/tpu_pretrain's took
         ("pretrain x.yaml --bert_model roberta-base", "--set model.init_from=hf://FacebookAI/roberta-base"),
         ("pretrain x.yaml --do_lower_case", "the tokenizer's own files decide"),
-        ("pretrain x.yaml --warmup_proportion 0.1", "schedule.warmup_steps is that share of schedule.steps"),
+        ("pretrain x.yaml --warmup_proportion 0.1", "--set schedule.warmup_share=0.1"),
         # what the AI Platform sample's took
         ("finetune x.yaml --accelerator ddp", "engine.device and engine.kind choose the hardware"),
         ("finetune x.yaml --distribution-strategy tpu", "engine.device and engine.kind choose the hardware"),

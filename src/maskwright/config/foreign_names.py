@@ -54,7 +54,6 @@ _KEYS = {
     ),
     "multilang_sampling_alpha": "data.mixture_alpha weighs the stores of data.mixture, one for each language",
     "pregenerated_data": "data.store is that folder, with data.format=pregenerated",
-    "warmup_ratio warmup_proportion": "schedule.warmup_steps is that share of schedule.steps, as a number of steps",
     "leave_unmasked_prob": "masking.mask_share and masking.random_share leave the rest unchanged",
     "batch_size train_batch_size global_batch_size": (
         "batch.micro_batch_rows is the batch of one device; times batch.virtual_workers it is the batch of an update"
@@ -88,6 +87,7 @@ _KEYS = {
 }
 """For pretraining. `Guide.nearest` finds without an entry what is spelt like its key but for a typo or two."""
 _BOTH = {
+    "warmup_ratio warmup_proportion": "schedule.warmup_share",
     "mixed_precision torch_dtype precision": "engine.dtype",
     "bf16": "engine.dtype=bf16",
     "fp16": "engine.dtype=fp16",
@@ -190,7 +190,6 @@ _FINETUNING = {
     "task task_name criterion": "task.kind says what is learned, and its loss follows from it",
     "use_early_stopping": "evaluation.patience counts the evaluations without an improvement",
     "load_best_model_at_end": "leave it out: the weights of the best evaluation are kept",
-    "warmup_ratio warmup_proportion": "schedule.warmup_share",
     "eval_strategy evaluation_strategy": "a run is judged once an epoch, or every evaluation.every_steps",
     "metric_for_best_model early_stopping_metric": "evaluation.metric",
     "label_smoothing_factor": "optimizer.label_smoothing",

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from maskwright.core import hub
 from maskwright.core.console import several
 from maskwright.data.foreign.pregenerated import RECORD, read_metrics, read_record
-from maskwright.tasks.importing.taken import Taken, number_of, share_of_steps
+from maskwright.tasks.importing.taken import Taken, number_of
 from maskwright.tasks.importing.typed import ScriptSignature, Typed
 
 FOR_GPUS = "finetune_on_pregenerated.py"
@@ -64,7 +64,7 @@ def tpu_pretrain(typed: Typed, devices: int | None) -> Taken:
     taken.row("weight_decay", "default", "optimizer.weight_decay: 0.01")
     taken.row("max_grad_norm", "default", "optimizer.max_grad_norm: null (it clips nothing)")
     if share := taken.number("warmup_proportion", 0.0):
-        taken.row("warmup_proportion", "left out", share_of_steps("schedule.warmup_steps", share, taken.verb))
+        taken.set("warmup_proportion", {"schedule.warmup_share": share})
         taken.note("warmup_steps", "--warmup_proportion decides", "not needed")
     else:
         taken.set("warmup_steps", {"schedule.warmup_steps": taken.whole("warmup_steps", 0)})
@@ -129,4 +129,4 @@ def _of_gpus(taken: Taken, devices: int | None) -> None:
     )
     if not {"warmup_steps", "warmup_proportion"} & taken.typed.flags.keys():
         what = "pytorch-pretrained-BERT's script warms up for 0.1 of its steps, later ones do not"
-        taken.row("warmup_proportion", "left out", f"{what}: set schedule.warmup_steps")
+        taken.row("warmup_proportion", "left out", f"{what}: set schedule.warmup_share")

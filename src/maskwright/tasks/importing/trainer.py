@@ -112,7 +112,7 @@ def training(taken: Taken) -> None:
     taken.set("max_grad_norm", {"optimizer.max_grad_norm": clip or None}, note)
     _optimizer(taken)
     steps = _length(taken)
-    _schedule(taken, steps)
+    _schedule(taken)
     _precision(taken)
     _saving(taken, steps)
     _elsewhere(taken)
@@ -138,7 +138,7 @@ def _length(taken: Taken) -> int | None:
     return None
 
 
-def _schedule(taken: Taken, steps: int | None) -> None:
+def _schedule(taken: Taken) -> None:
     kind = taken.text("lr_scheduler_type") or "linear"
     keywords, peak = _keywords(taken), taken.positive("learning_rate", 5e-5)
     names = {*keywords}
@@ -173,7 +173,7 @@ def _schedule(taken: Taken, steps: int | None) -> None:
         for name in ("warmup_steps", "warmup_ratio"):
             taken.note(name, "transformers' constant schedule has no warm-up", "not needed")
         return
-    _warmup(taken, steps)
+    _warmup(taken)
 
 
 def _keywords(taken: Taken) -> dict[str, Any]:
@@ -193,7 +193,7 @@ def _keywords(taken: Taken) -> dict[str, Any]:
     }
 
 
-def _warmup(taken: Taken, steps: int | None) -> None:
+def _warmup(taken: Taken) -> None:
     name = (
         "warmup_ratio" if taken.number("warmup_ratio", 0.0) and taken.number("warmup_steps", 0) <= 0 else "warmup_steps"
     )
@@ -201,12 +201,8 @@ def _warmup(taken: Taken, steps: int | None) -> None:
     taken.note("warmup_ratio" if name == "warmup_steps" else "warmup_steps", f"--{name} decides", "not needed")
     if name == "warmup_steps" and (amount >= 1 or not amount):
         taken.set(name, {"schedule.warmup_steps": int(amount)})
-    elif taken.verb == "finetune":
-        taken.set(name, {"schedule.warmup_share": amount})
-    elif steps:
-        taken.set(name, {"schedule.warmup_steps": math.ceil(amount * steps)}, f"{amount:g} of {steps:,} steps")
     else:
-        taken.row(name, "left out", share_of_steps("schedule.warmup_steps", amount, taken.verb))
+        taken.set(name, {"schedule.warmup_share": amount})
 
 
 def _precision(taken: Taken) -> None:
