@@ -330,7 +330,7 @@ def test_a_token_in_the_command_goes_nowhere() -> None:
         ("C='python run_mlm.py'; echo \"run: $C\"; $C --seed 7", {"seed": 7}),
         ("A=1; if x; then A=2; fi; run_mlm.py --run_name $A --seed 7", {"seed": 7}),
         ("if x; then S=7; run_mlm.py --seed $S; else S=8; fi", {"seed": 7}),
-        ("run_mlm.py --warmup_steps -1 --warmup_proportion 0.1 --max_steps 100", {"schedule.warmup_steps": 10}),
+        ("run_mlm.py --warmup_steps -1 --warmup_proportion 0.1 --max_steps 100", {"schedule.warmup_share": 0.1}),
         ("run_mlm.py --label_smoothing_factor 0.0 --seed 7", {"seed": 7}),
         ("deepspeed --include localhost:0,1,2,3 run_mlm.py", {"batch.virtual_workers": 4}),
         ("N=4; run_mlm.py --per_device_train_batch_size $(( 128/$N ))", {"batch.micro_batch_rows": 32}),
