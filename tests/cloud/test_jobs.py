@@ -111,6 +111,18 @@ REFUSED: list[tuple[str, dict[str, Any], list[str], str]] = [
         *("model in a bucket", {"slice": SLICE}, ["--set", "model.init_from=gs://b/roberta"]),
         "model.init_from: gs://b/roberta is read as a folder on the hosts. Fix: a folder below /mnt/common/shared_pd",
     ),
+    (
+        *("epochs", {"slice": SLICE}, ["--set", "data.store=epochs", "--set", "data.format=pregenerated"]),
+        "data.store: epochs is not on the hosts. Fix: where the epochs lie: `maskwright data convert EPOCHS",
+    ),
+    (
+        *(
+            "epochs in a bucket",
+            {"slice": SLICE},
+            ["--set", "data.store=gs://b/e", "--set", "data.format=pregenerated"],
+        ),
+        "gs://b/e is read as a folder on the hosts. Fix: where the epochs lie: `maskwright data convert EPOCHS",
+    ),
     ("no hosts", {"slice": SLICE}, [], "there is no slice. Fix: maskwright env up lab.yaml --only slice, or submit"),
     ("no limit", {"slice": SLICE}, ["--max-cost", "inf"], "--max-cost: inf is not a limit. Fix: give a number"),
     ("no price", {"slice": SLICE}, ["--max-cost", "1", "--prices", "none.yaml"], "none.yaml: no such file"),

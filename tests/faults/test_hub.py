@@ -294,11 +294,11 @@ def test_an_export_is_pushed_once_it_is_proven(
 
 def test_where_a_model_is_missing_the_line_that_fetches_it_is_said(cli: Cli) -> None:
     for name, owner in OWNERS.items():
-        assert f"hf download {owner}/{name} --local-dir models/{name}, and give models/{name}" in how_to_get(name)
+        assert f"or give hf://{owner}/{name} for the model" in how_to_get(name)
     for command in (
         ["fill", "models/bert-base-uncased", "a [MASK]"],
         ["export", "models/bert-base-uncased", "--to", "out"],
         ["data", "prepare", "README.md", "--tokenizer", "models/bert-base-uncased", "--to", "out"],
     ):
         result = cli(*command)
-        assert (result.code, "hf download google-bert/bert-base-uncased" in result.error) == (2, True), result.err
+        assert (result.code, "give hf://google-bert/bert-base-uncased " in result.error) == (2, True), result.err

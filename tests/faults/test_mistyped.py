@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import http.server
+import itertools
+import json
+import re
+import shlex
+import shutil
 import socket
+import ssl
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import fsspec
@@ -12,7 +20,9 @@ import pytest
 from in_process import Cli, ConfigFile
 
 from maskwright.config import recipes
+from maskwright.config.foreign_names import COMMANDS
 from maskwright.core import storage
+from maskwright.data.store import TokenStore
 from maskwright.processes.child import python_module
 
 
@@ -43,9 +53,9 @@ from maskwright.processes.child import python_module
         ("pretrain x.yaml --aim_repo e", "logging.report_to lists them"),
         ("pretrain x.yaml --aggressive_cache", "there is nothing to set: files are mapped"),
         # what allenai/tpu_pretrain's took
-        ("pretrain x.yaml --bert_model roberta-base", "--set model.init_from=roberta-base"),
+        ("pretrain x.yaml --bert_model roberta-base", "--set model.init_from=hf://FacebookAI/roberta-base"),
         ("pretrain x.yaml --do_lower_case", "the tokenizer's own files decide"),
-        ("pretrain x.yaml --warmup_proportion 0.1", "schedule.warmup_steps is that share of schedule.steps"),
+        ("pretrain x.yaml --warmup_proportion 0.1", "--set schedule.warmup_share=0.1"),
         # what the AI Platform sample's took
         ("finetune x.yaml --accelerator ddp", "engine.device and engine.kind choose the hardware"),
         ("finetune x.yaml --distribution-strategy tpu", "engine.device and engine.kind choose the hardware"),
@@ -53,7 +63,7 @@ from maskwright.processes.child import python_module
         ("finetune x.yaml --gpus 2", "did you mean --processes?"),
         ("finetune x.yaml --job-dir gs://x", "did you mean --run?"),
         ("finetune x.yaml --learning_rate 1e-3", "--set optimizer.learning_rate=1e-3"),
-        ("finetune x.yaml --precision 16", "engine.dtype is auto, fp32, bf16 or fp16"),
+        ("finetune x.yaml --precision 16", "--set engine.dtype=auto"),
         ("finetune x.yaml --num_classes 4", "the classes are those of the data"),
         ("finetune x.yaml --max-train-samples 9", "data.fraction is a share of the examples"),
         ("finetune x.yaml --pretrained_model_path m", "--set model.init_from=m"),
@@ -66,7 +76,7 @@ from maskwright.processes.child import python_module
         ("pretrain x.yaml --optimizer.learnign_rate 1", "--set optimizer.learning_rate=1"),
         ("pretrain x.yaml --gpus 1", "did you mean --processes?"),
         ("pretrain x.yaml --resume", "the same command with the same --run continues a run"),
-        ("pretrain x.yaml --precision 16", "engine.dtype is auto, fp32, bf16 or fp16"),
+        ("pretrain x.yaml --precision bf16-mixed", "--set engine.dtype=bf16"),
         ("pretrain x.yaml --job-dir gs://x", "did you mean --run?"),
         ("pretrain x.yaml --reset_stepcount", "`maskwright pretrain CONFIG --run NEW --from RUN --fresh-optimizer`"),
         ("finetune x.yaml --batch-size 8", "batch.examples counts the examples of an update"),
@@ -88,7 +98,7 @@ from maskwright.processes.child import python_module
         ("dta", "did you mean 'data'?"),
         ("data prepare x.txt --tokenizer_name t", "did you mean --tokenizer?"),
         ("data prepare x.txt --lr 5", "`maskwright data prepare --help` lists them"),
-        ("pretrain x.yaml -lr 5", "`maskwright pretrain --help` lists them"),
+        ("pretrain x.yaml -lr 5", "--set optimizer.learning_rate=5"),
         ("-V", "`maskwright --help` lists them"),
         # options of other kinds
         ("tokenizer train x.txt --to t --kind characters --lowercase", "take --kind wordpiece, or leave the option"),
@@ -100,6 +110,142 @@ def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
     result = cli(*words.split())
     assert (result.code, result.err.count("\n")) == (2, 1)
     assert f". Fix: {fix}" in result.error
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "gone", "sets"),
+    [
+        (
+            "pretrain",
+            "--simulated_gpus=4 --num_steps=9 --report_interval=3 --b_size=2 --logdir=out",
+            3,
+            "schedule.steps=9 logging.every_steps=3",
+        ),
+        (
+            "pretrain",
+            "--save-dir out --task masked_lm --criterion masked_lm --lr_scheduler_type polynomial_decay --lr 0.0004 "
+            "--sample-break-mode complete_doc --adam-betas=(0.9,0.98) --clip-norm 0 --max-epoch 2 --metrics_debug "
+            "--input_shapes 2x32 --arch roberta_base --fp16 False --skip-invalid-size-inputs-valid-test",
+            14,
+            "schedule.kind=linear optimizer.learning_rate=0.0004 data.packing=documents optimizer.beta1=0.9 "
+            "optimizer.beta2=0.98 optimizer.max_grad_norm=null schedule.epochs=2 batch.micro_batch_rows=2 "
+            "data.seq_len=32 model.architecture=roberta model.size=base",
+        ),
+        (
+            "pretrain",
+            "--run out --optim adamw_torch_fused --lr_scheduler_type constant_with_warmup --report_to none --epochs 2 "
+            "--per_device_train_batch_size 4 --do_train --save_total_limit 3 --mixed_precision no --logging_steps 7",
+            9,
+            "optimizer.kind=adamw schedule.kind=constant logging.report_to=[] schedule.epochs=2 "
+            "batch.micro_batch_rows=4 checkpoint.keep=3 engine.dtype=fp32 logging.every_steps=7",
+        ),
+        (  # Lightning, composer and axolotl
+            "pretrain",
+            "--default_root_dir out --precision 32-true --log_every_n_steps 5 --fast_dev_run --deterministic True "
+            "--sample_packing --alpha_f 0.1 --sequence_len 64 --flash_attention --gradient_clip_val 0.5 --max_steps 9",
+            11,
+            "engine.dtype=fp32 logging.every_steps=5 data.packing=full_sentences schedule.final_lr_share=0.1 "
+            "data.seq_len=64 optimizer.max_grad_norm=0.5 schedule.steps=9",
+        ),
+        (  # simpletransformers, run_glue, sentence-transformers and Lightning
+            "finetune",
+            "--output_dir out --manual_seed 4 --num_train_epochs 1 --limit_train_batches 0.5 --scheduler "
+            "linear_schedule_with_warmup --max_seq_length 16 --warmup_ratio 0.1 --n_gpu 1 "
+            "--metric_for_best_model eval_f1 --use_early_stopping --reprocess_input_data "
+            "--learning_rate 1e-4 --logger false",
+            13,
+            "seed=4 schedule.epochs=1 data.fraction=0.5 schedule.kind=linear data.max_seq_len=16 "
+            "schedule.warmup_share=0.1 evaluation.metric=f1_macro optimizer.learning_rate=1e-4 logging.report_to=[]",
+        ),
+    ],
+)
+def test_all_unknown_options_are_one_error_and_its_command_works(
+    cli: Cli,
+    store: TokenStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    words: str,
+    gone: int,
+    sets: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    yaml = tmp_path / "x.yaml"
+    sizes = "{hidden_size: 32, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 64}"
+    if command == "pretrain":
+        length = "" if "steps" in words and "epoch" not in words else "schedule: {epochs: 1}"
+        yaml.write_text(f"data: {{store: {store.location}}}\nmodel: {sizes}\n{length}\n")
+    else:
+        (tmp_path / "a.csv").write_text("text,label\n" + "".join(f"ab{i} c,{'xy'[i % 2]}\n" for i in range(60)))
+        yaml.write_text(
+            f"data: {{train: a.csv, label: label}}\nmodel: {{tokenizer: {store.location}/tokenizer, size: nano}}\n"
+        )
+    result = cli(command, yaml, *shlex.split(words))
+    first, *lines, corrected = result.err.splitlines()
+    assert (result.code, len(lines), str(gone) in first) == (2, gone, True), result.err
+    assert all(line.startswith("  no option --") and ". Fix: " in line for line in lines)
+    typed = shlex.split(corrected)
+    assert [word for before, word in itertools.pairwise(typed) if before == "--set"] == sets.split()
+    assert typed[:3] == ["maskwright", command, str(yaml)] and typed[typed.index("--run") + 1] == "out"
+    again = cli(*typed[1:], "--dry-run")
+    assert again.code == 0, again.err
+
+
+def test_every_flag_of_the_pages_has_a_word(cli: Cli) -> None:
+    """Of the tables of flags on the pages for those who come from elsewhere."""
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    for page, heading, command in (
+        ("from-runme.md", "## Every flag", "pretrain"),
+        ("pregenerated.md", "## From `allenai", "pretrain"),
+        ("containers.md", "## From the older", "finetune"),
+        ("ray.md", "## In the words", "pretrain"),
+    ):
+        section = (docs / page).read_text(encoding="utf-8").partition(heading)[2].partition("\n## ")[0]
+        cells = [row.split("|")[1] for row in section.splitlines() if row.startswith("| `")]
+        flags = {flag for cell in cells for flag in re.findall(r"--[\w-]+", cell)} - {"--datapath", "--env"}
+        assert len(flags) >= 10, page
+        for flag in flags:
+            error = cli(command, "x.yaml", flag).err
+            assert "--help` lists them" not in error, (page, flag)
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        ("preprocess a.txt", "`maskwright data prepare TEXT --tokenizer FOLDER --to STORE`"),
+        ("data tokenize a.txt", "`maskwright data prepare TEXT --tokenizer FOLDER --to STORE`"),
+        ("resume runs/a", "the command that began the run, with the same --run, continues it"),
+        ("inference m", "`maskwright fill MODEL TEXT` fills masks"),
+        ("push runs/a", "`maskwright export RUN --to FOLDER --push OWNER/NAME`"),
+        ("serve", "nothing here serves"),
+        ("Train x.yaml", "`maskwright pretrain CONFIG --run RUN`"),
+        ("fine-tune x.yaml", "`maskwright finetune CONFIG --run RUN`"),
+        ("init", "`maskwright recipes` lists"),
+        ("sbatch x", "`maskwright submit PLACE CONFIG --run RUN`"),
+    ],
+)
+def test_commands_of_other_programs(cli: Cli, words: str, fix: str) -> None:
+    result = cli(*words.split())
+    assert (result.code, f". Fix: {fix}" in result.error) == (2, True), result.err
+
+
+def test_every_advised_command_is_there(cli: Cli) -> None:
+    commands = {
+        each for said in COMMANDS.values() for each in re.findall(r"`maskwright ([a-z ]+?)(?: [A-Z-].*?)?`", said)
+    }
+    assert len(commands) > 15
+    for words in commands:
+        assert cli(*words.split(), "--help").code == 0, words
+
+
+def test_recipes_are_listed_and_printed(cli: Cli) -> None:
+    listed = cli("recipes").out
+    for kind in ("pretrain", "finetune"):
+        for name in recipes.names(kind):  # type: ignore[arg-type]
+            assert f"\n  {name} " in listed
+            assert cli("recipes", "show", name).out.rstrip() == recipes.read(name).rstrip()
+    assert len(json.loads(cli("recipes", "--json").out)["recipes"]) == listed.count("\n  ")
+    assert cli("recipes", "show", "smal").error.startswith("smal: is not a recipe. Fix: did you mean small?")
 
 
 @pytest.mark.parametrize(
@@ -126,15 +272,15 @@ def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
         ),
         (
             "pretrain CONFIG --run out --set model.init_from=models/roberta-base",
-            "hf download FacebookAI/roberta-base --local-dir models/",
+            "or give hf://FacebookAI/roberta-base for the model",
         ),
         (
             "pretrain CONFIG --run out --set model.init_from=roberta-base",
-            "hf download FacebookAI/roberta-base --local-dir",
+            "or give hf://FacebookAI/roberta-base for the model",
         ),
         (
             "pretrain CONFIG --run out --dry-run --set model.init_from=answerdotai/ModernBERT-base",
-            "hf download answerdotai/ModernBERT-base --local-dir models/ModernBERT-base, and give",
+            "or give hf://answerdotai/ModernBERT-base for the model",
         ),
         ("pretrain CONFIG --run out --from runs/two@5", "runs/two: is not there. Fix: give the folder that"),
         ("data prepare wikitext --tokenizer t --to out", "hf download OWNER/wikitext --repo-type dataset"),
@@ -223,6 +369,39 @@ def test_a_host_that_is_not_there_is_one_line_and_soon(
         for command in (("text", "audit", f"{address}/a.txt"), ("data", "pull", f"{address}/a.tar", "--to", "out")):
             result = cli(*command)
             assert (result.code, "Fix: check the network and the address" in result.error) == (1, True), result.err
+
+
+def test_an_untrusted_certificate_is_no_missing_file(cli: Cli, tmp_path: Path) -> None:
+    words = shlex.split("req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost")
+    openssl = shutil.which("openssl") or pytest.skip("needs openssl, to make a certificate")
+    subprocess.run([openssl, *words, "-keyout", "key", "-out", "cert"], cwd=tmp_path, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert", tmp_path / "key")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"https://127.0.0.1:{server.server_address[1]}"
+        for command in (("text", "audit", f"{address}/a.txt"), ("data", "pull", f"{address}/a.tar", "--to", "out")):
+            result = cli(*command)
+            assert (result.code, "CERTIFICATE_VERIFY_FAILED" in result.error) == (1, True), result.err
+            assert "; SSL_CERT_FILE names the certificates" in result.error
+        server.shutdown()
+
+
+def test_a_public_bucket_without_keys_has_an_address_with_https(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("s3fs", reason="needs the extra s3")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for place in ("a.tar.gz", "store"):
+        fsspec.filesystem("s3").clear_instance_cache()
+        result = cli("data", "pull", f"s3://public/{place}", "--to", tmp_path / "out")
+        assert "Fix: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in result.error, result.err
+    fsspec.filesystem("s3").clear_instance_cache()  # those without keys
 
 
 def test_a_signal_during_the_imports_is_told_in_one_line() -> None:

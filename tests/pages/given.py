@@ -55,9 +55,9 @@ def notes(shell: Shell) -> Iterator[None]:
 
 
 def shard(shell: Shell) -> Iterator[None]:
-    """In place of your disk, the test has a small shard in fairseq's format in `shared_pd/shard0`, and a small
-    tokenizer in `models/roberta-base`."""
-    tokenizer, text = shell.folder / "models" / "roberta-base", shell.root / "notes.txt"
+    """In place of your disk, the test has a small shard in fairseq's format in `shared_pd/shard0`, and in place of the
+    Hugging Face Hub a small one with a tokenizer as `FacebookAI/roberta-base`."""
+    tokenizer, text = shell.root / "roberta-base", shell.root / "notes.txt"
     text.write_text("\n\n".join(made_up.notes(400, 5)) + "\n", encoding="utf-8")
     sources = Sources([str(text)], layout="sentences")
     train_tokenizer(sources, str(tokenizer), vocab_size=600)
@@ -67,7 +67,11 @@ def shard(shell: Shell) -> Iterator[None]:
         for document in sources
     ]
     write_fairseq(shell.folder / "shared_pd" / "shard0", documents, str(tokenizer))
-    yield
+    (tokenizer / "config.json").write_text('{"model_type": "roberta"}', encoding="utf-8")
+    with fake_hub() as made:
+        made.add("FacebookAI/roberta-base", tokenizer)
+        shell.environment |= {"HF_ENDPOINT": made.url, "HF_HUB_DISABLE_XET": "1"}
+        yield
 
 
 def own_text(shell: Shell) -> Iterator[None]:

@@ -8,15 +8,19 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
+from fairseq_files import write_fairseq
 
 from maskwright.config.finetuning import read_finetune_config
 from maskwright.config.pretraining import build_config, read_config
 from maskwright.config.schedule import rate_at
 from maskwright.core.errors import InputError
+from maskwright.data.convert import Conversion, ConvertOptions, convert
 from maskwright.tasks.importing import Script, imported
 from maskwright.tasks.importing.taken import Taken, table
+from maskwright.text.vocabulary import read_vocabulary, token_ids
 
 RUNME = r"""#!/bin/bash
 source /tmp/values.env
@@ -54,7 +58,7 @@ def test_run_mlm_becomes_the_run_that_its_command_is(tmp_path: Path) -> None:
         "--eval_strategy steps --eval_steps 50 --report_to wandb tensorboard --output_dir out --mystery 3",
     )
     assert values["batch"] == {"micro_batch_rows": 16, "virtual_workers": 16}
-    assert values["schedule"] == {"steps": 1000, "kind": "linear", "warmup_steps": 60}
+    assert values["schedule"] == {"steps": 1000, "kind": "linear", "warmup_share": 0.06}
     assert values["optimizer"] == {
         "learning_rate": 5e-5,
         "beta1": 0.9,
@@ -63,16 +67,17 @@ def test_run_mlm_becomes_the_run_that_its_command_is(tmp_path: Path) -> None:
         "weight_decay": 0.01,
         "max_grad_norm": 1.0,
     }
-    assert values["model"]["init_from"] == "models/roberta-base" and values["model"]["hidden_dropout"] == 0.1
+    assert (
+        values["model"]["init_from"] == "hf://FacebookAI/roberta-base@abc" and values["model"]["hidden_dropout"] == 0.1
+    )
     assert values["engine"] == {"dtype": "bf16"} and values["evaluation"] == {"every_steps": 50}
     assert values["checkpoint"] == {"save_every_steps": 500, "keep": 3} and values["logging"]["report_to"] == [
         "tensorboard",
         "wandb",
     ]
     assert found.commands("run.yaml") == [
-        "hf download FacebookAI/roberta-base --local-dir models/roberta-base --revision abc",
-        "maskwright data prepare 'my corpus.txt' --tokenizer models/roberta-base --to data/store --layout lines "
-        "--valid-fraction 0.05",
+        "maskwright data prepare 'my corpus.txt' --tokenizer hf://FacebookAI/roberta-base@abc --to data/store "
+        "--layout lines --valid-fraction 0.05",
         "maskwright pretrain run.yaml --run out",
         "maskwright export out --to out-hf",
     ]
@@ -150,15 +155,78 @@ def test_fairseqs_script_is_read_and_its_batch_worked_out(tmp_path: Path) -> Non
         and "--tpu=1-tpu" in found.typed.original
         and "unknown" not in fates(found).values()
     )
-    assert "maskwright data convert /mnt/shared_pd/shard0 --tokenizer" in found.commands("x")[1]
+    assert found.commands("x")[0] == (
+        "maskwright data convert /mnt/shared_pd/shard0 --tokenizer hf://FacebookAI/roberta-base --to data/store"
+    )
+    (tmp_path / "values.env").write_text('MOUNT_POINT=/mnt\nENV_BUILD_NAME=1\nTPU_ACCELERATOR_TYPE="v3-32"\n')
+    alone, same = taken("fairseq", str(tmp_path / "runme.sh"), **given)  # the variables say how many cores
+    assert same == values and "32 devices, by TPU_ACCELERATOR_TYPE" in table(alone.rows)
+    assert alone.on_tpu("x.yaml") == [
+        "maskwright plan x.yaml --on v3:4x4",
+        "maskwright data push data/store --to gs://BUCKET/store",
+        "maskwright submit slice 1-tpu x.yaml --run /mnt/checkpoints-1 --set data.store=gs://BUCKET/store",
+    ]
+    (tmp_path / "values.env").write_text("MOUNT_POINT=/mnt\nENV_BUILD_NAME=1\n")
+    found, _ = taken("fairseq", str(tmp_path / "runme.sh"), **given)
+    assert "xla_dist starts it on each host of the slice: give --devices" in table(found.rows)
+    assert fates(found)["--devices"] == "left out"
     without = ("--freq-weighted-replacement", "--encoder-layerdrop", "--activation-dropout", "--user-dir")
     words = (
         f"--max-update 10 --multilang-sampling-alpha 0.7 {without[0]} {without[1]} 0.1 {without[2]} 0.1 {without[3]} x"
     )
     found, values = taken("fairseq", f"fairseq-train a:b --max-tokens 4096 {words}")
-    assert {fates(found)[flag] for flag in without} == {"left out"}
-    assert values["data"]["mixture"] == {"shard0": "data/store-0", "shard1": "data/store-1"}
-    assert values["data"]["mixture_alpha"] == 0.7 and values["batch"]["micro_batch_rows"] == 8
+    assert {fates(found)[flag] for flag in (*without, "--multilang-sampling-alpha")} == {"left out"}
+    assert "data convert a:b " in found.commands("x")[0] and values["data"]["store"] == "data/store"
+    assert not {"mixture", "mixture_alpha"} & values["data"].keys() and values["batch"]["micro_batch_rows"] == 8
+
+
+def test_languages_of_fairseqs_shards_are_stores_that_alpha_weighs(tmp_path: Path, tokenizer: str) -> None:
+    """Their folders lie in each shard, beside the dictionary of all."""
+    pieces = sorted(set(token_ids(str(tokenizer)).values()) - read_vocabulary(str(tokenizer)).special)
+    for shard in ("shard0", "shard1"):
+        write_fairseq(tmp_path / shard, [[np.array(pieces[:20])]] * 4, str(tokenizer))
+        for language in ("de", "en"):
+            (tmp_path / shard / language).mkdir()
+            for ending in ("bin", "idx"):
+                (tmp_path / shard / language / f"train.{ending}").write_bytes(
+                    (tmp_path / shard / f"train.{ending}").read_bytes()
+                )
+        for ending in ("bin", "idx"):
+            (tmp_path / shard / f"train.{ending}").unlink()
+    command = f"fairseq-train {tmp_path}/shard0:{tmp_path}/shard1: --task multilingual_masked_lm --max-update 9"
+    found, values = taken("fairseq", f"{command} --arch xlmr_base --multilang-sampling-alpha 0.7")
+    assert values["data"]["mixture"] == {"de": "data/store-de", "en": "data/store-en"}
+    assert values["data"]["mixture_alpha"] == 0.7 and fates(found)["--multilang-sampling-alpha"] == "mapped"
+    words = shlex.split(found.commands("x")[1])
+    assert words[3] == f"{tmp_path}/shard0/en:{tmp_path}/shard1/en" and words[-1] == "data/store-en"
+    conversion = Conversion([words[3]], str(tokenizer), str(tmp_path / "store"), ConvertOptions(valid_fraction=0))
+    assert convert(conversion).manifest["splits"]["train"]["documents"] == 8
+
+
+@pytest.mark.parametrize(
+    ("flags", "fix"),
+    [
+        ("--task translation --criterion label_smoothed_cross_entropy --arch transformer_iwslt_de_en", ""),
+        ("--task language_modeling --arch transformer_lm", ""),
+        ("--task denoising --arch bart_large", ""),
+        ("--task audio_pretraining --criterion wav2vec --arch wav2vec", ""),
+        (
+            "--task sentence_prediction --criterion sentence_prediction --arch roberta_base",
+            "`maskwright finetune` trains",
+        ),
+        ("--task masked_lm --criterion cross_entropy --arch roberta_base", ""),
+        ("--task masked_lm --criterion masked_lm --arch bert_base", ""),
+        ("--arch transformer", ""),
+    ],
+)
+def test_what_fairseq_trains_besides_masked_tokens_is_refused(tmp_path: Path, flags: str, fix: str) -> None:
+    with pytest.raises(InputError, match=rf"^--(task|criterion|arch): .* masked tokens alone. Fix: {fix or 'take'}"):
+        taken("fairseq", f"fairseq-train d --max-update 9 {flags}")
+    names = {flag[2:]: value for flag, value in zip(flags.split()[::2], flags.split()[1::2], strict=True)}
+    hydra = {"model" if name == "arch" else name: {"_name": value} for name, value in names.items()}
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump(hydra))
+    with pytest.raises(InputError, match="masked tokens alone"):
+        taken("fairseq", f"fairseq-hydra-train --config-dir {tmp_path} --config-name base task.data=d")
 
 
 def test_run_glue_becomes_a_fine_tuning(tmp_path: Path) -> None:
@@ -196,14 +264,19 @@ def test_the_trainer_of_pregenerated_epochs(tmp_path: Path) -> None:
         "--warmup_steps 100 --reduce_memory",
     )
     assert values["data"] == {"store": "d", "format": "pregenerated", "seq_len": 512}
-    assert values["batch"] == {"micro_batch_rows": 24, "virtual_workers": 8}
+    assert values["batch"] == {"micro_batch_rows": 24, "virtual_workers": 8} and values["engine"]["kind"] == "jax"
+    assert values["model"]["init_from"] == "hf://FacebookAI/roberta-base"
+    assert found.on_tpu("x.yaml") == [
+        "maskwright data convert d --tokenizer hf://FacebookAI/roberta-base --to store --special-tokens remove "
+        "--valid-fraction 0",
+        "maskwright data push store --to gs://BUCKET/store",
+        "maskwright submit env ENV.yaml x.yaml --run o_bert --set data.store=gs://BUCKET/store --set data.format=store",
+    ]
     assert values["schedule"] == {"epochs": 3.0, "kind": "linear", "warmup_steps": 100}
     assert fates(found)["--reduce_memory"] == "not needed"
     found, values = taken("tpu_pretrain", "pretrain.py --epochs 4 --warmup_proportion 0.06 --one_tpu --seed 7")
-    assert "set schedule.warmup_steps to 0.06 of the steps that `maskwright pretrain … --dry-run` prints" in table(
-        found.rows
-    )
-    assert "warmup_steps" not in values["schedule"] and values["batch"]["virtual_workers"] == 1 and values["seed"] == 7
+    assert values["schedule"] == {"epochs": 4.0, "kind": "linear", "warmup_share": 0.06}
+    assert values["batch"]["virtual_workers"] == 1 and values["seed"] == 7
     for epoch, length in enumerate((96, 128)):  # where the folder is here, it says how long its examples are
         metrics = f'{{"num_training_examples": 3, "max_seq_len": {length}}}'
         (tmp_path / f"epoch_{epoch}_metrics.json").write_text(metrics)
@@ -228,13 +301,13 @@ def test_a_token_in_the_command_goes_nowhere() -> None:
     ("command", "values"),
     [
         ("S=7; python run_mlm.py --max_steps 9 --seed $S> log", {"seed": 7}),
-        ("cd /x && python run_mlm.py --model_name_or_path m 2>&1| tee log", {"model.init_from": "models/m"}),
-        ("python run_mlm.py --model_name_or_path m >log 2>err; echo done", {"model.init_from": "models/m"}),
+        ("cd /x && python run_mlm.py --model_name_or_path m 2>&1| tee log", {"model.init_from": "m"}),
+        ("python run_mlm.py --model_name_or_path m >log 2>err; echo done", {"model.init_from": "m"}),
         ("python run_mlm.py --seed 7 > \"my log\"/$X 2>&1 < 'in it'", {"seed": 7}),
         ('python run_mlm.py >> $"a b" --seed 7 &> x', {"seed": 7}),
-        ("if true; then python run_mlm.py --model_name_or_path m; fi", {"model.init_from": "models/m"}),
+        ("if true; then python run_mlm.py --model_name_or_path m; fi", {"model.init_from": "m"}),
         ('ARGS="--bf16 --max_steps 7"; python run_mlm.py $ARGS', {"engine.dtype": "bf16", "schedule.steps": 7}),
-        ("M=; python run_mlm.py --model_name_or_path ${M:-base}", {"model.init_from": "models/base"}),
+        ("M=; python run_mlm.py --model_name_or_path ${M:-base}", {"model.init_from": "base"}),
         ("python run_mlm.py --fp16 False --learning_rate 2e-4", {"engine.dtype": "fp32"}),
         ("python run_mlm.py --max_steps 1000 --logging_steps 0.01", {"logging.every_steps": 10}),
         ("run_mlm_no_trainer.py --max_train_steps 9 --num_warmup_steps 2", {"schedule.warmup_steps": 2}),
@@ -245,6 +318,8 @@ def test_a_token_in_the_command_goes_nowhere() -> None:
         ("CUDA_VISIBLE_DEVICES=0,1 accelerate launch run_mlm.py", {"batch.virtual_workers": 1}),
         ("CUDA_VISIBLE_DEVICES=0,1 run_mlm_no_trainer.py", {"batch.virtual_workers": 1}),
         ("run_mlm_wwm.py --train_ref_file r --train_file t", {"masking.kind": "whole_word"}),
+        ("python run_mlm.py --seed 7 \\", {"seed": 7}),
+        ("python run_mlm.py --seed 7 \\\n", {"seed": 7}),
         (
             "run_language_modeling.py --mlm --train_data_file t --block_size 99 --evaluate_during_training",
             {"data.seq_len": 99, "evaluation.every_steps": 500},
@@ -255,7 +330,7 @@ def test_a_token_in_the_command_goes_nowhere() -> None:
         ("C='python run_mlm.py'; echo \"run: $C\"; $C --seed 7", {"seed": 7}),
         ("A=1; if x; then A=2; fi; run_mlm.py --run_name $A --seed 7", {"seed": 7}),
         ("if x; then S=7; run_mlm.py --seed $S; else S=8; fi", {"seed": 7}),
-        ("run_mlm.py --warmup_steps -1 --warmup_proportion 0.1 --max_steps 100", {"schedule.warmup_steps": 10}),
+        ("run_mlm.py --warmup_steps -1 --warmup_proportion 0.1 --max_steps 100", {"schedule.warmup_share": 0.1}),
         ("run_mlm.py --label_smoothing_factor 0.0 --seed 7", {"seed": 7}),
         ("deepspeed --include localhost:0,1,2,3 run_mlm.py", {"batch.virtual_workers": 4}),
         ("N=4; run_mlm.py --per_device_train_batch_size $(( 128/$N ))", {"batch.micro_batch_rows": 32}),
@@ -353,7 +428,7 @@ def test_fairseqs_hydra_has_its_flags_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "base.yaml").write_text(HYDRA)
     command = f"DATA=bin; fairseq-hydra-train -m --config-dir {tmp_path} --config-name base task.data=$DATA"
     found, values = taken("fairseq", f"{command} optimization.update_freq='[4]' +common.seed=7 hydra.sweep.dir=x")
-    assert "data convert bin " in found.commands("x")[1] and values["engine"]["dtype"] == "fp16"
+    assert "data convert bin " in found.commands("x")[0] and values["engine"]["dtype"] == "fp16"
     assert values["batch"] == {"micro_batch_rows": 16, "virtual_workers": 4} and values["seed"] == 7
     assert values["optimizer"] == {
         "weight_decay": 0.01,
@@ -377,19 +452,17 @@ def test_the_script_of_pregenerated_epochs_for_gpus() -> None:
     found, values = taken("tpu_pretrain", f"{command} --train_batch_size 32 --gradient_accumulation_steps 4 --fp16")
     assert values["batch"] == {"micro_batch_rows": 8, "virtual_workers": 4} and values["engine"]["dtype"] == "fp16"
     assert values["optimizer"]["beta2"] == 0.999 and fates(found)["--is_next"] == "left out"
-    assert "unknown" not in fates(found).values()
+    assert "unknown" not in fates(found).values() and "kind" not in values["engine"] and not found.on_tpu("x")
     found, values = taken("tpu_pretrain", "python pretrain.py --pregenerated_data d --tpu_ip $IP --bert_model m")
     assert fates(found)["--tpu_ip"] == "not needed" and values["optimizer"]["beta2"] == 0.98
 
 
-def test_two_models_of_one_name_lie_in_two_folders() -> None:
+def test_models_of_the_hub_are_fetched_from_it() -> None:
     command = "run_mlm.py --train_file a.txt --model_name_or_path a/base --model_revision r1 --tokenizer_name b/base"
     found, values = taken("run_mlm", command)
-    assert values["model"]["init_from"] == "models/base" and "--tokenizer models/b--base" in found.commands("x")[2]
-    assert [line.partition("--local-dir ")[2] for line in found.commands("x")[:2]] == [
-        "models/base --revision r1",
-        "models/b--base",
-    ]
+    assert values["model"]["init_from"] == "hf://a/base@r1" and "--tokenizer hf://b/base" in found.commands("x")[0]
+    _, values = taken("run_mlm", "run_mlm.py --train_file a.txt --model_name_or_path models/base")
+    assert values["model"]["init_from"] == "models/base"
     for script in ("run_mlm", "run_glue"):
         _, values = taken(script, f"{script}_no_trainer.py --model_name_or_path m --train_file a.csv")
         assert values["optimizer"]["max_grad_norm"] is None
@@ -422,7 +495,7 @@ def test_the_commands_to_type_run_nothing_that_a_script_smuggles_in(script: Scri
 
 def test_what_is_not_taken_over_is_said(tmp_path: Path) -> None:
     found, values = taken("fairseq", "fairseq-train --fp16 data-bin --lr 1e-3 --update-freq 4,2 --max-update 9")
-    assert "maskwright data convert data-bin" in found.commands("x")[1] and values["engine"]["dtype"] == "fp16"
+    assert "maskwright data convert data-bin" in found.commands("x")[0] and values["engine"]["dtype"] == "fp16"
     assert "that of later epochs is left out" in table(found.rows)
     command = "torchrun --nproc_per_node gpu run_mlm.py --lr_scheduler_type warmup_stable_decay --optim galore_adamw"
     more = '{"num_decay_steps": 3, "min_lr_ratio": 0.1, "decay_type": "linear"}'
@@ -472,6 +545,11 @@ def test_what_is_not_taken_over_is_said(tmp_path: Path) -> None:
         ("fairseq", "fairseq-train d --lr 0", "is not above 0"),
         ("run_mlm", "run_mlm.py --seed 1e400", "is not a number"),
         ("run_mlm", "run_mlm.py --config_overrides max_position_embeddings=abc", "is not a number"),
+        (
+            "tpu_pretrain",
+            "python pregenerate_training_data.py --train_corpus a",
+            "type `maskwright data pregenerate` with",
+        ),
         ("tpu_pretrain", "cd pretrain && ls", "has no pretrain.py or finetune_on_pregenerated.py or pretrain"),
     ],
 )

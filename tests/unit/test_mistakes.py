@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from maskwright.config import pretraining as c
 from maskwright.config.finetuning import FinetuneConfig, build_finetune_config
-from maskwright.config.foreign_names import FINETUNING, FOREIGN, OPTIONS
-from maskwright.config.settings import Guide, Section, is_misspelt, keys_of, parse_yaml
+from maskwright.config.foreign_names import FINETUNING, FOREIGN, OPTIONS, VALUES
+from maskwright.config.settings import Guide, Section, is_misspelt, keys_in, keys_of
 from maskwright.core.errors import ConfigError
 
 LEAST: dict[str, Any] = {"data": {"store": "s"}, "schedule": {"steps": 100}}
@@ -145,19 +145,34 @@ def test_keys_that_do_not_fit_together_say_which_to_change(section: str, values:
 
 def test_names_of_other_programs_lead_to_real_keys() -> None:
     """A key takes the value that is named with it; a sentence speaks of keys that are there."""
-    for said in set(FOREIGN.values()):
-        words = {word.strip("`,;").partition("=")[0] for word in said.split() if "." in word.strip("`,;.")}
-        assert {word for word in words if word.partition(".")[0] in c.RunConfig.model_fields} <= set(c.ALL_KEYS)
-        section, _, assignment = said.partition(".")
-        if " " not in said and "=" in said:
-            name, _, value = assignment.partition("=")
-            assert c.build_config({**LEAST, section: {name: parse_yaml(value, "test")}}, "run.yaml")
-        assert " " in said or said.partition("=")[0] in c.ALL_KEYS
-    assert {said for said in FINETUNING.values() if " " not in said} <= set(keys_of(FinetuneConfig))
-    spoken = {word.strip("`,;:") for said in FINETUNING.values() for word in said.split() if "." in word.strip("`,;:.")}
-    assert {word for word in spoken if word.partition(".")[0] in FinetuneConfig.model_fields} <= set(
-        keys_of(FinetuneConfig)
-    )
+    known = keys_of(c.RunConfig)
+    for table, keys, section in ((FOREIGN, known, c.RunConfig), (FINETUNING, keys_of(FinetuneConfig), FinetuneConfig)):
+        for said in set(table.values()):
+            words = {word.strip("`,;:.()").partition("=")[0] for word in said.split()}
+            named = {word for word in words if word.partition(".")[0] in section.model_fields and "." in word}
+            assert {word for word in named if not word.endswith("*")} <= set(keys), said
+            for key, _, value in (word.partition("=") for word in keys_in(said)):
+                assert key in keys and (not value or keys[key].accepts(value)), said
+    for key, ours in VALUES.items():
+        taken = known.get(key) or keys_of(FinetuneConfig)[key]
+        assert all(" " in value or taken.accepts(value) for value in ours.values()), key
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fix"),
+    [
+        ("lr_scheduler_type", "polynomial_decay", "did you mean schedule.kind: linear?"),
+        ("lr_scheduler_type", "cosine", "did you mean schedule.kind?"),
+        ("schedule.kinds", "round", "did you mean schedule.kind? schedule.kind takes one of linear, cosine, wsd"),
+        ("num_cores", 8, "did you mean engine.kind: jax and engine.device: tpu and engine.devices?"),
+        ("input_shapes", "2x512", "did you mean batch.micro_batch_rows: 2 and data.seq_len: 512?"),
+        ("report_to", "none", "did you mean logging.report_to: []?"),
+    ],
+)
+def test_a_key_of_another_program_brings_its_value(key: str, value: Any, fix: str) -> None:
+    section, _, leaf = key.rpartition(".")
+    given = {section: {**LEAST.get(section, {}), leaf: value}} if section else {leaf: value}
+    assert f"Fix: {fix}" in told({**LEAST, **given})
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,11 @@ from scipy import stats
 from maskwright.cli import plan as command
 from maskwright.cli.main import run
 from maskwright.cloud.offers import gpu_machine, hourly_offers
-from maskwright.cloud.old_setup import values_env
 from maskwright.cloud.prices import read_prices
 from maskwright.config.pretraining import RunConfig, build_config
 from maskwright.core.console import human_bytes, human_time
 from maskwright.core.errors import ConfigError, InputError
-from maskwright.machine.tpus import TPUS
+from maskwright.machine.tpus import TPUS, topologies_by_chips
 from maskwright.model.config import training_flops
 from maskwright.tasks.planning import estimate, projection, slices, trial
 from maskwright.tasks.planning.devices import ACCELERATORS, DEVICES, place
@@ -228,7 +227,7 @@ def test_what_is_no_place_is_refused(on: str, says: str) -> None:
 def test_slices_that_google_rents_are_places() -> None:
     """Each size of the older set-up, and the largest and the smallest of each kind."""
     for kind in TPUS:
-        for count, topology in values_env._topologies(kind).items():
+        for count, topology in topologies_by_chips(kind).items():
             if (kind, count) not in {("v2", 512), ("v2", 1024)}:
                 assert place(f"{kind}:{topology}").count == count
     largest = {"v2": "16x16", "v4": "16x16x16", "v5p": "16x16x24", "tpu7x": "16x24x24", "v6e": "16x16"}

@@ -78,7 +78,9 @@ def import_(
         answer(text.rstrip("\n"))
     else:
         answer(table(taken.rows))
-        answer("\nNext:\n" + "\n".join(f"  {line}" for line in taken.commands(config)))
+        for title, lines in (("Next", taken.commands(config)), ("On a TPU", taken.on_tpu(config))):
+            if lines:
+                answer(f"\n{title}:\n" + "\n".join(f"  {line}" for line in lines))
 
 
 def _weights(source: str, folder: str | None, as_json: bool) -> None:

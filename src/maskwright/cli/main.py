@@ -33,6 +33,7 @@ from maskwright.cli import (  # noqa: F401 - each puts its commands into the tab
     plan,
     pregenerate,
     prove,
+    recipes,
     report,
     speedrun,
     submit,
@@ -114,51 +115,28 @@ def run(arguments: list[str]) -> int:
 
 
 def _misused(error: Any, words: list[str], as_json: bool) -> int:
-    """Shows a mistake in a command line, in one line; a group without a command shows its help."""
+    """Shows the mistakes in a command line; a group without a command shows its help."""
     path = error.ctx.command_path if error.ctx else f"maskwright {words[0]}"
     what, _, near = error.message.rstrip(".?").partition(". Did you mean ")
     fix = f"did you mean {near}?" if near else f"`{path} --help` says what it takes"
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return int(error.exit_code)
+    misused = InputError(what, where=path, fix=fix)
     if hasattr(error, "possibilities"):
-        what, fix = f"no option {error.option_name}", _meant(error, words)
+        from maskwright.cli.mistyped import unknown_options
+
+        misused = unknown_options(error, words)
     elif parameter := getattr(error, "param", None):
         name = parameter.metavar if parameter.param_type_name == "argument" else parameter.opts[0]
         value = parameter.metavar or "one of them"
         what = what.removeprefix("Value error, ").replace("Input should", "the value should").partition(", unable")[0]
         value = value if what or name == value else f"{name} {value}"
         what, fix = f"{name}: {what}" if what else f"{name} is missing", f"give {value}: {parameter.help}".rstrip(".")
-    misused = InputError(what, where=path, fix=fix)
+        misused = InputError(what, where=path, fix=fix)
     write_error(misused)
     _say("error", misused, as_json)
     return misused.exit_code
-
-
-def _meant(error: Any, words: list[str]) -> str:
-    """The advice for an unknown option, which may be the name of a run's key."""
-    from maskwright.config import finetuning, pretraining
-    from maskwright.config.foreign_names import OPTIONS
-    from maskwright.config.settings import is_misspelt, keys_of
-
-    option, command = error.option_name, error.ctx.command
-    if option == "--json":
-        return "put it behind the command, as in `maskwright doctor --json`"
-    guide = (finetuning if command.name == "finetune" else pretraining).GUIDE
-    keys = keys_of(guide.section)
-    known = [name for parameter in command.params for name in parameter.opts]
-    name = option.lstrip("-").replace("-", "_")
-    is_key = name in {*guide.foreign, *keys} or ("--set" in known and any(key.endswith(f".{name}") for key in keys))
-    others = error.possibilities or []  # None for an option of one letter
-    misspelt = [other for other in others if is_misspelt(option.lstrip("-"), other.lstrip("-"))]
-    near = [OPTIONS[name]] if OPTIONS.get(name) in known else [] if is_key else misspelt
-    if "--set" in known and not near and (advice := guide.nearest(name)):
-        pairs = zip(words, [*words[1:], ""], strict=True)
-        values = (w.partition("=")[2] or after for w, after in pairs if w.partition("=")[0] == option)
-        value = next(values, "")  # `-bx` is the letters b and x
-        value = "VALUE" if not value or value.startswith("--") else value
-        return advice if " " in advice else f"--set {advice if '=' in advice else f'{advice}={value}'}"
-    return f"did you mean {' or '.join(near)}?" if near else f"`{error.ctx.command_path} --help` lists them"
 
 
 def _explain(error: BaseException, command: str, beside: bool, as_json: bool) -> int:

@@ -467,9 +467,6 @@ def quickstart(
 @app.command("schema")
 def schema(
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a table to read instead.")] = False,
-    recipe: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Print this recipe instead, to begin a YAML of your own with.")
-    ] = None,
     finetune: Annotated[bool, typer.Option("--finetune", help="The YAML of `maskwright finetune`.")] = False,
     as_json: AsSchema = False,
 ) -> None:
@@ -477,15 +474,12 @@ def schema(
     from pydantic import TypeAdapter
 
     from maskwright.cli.pages import finetuning_page, run_page
-    from maskwright.config import recipes
     from maskwright.config.finetuning import FinetuneConfig
     from maskwright.config.pretraining import RunConfig
     from maskwright.config.retrieval import RetrievalConfig
 
-    require_alone(as_json, {"--markdown": as_markdown, "--recipe": recipe})
-    if recipe is not None:
-        answer(recipes.read(recipe).rstrip())
-    elif as_markdown:
+    require_alone(as_json, {"--markdown": as_markdown})
+    if as_markdown:
         answer((finetuning_page() if finetune else run_page()).rstrip())
     else:
         kinds = TypeAdapter(FinetuneConfig | RetrievalConfig if finetune else RunConfig)

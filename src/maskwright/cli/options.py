@@ -18,7 +18,7 @@ from maskwright.core.console import answer, escaped, lost_terminal_is_no_error, 
 from maskwright.core.errors import InputError
 
 PANELS = {
-    "Start": ["quickstart", "doctor", "schema", "import"],
+    "Start": ["quickstart", "doctor", "recipes", "schema", "import"],
     "Data": ["text", "tokenizer", "data"],
     "Train": ["pretrain", "finetune", "plan"],
     "Use": ["predict", "embed"],
@@ -66,6 +66,14 @@ class Commands(TyperGroup):
     """A group whose help has each command's first sentence in full; typer's cuts it to fit the line."""
 
     panels: ClassVar[dict[str, list[str]]] = {}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As typer does. Raises `InputError` for another program's name of a command."""
+        from maskwright.config.foreign_names import COMMANDS
+
+        if args[0] not in self.commands and (advice := COMMANDS.get(args[0].lower().replace("-", "_"))):
+            raise InputError(f"no command {args[0]}", where=ctx.command_path, fix=advice)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for title, names in (self.panels or {"Commands": list(self.commands)}).items():

@@ -14,7 +14,7 @@ RUN = """\
 <!-- Made by `maskwright schema --markdown > docs/configuration.md`; a test compares the two. -->
 
 *Reference, generated from the configuration's schema.* One YAML file describes a run, or a [recipe](recipes.md) goes by
-its name: `maskwright pretrain small …`. `maskwright schema --recipe small` prints one, to begin your own with.
+its name: `maskwright pretrain small …`. `maskwright recipes show small` prints one, to begin your own with.
 `--set section.key=value` overrides a key. Unknown keys are refused with the nearest name, and wrong types with their
 path. Keys marked *resumable* may change when a run is continued; a change of any other key is refused. `maskwright
 schema` prints the JSON schema, for completion in an editor. The [glossary](glossary.md) explains rows, sequences and

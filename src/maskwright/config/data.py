@@ -15,6 +15,13 @@ from maskwright.config.settings import Fraction, Refused, Resumable, Section
 SET_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 """Name of a source or a held-out set, which is part of the names of its metrics."""
 
+EPOCHS_ELSEWHERE = (
+    "where the epochs lie: `maskwright data convert EPOCHS --tokenizer TOKENIZER --to store --special-tokens remove "
+    "--valid-fraction 0`, then `maskwright data push store --to gs://BUCKET/store`, and here --set "
+    "data.store=gs://BUCKET/store --set data.format=store"
+)
+"""The fix for pregenerated epochs that the machines of a run cannot read."""
+
 
 class Arrow(Section):
     """What Arrow files do not say themselves; only with format: arrow."""

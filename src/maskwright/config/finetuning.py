@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from maskwright.config.foreign_names import FINETUNING, FOREIGN
+from maskwright.config.foreign_names import FINETUNING, FOREIGN, VALUES
 from maskwright.config.masking import Share
 from maskwright.config.pretraining import (
     LATER_SHAPE,
@@ -21,7 +21,7 @@ from maskwright.config.pretraining import (
     read_values,
 )
 from maskwright.config.schedule import ScheduleCurve, rate_at, require_one_of_each, warmup_of
-from maskwright.config.settings import Count, Guide, Refused, Resumable, Section, digest, keys_of
+from maskwright.config.settings import Count, Guide, Refused, Resumable, Section, digest, keys_in, keys_of
 from maskwright.core.encodings import codec_name
 from maskwright.core.errors import ConfigError
 
@@ -345,8 +345,14 @@ LATER = LATER_SHAPE | {
     "data.encoding": "utf-8",
 }
 """Newer keys, and the values of older runs without them: digests and comparisons stay what they were."""
-_SAME = {name: said for name, said in FOREIGN.items() if said.partition("=")[0] in keys_of(FinetuneConfig)}
-GUIDE = Guide(FinetuneConfig, "the run", "`maskwright schema --finetune --markdown` lists the keys", _SAME | FINETUNING)
+_KEYS = keys_of(FinetuneConfig)
+_SAME = {
+    name: said
+    for name, said in FOREIGN.items()
+    if (words := keys_in(said)) and all(word.partition("=")[0] in _KEYS for word in words)
+}
+KNOWN = "`maskwright schema --finetune --markdown` lists the keys"
+GUIDE = Guide(FinetuneConfig, "the run", KNOWN, _SAME | FINETUNING, VALUES)
 
 
 def is_retrieval(values: Mapping[str, Any]) -> bool:

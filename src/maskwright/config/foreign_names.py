@@ -1,19 +1,25 @@
-"""Other trainers' names for the keys of a run: transformers' Trainer and its scripts, pytorch-transformers, fairseq,
-Lightning, torchrun."""
+"""Other trainers' names for the keys of a run and for their values, for options and for commands: transformers' Trainer
+and its scripts, pytorch-transformers, fairseq, Lightning, axolotl, composer, torchrun.
+
+Their name leads to a key, KEY=VALUE, several of either with spaces between them, or a sentence. Several keys without
+values share what was typed: `--input_shapes 2x512`. `Guide.overrides` makes what `--set` takes of it."""
 
 from __future__ import annotations
 
+from maskwright.core.hub import OWNERS
+
 _KEYS = {
     "data_path data_dir datapath train_data": "data.store",
-    "max_seq_length block_size seq_length sequence_length max_length tokens_per_sample": "data.seq_len",
+    "max_seq_length block_size seq_length sequence_length sequence_len max_length tokens_per_sample": "data.seq_len",
     "sample_break_mode": "data.packing",
+    "sample_packing": "data.packing=full_sentences",
     "whole_word_mask mask_whole_words wwm": "masking.kind=whole_word",
     "mlm_probability mlm_prob mask_prob mask_probability masking_probability": "masking.rate",
     "mask_replace_prob": "masking.mask_share",
     "dupe_factor": "masking.epochs",
     "random_replace_prob random_token_prob": "masking.random_share",
     "model_type": "model.architecture",
-    "arch": "model.architecture is the family and model.size its size: roberta and large for roberta_large",
+    "arch": "model.architecture model.size",
     "model_name_or_path model_name base_model pretrained_model pretrained_model_path bert_model": "model.init_from",
     "d_model embed_dim encoder_embed_dim": "model.hidden_size",
     "num_layers n_layers n_layer encoder_layers": "model.num_hidden_layers",
@@ -22,42 +28,32 @@ _KEYS = {
     "max_position_embeddings max_positions max_pos": "model.max_seq_len",
     "hidden_dropout_prob": "model.hidden_dropout",
     "attention_probs_dropout_prob attention_dropout_prob attn_dropout": "model.attention_dropout",
-    "optim optimizer_type": "optimizer.kind",
+    "optim optimizer optimizer_type optimizer_name": "optimizer.kind",
     "lr lrate learning_rate peak_lr max_lr": "optimizer.learning_rate",
     "adam_beta1": "optimizer.beta1",
     "adam_beta2": "optimizer.beta2",
+    "betas adam_betas": "optimizer.beta1 optimizer.beta2",
     "adam_epsilon adam_eps epsilon": "optimizer.eps",
     "weight_decay wd": "optimizer.weight_decay",
     "max_grad_norm clip_norm gradient_clipping gradient_clip_val grad_clip": "optimizer.max_grad_norm",
-    "lr_scheduler_type lr_scheduler": "schedule.kind",
-    "max_steps max_update total_num_update num_training_steps train_steps num_steps": "schedule.steps",
+    "lr_scheduler_type lr_scheduler lr_schedule scheduler scheduler_type": "schedule.kind",
+    "max_steps max_update total_num_update num_training_steps max_train_steps train_steps num_steps": "schedule.steps",
+    "epochs num_train_epochs num_epochs n_epochs max_epoch max_epochs": "schedule.epochs",
     "warmup warmup_steps num_warmup_steps warmup_updates": "schedule.warmup_steps",
-    "min_lr_ratio min_lr_rate": "schedule.final_lr_share",
-    "per_device_train_batch_size per_gpu_train_batch_size micro_batch_size": "batch.micro_batch_rows",
-    "mixed_precision torch_dtype": "engine.dtype",
-    "bf16": "engine.dtype=bf16",
-    "fp32": "engine.dtype=fp32",
-    "multilang_sampling_alpha": "data.mixture_alpha",
+    "lr_scheduler_power power": "schedule.power",
+    "min_lr_ratio min_lr_rate alpha_f": "schedule.final_lr_share",
+    "per_device_train_batch_size per_gpu_train_batch_size max_sentences": "batch.micro_batch_rows",
+    "micro_batch_size device_train_microbatch_size": "batch.micro_batch_rows",
+    "input_shapes": "batch.micro_batch_rows data.seq_len",
     "dropout": "model.hidden_dropout",
-    "max_sentences": "batch.micro_batch_rows",
-    "num_cores tpu_cores": "engine.devices",
-    "betas adam_betas": "the two are optimizer.beta1 and optimizer.beta2",
-    "input_shapes": "ROWSxTOKENS is batch.micro_batch_rows and data.seq_len",
-    "one_tpu": "engine.devices=1",
-    "torch_compile": "engine.compile=on",
-    "use_cpu no_cuda": "engine.device=cpu",
-    "fsdp deepspeed": (
-        "torch's processes share out the fp32 weights and the moments by themselves; with jax, engine.sharding=fsdp "
-        "shards all weights"
-    ),
-    "save_every save_steps save_interval_updates ckp_interval": "checkpoint.save_every_steps",
-    "save_total_limit keep_interval_updates num_ckps": "checkpoint.keep",
-    "eval_steps eval_every validate_interval_updates": "evaluation.every_steps",
     "eval_strategy evaluation_strategy": "evaluation.every_steps says how often a run is judged",
     "max_eval_samples": "evaluation.max_rows",
-    "logging_steps log_interval log_every report_interval": "logging.every_steps",
+    "limit_val_batches": "evaluation.max_rows counts the held-out rows that a run is judged by",
+    "limit_train_batches overfit_batches max_train_samples": (
+        "schedule.steps ends a run earlier; a part of the text is a store of its own, made of fewer files"
+    ),
+    "multilang_sampling_alpha": "data.mixture_alpha weighs the stores of data.mixture, one for each language",
     "pregenerated_data": "data.store is that folder, with data.format=pregenerated",
-    "warmup_ratio warmup_proportion": "schedule.warmup_steps is that share of schedule.steps, as a number of steps",
     "leave_unmasked_prob": "masking.mask_share and masking.random_share leave the rest unchanged",
     "batch_size train_batch_size global_batch_size": (
         "batch.micro_batch_rows is the batch of one device; times batch.virtual_workers it is the batch of an update"
@@ -66,9 +62,6 @@ _KEYS = {
         "batch.virtual_workers counts the micro-batches of an update on all devices: accumulation steps x devices; "
         "`maskwright import` works it out from the whole command"
     ),
-    "num_train_epochs num_epochs n_epochs max_epoch max_epochs": "schedule.epochs",
-    "early_stopping_patience": "evaluation.patience",
-    "lr_scheduler_power": "schedule.power",
     "layerwise_lr_decay layer_lr_decay llrd": "optimizer.layer_decay",
     "train_file dataset_name dataset line_by_line": (
         "`maskwright data prepare TEXT --tokenizer FOLDER --to STORE` reads the text once; data.store names STORE"
@@ -85,37 +78,91 @@ _KEYS = {
     "max_tokens": (
         "batch.micro_batch_rows counts rows of data.seq_len tokens on one device: N tokens are N / data.seq_len of them"
     ),
-    "aggressive_cache": "there is nothing to set: files are mapped, and the system keeps what it has read in memory",
-    "fp16": "engine.dtype=fp16",
-    "report_to": "logging.report_to",
-    "gradient_checkpointing activation_checkpointing": (
-        "fewer batch.micro_batch_rows with more batch.virtual_workers make the same batch in less memory"
+    "task criterion": "leave it out: `pretrain` has one task, masked tokens, and its loss is cross entropy",
+    "train_subset valid_subset ignore_unused_valid_subsets": (
+        "leave it out: a store holds the training part and what `data prepare` held out"
     ),
+    "freq_weighted_replacement": "not here: random tokens are drawn evenly",
+    "encoder_layerdrop activation_dropout": "not here: there is no such dropout",
 }
-"""Their names -> the key, KEY=VALUE, or a sentence if the same thing is said in another way here. `Guide.nearest` finds
-without an entry what is spelt like its key but for a typo or two."""
+"""For pretraining. `Guide.nearest` finds without an entry what is spelt like its key but for a typo or two."""
 _BOTH = {
+    "warmup_ratio warmup_proportion": "schedule.warmup_share",
+    "mixed_precision torch_dtype precision": "engine.dtype",
+    "bf16": "engine.dtype=bf16",
+    "fp16": "engine.dtype=fp16",
+    "fp32": "engine.dtype=fp32",
+    "tf32 bf16_full_eval fp16_full_eval": "leave it out: engine.dtype decides for training and evaluation",
+    "num_cores tpu_cores tpu_num_cores": "engine.kind=jax engine.device=tpu engine.devices",
+    "one_tpu": "engine.kind=jax engine.device=tpu engine.devices=1",
+    "torch_compile": "engine.compile=on",
+    "gradient_checkpointing activation_checkpointing": "engine.activation_checkpointing=on",
+    "use_cpu no_cuda": "engine.device=cpu",
+    "fsdp deepspeed": (
+        "torch's processes share out the fp32 weights and the moments by themselves; with jax, engine.sharding=fsdp "
+        "shards all weights"
+    ),
+    "random_seed manual_seed data_seed": "seed",
+    "save_every save_steps save_interval_updates ckp_interval": "checkpoint.save_every_steps",
+    "save_total_limit keep_interval_updates num_ckps": "checkpoint.keep",
+    "eval_steps eval_every validate_interval_updates": "evaluation.every_steps",
+    "val_check_interval eval_interval": "evaluation.every_steps",
+    "logging_steps log_interval log_every log_every_n_steps report_interval": "logging.every_steps",
+    "early_stopping_patience": "evaluation.patience",
+    "report_to logger": "logging.report_to",
+    "tensorboard_logdir tb_log_dir logging_dir": (
+        "leave it out: logging.report_to has tensorboard, whose files are in RUN/events"
+    ),
+    "log_format log_file log_steps track_learning_rate": (
+        "leave it out: the run directory has log.txt and metrics.jsonl, with the learning rate"
+    ),
+    "metrics_debug tpu_metrics_debug tpu_report suppress_loss_report profiler": (
+        "leave it out: RUN/engine.json has what was compiled, and `--profile-steps 3` writes a trace"
+    ),
+    "deterministic full_determinism benchmark": (
+        "leave it out: one seed decides everything, and engine.reproducibility: exact, the default, gives the same bits"
+    ),
+    "fast_dev_run": "`--dry-run` checks everything, and `--stop-after-steps 1` trains one step and saves",
+    "do_train do_eval do_predict": "leave it out: a run trains, and is judged by what is held out",
+    "no_epoch_checkpoints save_interval keep_last_epochs no_save_optimizer_state save_safetensors": (
+        "leave it out: checkpoints are whole, and of steps and seconds (checkpoint.*), never of epochs"
+    ),
+    "validate_interval check_val_every_n_epoch": "it counts epochs; evaluation.every_steps counts steps",
+    "ddp_backend distributed_init_method distributed_port distributed_rank distributed_backend": (
+        "leave it out: the processes of a run find each other by --processes, or --num-nodes and --rendezvous"
+    ),
+    "skip_invalid_size_inputs_valid_test group_by_length pad_to_max_length": (
+        "leave it out: texts are packed into rows or cut, so none is too long, and there is next to no padding"
+    ),
+    "reduce_memory aggressive_cache no_cache cache_dir streaming": (
+        "there is nothing to set: files are mapped, and the system keeps what it has read in memory"
+    ),
+    "tpu tpu_ip conda_env": (
+        "`maskwright submit slice NAME CONFIG --run RUN` starts a run on a TPU slice that is there; `submit env` in an "
+        "environment"
+    ),
+    "user_dir trust_remote_code": "not here: code of others is not run",
+    "flash_attention attn_implementation": "leave it out: the engine takes the fastest attention that it has",
     "activation activation_fn activation_function hidden_act": (
         "the architecture has its own activation: GELU, and GeGLU in modernbert"
     ),
     "do_lower_case": "the tokenizer's own files decide whether it lowers letters",
-    "precision": "engine.dtype is auto, fp32, bf16 or fp16",
     "accelerator strategy distribution_strategy": (
         "engine.device and engine.kind choose the hardware, `--processes N` starts a process for each GPU, and with "
         "jax engine.sharding is data, as ddp, or fsdp"
     ),
-    "resume resume_from_checkpoint overwrite_output_dir restore_file reuse_job_dir": (
+    "resume resume_from_checkpoint overwrite_output_dir restore_file reuse_job_dir ckpt_path": (
         "the same command with the same --run continues a run; to begin anew, give --run a new folder"
     ),
-    "output_dir save_dir logdir": "the run directory is the option --run",
+    "output_dir save_dir logdir job_dir default_root_dir save_folder run_name": "the run directory is the option --run",
     "config config_file config_name": "CONFIG stands alone, in front of --run RUN",
-    "dataloader_num_workers preprocessing_num_workers num_workers workers num_proc": (
+    "dataloader_num_workers preprocessing_num_workers num_workers workers num_proc dataloader_pin_memory": (
         "there are no loader workers to set: batches are cut from memory-mapped files"
     ),
-    "nproc_per_node gpus num_gpus n_gpu num_processes local_rank": (
+    "nproc_per_node gpus num_gpus n_gpu num_processes local_rank distributed_world_size": (
         "`--processes N` starts a process for each GPU; see also engine.devices"
     ),
-    "wandb mlflow trackio tensorboard aim_repo": (
+    "wandb mlflow trackio tensorboard aim_repo use_wandb": (
         "logging.report_to lists them: tensorboard, wandb, mlflow, trackio; RUN/metrics.jsonl is for other tools"
     ),
     "wandb_project experiment_name": (
@@ -131,21 +178,26 @@ _FINETUNING = {
     "validation_file": "data.validation",
     "test_file": "data.test",
     "max_seq_length max_length seq_len": "data.max_seq_len",
+    "limit_train_batches overfit_batches": "data.fraction",
     "max_train_samples": "data.fraction is a share of the examples, of each class alike",
+    "limit_val_batches max_eval_samples": "give a shorter file as data.validation",
+    "val_set_size": "data.validation_fraction",
     "num_classes num_labels": "the classes are those of the data; task.labels fixes their order",
     "batch_size train_batch_size per_device_train_batch_size": (
         "batch.examples counts the examples of an update, on all devices together"
     ),
     "gradient_accumulation_steps accumulate_grad_batches": "batch.virtual_workers computes batch.examples in N passes",
-    "warmup_ratio warmup_proportion": "schedule.warmup_share",
+    "task task_name criterion": "task.kind says what is learned, and its loss follows from it",
+    "use_early_stopping": "evaluation.patience counts the evaluations without an improvement",
+    "load_best_model_at_end": "leave it out: the weights of the best evaluation are kept",
     "eval_strategy evaluation_strategy": "a run is judged once an epoch, or every evaluation.every_steps",
-    "metric_for_best_model": "evaluation.metric",
+    "metric_for_best_model early_stopping_metric": "evaluation.metric",
     "label_smoothing_factor": "optimizer.label_smoothing",
 }
 """The same for keys that fine-tuning has in another place."""
 _OPTIONS = {
-    "output_dir save_dir logdir job_dir": "--run",
-    "nproc_per_node gpus num_gpus": "--processes",
+    "output_dir save_dir logdir job_dir default_root_dir save_folder": "--run",
+    "nproc_per_node gpus num_gpus distributed_world_size": "--processes",
     "nnodes num_machines": "--num-nodes",
     "machine_rank": "--node-rank",
     "rdzv_endpoint": "--rendezvous",
@@ -153,7 +205,90 @@ _OPTIONS = {
     "validation_split_percentage": "--valid-fraction",
 }
 """Their names -> the option of a command."""
+_NO_KIND = "schedule.kind is linear, cosine, wsd, constant, polynomial or inverse_sqrt: there is none of its kind"
+VALUES = {
+    "schedule.kind": {
+        "polynomial_decay": "linear",  # fairseq's power is 1 unless --power says otherwise
+        **dict.fromkeys(
+            ("constant_with_warmup", "warmupconstant", "constant_schedule_with_warmup", "fixed"), "constant"
+        ),
+        **dict.fromkeys(("warmuplinear", "linear_schedule_with_warmup", "linear_decay_with_warmup"), "linear"),
+        **dict.fromkeys(("warmupcosine", "cosine_schedule_with_warmup", "cosine_with_warmup"), "cosine"),
+        "polynomial_decay_schedule_with_warmup": "polynomial",
+        "warmup_stable_decay": "wsd",
+        **dict.fromkeys(
+            ("cosine_with_restarts", "reduce_lr_on_plateau", "tri_stage", "triangular", "onecycle"), _NO_KIND
+        ),
+    },
+    "data.packing": {
+        "complete": "full_sentences",
+        "none": "full_sentences",
+        "complete_doc": "documents",
+        "eos": "documents",
+    },
+    "optimizer.kind": {
+        **dict.fromkeys(("adam", "adamw_hf", "adamw_anyprecision", "paged_adamw_32bit"), "adamw"),
+        **dict.fromkeys(("adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_apex_fused"), "adamw"),
+        **dict.fromkeys(("fused_adam", "decoupled_adamw"), "adamw"),
+    },
+    "optimizer.max_grad_norm": dict.fromkeys(("0", "0.0", "none"), "null"),
+    "schedule.steps": dict.fromkeys(("-1", "0"), "leave it out: schedule.epochs says how long the run is"),
+    "engine.dtype": {
+        **dict.fromkeys(("16", "16-mixed"), "auto"),  # bf16 where the hardware has it, and else fp16 on a GPU
+        **dict.fromkeys(("float16", "half", "amp_fp16"), "fp16"),
+        **dict.fromkeys(("bfloat16", "bf16-mixed", "bf16-true", "amp_bf16"), "bf16"),
+        **dict.fromkeys(("32", "32-true", "float32", "no"), "fp32"),
+    },
+    "model.architecture": {"xlmr": "xlm-roberta", "xlm_roberta": "xlm-roberta"},
+    "model.init_from": {short: f"hf://{owner}/{short}" for short, owner in OWNERS.items()},
+    "evaluation.metric": {
+        "f1": "f1_macro",
+        "matthews_correlation": "matthews_corrcoef",
+        **{f"eval_{name}": name for name in ("accuracy", "loss", "f1_macro")},
+        "eval_f1": "f1_macro",
+    },
+    "logging.report_to": {"none": "[]", "all": "[tensorboard]", "false": "[]", "true": "[tensorboard]"},
+    "evaluation.every_steps": dict.fromkeys(("epoch", "steps"), "evaluation.every_steps is a number of steps"),
+}
+"""Other trainers' values of a key, in small letters -> ours, or a sentence."""
+_RECIPES = "`maskwright recipes` lists the configurations to begin with, and `maskwright recipes show small` prints one"
+_COMMANDS = {
+    "preprocess preprocess_data tokenize tokenise encode binarize prepare prepare_data": (
+        "`maskwright data prepare TEXT --tokenizer FOLDER --to STORE`"
+    ),
+    "resume continue restart": "the command that began the run, with the same --run, continues it",
+    "train pre_train pretraining fit run_mlm": (
+        "`maskwright pretrain CONFIG --run RUN` trains on a store, `maskwright finetune CONFIG --run RUN` on labels"
+    ),
+    "fine_tune finetuning fine_tuning tune sft run_glue classify": "`maskwright finetune CONFIG --run RUN`",
+    "inference infer generate run_inference unmask fill_mask": (
+        "`maskwright fill MODEL TEXT` fills masks, `maskwright predict MODEL --input FILE` writes labels, and "
+        "`maskwright embed MODEL --input FILE` writes vectors"
+    ),
+    "eval validate test score perplexity": "`maskwright evaluate MODEL`, with --help for what it measures",
+    "push upload publish push_to_hub save save_pretrained": (
+        "`maskwright export RUN --to FOLDER --push OWNER/NAME` proves the model and uploads it"
+    ),
+    "serve deploy api chat": (
+        "nothing here serves: `maskwright export RUN --to FOLDER` writes a folder that transformers and servers load"
+    ),
+    "recipe init config configs examples new template fetch": _RECIPES,
+    "download pull get": "`maskwright data pull URL --to FOLDER` for data; models go by hf://OWNER/NAME",
+    "launch run start submit_job sbatch ray slurm vertex kubernetes": (
+        "`maskwright submit PLACE CONFIG --run RUN`; `maskwright submit --help` lists the places"
+    ),
+    "train_tokenizer tokenizers": "`maskwright tokenizer train TEXT --to FOLDER`",
+    "convert convert_checkpoint": (
+        "`maskwright data convert` for token files, `maskwright export` for models, `maskwright import` for commands"
+    ),
+    "cancel kill abort": "`maskwright stop RUN`",
+    "ps ls jobs": "`maskwright status RUN`, or `maskwright list ray`",
+    "version": "`maskwright --version`",
+    "help": "`maskwright --help`, and `maskwright COMMAND --help`",
+}
+"""Other programs' names of commands -> what to type."""
 
+COMMANDS = {name: said for names, said in _COMMANDS.items() for name in names.split()}
 FINETUNING = {name: said for names, said in (_BOTH | _FINETUNING).items() for name in names.split()}
 FOREIGN = {name: said for names, said in (_BOTH | _KEYS).items() for name in names.split()}
 OPTIONS = {name: option for names, option in _OPTIONS.items() for name in names.split()}

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from maskwright.config.data import LATER_DATA, Data
-from maskwright.config.foreign_names import FOREIGN
+from maskwright.config.foreign_names import FOREIGN, VALUES
 from maskwright.config.masking import LATER_MASKING, Masking, Share
 from maskwright.config.phases import Phase, Stage, rate_in, require_phases, stages
 from maskwright.config.recipes import Kind, find_config, require_kind
@@ -446,7 +446,9 @@ def replace_exclusive(values: dict[str, Any], overridden: Collection[str]) -> No
             schedule.pop(other, None)
 
 
-GUIDE = Guide(RunConfig, "the run", "`maskwright schema --markdown` lists the keys and what each takes", FOREIGN)
+GUIDE = Guide(
+    RunConfig, "the run", "`maskwright schema --markdown` lists the keys and what each takes", FOREIGN, VALUES
+)
 
 
 def build_config(values: dict[str, Any], where: str, overrides: Mapping[str, str] = {}) -> RunConfig:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import importlib.resources
+import itertools
 import os
+import re
 from collections.abc import Mapping
 from importlib.resources.abc import Traversable
 from typing import Any, Literal
@@ -18,7 +20,7 @@ Kind = Literal["pretrain", "finetune"]
 
 STORES = {"store", "mixture"}
 """Keys of `data` that name the training data of a masked language model."""
-TAKEN_BY = {
+TAKEN_BY: dict[Kind, str] = {
     "pretrain": "`maskwright pretrain` takes it",
     "finetune": "`maskwright finetune` takes it, with --dry-run to see what it would do, and `submit` with --finetune",
 }
@@ -35,6 +37,12 @@ def read(name: str) -> str:
     if name not in names(kind):
         raise _unknown(name, "is not a recipe", "give", [*names(), *names("finetune")])
     return _path(name, kind).read_text(encoding="utf-8")
+
+
+def purpose(name: str) -> str:
+    """The first sentence of a recipe's comment."""
+    comment = itertools.takewhile(lambda line: line.startswith("#"), read(name).splitlines())
+    return re.split(r"(?<=[.?]) (?=[A-Z])", " ".join(line[2:] for line in comment))[0].rstrip(".")
 
 
 def _path(name: str, kind: Kind) -> Traversable:

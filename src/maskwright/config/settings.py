@@ -13,7 +13,7 @@ from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from maskwright.core import storage
@@ -244,6 +244,15 @@ class Key(NamedTuple):
         default = f"[{', '.join(map(str, default))}]" if isinstance(default, list) else default
         return f"{text}; the default is {default}" if known else text
 
+    def accepts(self, text: str) -> bool:
+        """Whether `--set` takes this text for the key by itself."""
+        try:
+            kind: Any = Annotated[self.field.annotation, Field(), *self.field.metadata]
+            TypeAdapter(kind).validate_python(parse_yaml(text, self.name), strict=True)
+        except (ValidationError, ConfigError):
+            return False
+        return True
+
     def allowed_entry(self) -> str:
         """The accepted values of each entry of its list; empty if it is not a list of one kind of value."""
         entry = self.schema.get("items", {})
@@ -390,7 +399,9 @@ class Guide(NamedTuple):
     known: str
     """The place where all keys are listed."""
     foreign: Mapping[str, str] = {}
-    """Other programs' name of a key -> the key, KEY=VALUE, or a sentence (see `foreign_names.py`)."""
+    """Other programs' name of a key -> keys, KEY=VALUE, or a sentence (see `foreign_names.py`)."""
+    values: Mapping[str, Mapping[str, str]] = {}
+    """For a key, other programs' values in small letters -> ours, or a sentence."""
 
     def explain(self, error: ValidationError, where: str, overrides: Mapping[str, str] = {}) -> ConfigError:
         """The error for all mistakes, several as a line each below the first. `overrides`: dotted keys that did
@@ -435,16 +446,44 @@ class Guide(NamedTuple):
             return [_Mistake(f"section {dotted} is empty", f"{first}, or {keys}", where)]
         return [_Mistake(f"{dotted} is {value!r:.80}, but it is a section", keys, where)]
 
-    def _unknown(self, dotted: str, is_section: bool, where: str) -> _Mistake:
-        advice = self.nearest(dotted, is_section) or self.known
-        if " " in advice:
-            return _Mistake(f"unknown key {dotted}", advice, where)
-        key = advice.partition("=")[0]
-        return _Mistake(f"unknown key {dotted}", f"did you mean {advice.replace('=', ': ')}?", where, key)
+    def _unknown(self, dotted: str, value: Any, is_section: bool, where: str) -> _Mistake:
+        what, advice = f"unknown key {dotted}", self.nearest(dotted, is_section) or self.known
+        if is_section and " " not in advice:
+            return _Mistake(what, f"did you mean {advice}?", where, advice)
+        if not (words := keys_in(advice)):
+            return _Mistake(what, advice, where)
+        text = in_flow(value) if isinstance(value, str | int | float) else ""
+        given = self.overrides(advice, text)
+        ours = {} if isinstance(given, str) or not text else {key: f": {v}" for key, v in given.items() if v != text}
+        names = [word.partition("=")[0] for word in words]
+        fix = f"did you mean {' and '.join(name + ours.get(name, '') for name in names)}?"
+        return _Mistake(what, f"{fix} {given}" if isinstance(given, str) else fix, where, names[0])
+
+    def overrides(self, advice: str, typed: str) -> dict[str, str] | str:
+        """What `--set` takes for each key that `advice` names, an entry of `foreign`, where `typed` is the value that
+        was typed with the other name; VALUE, if there was none. A sentence, if no run accepts it."""
+        words, keys, result = keys_in(advice), keys_of(self.section), {}
+        open_ = [word for word in words if "=" not in word]
+        parts = [part for part in _SHARED.split(typed) if part] if len(open_) > 1 else [typed] * len(open_)
+        if typed and len(parts) != len(open_):
+            return f"give {' and '.join(open_)}"
+        for name, _, fixed in (word.partition("=") for word in words):
+            if fixed or not typed:
+                result[name] = fixed or "VALUE"
+                continue
+            part = parts.pop(0)
+            ours = self.values.get(name, {}).get(part.lower(), part)
+            if ours != part and " " in ours:
+                return ours
+            fitting = (text for text in (ours, f"[{', '.join(ours.split())}]") if keys[name].accepts(text))
+            if (text := next(fitting, None)) is None:
+                return f"{name} takes {keys[name].allowed()}"
+            result[name] = text
+        return result if words else advice
 
     def nearest(self, dotted: str, is_section: bool = False) -> str | None:
-        """The key that an unknown one most likely means, KEY=VALUE, or a sentence on how to write it. A section
-        is named only for a section."""
+        """Keys that an unknown one most likely means, KEY=VALUE, or a sentence on how to write it. A section is named
+        only for a section."""
         if is_section:
             return next(iter(difflib.get_close_matches(dotted, self._sections(), n=1)), None)
         leaf = dotted.rpartition(".")[2]
@@ -494,6 +533,16 @@ class Guide(NamedTuple):
         return key
 
 
+_KEYS_IN = re.compile(r"(seed|\w+\.\w+)(=\S+)?( \w+\.\w+(=\S+)?)*")
+_SHARED = re.compile(r"[\s,()\[\]_]+|(?<=\d)x(?=\d)")
+"""Between the parts of a value that several keys share: 2x512, (0.9, 0.98), roberta_large."""
+
+
+def keys_in(advice: str) -> list[str]:
+    """The keys in an entry of `Guide.foreign`, each with its =VALUE if it has one; empty for a sentence."""
+    return advice.split() if _KEYS_IN.fullmatch(advice) else []
+
+
 LETTERS_A_TYPO = 4
 """A name of eight letters may have two typos. Names related by more than spelling are listed in `foreign_names.py`:
 by letters alone, `accelerator` is like task.separator."""
@@ -524,14 +573,14 @@ def _likeness(dotted: str, key: str) -> tuple[bool, float, float]:
 
 def _spread(
     dotted: str, values: Any, where: str, below: Mapping[str, str], sections: list[str]
-) -> Iterator[tuple[str, bool, str]]:
-    """(name, whether it is a section's, where it was typed) of an unknown key; of an unknown section that is like none
-    of `sections`, each key in it. `below`: keys in it that were typed somewhere else than the rest, and where."""
+) -> Iterator[tuple[str, Any, bool, str]]:
+    """(name, value, whether it is a section's, where it was typed) of an unknown key; of an unknown section that is
+    like none of `sections`, each key in it. `below`: keys in it that were typed somewhere else than the rest."""
     if below:
-        yield from ((key, False, blamed) for key, blamed in below.items())
+        yield from ((key, None, False, blamed) for key, blamed in below.items())
     elif isinstance(values, dict) and values and not difflib.get_close_matches(dotted, sections):
         for name, value in values.items():
             yield from _spread(f"{dotted}.{name}", value, where, {}, [])
     else:
         is_section = bool(difflib.get_close_matches(dotted, sections)) and isinstance(values, dict | types.NoneType)
-        yield dotted, is_section, where
+        yield dotted, values, is_section, where

@@ -221,7 +221,7 @@ class Folder:
             except Exception as error:  # each file system has its own errors
                 if number == self._tries - 1 or not _may_pass(error):
                     reason = " ".join(str(error).split()) or type(error).__name__
-                    fix = "check the permissions and the network"
+                    fix = storage.KEYS_OF_S3 if storage.lacks_keys(error) else "check the permissions and the network"
                     where = f"{self.location}/{name}".rstrip("/")
                     raise MaskwrightError(f"cannot be {verb}: {reason}", where=where, fix=fix) from None
                 self._sleep(FIRST_WAIT_SECONDS * 2.0**number * (0.5 + random.random() / 2.0))

@@ -71,6 +71,15 @@ def full_name(short: str | None) -> str | None:
     return f"{OWNERS[short]}/{short}" if short in OWNERS else None
 
 
+def as_location(name: str, revision: str | None = None) -> str:
+    """The address of a model with that name on the Hub; a path, or anything else, stays as it is."""
+    full = full_name(name) or name
+    owner = full.partition("/")[0]
+    if os.path.exists(name) or re.fullmatch(NAME, full) is None or owner == "models" or os.path.isdir(owner):
+        return name
+    return str(Address(full, None if revision == "main" else revision))
+
+
 def how_to_get(name: str) -> str:
     """The advice for a missing folder, which is often a model's name on the Hub."""
     owner, _, short = name.rpartition("/")
@@ -79,6 +88,4 @@ def how_to_get(name: str) -> str:
     if is_local or re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None:
         return "correct the path"
     full = name if "/" in name else full_name(name) or f"OWNER/{name}"
-    folder = f"models/{name.rpartition('/')[2]}"
-    get = f"hf download {full} --local-dir {folder}"
-    return f"correct the path; or get a model of the Hugging Face Hub, {get}, and give {folder}"
+    return f"correct the path; or give {PREFIX}{full} for the model of the Hugging Face Hub"

@@ -262,7 +262,7 @@ class _Reader:
         elif character == '"':
             self._add(self._quoted('"'))
         elif character == "\\":
-            if (escaped := self._next()) != "\n":
+            if self.at < len(self.text) and (escaped := self._next()) != "\n":
                 self._add(escaped)
         elif character == "$" and self._peek() == "'" and (ansi := _ANSI.match(self.text, self.at + 1)):
             self._add(ansi[1])  # as it is written: colours and line ends are of no use here

@@ -18,6 +18,7 @@ import platform
 import re
 import secrets
 import socket
+import ssl
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -176,9 +177,20 @@ def _expand_url(pattern: str) -> list[str]:
             names = files.find(path)
         else:
             names = [path] if files.exists(path) else []
+            if not names:
+                _require_answer(files, path)
     except Exception as error:  # each file system has its own errors
         raise fault(error, "listed", pattern) from error
     return [files.unstrip_protocol(name) for name in names]
+
+
+def _require_answer(files: Any, path: str) -> None:
+    """Raises the network's error for a file that is missing because of it: fsspec's `exists` is false then, too."""
+    try:
+        files.info(path)
+    except FileNotFoundError as error:
+        if _of_the_network(error.__cause__):
+            raise
 
 
 @dataclass(frozen=True)
@@ -459,7 +471,12 @@ def fault(error: BaseException, verb: str, location: str) -> MaskwrightError:
     if user := urlsplit(location).netloc.rpartition("@")[0]:  # botocore quotes the address without its s3://
         message = message.replace(user, "***")
     if unreachable is not None:
-        return MaskwrightError(f"cannot be {verb}: {message}", where=location, fix="check the network and the address")
+        fix = "check the network and the address"
+        if isinstance(unreachable, ssl.SSLError):
+            fix += "; SSL_CERT_FILE names the certificates of a network that has its own"
+        return MaskwrightError(f"cannot be {verb}: {message}", where=location, fix=fix)
+    if lacks_keys(error):
+        return InputError(f"cannot be {verb}: {message}", where=location, fix=KEYS_OF_S3)
     if getattr(error, "code", None) in (401, 403) or isinstance(error, PermissionError):
         fix = "check the permissions; `gcloud auth application-default login` gives this machine yours on Google Cloud"
         return InputError(f"cannot be {verb}: {message}", where=location, fix=fix)
@@ -468,6 +485,17 @@ def fault(error: BaseException, verb: str, location: str) -> MaskwrightError:
             f"no file system is known by {protocol}://", where=location, fix="give a path, gs:// or s3://"
         )
     return InputError(f"cannot be {verb}: {message}", where=location, fix=ADDRESSES.get(protocol, "check the address"))
+
+
+KEYS_OF_S3 = (
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_ENDPOINT_URL for S3 of another provider); what is public "
+    "has an address with https, such as https://BUCKET.s3.amazonaws.com/FILE"
+)
+
+
+def lacks_keys(error: BaseException) -> bool:
+    """Whether it is botocore's error where there are no keys for S3."""
+    return type(error).__name__ == "NoCredentialsError"
 
 
 ADDRESSES = {
@@ -480,6 +508,6 @@ ADDRESSES = {
 
 def _of_the_network(error: BaseException | None) -> BaseException | None:
     """The error or its cause, if it is the network's; else None."""
-    while error is not None and not isinstance(error, socket.gaierror | ConnectionError | TimeoutError):
+    while error is not None and not isinstance(error, socket.gaierror | ConnectionError | TimeoutError | ssl.SSLError):
         error = error.__cause__ or error.__context__
     return error

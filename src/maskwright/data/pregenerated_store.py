@@ -11,6 +11,7 @@ import shutil
 from functools import partial
 from typing import Any
 
+from maskwright.config.data import EPOCHS_ELSEWHERE
 from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, StoreError
@@ -26,7 +27,11 @@ FORMAT = 1
 def open_epochs(location: str, tokenizer: str | None = None) -> TokenStore:
     """`tokenizer`: for a folder without one of its own; the continued model's. Of several processes one creates
     the store, and the others wait. Raises `StoreError` for another folder, and for a broken example with its line."""
-    epochs_of(storage.require_local(location))
+    if storage.is_url(location):
+        raise InputError(
+            "must be a local folder, since it holds pregenerated epochs", where=location, fix=EPOCHS_ELSEWHERE
+        )
+    epochs_of(location)
     own_tokenizer = os.path.join(location, TOKENIZER)
     tokenizer = own_tokenizer if os.path.isdir(own_tokenizer) else tokenizer
     if tokenizer is None:

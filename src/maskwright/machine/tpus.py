@@ -57,6 +57,10 @@ TPUS: dict[str, Tpu] = {
     "v6e": Tpu(_FLAT, V6E, 4, 8, 0, "tpu-v6e-slice", "v6e"),
     "tpu7x": Tpu(("1x1x1", *_SMALL), TPU7X, 4, 4, 9216, "tpu7x", devices_per_chip=2),
 }
+SOLID = {
+    4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8", 512: "8x8x8",
+    1024: "8x8x16",
+}  # fmt: skip
 MACHINES = {machine: (kind, size) for kind, tpu in TPUS.items() for size, machine in tpu.machines.items()}
 """Kind and number of the chips in each TPU machine type."""
 
@@ -114,6 +118,12 @@ def accelerator_type(kind: str, topology: str) -> str:
     """The TPU API's name, as v5litepod-16 (chips) or v4-32 (cores, two for each chip)."""
     tpu = TPUS[kind]
     return f"{tpu.type_prefix}-{chips(topology) * tpu.type_unit}"
+
+
+def topologies_by_chips(kind: str) -> dict[int, str]:
+    """A topology of the kind by its number of chips; in three dimensions the one nearest to a cube."""
+    tpu = TPUS[kind]
+    return SOLID if tpu.most_cubed else {chips(topology): topology for topology in tpu.topologies}
 
 
 def kind_and_chips(accelerator_type: str) -> tuple[str, int] | None:

@@ -8,6 +8,7 @@ from maskwright.cloud import record
 from maskwright.cloud.environment import Environment
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.provision import disk_source
+from maskwright.config.data import EPOCHS_ELSEWHERE
 from maskwright.core import storage
 from maskwright.core.console import warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
@@ -25,10 +26,11 @@ def require_there(environment: Environment, locations: Mapping[str, str | None],
     for key, path in remote.items():
         if key.startswith("model.") or key == "data.arrow.tokenizer" or data in ("arrow", "pregenerated"):
             fix = f"a folder below {_shared(environment)}, which `env seed` fills; of models also hf://OWNER/NAME"
+            fix = EPOCHS_ELSEWHERE if (key, data) == ("data.store", "pregenerated") else fix
             raise InputError(f"{path} is read as a folder on the hosts", where=key, fix=fix)
     local = {key: path for key, path in wanted.items() if key not in remote}
     if local:
-        disk = _Disk(environment)
+        disk = _Disk(environment, data)
         for key, path in local.items():
             disk.require(key, path, data == "store" and key.startswith("data."))
 
@@ -40,8 +42,8 @@ def _shared(environment: Environment) -> str:
 class _Disk:
     """The disk and the NFS share, as hosts will see them."""
 
-    def __init__(self, environment: Environment) -> None:
-        self.environment, self.shared = environment, _shared(environment)
+    def __init__(self, environment: Environment, data: str) -> None:
+        self.environment, self.shared, self.data = environment, _shared(environment), data
         self.stores: list[str] | None = None
         """Folders with a token store; None if unknown."""
         self.seeded = True
@@ -88,4 +90,6 @@ class _Disk:
             return f"add {checks.setting(key, same[0])}, or another of {', '.join(same[:MOST_SHOWN])}{more}"
         places = [f"{self.shared}/…, which `env seed` fills"] if self.environment.disk else []
         places += [f"{self.environment.mount_point}/nfs_share/…"] if self.environment.nfs else []
+        if (key, self.data) == ("data.store", "pregenerated"):
+            return "; or ".join([*places, EPOCHS_ELSEWHERE])
         return f"{' or '.join([*places, 'gs://BUCKET/STORE, which each host fetches'])}: --set {key}=…"

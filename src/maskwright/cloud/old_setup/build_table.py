@@ -102,7 +102,7 @@ def commands(
     leaves out the others; without a group, `update` means the slice's own hosts. `service_account` builds the image.
     Raises `InputError` if the YAML has nothing to `create`."""
     if row.action == "create" and not {"slice", "group"} & set(parts):
-        fix = "add a section `slice:` or `group:`; `maskwright env import` leaves offers as comments"
+        fix = "name a kind of TPU for a values.env with v2 or v3: _ACCELERATOR=v6e; in a YAML, add `slice:` or `group:`"
         raise InputError("has neither slice nor group, so there is nothing to create", where=environment, fix=fix)
     listed, remarks = [], []
     for command in row.commands:

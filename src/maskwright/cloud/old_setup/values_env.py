@@ -63,11 +63,6 @@ SCRIPTS = {
     ),
 }
 TIERS = {"STANDARD": "BASIC_HDD", "PREMIUM": "BASIC_SSD", "BASIC_HDD": "BASIC_HDD", "BASIC_SSD": "BASIC_SSD"}
-SOLID = {
-    4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8", 512: "8x8x8",
-    1024: "8x8x16",
-}  # fmt: skip
-"""The topology nearest to a cube for each number of chips, for kinds in three dimensions."""
 HBM_GIB = {"v2": 16, "v3": 32, "v5e": 16, "v6e": 32, "v5p": 95, "tpu7x": 192, "v4": 32}
 """Memory of a chip: docs.cloud.google.com/tpu/docs/system-architecture-tpu-vm"""
 OFFERED = ("v6e", "v5e", "v5p", "tpu7x")
@@ -246,16 +241,18 @@ class _Import:
         kind, chips = known
         chosen = accelerator or (None if kind in ("v2", "v3") else kind)
         if chosen is None:
-            self.offers = [_slice_yaml(name, chips) for name in (*OFFERED, kind) if chips in _topologies(name)]
+            self.offers = [
+                _slice_yaml(name, chips) for name in (*OFFERED, kind) if chips in tpus.topologies_by_chips(name)
+            ]
             if not self.offers:
                 raise self.fails(name, f"has {chips} chips, which no kind has", "use a power of two, up to 1024 chips")
             offer = f"{kind} is old, and newer kinds have other names: choose a slice below, or give --accelerator"
             return self.defaulted(name, offer, "slice", None)
-        if chips not in _topologies(chosen):
-            sizes = ", ".join(str(size) for size in _topologies(chosen))
+        if chips not in tpus.topologies_by_chips(chosen):
+            sizes = ", ".join(str(size) for size in tpus.topologies_by_chips(chosen))
             raise self.fails(name, f"has {chips} chips; {chosen} comes with {sizes}", "give another --accelerator")
         reason = f"{chips} chips of {kind}, replaced by --accelerator {chosen}" if accelerator else ""
-        self.mapped(name, "slice", {"accelerator": chosen, "topology": _topologies(chosen)[chips]}, reason)
+        self.mapped(name, "slice", {"accelerator": chosen, "topology": tpus.topologies_by_chips(chosen)[chips]}, reason)
 
     def hosts(self) -> None:
         machine = self.text("MACHINE_TYPE")
@@ -344,14 +341,8 @@ def _untouched(content: bytes, script: _Script) -> bool:
     return False
 
 
-def _topologies(kind: str) -> dict[int, str]:
-    """A topology by its number of chips."""
-    tpu = tpus.TPUS[kind]
-    return SOLID if tpu.most_cubed else {tpus.chips(topology): topology for topology in tpu.topologies}
-
-
 def _slice_yaml(kind: str, chips: int) -> str:
-    topology = _topologies(kind)[chips]
+    topology = tpus.topologies_by_chips(kind)[chips]
     hosts = chips // machines.chips_per_host(kind, topology)
     note = f"{chips} chips of {HBM_GIB[kind]} GiB in {several(hosts, 'host')}"
     note += "; its disks are pd-balanced" if kind in ("v2", "v3") else ""

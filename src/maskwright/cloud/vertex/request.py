@@ -170,7 +170,8 @@ def machine_spec(place: Vertex) -> tuple[dict[str, Any], int]:
 
 def _slice_spec(place: Vertex, kind: str, topology: str) -> dict[str, Any]:
     if kind not in TPU_KINDS:
-        fix = f"use {' or '.join(TPU_KINDS)}; {kind} is on GKE and in an environment: docs/which-way.md"
+        on_gke = "on GKE and " * bool(TPUS[kind].gke_label)
+        fix = f"use {' or '.join(TPU_KINDS)}; {kind} is {on_gke}in an environment: docs/which-way.md"
         raise InputError(f"Vertex AI has no {kind}", where="--accelerator", fix=fix)
     if wrong := tpus.refusal(f"{kind}:{topology}"):
         raise InputError(wrong[0], where="--accelerator", fix=wrong[1])

@@ -10,7 +10,7 @@ from maskwright.core.errors import InputError
 from maskwright.core.formats import SIGNS, by_ending
 from maskwright.data.foreign.blocks import Foreign, Options
 from maskwright.data.foreign.columns import dataset_files, open_columns
-from maskwright.data.foreign.fairseq import open_fairseq
+from maskwright.data.foreign.fairseq import dictionary, open_fairseq
 from maskwright.data.foreign.flat_files import open_datatrove, open_flat
 from maskwright.data.foreign.indexed import index_kind, open_megatron
 from maskwright.data.foreign.mds import open_mds
@@ -53,6 +53,8 @@ def _kind(place: str) -> Format:
     for name, kind in SIGNS.items():
         if os.path.isfile(os.path.join(place.split(":")[0], name)):
             return _format(kind)
+    if dictionary(place.split(":")[0]):
+        return "fairseq"
     paths = _paths([place])
     if indexes := [path for path in paths if path.endswith(".idx")]:
         return index_kind(indexes[0])

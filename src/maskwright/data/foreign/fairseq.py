@@ -30,14 +30,13 @@ def open_fairseq(folders: list[str], pieces: dict[str, int], vocabulary: Vocabul
     """`pieces`: the tokenizer's tokens and ids. Raises `StoreError` if the first folder has no `dict.txt` or another
     folder a different one, and `InputError` if a dictionary of numbers comes without an `encoder`."""
     indexes = [index for folder in folders for index in _indexes(folder)]
-    first = os.path.join(folders[0], "dict.txt")
-    if not os.path.isfile(first):
+    if (first := dictionary(folders[0])) is None:
+        first = os.path.join(folders[0], "dict.txt")
         fix = "put the dictionary there with which the shards were binarised"
         raise StoreError("is missing, and without it the ids mean nothing", where=first, fix=fix)
     tokens = read_dictionary(first)
     for folder in folders[1:]:
-        other = os.path.join(folder, "dict.txt")
-        if os.path.isfile(other) and read_dictionary(other) != tokens:
+        if (other := dictionary(folder)) and read_dictionary(other) != tokens:
             raise StoreError("is another dictionary than the first shard's", where=other, fix="convert them apart")
     mapping, messages = _mapping(tokens, pieces, vocabulary, encoder, first)
     paths = [path for path, _ in indexes]
@@ -46,6 +45,13 @@ def open_fairseq(folders: list[str], pieces: dict[str, int], vocabulary: Vocabul
     files = [f"{path.removesuffix('.idx')}.bin" for path in paths]
     held_out = frozenset(number for number, (_, is_held_out) in enumerate(indexes) if is_held_out)
     return Foreign("fairseq", files, partial(_blocks, paths), True, mapping, messages, held_out)
+
+
+def dictionary(folder: str) -> str | None:
+    """The dictionary of a shard, which lies one folder above where the folder is that of a language in it."""
+    above = os.path.dirname(os.path.abspath(folder)) if os.path.isfile(os.path.join(folder, "train.idx")) else folder
+    paths = (os.path.join(place, "dict.txt") for place in (folder, above))
+    return next(filter(os.path.isfile, paths), None)
 
 
 def _blocks(indexes: list[str], file_idx: int) -> Iterator[Block]:

@@ -8,6 +8,7 @@ from typing import Literal
 from maskwright.config.finetuning import build_finetune_config
 from maskwright.config.pretraining import build_config
 from maskwright.config.settings import nested
+from maskwright.machine.tpus import TPUS
 from maskwright.tasks.importing import fairseq, run_glue, run_mlm, tpu_pretrain
 from maskwright.tasks.importing.taken import Taken
 from maskwright.tasks.importing.typed import given_variables, read_command, require_known
@@ -34,6 +35,9 @@ def imported(
 
     Raises `InputError` for a command that cannot be read, and `ConfigError` for values that no run accepts."""
     typed = read_command(command, SCRIPTS[script], *given_variables(assignments, files))
+    if typed.pod and not devices:
+        kind, chips = typed.pod
+        devices, typed.counted_by = chips * TPUS[kind].devices_per_chip, "TPU_ACCELERATOR_TYPE"
     if typed.unknown_count and not devices:
         require_known(typed.unknown_count, "the command")
     if devices and (typed.world_size == 1 or typed.launcher or typed.unknown_count):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ast
 import os
-import shlex
 from typing import Any
 
-from maskwright.core import shell
+from maskwright.config.foreign_names import VALUES
 from maskwright.core.console import several
 from maskwright.core.errors import InputError
+from maskwright.core.shell import typed
 from maskwright.tasks.importing.hydra import read_hydra
 from maskwright.tasks.importing.taken import FlagFate, Taken, number_of
-from maskwright.tasks.importing.typed import ScriptSignature, Typed
+from maskwright.tasks.importing.typed import XLA_DIST, ScriptSignature, Typed
 
 _SWITCHES = """
 fp16 bf16 tpu cpu use_gpu mask_whole_words freq_weighted_replacement no_epoch_checkpoints metrics_debug
@@ -31,8 +31,13 @@ SCRIPT = ScriptSignature(
 SIZES = {"roberta_base": "base", "roberta_large": "large", "roberta": "base"}
 INVERSE_SQRT_WARMUP = 4000
 """The default of --warmup-updates for fairseq's inverse_sqrt; for its other schedules it is 0."""
-BREAK_MODES = {"complete": "full_sentences", "none": "full_sentences", "complete_doc": "documents", "eos": "documents"}
-TOKENIZER = "models/roberta-base"
+TOKENIZER = "hf://FacebookAI/roberta-base"
+TASKS = ("masked_lm", "multilingual_masked_lm")
+ELSEWHERE = {
+    "sentence_prediction": "`maskwright finetune` trains on labels",
+    "sentence_ranking": "`maskwright finetune` trains on labels",
+}
+"""The fix for other tasks that have a command of their own here."""
 NUM_CORES = 8
 """The default of --num_cores in the branch for TPUs."""
 NUMBERS = {
@@ -72,10 +77,11 @@ NOT_NEEDED = {
 }
 
 
-def fairseq(typed: Typed, devices: int | None) -> Taken:
-    if os.path.basename(typed.script) in HYDRA:
-        read_hydra(typed)
-    taken = Taken(typed)
+def fairseq(command: Typed, devices: int | None) -> Taken:
+    if os.path.basename(command.script) in HYDRA:
+        read_hydra(command)
+    taken = Taken(command)
+    _require_masked_lm(taken)
     taken.run_in("save_dir")
     _data(taken)
     _model(taken)
@@ -88,29 +94,53 @@ def fairseq(typed: Typed, devices: int | None) -> Taken:
     return taken
 
 
+def _require_masked_lm(taken: Taken) -> None:
+    """Raises `InputError` for a command that does not train a masked language model."""
+    for flag, known in (("task", TASKS), ("criterion", TASKS[:1]), ("arch", ("roberta", "xlmr"))):
+        given = taken.text(flag)
+        if given is not None and not (given.startswith(known) if flag == "arch" else given in known):
+            shown = "roberta*, xlmr*" if flag == "arch" else " or ".join(known)
+            what = f"{given} is not what is trained here: {shown}, masked tokens alone"
+            fix = ELSEWHERE.get(given, "take the program that the command is for")
+            raise InputError(what, where=taken.typed.spelling.get(flag, f"--{flag}"), fix=fix)
+    if "task" not in taken.typed.flags:
+        taken.row("task", "default", "masked_lm; fairseq's own default is translation")
+
+
+def _languages(folders: list[str]) -> list[str]:
+    """The folders of languages in a multilingual shard, as fairseq finds them: those of the first, if it is here."""
+    first = folders[0]
+    names = os.listdir(first) if os.path.isdir(first) else []
+    return sorted(name for name in names if os.path.isfile(os.path.join(first, name, "train.idx")))
+
+
 def _data(taken: Taken) -> None:
-    """Adds the lines that convert fairseq's folders of binarised text, once, into a store for each folder."""
+    """Adds the lines that convert fairseq's shards of binarised text, once: into a store, or into one for each
+    language."""
     if not taken.typed.words:
         raise InputError("names no folder of data", where="fairseq", fix="put it behind the name of the script")
     data = taken.typed.known(taken.typed.words[0])
     taken.typed.words.pop(0)
     folders = [folder for folder in data.split(":") if folder]
-    what = "a store for each folder, by data convert, with the tokenizer that its ids are to be looked up in"
+    if not folders:
+        raise InputError("names no folder of data", where="fairseq", fix="put it behind the name of the script")
+    languages = _languages(folders)
+    stores = {language: f"data/store-{language}" for language in languages} or {"": "data/store"}
+    what = "a store of all shards" if not languages else "a store for each language"
+    what += ", by data convert, with the tokenizer that its ids are to be looked up in"
     taken.rows.append(FlagFate("DATA", data, "mapped", what))
-    taken.before.append(f"hf download FacebookAI/roberta-base --local-dir {TOKENIZER}")
-    stores = ["data/store"] if len(folders) == 1 else [f"data/store-{number}" for number in range(len(folders))]
-    for folder, store in zip(folders, stores, strict=True):
-        words = ["maskwright", "data", "convert", folder, "--tokenizer", TOKENIZER, "--to", store]
-        taken.before.append(shlex.join(words))
-    if len(stores) == 1:
-        taken.values["data.store"] = stores[0]
-    else:
-        taken.values["data.mixture"] = {f"shard{number}": store for number, store in enumerate(stores)}
-    alpha = taken.number("multilang_sampling_alpha", 1.0)
-    if "multilang_sampling_alpha" in taken.typed.flags and len(stores) > 1:
+    for language, store in stores.items():
+        shards = ":".join(os.path.join(folder, language) if language else folder for folder in folders)
+        taken.before.append(typed(["data", "convert", shards, "--tokenizer", TOKENIZER, "--to", store]))
+    if not languages:
+        taken.values["data.store"] = stores[""]
+        what = f"it weighs languages, never shards: import this where {folders[0]} has its folders of languages"
+        taken.note("multilang_sampling_alpha", f"{what}, and each of them becomes a store of data.mixture")
+        return
+    taken.values["data.mixture"] = stores
+    if "multilang_sampling_alpha" in taken.typed.flags:
+        alpha = taken.number("multilang_sampling_alpha", 1.0)
         taken.set("multilang_sampling_alpha", {"data.mixture_alpha": alpha})
-    else:
-        taken.note("multilang_sampling_alpha", "make a store of each language: data.mixture_alpha weighs them")
 
 
 def _model(taken: Taken) -> None:
@@ -147,7 +177,7 @@ def _masking(taken: Taken) -> None:
     taken.note("freq_weighted_replacement", "random tokens are drawn evenly")
     mode = taken.text("sample_break_mode") or "none"
     note = "rows of full sentences; convert or prepare the text with its sentences" if mode == "complete" else ""
-    taken.set("sample_break_mode", {"data.packing": BREAK_MODES.get(mode, "documents")}, note)
+    taken.set("sample_break_mode", {"data.packing": VALUES["data.packing"].get(mode, "documents")}, note)
 
 
 def _optimizer(taken: Taken) -> None:
@@ -228,14 +258,14 @@ def _batch(taken: Taken, devices: int | None) -> None:
     for name in ("max_sentences_valid", "batch_size_valid", "max_tokens_valid"):
         taken.note(name, "evaluation takes the rows that fit", "not needed")
     cores = devices or taken.whole("distributed_world_size", 0)
-    source = "--devices" if devices else "--distributed-world-size"
+    source = taken.typed.counted_by if devices else "--distributed-world-size"
     if not cores and taken.typed.gpus:
         cores, source = taken.typed.gpus, "CUDA_VISIBLE_DEVICES"
     if not cores:
-        cores, source = (
-            taken.whole("num_cores", NUM_CORES) if taken.typed.flags.keys() & TPU else 1,
-            "this command alone (it takes all GPUs that it sees: give --devices)",
-        )
+        is_tpu, sees = bool(taken.typed.flags.keys() & TPU), "it takes all GPUs that it sees"
+        sees = "xla_dist starts it on each host of the slice" if taken.typed.launcher == XLA_DIST else sees
+        cores = taken.whole("num_cores", NUM_CORES) if is_tpu else 1
+        source = f"this command alone ({sees}: give --devices)"
     first, *later = (taken.text("update_freq") or "1").split(",")
     frequency = int(number_of(first, "--update-freq"))
     rows_a_step = taken.values["batch.micro_batch_rows"] * frequency * cores
@@ -276,9 +306,7 @@ def _rest(taken: Taken) -> None:
         if os.path.dirname(file) in ("", run_folder.rstrip("/")):
             taken.note("restore_file", "the same command continues the run exactly", "not needed")
         else:
-            made = (
-                f"{shell.typed(['import', 'weights', file, '--to', 'FOLDER'])} makes a folder for model.init_from of it"
-            )
+            made = f"{typed(['import', 'weights', file, '--to', 'FOLDER'])} makes a folder for model.init_from of it"
             taken.note("restore_file", made)
     if "tensorboard_logdir" in taken.typed.flags:
         taken.note("tensorboard_logdir", "logging.report_to: [tensorboard], in the run directory", "mapped")

@@ -7,18 +7,19 @@ import os
 from typing import Any
 
 from maskwright.config import recipes
+from maskwright.config.foreign_names import VALUES
 from maskwright.config.settings import parse_yaml
+from maskwright.core import hub
 from maskwright.core.console import several
 from maskwright.core.errors import InputError
-from maskwright.tasks.importing.run_mlm import fetched, fetched_data
+from maskwright.labels.scoring import METRICS
+from maskwright.tasks.importing.run_mlm import fetched_data
 from maskwright.tasks.importing.taken import Taken, shown
 from maskwright.tasks.importing.trainer import NOT_NEEDED, SWITCHES, devices, from_json, training
 from maskwright.tasks.importing.typed import ScriptSignature, Typed
 from maskwright.text.tables import open_table
 
 SCRIPT = ScriptSignature(("run_glue.py", "run_glue_no_trainer.py", "run_classification.py"), switches=SWITCHES)
-METRICS = {"accuracy": "accuracy", "f1": "f1_macro", "matthews_correlation": "matthews_corrcoef", "pearson": "pearson"}
-METRICS |= {"loss": "loss"}
 COLUMNS = ("data.text", "data.text_pair", "data.label")
 LOOKED_AT = 200
 """Lines of the training file that are read to see whether its labels are numbers with a fraction."""
@@ -34,9 +35,9 @@ def run_glue(typed: Typed) -> Taken:
     else:
         _files(taken)
     name_or_path = taken.text("model_name_or_path") or "model"
-    folder = fetched(taken, name_or_path, taken.text("model_revision"))
+    folder = hub.as_location(name_or_path, taken.text("model_revision"))
     taken.set("model_name_or_path", {"model.init_from": folder})
-    taken.note("model_revision", "the line that fetches the folder has it", "mapped")
+    taken.note("model_revision", "model.init_from has it, behind an @", "mapped")
     taken.note("trust_remote_code", "code that comes with a model is never run")
     for name in ("config_name", "tokenizer_name"):
         same = taken.text(name) in (name_or_path, folder)
@@ -158,8 +159,8 @@ def _best(taken: Taken) -> None:
     metric = (named or "").removeprefix("eval_")
     if metric == "f1" and "task_name" in taken.typed.flags:  # GLUE's own, of the second of two labels
         taken.set("metric_for_best_model", {"evaluation.metric": "f1"})
-    elif metric in METRICS:
-        taken.set("metric_for_best_model", {"evaluation.metric": METRICS[metric]})
+    elif (ours := VALUES["evaluation.metric"].get(metric, metric)) in {"loss", *itertools.chain(*METRICS.values())}:
+        taken.set("metric_for_best_model", {"evaluation.metric": ours})
     else:
         taken.note("metric_for_best_model", "evaluation.metric takes loss, accuracy, f1_macro and others")
     taken.note("greater_is_better", "follows from the metric", "not needed")

@@ -8,6 +8,7 @@ import shlex
 from typing import Any, get_args
 
 from maskwright.config.pretraining import Architecture
+from maskwright.core import hub
 from maskwright.core.console import several
 from maskwright.core.errors import InputError, ModelError
 from maskwright.model.hf.config import read_hf_config
@@ -90,8 +91,7 @@ def _kind(taken: Taken) -> None:
 
 
 def _model(taken: Taken) -> str:
-    """The model's architecture, as far as the flags say it. Notes the model's folder, and whether it has to be
-    fetched."""
+    """The model's architecture, as far as the flags say it. Notes the model's place."""
     name_or_path = taken.text("model_name_or_path")
     architecture = taken.text("model_type") or _guess(name_or_path or taken.text("config_name") or "")
     tokenizer = taken.text("tokenizer_name")
@@ -101,15 +101,15 @@ def _model(taken: Taken) -> str:
     if (unread := next((name for name in UNREAD if name in named), None)) and not is_read:
         taken.row("model_type", "left out", f"{unread} is not among the families that are read (docs/encoders.md)")
     if name_or_path:
-        folder = fetched(taken, name_or_path, taken.text("model_revision"))
+        folder = hub.as_location(name_or_path, taken.text("model_revision"))
         taken.set("model_name_or_path", {"model.init_from": folder})
-        taken.note("model_revision", "the line that fetches the folder has it", "mapped")
+        taken.note("model_revision", "model.init_from has it, behind an @", "mapped")
         for name in ("model_type", "config_name", "config_overrides"):
             taken.note(name, "the folder of --model_name_or_path decides", "not needed")
     else:
-        folder = fetched(taken, tokenizer) if tokenizer else TOKENIZER
+        folder = TOKENIZER
         _shape(taken, architecture)
-    _prepare(taken, fetched(taken, tokenizer) if tokenizer else folder)
+    _prepare(taken, hub.as_location(tokenizer) if tokenizer else folder)
     if "model.hidden_dropout" not in taken.values:
         dropout = 0.0 if architecture == "modernbert" else 0.1
         taken.values |= {"model.hidden_dropout": dropout, "model.attention_dropout": dropout}
@@ -139,24 +139,6 @@ def _on_hub(name_or_path: str) -> bool:
     return (
         bool(HUB_NAME.fullmatch(name_or_path)) and not name_or_path.startswith(".") and not os.path.isdir(name_or_path)
     )
-
-
-def _local(name_or_path: str) -> str:
-    """The folder that a model of the Hub is downloaded to; a path stays as it is."""
-    return f"models/{name_or_path.rpartition('/')[2]}" if _on_hub(name_or_path) else name_or_path
-
-
-def fetched(taken: Taken, name_or_path: str, revision: str | None = None) -> str:
-    """The folder of a model. If it is a name on the Hub, adds the line that fetches it before all others."""
-    folder = _local(name_or_path)
-    if taken.folders.get(folder, name_or_path) != name_or_path:  # another owner's model of that name
-        folder = f"models/{name_or_path.replace('/', '--')}"
-    if folder != name_or_path and folder not in taken.folders:
-        taken.folders[folder] = name_or_path
-        line = f"hf download {shlex.quote(name_or_path)} --local-dir {shlex.quote(folder)}"
-        line += f" --revision {shlex.quote(revision)}" if revision and revision != "main" else ""
-        taken.before.append(line)
-    return folder
 
 
 def _shape(taken: Taken, architecture: str) -> None:

@@ -13,6 +13,7 @@ from maskwright.config.settings import nested
 from maskwright.core.console import one_line, printable, several
 from maskwright.core.errors import InputError
 from maskwright.core.shell import as_written, typed
+from maskwright.machine import tpus
 from maskwright.tasks.importing.typed import Typed, is_false
 
 Fate = Literal["mapped", "default", "not needed", "left out", "unknown"]
@@ -40,8 +41,6 @@ class Taken:
     """Commands that come before the training, such as `data prepare`."""
     push_to: str | None = None
     """The model's name on the Hub, if the command pushes it."""
-    folders: dict[str, str] = field(default_factory=dict)
-    """Names on the Hub by the folders that models are downloaded to."""
     verb: Verb = "pretrain"
     run: str = "runs/imported"
     unnamed: set[str] = field(default_factory=set)
@@ -149,8 +148,29 @@ class Taken:
         export = ["export", self.run, "--to", f"{self.run.rstrip('/')}-hf", *push]
         return [*self.before, typed([self.verb, config, "--run", self.run]), typed(export)]
 
+    def on_tpu(self, config: str) -> list[str]:
+        """The commands that come in place of the training where it is for a TPU: on the slice that the command names,
+        or in an environment."""
+        if self.values.get("engine.kind") != "jax":
+            return []
+        lines, source = [], []
+        if self.typed.pod:
+            kind, count = self.typed.pod
+            lines.append(typed(["plan", config, "--on", f"{kind}:{tpus.topologies_by_chips(kind)[count]}"]))
+        if store := self.values.get("data.store"):
+            if self.values.get("data.format") == "pregenerated":
+                given = ["--special-tokens", "remove", "--valid-fraction", "0"]
+                tokenizer = self.values["model.init_from"]
+                lines.append(typed(["data", "convert", store, "--tokenizer", tokenizer, "--to", "store", *given]))
+                store, source = "store", ["--set", "data.format=store"]
+            lines.append(typed(["data", "push", store, "--to", "gs://BUCKET/store"]))
+            source = ["--set", "data.store=gs://BUCKET/store", *source]
+        place = ["slice", self.typed.slice] if self.typed.slice else ["env", "ENV.yaml"]
+        return [*lines, typed(["submit", *place, config, "--run", self.run, *source])]
+
     def as_json(self, config: str, text: str) -> dict[str, Any]:
-        return {"yaml": text, "rows": [asdict(row) for row in self.rows], "commands": self.commands(config)}
+        rows = [asdict(row) for row in self.rows]
+        return {"yaml": text, "rows": rows, "commands": self.commands(config), "on_tpu": self.on_tpu(config)}
 
 
 def number_of(text: str, where: str) -> float:

@@ -7,10 +7,10 @@ import itertools
 import os
 from collections.abc import Iterator
 
+from maskwright.core import hub
 from maskwright.core.console import several
 from maskwright.data.foreign.pregenerated import RECORD, read_metrics, read_record
-from maskwright.tasks.importing.run_mlm import fetched
-from maskwright.tasks.importing.taken import Taken, number_of, share_of_steps
+from maskwright.tasks.importing.taken import Taken, number_of
 from maskwright.tasks.importing.typed import ScriptSignature, Typed
 
 FOR_GPUS = "finetune_on_pregenerated.py"
@@ -52,7 +52,7 @@ def tpu_pretrain(typed: Typed, devices: int | None) -> Taken:
     source = f"as {folder}/epoch_*_metrics.json say" if lengths else "set it to what the examples were made with"
     taken.row("max_seq_len", "default", f"data.seq_len: {taken.values['data.seq_len']}; {source}")
     _masks(taken, folder)
-    taken.set("bert_model", {"model.init_from": fetched(taken, taken.text("bert_model") or "roberta-base")})
+    taken.set("bert_model", {"model.init_from": hub.as_location(taken.text("bert_model") or "roberta-base")})
     taken.values |= {"model.hidden_dropout": 0.1, "model.attention_dropout": 0.1}
     taken.keys(NUMBERS)
     for_gpus = os.path.basename(typed.script) == FOR_GPUS
@@ -64,7 +64,7 @@ def tpu_pretrain(typed: Typed, devices: int | None) -> Taken:
     taken.row("weight_decay", "default", "optimizer.weight_decay: 0.01")
     taken.row("max_grad_norm", "default", "optimizer.max_grad_norm: null (it clips nothing)")
     if share := taken.number("warmup_proportion", 0.0):
-        taken.row("warmup_proportion", "left out", share_of_steps("schedule.warmup_steps", share, taken.verb))
+        taken.set("warmup_proportion", {"schedule.warmup_share": share})
         taken.note("warmup_steps", "--warmup_proportion decides", "not needed")
     else:
         taken.set("warmup_steps", {"schedule.warmup_steps": taken.whole("warmup_steps", 0)})
@@ -102,7 +102,11 @@ def _masks(taken: Taken, folder: str) -> None:
 def _batch(taken: Taken, devices: int | None) -> None:
     """Takes over the batch. The script's --train_batch_size is that of one core, though its help says otherwise."""
     cores = 1 if taken.has("one_tpu") else devices or NUM_CORES
-    taken.note("one_tpu", "one device", "mapped")
+    taken.values["engine.kind"] = "jax"
+    if taken.has("one_tpu"):
+        taken.set("one_tpu", {"engine.devices": 1})
+    what = "engine.kind: jax, for TPUs; `--set engine.kind=torch` trains on any other machine"
+    taken.row("num_cores", "default", what)
     taken.set("train_batch_size", {"batch.micro_batch_rows": taken.whole("train_batch_size", 32)}, "of one core")
     steps = max(1, taken.whole("gradient_accumulation_steps", 1))
     note = f"{steps} accumulated x {several(cores, 'core')}"
@@ -125,4 +129,4 @@ def _of_gpus(taken: Taken, devices: int | None) -> None:
     )
     if not {"warmup_steps", "warmup_proportion"} & taken.typed.flags.keys():
         what = "pytorch-pretrained-BERT's script warms up for 0.1 of its steps, later ones do not"
-        taken.row("warmup_proportion", "left out", f"{what}: set schedule.warmup_steps")
+        taken.row("warmup_proportion", "left out", f"{what}: set schedule.warmup_share")

@@ -7,7 +7,8 @@ import math
 import os
 from typing import Any, get_args
 
-from maskwright.config.pretraining import Reported
+from maskwright.config.foreign_names import VALUES
+from maskwright.config.pretraining import KEYS, Reported
 from maskwright.core import hub
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import HIDDEN
@@ -15,17 +16,6 @@ from maskwright.core.storage import read_json
 from maskwright.tasks.importing.taken import FlagFate, Taken, number_of, share_of_steps, shown
 from maskwright.tasks.importing.typed import SECRET
 
-SCHEDULES = {
-    "linear": "linear",
-    "cosine": "cosine",
-    "polynomial": "polynomial",
-    "constant": "constant",
-    "constant_with_warmup": "constant",
-    "inverse_sqrt": "inverse_sqrt",
-    "warmup_stable_decay": "wsd",
-}
-PLAIN_ADAMW = ("adamw_torch", "adamw_hf", "adamw_anyprecision", "adamw_apex", "paged_adamw_32bit")
-"""Beginnings of the names of optimizers that compute AdamW as it was published."""
 ALIASES = {
     "max_train_steps": "max_steps",
     "num_warmup_steps": "warmup_steps",
@@ -122,14 +112,14 @@ def training(taken: Taken) -> None:
     taken.set("max_grad_norm", {"optimizer.max_grad_norm": clip or None}, note)
     _optimizer(taken)
     steps = _length(taken)
-    _schedule(taken, steps)
+    _schedule(taken)
     _precision(taken)
     _saving(taken, steps)
     _elsewhere(taken)
 
 
 def _optimizer(taken: Taken) -> None:
-    if (taken.text("optim") or "adamw_torch").startswith(PLAIN_ADAMW):
+    if VALUES["optimizer.kind"].get(taken.text("optim") or "adamw_torch") == "adamw":
         taken.note("optim", "optimizer.kind: adamw", "mapped")
     else:
         taken.note("optim", "AdamW takes its place, in fp32: it may need another learning rate")
@@ -148,12 +138,13 @@ def _length(taken: Taken) -> int | None:
     return None
 
 
-def _schedule(taken: Taken, steps: int | None) -> None:
+def _schedule(taken: Taken) -> None:
     kind = taken.text("lr_scheduler_type") or "linear"
     keywords, peak = _keywords(taken), taken.positive("learning_rate", 5e-5)
     names = {*keywords}
-    if kind in SCHEDULES:
-        taken.set("lr_scheduler_type", {"schedule.kind": SCHEDULES[kind]})
+    ours = VALUES["schedule.kind"].get(kind, kind)
+    if KEYS["schedule.kind"].accepts(ours):
+        taken.set("lr_scheduler_type", {"schedule.kind": ours})
     elif kind in ("cosine_with_min_lr", "cosine_warmup_with_min_lr") and keywords.keys() & {"min_lr_rate", "min_lr"}:
         share = keywords.pop("min_lr_rate", None)
         share = keywords.pop("min_lr", 0.0) / peak if share is None else share
@@ -182,7 +173,7 @@ def _schedule(taken: Taken, steps: int | None) -> None:
         for name in ("warmup_steps", "warmup_ratio"):
             taken.note(name, "transformers' constant schedule has no warm-up", "not needed")
         return
-    _warmup(taken, steps)
+    _warmup(taken)
 
 
 def _keywords(taken: Taken) -> dict[str, Any]:
@@ -202,7 +193,7 @@ def _keywords(taken: Taken) -> dict[str, Any]:
     }
 
 
-def _warmup(taken: Taken, steps: int | None) -> None:
+def _warmup(taken: Taken) -> None:
     name = (
         "warmup_ratio" if taken.number("warmup_ratio", 0.0) and taken.number("warmup_steps", 0) <= 0 else "warmup_steps"
     )
@@ -210,12 +201,8 @@ def _warmup(taken: Taken, steps: int | None) -> None:
     taken.note("warmup_ratio" if name == "warmup_steps" else "warmup_steps", f"--{name} decides", "not needed")
     if name == "warmup_steps" and (amount >= 1 or not amount):
         taken.set(name, {"schedule.warmup_steps": int(amount)})
-    elif taken.verb == "finetune":
-        taken.set(name, {"schedule.warmup_share": amount})
-    elif steps:
-        taken.set(name, {"schedule.warmup_steps": math.ceil(amount * steps)}, f"{amount:g} of {steps:,} steps")
     else:
-        taken.row(name, "left out", share_of_steps("schedule.warmup_steps", amount, taken.verb))
+        taken.set(name, {"schedule.warmup_share": amount})
 
 
 def _precision(taken: Taken) -> None:

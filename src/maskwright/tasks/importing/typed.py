@@ -14,6 +14,7 @@ from maskwright.core import storage
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import HIDDEN, redact
 from maskwright.core.shell import NAME, all_unknown_in, as_written, read_variables, simple_commands, unknown_in
+from maskwright.machine import tpus
 
 _NUMBER = re.compile(r"-\.?\d.*")
 SECRET = re.compile(r"(^|_)(token|key|secret|password|credentials?)$", re.IGNORECASE)  # not --max-tokens
@@ -29,6 +30,7 @@ _LAUNCHERS = (
 )
 _SPREADERS = ("srun", "mpirun", "mpiexec", "horovodrun", "jsrun")
 """Commands that start another several times. The number is in their flags or in the job around them."""
+XLA_DIST = "xla_dist"
 TOTAL = "num_processes"
 """accelerate's count is that of all machines; that of the others is of one machine."""
 
@@ -47,6 +49,7 @@ ELSEWHERE = {
     "run_ner.py": "`maskwright finetune` labels words; begin with the recipe conll2003 or wikiann",
     "run_qa.py": "`maskwright finetune` answers questions; begin with the recipe squad",
     "run_squad.py": "`maskwright finetune` answers questions; begin with the recipe squad",
+    "pregenerate_training_data.py": "type `maskwright data pregenerate` with the same options",
     "run_clm.py": "maskwright has no causal models; it reads run_mlm.py",
 }
 """The fix where the command starts another script."""
@@ -86,6 +89,12 @@ class Typed:
     """The launcher in front of the script, such as torchrun, with or without a number."""
     gpus: int | None = None
     """The number of GPUs that CUDA_VISIBLE_DEVICES lists."""
+    slice: str = ""
+    """The TPU slice that torch_xla's xla_dist starts the script on, where the command names it."""
+    pod: tuple[str, int] | None = None
+    """Kind and chips of that slice, where a variable says so."""
+    counted_by: str = "--devices"
+    """What says how many devices there are."""
     others: int = 0
     """Later commands of the text that start the script again."""
 
@@ -158,6 +167,10 @@ def read_command(
         typed = _sorted(shown[:index], shown[index:], script)
         typed.original = shlex.join(map(as_written, shown))
         typed.gpus = _gpus(shown[:index], variables)
+        if typed.launcher == XLA_DIST:
+            typed.pod = tpus.kind_and_chips(
+                variables.get("TPU_ACCELERATOR_TYPE") or variables.get("ACCELERATOR_TYPE", "")
+            )
     if typed is not None:
         return typed
     fix = "give the whole command in single quotes, or the file of a shell script that has it"
@@ -217,6 +230,9 @@ def _sorted(before: list[str], words: list[str], script: ScriptSignature) -> Typ
         typed.launcher = os.path.basename(started)
     if not started and (spreader := next((name for name in before if os.path.basename(name) in _SPREADERS), "")):
         typed.launcher = typed.started_by = os.path.basename(spreader)
+    if any(os.path.basename(name).removesuffix(".py").endswith(XLA_DIST) for name in before):
+        name = next(iter(launcher.get("tpu", [])), "")
+        typed.launcher, typed.slice = XLA_DIST, "" if unknown_in(name) else name
     if not typed.launcher and (hidden := next(filter(unknown_in, others[1:]), "")):
         typed.launcher = as_written(hidden)
     whole = TOTAL in launcher or "include" in launcher
