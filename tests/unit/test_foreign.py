@@ -713,7 +713,7 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "mds zstd": (
         "mds-zstd",
         lambda folder: put(folder / "mds" / "shard.00000.mds.zstd", 30, b"\xff" * 20),
-        r"is not a whole zstd file",
+        r"shard.00000.mds.zstd:1: is cut short or damaged",
     ),
     "mds places": (
         "mds",

@@ -283,7 +283,7 @@ def test_an_answer_that_is_not_in_its_context(tmp_path: Path) -> None:
         ("a.json", '[{"text": "x", "label": 1}]\n[{"text": "y", "label": 2}]', {}, "FILE:2: has more after the end"),
         ("a.json", '[["x", 1], ["y", 2]]', {}, "FILE record 1: is not an object with keys"),
         ("a.json", '{"text": ["x", "y"], "label": [1, 2]}', {}, "FILE record 1: column 'text' is list, not text"),
-        ("a.csv", "text,label\rx,1\r", {}, "FILE:1: has a carriage return (CR) inside a cell without quotes"),
+        ("a.csv", "text,label\rx,1\r\ny,2\n", {}, "FILE:1: has a carriage return (CR) inside a cell without quotes"),
         ("a.parquet", b"PAR1 nonsense", {}, "FILE: is not Parquet"),
     ],
 )

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperArgument, TyperGroup, TyperOption
 
 from maskwright.core import storage
-from maskwright.core.console import answer, escaped, lost_terminal_is_no_error, say, several, warn
+from maskwright.core.console import answer, escaped, lost_terminal_is_no_error, say, warn
 from maskwright.core.errors import InputError
 
 PANELS = {
@@ -250,9 +250,6 @@ def open_sources(
     sources = Sources(
         files, layout=layout, text_column=text_column, on_bad_input=on_bad_input, on_fault=on_fault, letters=letters
     )
-    if sources.ignored_files:
-        count = several(len(sources.ignored_files), "file")
-        say(f"leaving out {count} of another kind, such as {sources.ignored_files[0]}")
     for sentence in sources.notes:
         say(sentence)
     return sources

@@ -48,7 +48,7 @@ EXAMPLE_CHARACTERS = 120
 REPEATED = "exact duplicate documents"
 AS_READ = "as-read"
 """Key column of documents before cleaning."""
-VERSION = 3
+VERSION = 4
 """Format of the phases' files. Those of another version are not read."""
 
 
@@ -113,6 +113,7 @@ def new_findings() -> dict[str, Finding]:
         "encoding faults": Finding(0, "stops with file:line:column, unless --on-bad-input replace or skip"),
         "files in another encoding": Finding(0, "stops with the command that converts it, unless --on-bad-input skip"),
         "broken records": Finding(0, "stops with file:line, unless --on-bad-input skip"),
+        "records without text": Finding(0, "leaves them out; where the column is missing, it stops without skip"),
         "empty files": Finding(0, "stops, unless --on-bad-input skip"),
         "files of another kind": Finding(0, "leaves them out"),
         REPEATED: Finding(0, "keeps the first of each, unless --keep-duplicates"),
@@ -292,6 +293,7 @@ def _add_part(result: Audit, note: Note) -> None:
     result.longest_document_characters = max(result.longest_document_characters, part["longest_document_characters"])
     for size, count in part["lengths"]:
         result.lengths[size] = result.lengths.get(size, 0) + count
+    result.findings["records without text"].add_all(*note["without_text"])
     for name, finding in part["findings"].items():
         result.findings[name].add_all(finding["count"], finding["examples"])
 
@@ -312,7 +314,7 @@ class Review:
         part, path = task
         try:
             changes, codes = Changes(self.cleaning), self.resolved.codes(part.number)
-            for document_idx, document in enumerate(read(part)) if changes.kinds else ():
+            for document_idx, document in enumerate(read(part.open())) if changes.kinds else ():
                 if document_idx == len(codes):
                     raise changed_while_read(document.source)
                 if codes[document_idx] == KEEP:

@@ -1,6 +1,7 @@
 """Numbered lines of a file, decoded a block at a time, without their ends and the file's byte-order mark.
 
-Bytes that are not UTF-8 are reported with file, line and column, to every reader.
+A line ends with LF or CRLF; in files of old Macs, which begin with a block that has CR and no LF, with CR up to the
+first LF. Bytes that are not UTF-8 are reported with file, line and column, to every reader.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from maskwright.text.compression import ByteSpan, OtherEncoding, blocks, guarded, open_text, require_utf8
+from maskwright.text.compression import Binary, ByteSpan, blocks, guarded, open_text, require_utf8
 from maskwright.text.document import Fault, FaultHandler, strict
 
 LONGEST_LINE_BYTES = 1 << 29
@@ -37,7 +38,8 @@ def line_blocks(
     number, offset = (span.first_line, span.begin) if span else (1, 0)
     partial_line: list[bytes] = []  # of a line that is longer than a block
     skipping = False  # whether the rest of a line that is too long is skipped
-    for block in guarded(name, blocks(stream), line=lambda: number):  # noqa: B023 - meant
+    content = blocks(stream) if offset else _line_feeds(blocks(stream))
+    for block in guarded(name, content, line=lambda: number):  # noqa: B023 - meant
         if skipping:
             skipped, feed, block = block.partition(b"\n")
             number, offset, skipping = number + len(feed), offset + len(skipped) + len(feed), not feed
@@ -54,6 +56,23 @@ def line_blocks(
         yield from _decoded(name, b"".join(partial_line), number, offset, handle)
 
 
+def _line_feeds(content: Iterator[bytes]) -> Iterator[bytes]:
+    """The blocks of a file, with LF for the CR that ends lines. A text that is read in parts has its first LF in the
+    first part, so that all parts are read as the whole is."""
+    for block in content:
+        if b"\r" not in block[:-1] or b"\n" in block:
+            yield block
+            break
+        yield block.replace(b"\r", b"\n")
+        for block in content:
+            begin, feed, rest = block.partition(b"\n")
+            if feed:
+                yield begin[:-1].replace(b"\r", b"\n") + begin[-1:] + feed + rest
+                break
+            yield block.replace(b"\r", b"\n")
+    yield from content
+
+
 def _decoded(
     name: str, block: bytes, number: int, offset: int, handle: FaultHandler
 ) -> Iterator[tuple[int, list[str]]]:
@@ -66,7 +85,7 @@ def _decoded(
         text = block.decode("utf-8")
     except UnicodeDecodeError:
         if number == 1 and b"\0" in block[:8000]:  # git's sign of a binary file: no conversion makes text of it
-            raise OtherEncoding("is binary, not text", where=name, fix="leave the file out") from None
+            raise Binary("is binary, not text", where=name, fix="leave the file out") from None
         for line_number, raw in enumerate(block.split(b"\n"), number):
             line = decoded(raw, f"{name}:{line_number}", offset, handle)
             offset += len(raw) + 1
