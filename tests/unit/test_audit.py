@@ -39,7 +39,9 @@ def test_audit_counts_what_is_there_and_says_what_prepare_does(
     assert result.findings["encoding faults"].examples == [
         f"{tmp_path}/a.txt:11:4: 0xf6, byte 86 of the text, is not UTF-8"
     ]
-    assert result.findings["records without text"].examples == [f"{tmp_path}/c.jsonl:{line}" for line in (1, 2, 3)]
+    assert result.findings["records without text"].examples == [
+        f"{tmp_path}/c.jsonl:{place}" for place in ("1", "2", "3, which has no 'text' (keys: other)")
+    ]
     assert result.scripts["Cyrillic"] > 0
     assert result.scripts["Latin"] + result.scripts["Cyrillic"] == 1
     page = report(result)

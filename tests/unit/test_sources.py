@@ -146,15 +146,19 @@ def test_files_come_in_sorted_order_and_others_are_left_out(tmp_path: Path) -> N
         sources = Sources([pattern.replace("DIR", str(tmp_path))], **options)
         texts = [document.text for document in sources]
         assert sources.bytes_read == sum(sources.sizes)
-        return texts, sources.notes[0].replace(str(tmp_path), "DIR")
+        return texts, "; ".join(sources.choice).replace(str(tmp_path), "DIR")
 
     other = "leaving out 5 files of another kind (2 .py, 1 .json, 1 .png, 1 without an ending): to read them, name them"
     assert found("DIR") == (["a.txt", "b.txt"], f"{other}, as in 'DIR/*.py'")
     texts = ["a.txt", "b.txt", "c.py", "wiki_00"]
-    left_out = "leaving out 1 file of another kind (1 .json) and 2 files without text (1 .png, 1 .py): to read them, "
+    left_out = "reading 2 files as plain text (1 .py, 1 without an ending); "
+    left_out += "leaving out 1 file of another kind (1 .json) and 2 files without text (1 .png, 1 .py): to read them, "
     for pattern, layout in (("DIR", "file"), ("DIR/*", "auto")):  # what has text, whatever its ending
         assert found(pattern, layout=layout) == (texts, f"{left_out}name them, as in 'DIR/*.json'")
-    assert found("DIR/*.py") == (["c.py"], "leaving out 1 file without text (1 .py)")
+    assert found("DIR/*.py") == (
+        ["c.py"],
+        "reading 1 file as plain text (1 .py); leaving out 1 file without text (1 .py)",
+    )
     assert read(tmp_path / "wiki_00") == [("wiki_00", 1)]
     assert fails(tmp_path / "info.json").startswith("FILE:1: is not JSON")
     assert fails(tmp_path / "picture.png") == "FILE: is binary, not text. Fix: leave the file out"
@@ -182,11 +186,11 @@ def test_one_file_in_several_spellings_is_read_once(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("pack", [bytes, gzip.compress])
 @pytest.mark.parametrize("layout", ["lines", "sentences", "file"])
 def test_lines_of_old_macs(layout: Layout, pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    found = []
     for end in ("\n", "\r"):
         (tmp_path / "a.txt").write_bytes(pack(TEXT.replace("\n", end).encode()))
-        found = read(tmp_path / "a.txt", layout=layout), Sources([str(tmp_path / "a.txt")]).guess
-        assert end == "\n" or found == expected
-        expected = found
+        found.append((read(tmp_path / "a.txt", layout=layout), Sources([str(tmp_path / "a.txt")]).guess))
+    assert found[0] == found[1]
     (tmp_path / "a.fa").write_bytes(b">one\rAC\rGT\r>two\rTT\r")
     assert read(tmp_path / "a.fa") == [("ACGT", 1), ("TT", 4)]
     (tmp_path / "a.txt").write_bytes(b"10 %\r20 %\rdone\nnext\n")  # where a LF is, a CR is a character
@@ -429,7 +433,7 @@ def decoded(cut: bytes, ending: str) -> bytes:
     """What a cut archive gives, byte by byte."""
     if ending != ".zst":
         unpack = {".gz": zlib.decompressobj(31), ".xz": lzma.LZMADecompressor(), ".bz2": bz2.BZ2Decompressor()}
-        return unpack[ending].decompress(cut)  # type: ignore[attr-defined, no-any-return]
+        return unpack[ending].decompress(cut)  # type: ignore[attr-defined]
     stream, found = pa.CompressedInputStream(io.BytesIO(cut), "zstd"), bytearray()
     with pytest.raises(OSError, match="Truncated"):
         while byte := stream.read(1):

@@ -113,7 +113,7 @@ def new_findings() -> dict[str, Finding]:
         "encoding faults": Finding(0, "stops with file:line:column, unless --on-bad-input replace or skip"),
         "files in another encoding": Finding(0, "stops with the command that converts it, unless --on-bad-input skip"),
         "broken records": Finding(0, "stops with file:line, unless --on-bad-input skip"),
-        "records without text": Finding(0, "leaves them out; where the column is missing, it stops without skip"),
+        "records without text": Finding(0, "leaves them out; stops at a missing column, unless --on-bad-input skip"),
         "empty files": Finding(0, "stops, unless --on-bad-input skip"),
         "files of another kind": Finding(0, "leaves them out"),
         REPEATED: Finding(0, "keeps the first of each, unless --keep-duplicates"),

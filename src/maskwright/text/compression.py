@@ -239,7 +239,10 @@ class Binary(OtherEncoding):
 
 BINARY = {
     rb"%PDF-\d": ("is a PDF", "extract its text first: pdftotext FILE"),
-    rb"PK\x03\x04": ("is a zip archive, as .docx, .xlsx and .epub are", "unpack it, or export it as text, such as .csv"),
+    rb"PK\x03\x04": (
+        "is a zip archive, as .docx, .xlsx and .epub are",
+        "unpack it, or export it as text, such as .csv",
+    ),
     rb"7z\xbc\xaf\x27\x1c|Rar!\x1a": ("is an archive", "unpack it"),
     rb"(?s:.{257}ustar)": ("is a tar archive", "unpack it, and name the folder: mkdir DIR; tar -xf FILE -C DIR"),
     rb"PAR1[\0-\x1f]": ("is Parquet", "let its name end in .parquet"),

@@ -28,7 +28,7 @@ Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Shard:
+class MdsShard:
     path: str
     samples: int
     bytes: int
@@ -44,7 +44,7 @@ class Shard:
             raise StoreError(what, where=self.path, fix=COPY_AGAIN)
 
 
-def shards_of(folder: str) -> list[Shard]:
+def shards_of(folder: str) -> list[MdsShard]:
     """The shards of a local folder, unpacked ones where there are both. Raises `StoreError`."""
     index = os.path.join(folder, "index.json")
     shards = []
@@ -57,7 +57,7 @@ def shards_of(folder: str) -> list[Shard]:
     return shards
 
 
-def shard_at(path: str) -> Shard:
+def shard_at(path: str) -> MdsShard:
     """The shard in a file, local or behind a URL. Raises `StoreError` unless an `index.json` beside it names it."""
     folder, slash, name = path.rpartition("/")
     index = f"{folder}{slash}index.json"
@@ -92,7 +92,7 @@ def _file_names(record: dict[str, Any]) -> tuple[str, str | None]:
     return record["raw_data"]["basename"], packed["basename"] if packed else None
 
 
-def _shard(path: str | None, record: dict[str, Any]) -> Shard:
+def _shard(path: str | None, record: dict[str, Any]) -> MdsShard:
     """The shard of a record, and without a `path` only a check of the record."""
     is_packed = os.path.basename(path or "") == _file_names(record)[1]
     if path:
@@ -103,10 +103,10 @@ def _shard(path: str | None, record: dict[str, Any]) -> Shard:
     columns = tuple(record["column_names"]), tuple(record["column_encodings"]), tuple(sizes)
     if len({*map(len, columns)}) > 1:
         raise ValueError
-    return Shard(path or "", int(record["samples"]), int(record["raw_data"]["bytes"]), is_packed, *columns)
+    return MdsShard(path or "", int(record["samples"]), int(record["raw_data"]["bytes"]), is_packed, *columns)
 
 
-def content_of(shard: Shard) -> Bytes:
+def content_of(shard: MdsShard) -> Bytes:
     """The unpacked bytes of a shard. Raises `StoreError` for a damaged one."""
     if not shard.is_packed and not storage.is_url(shard.path):
         return np.asarray(np.memmap(shard.path, np.uint8, "r"))
@@ -122,7 +122,7 @@ def content_of(shard: Shard) -> Bytes:
     return np.frombuffer(content, np.uint8)
 
 
-def column_places(shard: Shard, data: Bytes, column: int) -> tuple[Int64, Int64]:
+def column_places(shard: MdsShard, data: Bytes, column: int) -> tuple[Int64, Int64]:
     """(begin, end) of a column's values [samples], in bytes. Raises `StoreError` for a damaged shard."""
     begin, end = _samples(shard, data)
     widths: list[Int64 | int] = []  # of the columns up to this one: [samples], or the same in all
@@ -135,7 +135,7 @@ def column_places(shard: Shard, data: Bytes, column: int) -> tuple[Int64, Int64]
     return start, stop
 
 
-def _samples(shard: Shard, data: Bytes) -> tuple[Int64, Int64]:
+def _samples(shard: MdsShard, data: Bytes) -> tuple[Int64, Int64]:
     """(begin, end) of each sample, in bytes."""
     head = 4 * (shard.samples + 2)
     count = int(data[:4].view("<u4")[0]) if len(data) >= max(head, 8) else -1
@@ -154,7 +154,7 @@ def u32(data: Bytes, offsets: Int64) -> Int64:
 
 
 def mds_records(
-    shard: Shard,
+    shard: MdsShard,
     columns: list[int | str],
     handle: FaultHandler,
     watch: Callable[[Callable[[], int]], None] | None,

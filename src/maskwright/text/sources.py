@@ -136,8 +136,11 @@ class Sources:
         """The part to read of the only file; None for all files in full. See `SPLITTABLE`."""
 
     def _choose(self, patterns: list[str], has_layout: bool) -> None:
-        names, endings = storage.expand_named(patterns), {*map(ending, patterns)}
+        """Sets `files` and `ignored_files`, and `choice`: sentences on files of other endings than `ENDINGS`."""
+        names = storage.expand_named(patterns)
+        has_mds, endings = ".mds" in map(ending, names), {*map(ending, patterns)}
         other: list[str] = []
+        as_text: list[str] = []
         for name, is_named in names.items():
             kind = ending(name)
             if kind == ".mds" and name.removesuffix(packed_ending(name)) in names.keys() - {name}:
@@ -145,9 +148,10 @@ class Sources:
             if kind in ENDINGS or name in patterns or (kind == ".json" and kind in endings):
                 self.files.append(storage.require_utf8(name))
             elif kind != ".json" and (is_named or has_layout):
-                (self.files if _is_text(name) else self.ignored_files).append(storage.require_utf8(name))
-            else:
+                (as_text if _is_text(name) else self.ignored_files).append(storage.require_utf8(name))
+            elif not (has_mds and os.path.basename(name) == "index.json"):
                 other.append(name)
+        self.files = sorted(self.files + as_text)
         left_out, fix = [], f"use {' '.join(ENDINGS)}"
         if other:
             most = Counter(map(ending, other)).most_common(1)[0][0]
@@ -161,7 +165,9 @@ class Sources:
         if not self.files:
             what = f"holds no readable file, but {' and '.join(left_out)}"
             raise SourceError(what, where=patterns[0], fix=fix)
-        self._left_out = f"leaving out {' and '.join(left_out)}" + (f": {fix}" if other else "") if left_out else ""
+        self.choice = [f"reading {several(len(as_text), 'file')} as plain text ({_by_ending(as_text)})"] * bool(as_text)
+        if left_out:
+            self.choice.append(f"leaving out {' and '.join(left_out)}" + (f": {fix}" if other else ""))
         self.ignored_files += other
 
     def _watch(self, position: Callable[[], int]) -> None:
@@ -208,7 +214,7 @@ class Sources:
             with suppress(SourceError), self._open_table(name, lambda _: True) as table:
                 by_delimiter.setdefault(table.delimiter, table.note)
         layout = [] if self.guess is None else [str(self.guess)]
-        return [note for note in (self._left_out, *layout, *by_delimiter.values()) if note]
+        return [note for note in (*self.choice, *layout, *by_delimiter.values()) if note]
 
     def __iter__(self) -> Iterator[Document]:
         done = self.documents = self.without_text = 0
@@ -332,13 +338,16 @@ class Sources:
                     fix = "name it with --text-column; token ids are taken over by `maskwright data convert`"
                 table.require(column, fix)
             for number, record in table.rows([column]):
-                if column in record or self.on_bad_input == "skip":
-                    text = self._text(record.get(column), table, number)
+                if column in record:
+                    text = self._text(record[column], table, number)
                     if text:
                         yield Document((text,), False, name, number)
+                    continue
+                what, where = f"has no '{column}' (keys: {listed([*record])})", place(name, number, table.counted)
+                if self.on_bad_input == "skip":
+                    self._note_without_text(f"{where}, which {what}")
                 else:
-                    what = f"has no '{column}' (keys: {listed([*record])})"
-                    self._handle(Fault("record", f"{name}:{number}", what, "name it with --text-column"))
+                    self._handle(Fault("record", where, what, "name it with --text-column"))
 
     def _text(self, value: object, table: Table, number: int) -> str:
         """A record's text; empty for one that has none, and for any value that is not text, which is a fault."""

@@ -13,9 +13,10 @@ from functools import partial
 import numpy as np
 
 from maskwright.core.errors import InputError, StoreError
+from maskwright.core.shell import typed
 from maskwright.data.foreign.blocks import COPY_AGAIN, INTEGERS, Block, Foreign, Int64, Options, in_blocks
 from maskwright.data.foreign.columns import COLUMNS
-from maskwright.text.mds import Bytes, Shard, column_places, content_of, shards_of
+from maskwright.text.mds import Bytes, MdsShard, column_places, content_of, shards_of
 
 TYPES = {8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 32: "uint32", 33: "int32", 64: "uint64", 65: "int64"}
 """Type codes in the header of an `ndarray` without a type in its name. Others are floats."""
@@ -29,7 +30,7 @@ def open_mds(folders: list[str], options: Options) -> Foreign:
     return Foreign("mds", [shard.path for shard in shards], partial(_blocks, shards, columns, options.dtype))
 
 
-def _column(shard: Shard, options: Options) -> int:
+def _column(shard: MdsShard, options: Options) -> int:
     """The index of the column of ids."""
     name = options.column or next((usual for usual in COLUMNS if usual in shard.names), None)
     if name in shard.names:
@@ -37,12 +38,12 @@ def _column(shard: Shard, options: Options) -> int:
     folder = os.path.dirname(shard.path)
     what = f"has no column {name or 'of a known name'}; it has {', '.join(shard.names)}"
     fix = "name the column of the ids: --column"
-    if text := next((name for name, kind in zip(shard.names, shard.encodings, strict=True) if kind == "str"), None):
-        fix += f"; or, for the text in '{text}': maskwright data prepare {folder} --text-column {text}"
+    if "str" in shard.encodings:
+        fix += f"; or, where it holds text: maskwright data prepare {typed(folder)} --text-column NAME"
     raise StoreError(what, where=os.path.join(folder, "index.json"), fix=fix)
 
 
-def _blocks(shards: list[Shard], columns: list[int], dtype: str | None, file_idx: int) -> Iterator[Block]:
+def _blocks(shards: list[MdsShard], columns: list[int], dtype: str | None, file_idx: int) -> Iterator[Block]:
     shard, column = shards[file_idx], columns[file_idx]
     data = content_of(shard)
     start, stop = column_places(shard, data, column)
@@ -61,7 +62,7 @@ def _blocks(shards: list[Shard], columns: list[int], dtype: str | None, file_idx
 
 
 def _past_header(
-    shard: Shard, column: int, data: Bytes, start: Int64, stop: Int64, dtype: str | None
+    shard: MdsShard, column: int, data: Bytes, start: Int64, stop: Int64, dtype: str | None
 ) -> tuple[Int64, str, Int64 | None]:
     """(begin of each array's values, their type, their number by its shape or None)."""
     name, _, rest = shard.encodings[column].partition(":")
