@@ -5,6 +5,8 @@ import pytest
 from maskwright.core.errors import InputError
 from maskwright.text.audit import audit, report
 
+SEPARATED = ["2: <|endoftext|>", "4: <|endoftext|>", "5: - - -"]
+
 
 def test_audit_counts_what_is_there_and_says_what_prepare_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -32,6 +34,7 @@ def test_audit_counts_what_is_there_and_says_what_prepare_does(
         "empty files": 1,
         "files of another kind": 1,
         "exact duplicate documents": 1,
+        "documents that are a separator line": 0,
         "documents with control characters": 1,
         "lines over 100,000 characters": 1,
         "documents with literal special tokens": 1,
@@ -50,6 +53,9 @@ def test_audit_counts_what_is_there_and_says_what_prepare_does(
     assert result.findings["empty files"].count == 1
     assert "take more text, or prepare with --valid-fraction 0.5" in page
     (tmp_path / "more.txt").write_text("One line.\nAnother line\n")
+    (tmp_path / "code").write_text("def a():\n<|endoftext|>\ndef b():\n<|endoftext|>\n- - -\nend -----\n")
+    separators = audit([str(tmp_path / "code")]).findings["documents that are a separator line"]
+    assert separators.examples == [f"{tmp_path}/code:{where}" for where in SEPARATED]
     page = report(audit([str(tmp_path / "a.txt"), str(tmp_path / "more.txt")]))
     assert "take more text, or --layout lines (about 9 documents), or prepare with" in page
     assert capsys.readouterr().err.splitlines()[-1].startswith("layout: ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,9 @@ def test_conll_columns_with_documents_spaces_and_comments(tmp_path: Path) -> Non
         (("EU", "rejects"), ("B-ORG", "O"), 3),
         (("#", "."), ("O", "O"), 6),
     ]
+    old_mac = tmp_path / "mac.conll"
+    old_mac.write_bytes(lzma.compress(path.read_bytes().replace(b"\n", b"\r")))
+    assert [(one.words, one.line) for one in read(old_mac, TOKENS)] == [(("EU", "rejects"), 3), (("#", "."), 6)]
     assert read(path, TOKENS, text=0, label=1)[0].labels == ("NNP", "VBZ")
     path.write_text("# id 1\na b\tO\nc\tB-X\n")
     assert [(one.words, one.line) for one in read(path, TOKENS)] == [(("a b", "c"), 2)]

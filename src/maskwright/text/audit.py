@@ -39,6 +39,7 @@ from maskwright.text.text_form import TextForm, form_of
 
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
 SPECIAL = re.compile(r"<s>|</s>|<pad>|<unk>|<mask>|<bos>|<eos>|\[(?:CLS|SEP|PAD|UNK|MASK)\]")
+SEPARATOR = re.compile(r"<\|endoftext\|>|([-=*_#~.+])(?: ?\1){2,}")
 LONG_LINE_CHARACTERS = 100_000
 EXAMPLES = 5
 SCRIPT_SAMPLE_CHARACTERS = 400
@@ -46,6 +47,7 @@ SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 2_000, 10_000
 """The sample for languages and tokens per word: beginnings of the first documents."""
 EXAMPLE_CHARACTERS = 120
 REPEATED = "exact duplicate documents"
+SEPARATORS = "documents that are a separator line"
 AS_READ = "as-read"
 """Key column of documents before cleaning."""
 VERSION = 4
@@ -117,6 +119,7 @@ def new_findings() -> dict[str, Finding]:
         "empty files": Finding(0, "stops, unless --on-bad-input skip"),
         "files of another kind": Finding(0, "leaves them out"),
         REPEATED: Finding(0, "keeps the first of each, unless --keep-duplicates"),
+        SEPARATORS: Finding(0, "keeps one of each kind; put blank lines in their place, and give --layout sentences"),
         "documents with control characters": Finding(0, "keeps them as they are: byte-level BPE can spell them"),
         "lines over 100,000 characters": Finding(0, "keeps them: long documents are cut into rows when training"),
         "documents with literal special tokens": Finding(0, "keeps them as text: they never become special ids"),
@@ -432,6 +435,8 @@ def examine(document: Document, result: Audit, scripts: Counter[str]) -> None:
     size = 1 << len(text).bit_length()
     result.lengths[size] = result.lengths.get(size, 0) + 1
     result.longest_document_characters = max(result.longest_document_characters, len(text))
+    if match := SEPARATOR.fullmatch(text):
+        result.findings[SEPARATORS].add(f"{where}: {match.group():.20}")
     if match := CONTROL.search(text):
         code = f"U+{ord(match.group()):04X}"
         result.findings["documents with control characters"].add(f"{where}: {code}")

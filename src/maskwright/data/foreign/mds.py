@@ -39,7 +39,7 @@ def _column(shard: MdsShard, options: Options) -> int:
     what = f"has no column {name or 'of a known name'}; it has {', '.join(shard.names)}"
     fix = "name the column of the ids: --column"
     if "str" in shard.encodings:
-        fix += f"; or, where it holds text: maskwright data prepare {typed(folder)} --text-column NAME"
+        fix += f"; or, for a column of text: {typed(['data', 'prepare', folder])} --text-column NAME"
     raise StoreError(what, where=os.path.join(folder, "index.json"), fix=fix)
 
 

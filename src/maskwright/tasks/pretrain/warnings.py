@@ -85,7 +85,7 @@ def _more_held_out(store: StoreWithSplits, documents: int) -> str:
     share = LEAST_HELD_OUT_DOCUMENTS / (documents + int(store.manifest["splits"]["train"]["documents"]))
     if share > MOST_HELD_OUT:
         plain = any(file_kind(source["location"]) == PLAIN for source in store.manifest.get("sources", []))
-        if plain and store.manifest["options"].get("layout") == "file":
+        if plain and store.manifest.get("options", {}).get("layout") == "file":
             return "take more text, or prepare with --layout lines or sentences, where a file has several"
         return "take more text"
     return f"prepare into another folder with --valid-fraction {math.ceil(100 * share) / 100:g}"
