@@ -137,15 +137,15 @@ class Sources:
 
     def _choose(self, patterns: list[str], has_layout: bool) -> None:
         """Sets `files` and `ignored_files`, and `choice`: sentences on files of other endings than `ENDINGS`."""
-        names = storage.expand_named(patterns)
+        names, exact = storage.expand_named(patterns), {*patterns}
         has_mds, endings = ".mds" in map(ending, names), {*map(ending, patterns)}
         other: list[str] = []
         as_text: list[str] = []
         for name, is_named in names.items():
             kind = ending(name)
-            if kind == ".mds" and name.removesuffix(packed_ending(name)) in names.keys() - {name}:
+            if kind == ".mds" and packed_ending(name) and name.removesuffix(packed_ending(name)) in names:
                 continue  # the unpacked shard is there as well
-            if kind in ENDINGS or name in patterns or (kind == ".json" and kind in endings):
+            if kind in ENDINGS or name in exact or (kind == ".json" and kind in endings):
                 self.files.append(storage.require_utf8(name))
             elif kind != ".json" and (is_named or has_layout):
                 (as_text if _is_text(name) else self.ignored_files).append(storage.require_utf8(name))
