@@ -99,7 +99,6 @@ HEAVY = {
         "text/compression.py",
         "text/parquet.py",
         "data/foreign/columns.py",
-        "data/foreign/mds.py",
         "data/foreign/write.py",
     },
     "ray": {"launch/ray/gang.py", "launch/ray/jobs.py"},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,6 +52,7 @@ def expected(request: Request) -> Expected:
     tokens = 0
     for sources in request.all_sources:
         held_out = sources is request.held_out
+        found.counts["without_text"] += sum(_blank_records(name) for name in sources.files if ".jsonl" in name)
         for document in sources:
             found.counts["read"] += 1
             length = len(document.text)
@@ -85,6 +88,11 @@ def expected(request: Request) -> Expected:
                 tokens = 0
     close()
     return found
+
+
+def _blank_records(name: str) -> int:
+    with gzip.open(name, "rt") if name.endswith(".gz") else open(name) as file:
+        return sum(not json.loads(line)["text"].strip() for line in file if line.strip())
 
 
 def _shard(documents: list[tuple[Document, list[int], list[int]]], request: Request) -> dict[str, list[int]]:

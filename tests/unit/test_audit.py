@@ -9,6 +9,8 @@ from maskwright.text.audit import audit, report
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
 
+SEPARATED = ["2: <|endoftext|>", "4: <|endoftext|>", "5: - - -"]
+
 
 def test_audit_counts_what_is_there_and_says_what_prepare_does(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -23,7 +25,8 @@ def test_audit_counts_what_is_there_and_says_what_prepare_does(
     (tmp_path / "empty.txt").write_bytes(b"")
     (tmp_path / "windows.txt").write_bytes("Plain words.\n".encode("utf-16"))
     (tmp_path / "program.txt").write_bytes(b"\x7fELF\0\xff\n" * 3)
-    (tmp_path / "b.bin").write_bytes(b"1")
+    (tmp_path / "b.bin").write_bytes(b"\x7fELF\0\xff\n")
+    (tmp_path / "c.jsonl").write_text('{"text": null}\n{"text": " "}\n{"other": "x"}\n')
     result = audit([str(tmp_path)], layout="sentences")
     counts = {name: finding.count for name, finding in result.findings.items()}
     assert result.documents == 6
@@ -31,9 +34,11 @@ def test_audit_counts_what_is_there_and_says_what_prepare_does(
         "encoding faults": 1,
         "files in another encoding": 2,
         "broken records": 0,
+        "records without text": 3,
         "empty files": 1,
         "files of another kind": 1,
         "exact duplicate documents": 1,
+        "documents that are a separator line": 0,
         "documents with mojibake": 0,
         "documents with control characters": 1,
         "lines over 100,000 characters": 1,
@@ -42,14 +47,20 @@ def test_audit_counts_what_is_there_and_says_what_prepare_does(
     assert result.findings["encoding faults"].examples == [
         f"{tmp_path}/a.txt:11:4: 0xf6, byte 86 of the text, is not UTF-8"
     ]
+    assert result.findings["records without text"].examples == [
+        f"{tmp_path}/c.jsonl:{place}" for place in ("1", "2", "3, which has no 'text' (keys: other)")
+    ]
     assert result.scripts["Cyrillic"] > 0
     assert result.scripts["Latin"] + result.scripts["Cyrillic"] == 1
     page = report(result)
     assert "exact duplicate documents: 1  -> prepare keeps the first of each" in page
-    assert "documents: 6, files: 4 (a sentence a line, blank lines between documents)" in page
+    assert "documents: 6, files: 5 (a sentence a line, blank lines between documents)" in page
     assert result.findings["empty files"].count == 1
     assert "take more text, or prepare with --valid-fraction 0.5" in page
     (tmp_path / "more.txt").write_text("One line.\nAnother line\n")
+    (tmp_path / "code").write_text("def a():\n<|endoftext|>\ndef b():\n<|endoftext|>\n- - -\nend -----\n")
+    separators = audit([str(tmp_path / "code")]).findings["documents that are a separator line"]
+    assert separators.examples == [f"{tmp_path}/code:{where}" for where in SEPARATED]
     page = report(audit([str(tmp_path / "a.txt"), str(tmp_path / "more.txt")]))
     assert "take more text, or --layout lines (about 9 documents), or prepare with" in page
     assert capsys.readouterr().err.splitlines()[-1].startswith("layout: ")

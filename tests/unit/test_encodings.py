@@ -247,7 +247,7 @@ def test_parquet_and_web_archives_keep_their_own_encoding(tmp_path: Path) -> Non
     pq.write_table(pa.table({"text": ["größer"]}), path := tmp_path / "a.parquet")
     sources = Sources([str(path)], encoding="cp1252")
     assert [document.text for document in sources] == ["größer"]
-    assert sources.notes == [f"{path} is read as UTF-8, as all Parquet and WARC is, not as cp1252"]
+    assert sources.notes == [f"{path} is read as UTF-8, as all Parquet, MDS and WARC is, not as cp1252"]
 
 
 def test_a_run_remembers_its_encoding_only_where_it_has_one(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import fairseq_files
+import fsspec
 import numpy as np
 import pyarrow as arrow
 import pytest
@@ -31,7 +32,7 @@ from tokenizer_kinds import with_declared
 
 from maskwright.cli.main import run
 from maskwright.config.pretraining import RunConfig, build_config
-from maskwright.core.errors import ConfigError, InputError, StoreError
+from maskwright.core.errors import ConfigError, InputError, SourceError, StoreError
 from maskwright.data.arrow_store import ArrowStore
 from maskwright.data.convert import Conversion, ConvertOptions, convert
 from maskwright.data.foreign import blocks, columns, tfrecord
@@ -41,6 +42,7 @@ from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.opening import open_store
 from maskwright.data.store import Split, SplitName, TokenStore
 from maskwright.processes.runner import Here, Runner
+from maskwright.text.sources import Sources
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids, token_strings
 
 Documents = list[NDArray[np.int64]]
@@ -738,7 +740,7 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "mds zstd": (
         "mds-zstd",
         lambda folder: put(folder / "mds" / "shard.00000.mds.zstd", 30, b"\xff" * 20),
-        r"is not a whole zstd file",
+        r"shard.00000.mds.zstd:1: is cut short or damaged",
     ),
     "mds places": (
         "mds",
@@ -1029,3 +1031,37 @@ def test_megatron_agrees(store: TokenStore, documents: Documents, tokenizer: str
     builder.finalize(str(tmp_path / "text_document.idx"))
     ready = convert(Conversion([str(tmp_path / "text_document")], tokenizer, str(tmp_path / "store"), ALL))
     assert same(documents_of(ready.split("train")), documents)
+
+
+@pytest.mark.parametrize("packing", [None, "zstd"])
+def test_text_in_mds_is_read_as_text(packing: str | None, documents: Documents, tokenizer: str, tmp_path: Path) -> None:
+    folder = tmp_path / "mds"
+    write_mds(folder, documents, packing=packing)
+    sizes = [number + len(one) % 3 for number, part in enumerate((documents[:40], documents[40:])) for one in part]
+    fsspec.filesystem("memory").put(str(folder), "/mds/", recursive=True)
+    for place in (str(folder), "memory://mds"):
+        sources = Sources([place])
+        assert [one.text for one in sources] == ["x" * size for size in sizes if size]
+        assert sources.without_text == sizes.count(0) > 0 and not sources.notes
+        assert sources.bytes_read == sum(sources.sizes)
+    with pytest.raises(SourceError, match=r"record 1: 'len' is bytes, not text"):
+        list(Sources([str(folder)], text_column="len"))
+    with pytest.raises(SourceError, match=r"has no column 'body' .*token ids are taken over by `maskwright data conv"):
+        list(Sources([str(folder)], text_column="body"))
+    index = (folder / "index.json").read_text()
+    (folder / "index.json").write_text(index.replace("input_ids", "caption"))
+    with pytest.raises(StoreError, match=r"no column of a known name.*column of text: maskwright data prepare"):
+        convert(Conversion([str(folder)], tokenizer, str(tmp_path / "store")))
+    shard = min(folder.glob("shard*"))
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-1])
+    with pytest.raises(StoreError, match=r"has [\d,]+ bytes, index.json says"):
+        list(Sources([str(folder)]))
+    shard.write_bytes(whole)
+    (folder / "index.json").unlink()
+    with pytest.raises(InputError, match=r"index.json: no such file"):
+        list(Sources([str(folder)]))
+    if packing:  # an unpacked shard counts, and not its packed twin
+        (folder / "index.json").write_text(index)
+        shard.with_suffix("").write_bytes(arrow.CompressedInputStream(arrow.BufferReader(whole), "zstd").read())
+        assert len(list(Sources([str(folder)]))) == len(sizes) - sizes.count(0)

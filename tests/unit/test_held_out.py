@@ -192,5 +192,7 @@ def test_the_command_holds_files_out(tokenizer: str, tmp_path: Path, capsys: pyt
     capsys.readouterr()
     assert run([*words, no, "--valid-files", valid, "--valid-fraction", "0.1"]) == 2
     assert "both say what is held out" in capsys.readouterr().err
-    assert run([*words, no, "--valid-files", train]) == 2
-    assert "is among the files to train on and in --valid-files" in capsys.readouterr().err
+    (tmp_path / "link.txt").symlink_to(train)
+    for again in (train, f"{tmp_path}/../{tmp_path.name}/train.txt", f"{tmp_path}/link.txt"):
+        assert run([*words, no, "--valid-files", again]) == 2
+        assert "is among the files to train on and in --valid-files" in capsys.readouterr().err

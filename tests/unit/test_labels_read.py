@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
 import random
 from pathlib import Path
 from typing import Any
@@ -159,6 +160,9 @@ def test_conll_columns_with_documents_spaces_and_comments(tmp_path: Path) -> Non
         (("EU", "rejects"), ("B-ORG", "O"), 3),
         (("#", "."), ("O", "O"), 6),
     ]
+    old_mac = tmp_path / "mac.conll"
+    old_mac.write_bytes(lzma.compress(path.read_bytes().replace(b"\n", b"\r")))
+    assert [(one.words, one.line) for one in read(old_mac, TOKENS)] == [(("EU", "rejects"), 3), (("#", "."), 6)]
     assert read(path, TOKENS, text=0, label=1)[0].labels == ("NNP", "VBZ")
     path.write_text("# id 1\na b\tO\nc\tB-X\n")
     assert [(one.words, one.line) for one in read(path, TOKENS)] == [(("a b", "c"), 2)]
@@ -589,7 +593,7 @@ def test_answers_elsewhere_are_placed_explained_and_counted(
         ("a.json", '[{"text": "x", "label": 1}]\n[{"text": "y", "label": 2}]', {}, "FILE:2: has more after the end"),
         ("a.json", '[["x", 1], ["y", 2]]', {}, "FILE record 1: is not an object with keys"),
         ("a.json", '{"text": ["x", "y"], "label": [1, 2]}', {}, "FILE record 1: column 'text' is list, not text"),
-        ("a.csv", "text,label\rx,1\r", {}, "FILE:1: has a carriage return (CR) inside a cell without quotes"),
+        ("a.csv", "text,label\rx,1\r\ny,2\n", {}, "FILE:1: has a carriage return (CR) inside a cell without quotes"),
         ("a.parquet", b"PAR1 nonsense", {}, "FILE: is not Parquet"),
     ],
 )

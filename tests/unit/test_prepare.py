@@ -183,8 +183,10 @@ def test_literal_special_tokens_stay_text(tokenizer: str, tmp_path: Path) -> Non
 
 def test_empty_corpus_is_an_error_and_leaves_nothing(tokenizer: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n\n\n")
-    with pytest.raises(StoreError, match="no document is left of 0 read"):
-        prepare(Request(Sources([str(tmp_path / "a.txt")]), tokenizer, str(tmp_path / "store")))
+    (tmp_path / "a.jsonl").write_text('{"text": null}\n{"text": " "}\n')
+    for name, said in (("a.txt", "holds no text"), ("a.jsonl", "no document is left of 0 read .*; 2 records without")):
+        with pytest.raises(InputError, match=said):
+            prepare(Request(Sources([str(tmp_path / name)]), tokenizer, str(tmp_path / "store")))
     assert not (tmp_path / "store").exists()
 
 

@@ -1,17 +1,20 @@
 from __future__ import annotations
 
+import bz2
 import csv
 import glob
 import gzip
 import io
 import json
+import lzma
 import random
 import threading
 import tracemalloc
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +38,15 @@ def zstd(raw: bytes) -> bytes:
     return bytes(pa.compress(raw, "zstd", asbytes=True))
 
 
+PACK: dict[str, Callable[[bytes], bytes]] = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".zst": zstd,
+    ".xz": lzma.compress,
+    ".bz2": bz2.compress,
+}
+
+
 def read(path: Path | str, **options: object) -> list[tuple[str, int]]:
     return [(document.text, document.line) for document in Sources([str(path)], **options)]  # type: ignore[arg-type]
 
@@ -53,20 +65,19 @@ def fails(path: Path, **options: object) -> str:
         ("file", [(TEXT.strip(), 1)]),
     ],
 )
-@pytest.mark.parametrize("compression", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("compression", ["", ".gz", ".zst", ".xz", ".bz2"])
+@pytest.mark.parametrize("is_named", [True, False], ids=["named", "by its first bytes"])
 def test_plain_text_layouts_and_compressions(
-    layout: Layout, expected: list[tuple[str, int]], compression: str, tmp_path: Path
+    layout: Layout, expected: list[tuple[str, int]], compression: str, is_named: bool, tmp_path: Path
 ) -> None:
-    path = tmp_path / f"a.txt{compression}"
-    raw = TEXT.encode()
-    path.write_bytes(
-        {
-            "": raw,
-            ".gz": gzip.compress(raw),
-            ".zst": zstd(raw[:9]) + zstd(raw[9:]),
-        }[compression]
-    )
+    path = tmp_path / f"a.txt{compression if is_named else ''}"
+    raw, pack = TEXT.encode(), PACK[compression]
+    path.write_bytes(pack(raw[:9]) + pack(raw[9:]))
     assert read(path, layout=layout) == expected
+    if compression and layout == "lines":
+        assert not cut([Sources([str(path)], layout="lines")])[0].splittable
+        path.write_bytes(pack(b""))
+        assert fails(path).startswith("FILE: holds no text. Fix: remove it")
 
 
 def test_windows_line_ends_and_byte_order_mark_vanish(tmp_path: Path) -> None:
@@ -126,12 +137,75 @@ def test_small_files_of_sentences_are_told_from_prose(text: str, layout: str, sa
 
 
 def test_files_come_in_sorted_order_and_others_are_left_out(tmp_path: Path) -> None:
-    for name in ("b.txt", "a.txt", "picture.png", ".hidden.txt"):
+    for name in ("b.txt", "a.txt", "c.py", "wiki_00", "info.json", ".hidden.txt"):
         (tmp_path / name).write_text(name)
-    sources = Sources([str(tmp_path)], layout="file")
-    assert [document.text for document in sources] == ["a.txt", "b.txt"]
-    assert sources.ignored_files == [str(tmp_path / "picture.png")]
-    assert sources.bytes_read == sum(sources.sizes)
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\n")
+    (tmp_path / "void.py").write_text(" \n")
+
+    def found(pattern: str, **options: Any) -> tuple[list[str], str]:
+        sources = Sources([pattern.replace("DIR", str(tmp_path))], **options)
+        texts = [document.text for document in sources]
+        assert sources.bytes_read == sum(sources.sizes)
+        return texts, "; ".join(sources.choice).replace(str(tmp_path), "DIR")
+
+    other = "leaving out 5 files of another kind (2 .py, 1 .json, 1 .png, 1 without an ending): to read them, name them"
+    assert found("DIR") == (["a.txt", "b.txt"], f"{other}, as in 'DIR/*.py'")
+    texts = ["a.txt", "b.txt", "c.py", "wiki_00"]
+    left_out = "reading 2 files as plain text (1 .py, 1 without an ending); "
+    left_out += "leaving out 1 file of another kind (1 .json) and 2 files without text (1 .png, 1 .py): to read them, "
+    for pattern, layout in (("DIR", "file"), ("DIR/*", "auto")):  # what has text, whatever its ending
+        assert found(pattern, layout=layout) == (texts, f"{left_out}name them, as in 'DIR/*.json'")
+    assert found("DIR/*.py") == (
+        ["c.py"],
+        "reading 1 file as plain text (1 .py); leaving out 1 file without text (1 .py)",
+    )
+    assert read(tmp_path / "wiki_00") == [("wiki_00", 1)]
+    assert fails(tmp_path / "info.json").startswith("FILE:1: is not JSON")
+    assert fails(tmp_path / "picture.png") == "FILE: is binary, not text. Fix: leave the file out"
+    for path in tmp_path.glob("*.txt"):
+        path.unlink()
+    assert fails(tmp_path).startswith("FILE: holds no readable file, but 5 files of another kind (2 .py, 1 .json")
+
+
+def test_one_file_in_several_spellings_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "a.txt").write_text("seen")
+    (tmp_path / "corpus" / "b.txt").symlink_to("a.txt")
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / "0a1b").write_text("as the Hub keeps it")
+    (tmp_path / "snapshot").mkdir()
+    (tmp_path / "snapshot" / "c.txt").symlink_to("../blobs/0a1b")
+    spellings = ["corpus", "./corpus/a.txt", f"{tmp_path}/corpus/a.txt", f"file://{tmp_path}/corpus/*.txt"]
+    assert storage.expand(spellings) == ["./corpus/a.txt"] == storage.expand(spellings[::-1])
+    assert storage.expand(["."]) == ["./corpus/a.txt", "./snapshot/c.txt"]
+    (tmp_path / "copy.txt").write_text("seen")
+    assert storage.expand(["copy.txt", "corpus"]) == ["copy.txt", "corpus/a.txt"]
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+@pytest.mark.parametrize("layout", ["lines", "sentences", "file"])
+def test_lines_of_old_macs(layout: Layout, pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    found = []
+    for end in ("\n", "\r"):
+        (tmp_path / "a.txt").write_bytes(pack(TEXT.replace("\n", end).encode()))
+        found.append((read(tmp_path / "a.txt", layout=layout), Sources([str(tmp_path / "a.txt")]).guess))
+    assert found[0] == found[1]
+    (tmp_path / "a.fa").write_bytes(b">one\rAC\rGT\r>two\rTT\r")
+    assert read(tmp_path / "a.fa") == [("ACGT", 1), ("TT", 4)]
+    (tmp_path / "a.txt").write_bytes(b"10 %\r20 %\rdone\nnext\n")  # where a LF is, a CR is a character
+    assert read(tmp_path / "a.txt", layout="lines") == [("10 %\r20 %\rdone", 1), ("next", 2)]
+
+
+def test_old_macs_lines_in_blocks_and_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "READ_BYTES", 8)
+    (tmp_path / "a.txt").write_bytes(raw := b"one\rtwo\rthree\rfour\r\nfive\rsix\nseven\reight\n")
+    expected = [("one", 1), ("two", 2), ("three", 3), ("four", 4), ("five\rsix", 5), ("seven\reight", 6)]
+    assert read(tmp_path / "a.txt", layout="lines") == expected
+    sources, found, border = Sources([str(tmp_path / "a.txt")], layout="lines"), [], raw.index(b"five")
+    for sources.span in (ByteSpan(0, border, 1), ByteSpan(border, len(raw), 5)):
+        found += [(document.text, document.line) for document in sources]
+    assert found == expected
 
 
 def test_jsonl_csv_tsv_and_parquet(tmp_path: Path) -> None:
@@ -231,6 +305,18 @@ def test_fsspec_locations_are_read() -> None:
     for name in ("[draft] a*b.txt", "why?.txt"):  # no globs, where such a file is there
         with fsspec.open(f"memory://odd/{name}", "wb") as file:
             file.write(name.encode())
+    for name in (".ipynb_checkpoints/a-checkpoint.txt", ".b.txt", "below/c.txt"):
+        with fsspec.open(f"memory://corpus/{name}", "wb") as file:
+            file.write(b"hidden")
+    for patterns, names in {
+        "memory://corpus": ["a.txt", "below/c.txt"],
+        "memory://corpus/*": ["a.txt"],
+        "memory://corpus/**/*.txt": ["a.txt", "below/c.txt"],
+        "memory://corpus/.*.txt": [".b.txt"],
+        "memory://corpus/.b.txt": [".b.txt"],
+        "memory://corpus/.ipynb_checkpoints": [".ipynb_checkpoints/a-checkpoint.txt"],
+    }.items():
+        assert storage.expand([patterns]) == [f"memory:///corpus/{name}" for name in names]
     (part,) = cut([Sources(["memory://odd"], layout="lines")])
     assert [document.text for document in part.open()] == ["[draft] a*b.txt", "why?.txt"]
 
@@ -256,9 +342,20 @@ def test_a_web_address_of_unknown_size_is_read() -> None:
         server.shutdown()
 
 
-def test_nulls_count_as_empty_documents(tmp_path: Path) -> None:
+def test_records_without_text_are_counted(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": null}\n{"text": ""}\n{"text": "x"}\n')
-    assert read(tmp_path / "a.jsonl") == [("x", 3)]
+    (tmp_path / "b.csv").write_text("id,text\n1,\n2,y\n3,  \n")
+    pq.write_table(pa.table({"text": ["z", None, " \n"]}), tmp_path / "c.parquet")
+    (tmp_path / "d.fastq").write_text("@1\n\n+\n\n@2\nAC\n+\n!!\n")
+    sources = Sources([str(tmp_path)])
+    for _ in range(2):  # of the last reading
+        assert [document.text for document in sources] == ["x", "y", "z", "AC"]
+        assert (sources.documents, sources.without_text) == (4, 7)
+    found = [place.replace(f"{tmp_path}/", "") for place in sources.places_without_text]
+    assert found == ["a.jsonl:1", "a.jsonl:2", "b.csv:2", "b.csv:4", "c.parquet record 2"]
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n{"other": "y"}\n')
+    sources = Sources([str(tmp_path / "a.jsonl")], on_bad_input="skip")
+    assert [document.text for document in sources] == ["x"] and sources.without_text == 1
 
 
 def test_bad_bytes_are_placed_exactly(tmp_path: Path) -> None:
@@ -274,10 +371,10 @@ def test_bad_bytes_are_placed_exactly(tmp_path: Path) -> None:
     assert [fault.kind for fault in faults] == ["encoding", "encoding"]
 
 
-@pytest.mark.parametrize("ending", [".gz", ".zst"])
+@pytest.mark.parametrize("ending", [".gz", ".zst", ".xz", ".bz2"])
 def test_truncated_archives_are_refused(ending: str, tmp_path: Path) -> None:
     raw = "\n".join(f"line {number} {number * 7919 % 1000}" for number in range(5000)).encode()
-    whole = gzip.compress(raw) if ending == ".gz" else zstd(raw)
+    whole = PACK[ending](raw)
     path = tmp_path / f"a.txt{ending}"
     path.write_bytes(whole[: len(whole) // 2])
     assert "is cut short or damaged" in fails(path, layout="lines")
@@ -312,14 +409,14 @@ def test_a_disk_or_network_that_fails_is_no_damaged_file(tmp_path: Path, monkeyp
         assert "damaged" not in str(caught.value) and not isinstance(caught.value, SourceError)
 
 
-@pytest.mark.parametrize("ending", [".gz", ".zst"])
+@pytest.mark.parametrize("ending", [".gz", ".zst", ".xz", ".bz2"])
 @pytest.mark.parametrize("options", [{"layout": "lines"}, {}], ids=["lines", "auto"])
 def test_a_cut_archive_is_cut_at_the_line_that_is_named(
     ending: str, options: dict[str, object], tmp_path: Path
 ) -> None:
     generator = random.Random(4)
     raw = "\n".join(f"line {number} {generator.getrandbits(256):x}" for number in range(25_000)).encode()
-    whole = gzip.compress(raw) if ending == ".gz" else zstd(raw)
+    whole = PACK[ending](raw)
     path = tmp_path / f"a.txt{ending}"
     for share in (0.02, 0.9):
         cut = whole[: int(len(whole) * share)]
@@ -327,13 +424,14 @@ def test_a_cut_archive_is_cut_at_the_line_that_is_named(
         lines = decoded(cut, ending).count(b"\n") + 1
         found = int(fails(path, **options).split(":")[1])
         # Of zstd, a read of 1,024 bytes or less that fails is lost: 14 of these lines.
-        assert (lines if ending == ".gz" else lines - 14) <= found <= lines
+        assert (lines - 14 if ending == ".zst" else lines) <= found <= lines
 
 
 def decoded(cut: bytes, ending: str) -> bytes:
     """What a cut archive gives, byte by byte."""
-    if ending == ".gz":
-        return zlib.decompressobj(31).decompress(cut)
+    if ending != ".zst":
+        unpack = {".gz": zlib.decompressobj(31), ".xz": lzma.LZMADecompressor(), ".bz2": bz2.BZ2Decompressor()}
+        return unpack[ending].decompress(cut)  # type: ignore[attr-defined]
     stream, found = pa.CompressedInputStream(io.BytesIO(cut), "zstd"), bytearray()
     with pytest.raises(OSError, match="Truncated"):
         while byte := stream.read(1):
@@ -379,9 +477,15 @@ def test_other_encodings_and_kinds_are_named(tmp_path: Path) -> None:
         assert [*skipping] == [] and [fault.what for fault in faults] == ["is binary, not text"]
     path.write_bytes(b"")
     assert fails(path).startswith("FILE: is empty")
-    picture = tmp_path / "a.png"
-    picture.write_bytes(b"x")
-    assert "is of a kind that cannot be read" in fails(picture)
+    for raw, said in {
+        b"%PDF-1.7\n%\xe2\xe3": "is a PDF. Fix: extract its text first",
+        b"a.txt".ljust(257, b"\0") + b"ustar  \0": "is a tar archive. Fix: unpack it",
+        b"PAR1\x15\x04": "is Parquet. Fix: let its name end in .parquet",
+        b"\xff\xff\xff\xff\x78\x01\0\0\x10\0\0\0": "is Arrow. Fix: ",
+    }.items():
+        for name, pack in (("a.dat", bytes), ("a", gzip.compress), ("a.log.xz", lzma.compress)):
+            (tmp_path / name).write_bytes(pack(raw))
+            assert fails(tmp_path / name).startswith(f"FILE: {said}")
 
 
 def test_pattern_without_files_is_an_error(tmp_path: Path) -> None:

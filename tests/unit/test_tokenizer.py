@@ -83,10 +83,13 @@ def test_bad_requests_are_refused(corpus: Path, tokenizer: str, tmp_path: Path) 
         train_tokenizer(sources, str(tmp_path / "t"), vocab_size=100)
     with pytest.raises(InputError, match="already holds a tokenizer"):
         train_tokenizer(sources, tokenizer)
-    blank = tmp_path / "blank.txt"
-    blank.write_text("\n\n\n")
-    with pytest.raises(SourceError, match="holds no documents"):
-        train_tokenizer(Sources([str(blank)]), str(tmp_path / "t"))
+    for name, content, said in (
+        ("blank.txt", "\n\n\n", "holds no text"),
+        ("blank.jsonl", '{"text": " "}', "holds no documents"),
+    ):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(SourceError, match=said):
+            train_tokenizer(Sources([str(tmp_path / name)]), str(tmp_path / "t"))
     assert not (tmp_path / "t").exists()
 
 

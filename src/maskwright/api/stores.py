@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from maskwright.api.given import Location, integer, location, locations, number, require_word
-from maskwright.core.console import warn
+from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError
 from maskwright.data.prepare.driver import prepare as prepare_store
 from maskwright.data.prepare.report import report
@@ -134,7 +134,7 @@ def _sources(text: Text, layout: Layout, text_column: str, on_bad_input: OnBadIn
     def on_fault(fault: Fault) -> None:
         warn(f"{fault.where}: {fault.what}")
 
-    return Sources(
+    sources = Sources(
         locations(text),
         layout=layout,
         text_column=text_column,
@@ -142,3 +142,6 @@ def _sources(text: Text, layout: Layout, text_column: str, on_bad_input: OnBadIn
         on_fault=on_fault,
         encoding=encoding,
     )
+    for sentence in sources.choice:
+        say(sentence)
+    return sources

@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperArgument, TyperGroup, TyperOption
 
 from maskwright.core import storage
-from maskwright.core.console import answer, escaped, lost_terminal_is_no_error, say, several, warn
+from maskwright.core.console import answer, escaped, lost_terminal_is_no_error, say, warn
 from maskwright.core.errors import InputError
 
 PANELS = {
@@ -284,9 +284,6 @@ def open_sources(
         letters=letters,
         encoding=encoding,
     )
-    if sources.ignored_files:
-        count = several(len(sources.ignored_files), "file")
-        say(f"leaving out {count} of another kind, such as {sources.ignored_files[0]}")
     for sentence in sources.notes:
         say(sentence)
     return sources

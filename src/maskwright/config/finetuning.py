@@ -94,7 +94,7 @@ class Task(Section):
 class LabelledData(Section):
     train: str
     """File or glob of the training split: .csv, .tsv, .jsonl, .json, .parquet, CoNLL columns (.conll, .txt, .tsv, …)
-    for words, SQuAD's .json for questions; each also .gz or .zst."""
+    for words, SQuAD's .json for questions; each also .gz, .zst, .xz or .bz2."""
     validation: str | None = None
     """File or glob that a run is judged by. When not set, a share of `train` is held out."""
     test: str | None = None

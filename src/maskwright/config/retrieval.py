@@ -24,7 +24,7 @@ class RetrievalTaskSection(Section):
 class RetrievalData(Section):
     corpus: str
     """File or glob of JSON lines with `_id`, `text` and perhaps `title`: the passages. All five files are in the layout
-    of BEIR; each may be .gz or .zst."""
+    of BEIR; each may be .gz, .zst, .xz or .bz2."""
     queries: str
     """File or glob of JSON lines with `_id` and `text`: the questions of all splits."""
     train: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 SIGNS = {
@@ -13,8 +14,9 @@ SIGNS = {
 }
 """Files that only one format of token ids has."""
 ENDINGS = {".arrow": "arrow", ".parquet": "parquet", ".ds": "datatrove", ".npy": "npy", ".bin": "bin"}
+COMPRESSIONS = (".gz", ".zst", ".zstd", ".xz", ".bz2")
 LABELLED = (".csv", ".tsv", ".jsonl", ".parquet", ".conll")
-"""Endings of examples that `finetune` reads, also with .gz or .zst after them."""
+"""Endings of examples that `finetune` reads, also with one of `COMPRESSIONS` after them."""
 
 
 def by_ending(names: Iterable[str]) -> set[str]:
@@ -25,4 +27,5 @@ def by_ending(names: Iterable[str]) -> set[str]:
 
 
 def is_labelled(name: str) -> bool:
-    return name.removesuffix(".gz").removesuffix(".zst").endswith(LABELLED)
+    stem, end = os.path.splitext(name)
+    return (stem if end in COMPRESSIONS else name).endswith(LABELLED)

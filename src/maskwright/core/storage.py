@@ -100,15 +100,23 @@ def open_binary(location: str) -> BinaryIO:
 
 
 def expand(patterns: list[str]) -> list[str]:
-    """Files behind paths, folders, globs and URLs, sorted and without repeats.
+    """Files behind paths, folders, globs and URLs, sorted. A file in several spellings is there once.
 
     Raises `InputError` when a pattern matches nothing, so that a mistyped glob is never an empty corpus.
     """
-    files: set[str] = set()
+    return [*expand_named(patterns)]
+
+
+def expand_named(patterns: list[str]) -> dict[str, bool]:
+    """Like `expand`: for each file, whether the user names it or a glob matches it, rather than a folder above it."""
+    real_folders: dict[str, str] = {}
+    spellings: dict[str, list[str]] = {}
+    named: set[str] = set()
     for pattern in patterns:
+        is_folder = False
         if is_url(pattern):
-            matches = _expand_url(pattern)
-        elif os.path.isdir(pattern):
+            matches, is_folder = _expand_url(pattern)
+        elif is_folder := os.path.isdir(pattern):
             matches = _files_below(pattern)
         elif glob.has_magic(pattern) and not os.path.exists(pattern):
             matches = [name for name in _glob(pattern) if os.path.isfile(name)]
@@ -117,8 +125,33 @@ def expand(patterns: list[str]) -> list[str]:
         if not matches:
             what = "is an empty folder" if os.path.isdir(pattern) else "matches no file"
             raise InputError(what, where=pattern, fix=_how_to_get(pattern))
-        files.update(matches)
-    return sorted(files)
+        if matches == [pattern] and not (is_url(pattern) or os.path.isfile(pattern)):
+            what = "is a pipe or a device, whose content cannot be read twice"
+            raise InputError(what, where=pattern, fix="write it to a file first")
+        for name in matches:
+            path = identity(name, real_folders)
+            spellings.setdefault(path, []).append(name)
+            if not is_folder:
+                named.add(path)
+    # In a cache of the Hugging Face Hub, the link has the ending that the file itself lacks.
+    chosen = {
+        min(names, key=lambda name: (not os.path.splitext(name)[1], name)): path for path, names in spellings.items()
+    }
+    return {name: chosen[name] in named for name in sorted(chosen)}
+
+
+def identity(name: str, real_folders: dict[str, str] | None = None) -> str:
+    """The one spelling of a file: of a local one its path without links. `real_folders` caches those of folders."""
+    path = name.removeprefix("file://")
+    if is_url(path):
+        return name
+    if os.path.islink(path):
+        return os.path.realpath(path)
+    folder, base = os.path.split(path)
+    real_folders = {} if real_folders is None else real_folders
+    if folder not in real_folders:
+        real_folders[folder] = os.path.realpath(folder)
+    return os.path.join(real_folders[folder], base)
 
 
 def _how_to_get(pattern: str) -> str:
@@ -168,20 +201,30 @@ def _files_below(root: str) -> list[str]:
     return paths_below
 
 
-def _expand_url(pattern: str) -> list[str]:
+def _expand_url(pattern: str) -> tuple[list[str], bool]:
+    """(files, whether the URL is a folder). Hidden files are skipped as locally: a glob's wildcards match none."""
     files, path = filesystem(pattern)
+    is_folder = False
     try:
         if glob.has_magic(without_query(path)) and not files.exists(path):  # as a file's own name may have brackets
-            names = files.glob(path)
-        elif files.isdir(path):
-            names = files.find(path)
+            root = re.split(r"[^/]*[*?\[]", path, maxsplit=1)[0]
+            found = files.glob(path, detail=True).items()
+            names = [name for name, info in found if info["type"] != "directory"]
+            names = names if "/." in path[len(root.rstrip("/")) :] else _visible(names, root)
+        elif is_folder := files.isdir(path):
+            names = _visible(files.find(path), path)
         else:
             names = [path] if files.exists(path) else []
             if not names:
                 _require_answer(files, path)
     except Exception as error:  # each file system has its own errors
         raise fault(error, "listed", pattern) from error
-    return [files.unstrip_protocol(name) for name in names]
+    return [files.unstrip_protocol(name) for name in names], is_folder
+
+
+def _visible(names: list[str], root: str) -> list[str]:
+    """The names without hidden parts below `root`."""
+    return [name for name in names if "/." not in f"/{name.removeprefix(root.rstrip('/')).lstrip('/')}"]
 
 
 def _require_answer(files: Any, path: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass, replace
 
 from maskwright.config.finetuning import LabelledData, Task
@@ -122,7 +121,7 @@ def _require_different_files(locations: dict[str, str]) -> None:
     owner: dict[str, str] = {}
     for split, location in locations.items():
         for name in storage.expand([location]):
-            path = name if storage.is_url(name) else os.path.realpath(name)
+            path = storage.identity(name)
             if owner.get(path, split) != split:
                 raise ConfigError(f"is in the {owner[path]} and in the {split} split", where=name, fix=_fix_for(split))
             owner[path] = split

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
@@ -123,10 +124,10 @@ def _sources(track: Track, locations: Sequence[str], layout: Any) -> Sources:
         raise InputError(
             "takes one folder, that of the repository", where="--text", fix=f"give what this makes: {GET_BOOKS}"
         )
-    folders = [os.path.join(locations[0], name) for name in AUTHORS]
+    books = [os.path.join(glob.escape(os.path.join(locations[0], name)), "**", "*.md") for name in AUTHORS]
     if lacking := [name for name in AUTHORS if not os.path.isdir(os.path.join(locations[0], name))]:
         raise InputError(f"has no folder {lacking[0]}", where=locations[0], fix=f"give what this makes: {GET_BOOKS}")
-    return Sources(folders, layout="file")
+    return Sources(books, layout="file")
 
 
 def _files(sources: Sources) -> list[list[str]]:

@@ -41,6 +41,7 @@ from maskwright.text.sources import Sources, file_kind
 from maskwright.text.text_form import TextForm, form_of
 
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
+SEPARATOR = re.compile(r"<\|endoftext\|>|([-=*_#~.+])(?: ?\1){2,}")
 LONG_LINE_CHARACTERS = 100_000
 EXAMPLES = 5
 SCRIPT_SAMPLE_CHARACTERS = 400
@@ -51,6 +52,7 @@ REPEATED = "exact duplicate documents"
 LITERAL, DECLARED = "documents with literal special tokens", "documents with declared special tokens"
 MOJIBAKE = "documents with mojibake"
 """Text decoded by a wrong encoding, such as `cafÃ©`, counted where ftfy is installed."""
+SEPARATORS = "documents that are a separator line"
 AS_READ = "as-read"
 """Key column of documents before cleaning."""
 VERSION = 4
@@ -118,8 +120,10 @@ def new_findings(special: SpecialTokens, mojibake: bool) -> dict[str, Finding]:
         "encoding faults": Finding(0, "stops with file:line:column, unless --on-bad-input replace or skip"),
         "files in another encoding": Finding(0, "stops with the --encoding that reads it, unless --on-bad-input skip"),
         "broken records": Finding(0, "stops with file:line, unless --on-bad-input skip"),
+        "records without text": Finding(0, "leaves them out; stops at a missing column, unless --on-bad-input skip"),
         "empty files": Finding(0, "stops, unless --on-bad-input skip"),
         "files of another kind": Finding(0, "leaves them out"),
+        SEPARATORS: Finding(0, "keeps one of each kind; put blank lines in their place, and give --layout sentences"),
         REPEATED: Finding(0, "keeps the first of each, unless --keep-duplicates"),
         **({MOJIBAKE: Finding(0, "keeps it, unless --fix-mojibake")} if mojibake else {}),
         "documents with control characters": Finding(0, "keeps them as they are: byte-level BPE can spell them"),
@@ -310,6 +314,7 @@ def _add_part(result: Audit, note: Note) -> None:
     result.longest_document_characters = max(result.longest_document_characters, part["longest_document_characters"])
     for size, count in part["lengths"]:
         result.lengths[size] = result.lengths.get(size, 0) + count
+    result.findings["records without text"].add_all(*note["without_text"])
     for name, finding in part["findings"].items():
         result.findings[name].add_all(finding["count"], finding["examples"])
 
@@ -330,7 +335,7 @@ class Review:
         part, path = task
         try:
             changes, codes = Changes(self.cleaning), self.resolved.codes(part.number)
-            for document_idx, document in enumerate(read(part)) if changes.kinds else ():
+            for document_idx, document in enumerate(read(part.open())) if changes.kinds else ():
                 if document_idx == len(codes):
                     raise changed_while_read(document.source)
                 if codes[document_idx] == KEEP:
@@ -454,6 +459,8 @@ def examine(document: Document, result: Audit, scripts: Counter[str], special: S
     size = 1 << len(text).bit_length()
     result.lengths[size] = result.lengths.get(size, 0) + 1
     result.longest_document_characters = max(result.longest_document_characters, len(text))
+    if match := SEPARATOR.fullmatch(text):
+        result.findings[SEPARATORS].add(f"{where}: {match.group():.20}")
     if match := CONTROL.search(text):
         code = f"U+{ord(match.group()):04X}"
         result.findings["documents with control characters"].add(f"{where}: {code}")

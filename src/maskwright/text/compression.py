@@ -1,10 +1,14 @@
-"""Bytes of text files: plain, gzip or zstd, local or behind a URL. A cut archive is an error, never a short text."""
+"""Bytes of text files: plain or packed in one of `COMPRESSIONS`, local or behind a URL. A cut archive is an error,
+never a short text."""
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import itertools
+import lzma
 import os
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,15 +19,25 @@ from maskwright.core import storage
 from maskwright.core.console import human_bytes
 from maskwright.core.encodings import UTF8
 from maskwright.core.errors import MaskwrightError, SourceError
+from maskwright.core.formats import COMPRESSIONS
 from maskwright.core.secrets import redact
 from maskwright.text.encodings import Encoding, is_utf8
 
-COMPRESSIONS = (".gz", ".zst")
+SIGNS = {
+    ".gz": rb"\x1f\x8b\x08",
+    ".zst": rb"\x28\xb5\x2f\xfd",
+    ".xz": rb"\xfd7zXZ\0",
+    ".bz2": rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)",
+}
+"""Patterns of the first bytes of packed files, by their endings."""
+SIGN_BYTES = 10
+UNPACKED = (gzip.GzipFile, lzma.LZMAFile, bz2.BZ2File)
 PIECE_BYTES = 1024
 """Bytes of a zstd stream per read. A read that fails loses what it had decoded; small reads cost no time."""
 LARGEST_WINDOW = 1 << 27
 """zstd's largest window by default. `--long=31`, with which some public corpora are packed, has 16 times that."""
 ZSTD_FRAME = b"\x28\xb5\x2f\xfd"
+COPY_AGAIN = "copy it again from its origin"
 HEAD_BYTES = 1000
 """Beginning of a file that tells UTF-16 and binary files from UTF-8."""
 MARKS = {
@@ -40,9 +54,37 @@ Part = TypeVar("Part")
 def ending(location: str) -> str:
     """The file's ending in small letters, without compression: `a/B.CSV.gz` -> `.csv`."""
     name = storage.without_query(location).lower()
-    for compression in COMPRESSIONS:
-        name = name.removesuffix(compression)
-    return os.path.splitext(name)[1]
+    return os.path.splitext(name.removesuffix(packed_ending(name)))[1]
+
+
+def packed_ending(location: str) -> str:
+    """The one of `COMPRESSIONS` in which the location ends; empty for another."""
+    name = storage.without_query(location).lower()
+    return next((end for end in COMPRESSIONS if name.endswith(end)), "")
+
+
+def compression_of(name: str, raw: BinaryIO) -> str:
+    """The one of `COMPRESSIONS` of the file `name`, open as `raw`: by its first bytes, else by its ending; or empty."""
+    head = _head(name, raw, SIGN_BYTES)
+    return next((end for end, sign in SIGNS.items() if re.match(sign, head)), packed_ending(name))
+
+
+def _head(name: str, raw: BinaryIO, size: int) -> bytes:
+    """The first bytes of a file, which is read from its beginning afterwards; none of a stream from a web server."""
+    if storage.is_url(name) and not getattr(raw, "size", None):
+        return b""
+    try:
+        head = raw.read(size)
+        raw.seek(0)
+    except OSError as error:
+        raise _read_error(error, name, name) from None
+    return head
+
+
+def is_packed(name: str) -> bool:
+    """Whether the file is compressed, so that reading cannot begin in its middle."""
+    with storage.open_binary(name) as raw:
+        return bool(compression_of(name, raw))
 
 
 def file_size(location: str) -> int:
@@ -90,22 +132,29 @@ def open_text(
     with storage.open_binary(name) as raw:
         if on_position:
             on_position(raw.tell)
-        if storage.without_query(name).lower().endswith(".gz"):
-            yield cast(BinaryIO, gzip.GzipFile(fileobj=raw))
-        elif storage.without_query(name).lower().endswith(".zst"):
-            _require_window(name, raw)
-            from pyarrow import CompressedInputStream  # unlike zstandard's own reader, it refuses a cut frame
+        yield cast(BinaryIO, _unpacked(name, raw) or (_SpanReader(raw, span) if span else raw))
 
-            yield cast(BinaryIO, CompressedInputStream(raw, "zstd"))
-        else:
-            yield cast(BinaryIO, _SpanReader(raw, span)) if span else raw
+
+def _unpacked(name: str, raw: BinaryIO) -> Any:
+    """The decompressed stream of a file; None for one that is not packed."""
+    compression = compression_of(name, raw)
+    if compression.startswith(".zst"):
+        _require_window(name, raw)
+        from pyarrow import CompressedInputStream  # unlike zstandard's own reader, it refuses a cut frame
+
+        return CompressedInputStream(raw, "zstd")
+    if compression == ".gz":
+        return gzip.GzipFile(fileobj=raw)
+    if compression:
+        return lzma.LZMAFile(raw) if compression == ".xz" else bz2.BZ2File(raw)
+    return None
 
 
 def blocks(stream: BinaryIO) -> Iterator[bytes]:
     """Blocks of up to `storage.READ_BYTES` of an `open_text` stream. Yields the data before a damaged spot, then
     raises: of cut gzip all of it, of zstd all but the last `PIECE_BYTES`."""
     size = PIECE_BYTES if type(stream).__name__ == "CompressedInputStream" else storage.READ_BYTES
-    read = stream.read1 if isinstance(stream, gzip.GzipFile) else stream.read  # read1 gives what one piece decodes to
+    read = stream.read1 if isinstance(stream, UNPACKED) else stream.read  # read1 gives what one piece decodes to
     fault: Exception | None = None
     while not fault:
         parts: list[bytes] = []
@@ -130,14 +179,13 @@ def guarded(
     `line()`."""
     try:
         yield from itertools.islice(stream, blocks)
-    except (EOFError, gzip.BadGzipFile, zlib.error, OSError) as error:
+    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
         where = f"{name}:{line()}"
         if isinstance(error, OSError) and (
             error.errno is not None or isinstance(error, TimeoutError | ConnectionError)
         ):
             raise _read_error(error, name, where) from None
-        fix = "copy it again from its origin"
-        raise SourceError(f"is cut short or damaged: {error}", where=where, fix=fix) from None
+        raise SourceError(f"is cut short or damaged: {error}", where=where, fix=COPY_AGAIN) from None
 
 
 def _read_error(error: OSError, name: str, where: str) -> MaskwrightError:
@@ -151,10 +199,7 @@ def _read_error(error: OSError, name: str, where: str) -> MaskwrightError:
 
 def _require_window(name: str, raw: BinaryIO) -> None:
     """Raises `SourceError` for a zstd window over `LARGEST_WINDOW`, which its libraries refuse by default."""
-    if not raw.seekable():
-        return
-    window = _window(raw.read(18))
-    raw.seek(0)
+    window = _window(_head(name, raw, 18))
     if window > LARGEST_WINDOW:
         what = f"needs zstd's window of {human_bytes(window)}, and at most {human_bytes(LARGEST_WINDOW)} are read"
         fix = "unpack it: zstd -d --long=31 FILE; or pack it again without --long"
@@ -198,11 +243,32 @@ class OtherEncoding(SourceError):
     """A whole file is in another encoding: none of its lines can be read."""
 
 
-def _pickled(name: str) -> OtherEncoding:
+class Binary(OtherEncoding):
+    """A file is no text in any encoding."""
+
+
+BINARY = {
+    rb"%PDF-\d": ("is a PDF", "extract its text first: pdftotext FILE"),
+    rb"PK\x03\x04": (
+        "is a zip archive, as .docx, .xlsx and .epub are",
+        "unpack it, or export it as text, such as .csv",
+    ),
+    rb"7z\xbc\xaf\x27\x1c|Rar!\x1a": ("is an archive", "unpack it"),
+    rb"(?s:.{257}ustar)": ("is a tar archive", "unpack it, and name the folder: mkdir DIR; tar -xf FILE -C DIR"),
+    rb"PAR1[\0-\x1f]": ("is Parquet", "let its name end in .parquet"),
+    rb"ARROW1\0\0|(?s:\xff{4}...\0\x10\0\0\0)": (
+        "is Arrow",
+        "write it as Parquet: datasets.load_from_disk(FOLDER).to_parquet(FILE)",
+    ),
+}
+"""Files that are no text: a pattern of the first bytes, what they are, and the fix."""
+
+
+def _pickled(name: str) -> Binary:
     jsonl = os.path.basename(name).partition(".")[0] + ".jsonl"
     code = f"import pandas; pandas.read_pickle('{name}').to_json('{jsonl}', orient='records', lines=True)"
     what = "is a pickle, which can run any program when it is opened"
-    return OtherEncoding(what, where=name, fix=f'if you trust it, convert it once: python -c "{code}"')
+    return Binary(what, where=name, fix=f'if you trust it, convert it once: python -c "{code}"')
 
 
 def require_content(name: str) -> None:
@@ -212,15 +278,21 @@ def require_content(name: str) -> None:
 
 
 def unreadable(name: str, kinds: Sequence[str]) -> SourceError:
-    """The error for a file whose name ends in none of `kinds`."""
+    """The error for a file whose name ends in none of `kinds`. Raises `OtherEncoding` for one that is no text."""
+    with open_text(name) as stream:
+        require_encoding(name, b"".join(guarded(name, blocks(stream), 1)), Encoding())
     if ending(name) in (".pickle", ".pkl"):
         return _pickled(name)
-    fix = f"use {' '.join(kinds)}, each also .gz or .zst"
+    fix = f"use {' '.join(kinds)}, each also {' '.join(COMPRESSIONS)}"
     return SourceError("is of a kind that cannot be read", where=name, fix=fix)
 
 
 def require_encoding(name: str, raw: bytes, encoding: Encoding) -> None:
-    """Raises `OtherEncoding` for pickles, binary files, and those whose first bytes, `raw`, show another encoding."""
+    """Raises `Binary` for pickles and other binary files, and `OtherEncoding` for those whose first bytes, `raw`, show
+    another encoding."""
+    for sign, (what, fix) in BINARY.items():
+        if re.match(sign, raw):
+            raise Binary(what, where=name, fix=fix)
     if raw[:1] == b"\x80" and raw[1:2] in (b"\2", b"\3", b"\4", b"\5"):  # pickle's protocols that pandas writes
         raise _pickled(name)
     marked = next((of_mark for mark, of_mark in MARKS.items() if raw.startswith(mark)), "")
@@ -228,7 +300,7 @@ def require_encoding(name: str, raw: bytes, encoding: Encoding) -> None:
     if not marked:
         head = raw[:HEAD_BYTES]
         if head.count(0) > 0.7 * len(head):
-            raise OtherEncoding("is binary, not text", where=name, fix="leave the file out")
+            raise Binary("is binary, not text", where=name, fix="leave the file out")
         # Of most letters, and of spaces and line ends in any script, every other byte is 0.
         zeros = {"le": head[1::2].count(0), "be": head[::2].count(0)}
         order = max(zeros, key=lambda name: zeros[name])

@@ -77,7 +77,8 @@ def guess_layout(beginnings: Sequence[bytes]) -> LayoutGuess:
 def _blocks(content: bytes) -> list[list[str]]:
     """Runs of lines between blank ones."""
     blocks: list[list[str]] = [[]]
-    for line in content.decode(errors="replace").split("\n"):
+    text = content.decode(errors="replace")
+    for line in text.split("\n" if "\n" in text else "\r"):
         if stripped := line.strip():
             blocks[-1].append(stripped)
         elif blocks[-1]:

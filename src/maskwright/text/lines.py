@@ -1,6 +1,7 @@
 """Numbered lines of a file, decoded a block at a time, without their ends and the file's byte-order mark.
 
-Bytes that do not decode are reported with file, line and column, to every reader.
+A line ends with LF or CRLF; in files of old Macs, which begin with a block that has CR and no LF, with CR up to the
+first LF. Bytes that do not decode are reported with file, line and column, to every reader.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import partial
 from typing import BinaryIO
 
 from maskwright.core.errors import MaskwrightError
-from maskwright.text.compression import ByteSpan, OtherEncoding, blocks, guarded, open_text, require_encoding
+from maskwright.text.compression import Binary, ByteSpan, OtherEncoding, blocks, guarded, open_text, require_encoding
 from maskwright.text.document import Fault, FaultHandler, strict
 from maskwright.text.encodings import Encoding
 
@@ -55,6 +56,8 @@ def line_blocks(
     pieces = blocks(stream)
     if not encoding.keeps_line_feeds:
         pieces, encoding = in_utf8(name, pieces, encoding), ALWAYS_UTF8
+    if not offset:
+        pieces = _line_feeds(pieces)
     for block in guarded(name, pieces, line=lambda: number):  # noqa: B023 - meant
         if skipping:
             skipped, feed, block = block.partition(b"\n")
@@ -72,6 +75,23 @@ def line_blocks(
         yield from _decoded(name, b"".join(partial_line), number, offset, handle, encoding)
 
 
+def _line_feeds(content: Iterator[bytes]) -> Iterator[bytes]:
+    """The blocks of a file, with LF for the CR that ends lines. A text that is read in parts has its first LF in the
+    first part, so that all parts are read as the whole is."""
+    for block in content:
+        if b"\r" not in block[:-1] or b"\n" in block:
+            yield block
+            break
+        yield block.replace(b"\r", b"\n")
+        for block in content:
+            begin, feed, rest = block.partition(b"\n")
+            if feed:
+                yield begin[:-1].replace(b"\r", b"\n") + begin[-1:] + feed + rest
+                break
+            yield block.replace(b"\r", b"\n")
+    yield from content
+
+
 def _decoded(
     name: str, block: bytes, number: int, offset: int, handle: FaultHandler, encoding: Encoding
 ) -> Iterator[tuple[int, list[str]]]:
@@ -84,7 +104,7 @@ def _decoded(
         text = encoding.decode(block)
     except UnicodeDecodeError:
         if number == 1 and b"\0" in block[:8000]:  # git's sign of a binary file: no conversion makes text of it
-            raise OtherEncoding("is binary, not text", where=name, fix="leave the file out") from None
+            raise Binary("is binary, not text", where=name, fix="leave the file out") from None
         for line_number, raw in enumerate(block.split(b"\n"), number):
             line = decoded(raw, f"{name}:{line_number}", offset, handle, name, encoding)
             offset += len(raw) + 1

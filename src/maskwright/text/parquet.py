@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from maskwright.core import storage
 from maskwright.core.errors import SourceError
-from maskwright.text.compression import COMPRESSIONS, blocks, file_size, guarded, open_text
+from maskwright.text.compression import COPY_AGAIN, blocks, file_size, guarded, is_packed, open_text
 from maskwright.text.document import FaultHandler, place
 from maskwright.text.lines import decoded
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 MOST_UNPACKED = 200
 """Largest ratio of unpacked to packed size of a compressed Parquet file. Parquet is compressed itself."""
 BATCH_RECORDS = 1024
-COPY_AGAIN = "copy it again from its origin"
 
 
 @contextmanager
@@ -31,7 +30,7 @@ def open_parquet(name: str) -> Iterator[tuple[Any, list[str]]]:
     import pyarrow.parquet
 
     with open_text(name) as stream, tempfile.TemporaryFile() as unpacked:
-        is_compressed = storage.without_query(name).lower().endswith(COMPRESSIONS)
+        is_compressed = is_packed(name)
         limit = MOST_UNPACKED * file_size(name) + storage.READ_BYTES
         for block in guarded(name, blocks(stream)) if is_compressed else ():
             if unpacked.tell() > limit:

@@ -18,7 +18,7 @@ from maskwright.core.console import human_bytes, progress, say
 from maskwright.core.errors import InputError, SourceError
 from maskwright.text.dedup import is_held_out, text_key
 from maskwright.text.pieces import PIECE_CHARACTERS, pieces
-from maskwright.text.sources import Sources
+from maskwright.text.sources import Sources, say_without_text
 from maskwright.text.word_counts import TooManyWords
 
 MAX_BYTES = 1_000_000_000
@@ -120,13 +120,13 @@ def _all(sources: Sources, max_bytes: int) -> Iterator[Piece]:
 
 def _ranked(sources: Sources, label: str) -> Iterator[tuple[int, int, Piece]]:
     """(rank, bytes of UTF-8, piece) of the whole text."""
-    is_empty = True
     with progress(label, sum(sources.sizes), "bytes") as bar:
         for document in sources:
-            is_empty = False
             yield from _pieces_of(document.text)
             bar.advance(sources.bytes_read - bar.done)
-    if is_empty:
+    if label == "text":
+        say_without_text(sources, sources.documents, sources.without_text, "".join(sources.places_without_text[:1]))
+    if not sources.documents:
         raise SourceError("holds no documents", where=sources.files[0], fix="check the files and --layout")
 
 

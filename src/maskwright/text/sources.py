@@ -1,4 +1,4 @@
-"""Files to documents: plain text in three layouts, JSON lines, Parquet, CSV and TSV, each also gzip or zstd.
+"""Files to documents: plain text in three layouts, JSON lines, Parquet, CSV, TSV and MDS, each also compressed.
 
 Reading is strict by default: a byte that does not decode is an error with file, line and column. Documents keep
 everything but line ends, a byte-order mark and outer white space.
@@ -7,15 +7,19 @@ everything but line ends, a byte-order mark and outer white space.
 from __future__ import annotations
 
 import itertools
+import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from typing import BinaryIO, Literal
 
 from maskwright.core import storage
+from maskwright.core.console import say, several, warn
 from maskwright.core.encodings import UTF8
 from maskwright.core.errors import SourceError
 from maskwright.text.compression import (
+    Binary,
     ByteSpan,
     OtherEncoding,
     blocks,
@@ -24,8 +28,8 @@ from maskwright.text.compression import (
     guarded,
     is_empty,
     open_text,
+    packed_ending,
     stamp_of,
-    unreadable,
 )
 from maskwright.text.document import Document, Fault, FaultHandler, place
 from maskwright.text.encodings import Encoding
@@ -45,27 +49,65 @@ from maskwright.text.tables import JSON_LINES, TABLES, Column, Table, listed, op
 
 OnBadInput = Literal["error", "replace", "skip"]
 
-TEXT_ENDINGS = (".txt", ".text", ".md", ".rst")
-TABLE_ENDINGS = tuple(kind for kind in TABLES if kind != ".json")
+PLAIN = ".txt"
+"""The kind of all plain text."""
+TEXT_ENDINGS = (PLAIN, ".text", ".md", ".rst", ".log", ".tex")
+TABLE_ENDINGS = (*(kind for kind in TABLES if kind != ".json"), ".mds")
 """Without .json, which is read whole, and describes the text in many folders."""
-ENDINGS = (*TEXT_ENDINGS, *TABLE_ENDINGS, *WARC_ENDINGS, *SEQUENCE_ENDINGS)
-SPLITTABLE = (*JSON_LINES, *TEXT_ENDINGS)
-"""Files whose documents end at line ends, so that reading may begin in the middle."""
+RECORD_ENDINGS = (*TABLE_ENDINGS, *WARC_ENDINGS, *SEQUENCE_ENDINGS)
+ENDINGS = (*TEXT_ENDINGS, *RECORD_ENDINGS)
+"""Endings of the files that are read in a folder without a `--layout`."""
+SPLITTABLE = (*JSON_LINES, PLAIN)
+"""Kinds of files whose documents end at line ends, so that reading may begin in the middle."""
+MOST_PLACES = 5
+MUCH_WITHOUT_TEXT = 0.1
+"""Share of records without text from which there is a warning."""
 
 
 def file_kind(location: str) -> str:
-    """The ending without compression: `a/b.jsonl.zst` -> `.jsonl`; empty for a kind that cannot be read."""
+    """The ending without compression of a file of records: `a/b.jsonl.zst` -> `.jsonl`; `PLAIN` for every other one."""
     kind = ending(location)
-    return kind if kind in ENDINGS else ""
+    return kind if kind in RECORD_ENDINGS or kind == ".json" else PLAIN
+
+
+def _is_text(name: str, encoding: Encoding) -> bool:
+    """Whether the file begins with text, neither blank nor binary."""
+    try:
+        with open_text(name) as stream:
+            _, lines = next(line_blocks(name, stream, lambda _: True, encoding=encoding), (1, []))
+            return any(map(str.strip, lines))
+    except Binary:
+        return False
+
+
+def _by_ending(names: Sequence[str]) -> str:
+    """The numbers of files by ending: `10 .py, 2 without an ending`."""
+    counts = Counter(ending(name) or "without an ending" for name in names)
+    return ", ".join(f"{count:,} {kind}" for kind, count in counts.most_common())
+
+
+def say_without_text(sources: Sources, documents: int, count: int, place: str) -> None:
+    """Says that `count` records have no text, where there are some. `documents`: those that were read. `place`: of the
+    first record."""
+    if count:
+        records = any(file_kind(name) in (*TABLE_ENDINGS, ".json") for name in sources.files)
+        where = f" in '{sources.text_column}'" if records else ""
+        line = f"{count:,} of {count + documents:,} records have no text{where}, such as {place}, and are left out"
+        if count > MUCH_WITHOUT_TEXT * (count + documents):
+            warn(line + "; if their text has another name, give it as --text-column" * records)
+        else:
+            say(line)
 
 
 class Sources:
     """The documents of some files, in a fixed order: files sorted by name, documents as they come.
 
-    `patterns`: paths, folders, globs, URLs. `text_column`: key (JSON lines), column name (Parquet, CSV), or a 0-based
-    number for a CSV without a header line. `on_bad_input`: `error` raises `SourceError`; `replace` puts U+FFFD for
-    bytes that do not decode; `skip` drops the faulty line, record or file. `on_fault` gets each fault that does not
-    raise. `letters`: of FASTA and FASTQ. `encoding`: of all but Parquet and WARC, by a name of Python's codecs.
+    `patterns`: paths, folders, globs, URLs. A file of another ending than `ENDINGS` is plain text if it is named, or if
+    a glob matches it or a `layout` is given and it has text. `text_column`: key (JSON lines), column name (Parquet,
+    CSV, MDS), or a 0-based number for a CSV without a header line. `on_bad_input`: `error` raises `SourceError`;
+    `replace` puts U+FFFD for bytes that do not decode; `skip` drops the faulty line, record or file. `on_fault` gets
+    each fault that does not raise. `letters`: of FASTA and FASTQ. `encoding`: of all but Parquet, MDS and WARC, by a
+    name of Python's codecs.
     """
 
     def __init__(
@@ -79,56 +121,90 @@ class Sources:
         letters: Letters = "upper",
         encoding: str = UTF8,
     ) -> None:
-        names = storage.expand(patterns)
-        explicit_names = set(patterns)
-        self.files = [name for name in names if file_kind(name) or name in explicit_names]
-        self.ignored_files = [name for name in names if not file_kind(name) and name not in explicit_names]
-        for name in self.files:
-            if not file_kind(name):
-                raise unreadable(name, ENDINGS)
-            storage.require_utf8(name)
-        if not self.files:
-            raise SourceError("holds no readable file", where=patterns[0], fix=f"use {' '.join(ENDINGS)}")
-        self.text_column, self.on_bad_input, self._on_fault = text_column, on_bad_input, on_fault
+        self.files: list[str] = []
+        self.ignored_files: list[str] = []
         self.letters, self.encoding = letters, Encoding.named(encoding, "--encoding ")
+        self._choose(patterns, layout != "auto")
+        self.text_column, self.on_bad_input, self._on_fault = text_column, on_bad_input, on_fault
         self.sizes = [file_size(name) for name in self.files]
         self.stamps = [stamp_of(name) for name in self.files]
         self.guess: LayoutGuess | None = self._guess_layout() if layout == "auto" else None
         self.layout: Layout = self.guess.layout if self.guess else "file" if layout == "auto" else layout
-        self.bytes_read = 0
+        self.bytes_read = self._faults = 0
+        self.documents = 0
+        """Those of the last reading, so far."""
+        self.without_text = 0
+        """Records without text that the last reading has left out: null, blank, or with `skip` without the column."""
+        self.places_without_text: list[str] = []
+        """The first of them."""
         self.span: ByteSpan | None = None
         """The part to read of the only file; None for all files in full. See `SPLITTABLE`."""
+
+    def _choose(self, patterns: list[str], has_layout: bool) -> None:
+        """Sets `files` and `ignored_files`, and `choice`: sentences on files of other endings than `ENDINGS`."""
+        names, exact = storage.expand_named(patterns), {*patterns}
+        has_mds, endings = ".mds" in map(ending, names), {*map(ending, patterns)}
+        other: list[str] = []
+        as_text: list[str] = []
+        for name, is_named in names.items():
+            kind = ending(name)
+            if kind == ".mds" and packed_ending(name) and name.removesuffix(packed_ending(name)) in names:
+                continue  # the unpacked shard is there as well
+            if kind in ENDINGS or name in exact or (kind == ".json" and kind in endings):
+                self.files.append(storage.require_utf8(name))
+            elif kind != ".json" and (is_named or has_layout):
+                (as_text if _is_text(name, self.encoding) else self.ignored_files).append(storage.require_utf8(name))
+            elif not (has_mds and os.path.basename(name) == "index.json"):
+                other.append(name)
+        self.files = sorted(self.files + as_text)
+        left_out, fix = [], f"use {' '.join(ENDINGS)}"
+        if other:
+            most = Counter(map(ending, other)).most_common(1)[0][0]
+            folder = os.path.dirname(next(name for name in other if ending(name) == most))
+            fix = f"to read them, name them, as in '{os.path.join(folder, '*')}{most}'"
+            left_out.append(f"{several(len(other), 'file')} of another kind ({_by_ending(other)})")
+        if self.ignored_files:
+            left_out.append(
+                f"{several(len(self.ignored_files), 'file')} without text ({_by_ending(self.ignored_files)})"
+            )
+        if not self.files:
+            what = f"holds no readable file, but {' and '.join(left_out)}"
+            raise SourceError(what, where=patterns[0], fix=fix)
+        self.choice = [f"reading {several(len(as_text), 'file')} as plain text ({_by_ending(as_text)})"] * bool(as_text)
+        if left_out:
+            self.choice.append(f"leaving out {' and '.join(left_out)}" + (f": {fix}" if other else ""))
+        self.ignored_files += other
 
     def _watch(self, position: Callable[[], int]) -> None:
         self._position = position
 
     @property
     def has_plain_text(self) -> bool:
-        return any(file_kind(name) in TEXT_ENDINGS for name in self.files)
+        return any(file_kind(name) == PLAIN for name in self.files)
 
     @property
     def only_plain_text(self) -> bool:
-        return all(file_kind(name) in TEXT_ENDINGS for name in self.files)
+        return all(file_kind(name) == PLAIN for name in self.files)
 
     @property
     def packages(self) -> list[str]:
         """Packages that the files need to be read."""
         kinds = {file_kind(name) for name in self.files}
-        packed = any(storage.without_query(name).lower().endswith(".zst") for name in self.files)
+        packed = any(packed_ending(name).startswith(".zst") for name in self.files)
         return [
             *(["fastwarc"] if kinds & {*WARC_ENDINGS} else []),
             *(["pyarrow"] if packed or ".parquet" in kinds else []),
         ]
 
-    def _sample(self, kinds: Sequence[str]) -> list[str]:
-        """A sample of the files of these kinds."""
-        files = [(name, size) for name, size in zip(self.files, self.sizes, strict=True) if file_kind(name) in kinds]
+    def _sample(self, kind: str) -> list[str]:
+        """A sample of the files of this kind."""
+        files = [(name, size) for name, size in zip(self.files, self.sizes, strict=True) if file_kind(name) == kind]
         return [files[index][0] for index in sampled([size for _, size in files])]
 
     def _guess_layout(self) -> LayoutGuess | None:
         """The guessed layout; None without plain text."""
         beginnings = []
-        for name in self._sample(TEXT_ENDINGS):
+        for name in self._sample(PLAIN):
             with open_text(name) as stream:
                 pieces = blocks(stream)
                 if not self.encoding.is_utf8:
@@ -138,32 +214,39 @@ class Sources:
 
     @cached_property
     def notes(self) -> list[str]:
-        """Sentences on the guessed layout, and on each guessed delimiter but the comma, with a file that has it."""
+        """Sentences on files that are left out, on the guessed layout, and on each guessed delimiter but the comma,
+        with a file that has it."""
         by_delimiter: dict[str, str] = {}
-        for name in self._sample([".csv"]):
+        for name in self._sample(".csv"):
             # An error in the file is reported when it is read.
             with suppress(SourceError), self._open_table(name, lambda _: True) as table:
                 by_delimiter.setdefault(table.delimiter, table.note)
         layout = [] if self.guess is None else [str(self.guess)]
         if not self.encoding.is_utf8:
-            own = [name for name in self.files if file_kind(name) in (*WARC_ENDINGS, ".parquet")]
+            own = [name for name in self.files if file_kind(name) in (*WARC_ENDINGS, ".parquet", ".mds")]
             layout += [
-                f"{name} is read as UTF-8, as all Parquet and WARC is, not as {self.encoding.title}" for name in own[:1]
+                f"{name} is read as UTF-8, as all Parquet, MDS and WARC is, not as {self.encoding.title}"
+                for name in own[:1]
             ]
-        return layout + [note for note in by_delimiter.values() if note]
+        return [note for note in (*self.choice, *layout, *by_delimiter.values()) if note]
 
     def __iter__(self) -> Iterator[Document]:
-        done = 0
+        done = self.documents = self.without_text = 0
+        self.places_without_text = []
         for name, size in zip(self.files, self.sizes, strict=True):
             if size == 0 and is_empty(name):
                 self._handle(Fault("empty_file", name, "is empty", "remove it"))
                 continue
             self._position = lambda: 0
+            before = self.documents, self._faults
             try:
                 for document in self._read(name):
+                    self.documents += 1
                     begin = self.span.begin if self.span else 0
                     self.bytes_read = done + min(self._position() - begin, size)
                     yield document
+                if (self.documents, self._faults) == before and not self.span and file_kind(name) == PLAIN:
+                    self._handle(Fault("empty_file", name, "holds no text", "remove it"))
             except OtherEncoding as error:  # raised before the first document
                 if self.on_bad_input != "skip":
                     raise
@@ -182,6 +265,7 @@ class Sources:
         return self.on_bad_input == "replace"
 
     def report(self, fault: Fault) -> None:
+        self._faults += 1
         if self._on_fault:
             self._on_fault(fault)
 
@@ -190,7 +274,7 @@ class Sources:
         if self.span and self.span.begin:  # UTF-16 from its middle on may pass for UTF-8, and so may a binary file
             with open_text(name) as stream:
                 next(line_blocks(name, stream, lambda _: True, encoding=self.encoding), None)
-        if kind in TABLE_ENDINGS:
+        if kind in TABLE_ENDINGS or kind == ".json":
             yield from self._table(name)
             return
         with open_text(name, self._watch, self.span) as stream:
@@ -265,32 +349,46 @@ class Sources:
             column: Column = int(self.text_column) if table.delimiter and self._is_numbered else self.text_column
             if not table.is_empty and not table.is_json:
                 fix = "name it with --text-column, or give its 0-based number where there is no header line"
+                if ending(name) == ".mds":
+                    fix = "name it with --text-column; token ids are taken over by `maskwright data convert`"
                 table.require(column, fix)
             for number, record in table.rows([column]):
                 if column in record:
                     text = self._text(record[column], table, number)
                     if text:
                         yield Document((text,), False, name, number)
+                    continue
+                what, where = f"has no '{column}' (keys: {listed([*record])})", place(name, number, table.counted)
+                if self.on_bad_input == "skip":
+                    self._note_without_text(f"{where}, which {what}")
                 else:
-                    what = f"has no '{column}' (keys: {listed([*record])})"
-                    self._handle(Fault("record", f"{name}:{number}", what, "name it with --text-column"))
+                    self._handle(Fault("record", where, what, "name it with --text-column"))
 
     def _text(self, value: object, table: Table, number: int) -> str:
-        """A record's text; empty for a null, and for any other value that is not text, which is a fault."""
-        if isinstance(value, str):
-            text = value.strip().replace("\r\n", "\n")
+        """A record's text; empty for one that has none, and for any value that is not text, which is a fault."""
+        text = value.strip().replace("\r\n", "\n") if isinstance(value, str) else ""
+        if text:
             return text if text.isascii() else whole_characters(text, f"{table.name}:{number}", self._handle)
-        if value is not None:
+        where = place(table.name, number, table.counted)
+        if isinstance(value, str | None):
+            self._note_without_text(where)
+        else:
             what = f"'{self.text_column}' is {type(value).__name__}, not text"
-            where = place(table.name, number, table.counted)
             self._handle(Fault("record", where, what, "name the text with --text-column"))
         return ""
+
+    def _note_without_text(self, where: str) -> None:
+        self.without_text += 1
+        if len(self.places_without_text) < MOST_PLACES:
+            self.places_without_text.append(where)
 
     def _web(self, name: str, stream: BinaryIO) -> Iterator[Document]:
         for number, raw in guarded(name, web_texts(name, stream)):
             text = (decoded(raw, f"{name}:{number}", 0, self._handle) or "").strip()
             if text:
                 yield Document((text,), False, name, number)
+            else:
+                self._note_without_text(f"{name}:{number}")
 
     def _sequences(self, name: str, kind: str, stream: BinaryIO) -> Iterator[Document]:
         lines = lines_of(name, stream, self._handle, encoding=self.encoding)
@@ -308,7 +406,9 @@ class Sources:
                 what, fix = "comes before the first header, which begins with >", "give a header, or delete the line"
                 self._handle(Fault("record", f"{name}:{number}", what, fix))
                 continue
-            if not sequence and kind not in FASTQ_ENDINGS:  # in FASTQ, a read that was trimmed to nothing
+            if not sequence and kind in FASTQ_ENDINGS:  # a read that was trimmed to nothing
+                self._note_without_text(f"{name}:{number}")
+            elif not sequence:
                 what, fix = "begins a record without a sequence", "give its sequence, or delete the line"
                 self._handle(Fault("record", f"{name}:{number}", what, fix))
                 continue

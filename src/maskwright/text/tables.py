@@ -1,4 +1,4 @@
-"""Tables to numbered records, with one strictness: CSV, TSV, JSON, JSON lines and Parquet, each also gzip or zstd.
+"""Tables to numbered records, with one strictness: CSV, TSV, JSON, JSON lines and Parquet, each also compressed.
 
 Text, labels and evaluation examples are read through here. JSON holds one value, so it is read whole. The others are
 read a block at a time.
@@ -17,11 +17,12 @@ from typing import Any
 
 from maskwright.core.console import several
 from maskwright.core.errors import SourceError
-from maskwright.text.compression import ByteSpan, ending, open_text
+from maskwright.text.compression import COPY_AGAIN, ByteSpan, ending, open_text
 from maskwright.text.document import Counted, Fault, FaultHandler, place, strict
 from maskwright.text.encodings import Encoding
 from maskwright.text.lines import ALWAYS_UTF8, lines_of
-from maskwright.text.parquet import COPY_AGAIN, open_parquet, parquet_records
+from maskwright.text.mds import mds_records, shard_at
+from maskwright.text.parquet import open_parquet, parquet_records
 
 Column = int | str
 Record = dict[Column, Any]
@@ -31,6 +32,8 @@ JSON_LINES = (".jsonl", ".ndjson")
 TABLES = (".csv", ".tsv", *JSON_LINES, ".json", ".parquet")
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 """Delimiters that .csv may have, tried in this order."""
+EXCEL = re.compile(r"""(["']?)sep=(.)\1[;,\t]*""")
+"""Excel's first line, which tells it the delimiter."""
 HEAD_LINES = 20
 """Lines by which a delimiter is guessed."""
 LARGEST_CELL = 1 << 30
@@ -61,13 +64,13 @@ class Table:
     @property
     def is_json(self) -> bool:
         """Whether each record has keys of its own."""
-        return not self.delimiter and ending(self.name) != ".parquet"
+        return not self.delimiter and ending(self.name) not in (".parquet", ".mds")
 
     @property
     def note(self) -> str:
         """A sentence on a guessed delimiter; empty if none was guessed."""
         is_guess = ending(self.name) == ".csv" and self.delimiter not in ("", ",")
-        return f"{self.name}: columns are separated by {DELIMITERS[self.delimiter]}s" if is_guess else ""
+        return f"{self.name}: columns are separated by {_title(self.delimiter)}s" if is_guess else ""
 
     def require(self, column: Column, fix: str) -> None:
         """Raises `SourceError` with the `fix` for a missing column."""
@@ -99,7 +102,7 @@ def open_table(
     span: ByteSpan | None = None,
     encoding: Encoding = ALWAYS_UTF8,
 ) -> Iterator[Table]:
-    """Opens the file `name`, of one of the kinds in `TABLES`.
+    """Opens the file `name`, of one of the kinds in `TABLES`, or a shard of MDS.
 
     `has_header`: whether CSV and TSV begin with a line of names; a line of the numbers 0, 1 … always is one. `watch`
     gets a function that returns the bytes read. `span`: the part of JSON lines to read. `encoding`: of
@@ -109,6 +112,10 @@ def open_table(
     if kind == ".parquet":
         with open_parquet(name) as (file, names):
             yield Table(name, [*names], lambda cols: parquet_records(name, file, cols, handle, watch), "record", name)
+        return
+    if kind == ".mds":
+        shard = shard_at(name)
+        yield Table(name, [*shard.names], lambda cols: mds_records(shard, cols, handle, watch), "record", name)
         return
     with open_text(name, watch, span) as stream:
         lines = lines_of(name, stream, handle, span, encoding)
@@ -125,7 +132,10 @@ def open_table(
 
 def _csv_table(name: str, kind: str, lines: Lines, handle: FaultHandler, has_header: bool) -> Table:
     head = [*itertools.islice(lines, HEAD_LINES)]
-    delimiter = "\t" if kind == ".tsv" else _delimiter([line for _, line in head], has_header)
+    if kind == ".csv" and head and (declared := EXCEL.fullmatch(head[0][1])):
+        delimiter, head = declared[2], head[1:]
+    else:
+        delimiter = "\t" if kind == ".tsv" else _delimiter([line for _, line in head], has_header)
     rows = _csv_rows(name, itertools.chain(head, lines), delimiter, kind)
     first_line, first = next(rows, (0, []))
     if not first:
@@ -162,6 +172,10 @@ def _delimiter(head: list[str], has_header: bool) -> str:
     splitting = [mark for mark, counts in widths.items() if counts and counts[0] > 1]
     even = [mark for mark in splitting if len({*widths[mark]}) == 1 and (has_header or len(widths[mark]) > 1)]
     return next(iter([*even, *(splitting if has_header else []), ","]))
+
+
+def _title(delimiter: str) -> str:
+    return DELIMITERS.get(delimiter, repr(delimiter))
 
 
 def _csv_rows(name: str, lines: Lines, delimiter: str, kind: str) -> Iterator[tuple[int, list[str]]]:
@@ -211,7 +225,7 @@ def _ragged(width: int, first: int, delimiter: str, kind: str) -> tuple[str, str
     what = f"has {several(width, 'column')}, the first row has {first}"
     if kind == ".tsv":
         return what, "repair the row: no cell holds a tab, and a quote is an ordinary character"
-    return what, f"repair the row: a cell with a {DELIMITERS[delimiter]}, a quote or a line end stands in quotes"
+    return what, f"repair the row: a cell with a {_title(delimiter)}, a quote or a line end stands in quotes"
 
 
 # ---- JSON ----------------------------------------------------------------------------------------------------------

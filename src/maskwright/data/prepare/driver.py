@@ -37,6 +37,7 @@ from maskwright.text.parts.cut import Part, cut, digest_of, split
 from maskwright.text.parts.duplicates import Resolved, resolve
 from maskwright.text.parts.judge import Judge
 from maskwright.text.parts.phase import compute, paths_of
+from maskwright.text.sources import say_without_text
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
 
@@ -78,6 +79,7 @@ class _Preparation:
             else:
                 self.encoder = self._verified(document.text for part in self.parts for document in part.open())
                 judged = encoded = self._judge_and_encode()
+            self._say_without_text(judged)
             self._say_unknown(encoded)
             self._write(judged, encoded)
         remove_parts(self.folder)
@@ -118,6 +120,21 @@ class _Preparation:
         if unknown:
             line = f"{unknown:,} of {tokens:,} tokens stand for characters that the tokenizer does not know"
             (warn if unknown >= MANY_UNKNOWN * tokens else say)(line)
+
+    def _say_without_text(self, judged: Computed) -> None:
+        """Says how many records have no text, of the training text and of the held-out text."""
+        for sources in self.request.all_sources:
+            notes = [
+                note
+                for part, (_, note) in zip(self.parts, judged, strict=True)
+                if part.held_out == (sources is self.request.held_out)
+            ]
+            say_without_text(
+                sources,
+                sum(note["documents"] for note in notes),
+                sum(note["without_text"][0] for note in notes),
+                next((place for note in notes for place in note["without_text"][1]), ""),
+            )
 
     # ---- the phases ------------------------------------------------------------------------------------------
 
@@ -218,6 +235,7 @@ class _Preparation:
             read=totals.documents,
             kept=totals.of(KEEP) - empty,
             empty=empty,
+            without_text=sum(note["without_text"][0] for _, note in judged),
             duplicates=totals.of(DUPLICATE),
             too_short=totals.of(TOO_SHORT),
             too_long=totals.of(TOO_LONG),

@@ -110,7 +110,7 @@ class Encode:
     def _kept(self, part: Part, changes: Counter[str]) -> Iterator[tuple[int, Document, int]]:
         codes = self.resolved.codes(part.number)
         number = -1
-        for number, document in enumerate(read(part)):
+        for number, document in enumerate(read(part.open())):
             if number == len(codes):
                 raise changed_while_read(document.source)
             if codes[number] == KEEP:

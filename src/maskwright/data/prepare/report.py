@@ -14,6 +14,7 @@ LEFT_OUT = {
     "too_short": "too short",
     "too_long": "too long",
     "empty": "empty",
+    "without_text": "records without text",
     "special_tokens": "special tokens left out",
     "unknown_tokens": "unknown tokens",
 }

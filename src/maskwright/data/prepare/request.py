@@ -50,6 +50,8 @@ class PrepareCounts:
     too_long: int = 0
     empty: int = 0
     """Without an id: the tokenizer keeps nothing of them."""
+    without_text: int = 0
+    """Records of tables that are no documents, as they are null or blank; not among `read`."""
     left_out: dict[str, int] = field(default_factory=dict)
     """Dropped by cleaning, by rule."""
     changed: dict[str, int] = field(default_factory=dict)
@@ -57,8 +59,9 @@ class PrepareCounts:
     dropped."""
 
     def record(self) -> dict[str, Any]:
-        """The counts, without cleaning's if nothing was cleaned, and without `empty` if it is 0."""
-        return {name: value for name, value in asdict(self).items() if value != {} and (name != "empty" or value)}
+        """The counts, without cleaning's if nothing was cleaned, and without `empty` and `without_text` where 0."""
+        optional = ("empty", "without_text")
+        return {name: value for name, value in asdict(self).items() if value != {} and (value or name not in optional)}
 
 
 @dataclass(frozen=True)
@@ -108,10 +111,10 @@ class Request:
     def file_number(self) -> dict[str, int]:
         """Each file's index in the manifest's sources. Raises `InputError` for a file that is on both sides."""
         files = [*self.sources.files, *(self.held_out.files if self.held_out else [])]
-        both = set(self.sources.files) & set(self.held_out.files if self.held_out else [])
-        if both:
+        held_out = {*map(storage.identity, self.held_out.files)} if self.held_out else ()
+        if both := [name for name in self.sources.files if storage.identity(name) in held_out]:
             fix = "leave it out of one of them"
-            raise InputError("is among the files to train on and in --valid-files", where=min(both), fix=fix)
+            raise InputError("is among the files to train on and in --valid-files", where=both[0], fix=fix)
         return {name: index for index, name in enumerate(files)}
 
     def plan(self, origin: Sequence[dict[str, Any]]) -> str:
@@ -147,7 +150,8 @@ class Request:
             raise StoreError(
                 f"no document is left of {counts.read:,} read ({counts.too_short:,} too short, "
                 f"{counts.too_long:,} too long, {counts.empty:,} empty, "
-                f"{sum(counts.left_out.values()):,} left out by cleaning)",
+                f"{sum(counts.left_out.values()):,} left out by cleaning; "
+                f"{counts.without_text:,} records without text)",
                 where=self.sources.files[0],
                 fix="check the files, --layout, the length limits and the filters: `text audit` shows what they find",
             )

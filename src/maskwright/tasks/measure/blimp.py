@@ -27,7 +27,7 @@ from maskwright.text.lines import numbered_lines
 from maskwright.text.tables import JSON_LINES, open_table
 
 KEYS = ("sentence_good", "sentence_bad")
-LAYOUTS = "give BLiMP's .jsonl files or Zorro's .txt files, each also .gz or .zst"
+LAYOUTS = "give BLiMP's .jsonl files or Zorro's .txt files, each also .gz, .zst, .xz or .bz2"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from maskwright.core.console import several
 from maskwright.data.arrow_store import StoreWithSplits
 from maskwright.data.opening import Store
 from maskwright.engines.muon import GROWTH, INITIAL_RMS, LARGE_RMS, UPDATE_RMS
-from maskwright.text.sources import TEXT_ENDINGS, file_kind
+from maskwright.text.sources import PLAIN, file_kind
 
 MOST_EPOCHS = 40
 """Epochs of BERT's training (arXiv:1810.04805, A.2). At RoBERTa's rate a token was then predicted six times."""
@@ -84,8 +84,8 @@ def _more_held_out(store: StoreWithSplits, documents: int) -> str:
     text has grown."""
     share = LEAST_HELD_OUT_DOCUMENTS / (documents + int(store.manifest["splits"]["train"]["documents"]))
     if share > MOST_HELD_OUT:
-        plain = any(file_kind(source["location"]) in TEXT_ENDINGS for source in store.manifest.get("sources", []))
-        if plain and store.manifest["options"].get("layout") == "file":
+        plain = any(file_kind(source["location"]) == PLAIN for source in store.manifest.get("sources", []))
+        if plain and store.manifest.get("options", {}).get("layout") == "file":
             return "take more text, or prepare with --layout lines or sentences, where a file has several"
         return "take more text"
     return f"prepare into another folder with --valid-fraction {math.ceil(100 * share) / 100:g}"

@@ -22,7 +22,7 @@ from maskwright.text.cleaning.words import UInt64
 from maskwright.text.compression import ending, require_content, unreadable
 from maskwright.text.document import place, strict
 from maskwright.text.lines import numbered_lines
-from maskwright.text.sources import ENDINGS, TEXT_ENDINGS
+from maskwright.text.sources import RECORD_ENDINGS, TEXT_ENDINGS
 from maskwright.text.tables import TABLES, open_table, whole_characters
 
 NGRAM_WORDS, FEWEST_WORDS = 13, 8
@@ -114,14 +114,14 @@ class _Filter:
 
 def _texts(patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
     """(file:line or record, text)"""
-    for name in storage.expand([*patterns]):
+    for name, is_named in storage.expand_named([*patterns]).items():
         kind = ending(name)
-        if kind not in (*TEXT_ENDINGS, *TABLES):
-            if name in patterns or kind in ENDINGS:
-                raise unreadable(name, (*TABLES, *TEXT_ENDINGS))
+        if kind not in TABLES and kind in RECORD_ENDINGS:
+            raise unreadable(name, (*TABLES, *TEXT_ENDINGS))
+        if kind not in (*TABLES, *TEXT_ENDINGS) and not is_named:
             continue
         require_content(name)
-        if kind in TEXT_ENDINGS:
+        if kind not in TABLES:
             yield from ((place(name, number, "line"), line) for number, line in numbered_lines(name) if line.strip())
             continue
         with open_table(name, has_header=False) as table:  # a name of a column is a short text, or the first of all

@@ -11,14 +11,14 @@ from typing import Any, BinaryIO
 from maskwright.core import storage
 from maskwright.core.encodings import UTF8
 from maskwright.processes.runner import Runner
-from maskwright.text.compression import COMPRESSIONS, ByteSpan, changed_while_read, file_record, stamp_of
+from maskwright.text.compression import ByteSpan, changed_while_read, file_record, is_packed, stamp_of
 from maskwright.text.document import Fault
 from maskwright.text.encodings import Encoding
 from maskwright.text.layout import Layout
 from maskwright.text.parts.columns import Note, written
 from maskwright.text.parts.phase import compute, paths_of
 from maskwright.text.records import Letters
-from maskwright.text.sources import SPLITTABLE, TEXT_ENDINGS, OnBadInput, Sources, file_kind
+from maskwright.text.sources import PLAIN, SPLITTABLE, OnBadInput, Sources, file_kind
 
 TARGET_PARTS = 2_048
 """Target number of parts of a large text: several per worker, so that stragglers matter little."""
@@ -87,12 +87,12 @@ class Part:
     @property
     def splittable(self) -> bool:
         """Whether it is one file whose documents end where lines end, and that can be read from the middle."""
-        if len(self.files) > 1 or storage.is_url(self.files[0]) or self.files[0].lower().endswith(COMPRESSIONS):
+        if len(self.files) > 1 or storage.is_url(self.files[0]):
             return False
         if not Encoding(self.encoding).keeps_line_feeds:
             return False
         kind = file_kind(self.files[0])
-        return kind in SPLITTABLE and (self.layout != "file" or kind not in TEXT_ENDINGS)
+        return kind in SPLITTABLE and (self.layout != "file" or kind != PLAIN) and not is_packed(self.files[0])
 
 
 def cut(all_sources: Sequence[Sources], held_out: Sources | None = None) -> list[Part]:
@@ -118,7 +118,7 @@ def split(runner: Runner, folder: str, parts: Sequence[Part]) -> list[Part]:
     part_bytes = PART_BYTES[1] if runner.processes == 1 else _target_bytes(sum(part.bytes for part in parts))
     stretches: list[Part] = []
     for part in parts:
-        count = part.bytes // part_bytes if part.splittable else 1
+        count = part.bytes // part_bytes if part.bytes >= 2 * part_bytes and part.splittable else 1
         ends = [part.bytes * index // count for index in range(count + 1)] if count > 1 else []
         stretches += [replace(part, span=ByteSpan(begin, end, 1)) for begin, end in pairwise(ends)]
     paths = paths_of(folder, "cut", [digest_of(part.identity()) for part in stretches])
@@ -149,7 +149,7 @@ def borders(task: tuple[Part, str]) -> Note:
     """Moves both ends of a stretch to the next end of a document, and counts its lines."""
     part, path = task
     assert part.span
-    ends_blank = part.layout == "sentences" and file_kind(part.files[0]) in TEXT_ENDINGS
+    ends_blank = part.layout == "sentences" and file_kind(part.files[0]) == PLAIN
     with storage.open_binary(part.files[0]) as file, written(path) as writer:
         begin, end = (_border(file, offset, after_blank_line=ends_blank) for offset in (part.span.begin, part.span.end))
         file.seek(begin)

@@ -20,6 +20,7 @@ from maskwright.text.parts import duplicates
 from maskwright.text.parts.columns import ColumnWriter, Note, written
 from maskwright.text.parts.cut import Part
 from maskwright.text.parts.phase import fault_note
+from maskwright.text.sources import Sources
 from maskwright.text.text_form import TextForm
 
 BATCH_CHARACTERS = 2_000_000
@@ -73,10 +74,10 @@ class Judging:
     def batches(self) -> Iterator[tuple[list[Document], NDArray[np.uint16], NDArray[np.uint64]]]:
         """Yields documents, their drop codes [documents] and dedup keys [documents, columns], 0 for dropped ones. After
         the last batch, the part's note is complete."""
-        judge, documents = self.judge, 0
+        judge, documents, sources = self.judge, 0, self.part.open(self._fault)
         cleaner = _cleaner(judge.cleaning, judge.cleaning_digest, judge.limits.compared)
         codes, keys = list[Any](), list[Any]()
-        for batch in batches(read(self.part, self._fault)):
+        for batch in batches(read(sources)):
             batch_codes, batch_keys = self._judge(cleaner, batch)
             codes.append(batch_codes)
             keys.append(batch_keys)
@@ -92,6 +93,7 @@ class Judging:
         self.writer.note |= {
             "documents": documents,
             "names": self._reasons.names,
+            "without_text": [sources.without_text, sources.places_without_text],
             "faults": [[fault.kind, fault.where, fault.what, ""] for fault in self._faults],
         }
 
@@ -126,9 +128,9 @@ class Judging:
             self._faults.append(fault)
 
 
-def read(part: Part, on_fault: Any = None) -> Iterator[Document]:
-    """The part's documents. Reports progress to the runner."""
-    sources, reported = part.open(on_fault), 0
+def read(sources: Sources) -> Iterator[Document]:
+    """A part's documents. Reports progress to the runner."""
+    reported = 0
     for document in sources:
         yield document
         if sources.bytes_read > reported:
