@@ -1,4 +1,4 @@
-"""Files to documents: plain text in three layouts, JSON lines, Parquet, CSV and TSV, each also gzip or zstd.
+"""Files to documents: plain text in three layouts, JSON lines, Parquet, Arrow, CSV and TSV, each also gzip or zstd.
 
 Reading is strict by default: a byte that is not UTF-8 is an error with file, line and column. Documents keep everything
 but line ends, a byte-order mark and outer white space.
@@ -13,6 +13,7 @@ from typing import BinaryIO, Literal
 
 from maskwright.core import storage
 from maskwright.core.errors import SourceError
+from maskwright.text.arrow import without_caches
 from maskwright.text.compression import (
     ByteSpan,
     OtherEncoding,
@@ -38,7 +39,7 @@ from maskwright.text.records import (
     sequences,
     web_texts,
 )
-from maskwright.text.tables import JSON_LINES, TABLES, Column, Table, listed, open_table, whole_characters
+from maskwright.text.tables import COLUMNAR, JSON_LINES, TABLES, Column, Table, listed, open_table, whole_characters
 
 OnBadInput = Literal["error", "replace", "skip"]
 
@@ -75,7 +76,7 @@ class Sources:
         on_fault: Callable[[Fault], None] | None = None,
         letters: Letters = "upper",
     ) -> None:
-        names = storage.expand(patterns)
+        names = without_caches(storage.expand(patterns))
         explicit_names = set(patterns)
         self.files = [name for name in names if file_kind(name) or name in explicit_names]
         self.ignored_files = [name for name in names if not file_kind(name) and name not in explicit_names]
@@ -113,7 +114,7 @@ class Sources:
         packed = any(storage.without_query(name).lower().endswith(".zst") for name in self.files)
         return [
             *(["fastwarc"] if kinds & {*WARC_ENDINGS} else []),
-            *(["pyarrow"] if packed or ".parquet" in kinds else []),
+            *(["pyarrow"] if packed or kinds & {*COLUMNAR} else []),
         ]
 
     def _sample(self, kinds: Sequence[str]) -> list[str]:
