@@ -302,4 +302,6 @@ def test_labels_that_are_most_likely_one_or_none_are_named(tmp_path: Path) -> No
     assert missing.startswith("the label NaN counts as a class like others: if it says that a label is missing, leave")
     found = dataset(tmp_path, train="a NEG, b neg, c NEG, d neg", validation="e neg")
     assert found.report.warnings() == [f"the labels NEG, neg {alike}"]
-    assert odd_labels(("a", "a;b"), SEVERAL) == ["the label 'a;b' is one label: task.separator is ','"]
+    assert odd_labels(("a", "a;b"), SEVERAL) == [
+        "the label 'a;b' is one label: task.separator is ','; if ';' stands between labels, set it to that"
+    ]

@@ -17,6 +17,7 @@ from maskwright.core.console import note, warn
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.core.extras import require
 from maskwright.labels.dataset import Dataset
+from maskwright.labels.files import with_splits
 from maskwright.labels.metrics import LOWER_IS_BETTER, default_metric
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.compare import linear
@@ -163,6 +164,8 @@ def read(
 
 def _read_config(location: str, keys: list[str]) -> FinetuneConfig | RetrievalConfig:
     config = read_task_config(location, keys)
+    if isinstance(config, FinetuneConfig):
+        config = config.model_copy(update={"data": with_splits(config.data)})
     if config.data.test is None:
         fix = "name a file that no run has seen as data.test"
         raise ConfigError("has no test set, which a verdict is about", where=location, fix=fix)

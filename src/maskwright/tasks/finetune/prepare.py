@@ -22,6 +22,7 @@ from maskwright.engines.choose import require_family
 from maskwright.labels.dataset import Dataset, read_dataset
 from maskwright.labels.encode import EncodedRows, WordTargets, encode, what_is_cut
 from maskwright.labels.example import Example
+from maskwright.labels.files import with_splits
 from maskwright.labels.metrics import Predictions, gold_outcomes
 from maskwright.labels.rows import ExampleStream, Packer
 from maskwright.model.config import (
@@ -281,6 +282,7 @@ def prepare_finetuning(
     `before`: the record of a run that is continued; what it once began from is then no longer needed. `start` and
     `dataset`: what `model.init_from` and `data` name, where the caller has read it.
     """
+    config = config.model_copy(update={"data": with_splits(config.data)})
     init_from = config.model.init_from
     base = None if init_from is None else pinned(init_from, (before or {}).get("base"))
     section, longest = config.model, config.data.max_seq_len or default_row(config.task)
