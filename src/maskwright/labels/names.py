@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections import Counter
@@ -112,7 +113,7 @@ def in_terms_of(labels: Sequence[str], examples: Sequence[Example], reading: Rea
     found = [replace(one, labels=tuple(names.get(label, label) for label in one.labels)) for one in examples]
     for example in found:
         if what := _unknown(example, {*labels}):
-            fix = f"write the places of the model's labels, from 0 to {len(labels) - 1}" if names else "write those"
+            fix = f"write the places of the model's labels, from 0 to {len(labels) - 1}" if names else "write the labels of the model"
             raise InputError(f"{what} is none of the model's ({shortened(labels)})", where=example.where, fix=fix)
     if names and found != [*examples]:
         reading.note(f"the model's labels are {shortened(labels, 2)}: the file's are taken for their places, from 0")
@@ -140,13 +141,14 @@ def odd_labels(labels: Sequence[str], task: Task, examples: Sequence[Example] = 
         for spellings in spellings_of.values()
         if len(spellings) > 1
     ]
-    for name in (name for name in labels if _says_nothing(name, labels, task)):
+    empty = [name for name in labels if _says_nothing(name, labels, task)]
+    others = json.dumps([name for name in labels if name not in empty], ensure_ascii=False)
+    for name in empty:
         having = [example for example in examples if name in example.labels]
         places = f" ({several(len(having), 'example')}, the first at {having[0].where})" if having else ""
-        others = ", ".join(label for label in labels if label != name) if len(labels) < 8 else "the others"
         notes.append(
             f"the label {name}{places} counts as a class like others: if it says that a label is missing, leave its "
-            f"records out, by task.labels: [{others}] and data.on_bad_input: skip"
+            f"records out, by data.on_bad_input: skip and task.labels: {others if len(labels) < 8 else 'the others'}"
         )
     if task.kind == "multi_label_classification":
         notes += _odd_lists(labels, task, examples)
@@ -173,7 +175,7 @@ def _odd_lists(labels: Sequence[str], task: Task, examples: Sequence[Example]) -
     counts = {len(example.labels) for example in examples}
     if counts == {len(labels)}:
         notes.append(f"every training example has all {several(len(labels), 'label')}: there is nothing to tell apart")
-    elif counts and max(counts) < 2 < len(examples):
+    elif not notes and counts and max(counts) < 2 < len(examples):
         notes.append("no training example has two labels: is task.separator right, or single_label_classification meant?")
     return notes
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.config.finetuning import Task
+from maskwright.core.console import several
 from maskwright.core.errors import InputError
 from maskwright.data import bits
 from maskwright.labels.example import Example
@@ -35,11 +36,14 @@ def hold_out(examples: Sequence[Example], task: Task, seed: int, share: float) -
     taken = _chosen(units, share, from_the_end=True) & ~units.first_of_a_label
     chosen = taken[units.of_example]
     if not chosen.any():
-        raise InputError(
-            f"{len(examples)} training examples are too few to hold {share:g} of them out for validation",
-            where="data.validation_fraction",
-            fix="raise it, give more examples, or name a file under data.validation",
-        )
+        different = len(units.sizes)
+        what = f"{len(examples)} training examples are too few to hold {share:g} of them out for validation"
+        where, fix = "data.validation_fraction", "raise it, give more examples, or name a file under data.validation"
+        if different <= len(examples) / 2:
+            part = several(different, f"different {'context' if task.kind == 'question_answering' else 'text'}")
+            what = f"{len(examples)} training examples have only {part}, and equal ones stay on one side: none is held out"
+            where, fix = examples[0].where, "check data.text, or name a file under data.validation"
+        raise InputError(what, where=where, fix=fix)
     train = [example for example, is_out in zip(examples, chosen, strict=True) if not is_out]
     return train, [example for example, is_out in zip(examples, chosen, strict=True) if is_out]
 

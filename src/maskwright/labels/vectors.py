@@ -107,7 +107,7 @@ def _names_of(places: int, first: Example, reading: Reading) -> list[str]:
     if {*translation} == {*numbers}:
         names = [translation[number] for number in numbers]
     if len(names) not in (0, places):
-        what = f"is a vector of {places} places, and there are names for {len(names)}"
+        what = f"has a vector of {places} labels, and {len(names)} are named"
         fix = f"name {places} labels in task.labels, in the order of the places"
         raise ConfigError(what, where=first.where, fix=fix if reading.task.labels else "write a place for each label")
     if names:

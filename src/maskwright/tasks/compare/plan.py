@@ -17,14 +17,13 @@ from maskwright.core.console import note, warn
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.core.extras import require
 from maskwright.labels.dataset import Dataset
-from maskwright.labels.files import with_splits
 from maskwright.labels.metrics import LOWER_IS_BETTER, default_metric
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.compare import linear
 from maskwright.tasks.compare.arms import BM25, LINEAR, ArmStart, ArmTraining, read_starts
 from maskwright.tasks.compare.retrieval import RetrievalTask, read_retrieval_task
 from maskwright.tasks.finetune.objective import chosen_metric
-from maskwright.tasks.finetune.prepare import FinetuneRun, prepare_finetuning, weights_digest
+from maskwright.tasks.finetune.prepare import FinetuneRun, prepare_finetuning, weights_digest, with_its_splits
 from maskwright.tasks.models.load import TrainedModel, load_model
 from maskwright.text.vocabulary import tokenizer_file
 
@@ -165,7 +164,7 @@ def read(
 def _read_config(location: str, keys: list[str]) -> FinetuneConfig | RetrievalConfig:
     config = read_task_config(location, keys)
     if isinstance(config, FinetuneConfig):
-        config = config.model_copy(update={"data": with_splits(config.data)})
+        config = with_its_splits(config)
     if config.data.test is None:
         fix = "name a file that no run has seen as data.test"
         raise ConfigError("has no test set, which a verdict is about", where=location, fix=fix)

@@ -64,13 +64,20 @@ def finetune(
 ) -> None:
     """Begins or continues the run in the folder `run`: trains, evaluates and keeps the best checkpoint. See `opened`
     and `train`."""
+    config = with_its_splits(config)
     with opened(config, run, stop_request) as start:
         ready = prepare_finetuning(config, start.directory, start.before)
         train(start, ready, config_file=config_file, time_here=time_here)
 
 
+def with_its_splits(config: FinetuneConfig) -> FinetuneConfig:
+    """The configuration with the splits that the folder of its training files holds."""
+    return config.model_copy(update={"data": with_splits(config.data)})
+
+
 def dry_run(config: FinetuneConfig, run: str) -> FinetuneRun:
     """The run that `finetune` would train. Raises what `check` does."""
+    config = with_its_splits(config)
     start = looked_at(config, run)
     ready = prepare_finetuning(config, start.directory, start.before)
     check(start, ready)
@@ -282,7 +289,6 @@ def prepare_finetuning(
     `before`: the record of a run that is continued; what it once began from is then no longer needed. `start` and
     `dataset`: what `model.init_from` and `data` name, where the caller has read it.
     """
-    config = config.model_copy(update={"data": with_splits(config.data)})
     init_from = config.model.init_from
     base = None if init_from is None else pinned(init_from, (before or {}).get("base"))
     section, longest = config.model, config.data.max_seq_len or default_row(config.task)
