@@ -16,7 +16,8 @@ from maskwright.labels.example import Reading
 from maskwright.text.arrow import without_caches
 
 ABOUT_DATA = re.compile(
-    r"(readme|license|citation|changelog)\b.*|.*\.(md|py|ya?ml|sh|ipynb)|(dataset_infos?|dataset_dict|state)\.json", re.I
+    r"(readme|license|citation|changelog)\b.*|.*\.(md|py|ya?ml|sh|ipynb)|(dataset_infos?|dataset_dict|state)\.json",
+    re.I,
 )
 """Files beside the data in a folder of the Hugging Face Hub, or of `save_to_disk`."""
 

@@ -113,7 +113,11 @@ def in_terms_of(labels: Sequence[str], examples: Sequence[Example], reading: Rea
     found = [replace(one, labels=tuple(names.get(label, label) for label in one.labels)) for one in examples]
     for example in found:
         if what := _unknown(example, {*labels}):
-            fix = f"write the places of the model's labels, from 0 to {len(labels) - 1}" if names else "write the labels of the model"
+            fix = (
+                f"write the places of the model's labels, from 0 to {len(labels) - 1}"
+                if names
+                else "write the labels of the model"
+            )
             raise InputError(f"{what} is none of the model's ({shortened(labels)})", where=example.where, fix=fix)
     if names and found != [*examples]:
         reading.note(f"the model's labels are {shortened(labels, 2)}: the file's are taken for their places, from 0")
@@ -125,7 +129,9 @@ def _unknown(example: Example, known: set[str]) -> str | None:
     for word, name in enumerate(example.labels, 1):
         if name not in known:
             missing = ", which says that it has none," if name == "-1" and all(map(str.isdigit, known)) else ""
-            return f"label '{name}'{missing}" + (f" of word {word}, '{example.words[word - 1]}'," if example.words else "")
+            return f"label '{name}'{missing}" + (
+                f" of word {word}, '{example.words[word - 1]}'," if example.words else ""
+            )
     return None
 
 
@@ -176,7 +182,9 @@ def _odd_lists(labels: Sequence[str], task: Task, examples: Sequence[Example]) -
     if counts == {len(labels)}:
         notes.append(f"every training example has all {several(len(labels), 'label')}: there is nothing to tell apart")
     elif not notes and counts and max(counts) < 2 < len(examples):
-        notes.append("no training example has two labels: is task.separator right, or single_label_classification meant?")
+        notes.append(
+            "no training example has two labels: is task.separator right, or single_label_classification meant?"
+        )
     return notes
 
 

@@ -41,7 +41,9 @@ def hold_out(examples: Sequence[Example], task: Task, seed: int, share: float) -
         where, fix = "data.validation_fraction", "raise it, give more examples, or name a file under data.validation"
         if different <= len(examples) / 2:
             part = several(different, f"different {'context' if task.kind == 'question_answering' else 'text'}")
-            what = f"{len(examples)} training examples have only {part}, and equal ones stay on one side: none is held out"
+            what = (
+                f"{len(examples)} training examples have only {part}, and equal ones stay on one side: none is held out"
+            )
             where, fix = examples[0].where, "check data.text, or name a file under data.validation"
         raise InputError(what, where=where, fix=fix)
     train = [example for example, is_out in zip(examples, chosen, strict=True) if not is_out]

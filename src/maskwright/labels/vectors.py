@@ -111,7 +111,9 @@ def _names_of(places: int, first: Example, reading: Reading) -> list[str]:
         fix = f"name {places} labels in task.labels, in the order of the places"
         raise ConfigError(what, where=first.where, fix=fix if reading.task.labels else "write a place for each label")
     if names:
-        reading.note(f"the labels are vectors of 0 and 1, whose places are {', '.join(names[:6])}" + ", …" * (places > 6))
+        reading.note(
+            f"the labels are vectors of 0 and 1, whose places are {', '.join(names[:6])}" + ", …" * (places > 6)
+        )
     else:
         said = f"the labels are vectors of 0 and 1, whose places are called 0 to {places - 1}"
         reading.note(f"{said}: task.labels can name them, in the same order")
@@ -125,7 +127,9 @@ def _each_once(examples: list[Example], reading: Reading) -> list[Example]:
         labels = tuple(dict.fromkeys(example.labels))
         if len(labels) < len(example.labels):
             if all(INTEGER.fullmatch(label) or label.lower() in STATES for label in labels):
-                what = f"has the label {max(labels, key=example.labels.count)} twice in its list of {len(example.labels)}"
+                what = (
+                    f"has the label {max(labels, key=example.labels.count)} twice in its list of {len(example.labels)}"
+                )
                 fix = "write each label once, or vectors of 0 and 1 that are all of one length"
                 reading.fault(example.where, what, fix)
                 continue
@@ -134,6 +138,6 @@ def _each_once(examples: list[Example], reading: Reading) -> list[Example]:
             labels = tuple(dict.fromkeys(reading.task.translation.get(label, label) for label in labels))
         kept.append(replace(example, labels=labels))
     if repeating:
-        where = f"the first at {repeating[0].where}"
-        reading.note(f"{several(len(repeating), 'record')} name a label twice, which counts once ({where})")
+        first = f"the first at {repeating[0].where}"
+        reading.note(f"a label is there twice in {several(len(repeating), 'record')}, and counts once ({first})")
     return kept

@@ -88,9 +88,7 @@ def open_foreign(
     return replace(foreign, held_out=held_out, messages=[*foreign.messages, HELD_OUT])
 
 
-def _open(
-    places: list[str], kind: Format, options: Options, vocabulary: Vocabulary, pieces: dict[str, int]
-) -> Foreign:
+def _open(places: list[str], kind: Format, options: Options, vocabulary: Vocabulary, pieces: dict[str, int]) -> Foreign:
     if kind == "fairseq":
         folders = [folder for place in places for folder in ([place] if os.path.isdir(place) else place.split(":"))]
         return open_fairseq(folders, pieces, vocabulary, options.encoder)
