@@ -104,7 +104,7 @@ class LabelledData(Section):
     """The same of what a run is judged by. When not set, a share of `train` is held out, unless `train` is a folder
     with validation files; with null, always."""
     test: str | None = None
-    """The same of what is read once, at the end. When not set, the test files of the folder `train`; with null, none."""
+    """The same of what is read once, at the end. When not set, test files in the folder `train`; with null, none."""
     text: Column | list[Column] | None = None
     """Column of the text (for words, of the words; for questions, of the question); several are joined by a space. A
     number counts from 0 and means that no file has a header line. When not set, GLUE's names are looked for."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import itertools
 import re
 from collections.abc import Sequence
 from typing import Literal
@@ -22,7 +22,8 @@ def splits_of(locations: Sequence[str]) -> dict[str, Split | None]:
     `data/train-00000-of-00002.parquet`, `dev_matched.tsv`, `test/a.txt`. None for a name without such a word, or with
     words of several splits."""
     parts = {location: re.split(r"[/\\]+", location.partition("?")[0]) for location in locations}
-    common = len(os.path.commonprefix([path[:-1] for path in parts.values()]))
+    levels = zip(*(path[:-1] for path in parts.values()), strict=False)
+    common = sum(1 for _ in itertools.takewhile(lambda names: len({*names}) == 1, levels))
     return {location: _split(path[common:]) for location, path in parts.items()}
 
 

@@ -198,8 +198,8 @@ def tag_scheme(examples: Sequence[Example]) -> str:
     prefixes: set[str] = set()
     if all(INTEGER.fullmatch(tag) for example in examples for tag in example.labels):
         return (
-            "the tags are integers: name them in task.labels, as in {0: O, 1: B-PER}; until then each word is judged by "
-            "itself, and nothing by entities"
+            "the tags are integers: name them in task.labels, as in {0: O, 1: B-PER}; until then each word is judged "
+            "by itself, and nothing by entities"
         )
     loose: list[str] = []
     """Places of spans that begin with I-, which IOB2 does not have."""

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError, StoreError

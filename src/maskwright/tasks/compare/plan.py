@@ -163,7 +163,7 @@ def read(
 
 def _read_config(location: str, keys: list[str]) -> FinetuneConfig | RetrievalConfig:
     config = read_task_config(location, keys)
-    if isinstance(config, FinetuneConfig):
+    if isinstance(config, FinetuneConfig) and config.data.test is None:
         config = with_its_splits(config)
     if config.data.test is None:
         fix = "name a file that no run has seen as data.test"
@@ -207,6 +207,7 @@ def _read_labelled_task(
     name: str, location: str, config: FinetuneConfig, models: dict[str, tuple[ArmModel, ...]]
 ) -> LabelledTask:
     """Its examples are read once, and encoded once for models of the same shape and tokenizer."""
+    config = with_its_splits(config)
     arms: dict[str, ArmTraining] = {}
     known: dict[Any, ArmTraining] = {}
     first: FinetuneRun | None = None
