@@ -118,10 +118,10 @@ class _Preparation:
         splits = splits_of(self.request.sources.files)
         others = [name for name, split in splits.items() if split in ("validation", "test")]
         if are_apart([*splits.values()]):
-            line = f"{several(len(others), 'file')} of {len(splits):,} are named for validation or test, the first"
             warn(
-                f"{line} {others[0]}: their text goes into training like that of the others. To leave it out, name "
-                "the training files alone; --valid-files holds files out"
+                f"named for validation or test: {len(others):,} of {several(len(splits), 'file')}, the first {others[0]}. "
+                "Their text goes into training like that of the others: to leave it out, name the training files "
+                "alone; --valid-files holds files out"
             )
 
     def _say_unknown(self, encoded: Computed) -> None:
