@@ -118,10 +118,10 @@ class _Preparation:
         splits = splits_of(self.request.sources.files)
         others = [name for name, split in splits.items() if split in ("validation", "test")]
         if are_apart([*splits.values()]):
+            named = f"{len(others):,} of {several(len(splits), 'file')}, the first {others[0]}"
             warn(
-                f"named for validation or test: {len(others):,} of {several(len(splits), 'file')}, the first {others[0]}. "
-                "Their text goes into training like that of the others: to leave it out, name the training files "
-                "alone; --valid-files holds files out"
+                f"named for validation or test: {named}. Their text goes into training like that of the "
+                "others: to leave it out, name the training files alone; --valid-files holds files out"
             )
 
     def _say_unknown(self, encoded: Computed) -> None:
