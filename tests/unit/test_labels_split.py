@@ -125,6 +125,17 @@ def test_labels_are_ordered_by_number_or_code_point() -> None:
         ("O B-X E-X S-Y", "tags follow IOBES"),
         ("B-X L-X U-Y", "tags follow BILOU"),
         ("NOUN VERB", "tag 'NOUN' has no prefix"),
+        (
+            "(PERSON* * *)",
+            "tag '(PERSON*' has no prefix such as B- or I-: each word is judged by itself (spans in brack",
+        ),
+        ("O B_PER", "tag 'B_PER' has no prefix such as B- or I-: each word is judged by itself (to judge entities, wr"),
+        ("PER-B O", "tag 'PER-B' has no prefix such as B- or I-: each word is judged by itself (to judge entities, wr"),
+        ("O b-per", "tag 'b-per' has no prefix such as B- or I-: each word is judged by itself (to judge entities, wr"),
+        (
+            "0 B-PER",
+            "tag '0' has no prefix such as B- or I-: each word is judged by itself (to judge entities, write t",
+        ),
         ("0 3 0", "the tags are integers: name them in task.labels, as in {0: O, 1: B-PER}"),
     ],
 )

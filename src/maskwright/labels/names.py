@@ -23,6 +23,13 @@ MISSING = ("nan", "null", "<na>", "n/a", "na", "unknown", "_")
 SEPARATORS = (",", ";", "|", "\n", "\t", " / ")
 """What may stand between several labels in one cell."""
 
+OTHER_TAGS = {
+    r"\*|\(.*|.*\)": " (spans in brackets, as in CoNLL-2012, are not read: write B-, I- and O)",
+    r"[BIESLU][_:.].+|[biesluo]-.+|.+[-_][BIESLU]": " (to judge entities, write it as in B-PER)",
+    r"0|o": " (to judge entities, write the letter O for words outside)",
+}
+"""Tags of another notation, as patterns, and what to do with them."""
+
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
     """Numeric order if all are integers, else by code point. The order of the examples does not count."""
@@ -208,7 +215,8 @@ def tag_scheme(examples: Sequence[Example]) -> str:
         for word_idx, tag in enumerate(example.labels):
             prefix, dash, kind = tag.partition("-")
             if tag != "O" and (not dash or prefix not in "BIOESLU" or len(prefix) != 1):
-                return f"tag '{tag}' has no prefix such as B- or I-: each word is judged by itself"
+                reason = next((said for form, said in OTHER_TAGS.items() if re.fullmatch(form, tag)), "")
+                return f"tag '{tag}' has no prefix such as B- or I-: each word is judged by itself{reason}"
             prefixes.add(prefix)
             if prefix == "I" and previous not in (f"B-{kind}", f"I-{kind}"):
                 loose.append(f"{example.where} word {word_idx + 1}")
