@@ -1,6 +1,6 @@
-"""A Hugging Face Hub of its own on loopback, as far as `huggingface_hub` uses it for models: repositories with branches
-and commits, private and gated ones, files with the headers that a download reads, the check of a card's metadata, and
-commits with files of git and of LFS."""
+"""A Hugging Face Hub of its own on loopback, as far as `huggingface_hub` uses it for models, and for the files of data
+sets (`datasets/OWNER/NAME`): repositories with branches and commits, private and gated ones, files with the headers
+that a download reads, the check of a card's metadata, and commits with files of git and of LFS."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
 
@@ -139,6 +139,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self._create(json.loads(self.body))
             case ["api", "models", owner, name, *rest]:
                 self._model(f"{owner}/{name}", rest)
+            case ["api", "datasets", owner, name, *rest]:
+                self._model(f"datasets/{owner}/{name}", rest)
+            case ["datasets", owner, name, "resolve", revision, *file]:
+                self._resolve(f"datasets/{owner}/{name}", [revision, "/".join(file)])
             case ["lfs", digest]:
                 assert hashlib.sha256(self.body).hexdigest() == digest
                 self.hub.objects[digest] = self.body
@@ -166,13 +170,32 @@ class _Handler(BaseHTTPRequestHandler):
         if rest[:1] == ["commit"]:
             return self._commit(name)
         repository = self._repository(name)
-        commit = self._revision(repository, "/".join(rest[1:]) or "main")
         if rest[:1] == ["tree"]:
-            files = repository.commits[commit]
-            tree = [{"type": "file", "path": file, "size": len(files[file]), "oid": "0" * 40} for file in files]
-            return self._answer(200, json.dumps(tree).encode())
+            commit = self._revision(repository, rest[1])
+            return self._answer(200, json.dumps(self._tree(repository.commits[commit], rest[2:])).encode())
+        commit = self._revision(repository, "/".join(rest[1:]) or "main")
+        if rest[:1] == ["paths-info"]:
+            return self._answer(200, json.dumps(self._paths(repository.commits[commit])).encode())
         siblings = [{"rfilename": file} for file in repository.commits[commit]]
         self._answer(200, {"id": name, "sha": commit, "private": repository.private, "siblings": siblings})
+
+    def _tree(self, files: dict[str, bytes], below: list[str]) -> list[dict[str, Any]]:
+        """The files and folders of a folder; with `recursive`, those below it too."""
+        prefix = "".join(f"{folder}/" for folder in below)
+        folders = {str(folder) for path in files for folder in PurePosixPath(path).parents} - {"."}
+        paths = sorted(path for path in {*files} | folders if path.startswith(prefix))
+        if "recursive=true" not in self.path.lower():
+            paths = [path for path in paths if "/" not in path.removeprefix(prefix)]
+        return [self._path(files, path) for path in paths]
+
+    def _path(self, files: dict[str, bytes], path: str) -> dict[str, Any]:
+        kind = {"type": "file", "size": len(files[path])} if path in files else {"type": "directory"}
+        return kind | {"path": path, "oid": "0" * 40}
+
+    def _paths(self, files: dict[str, bytes]) -> list[dict[str, Any]]:
+        """Of the paths that are asked for, those that are there."""
+        asked = parse_qs(self.body.decode())["paths"]
+        return [self._path(files, path) for path in asked if any(f"{file}/".startswith(f"{path}/") for file in files)]
 
     def _mode(self, path: str) -> str:
         return "lfs" if path.endswith((".safetensors", ".onnx", ".bin")) else "regular"

@@ -96,6 +96,7 @@ HEAVY = {
     "datasets": {"tasks/search/finetune.py"},
     "scipy": {"tasks/compare/linear.py"},
     "pyarrow": {
+        "text/arrow.py",
         "text/compression.py",
         "text/parquet.py",
         "data/foreign/columns.py",

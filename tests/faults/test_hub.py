@@ -15,14 +15,17 @@ from pathlib import Path
 import huggingface_hub
 import numpy as np
 import pytest
-from fake_hub import TOKEN, FakeHub, fake_hub
+from fake_hub import TOKEN, FakeHub, Repository, fake_hub
 from finetuned import foxes
-from huggingface_hub import constants
+from huggingface_hub import HfFileSystem, constants
 from in_process import SHAPE, Cli, ConfigFile
 from safetensors.numpy import save_file
 
+from maskwright.config.finetuning import LabelledData, Task
 from maskwright.core.errors import InputError
 from maskwright.core.hub import OWNERS, how_to_get
+from maskwright.labels.dataset import read_dataset
+from maskwright.labels.files import with_splits
 from maskwright.model.initial import initial_parameters
 from maskwright.tasks.compare.arms import read_starts
 from maskwright.tasks.models import hub as hub_task
@@ -302,3 +305,27 @@ def test_where_a_model_is_missing_the_line_that_fetches_it_is_said(cli: Cli) -> 
     ):
         result = cli(*command)
         assert (result.code, "give hf://google-bert/bert-base-uncased " in result.error) == (2, True), result.err
+
+
+def test_labelled_files_are_read_from_the_hub(hub: FakeHub, tmp_path: Path) -> None:
+    """A data set's repository gives each split its own files; so does what `hf download` brings of it."""
+    files = {"README.md": b"# News", ".gitattributes": b"*.csv text"}
+    for split, size in (("train", 40), ("test", 10)):
+        rows = "".join(f"{split} {number},{'xy'[number % 2]}\n" for number in range(size))
+        files[f"data/{split}-00000-of-00001.csv"] = f"text,label\n{rows}".encode()
+    hub.repositories["datasets/team/news"] = Repository()
+    hub.repositories["datasets/team/news"].commit(files)
+    for name, content in files.items():
+        (tmp_path / "news" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "news" / name).write_bytes(content)
+    address, both = "hf://datasets/team/news", {"train": 36, "validation": 4, "test": 10}
+    one_file = {"train": 36, "validation": 4}
+    HfFileSystem.clear_instance_cache()
+    for location, sizes in (
+        (address, both),
+        (f"{address}/data/*.csv", both),
+        (str(tmp_path / "news"), both),
+        (f"{address}/data/train-00000-of-00001.csv", one_file),
+    ):
+        data = with_splits(LabelledData(train=location))
+        assert read_dataset(data, Task(), 0).report.sizes == sizes

@@ -31,6 +31,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter
 from tokenizer_kinds import with_declared
 
 from maskwright.cli.main import run
+from maskwright.config.data import Arrow
 from maskwright.config.pretraining import RunConfig, build_config
 from maskwright.core.errors import ConfigError, InputError, SourceError, StoreError
 from maskwright.data.arrow_store import ArrowStore
@@ -945,19 +946,17 @@ def test_a_store_is_written_for_other_tools(
         assert same(documents_of(back.split("train")), documents_of(store.split(side)))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="is not empty"):
         write_out(store, str(folder), kind)
+    whole: list[Any] = [convert(Conversion([str(folder)], tokenizer, str(tmp_path / "whole")))]
+    if kind == "datasets":
+        whole.append(ArrowStore(str(folder), Arrow()))
     if kind == "arrow":  # which brings its tokenizer and its counts
-        from maskwright.config.data import Arrow
-
         direct = ArrowStore(str(folder / "train"), Arrow(valid_fraction=0.0))
         assert same(documents_of(direct.split("train")), documents_of(store.split("train")))
-        whole: list[Any] = [
-            ArrowStore(str(folder), Arrow()),
-            convert(Conversion([str(folder)], tokenizer, str(tmp_path / "whole"))),
-        ]
-        assert whole[0].fingerprint != ArrowStore(str(folder), Arrow(), all_held_out=True).fingerprint
-        for both in whole:
-            for side in ("train", "valid"):
-                assert same(documents_of(both.split(side)), documents_of(store.split(side)))  # type: ignore[arg-type]
+        whole.append(ArrowStore(str(folder), Arrow()))
+        assert whole[1].fingerprint != ArrowStore(str(folder), Arrow(), all_held_out=True).fingerprint
+    for both in whole:
+        for side in ("train", "valid"):
+            assert same(documents_of(both.split(side)), documents_of(store.split(side)))  # type: ignore[arg-type]
 
 
 def test_megatron_gets_large_vocabularies_as_int32(tmp_path: Path) -> None:

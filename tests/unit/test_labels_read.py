@@ -122,12 +122,161 @@ def test_several_labels_in_a_cell_a_list_and_columns(tmp_path: Path) -> None:
     ]
     (tmp_path / "p.csv").write_text("text,toxic,mild\na,1.0,0.0\n")  # pandas, where a cell was empty
     assert read(tmp_path / "p.csv", SEVERAL, text="text", label=["toxic", "mild"])[0].labels == ("toxic",)
-    (tmp_path / "p.csv").write_text("text,labels\na,\"['x', 'y']\"\n")
-    assert fails(tmp_path / "p.csv", SEVERAL).startswith("FILE:2: column 'labels' holds a list as Python writes it")
     assert "column 'labels' is 'x|y |x', not 0 or 1" in fails(path, SEVERAL, text="text", label=["toxic", "labels"])
     assert "has no column with a usual name for the text" in fails(path, SEVERAL, label="text")
     (tmp_path / "a.jsonl").write_text('{"text": "a", "labels": [3, 1]}\n{"text": "b", "labels": []}\n')
     assert [one.labels for one in read(tmp_path / "a.jsonl", SEVERAL)] == [("3", "1"), ()]
+
+
+VECTORS = [[1, 0, 1, 0], [0, 0, 0, 0], [0, 1, 1, 1]]
+
+
+@pytest.mark.parametrize("labels", [None, ["a", "b", "c", "d"], {0: "a", 1: "b", 2: "c", 3: "d"}])
+@pytest.mark.parametrize(
+    ("kind", "as_written"),
+    [
+        ("jsonl", list),
+        ("jsonl", lambda vector: [*map(float, vector)]),
+        ("jsonl", lambda vector: [*map(str, vector)]),
+        ("parquet", list),
+        ("parquet", lambda vector: [*map(bool, vector)]),
+        ("parquet", lambda vector: [*map(float, vector)]),
+        ("csv", str),
+        ("csv", lambda vector: str([*map(bool, vector)])),
+        ("csv", lambda vector: "[" + " ".join(f"{value}." for value in vector) + "]"),  # numpy
+        ("csv", lambda vector: ",".join(map(str, vector))),
+        ("csv", lambda vector: str(tuple(vector))),
+    ],
+)
+def test_vectors_of_0_and_1_are_labels_by_their_places(kind: str, as_written: Any, labels: Any, tmp_path: Path) -> None:
+    records = [{"text": f"text {vector}", "labels": as_written(vector)} for vector in VECTORS]
+    path = tmp_path / f"a.{kind}"
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(records), path)
+    elif kind == "jsonl":
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    else:
+        path.write_text("text,labels\n" + "".join(f'"{one["text"]}","{one["labels"]}"\n' for one in records))
+    task = reading(path, Task(kind="multi_label_classification", labels=labels))
+    names = "abcd" if labels else "0123"
+    found = [one.labels for one in read_examples(str(path), task)]
+    assert found == [
+        tuple(name for name, is_there in zip(names, vector, strict=True) if is_there) for vector in VECTORS
+    ]
+    assert any(note.startswith("the labels are vectors of 0 and 1, whose places are") for note in task.notes)
+    assert task.class_names == (() if labels else ("0", "1", "2", "3"))
+
+
+@pytest.mark.parametrize(
+    ("lists", "labels", "message"),
+    [
+        (
+            VECTORS,
+            ["a", "b", "c"],
+            "FILE:1: has a vector of 4 labels, and 3 are named. Fix: name 4 labels in task.labels",
+        ),
+        (
+            [[1, 0, 1], [1, 0]],
+            None,
+            "FILE:1: has the label 1 twice in its list of 3. Fix: write each label once, or vec",
+        ),
+        ([[1, 0], [0, 0.5]], None, "FILE:2: column 'labels' has 0.5 in its list: a label is there or not, and shares"),
+        ([[1, 0], [0, None]], None, "FILE:2: column 'labels' has nothing at place 1 of its 2, counted from 0"),
+        ([{"a": 1, "b": 2}], None, "FILE:1: column 'labels' gives the label 'b' the value 2, not 0 or 1"),
+        ([[["a"], ["b"]]], None, "FILE:1: column 'labels' holds a list in its list"),
+        (["[a, b]"], None, "FILE:1: column 'labels' holds a list that cannot be read: [a, b]"),
+    ],
+)
+def test_lists_that_are_neither_names_nor_vectors(lists: Any, labels: Any, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"text": "x", "labels": one}) + "\n" for one in lists))
+    assert fails(path, Task(kind="multi_label_classification", labels=labels)).startswith(message)
+
+
+def test_lists_of_names_stay_names(tmp_path: Path) -> None:
+    """Also where the names are numbers, and 0 and 1 are among them."""
+    path = tmp_path / "a.csv"
+    cells = {"[2,3]": ("2", "3"), "['a', 'b']": ("a", "b"), '[""a"", ""b""]': ("a", "b"), "['a' 'b']": ("a", "b")}
+    cells |= {"{'a', 'b'}": ("a", "b"), "{'a': 1, 'b': 0}": ("a",), "[]": (), "[0, 1]": ("0", "1"), "": ()}
+    path.write_text("text,labels\n" + "".join(f'x,"{cell}"\n' for cell in cells))
+    assert [one.labels for one in read(path, SEVERAL)] == [*cells.values()]
+    records = [{"text": "a", "labels": ["x", "y", "x"]}, {"text": "b", "labels": ["y"]}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    task = reading(tmp_path / "a.jsonl", SEVERAL)
+    assert [one.labels for one in read_examples(str(tmp_path / "a.jsonl"), task)] == [("x", "y"), ("y",)]
+    assert "a label is there twice in 1 record, and counts once" in " ".join(task.notes)
+    for cell, what in (("[0, 1, 0]", "a vector of 0 and 1"), ("['a']", "list")):
+        path.write_text(f'text,label\nx,"{cell}"\n')
+        assert fails(path).startswith(f"FILE:2: column 'label' is {what}, not one label. Fix: write")
+
+
+# ---- what Hugging Face's `datasets` writes -----------------------------------------------------------------------
+
+NAMES = ("World", "Sports", "Tech")
+
+
+def hub_file(path: Path, records: list[dict[str, Any]], column: str, feature: Any) -> Path:
+    """As the Hub's Parquet files and `save_to_disk` have the features in the schema's metadata."""
+    info = {"info": {"features": {"text": {"dtype": "string", "_type": "Value"}, column: feature}}}
+    table = pa.Table.from_pylist(records).replace_schema_metadata({"huggingface": json.dumps(info)})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+        return path
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+    (path.parent / "state.json").write_text(json.dumps({"_data_files": [{"filename": path.name}]}))
+    (path.parent / "dataset_info.json").write_text("{}")
+    return path.parent
+
+
+CLASS = {"names": [*NAMES], "_type": "ClassLabel"}
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "saved/data-00000-of-00001.arrow"])
+@pytest.mark.parametrize(
+    ("kind", "values", "feature", "labels"),
+    [
+        ("single_label_classification", [2, 0], CLASS, ["Tech", "World"]),
+        ("multi_label_classification", [[2, 0]], {"feature": CLASS, "_type": "List"}, ["Tech World"]),
+        ("multi_label_classification", [[0, 1], [0, 1]], [CLASS], ["World Sports", "World Sports"]),
+        ("token_classification", [[1, 0]], {"feature": CLASS, "_type": "Sequence"}, ["Sports World"]),
+    ],
+)
+def test_class_names_of_a_schema(
+    name: str, kind: Any, values: list[Any], feature: Any, labels: list[str], tmp_path: Path
+) -> None:
+    text = {"words": ["a", "b"]} if kind == "token_classification" else {"text": "a"}
+    path = hub_file(tmp_path / name, [text | {"label": value} for value in values], "label", feature)
+    task = reading(path, Task(kind=kind))
+    assert [" ".join(one.labels) for one in read_examples(str(path), task)] == labels
+    assert task.class_names == NAMES
+    for keys in (NAMES, (0, 1, 2)):
+        task = reading(path, Task(kind=kind, labels=dict(zip(keys, "wst", strict=True))))
+        found = [[*one.labels] for one in read_examples(str(path), task)]
+        assert found == [[label[0].lower() for label in one.split()] for one in labels]
+    exchanged = fails(path, Task(kind=kind, labels={1: "World", 2: "Sports", 3: "Tech"}))
+    assert ": the file calls the label 1 'Sports', and task.labels calls it 'World'. Fix: " in exchanged
+
+
+def test_a_class_that_is_missing_and_a_folder_with_caches(tmp_path: Path) -> None:
+    folder = hub_file(
+        tmp_path / "saved" / "d.arrow", [{"text": "a", "label": -1}, {"text": "b", "label": 1}], "label", CLASS
+    )
+    assert "record 1: has the label -1, which says that it has none (3 are named)" in fails(folder)
+    skipping = reading(folder, on_bad_input="skip")
+    assert [one.text for one in read_examples(str(folder), skipping)] == ["b"] and len(skipping.skipped) == 1
+    (folder / "cache-1.arrow").write_bytes((folder / "d.arrow").read_bytes())  # of `map`, and no part of the data set
+    assert len(read(folder, on_bad_input="skip")) == 1
+    whole = (folder / "d.arrow").read_bytes()
+    (folder / "d.arrow").write_bytes(whole[:-8])
+    assert fails(folder, on_bad_input="skip").startswith("FILE/d.arrow: is an Arrow stream without its end: it was cut")
+    (folder / "d.arrow").write_bytes(b"no Arrow")
+    assert fails(folder).startswith("FILE/d.arrow: is not a whole Arrow file or stream")
+    (folder / "d.arrow").unlink()
+    assert fails(folder).startswith("FILE/d.arrow: is missing")
+    (folder / "state.json").write_text('{"_data_files": [{"filename": "d.arrow"}], "_indices_data_files": [{}]}')
+    assert "has a selection or another order of its rows beside them" in fails(folder)
 
 
 def test_numbers_and_booleans_are_names_as_they_look(tmp_path: Path) -> None:
@@ -674,7 +823,10 @@ def test_files_of_a_glob_in_order_and_texts_without_labels(tmp_path: Path) -> No
         (LabelledData, {"train": "x", "label": [1, -1]}, r"\[1, -1\] is not a column"),
         (LabelledData, {"train": "x", "text": [], "label": []}, r"\[\] is not a column"),
         (Task, {"labels": "no, yes"}, "'no, yes' is not a list of labels"),
-        (Task, {"labels": {"a": None, "b": 1}}, "is not a list of labels"),
+        (Task, {"labels": {"a": None, "b": 1}}, "null without quotes is no word of YAML"),
+        (Task, {"labels": ["yes", None]}, "null without quotes is no word of YAML"),
+        (Task, {"labels": [1.5, 2]}, "1.5 without quotes is no word of YAML"),
+        (LabelledData, {"train": ["a.csv", "b.csv"]}, "is a list, and one location is taken"),
     ],
 )
 def test_sections_refuse_what_contradicts_itself(section: type[Task], values: dict[str, Any], message: str) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from maskwright.config.finetuning import LabelledData, Task
 from maskwright.core.errors import InputError
 from maskwright.labels.dataset import Dataset, read_dataset
-from maskwright.labels.example import Answer, Example
-from maskwright.labels.names import in_order, odd_labels, tag_scheme
+from maskwright.labels.example import Answer, Example, Reading
+from maskwright.labels.files import with_splits
+from maskwright.labels.names import in_order, in_terms_of, odd_labels, tag_scheme
 from maskwright.labels.report import examine
 from maskwright.labels.split import hold_out, take_fraction
 
@@ -130,7 +134,7 @@ BY_WORD = "has no prefix such as B- or I-: each word is judged by itself"
         ("O B-X E-X S-Y", "tags follow IOBES"),
         ("B-X L-X U-Y", "tags follow BILOU"),
         ("NOUN VERB X-RAY", "tag 'NOUN' has no prefix such as B- or I-: each word is judged by itself"),
-        ("0 1 2", "tag '0' has no prefix such as B- or I-: each word is judged by itself"),
+        ("0 3 0", "the tags are integers: name them in task.labels, as in {0: O, 1: B-PER}"),
         ("O B_PER", f"tag 'B_PER' {BY_WORD}. If 'B-PER' is meant, write it so, and entities are judged"),
         ("O b_per", f"tag 'b_per' {BY_WORD}. If 'B-per' is meant, write it so, and entities are judged"),
         ("O PER-B", f"tag 'PER-B' {BY_WORD}. If 'B-PER' is meant, write it so, and entities are judged"),
@@ -278,6 +282,112 @@ def test_one_file_is_not_two_splits(tmp_path: Path) -> None:
             read_dataset(data, SINGLE, 0)
 
 
+@pytest.mark.parametrize(
+    ("files", "sizes"),
+    [
+        (["data/train-00000-of-00001", "data/test-00000-of-00001"], {"train": 36, "validation": 4, "test": 40}),
+        (["train", "dev"], {"train": 40, "validation": 40}),
+        (["train/a", "train/b", "valid/a", "test/a"], {"train": 80, "validation": 40, "test": 40}),
+        (["eng.train", "eng.testa", "eng.testb"], {"train": 40, "validation": 40, "test": 40}),
+        (["reviews", "reviews_test"], {"train": 36, "validation": 4, "test": 40}),
+        (["train", "validation_matched", "validation_mismatched", "unsupervised"], {"train": 40, "validation": 80}),
+        (["2023", "2024"], {"train": 72, "validation": 8}),
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("kind", ["folder", "glob"])
+def test_each_split_of_a_folder_has_its_own_files(
+    files: list[str], sizes: dict[str, int], kind: str, tmp_path: Path
+) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        rows = [f"{name} {number} {'xy'[number % 2]}" for number in range(40)]
+        write(tmp_path, **{name: ", ".join(rows)})
+    (tmp_path / "README.md").write_text("# Data")
+    (tmp_path / "dataset_infos.json").write_text("{}")
+    data = with_splits(LabelledData(train=str(tmp_path) if kind == "folder" else f"{tmp_path}/**/*.tsv"))
+    found = read_dataset(data, SINGLE, 0)
+    assert found.report.sizes == sizes
+    if files[-1] == "unsupervised":
+        assert any("1 file of no split, not read, the first unsupervised.tsv" in note for note in found.report.notes)
+    if "test" in sizes:
+        assert any(note.startswith("test: 1 file of") for note in found.report.notes)
+        without = with_splits(data.model_copy(update={"test": None}))
+        assert "test" not in read_dataset(without, SINGLE, 0).report.sizes
+
+
+def test_a_split_that_is_named_goes_before_that_of_the_folder(tmp_path: Path) -> None:
+    rows = {name: ", ".join(f"{name} {n} {'xy'[n % 2]}" for n in range(40)) for name in ("train", "test", "more")}
+    paths = write(tmp_path, **rows)
+    data = with_splits(LabelledData(train=str(tmp_path), test=paths["test"]))
+    assert data.test == paths["test"] and read_dataset(data, SINGLE, 0).report.sizes["train"] == 36
+    data = with_splits(LabelledData(train=str(tmp_path), test=paths["more"]))
+    assert read_dataset(data, SINGLE, 0).test[0].text == "more 0"
+    (tmp_path / "test.tsv").unlink()
+    data = with_splits(LabelledData(train=str(tmp_path), test=paths["more"]))
+    found = read_dataset(data, SINGLE, 0)
+    assert found.report.sizes == {"train": 36, "validation": 4, "test": 40}
+    assert found.report.notes[0] == f"{paths['more']} is in data.train and in data.test: it is not trained on"
+    (tmp_path / "train.tsv").rename(tmp_path / "dev.tsv")
+    (tmp_path / "more.tsv").unlink()
+    with pytest.raises(
+        InputError, match=r"holds files of validation and none of train, by their names\. Fix: name the"
+    ):
+        read_dataset(with_splits(LabelledData(train=str(tmp_path))), SINGLE, 0)
+
+
+@pytest.mark.parametrize("test", ["text\na\nb\n", "text\tlabel\na\t-1\nb\t-1\n"])
+def test_test_files_without_labels_are_named_with_the_way_to_leave_them_out(test: str, tmp_path: Path) -> None:
+    write(tmp_path, train=", ".join(f"t{n} {n % 3}" for n in range(60)))
+    (tmp_path / "test.tsv").write_text(test)
+    with pytest.raises(InputError, match=r"test\.tsv:.*; or leave these files out: data\.test: null$") as caught:
+        read_dataset(with_splits(LabelledData(train=str(tmp_path))), SINGLE, 0)
+    assert ("label '-1', which says that it has none," in str(caught.value)) == ("-1" in test)
+    data = with_splits(LabelledData(train=str(tmp_path), test=None))
+    assert read_dataset(data, SINGLE, 0).report.sizes == {"train": 54, "validation": 6}
+
+
+def test_class_names_of_a_file_are_labels_in_their_order_unseen_ones_too(tmp_path: Path) -> None:
+    names = [f"c{number}" for number in range(30, 0, -1)]
+    features = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
+    table = pa.Table.from_pylist([{"text": f"t{n}", "label": n % 2 + 1} for n in range(20)])
+    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(features)}), tmp_path / "a.parquet")
+    found = read_dataset(LabelledData(train=str(tmp_path / "a.parquet")), SINGLE, 0)
+    assert found.labels == tuple(names) and {one.labels for one in found.train} == {("c29",), ("c28",)}
+    assert found.report.unused[:2] == ("c30", "c27")
+
+
+def test_labels_of_a_model_without_names_are_places(tmp_path: Path) -> None:
+    numbered, reading = ("LABEL_0", "LABEL_1"), Reading(LabelledData(train="x"), SINGLE)
+    numbers = [Example("a", 1, labels=("1",)), Example("a", 2, labels=("LABEL_0",))]
+    assert [one.labels[0] for one in in_terms_of(numbered, numbers, reading)] == ["LABEL_1", "LABEL_0"]
+    assert [*reading.notes] == [
+        "the model's labels are LABEL_0, LABEL_1: the file's are taken for their places, from 0"
+    ]
+    named = replace(reading, class_names=("no", "yes"))
+    assert in_terms_of(numbered, [Example("a", 1, labels=("yes",))], named)[0].labels == ("LABEL_1",)
+    for labels, wrong, said in (
+        (numbered, "2", "places of the model's labels, from 0 to 1"),
+        (("n", "y"), "1", "labels of"),
+    ):
+        with pytest.raises(InputError, match=f"label '{wrong}' is none of the model's .*Fix: write the {said}"):
+            in_terms_of(labels, [Example("a", 1, labels=(wrong,))], reading)
+
+
+def test_equal_texts_are_named_as_the_reason_why_none_is_held_out(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"train\.tsv:2: 30 training examples have only 2 different texts, and equal"):
+        dataset(tmp_path, train=", ".join(f"{'ab'[n % 2]} {'xy'[n % 2]}" for n in range(30)))
+
+
+def test_records_without_a_label_of_the_configuration_can_be_left_out(tmp_path: Path) -> None:
+    rows = ", ".join(f"t{n} {'xy-'[n % 3]}" for n in range(60))
+    (odd,) = dataset(tmp_path, train=rows).report.warnings()
+    assert odd.startswith(f"the label - (20 examples, the first at {tmp_path}/train.tsv:4) counts as a class")
+    assert odd.endswith('by data.on_bad_input: skip and task.labels: ["x", "y"]')
+    found = dataset(tmp_path, Task(labels=["x", "y"]), {"on_bad_input": "skip"}, train=rows)
+    assert found.report.sizes == {"train": 36, "validation": 4} and len(found.report.skipped) == 20
+
+
 def test_a_tag_that_training_lacks_names_its_word(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("a\tO\nb\tB-X\n")
     (tmp_path / "dev.txt").write_text("a\tO\n\nb\tO\nc\tB-Y\n")
@@ -317,8 +427,31 @@ def test_labels_that_are_most_likely_one_or_none_are_named(tmp_path: Path) -> No
     alike = "count as 2 different ones: if they are one, write them alike"
     assert odd_labels(("A", "a", "b"), SINGLE) == [f"the labels A, a {alike}"]
     assert odd_labels(("0", "1", "1.0"), SINGLE) == [f"the labels 1, 1.0 {alike}"]
-    (missing,) = odd_labels(("NaN", "b"), SINGLE)
-    assert missing.startswith("the label NaN counts as a class like others: if it says that a label is missing, leave")
+    for name, others in (
+        ("NaN", "b"),
+        ("-1", "0 1"),
+        ("-", "b"),
+        ("?", "b"),
+        ("Unknown", "b"),
+        ("NA", "b"),
+        ("--", "b"),
+    ):
+        (missing,) = odd_labels((name, *others.split()), SINGLE)
+        assert missing.startswith(f"the label {name} counts as a class like others: if it says that a label is missing")
+    assert (
+        odd_labels(("-1", "1"), SINGLE) == odd_labels(("+", "-"), SINGLE) == odd_labels((".", "``", "X"), TOKENS) == []
+    )
     found = dataset(tmp_path, train="a NEG, b neg, c NEG, d neg", validation="e neg")
     assert found.report.warnings() == [f"the labels NEG, neg {alike}"]
-    assert odd_labels(("a", "a;b"), SEVERAL) == ["the label 'a;b' is one label: task.separator is ','"]
+    assert odd_labels(("a", "a;b"), SEVERAL) == [
+        "the label 'a;b' is one label: task.separator is ','; if ';' stands between labels, set it to that"
+    ]
+    for mark in (";", "|", "\n", "\t", " / "):
+        assert len(odd_labels(("a", f"a{mark}b"), SEVERAL)) == 1
+    assert odd_labels(("a", "Sci/Tech"), SEVERAL) == []
+    for labels, said in (
+        (("a", "b"), "every training example has all 2 labels"),
+        (("a",), "no training example has two"),
+    ):
+        (warning,) = odd_labels(("a", "b"), SEVERAL, [Example("a", n, labels=labels) for n in range(3)])
+        assert warning.startswith(said)

@@ -361,4 +361,4 @@ def test_evaluate_judges_fine_tuned_models(
         assert "error: --device: cuda was asked for, but torch sees no CUDA device" in capfd.readouterr().err
     gold.write_text("text\tlabel\nA fox.\tB-LOC\n", encoding="utf-8")
     assert command(["evaluate", run, "--input", str(gold), "--device", "cpu"]) == 2
-    assert f"{gold}:2: label 'B-LOC' is in the given split" in capfd.readouterr().err
+    assert f"{gold}:2: label 'B-LOC' is none of the model's (O, B-PER, I-PER). Fix: write" in capfd.readouterr().err

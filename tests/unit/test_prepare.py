@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import transformers
 from reference.stored import documents_of
@@ -154,6 +155,25 @@ def test_duplicates_lengths_and_split(tokenizer: str, tmp_path: Path) -> None:
     for other in (ready, kept):
         assert not texts(other, "train") & texts(other, "valid")
     assert texts(ready, "valid") <= texts(kept, "valid")
+
+
+def test_a_folder_of_save_to_disk_is_read_and_its_test_split_named(
+    tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for split in ("train", "test"):
+        (folder := tmp_path / "saved" / split).mkdir(parents=True)
+        table = pa.table({"text": [f"{split} document {number}" for number in range(20)]})
+        for name in ("data-00000-of-00001.arrow", "cache-1.arrow"):  # a cache of `map` is no part of the data set
+            with pa.OSFile(str(folder / name), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+                writer.write_table(table)
+        (folder / "state.json").write_text('{"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}')
+    for place, documents in ((tmp_path / "saved", 40), (tmp_path / "saved" / "train", 20)):
+        sources = Sources([str(place)])
+        options = PrepareOptions(valid_fraction=0.25, keep_duplicates=True)
+        ready = prepare(Request(sources, tokenizer, str(tmp_path / f"store-{documents}"), options))
+        assert ready.manifest["counts"]["read"] == documents
+        warned = f"named for validation or test: 1 of 2 files, the first {tmp_path}/saved/test/data-00000-of-00001"
+        assert (warned in capsys.readouterr().err) == (documents == 40)
 
 
 def test_split_does_not_depend_on_order_or_neighbours(tokenizer: str, tmp_path: Path) -> None:

@@ -221,7 +221,13 @@ def test_jsonl_csv_tsv_and_parquet(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": range(4), "body": texts}), tmp_path / "a.parquet")
     (tmp_path / "b.parquet.zst").write_bytes(zstd((tmp_path / "a.parquet").read_bytes()))
     (tmp_path / "b.parquet.gz").write_bytes(gzip.compress((tmp_path / "a.parquet").read_bytes()))
-    for name in ("a.jsonl", "a.csv", "a.parquet", "b.parquet.zst", "b.parquet.gz"):
+    table = pa.table({"id": range(4), "body": texts})
+    for name, new in (("file", pa.ipc.new_file), ("stream", pa.ipc.new_stream)):
+        with pa.OSFile(str(tmp_path / f"{name}.arrow"), "wb") as out, new(out, table.schema) as writer:
+            writer.write_table(table, max_chunksize=3)
+    (tmp_path / "b.arrow.gz").write_bytes(gzip.compress((tmp_path / "stream.arrow").read_bytes()))
+    arrow = ("file.arrow", "stream.arrow", "b.arrow.gz")
+    for name in ("a.jsonl", "a.csv", "a.parquet", "b.parquet.zst", "b.parquet.gz", *arrow):
         assert [text for text, _ in read(tmp_path / name, text_column="body")] == texts
     assert [text for text, _ in read(tmp_path / "bare.csv.gz", text_column="1")] == texts
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from datetime import date
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -58,6 +59,10 @@ class Task(Section):
     def _true_is_a_name(cls, labels: Any) -> Any:
         """Makes YAML's booleans words: files that say `true` have a label of that name."""
         words = [*labels, *labels.values()] if isinstance(labels, dict) else labels
+        if isinstance(words, list) and (other := next((word for word in words if _is_yaml(word)), words)) is not words:
+            written = "null" if other is None else str(other)
+            fix = f"quote it where it is a label: '{written}'" + (", or leave it out" if other is None else "")
+            raise Refused(f"{written} without quotes is no word of YAML", fix=fix)
         if labels is not None and not (isinstance(words, list) and all(isinstance(word, str | int) for word in words)):
             raise Refused(f"{labels!r:.60} is not a list of labels", fix="write [no, yes], or {0: no, 1: yes}")
         if isinstance(labels, dict):
@@ -93,12 +98,14 @@ class Task(Section):
 
 class LabelledData(Section):
     train: str
-    """File or glob of the training split: .csv, .tsv, .jsonl, .json, .parquet, CoNLL columns (.conll, .txt, .tsv, …)
-    for words, SQuAD's .json for questions; each also .gz, .zst, .xz or .bz2."""
+    """File, folder, glob or URL of the training split: .csv, .tsv, .jsonl, .json, .parquet, .arrow, CoNLL columns
+    (.conll, .txt, .tsv, …) for words, SQuAD's .json for questions; each also .gz, .zst, .xz or .bz2. Of a folder with
+    files named train, validation (valid, dev) and test, each split is given its own."""
     validation: str | None = None
-    """File or glob that a run is judged by. When not set, a share of `train` is held out."""
+    """The same of what a run is judged by. When not set, a share of `train` is held out, unless `train` is a folder
+    with validation files; with null, always."""
     test: str | None = None
-    """File or glob that is read once, at the end."""
+    """The same of what is read once, at the end. When not set, test files in the folder `train`; with null, none."""
     text: Column | list[Column] | None = None
     """Column of the text (for words, of the words; for questions, of the question); several are joined by a space. A
     number counts from 0 and means that no file has a header line. When not set, GLUE's names are looked for."""
@@ -128,6 +135,14 @@ class LabelledData(Section):
             return codec_name(name)
         except LookupError as error:
             raise Refused(f"{name!r:.40} is no encoding", fix=str(error)) from None
+
+    @field_validator("train", "validation", "test", mode="before")
+    @classmethod
+    def _is_one_location(cls, value: Any) -> Any:
+        if isinstance(value, list):
+            fix = "name their folder, or a glob such as reviews-*.csv"
+            raise Refused(f"{value!r:.60} is a list, and one location is taken", fix=fix)
+        return value
 
     @field_validator("text", "text_pair", "label", mode="before")
     @classmethod
@@ -164,6 +179,11 @@ class LabelledData(Section):
     def has_header(self) -> bool:
         """Whether CSV and TSV begin with a line of names."""
         return not any(isinstance(column, int) for column in [*self.text_columns, *self.label_columns])
+
+
+def _is_yaml(word: Any) -> bool:
+    """Whether YAML made no word and no whole number of a label: null, 1.5, a date."""
+    return word is None or isinstance(word, float | date)
 
 
 def _word(name: str | int) -> str:

@@ -28,6 +28,10 @@ OWNERS = {
 }
 """Owners on the Hub of models with common short names."""
 
+DATA_OWNERS = {"ag_news": "fancyzhx", "glue": "nyu-mll", "imdb": "stanfordnlp", "snli": "stanfordnlp"}
+DATA_OWNERS |= {"sst2": "stanfordnlp", "squad": "rajpurkar", "squad_v2": "rajpurkar"}
+"""The same of data sets."""
+
 
 @dataclass(frozen=True)
 class Address:

@@ -29,6 +29,7 @@ from urllib.parse import urlsplit
 
 from maskwright.core.errors import InputError, Locked, MaskwrightError
 from maskwright.core.extras import EXTRAS, missing
+from maskwright.core.hub import DATA_OWNERS
 
 READ_BYTES = 1 << 20
 WAIT_SECONDS = 0.5
@@ -161,8 +162,9 @@ def _how_to_get(pattern: str) -> str:
     fix = "check the path; quote globs in the shell"
     if re.fullmatch(r"\w[\w-]*(/\w[\w-]*)?", pattern) is None:
         return fix
-    name = pattern if "/" in pattern else f"OWNER/{pattern}"
-    return f"{fix}. For a data set of the Hugging Face Hub: hf download {name} --repo-type dataset --local-dir DIR"
+    name = pattern if "/" in pattern else f"{DATA_OWNERS.get(pattern, 'OWNER')}/{pattern}"
+    get = f"hf download {name} --repo-type dataset --local-dir {pattern}"
+    return f"{fix}. For a data set of the Hugging Face Hub: {get}, or name hf://datasets/{name}"
 
 
 def _glob(pattern: str) -> list[str]:
@@ -542,8 +544,8 @@ def lacks_keys(error: BaseException) -> bool:
 
 
 ADDRESSES = {
-    "hf": "write hf://datasets/OWNER/NAME/FILE, or take a copy: hf download OWNER/NAME --repo-type dataset "
-    "--local-dir DIR",
+    "hf": "write hf://datasets/OWNER/NAME/FILE, or hf://datasets/OWNER/NAME for all its files, or take a copy: "
+    "hf download OWNER/NAME --repo-type dataset --local-dir DIR",
     "gs": "write gs://BUCKET/FOLDER",
     "s3": "write s3://BUCKET/FOLDER",
 }

@@ -18,8 +18,8 @@ from maskwright.core.console import note
 from maskwright.core.errors import ConfigError, StoreError
 from maskwright.data.arrow_index import SIDES, TOTALS, ArrowFile, ArrowIndex
 from maskwright.data.convert import ConvertOptions
-from maskwright.data.foreign.blocks import Int64
-from maskwright.data.foreign.columns import HELD_OUT, arrow_files, dataset_files, held_out_files, require_counts
+from maskwright.data.foreign.blocks import HELD_OUT, Int64, held_out_files
+from maskwright.data.foreign.columns import arrow_files, dataset_files, require_counts
 from maskwright.data.foreign.detect import detect
 from maskwright.data.pregenerated_store import open_epochs
 from maskwright.data.store import Shard, Split, SplitName, TokenStore

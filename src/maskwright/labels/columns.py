@@ -10,7 +10,9 @@ from typing import Any
 from maskwright.config.finetuning import TaskKind
 from maskwright.core.errors import SourceError
 from maskwright.labels.example import Answer, Example, Reading, Unusable
+from maskwright.labels.names import INTEGER
 from maskwright.labels.offsets import elsewhere
+from maskwright.labels.vectors import STATES, is_one_hot, keys_of, list_in, require_labels
 from maskwright.text.document import Fault
 from maskwright.text.tables import Column, Record, Table, listed, whole_characters
 
@@ -39,6 +41,10 @@ class Roles:
     """Empty when no label is read."""
     key: list[Column]
     """The column `id` of questions, if there is one."""
+    class_names: tuple[str, ...] = ()
+    """What the file's schema calls the labels 0, 1, …."""
+    where: str = ""
+    """The place of the columns' names."""
 
     @property
     def all(self) -> list[Column]:
@@ -80,7 +86,11 @@ def _roles(table: Table, reading: Reading) -> Roles:
     if kind == "question_answering" and pair is None:
         raise _no_column("context", reading.spelt.text_pair, table)
     key: list[Column] = ["id"] if kind == "question_answering" and "id" in table.columns else []
-    roles = Roles(text, pair, label, key)
+    class_names = table.class_names.get(label[0], ()) if len(label) == 1 else ()
+    roles = Roles(text, pair, label, key, class_names, table.header)
+    if roles.class_names and not reading.class_names:
+        reading.class_names = tuple(_renamed(str(number), roles, reading) for number in range(len(roles.class_names)))
+        reading.note(f"{table.name} names the labels 0 to {len(roles.class_names) - 1}: {listed(reading.class_names)}")
     pairs = [] if pair is None else [pair]
     for named, columns in ((reading.spelt.text, text), (reading.spelt.text_pair, pairs), (reading.spelt.label, label)):
         for column in columns:
@@ -115,9 +125,9 @@ def _text(example: Example, record: Record, roles: Roles, reading: Reading) -> E
     if roles.label and reading.task.kind == "regression":
         value = _number(record[roles.label[0]], roles.label[0], reading)
     elif roles.label and reading.task.kind == "multi_label_classification":
-        labels = _several(record, roles.label, reading)
+        labels = _several(record, roles, reading)
     elif roles.label:
-        labels = (_class(record[roles.label[0]], roles.label[0], reading),)
+        labels = (_class(record[roles.label[0]], roles, reading),)
     return replace(example, text=text, text_pair=pair, labels=labels, value=value)
 
 
@@ -161,36 +171,67 @@ def _name(cell: Any) -> str:
     return str(cell).strip()
 
 
-def _class(cell: Any, column: Column, reading: Reading) -> str:
-    if isinstance(cell, list | dict):
-        fix = "write one label, or take task.kind: multi_label_classification"
-        raise Unusable(f"column {column!r} is {type(cell).__name__}, not one label", fix)
+def _renamed(label: str, roles: Roles, reading: Reading) -> str:
+    """The label's name: by the file's schema, and by the mapping of `task.labels`, whose keys may be either. Raises
+    `SourceError` where these two exchange labels."""
+    translation, names = reading.task.translation, roles.class_names
+    if not names or not INTEGER.fullmatch(label):
+        return translation.get(label, label)
+    if not 0 <= int(label) < len(names):
+        what = f"has the label {label}, " + ("which says that it has none" if label == "-1" else "which has no name")
+        raise Unusable(f"{what} ({len(names)} are named)", "write one, or delete the record")
+    name, ours = names[int(label)], translation.get(label)
+    if name not in translation and ours not in (None, name) and ours in names:
+        what = f"the file calls the label {label} '{name}', and task.labels calls it '{ours}'"
+        raise SourceError(what, where=roles.where, fix="leave task.labels out, or correct it")
+    return translation.get(name, ours or name)
+
+
+def _class(cell: Any, roles: Roles, reading: Reading) -> str:
+    column = roles.label[0]
+    labels = list_in(cell) if isinstance(cell, str) else cell
+    if isinstance(labels, list | dict):
+        is_vector = isinstance(labels, list) and is_one_hot(labels)
+        what = "a vector of 0 and 1" if is_vector else "list" if isinstance(cell, str) else type(cell).__name__
+        one = "the place of its 1, counted from 0" if is_vector else "one label"
+        fix = f"write {one}, or take task.kind: multi_label_classification"
+        raise Unusable(f"column {column!r} is {what}, not one label", fix)
     name = _name(cell)
     if not name:
         raise Unusable(f"column {column!r} has no label", "write one, or delete the record")
-    return reading.task.translation.get(name, name)
+    return _renamed(name, roles, reading)
 
 
-def _several(record: Record, columns: list[Column], reading: Reading) -> tuple[str, ...]:
-    """Any number of labels: from a list, from a cell with a separator, or from a column of 0 and 1 for each label."""
-    translation = reading.task.translation
+def _several(record: Record, roles: Roles, reading: Reading) -> tuple[str, ...]:
+    """Any number of labels: from a list, from a cell with a list or a separator, or from a column of 0 and 1 for each
+    label. All of them, and not by their names yet: they may be a vector (see `named`)."""
+    columns = roles.label
     if len(columns) > 1:
         labels = []
         for column in columns:
-            state = _name(record[column])
-            state = {"0.0": "0", "1.0": "1"}.get(state, state)  # pandas, where a cell of the column was empty
-            if state not in ("0", "1", "true", "false", "True", "False"):
+            state = STATES.get(_name(record[column]).lower().removesuffix(".0"))  # pandas, where a cell was empty
+            if state is None:
                 raise Unusable(f"column {column!r} is {record[column]!r:.40}, not 0 or 1", "write 0 or 1")
-            if state in ("1", "true", "True"):
-                labels.append(str(column))
+            labels += [str(column)] if state else []
     else:
-        cell = record[columns[0]]
-        if isinstance(cell, str) and cell.strip()[:1] + cell.strip()[-1:] == "[]":
-            what = f"column {columns[0]!r} holds a list as Python writes it: {cell:.40}"
-            raise Unusable(what, f"write its labels with '{reading.task.separator}' between them, or lists in .jsonl")
-        labels = [*map(_name, cell)] if isinstance(cell, list) else _name(cell).split(reading.task.separator)
-        labels = [name.strip() for name in labels if name.strip()]
-    return tuple(dict.fromkeys(translation.get(name, name) for name in labels))
+        labels = _labels_in(record[columns[0]], columns[0], reading)
+    return tuple(_renamed(name, roles, reading) for name in labels) if roles.class_names else tuple(labels)
+
+
+def _labels_in(cell: Any, column: Column, reading: Reading) -> list[str]:
+    try:
+        values = list_in(cell) if isinstance(cell, str) else keys_of(cell) if isinstance(cell, dict) else cell
+        if isinstance(values, list):
+            require_labels(values)
+    except Unusable as error:
+        raise Unusable(f"column {column!r} {error.what}", error.fix) from None
+    if not isinstance(values, list):
+        text = _name(cell)
+        if text[:1] + text[-1:] == "[]":
+            fix = f"write its labels with '{reading.task.separator}' between them, or lists in .jsonl"
+            raise Unusable(f"column {column!r} holds a list that cannot be read: {text:.40}", fix)
+        values = text.split(reading.task.separator)
+    return [name for name in map(_name, values) if name]
 
 
 def _words(example: Example, record: Record, roles: Roles, reading: Reading) -> Example:
@@ -200,7 +241,7 @@ def _words(example: Example, record: Record, roles: Roles, reading: Reading) -> 
             raise Unusable(f"column {column!r} is {type(cell).__name__}, not a list", 'write ["One", "word", "each"]')
     words = tuple(string(word, roles.text[0]) for word in record[roles.text[0]])
     tag_names = [_name(tag) for tag in record[roles.label[0]]] if roles.label else []
-    tags = tuple(reading.task.translation.get(tag, tag) for tag in tag_names)
+    tags = tuple(_renamed(tag, roles, reading) for tag in tag_names)
     return with_tags(example, words, tags, labelled=bool(roles.label))
 
 

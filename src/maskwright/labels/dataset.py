@@ -6,12 +6,12 @@ import hashlib
 from dataclasses import dataclass, replace
 
 from maskwright.config.finetuning import LabelledData, Task
-from maskwright.core import storage
-from maskwright.core.errors import ConfigError, InputError
+from maskwright.core.errors import InputError
 from maskwright.labels.encode import without_long_questions
 from maskwright.labels.example import Example, Reading
-from maskwright.labels.names import check_labels, find_labels, odd_labels, tag_scheme
-from maskwright.labels.read import read_examples
+from maskwright.labels.files import another_file, split_files
+from maskwright.labels.names import find_labels, odd_labels, tag_scheme, with_known
+from maskwright.labels.read import read_files
 from maskwright.labels.report import LabelFinding, Report, examine, label_counts
 from maskwright.labels.split import hold_out, take_fraction
 
@@ -47,18 +47,24 @@ class Dataset:
 def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
     """Reads all splits. Labels are those of the whole training split, whatever `data.fraction`. Warnings go into the
     report; nothing is printed. Raises `InputError` (exit 2) with file and line."""
-    locations = {"train": data.train, "validation": data.validation, "test": data.test}
-    locations_of_splits = {split: location for split, location in locations.items() if location is not None}
-    _require_different_files(locations_of_splits)
     reading = Reading(data, task)
-    splits = {split: read_examples(location, reading) for split, location in locations_of_splits.items()}
-    if task.fixed_labels:
-        check_labels("train", splits["train"], task.fixed_labels, task)
-    labels = find_labels(splits["train"], data, task)
-    for split, examples in splits.items():
-        check_labels(split, examples, labels, task)
+    splits: dict[str, list[Example]] = {}
+    labels: tuple[str, ...] = ()
+    for split, names in split_files(data, reading).items():
+        try:
+            examples = read_files(names, getattr(data, split), reading)
+            if task.fixed_labels:
+                examples = with_known(split, examples, task.fixed_labels, reading)
+            if split == "train":
+                labels = find_labels(examples, data, task, reading.class_names)
+            splits[split] = with_known(split, examples, labels, reading)
+        except InputError as error:
+            if split == "train" or getattr(data, split) != data.train:
+                raise
+            fix = f"{error.fix}; or leave these files out: data.{split}: null"
+            raise InputError(error.what, where=error.where, fix=fix) from None
     findings = examine(splits, task)
-    _require_new_texts(findings, splits, locations_of_splits)
+    _require_new_texts(findings, splits, data)
     train, validation = splits["train"], splits.get("validation", [])
     if data.validation is None:
         train, validation = hold_out(train, task, seed, data.validation_fraction)
@@ -82,7 +88,7 @@ def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
         skipped=tuple(reading.skipped),
         notes=tuple(reading.notes),
         unused=tuple(name for name, count in counts["train"].items() if not count),
-        odd=tuple(odd_labels(labels, task)),
+        odd=tuple(odd_labels(labels, task, splits["train"])),
     )
     return Dataset(train, validation, used["test"], labels, report, _fingerprint(used, labels))
 
@@ -116,26 +122,10 @@ def _note_header(reading: Reading, train: list[Example], labels: tuple[str, ...]
         )
 
 
-def _require_different_files(locations: dict[str, str]) -> None:
-    """Raises `ConfigError` for a file in two splits."""
-    owner: dict[str, str] = {}
-    for split, location in locations.items():
-        for name in storage.expand([location]):
-            path = storage.identity(name)
-            if owner.get(path, split) != split:
-                raise ConfigError(f"is in the {owner[path]} and in the {split} split", where=name, fix=_fix_for(split))
-            owner[path] = split
-
-
-def _require_new_texts(findings: list[LabelFinding], splits: dict[str, list[Example]], files: dict[str, str]) -> None:
+def _require_new_texts(findings: list[LabelFinding], splits: dict[str, list[Example]], data: LabelledData) -> None:
     """Raises `InputError` for a split whose texts are all in an earlier one, such as a copy in another format."""
     for finding in findings:
         if finding.kind == "leak" and finding.count == len(splits[finding.splits[1]]):
             earlier, later = finding.splits
             what = f"holds no text that is not in the {earlier} split as well ({finding.places[0]})"
-            raise InputError(what, where=files[later], fix=_fix_for(later))
-
-
-def _fix_for(split: str) -> str:
-    instead = ": a share of data.train is then held out" if split == "validation" else ""
-    return f"name another file under data.{split}, or leave it out{instead}"
+            raise InputError(what, where=getattr(data, later), fix=another_file(later))

@@ -90,6 +90,12 @@ class Reading:
     labelled: bool = True
     """False for texts to predict: no label is read."""
     spelt: Spelt = IN_CONFIGURATION
+    names: tuple[str, ...] = ()
+    """Labels in the order of their ids, where they are known: those of `task.labels`, or of the model."""
+    class_names: tuple[str, ...] = ()
+    """Labels in the order of their ids, as the files have them: in a schema, or as places of vectors."""
+    places: int | None = None
+    """Places of the label vectors of 0 and 1; 0 for lists of names, None before a split is read."""
     notes: dict[str, None] = field(default_factory=dict)
     """Sentences on decisions that were made for the user, each once."""
     skipped: list[Skipped] = field(default_factory=list)
@@ -101,6 +107,9 @@ class Reading:
     @property
     def encoding(self) -> Encoding:
         return Encoding.named(self.data.encoding, self.spelt.encoding)
+
+    def __post_init__(self) -> None:
+        self.names = self.names or self.task.fixed_labels or ()
 
     def note(self, sentence: str) -> None:
         self.notes.setdefault(sentence)

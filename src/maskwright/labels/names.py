@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from maskwright.config.finetuning import LabelledData, Task
-from maskwright.core.errors import ConfigError, InputError
-from maskwright.labels.example import Example
+from maskwright.core.console import several
+from maskwright.core.errors import InputError, SourceError
+from maskwright.labels.example import Example, Reading
 from maskwright.labels.spans import PREFIXES
 
 CLASSES = ("single_label_classification", "token_classification")
 """Kinds of task in which each text or word has exactly one label."""
 INTEGER = re.compile(r"-?[0-9]+")
 WHOLE = re.compile(r"-?[0-9]+\.0")
-MISSING = ("nan", "null", "<na>", "n/a")
+MISSING = ("nan", "null", "<na>", "n/a", "na", "unknown", "_")
 """Spellings of a missing value, in small letters."""
+SEPARATORS = (",", ";", "|", "\n", "\t", " / ")
+"""What may stand between several labels in one cell."""
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
@@ -27,8 +33,10 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def find_labels(train: Sequence[Example], data: LabelledData, task: Task) -> tuple[str, ...]:
-    """The labels in the order of their ids; none for regression and questions.
+def find_labels(
+    train: Sequence[Example], data: LabelledData, task: Task, class_names: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """The labels in the order of their ids; none for regression and questions. `class_names`: see `Reading`.
 
     Raises `InputError` (exit 2) if nothing can be learned: for a single class, or as many classes as examples.
     """
@@ -36,11 +44,12 @@ def find_labels(train: Sequence[Example], data: LabelledData, task: Task) -> tup
         _require_several_values(train)
     if task.kind in ("regression", "question_answering"):
         return ()
-    labels = task.fixed_labels or _columns(data, task) or in_order(name for example in train for name in example.labels)
+    found = class_names or _columns(data, task)
+    labels = task.fixed_labels or found or in_order(name for example in train for name in example.labels)
     counts = Counter(name for example in train for name in example.labels)
     labelled = counts.total() if task.kind == "token_classification" else len(train)
-    is_free = task.fixed_labels is None and task.kind == "single_label_classification"
-    if len(labels) > labelled or (is_free and len(labels) == labelled > 2):
+    is_free = not task.fixed_labels and not class_names and task.kind == "single_label_classification"
+    if (len(labels) > labelled and not class_names) or (is_free and len(labels) == labelled > 2):
         amount = f"more labels than the {labelled}" if len(labels) > labelled else f"as many labels as the {labelled}"
         raise InputError(
             f"has {amount} examples ({shortened(labels)})",
@@ -74,26 +83,62 @@ def _require_several_values(train: Sequence[Example]) -> None:
         )
 
 
-def check_labels(split: str, examples: Sequence[Example], labels: Sequence[str], task: Task) -> None:
-    """Raises `InputError` for the first example with a label that is not in `labels`."""
-    known = set(labels)
+def with_known(split: str, examples: Sequence[Example], labels: Sequence[str], reading: Reading) -> list[Example]:
+    """The examples whose labels are all in `labels`. Raises `InputError` for others; those without a label of
+    `task.labels` are left out with `data.on_bad_input: skip`."""
+    known, kept = set(labels), []
     for example in examples:
-        for word, name in enumerate(example.labels, 1):
-            if name in known:
-                continue
-            what = f"label '{name}'" + (f" of word {word}, '{example.words[word - 1]}'," if example.words else "")
-            if task.fixed_labels:
-                what = f"{what} is not in task.labels ({shortened(labels)})"
-                raise ConfigError(what, where=example.where, fix="add it there, or repair the file")
-            raise InputError(
-                f"{what} is in the {split} split, but no training example has it ({shortened(labels)})",
-                where=example.where,
-                fix="repair the file, add training examples, or name all labels in task.labels",
+        what = _unknown(example, known)
+        if what is None:
+            kept.append(example)
+        elif reading.task.fixed_labels:
+            what = f"{what} is not in task.labels ({shortened(labels)})"
+            reading.fault(example.where, what, "add it there, or repair the file")
+        else:
+            what = f"{what} is in the {split} split, but no training example has it ({shortened(labels)})"
+            fix = "repair the file, add training examples, or name all labels in task.labels"
+            raise InputError(what, where=example.where, fix=fix)
+    if examples and not kept:
+        raise SourceError("holds no example with a label of task.labels", where=examples[0].file, fix="correct them")
+    return kept
+
+
+def in_terms_of(labels: Sequence[str], examples: Sequence[Example], reading: Reading) -> list[Example]:
+    """The examples with labels of a model. Where these are LABEL_0, LABEL_1, …, the file's numbers, or its schema's
+    names, are their places. Raises `InputError` for a label that the model has not."""
+    names: dict[str, str] = {}
+    if [*labels] == [f"LABEL_{place}" for place in range(len(labels))]:
+        names = {str(place): name for place, name in enumerate(labels)}
+        if len(reading.class_names) == len(labels):
+            names |= dict(zip(reading.class_names, labels, strict=True))
+    found = [replace(one, labels=tuple(names.get(label, label) for label in one.labels)) for one in examples]
+    for example in found:
+        if what := _unknown(example, {*labels}):
+            fix = (
+                f"write the places of the model's labels, from 0 to {len(labels) - 1}"
+                if names
+                else "write the labels of the model"
             )
+            raise InputError(f"{what} is none of the model's ({shortened(labels)})", where=example.where, fix=fix)
+    if names and found != [*examples]:
+        reading.note(f"the model's labels are {shortened(labels, 2)}: the file's are taken for their places, from 0")
+    return found
 
 
-def odd_labels(labels: Sequence[str], task: Task) -> list[str]:
-    """Sentences on labels that are most likely one label, or a missing one. Nothing is changed."""
+def _unknown(example: Example, known: set[str]) -> str | None:
+    """Says which label of the example is not known; None for none."""
+    for word, name in enumerate(example.labels, 1):
+        if name not in known:
+            missing = ", which says that it has none," if name == "-1" and all(map(str.isdigit, known)) else ""
+            return f"label '{name}'{missing}" + (
+                f" of word {word}, '{example.words[word - 1]}'," if example.words else ""
+            )
+    return None
+
+
+def odd_labels(labels: Sequence[str], task: Task, examples: Sequence[Example] = ()) -> list[str]:
+    """Sentences on labels that are most likely one label, several, or a missing one. Nothing is changed. `examples`:
+    the training split."""
     spellings_of: dict[str, list[str]] = {}
     for name in labels:
         words = " ".join(name.casefold().split())
@@ -103,15 +148,44 @@ def odd_labels(labels: Sequence[str], task: Task) -> list[str]:
         for spellings in spellings_of.values()
         if len(spellings) > 1
     ]
-    if missing := [name for name in labels if name.casefold() in MISSING]:
+    empty = [name for name in labels if _says_nothing(name, labels, task)]
+    others = json.dumps([name for name in labels if name not in empty], ensure_ascii=False)
+    for name in empty:
+        having = [example for example in examples if name in example.labels]
+        places = f" ({several(len(having), 'example')}, the first at {having[0].where})" if having else ""
         notes.append(
-            f"the label {missing[0]} counts as a class like others: if it says that a label is missing, leave its "
-            "records out"
+            f"the label {name}{places} counts as a class like others: if it says that a label is missing, leave its "
+            f"records out, by data.on_bad_input: skip and task.labels: {others if len(labels) < 8 else 'the others'}"
         )
     if task.kind == "multi_label_classification":
-        with_marks = [name for name in labels if any(mark in name for mark in ",;|" if mark != task.separator)]
-        if with_marks:
-            notes.append(f"the label '{shortened(with_marks[:1])}' is one label: task.separator is '{task.separator}'")
+        notes += _odd_lists(labels, task, examples)
+    return notes
+
+
+def _says_nothing(name: str, labels: Sequence[str], task: Task) -> bool:
+    """Whether a label is likely a missing one: by its spelling, as -1 among numbers from 0 on, or as marks alone, which
+    are tags for words. Beside a +, a - is a judgement."""
+    if name == "-1":
+        return "0" in labels and all(label.isdigit() for label in labels if label != name)
+    is_marks = all(unicodedata.category(character).startswith("P") for character in name)
+    return name.casefold() in MISSING or (is_marks and task.kind != "token_classification" and "+" not in labels)
+
+
+def _odd_lists(labels: Sequence[str], task: Task, examples: Sequence[Example]) -> list[str]:
+    """Sentences on several labels in one, and on examples that all have as many."""
+    notes = []
+    for name in labels:
+        if mark := next((mark for mark in SEPARATORS if mark != task.separator and mark in name), None):
+            said = f"the label {shortened([name])!r} is one label: task.separator is {task.separator!r}"
+            notes.append(f"{said}; if {mark!r} stands between labels, set it to that")
+            break
+    counts = {len(example.labels) for example in examples}
+    if counts == {len(labels)}:
+        notes.append(f"every training example has all {several(len(labels), 'label')}: there is nothing to tell apart")
+    elif not notes and counts and max(counts) < 2 < len(examples):
+        notes.append(
+            "no training example has two labels: is task.separator right, or single_label_classification meant?"
+        )
     return notes
 
 
@@ -136,6 +210,11 @@ def _why_without_prefix(tag: str, tags: set[str]) -> str:
 def tag_scheme(examples: Sequence[Example]) -> str:
     """A sentence on how the tags mark spans, since metrics over spans depend on it: IOB2, IOB1, IOBES, BILOU, IO."""
     prefixes: set[str] = set()
+    if all(INTEGER.fullmatch(tag) for example in examples for tag in example.labels):
+        return (
+            "the tags are integers: name them in task.labels, as in {0: O, 1: B-PER}; until then each word is judged "
+            "by itself, and nothing by entities"
+        )
     loose: list[str] = []
     """Places of spans that begin with I-, which IOB2 does not have."""
     for example in examples:

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from maskwright.core import storage
 from maskwright.core.errors import SourceError
+from maskwright.core.splits import Split
 from maskwright.labels.annotations import annotated_examples, find_layout
 from maskwright.labels.columns import examples_of
 from maskwright.labels.conll import read_conll
 from maskwright.labels.example import Example, Reading
+from maskwright.labels.files import files_of
 from maskwright.labels.squad import squad_examples
+from maskwright.labels.vectors import named
 from maskwright.text.compression import ending, require_content, unreadable
-from maskwright.text.tables import JSON_LINES, TABLES, open_table
+from maskwright.text.tables import COLUMNAR, JSON_LINES, TABLES, open_table
 
-LISTS = (*JSON_LINES, ".json", ".parquet")
+LISTS = (*JSON_LINES, ".json", *COLUMNAR)
 """Files whose records can hold lists of words and tags, or spans."""
 
 
-def read_examples(location: str, reading: Reading) -> list[Example]:
-    """The examples of a file or glob, files sorted by name. Raises `InputError` (exit 2) with file and line."""
+def read_examples(location: str, reading: Reading, wanted: Sequence[Split] = ()) -> list[Example]:
+    """The examples of a file, folder or glob, files sorted by name. `wanted`: of a folder whose files are named for
+    splits, the one to read: the first that is there. Raises `InputError` (exit 2) with file and line."""
+    return read_files(files_of(location, wanted, reading), location, reading)
+
+
+def read_files(names: Sequence[str], location: str, reading: Reading) -> list[Example]:
+    """The examples of files that `location` names, in their order."""
     examples: list[Example] = []
-    for name in storage.expand([location]):
+    for name in names:
         examples += _read(name, reading)
         reading.end_file()
+    if examples and reading.labelled and reading.task.kind == "multi_label_classification":
+        examples = named(examples, reading)
     if not examples:
         skipping = reading.spelt.skip if reading.data.on_bad_input == "skip" else None
         fix = "check the file" + (f", or leave out {skipping}" if skipping else "")

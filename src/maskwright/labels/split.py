@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.config.finetuning import Task
+from maskwright.core.console import several
 from maskwright.core.errors import InputError
 from maskwright.data import bits
 from maskwright.labels.example import Example
@@ -38,11 +39,16 @@ def hold_out(examples: Sequence[Example], task: Task, seed: int, share: float) -
         if len(examples) == 1 and (words := len(examples[0].words)):
             what, fix = f"holds one sentence of {words:,} words", "put a blank line after each sentence"
             raise InputError(f"{what}, so none can be held out for validation", where=examples[0].where, fix=fix)
-        raise InputError(
-            f"{len(examples)} training examples are too few to hold {share:g} of them out for validation",
-            where="data.validation_fraction",
-            fix="raise it, give more examples, or name a file under data.validation",
-        )
+        different = len(units.sizes)
+        what = f"{len(examples)} training examples are too few to hold {share:g} of them out for validation"
+        where, fix = "data.validation_fraction", "raise it, give more examples, or name a file under data.validation"
+        if different <= len(examples) / 2:
+            part = several(different, f"different {'context' if task.kind == 'question_answering' else 'text'}")
+            what = (
+                f"{len(examples)} training examples have only {part}, and equal ones stay on one side: none is held out"
+            )
+            where, fix = examples[0].where, "check data.text, or name a file under data.validation"
+        raise InputError(what, where=where, fix=fix)
     train = [example for example, is_out in zip(examples, chosen, strict=True) if not is_out]
     return train, [example for example, is_out in zip(examples, chosen, strict=True) if is_out]
 

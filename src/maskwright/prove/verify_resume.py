@@ -32,7 +32,7 @@ from maskwright.core.errors import InputError, VerificationError
 from maskwright.engines.choose import choose_device
 from maskwright.processes.child import python_module
 from maskwright.run.directory import RESULTS, RunDirectory, Status
-from maskwright.tasks.finetune.prepare import prepare_finetuning
+from maskwright.tasks.finetune.prepare import prepare_finetuning, with_its_splits
 from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.tasks.start.prepared import Prepared
 from maskwright.training import checkpoint
@@ -73,7 +73,7 @@ def shortened(config: RunConfig | FinetuneConfig, steps: int) -> RunConfig | Fin
     """The same run, but `steps` long: the schedule's phases shrink with it, every step is logged, and saves are
     frequent and at odd places, so that kills meet all of them. It does not end earlier (patience)."""
     if isinstance(config, FinetuneConfig):
-        ready: Prepared = prepare_finetuning(config, RunDirectory(""))
+        ready: Prepared = prepare_finetuning(with_its_splits(config), RunDirectory(""))
     else:
         ready = prepare_run(config)
     values = ready.config.model_dump()

@@ -256,10 +256,7 @@ BINARY = {
     rb"7z\xbc\xaf\x27\x1c|Rar!\x1a": ("is an archive", "unpack it"),
     rb"(?s:.{257}ustar)": ("is a tar archive", "unpack it, and name the folder: mkdir DIR; tar -xf FILE -C DIR"),
     rb"PAR1[\0-\x1f]": ("is Parquet", "let its name end in .parquet"),
-    rb"ARROW1\0\0|(?s:\xff{4}...\0\x10\0\0\0)": (
-        "is Arrow",
-        "write it as Parquet: datasets.load_from_disk(FOLDER).to_parquet(FILE)",
-    ),
+    rb"ARROW1\0\0|(?s:\xff{4}...\0\x10\0\0\0)": ("is Arrow", "let its name end in .arrow"),
 }
 """Files that are no text: a pattern of the first bytes, what they are, and the fix."""
 

@@ -23,12 +23,8 @@ BATCH_RECORDS = 1024
 
 
 @contextmanager
-def open_parquet(name: str) -> Iterator[tuple[Any, list[str]]]:
-    """(`pyarrow.parquet.ParquetFile`, names of its columns). A compressed file is first unpacked to a temporary one, as
-    Parquet needs random access. Raises `SourceError` for a file that is not Parquet."""
-    import pyarrow
-    import pyarrow.parquet
-
+def seekable(name: str) -> Iterator[Any]:
+    """The file, open for random access: a compressed one is first unpacked to a temporary file."""
     with open_text(name) as stream, tempfile.TemporaryFile() as unpacked:
         is_compressed = is_packed(name)
         limit = MOST_UNPACKED * file_size(name) + storage.READ_BYTES
@@ -38,12 +34,22 @@ def open_parquet(name: str) -> Iterator[tuple[Any, list[str]]]:
                 raise SourceError(what, where=name, fix="unpack it first, if that size is right")
             unpacked.write(block)
         unpacked.seek(0)
+        yield unpacked if is_compressed else stream
+
+
+@contextmanager
+def open_parquet(name: str) -> Iterator[Any]:
+    """The `pyarrow.parquet.ParquetFile`. Raises `SourceError` for a file that is not Parquet."""
+    import pyarrow
+    import pyarrow.parquet
+
+    with seekable(name) as stream:
         try:
-            file = pyarrow.parquet.ParquetFile(unpacked if is_compressed else stream)
-            names = file.schema_arrow.names
+            file = pyarrow.parquet.ParquetFile(stream)
+            _ = file.schema_arrow.names
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
             raise SourceError(f"is not Parquet: {_short(error)}", where=name, fix=COPY_AGAIN) from None
-        yield file, names
+        yield file
 
 
 def parquet_records(
@@ -62,13 +68,20 @@ def parquet_records(
         watch(lambda: size * number // rows)
     try:
         for batch in file.iter_batches(batch_size=BATCH_RECORDS, columns=columns):
-            for scalars in zip(*(batch.column(column) for column in columns), strict=True):
+            for record in cells_of(batch, name, number, columns, handle):
                 number += 1
-                cells = zip(columns, scalars, strict=True)
-                yield number, {column: _value(scalar, name, number, handle) for column, scalar in cells}
+                yield number, record
     except (pyarrow.ArrowException, OSError) as error:
         where = place(name, number + 1, "record")
         raise SourceError(f"is damaged: {_short(error)}", where=where, fix=COPY_AGAIN) from None
+
+
+def cells_of(
+    batch: Any, name: str, before: int, columns: list[int | str], handle: FaultHandler
+) -> Iterator[dict[int | str, Any]]:
+    """The values of `columns` in each record of a batch. `before`: records in earlier batches."""
+    for number, scalars in enumerate(zip(*(batch.column(column) for column in columns), strict=True), before + 1):
+        yield {column: _value(cell, name, number, handle) for column, cell in zip(columns, scalars, strict=True)}
 
 
 def _value(scalar: Any, name: str, number: int, handle: FaultHandler) -> Any:

@@ -1,4 +1,4 @@
-"""Files to documents: plain text in three layouts, JSON lines, Parquet, CSV, TSV and MDS, each also compressed.
+"""Files to documents: plain text in three layouts, JSON lines, Parquet, Arrow, CSV, TSV and MDS, each also compressed.
 
 Reading is strict by default: a byte that does not decode is an error with file, line and column. Documents keep
 everything but line ends, a byte-order mark and outer white space.
@@ -18,6 +18,7 @@ from maskwright.core import storage
 from maskwright.core.console import say, several, warn
 from maskwright.core.encodings import UTF8
 from maskwright.core.errors import SourceError
+from maskwright.text.arrow import without_caches
 from maskwright.text.compression import (
     Binary,
     ByteSpan,
@@ -45,7 +46,7 @@ from maskwright.text.records import (
     sequences,
     web_texts,
 )
-from maskwright.text.tables import JSON_LINES, TABLES, Column, Table, listed, open_table, whole_characters
+from maskwright.text.tables import COLUMNAR, JSON_LINES, TABLES, Column, Table, listed, open_table, whole_characters
 
 OnBadInput = Literal["error", "replace", "skip"]
 
@@ -142,7 +143,8 @@ class Sources:
 
     def _choose(self, patterns: list[str], has_layout: bool) -> None:
         """Sets `files` and `ignored_files`, and `choice`: sentences on files of other endings than `ENDINGS`."""
-        names, exact = storage.expand_named(patterns), {*patterns}
+        found, exact = storage.expand_named(patterns), {*patterns}
+        names = {name: found[name] for name in without_caches([*found])}
         has_mds, endings = ".mds" in map(ending, names), {*map(ending, patterns)}
         other: list[str] = []
         as_text: list[str] = []
@@ -193,7 +195,7 @@ class Sources:
         packed = any(packed_ending(name).startswith(".zst") for name in self.files)
         return [
             *(["fastwarc"] if kinds & {*WARC_ENDINGS} else []),
-            *(["pyarrow"] if packed or ".parquet" in kinds else []),
+            *(["pyarrow"] if packed or kinds & {*COLUMNAR} else []),
         ]
 
     def _sample(self, kind: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tables to numbered records, with one strictness: CSV, TSV, JSON, JSON lines and Parquet, each also compressed.
+"""Tables to numbered records, with one strictness: CSV, TSV, JSON, JSON lines, Parquet and Arrow, each also compressed.
 
 Text, labels and evaluation examples are read through here. JSON holds one value, so it is read whole. The others are
 read a block at a time.
@@ -13,10 +13,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from maskwright.core.console import several
 from maskwright.core.errors import SourceError
+from maskwright.text.arrow import arrow_records, class_names, open_arrow
 from maskwright.text.compression import COPY_AGAIN, ByteSpan, ending, open_text
 from maskwright.text.document import Counted, Fault, FaultHandler, place, strict
 from maskwright.text.encodings import Encoding
@@ -29,7 +31,8 @@ Record = dict[Column, Any]
 Records = Iterator[tuple[int, Record]]
 Lines = Iterator[tuple[int, str]]
 JSON_LINES = (".jsonl", ".ndjson")
-TABLES = (".csv", ".tsv", *JSON_LINES, ".json", ".parquet")
+COLUMNAR = (".parquet", ".arrow")
+TABLES = (".csv", ".tsv", *JSON_LINES, ".json", *COLUMNAR)
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 """Delimiters that .csv may have, tried in this order."""
 EXCEL = re.compile(r"""(["']?)sep=(.)\1[;,\t]*""")
@@ -56,6 +59,8 @@ class Table:
     """The file, or the line of it, that names the columns; empty for a file without records."""
     delimiter: str = ""
     """For CSV and TSV. Only their columns can have numbers."""
+    class_names: dict[Column, tuple[str, ...]] = field(default_factory=dict)
+    """Names of the classes 0, 1, … of a column, where the file's schema has them."""
 
     @property
     def is_empty(self) -> bool:
@@ -64,7 +69,7 @@ class Table:
     @property
     def is_json(self) -> bool:
         """Whether each record has keys of its own."""
-        return not self.delimiter and ending(self.name) not in (".parquet", ".mds")
+        return not self.delimiter and ending(self.name) not in (*COLUMNAR, ".mds")
 
     @property
     def note(self) -> str:
@@ -110,8 +115,15 @@ def open_table(
     for a faulty record or line the handler's error."""
     kind = ending(name)
     if kind == ".parquet":
-        with open_parquet(name) as (file, names):
-            yield Table(name, [*names], lambda cols: parquet_records(name, file, cols, handle, watch), "record", name)
+        with open_parquet(name) as file:
+            schema = file.schema_arrow
+            read = partial(parquet_records, name, file, handle=handle, watch=watch)
+            yield Table(name, [*schema.names], read, "record", name, class_names=class_names(schema))
+        return
+    if kind == ".arrow":
+        with open_arrow(name) as (file, schema):
+            read = partial(arrow_records, name, file, handle=handle, watch=watch)
+            yield Table(name, [*schema.names], read, "record", name, class_names=class_names(schema))
         return
     if kind == ".mds":
         shard = shard_at(name)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core.errors import StoreError
+from maskwright.core.splits import are_apart, splits_of
 
 BLOCK_TOKENS = 1 << 22
 """Tokens handled at once: large enough that no time goes into calls, small enough for a laptop."""
@@ -80,6 +81,16 @@ class Foreign:
     """Passes over the same text that the files hold."""
     described: Callable[[Mapping[str, int]], list[str]] | None = None
     """Turns the sums of `Block.findings` into sentences; can be pickled."""
+
+
+def held_out_files(files: list[str]) -> frozenset[int]:
+    """Indices of the files to hold out, where others are for training: `valid/` beside `train/`, `valid-….parquet`, as
+    `data convert --to-format` writes them, and `test`."""
+    splits = [*splits_of(files).values()]
+    return frozenset(index for index, split in enumerate(splits) if are_apart(splits) and split not in ("train", None))
+
+
+HELD_OUT = "the files named valid or test are held out, and none of those named train"
 
 
 def flat(path: str, dtype: Any, begin: int = 0) -> Ids:

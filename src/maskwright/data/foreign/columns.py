@@ -14,18 +14,16 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError, StoreError
 from maskwright.core.extras import require
+from maskwright.core.splits import SPLIT_OF
 from maskwright.data.foreign.blocks import BLOCK_TOKENS, COPY_AGAIN, Block, Foreign, Ids, Int64
+from maskwright.text.arrow import STATE, open_ipc, shards_of
 
 COLUMNS = ("input_ids", "tokens", "token_ids", "ids")
 """Usual names of the column of ids, tried in this order."""
-FILE_MAGIC = b"ARROW1"
-END_OF_STREAM = (b"\xff\xff\xff\xff\0\0\0\0", b"\0\0\0\0")
-"""Arrow's mark of the end, and the one from before 0.15."""
 BATCHES_AT_ONCE = 32
 """Record batches of a plain column, a document each, that are joined at once. Hundreds would not fit the caches."""
 NO_NULLS = "write the data without nulls"
@@ -46,37 +44,17 @@ def arrow_parts(path: str, column: str | None, *, with_offsets: bool = False) ->
     absent or holds no ids."""
     require("pyarrow", path)
     import pyarrow as arrow
-    from pyarrow import ipc
 
     try:
         # Not `arrow.memory_map`, where each message is a system call: 1.4 of 3 microseconds.
         data = np.memmap(path, np.uint8, "r") if os.path.getsize(path) else np.zeros(0, np.uint8)
-        source = arrow.BufferReader(arrow.py_buffer(data))
-        is_file = data[: len(FILE_MAGIC)].tobytes() == FILE_MAGIC
-        reader = (ipc.open_file if is_file else ipc.open_stream)(source)
-        column_idx = _column(reader.schema, column, path)
-        batches = _stream_batches(reader, source, data, path)
-        if is_file:
-            batches = map(reader.get_batch, range(reader.num_record_batches))
-        documents = _rows_of_lists if _is_list(reader.schema.field(column_idx).type) else _batches_of_ids
+        schema, batches = open_ipc(arrow.BufferReader(arrow.py_buffer(data)), path)
+        column_idx = _column(schema, column, path)
+        documents = _rows_of_lists if _is_list(schema.field(column_idx).type) else _batches_of_ids
         yield from documents(batches, column_idx, data.ctypes.data if with_offsets else None, path)
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         what = f"is not a whole Arrow IPC file or stream: {_short(error)}"
         raise StoreError(what, where=path, fix=COPY_AGAIN) from None
-
-
-def _stream_batches(reader: Any, source: Any, data: NDArray[np.uint8], path: str) -> Iterator[Any]:
-    """The record batches of a stream. Raises `StoreError` for one without the marker that a closed writer leaves:
-    pyarrow takes a stream that was cut between two messages for a whole one."""
-    while True:
-        end = source.tell()
-        try:
-            yield reader.read_next_batch()
-        except StopIteration:
-            break
-    if not data[end : end + 8].tobytes().startswith(END_OF_STREAM):
-        fix = f"{COPY_AGAIN}, or write it again if its writer was never closed"
-        raise StoreError("is an Arrow stream without its end: it was cut", where=path, fix=fix)
 
 
 def _batches_of_ids(batches: Iterator[Any], column_idx: int, base: int | None, path: str) -> Iterator[ColumnPart]:
@@ -217,22 +195,9 @@ def grouped(parts: Iterator[ColumnPart], file: int) -> Iterator[tuple[Block, Int
         yield block()
 
 
-def held_out_files(files: list[str]) -> frozenset[int]:
-    """Indices of the files in `valid/` beside a `train/`, as `data convert --to-format arrow` writes them."""
-    folders = [os.path.split(os.path.dirname(os.path.abspath(path))) for path in files]
-    return frozenset(
-        index for index, (parent, name) in enumerate(folders) if name == "valid" and (parent, "train") in folders
-    )
-
-
-HELD_OUT = "the documents in valid/ are held out, and none of those in train/"
-
-
 def open_columns(name: str, files: list[str], column: str | None) -> Foreign:
     """`name`: arrow, datasets or parquet."""
-    held_out = held_out_files(files) if name == "arrow" else frozenset[int]()
-    blocks = partial(_blocks, parquet_parts if name == "parquet" else arrow_parts, files, column)
-    return Foreign(name, files, blocks, messages=[HELD_OUT] if held_out else [], held_out=held_out)
+    return Foreign(name, files, partial(_blocks, parquet_parts if name == "parquet" else arrow_parts, files, column))
 
 
 def _blocks(
@@ -242,28 +207,17 @@ def _blocks(
 
 
 def dataset_files(folder: str) -> list[str]:
-    """The shards of a `datasets` folder (`save_to_disk`), in its order. Raises `InputError` for several splits, and for
-    a selection or another order of its rows."""
+    """The shards of a `datasets` folder (`save_to_disk`), in its order; of one with splits, those to train on and to
+    hold out. Raises `InputError` for other splits, and what `shards_of` does."""
     if os.path.exists(os.path.join(folder, "dataset_dict.json")):
         splits = storage.read_json(os.path.join(folder, "dataset_dict.json")).get("splits", [])
-        fix = f"name one: {os.path.join(folder, splits[0] if splits else 'SPLIT')}"
-        raise InputError(f"holds the splits {', '.join(splits)}", where=folder, fix=fix)
-    path = os.path.join(folder, "state.json")
-    if not os.path.exists(path):
+        if sorted(SPLIT_OF.get(name, "") for name in splits) != ["train", "validation"]:
+            fix = f"name one: {os.path.join(folder, splits[0] if splits else 'SPLIT')}"
+            raise InputError(f"holds the splits {', '.join(splits)}", where=folder, fix=fix)
+        return [path for name in sorted(splits) for path in dataset_files(os.path.join(folder, name))]
+    if not os.path.exists(os.path.join(folder, STATE)):
         raise InputError("has no state.json", where=folder, fix="give a folder that `save_to_disk` wrote")
-    state = storage.read_json(path)
-    names = [record.get("filename") for record in state.get("_data_files") or [] if isinstance(record, dict)]
-    inside = [name for name in names if isinstance(name, str) and name == os.path.basename(name)]
-    if not names or len(inside) < len(names):
-        raise StoreError("names no shards of this folder", where=path, fix="save the data set again")
-    if state.get("_indices_data_files"):
-        fix = "save `dataset.flatten_indices()`"
-        raise InputError("has a selection or another order of its rows beside them", where=path, fix=fix)
-    paths = [os.path.join(folder, name) for name in inside]
-    for path in paths:
-        if not os.path.isfile(path):
-            raise StoreError("is missing", where=path, fix=COPY_AGAIN)
-    return paths
+    return shards_of(folder, os.listdir(folder))
 
 
 def require_counts(folder: str, counts: dict[str, tuple[int, int]]) -> None:

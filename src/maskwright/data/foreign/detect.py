@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Literal, get_args
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError
 from maskwright.core.formats import SIGNS, by_ending
-from maskwright.data.foreign.blocks import Foreign, Options
+from maskwright.data.foreign.blocks import HELD_OUT, Foreign, Options, held_out_files
 from maskwright.data.foreign.columns import dataset_files, open_columns
 from maskwright.data.foreign.fairseq import dictionary, open_fairseq
 from maskwright.data.foreign.flat_files import open_datatrove, open_flat
@@ -83,6 +84,13 @@ def open_foreign(
     places: list[str], kind: Format, options: Options, vocabulary: Vocabulary, pieces: dict[str, int]
 ) -> Foreign:
     """`pieces`: the tokenizer's tokens and ids. Raises kinds of `InputError`."""
+    foreign = _open(places, kind, options, vocabulary, pieces)
+    if kind in ("fairseq", "pregenerated") or not (held_out := held_out_files(foreign.files)):
+        return foreign
+    return replace(foreign, held_out=held_out, messages=[*foreign.messages, HELD_OUT])
+
+
+def _open(places: list[str], kind: Format, options: Options, vocabulary: Vocabulary, pieces: dict[str, int]) -> Foreign:
     if kind == "fairseq":
         folders = [folder for place in places for folder in ([place] if os.path.isdir(place) else place.split(":"))]
         return open_fairseq(folders, pieces, vocabulary, options.encoder)

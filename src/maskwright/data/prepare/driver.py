@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from maskwright.core.console import human_bytes, say, warn
+from maskwright.core.console import human_bytes, say, several, warn
+from maskwright.core.splits import are_apart, splits_of
 from maskwright.data import store
 from maskwright.data.prepare.blocks import EncodedParts, write_blocks
 from maskwright.data.prepare.encode import SAMPLE_CHARACTERS, SAMPLE_DOCUMENTS, Encode, JudgeAndEncode, Target, tools
@@ -72,6 +73,7 @@ class _Preparation:
         with held(self.request.folder, self.runner, files):
             self.parts = split(self.runner, self.work, self.parts)
             self._warn_of_disk()
+            self._warn_of_other_splits()
             if self.request.cleaning:
                 judged = self._judge()
                 self.encoder = self._verified(self._kept(self._resolve(judged)))
@@ -112,6 +114,17 @@ class _Preparation:
         if needed > free:
             line = f"about {human_bytes(needed)} of disk are needed for parts and store, {human_bytes(free)} are free"
             warn(f"{line} at {self.request.folder}")
+
+    def _warn_of_other_splits(self) -> None:
+        """Warns of files that are named for validation or test beside others for training: all are trained on."""
+        splits = splits_of(self.request.sources.files)
+        others = [name for name, split in splits.items() if split in ("validation", "test")]
+        if are_apart([*splits.values()]):
+            named = f"{len(others):,} of {several(len(splits), 'file')}, the first {others[0]}"
+            warn(
+                f"named for validation or test: {named}. Their text goes into training like that of the "
+                "others: to leave it out, name the training files alone; --valid-files holds files out"
+            )
 
     def _say_unknown(self, encoded: Computed) -> None:
         """Says how many tokens stand for characters that the tokenizer does not know, in a warning where they are many.

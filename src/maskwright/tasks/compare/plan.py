@@ -24,7 +24,7 @@ from maskwright.tasks.compare import linear
 from maskwright.tasks.compare.arms import BM25, LINEAR, ArmStart, ArmTraining, read_starts
 from maskwright.tasks.compare.retrieval import RetrievalTask, read_retrieval_task
 from maskwright.tasks.finetune.objective import chosen_metric
-from maskwright.tasks.finetune.prepare import FinetuneRun, prepare_finetuning, weights_digest
+from maskwright.tasks.finetune.prepare import FinetuneRun, prepare_finetuning, weights_digest, with_its_splits
 from maskwright.tasks.models.load import TrainedModel, load_model
 from maskwright.text.vocabulary import tokenizer_file
 
@@ -164,6 +164,8 @@ def read(
 
 def _read_config(location: str, keys: list[str]) -> FinetuneConfig | RetrievalConfig:
     config = read_task_config(location, keys)
+    if isinstance(config, FinetuneConfig) and config.data.test is None:
+        config = with_its_splits(config)
     if config.data.test is None:
         fix = "name a file that no run has seen as data.test"
         raise ConfigError("has no test set, which a verdict is about", where=location, fix=fix)
@@ -213,6 +215,7 @@ def _read_labelled_task(
     name: str, location: str, config: FinetuneConfig, models: dict[str, tuple[ArmModel, ...]]
 ) -> LabelledTask:
     """Its examples are read once, and encoded once for models of the same shape and tokenizer."""
+    config = with_its_splits(config)
     arms: dict[str, ArmTraining] = {}
     known: dict[Any, ArmTraining] = {}
     first: FinetuneRun | None = None

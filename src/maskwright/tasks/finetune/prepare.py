@@ -22,6 +22,7 @@ from maskwright.engines.choose import require_family
 from maskwright.labels.dataset import Dataset, read_dataset
 from maskwright.labels.encode import EncodedRows, WordTargets, encode, what_is_cut
 from maskwright.labels.example import Example
+from maskwright.labels.files import with_splits
 from maskwright.labels.metrics import Predictions, gold_outcomes
 from maskwright.labels.rows import ExampleStream, Packer
 from maskwright.model.config import (
@@ -63,13 +64,20 @@ def finetune(
 ) -> None:
     """Begins or continues the run in the folder `run`: trains, evaluates and keeps the best checkpoint. See `opened`
     and `train`."""
+    config = with_its_splits(config)
     with opened(config, run, stop_request) as start:
         ready = prepare_finetuning(config, start.directory, start.before)
         train(start, ready, config_file=config_file, time_here=time_here)
 
 
+def with_its_splits(config: FinetuneConfig) -> FinetuneConfig:
+    """The configuration with the splits that the folder of its training files holds."""
+    return config.model_copy(update={"data": with_splits(config.data)})
+
+
 def dry_run(config: FinetuneConfig, run: str) -> FinetuneRun:
     """The run that `finetune` would train. Raises what `check` does."""
+    config = with_its_splits(config)
     start = looked_at(config, run)
     ready = prepare_finetuning(config, start.directory, start.before)
     check(start, ready)

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from maskwright.core.console import warn
+from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError
+from maskwright.core.splits import Split
 from maskwright.labels.by_label import Calibration, ReportRow, calibration, classification_report, confusion_matrix
 from maskwright.labels.example import Reading
 from maskwright.labels.metrics import measure
-from maskwright.labels.names import check_labels
+from maskwright.labels.names import in_terms_of
 from maskwright.labels.read import read_examples
 from maskwright.run.directory import RESULTS
 from maskwright.tasks.models.load import TrainedModel
@@ -89,6 +90,9 @@ def evaluate_labelled(
     `InputError` with file and line."""
     task = model.require_task()
     values = model.run["config"] if model.run else {}
+    wanted: tuple[Split, ...] = ("test", "validation")
+    if source is None and values.get("data.test") is None:
+        wanted = ("validation",)
     source = source or values.get("data.test") or values.get("data.validation")
     if source is None:
         what = "is a folder, which names no labelled file"
@@ -97,11 +101,12 @@ def evaluate_labelled(
         raise InputError(what, where=model.location, fix=f"name a labelled file with {spelt('examples')}")
     options = replace(options, skip_bad_input=values.get("data.on_bad_input") == "skip")
     data = data_of(model, source, options, labelled=True)
-    reading = Reading(data, task, spelt=options.spelt)
-    examples = read_examples(source, reading)
+    reading = Reading(data, task, spelt=options.spelt, names=model.labels)
+    examples = in_terms_of(model.labels, read_examples(source, reading, wanted), reading)
+    for sentence in reading.notes:
+        say(sentence)
     if reading.skipped:
         warn(f"{len(reading.skipped):,} records are left out, the first at {reading.skipped[0].where}")
-    check_labels("given", examples, model.labels, task)
     # fp32 stands in for fp16, which a CPU multiplies at a few per cent of the speed.
     as_trained = "bf16" if model.run and model.run["dtype"] == "bfloat16" else "fp32"
     length = row_length(model, task, data, options.spelt)

@@ -1,0 +1,100 @@
+"""The files of each split: where a folder's files are named for splits, each split has its own."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Sequence
+
+from maskwright.config.finetuning import LabelledData
+from maskwright.core import storage
+from maskwright.core.console import several
+from maskwright.core.errors import ConfigError, SourceError
+from maskwright.core.splits import Split, splits_of
+from maskwright.labels.example import Reading
+from maskwright.text.arrow import without_caches
+
+ABOUT_DATA = re.compile(
+    r"(readme|license|citation|changelog)\b.*|.*\.(md|py|ya?ml|sh|ipynb)|(dataset_infos?|dataset_dict|state)\.json",
+    re.I,
+)
+"""Files beside the data in a folder of the Hugging Face Hub, or of `save_to_disk`."""
+
+
+def found(location: str) -> list[str]:
+    """The files behind a path, folder, glob or URL; of a folder, those that hold data."""
+    names = without_caches(storage.expand([location]))
+    if names == [location] or glob.has_magic(storage.without_query(location)):
+        return names
+    return [name for name in names if not ABOUT_DATA.fullmatch(os.path.basename(name))] or names
+
+
+def by_split(location: str) -> dict[Split | None, list[str]]:
+    """The files of each split that their names tell apart, and under None those of no split; empty where they do not.
+
+    Where none is named for training, files without a split are: `reviews.csv` beside `reviews-test.csv`."""
+    names = found(location)
+    files: dict[Split | None, list[str]] = {}
+    for name, split in splits_of(names).items():
+        files.setdefault(split, []).append(name)
+    if names == [location] or not files.keys() & {"validation", "test"}:
+        return {}
+    if "train" not in files and None in files:
+        files["train"] = files.pop(None)
+    return {} if len(files) == 1 and glob.has_magic(location) else files
+
+
+def with_splits(data: LabelledData) -> LabelledData:
+    """The section with `validation` and `test` where they are not set and `train` holds files of them. One that is set
+    to null stays so."""
+    files = by_split(data.train)
+    splits = ("validation", "test")
+    return data.model_copy(
+        update={split: data.train for split in splits if split in files and split not in data.model_fields_set}
+    )
+
+
+def files_of(location: str, wanted: Sequence[Split], reading: Reading) -> list[str]:
+    """The files of the first of the `wanted` splits that the location tells apart; all files where it does not. Raises
+    `SourceError` where it has others alone."""
+    files = by_split(location) if wanted else {}
+    if not files:
+        return found(location)
+    split = next((split for split in wanted if split in files), None)
+    if split is None:
+        others = ", ".join(str(split) for split in files if split)
+        fix = "name the files themselves, by a glob" if wanted[0] == "train" else "name another folder or file"
+        raise SourceError(f"holds files of {others} and none of {wanted[0]}, by their names", where=location, fix=fix)
+    shown = os.path.basename(files[split][0]) + (", …" if len(files[split]) > 1 else "")
+    reading.note(f"{split}: {several(len(files[split]), 'file')} of {location} ({shown})")
+    if None in files:
+        shown = os.path.basename(files[None][0])
+        reading.note(f"{location}: {several(len(files[None]), 'file')} of no split, not read, the first {shown}")
+    return files[split]
+
+
+def split_files(data: LabelledData, reading: Reading) -> dict[Split, list[str]]:
+    """The files of each split that `data` names. A file of `validation` or `test` is not trained on, though a folder
+    or glob of `train` has it too. Raises `ConfigError` for other files in two splits."""
+    splits: tuple[Split, ...] = ("train", "validation", "test")
+    locations = {split: getattr(data, split) for split in splits}
+    files = {split: files_of(place, (split,), reading) for split, place in locations.items() if place is not None}
+    owner = {storage.identity(name): split for split in splits[1:] for name in files.get(split, ())}
+    kept = [name for name in files["train"] if storage.identity(name) not in owner]
+    if kept and len(kept) < len(files["train"]):
+        gone = [name for name in files["train"] if storage.identity(name) in owner]
+        reading.note(f"{gone[0]} is in data.train and in data.{owner[storage.identity(gone[0])]}: it is not trained on")
+        files["train"] = kept
+    seen: dict[str, Split] = {}
+    for split, names in files.items():
+        for name in names:
+            if seen.setdefault(storage.identity(name), split) != split:
+                what = f"is in the {seen[storage.identity(name)]} and in the {split} split"
+                raise ConfigError(what, where=name, fix=another_file(split))
+    return files
+
+
+def another_file(split: str) -> str:
+    instead = ": a share of data.train is then held out" if split == "validation" else ""
+    return f"name another file under data.{split}, or leave it out{instead}"

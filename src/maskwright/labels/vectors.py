@@ -1,0 +1,143 @@
+"""Several labels as other tools write them: a list in a cell, labels with 0 or 1 each, a vector of 0 and 1."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from maskwright.core.console import several
+from maskwright.core.errors import ConfigError, SourceError
+from maskwright.labels.example import Example, Reading, Unusable
+from maskwright.labels.names import INTEGER
+
+STATES = {"0": False, "1": True, "false": False, "true": True}
+"""What a place of a vector may be, in small letters."""
+PART = re.compile(r"""'[^']*'|"[^"]*"|[^\s'"]+""")
+
+
+def list_in(cell: str) -> list[Any] | None:
+    """The list that a cell spells as JSON, Python or numpy write it, or the keys with 1 of a mapping; None for other
+    cells. Raises `Unusable` for a mapping to anything but 0 and 1."""
+    text = cell.strip()
+    if text[:1] + text[-1:] not in ("[]", "()", "{}"):
+        return None
+    parts = PART.findall(text[1:-1])
+    if len(parts) > 1 and "," not in text and ":" not in text:  # numpy, whose lists have no commas
+        text = f"[{', '.join(part.rstrip('.') for part in parts)}]"
+    value: Any = None
+    with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = ast.literal_eval(text)
+    if isinstance(value, dict):
+        return keys_of(value)
+    return sorted(value, key=str) if isinstance(value, set) else [*value] if isinstance(value, list | tuple) else None
+
+
+def keys_of(mapping: dict[Any, Any]) -> list[Any]:
+    """The labels to which a mapping gives 1. Raises `Unusable` for values that are not 0 or 1."""
+    for label, value in mapping.items():
+        if type(value) not in (bool, int, float) or value not in (0, 1):
+            raise Unusable(f"gives the label {label!r:.40} the value {value!r:.40}, not 0 or 1", "write 0 or 1")
+    return [label for label, value in mapping.items() if value]
+
+
+def require_labels(cell: list[Any]) -> None:
+    """Raises `Unusable` for lists of lists, shares of labels, and numbers of which one is missing."""
+    for place, value in enumerate(cell):
+        if isinstance(value, list | dict):
+            raise Unusable(f"holds a {type(value).__name__} in its list", "write a list of labels")
+        if value is None or value != value:
+            if not any(isinstance(other, str) for other in cell):
+                what = f"has nothing at place {place} of its {len(cell)}, counted from 0"
+                raise Unusable(what, "write 0 or 1, or delete the record")
+        elif isinstance(value, float) and not value.is_integer():
+            what = f"has {value:g} in its list: a label is there or not, and shares of it cannot be learned"
+            raise Unusable(what, "write 1 for labels that the text has, and 0 for others")
+
+
+def is_one_hot(cell: list[Any]) -> bool:
+    """Whether a list is a vector with a single 1."""
+    states = [STATES.get(str(value).lower().removesuffix(".0")) for value in cell]
+    return len(states) > 1 and states.count(True) == 1 and None not in states
+
+
+def named(examples: list[Example], reading: Reading) -> list[Example]:
+    """The examples of a split with each label once, and by its name.
+
+    Where all have as many labels, two or more, each of them 0 or 1, these are vectors: `task.labels` or the model's
+    labels name the places, or else their numbers from 0 do. Raises `ConfigError` for another number of names,
+    `SourceError` for vectors where the training split has none, or others."""
+    places = _places(examples, reading)
+    if reading.places not in (None, places):
+        what = f"has vectors of {places} places" if places else "has no vectors of 0 and 1"
+        others = f"vectors of {reading.places} places" if reading.places else "names"
+        fix = "write the labels of all splits alike"
+        raise SourceError(f"{what}, and the training split has {others}", where=examples[0].where, fix=fix)
+    reading.places = places
+    if not places:
+        return _each_once(examples, reading)
+    names = _names_of(places, examples[0], reading)
+    for number, example in enumerate(examples):
+        labels = [name for name, state in zip(names, example.labels, strict=True) if STATES[state.lower()]]
+        examples[number] = replace(example, labels=tuple(dict.fromkeys(labels)))
+    return examples
+
+
+def _places(examples: list[Example], reading: Reading) -> int:
+    """Places of the vectors; 0 for lists of names."""
+    sizes, size = {len(example.labels) for example in examples}, len(examples[0].labels)
+    if reading.places == 0 or len(reading.data.label_columns) > 1 or (reading.class_names and not reading.places):
+        return 0
+    if len(sizes) > 1 or size < 2 or not all(label.lower() in STATES for one in examples for label in one.labels):
+        return 0
+    if len(reading.names) not in (0, size) and all(len({*example.labels}) == size for example in examples):
+        return 0  # of many labels, all have those two
+    return size
+
+
+def _names_of(places: int, first: Example, reading: Reading) -> list[str]:
+    numbers = [str(place) for place in range(places)]
+    translation, names = reading.task.translation, [*reading.names]
+    if {*translation} == {*numbers}:
+        names = [translation[number] for number in numbers]
+    if len(names) not in (0, places):
+        what = f"has a vector of {places} labels, and {len(names)} are named"
+        fix = f"name {places} labels in task.labels, in the order of the places"
+        raise ConfigError(what, where=first.where, fix=fix if reading.task.labels else "write a place for each label")
+    if names:
+        reading.note(
+            f"the labels are vectors of 0 and 1, whose places are {', '.join(names[:6])}" + ", …" * (places > 6)
+        )
+    else:
+        said = f"the labels are vectors of 0 and 1, whose places are called 0 to {places - 1}"
+        reading.note(f"{said}: task.labels can name them, in the same order")
+        reading.class_names = tuple(numbers)
+    return names or numbers
+
+
+def _each_once(examples: list[Example], reading: Reading) -> list[Example]:
+    kept, repeating = [], list[Example]()
+    for example in examples:
+        labels = tuple(dict.fromkeys(example.labels))
+        if len(labels) < len(example.labels):
+            if all(INTEGER.fullmatch(label) or label.lower() in STATES for label in labels):
+                what = (
+                    f"has the label {max(labels, key=example.labels.count)} twice in its list of {len(example.labels)}"
+                )
+                fix = "write each label once, or vectors of 0 and 1 that are all of one length"
+                reading.fault(example.where, what, fix)
+                continue
+            repeating.append(example)
+        if not reading.class_names:
+            labels = tuple(dict.fromkeys(reading.task.translation.get(label, label) for label in labels))
+        kept.append(replace(example, labels=labels))
+    if repeating:
+        first = f"the first at {repeating[0].where}"
+        reading.note(f"a label is there twice in {several(len(repeating), 'record')}, and counts once ({first})")
+    return kept

@@ -1,0 +1,147 @@
+"""Arrow files and streams, the folders that `save_to_disk` of Hugging Face's `datasets` makes of them, and the class
+names in a schema."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from maskwright.core import storage
+from maskwright.core.errors import InputError, SourceError, StoreError
+from maskwright.core.extras import require
+from maskwright.text.document import FaultHandler, place
+from maskwright.text.parquet import COPY_AGAIN, cells_of, seekable
+
+FILE_MAGIC = b"ARROW1"
+END_OF_STREAM = (b"\xff\xff\xff\xff\0\0\0\0", b"\0\0\0\0")
+"""Arrow's mark of the end, and the one from before 0.15."""
+STATE = "state.json"
+"""What `save_to_disk` writes beside the files of a data set: their names."""
+
+
+def open_ipc(source: Any, name: str) -> tuple[Any, Iterator[Any]]:
+    """(schema, record batches) of an Arrow IPC file or stream. `source` can seek.
+
+    The batches raise `StoreError` for a stream without the marker that a closed writer leaves: pyarrow takes a stream
+    that was cut between two messages for a whole one. Both raise pyarrow's own errors."""
+    from pyarrow import ipc
+
+    is_file = source.read(len(FILE_MAGIC)) == FILE_MAGIC
+    source.seek(0)
+    reader: Any = (ipc.open_file if is_file else ipc.open_stream)(source)
+    if is_file:
+        return reader.schema, map(reader.get_batch, range(reader.num_record_batches))
+    return reader.schema, _stream_batches(reader, source, name)
+
+
+def _stream_batches(reader: Any, source: Any, name: str) -> Iterator[Any]:
+    while True:
+        end = source.tell()
+        try:
+            yield reader.read_next_batch()
+        except StopIteration:
+            break
+    source.seek(end)
+    if not source.read(8).startswith(END_OF_STREAM):
+        fix = f"{COPY_AGAIN}, or write it again if its writer was never closed"
+        raise StoreError("is an Arrow stream without its end: it was cut", where=name, fix=fix)
+
+
+@contextmanager
+def open_arrow(name: str) -> Iterator[tuple[Any, Any]]:
+    """(file, schema) of an Arrow file or stream. Raises `SourceError` for any other file."""
+    require("pyarrow", name)
+    import pyarrow
+
+    with seekable(name) as file:
+        try:
+            schema, _ = open_ipc(file, name)
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise _damaged(error, name) from None
+        yield file, schema
+
+
+def arrow_records(
+    name: str,
+    file: Any,
+    columns: list[int | str],
+    handle: FaultHandler,
+    watch: Callable[[Callable[[], int]], None] | None,
+) -> Iterator[tuple[int, dict[int | str, Any]]]:
+    """See `parquet_records`."""
+    import pyarrow
+
+    number = 0
+    if watch:
+        watch(file.tell)
+    try:
+        file.seek(0)
+        for batch in open_ipc(file, name)[1]:
+            for record in cells_of(batch, name, number, columns, handle):
+                number += 1
+                yield number, record
+    except (pyarrow.ArrowException, OSError) as error:
+        raise _damaged(error, place(name, number + 1, "record")) from None
+
+
+def _damaged(error: BaseException, where: str) -> SourceError:
+    what = f"is not a whole Arrow file or stream: {' '.join(str(error).split())[:120]}"
+    return SourceError(what, where=where, fix=COPY_AGAIN)
+
+
+def class_names(schema: Any) -> dict[int | str, tuple[str, ...]]:
+    """By column, the names of its classes 0, 1, …, as the Hub's Parquet files and `save_to_disk` have them in the
+    schema's metadata: of a `ClassLabel`, or of lists of it."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"].items()
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return {}
+    found = {}
+    for column, feature in features:
+        while isinstance(inner := _of_list(feature), dict | list):
+            feature = inner
+        names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            found[column] = tuple(names)
+    return found
+
+
+def _of_list(feature: Any) -> Any:
+    """The feature of a list's elements, of which older versions write [feature]; None for another feature."""
+    if isinstance(feature, list):
+        return feature[0] if feature else None
+    return feature.get("feature") if isinstance(feature, dict) else None
+
+
+def shards_of(folder: str, present: Collection[str]) -> list[str]:
+    """The files of a data set that `save_to_disk` wrote to `folder`, in its order. `present`: names in the folder.
+    Raises `InputError` kinds for a selection or another order of its rows, and for a missing file."""
+    path = os.path.join(folder, STATE)
+    state = storage.read_json(path)
+    listed = state.get("_data_files") if isinstance(state, dict) else None
+    names = [record.get("filename") for record in listed or [] if isinstance(record, dict)]
+    inside = [name for name in names if isinstance(name, str) and name == os.path.basename(name)]
+    if not names or len(inside) < len(names):
+        raise StoreError("names no shards of this folder", where=path, fix="save the data set again")
+    if state.get("_indices_data_files"):
+        fix = "save `dataset.flatten_indices()`"
+        raise InputError("has a selection or another order of its rows beside them", where=path, fix=fix)
+    for name in inside:
+        if name not in present:
+            raise StoreError("is missing", where=os.path.join(folder, name), fix=COPY_AGAIN)
+    return [os.path.join(folder, name) for name in inside]
+
+
+def without_caches(names: list[str]) -> list[str]:
+    """The files without those that `datasets` left in a folder of `save_to_disk` and that are no part of its data set.
+    Raises what `shards_of` does."""
+    for state in (name for name in names if os.path.basename(name) == STATE):
+        folder = os.path.dirname(state)
+        beside = [name for name in names if os.path.dirname(name) == folder]
+        kept = shards_of(folder, {*map(os.path.basename, beside)})
+        caches = {name for name in beside if name.endswith(".arrow")} - {*kept}
+        names = [name for name in names if name not in caches]
+    return names
