@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from maskwright.text.dedup import text_key
 from maskwright.text.pieces import PIECE_CHARACTERS
+from maskwright.text.spacing import spacing_of
 from maskwright.text.tokenizer import normalizer_of
 from maskwright.text.vocabulary import read_tokenizer, steps
 
@@ -73,6 +74,8 @@ def form_of(location: str | None) -> TextForm:
         return WHOLE_TEXT
     content = read_tokenizer(location)[0]
     lost: dict[str, Any] = {}
+    if (spacing := spacing_of(content)) and spacing.case != "any":
+        lost["case"] = False
     for step in steps(content.get("pre_tokenizer")):
         if step.get("type") in LOSE_WHITE_SPACE or step.get("behavior") == "Removed":
             lost["white_space"] = False

@@ -27,6 +27,7 @@ from maskwright.core.library_errors import is_panic
 from maskwright.text.bounds import require_bounded, require_quick
 from maskwright.text.sample import MAX_BYTES, Piece, learn_from
 from maskwright.text.sources import Sources
+from maskwright.text.spacing import spacing_of
 from maskwright.text.special_tokens import BERT, ROBERTA
 from maskwright.text.vocabulary import TRAIN_ONE, Vocabulary, read_tokenizer, read_vocabulary, tokenizer_file
 from maskwright.text.word_counts import WordCounts
@@ -300,8 +301,9 @@ def normalizer_of(description: str) -> Any:
     return Tokenizer.from_str(json.dumps({"model": model, "normalizer": json.loads(description)})).normalizer
 
 
-def load_tokenizer(location: str, *, special_tokens_are_text: bool) -> Any:
-    """A `tokenizers.Tokenizer`. `special_tokens_are_text`: `<mask>` in a corpus is spelt out, never the mask id."""
+def load_tokenizer(location: str, *, special_tokens_are_text: bool, adds_spaces: bool = True) -> Any:
+    """A `tokenizers.Tokenizer`. `special_tokens_are_text`: `<mask>` in a corpus is spelt out, never the mask id.
+    `adds_spaces`: see `parsed`."""
     # Not through AutoTokenizer, which may rebuild the pipeline from the model's class and change ids.
     path = tokenizer_file(location)
     content, vocabulary = read_tokenizer(location)
@@ -316,16 +318,20 @@ def load_tokenizer(location: str, *, special_tokens_are_text: bool) -> Any:
         added.append({**mask, "rstrip": False, "normalized": False, "special": True})
     is_unchanged = content_to_load is content and added == (content.get("added_tokens") or [])
     tokenizer = parsed(
-        content if is_unchanged else {**content_to_load, "added_tokens": added}, path, is_unchanged=is_unchanged
+        content if is_unchanged else {**content_to_load, "added_tokens": added},
+        path,
+        is_unchanged=is_unchanged,
+        adds_spaces=adds_spaces,
     )
     tokenizer.encode_special_tokens = special_tokens_are_text
     return tokenizer
 
 
-def parsed(content: dict[str, Any], path: str, *, is_unchanged: bool) -> Any:
+def parsed(content: dict[str, Any], path: str, *, is_unchanged: bool, adds_spaces: bool = True) -> Any:
     """The `tokenizers.Tokenizer` of `content`, without padding and truncation. `is_unchanged`: the file `path` has this
-    very content. Raises `TokenizerError`."""
-    from tokenizers import Tokenizer
+    very content. `adds_spaces`: for a vocabulary of letters or k-mers, it spaces sequences itself (see `Spacing`), and
+    so cannot be saved. Raises `TokenizerError`."""
+    from tokenizers import Tokenizer, normalizers
 
     require_bounded(content, path)
     require_quick(content, path)
@@ -339,6 +345,9 @@ def parsed(content: dict[str, Any], path: str, *, is_unchanged: bool) -> Any:
         raise TokenizerError(f"cannot be loaded: {error}", where=path, fix=fix) from None
     tokenizer.no_padding()
     tokenizer.no_truncation()
+    if adds_spaces and (spacing := spacing_of(content)):
+        later = [tokenizer.normalizer] if tokenizer.normalizer else []
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Normalizer.custom(spacing), *later])
     return tokenizer
 
 
