@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from maskwright.core.errors import StoreError
-from maskwright.text.spacing import spacing_of
+from maskwright.text.spacing import SPECIAL, spacing_of
 from maskwright.text.tokenizer import load_tokenizer, no_panic
 from maskwright.text.vocabulary import read_tokenizer, steps
 
@@ -48,42 +48,45 @@ def first_unknown(location: str, text: str) -> Unknown | None:
             encoding = tokenizer.encode(window, add_special_tokens=False)
         if vocabulary.unk in encoding.ids:
             start, end = encoding.offsets[encoding.ids.index(vocabulary.unk)]
-            return _explained(content, tokenizer, window[start:end], OTHER)
+            return _explained(content, tokenizer, window[start:end])
     return None
 
 
-def _explained(content: dict[str, Any], tokenizer: Any, word: str, fix: str) -> Unknown:
+def _explained(content: dict[str, Any], tokenizer: Any, word: str) -> Unknown:
     model, shown = content["model"], repr(word if len(word) <= SHOWN_LETTERS else f"{word[:SHOWN_LETTERS]}…")
     if not isinstance(model["vocab"], dict) or "merges" in model:
-        return Unknown(shown, "has no token", fix)
-    vocab, prefix = model["vocab"], str(model.get("continuing_subword_prefix") or "##")
-    normal = tokenizer.normalizer.normalize_str(word) if tokenizer.normalizer else word
+        return Unknown(shown, "has no token", OTHER)
+    vocab, prefix, spacing = model["vocab"], str(model.get("continuing_subword_prefix") or "##"), spacing_of(content)
+    normal = (tokenizer.normalizer.normalize_str(word) if tokenizer.normalizer else word).strip()
     if "max_input_chars_per_word" not in model:
-        return Unknown(shown, "is not among its words", fix)
-    letters = {*"".join(vocab)}
+        return Unknown(shown, "is not among its words", OTHER)
+    letters = {*"".join(token for token in vocab if not SPECIAL.fullmatch(token))}
     if strange := next((letter for letter in normal if letter not in letters), ""):
-        return _strange_letter(shown, strange, letters, content, fix)
+        return _strange_letter(shown, strange, letters, content)
+    if spacing and len(normal) < spacing.k:
+        return Unknown(shown, f"is shorter than its tokens of {spacing.k} letters", "leave such sequences out")
     if any(f"{prefix}{letter}" not in vocab for letter in normal[1:]) or normal[:1] not in vocab:
         if len(normal) > 1 and not any(token.startswith(prefix) for token in vocab):
             fix = "put spaces between its tokens, or make a tokenizer that needs none, with `maskwright tokenizer "
             why = f"is one word of {len(word):,} letters, and this tokenizer wants spaces between its tokens"
             return Unknown(shown, why, f"{fix}train --kind characters` or `--kind kmer`")
-        return Unknown(shown, "cannot be put together from its tokens", fix)
+        return Unknown(shown, "cannot be put together from its tokens", OTHER)
     limit = model["max_input_chars_per_word"]
-    why = f"is one word of {len(word):,} letters, more than max_input_chars_per_word, {limit}, of this tokenizer"
+    why = f"is one word of {len(word):,} letters, more than max_input_chars_per_word of this tokenizer, {limit:,}"
     return Unknown(shown, why, "raise it in tokenizer.json, or put spaces into such words")
 
 
-def _strange_letter(shown: str, strange: str, letters: set[str], content: dict[str, Any], fix: str) -> Unknown:
-    other = strange.swapcase()
+def _strange_letter(shown: str, strange: str, letters: set[str], content: dict[str, Any]) -> Unknown:
+    spacing, other = spacing_of(content), strange.swapcase()
     if other == strange or other not in letters:
-        if spacing := spacing_of(content):
-            fix = "--letters plain cuts DNA at other letters than A, C, G, T" if spacing.k > 1 else fix
+        fix = "--letters plain cuts DNA at other letters than A, C, G, T" if spacing and spacing.k > 1 else OTHER
         return Unknown(shown, f"has {strange!r}, which is in none of its tokens", fix)
-    case, its = ("upper", "lower") if strange.isupper() else ("lower", "upper")
-    lowers = any(step.get("lowercase") or step.get("type") == "Lowercase" for step in steps(content.get("normalizer")))
+    steps_of_text = steps(content.get("normalizer"))
+    lowers = any(step.get("lowercase") or step.get("type") == "Lowercase" for step in steps_of_text)
+    to = f'set "lowercase": {"false" if lowers else "true"} in its tokenizer.json (without one, "do_lower_case" in '
+    to += "tokenizer_config.json)"
     if lowers:
-        why = "is turned into lower case, and the vocabulary is in upper case"
-        return Unknown(shown, why, 'set "lowercase": false in tokenizer.json (do_lower_case beside a vocab.txt)')
-    fix = f"convert the text to {its} case" + (', or set "lowercase": true in tokenizer.json' if its == "lower" else "")
-    return Unknown(shown, f"is in {case} case, and the vocabulary in {its} case", fix)
+        return Unknown(shown, "is turned into lower case, and the vocabulary is in upper case", to)
+    if strange.isupper():
+        return Unknown(shown, "is in upper case, and the vocabulary in lower case", to)
+    return Unknown(shown, "is in lower case, and the vocabulary in upper case", "convert the text to upper case")
