@@ -261,11 +261,18 @@ def test_bad_requests_to_train(corpus: Path, tmp_path: Path) -> None:
         train_tokenizer(sources, str(tmp_path / "t"), kind="unigram", lowercase=True)
     (tmp_path / "many.txt").write_text(" ".join(chr(code) * 2 for code in range(0x4E00, 0x5000)))
     many = Sources([str(tmp_path / "many.txt")])
-    with pytest.raises(InputError, match="--vocab-size 300: .*all chars"):
+    with pytest.raises(InputError, match="--vocab-size 300 is too small.*518: 5 special.*513 characters"):
         train_tokenizer(many, str(tmp_path / "t"), kind="unigram", vocab_size=300)
     assert not (tmp_path / "t").exists()
     train_tokenizer(many, str(tmp_path / "w"), kind="wordpiece", vocab_size=300)
     assert inspect_tokenizer(str(tmp_path / "w"), many).unknown_tokens > 0
+    (tmp_path / "few.txt").write_text("the old fox naps\nfoxes nap\n")
+    few = Sources([str(tmp_path / "few.txt")], layout="lines")
+    for kind, least, what in (("wordpiece", 29, "12 characters"), ("unigram", 18, "13 characters"), ("bpe", 261, "256 b")):
+        with pytest.raises(InputError, match=f"at least {least}: 5 special tokens and .*{what}"):
+            train_tokenizer(few, str(tmp_path / "t"), kind=kind, vocab_size=least - 1)
+        assert train_tokenizer(few, str(tmp_path / kind), kind=kind, vocab_size=least).size == least
+        assert inspect_tokenizer(str(tmp_path / kind), few).unknown_tokens == 0
 
 
 def test_special_tokens_spelt_out_in_the_text_are_no_pieces(tmp_path: Path) -> None:

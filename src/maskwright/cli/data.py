@@ -339,8 +339,11 @@ def tokenizer_inspect(
     """Show tokens per word, bytes per token, unknown tokens and samples on a text."""
     from maskwright.tasks.models.hub import local
     from maskwright.text.tokenizer import inspect_tokenizer, inspection_report
+    from maskwright.text.tokenizer_faults import warn_of_faults
 
-    result = inspect_tokenizer(local(tokenizer, weights=False), open_sources(src, layout, text_column))
+    folder = local(tokenizer, weights=False)
+    warn_of_faults(folder)
+    result = inspect_tokenizer(folder, open_sources(src, layout, text_column))
     print_result(inspection_report(result), asdict(result), as_json)
 
 

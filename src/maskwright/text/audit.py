@@ -376,7 +376,9 @@ def add_samples(documents: list[Document], result: Audit, tokenizer: str | None,
         result.languages = dict(languages.most_common())
     if tokenizer:
         from maskwright.text.tokenizer import load_tokenizer
+        from maskwright.text.tokenizer_faults import warn_of_faults
 
+        warn_of_faults(tokenizer)
         encoded = load_tokenizer(tokenizer, special_tokens_are_text=True).encode_batch_fast(
             texts, add_special_tokens=False
         )

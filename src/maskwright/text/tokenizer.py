@@ -21,7 +21,7 @@ from functools import cache
 from typing import Any, Literal
 
 from maskwright.core import storage
-from maskwright.core.console import say, warn
+from maskwright.core.console import say, several, warn
 from maskwright.core.errors import InputError, MaskwrightError, SourceError, TokenizerError
 from maskwright.core.library_errors import is_panic
 from maskwright.text.bounds import require_bounded, require_quick
@@ -29,6 +29,7 @@ from maskwright.text.sample import MAX_BYTES, Piece, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.spacing import spacing_of
 from maskwright.text.special_tokens import BERT, ROBERTA
+from maskwright.text.tokenizer_faults import unreachable_tokens
 from maskwright.text.vocabulary import TRAIN_ONE, Vocabulary, read_tokenizer, read_vocabulary, tokenizer_file
 from maskwright.text.word_counts import WordCounts
 
@@ -36,7 +37,7 @@ TrainedKind = Literal["bpe", "wordpiece", "unigram"]
 KEYS = {"bos": "bos", "eos": "eos", "cls": "bos", "sep": "eos", "unk": "unk", "pad": "pad"}
 """Our roles by Hugging Face's names."""
 FIRST_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
-SMALLEST_VOCABULARY = len(FIRST_TOKENS) + 256 + 1
+SMALLEST_BPE = len(FIRST_TOKENS) + 256 + 1
 LARGEST_ALPHABET = 1000
 """Limit of the characters of a WordPiece vocabulary, as in BERT's. Others become `[UNK]`."""
 LINES_CHARACTERS = 100_000
@@ -62,11 +63,8 @@ def train_tokenizer(
 ) -> Vocabulary:
     """Trains on the text, or on a sample of `max_bytes` of a larger one, and writes the folder. The same documents give
     the same files. Raises `InputError` for a vocabulary that is too small, `SourceError` for a corpus without text."""
-    if vocab_size < SMALLEST_VOCABULARY:
-        raise InputError(
-            f"--vocab-size {vocab_size} is too small",
-            fix=f"take at least {SMALLEST_VOCABULARY}: 256 bytes and 5 special tokens",
-        )
+    if kind == "bpe":
+        _require_room(vocab_size, SMALLEST_BPE, "256 bytes")
     if lowercase and kind != "wordpiece":
         fix = "take --kind wordpiece, or leave the option out"
         raise InputError(f"--lowercase is not for --kind {kind}", fix=fix)
@@ -89,6 +87,12 @@ def train_tokenizer(
             warn(f"the text supports {size:,} tokens, not {vocab_size:,}{reason}")
         _save(tokenizer, folder, kind, lowercase)
     return read_vocabulary(folder)
+
+
+def _require_room(vocab_size: int, least: int, what: str) -> None:
+    if vocab_size < least:
+        fix = f"take at least {least:,}: 5 special tokens and {what}"
+        raise InputError(f"--vocab-size {vocab_size} is too small", fix=fix)
 
 
 def _steps(kind: TrainedKind, lowercase: bool) -> tuple[Any, Any]:
@@ -163,10 +167,17 @@ def _train_wordpiece(words: dict[str, int], vocab_size: int, min_frequency: int,
             counts[character] += count
     # The trainer gets the characters in a fixed order: its own is a hash map's.
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
-    alphabet = sorted(ranked[: min(LARGEST_ALPHABET, vocab_size // 4)])
+    may_be_inside = {character for character in ranked if len(splitter.pre_tokenize_str(f"a{character}a")) == 1}
+    least = len(BERT) + len(ranked) + len(may_be_inside)
+    most = len(ranked) if least <= vocab_size < SMALLEST_BPE else min(LARGEST_ALPHABET, vocab_size // 4)
+    if vocab_size < SMALLEST_BPE:
+        letters = f"the text's {several(len(ranked), 'character')}, at the beginning of a word and inside one"
+        letters = letters if least <= SMALLEST_BPE else f"some of {letters}: the rarest become [UNK]"
+        _require_room(vocab_size, min(least, SMALLEST_BPE), letters)
+    alphabet = sorted(ranked[:most])
     if left_out := len(ranked) - len(alphabet):
         warn(f"{left_out:,} of the text's {len(ranked):,} characters, the rarest, become [UNK]")
-    inside = [character for character in alphabet if len(splitter.pre_tokenize_str(f"a{character}a")) == 1]
+    inside = [character for character in alphabet if character in may_be_inside]
 
     tokenizer = Tokenizer(models.WordPiece(unk_token=BERT["unk"]))
     trainer = trainers.WordPieceTrainer(
@@ -200,15 +211,13 @@ def wordpiece_of(vocab: dict[str, int]) -> Any:
 def _train_unigram(words: dict[str, int], vocab_size: int) -> Any:
     from tokenizers import AddedToken, Tokenizer, decoders, models, processors, trainers
 
+    letters = len({*"".join(words)})
+    _require_room(vocab_size, len(FIRST_TOKENS) + letters + 1, f"the text's {several(letters, 'character')}")
     tokenizer = Tokenizer(models.Unigram())
     trainer = trainers.UnigramTrainer(
         vocab_size=vocab_size - 1, special_tokens=FIRST_TOKENS, unk_token="<unk>", show_progress=False
     )
-    try:
-        _train(tokenizer, trainer, words)
-    except Exception as error:  # the library raises bare Exception, as far as known only for too many characters
-        fix = "raise it: each character of the text needs a token"
-        raise InputError(f"--vocab-size {vocab_size}: {error}", fix=fix) from None
+    _train(tokenizer, trainer, words)
     pieces = json.loads(tokenizer.to_str())["model"]["vocab"]
     scored = [pair for pair in pieces if pair[0] not in (*FIRST_TOKENS, "<mask>")]  # a text may spell them out
     tokenizer = Tokenizer(
@@ -432,6 +441,8 @@ class Inspection:
     unknown_tokens: int
     unused_tokens: int
     """Ids that this text does not use."""
+    unreachable_tokens: int
+    """Tokens that no text can become: see `unreachable_tokens`."""
     samples: list[list[str]]
 
 
@@ -469,6 +480,7 @@ def inspect_tokenizer(location: str, sources: Sources) -> Inspection:
         bytes_per_token=round(size / tokens, 3),
         unknown_tokens=unknown,
         unused_tokens=vocabulary.size - len(used | vocabulary.special),
+        unreachable_tokens=len(unreachable_tokens(location)),
         samples=samples,
     )
 
@@ -478,7 +490,8 @@ def inspection_report(result: Inspection) -> str:
         f"{result.kind}, vocabulary {result.vocabulary:,}, mask {result.mask_token}",
         f"on {result.documents:,} documents, {result.bytes:,} bytes:",
         f"fertility {result.fertility:.3f} tokens a word, {result.bytes_per_token:.2f} bytes a token",
-        f"unknown tokens {result.unknown_tokens:,}; vocabulary never used here {result.unused_tokens:,}",
+        f"unknown tokens {result.unknown_tokens:,}; vocabulary never used here {result.unused_tokens:,}"
+        + (f", of which {result.unreachable_tokens:,} can never be" if result.unreachable_tokens else ""),
     ]
     lines += ["  " + "|".join(piece.replace("\n", "\\n") for piece in sample) for sample in result.samples]
     return "\n".join(lines)

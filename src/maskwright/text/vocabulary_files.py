@@ -109,7 +109,7 @@ def _bpe(folder: str, config: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(vocab, dict) or not all(type(index) is int for index in vocab.values()):
         raise TokenizerError("is not tokens and their ids", where=path, fix="copy it again")
     merges = []
-    for line_number, line in enumerate(_lines(pairs), 1):
+    for line_number, line in enumerate(lines_of(pairs), 1):
         if (line_number == 1 and line.startswith("#version")) or not line:
             continue
         pair = line.split(" ")
@@ -137,7 +137,7 @@ def _bpe(folder: str, config: dict[str, Any]) -> dict[str, Any]:
 
 def _listed(path: str) -> dict[str, int]:
     """Tokens and ids of a `vocab.txt`."""
-    lines = _lines(path)
+    lines = lines_of(path)
     vocab = {token: index for index, token in enumerate(lines)}
     if len(vocab) != len(lines):
         repeated = next(token for index, token in enumerate(lines) if vocab[token] != index)
@@ -149,7 +149,7 @@ def _is_esm(folder: str, config: dict[str, Any]) -> bool:
     """Whether the files name `EsmTokenizer`, or name no class and have its special tokens."""
     if kind := config.get("tokenizer_class"):
         return str(kind) == "EsmTokenizer"
-    return {*DEFAULTS["ESM"].values()} <= {*_lines(os.path.join(folder, "vocab.txt"))}
+    return {*DEFAULTS["ESM"].values()} <= {*lines_of(os.path.join(folder, "vocab.txt"))}
 
 
 def _esm(folder: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -250,7 +250,8 @@ def _class_of_any(content: dict[str, Any]) -> dict[str, Any]:
     return {"tokenizer_class": "PreTrainedTokenizerFast", **named}
 
 
-def _lines(path: str) -> list[str]:
+def lines_of(path: str) -> list[str]:
+    """The lines of a `vocab.txt` or `merges.txt`. Raises `TokenizerError` for bytes that are not UTF-8."""
     with storage.open_binary(path) as file:
         content = file.read()
     try:

@@ -39,6 +39,7 @@ from maskwright.text.parts.judge import Judge
 from maskwright.text.parts.phase import compute, paths_of
 from maskwright.text.spacing import spacing_of
 from maskwright.text.tokenizer import copy_tokenizer
+from maskwright.text.tokenizer_faults import warn_of_faults
 from maskwright.text.unknown import MANY, require_known
 from maskwright.text.vocabulary import read_tokenizer, read_vocabulary
 
@@ -69,6 +70,7 @@ class _Preparation:
             return self._finished()
         files = [name for sources in self.request.all_sources for name in sources.files]
         with held(self.request.folder, self.runner, files):
+            warn_of_faults(self.request.tokenizer)
             self._say_spacing()
             self.parts = split(self.runner, self.work, self.parts)
             self._warn_of_disk()

@@ -46,6 +46,7 @@ from maskwright.tasks.start.opened import looked_at, opened
 from maskwright.tasks.start.prepared import TimeHere
 from maskwright.tasks.start.train import check, train
 from maskwright.text.tokenizer import copy_tokenizer
+from maskwright.text.tokenizer_faults import faults
 from maskwright.text.unknown import first_unknown
 from maskwright.text.vocabulary import read_vocabulary
 from maskwright.training import checkpoint
@@ -205,7 +206,7 @@ class FinetuneRun:
     def warnings(self) -> list[str]:
         for line in self.dataset.report.notes:
             note(line)
-        return [*self.dataset.report.warnings(), *self.unread]
+        return [*faults(self.tokenizer_folder), *self.dataset.report.warnings(), *self.unread]
 
     @property
     def unread(self) -> list[str]:
