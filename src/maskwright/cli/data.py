@@ -120,10 +120,10 @@ def text_audit(
 
 
 KINDS_THAT_TAKE = {
-    "vocab_size": ("bpe", "wordpiece", "unigram"),
+    "vocab_size": ("bpe", "wordpiece", "unigram", "words"),
     "alphabet": ("characters", "kmer"),
     "kmer": ("kmer",),
-    "min_frequency": ("bpe", "wordpiece"),
+    "min_frequency": ("bpe", "wordpiece", "words"),
     "lowercase": ("wordpiece",),
 }
 """Options of `tokenizer train` that not every kind has."""
@@ -139,11 +139,11 @@ def tokenizer_train(
         typer.Option(metavar="N", help="Number of tokens, special ones included; not for characters and kmer."),
     ] = 50265,
     kind: Annotated[
-        Literal["bpe", "wordpiece", "unigram", "characters", "kmer"],
+        Literal["bpe", "wordpiece", "unigram", "words", "characters", "kmer"],
         typer.Option(
             help="bpe: of bytes, as RoBERTa has it. wordpiece: words and their continuations, as BERT has it. "
-            "unigram: the likeliest pieces, as XLM-R has it. characters: each by itself. kmer: --kmer letters of DNA "
-            "or proteins each."
+            "unigram: the likeliest pieces, as XLM-R has it. words: whole words between spaces, such as items and log "
+            "ids. characters: each by itself. kmer: --kmer letters of DNA or proteins each."
         ),
     ] = "bpe",
     alphabet: Annotated[
@@ -154,7 +154,8 @@ def tokenizer_train(
     min_frequency: Annotated[
         int,
         typer.Option(
-            metavar="N", help="How many times a pair must occur to be merged; only for bpe and wordpiece.", min=1
+            metavar="N", help="How many times a pair must occur to be merged, or a word to be a token; only for bpe, wordpiece "
+            "and words.", min=1
         ),
     ] = 2,
     lowercase: Annotated[

@@ -4,6 +4,7 @@
     bpe         RobertaTokenizer   0 `<s>`, 1 `<pad>`, 2 `</s>`, 3 `<unk>`, then 256 bytes and merges, last `<mask>`
     wordpiece   BertTokenizer      0 `[PAD]`, 1 `[UNK]`, 2 `[CLS]`, 3 `[SEP]`, 4 `[MASK]`, then characters and words
     unigram     XLMRobertaTokenizer   as bpe, with pieces by falling score instead of bytes and merges
+    words       PreTrainedTokenizerFast   as wordpiece, then whole words, the most frequent first
 
 `<mask>` takes the space before it.
 """
@@ -33,7 +34,7 @@ from maskwright.text.tokenizer_faults import unreachable_tokens
 from maskwright.text.vocabulary import TRAIN_ONE, Vocabulary, read_tokenizer, read_vocabulary, tokenizer_file
 from maskwright.text.word_counts import WordCounts
 
-TrainedKind = Literal["bpe", "wordpiece", "unigram"]
+TrainedKind = Literal["bpe", "wordpiece", "unigram", "words"]
 KEYS = {"bos": "bos", "eos": "eos", "cls": "bos", "sep": "eos", "unk": "unk", "pad": "pad"}
 """Our roles by Hugging Face's names."""
 FIRST_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
@@ -72,18 +73,21 @@ def train_tokenizer(
     with storage.new_folder(folder):
         normalizer, splitter = _steps(kind, lowercase)
         words = _count(sources, max_bytes, normalizer, splitter)
-        say("choosing pieces …" if kind == "unigram" else "merging …")
+        say("merging …" if kind in ("bpe", "wordpiece") else f"choosing {'pieces' if kind == 'unigram' else 'words'} …")
         if kind == "bpe":
             tokenizer = _train_bpe(words, vocab_size, min_frequency)
         elif kind == "wordpiece":
             tokenizer = _train_wordpiece(words, vocab_size, min_frequency, splitter)
             tokenizer.normalizer = normalizer
-        else:
+        elif kind == "unigram":
             tokenizer = _train_unigram(words, vocab_size)
+        else:
+            tokenizer = _train_words(words, vocab_size, min_frequency)
         tokenizer.pre_tokenizer = splitter
         size = tokenizer.get_vocab_size()
         if size < vocab_size:
-            reason = f": no other pair occurs {min_frequency} times" if kind != "unigram" else ""
+            noun = "word" if kind == "words" else "pair"
+            reason = f": no other {noun} occurs {min_frequency} times" if kind != "unigram" else ""
             warn(f"the text supports {size:,} tokens, not {vocab_size:,}{reason}")
         _save(tokenizer, folder, kind, lowercase)
     return read_vocabulary(folder)
@@ -103,6 +107,8 @@ def _steps(kind: TrainedKind, lowercase: bool) -> tuple[Any, Any]:
         return None, pre_tokenizers.ByteLevel(add_prefix_space=False)
     if kind == "wordpiece":
         return normalizers.BertNormalizer(lowercase=lowercase), pre_tokenizers.BertPreTokenizer()
+    if kind == "words":
+        return None, pre_tokenizers.WhitespaceSplit()
     return None, pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
 
 
@@ -194,11 +200,29 @@ def _train_wordpiece(words: dict[str, int], vocab_size: int, min_frequency: int,
     return tokenizer
 
 
+def _train_words(words: dict[str, int], vocab_size: int, min_frequency: int) -> Any:
+    from tokenizers import models
+
+    _require_room(vocab_size, len(BERT) + 1, "one word")
+    frequent = {word: count for word, count in words.items() if count >= min_frequency and word not in BERT.values()}
+    chosen = sorted(frequent, key=lambda word: (-frequent[word], word))[: vocab_size - len(BERT)]
+    if rare := sum(words.values()) - sum(frequent[word] for word in chosen):
+        say(f"{rare / sum(words.values()):.2%} of the words in the text have no token: they become {BERT['unk']}")
+    vocab = {token: index for index, token in enumerate([*BERT.values(), *chosen])}
+    return _framed(models.WordLevel(vocab, unk_token=BERT["unk"]), vocab)
+
+
 def wordpiece_of(vocab: dict[str, int]) -> Any:
     """A WordPiece tokenizer with BERT's special tokens, which `vocab` has, and its template."""
-    from tokenizers import Tokenizer, models, processors
+    from tokenizers import models
 
-    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token=BERT["unk"]))
+    return _framed(models.WordPiece(vocab, unk_token=BERT["unk"]), vocab)
+
+
+def _framed(model: Any, vocab: dict[str, int]) -> Any:
+    from tokenizers import Tokenizer, processors
+
+    tokenizer = Tokenizer(model)
     tokenizer.add_special_tokens(list(BERT.values()))
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
@@ -247,7 +271,7 @@ def _in_fixed_order(scored: list[list[Any]]) -> list[tuple[str, float]]:
 def _save(tokenizer: Any, folder: str, kind: TrainedKind, lowercase: bool) -> None:
     content = json.loads(tokenizer.to_str())
     ids = dict(sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]))
-    names = BERT if kind == "wordpiece" else ROBERTA
+    names = BERT if kind in ("wordpiece", "words") else ROBERTA
     special: dict[str, Any] = {f"{theirs}_token": names[ours] for theirs, ours in KEYS.items()}
     mask = {"content": "<mask>", "lstrip": True, "rstrip": False, "single_word": False, "normalized": False}
     files, config = {}, {**special, "mask_token": {**mask, "__type": "AddedToken"}}
@@ -256,6 +280,9 @@ def _save(tokenizer: Any, folder: str, kind: TrainedKind, lowercase: bool) -> No
         files["vocab.json"] = json.dumps(ids, ensure_ascii=False)
         files["merges.txt"] = "\n".join(["#version: 0.2", *merges]) + "\n"
         config = {"tokenizer_class": "RobertaTokenizer", **config, "add_prefix_space": False}
+    elif kind == "words":
+        special = {key: token for key, token in special.items() if key not in ("bos_token", "eos_token")}
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", **special, "mask_token": BERT["mask"]}
     elif kind == "wordpiece":
         special = {key: token for key, token in special.items() if key not in ("bos_token", "eos_token")}
         files["vocab.txt"] = "".join(f"{token}\n" for token in ids)
@@ -264,7 +291,7 @@ def _save(tokenizer: Any, folder: str, kind: TrainedKind, lowercase: bool) -> No
     else:
         config = {"tokenizer_class": "XLMRobertaTokenizer", **config}
     config |= {"clean_up_tokenization_spaces": False}
-    special |= {"mask_token": mask if kind != "wordpiece" else BERT["mask"]}
+    special |= {"mask_token": mask if names is ROBERTA else BERT["mask"]}
     files["tokenizer_config.json"] = json.dumps(config, indent=2)
     files["special_tokens_map.json"] = json.dumps(special, indent=2)
     files["tokenizer.json"] = json.dumps(content, indent=2, ensure_ascii=False)
@@ -375,11 +402,20 @@ def no_panic(location: str) -> Iterator[None]:
 def _spelt_out(content: dict[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
     """`content` in which special tokens of a text are text for Unigram too."""
     # Unigram has special tokens among its pieces, with the best scores. A leading space makes these pieces unreachable,
-    # since a text's spaces are ▁ by then.
+    # since a text's spaces are ▁ by then. Nor does a whole word have one.
+    special, model = vocabulary.special, content["model"]
+    if vocabulary.kind == "words":
+        spelt = {token: f" {token}" if index in special else token for token, index in model["vocab"].items()}
+        vocab = {spelt[token]: index for token, index in model["vocab"].items()}
+        added = [
+            {**token, "content": spelt.get(token["content"], token["content"])}
+            for token in content.get("added_tokens") or []
+        ]
+        unknown = spelt.get(model["unk_token"], model["unk_token"])
+        return {**content, "model": {**model, "vocab": vocab, "unk_token": unknown}, "added_tokens": added}
     if vocabulary.kind != "unigram":
         return content
-    special = vocabulary.special
-    pieces = content["model"]["vocab"]
+    pieces = model["vocab"]
     named = {piece for index, (piece, _) in enumerate(pieces) if index in special}
     added = [
         {**token, "content": f" {token['content']}"} if token["content"] in named else token
