@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from maskwright.config.pretraining import read_config
-from maskwright.core.errors import InputError, SourceError
+from maskwright.core.errors import InputError, SourceError, StoreError
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.tasks.pretrain.prepare import prepare_run
@@ -138,8 +138,8 @@ def test_letters_of_the_text_and_what_is_refused(tmp_path: Path, capsys: pytest.
     assert load_tokenizer(folder, special_tokens_are_text=True).encode("本に").tokens == ["[CLS]", "本", "に", "[SEP]"]
     make_tokenizer(sources, str(tmp_path / "protein"), "kmer", "protein", 3)
     assert "100.00% of the text has no token" in capsys.readouterr().err
-    prepare(Request(sources, str(tmp_path / "protein"), str(tmp_path / "store"), PrepareOptions(0.0)))
-    assert "warning: 6 of 6 tokens stand for characters that the tokenizer does not know" in capsys.readouterr().err
+    with pytest.raises(StoreError, match=r"6 of 6 tokens are unknown.*'日' at .*a.txt:1 has '日', which is in none"):
+        prepare(Request(sources, str(tmp_path / "protein"), str(tmp_path / "store"), PrepareOptions(0.0)))
     with pytest.raises(InputError, match="already holds"):
         make_tokenizer(sources, folder, "characters")
     with pytest.raises(InputError, match="needs an alphabet"):

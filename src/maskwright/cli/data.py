@@ -154,8 +154,10 @@ def tokenizer_train(
     min_frequency: Annotated[
         int,
         typer.Option(
-            metavar="N", help="How many times a pair must occur to be merged, or a word to be a token; only for bpe, wordpiece "
-            "and words.", min=1
+            metavar="N",
+            help="How many times a pair must occur to be merged, or a word to be a token; only for bpe, wordpiece "
+            "and words.",
+            min=1,
         ),
     ] = 2,
     lowercase: Annotated[

@@ -399,7 +399,8 @@ def _add_unknown(
     from maskwright.text.vocabulary import read_vocabulary
 
     vocabulary = read_vocabulary(tokenizer)
-    counts = [of_text.count(vocabulary.unk) if vocabulary.kind != "byte_level_bpe" else 0 for of_text in ids]
+    unk = None if vocabulary.kind == "byte_level_bpe" else vocabulary.unk
+    counts = [0 if unk is None else of_text.count(unk) for of_text in ids]
     unknown, tokens = sum(counts), sum(map(len, ids))
     what = "stops" if unknown > MOST * tokens else "keeps them, with a warning where they are many"
     finding = Finding(0, f"{what}: {unknown:,} of {tokens:,} tokens are unknown")

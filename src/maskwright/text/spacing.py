@@ -37,13 +37,6 @@ class Spacing:
             return run
         return f" {' '.join([run[begin : begin + self.k] for begin in range(len(run) - self.k + 1)])} "
 
-    def normalize(self, text: Any) -> None:
-        """`spaced`, as `tokenizers.normalizers.Normalizer.custom` calls it. Offsets are lost."""
-        from tokenizers import Regex
-
-        if (spaced := self.spaced(text.normalized)) != text.normalized:
-            text.replace(Regex("(?m:.+)"), spaced)
-
     def pieces(self, text: str) -> Iterator[str]:
         """Pieces of a long text whose tokens, joined, are those of the text. Pieces of k-mers overlap."""
         begin = 0

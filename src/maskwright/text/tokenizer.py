@@ -28,10 +28,11 @@ from maskwright.core.library_errors import is_panic
 from maskwright.text.bounds import require_bounded, require_quick
 from maskwright.text.sample import MAX_BYTES, Piece, learn_from
 from maskwright.text.sources import Sources
-from maskwright.text.spacing import spacing_of
+from maskwright.text.spacing import Spacing, spacing_of
 from maskwright.text.special_tokens import BERT, ROBERTA
 from maskwright.text.tokenizer_faults import unreachable_tokens
 from maskwright.text.vocabulary import TRAIN_ONE, Vocabulary, read_tokenizer, read_vocabulary, tokenizer_file
+from maskwright.text.vocabulary_files import SENTENCEPIECE
 from maskwright.text.word_counts import WordCounts
 
 TrainedKind = Literal["bpe", "wordpiece", "unigram", "words"]
@@ -44,7 +45,6 @@ LARGEST_ALPHABET = 1000
 LINES_CHARACTERS = 100_000
 """Text per call to a trainer, which gets each word as often as it occurs."""
 INSPECTED_BYTES = 20_000_000
-SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
 FILES = (
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"),
     *("vocab.txt", *SENTENCEPIECE),
@@ -244,9 +244,12 @@ def _train_unigram(words: dict[str, int], vocab_size: int) -> Any:
     _train(tokenizer, trainer, words)
     pieces = json.loads(tokenizer.to_str())["model"]["vocab"]
     scored = [pair for pair in pieces if pair[0] not in (*FIRST_TOKENS, "<mask>")]  # a text may spell them out
-    tokenizer = Tokenizer(
-        models.Unigram([*((token, 0.0) for token in FIRST_TOKENS), *_in_fixed_order(scored)], unk_id=3)
-    )
+    ordered = _in_fixed_order(scored)
+    too_many = len(ordered) - (vocab_size - len(FIRST_TOKENS) - 1)  # of a small vocabulary, the library leaves more
+    words_by_score = [piece for piece, _ in ordered if len(piece) > 1]
+    left_out = {*words_by_score[-too_many:]} if too_many > 0 else set()
+    kept = [(piece, score) for piece, score in ordered if piece not in left_out]
+    tokenizer = Tokenizer(models.Unigram([*((token, 0.0) for token in FIRST_TOKENS), *kept], unk_id=3))
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.add_special_tokens(FIRST_TOKENS)
     tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False, special=True)])
@@ -383,8 +386,21 @@ def parsed(content: dict[str, Any], path: str, *, is_unchanged: bool, adds_space
     tokenizer.no_truncation()
     if adds_spaces and (spacing := spacing_of(content)):
         later = [tokenizer.normalizer] if tokenizer.normalizer else []
-        tokenizer.normalizer = normalizers.Sequence([normalizers.Normalizer.custom(spacing), *later])
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Normalizer.custom(_Spaced(spacing)), *later])
     return tokenizer
+
+
+@dataclass(frozen=True)
+class _Spaced:
+    """A normalizer for `tokenizers` that spaces sequences. Offsets are lost."""
+
+    spacing: Spacing
+
+    def normalize(self, text: Any) -> None:
+        from tokenizers import Regex
+
+        if (spaced := self.spacing.spaced(text.normalized)) != text.normalized:
+            text.replace(Regex("(?m:.+)"), spaced)
 
 
 @contextmanager
@@ -402,27 +418,26 @@ def no_panic(location: str) -> Iterator[None]:
 def _spelt_out(content: dict[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
     """`content` in which special tokens of a text are text for Unigram too."""
     # Unigram has special tokens among its pieces, with the best scores. A leading space makes these pieces unreachable,
-    # since a text's spaces are ▁ by then. Nor does a whole word have one.
-    special, model = vocabulary.special, content["model"]
-    if vocabulary.kind == "words":
-        spelt = {token: f" {token}" if index in special else token for token, index in model["vocab"].items()}
-        vocab = {spelt[token]: index for token, index in model["vocab"].items()}
-        added = [
-            {**token, "content": spelt.get(token["content"], token["content"])}
-            for token in content.get("added_tokens") or []
-        ]
-        unknown = spelt.get(model["unk_token"], model["unk_token"])
-        return {**content, "model": {**model, "vocab": vocab, "unk_token": unknown}, "added_tokens": added}
-    if vocabulary.kind != "unigram":
+    # since a text's spaces are ▁ by then, and whole words have none.
+    if vocabulary.kind not in ("unigram", "words"):
         return content
-    pieces = model["vocab"]
-    named = {piece for index, (piece, _) in enumerate(pieces) if index in special}
+    model = content["model"]
+    is_unigram = vocabulary.kind == "unigram"
+    ids = {piece: index for index, (piece, _) in enumerate(model["vocab"])} if is_unigram else model["vocab"]
+    spelt = {piece: f" {piece}" if index in vocabulary.special else piece for piece, index in ids.items()}
     added = [
-        {**token, "content": f" {token['content']}"} if token["content"] in named else token
+        {**token, "content": spelt.get(token["content"], token["content"])}
         for token in content.get("added_tokens") or []
     ]
-    vocab = [[f" {piece}" if index in special else piece, score] for index, (piece, score) in enumerate(pieces)]
-    return {**content, "model": {**content["model"], "vocab": vocab}, "added_tokens": added}
+    if not is_unigram:
+        words = {spelt[word]: index for word, index in ids.items()}
+        return {
+            **content,
+            "model": {**model, "vocab": words, "unk_token": spelt.get(model["unk_token"], model["unk_token"])},
+            "added_tokens": added,
+        }
+    vocab = [[spelt[piece], score] for piece, score in model["vocab"]]
+    return {**content, "model": {**model, "vocab": vocab}, "added_tokens": added}
 
 
 def copy_tokenizer(source: str, folder: str) -> None:

@@ -10,8 +10,8 @@ from maskwright.text.tokenizer import load_tokenizer, no_panic
 from maskwright.text.vocabulary import read_tokenizer, steps
 
 MANY, MOST = 0.01, 0.5
-"""Shares of unknown tokens: from the first one on there is a warning, above the second one nothing can be learned. Texts
-in a language of the tokenizer have far fewer."""
+"""Shares of unknown tokens: from the first one on there is a warning, above the second one a refusal. Texts in a
+language of the tokenizer have far fewer."""
 SHOWN_LETTERS = 20
 WINDOW_CHARACTERS = 10_000
 OTHER = "take the tokenizer of a model of such text, or train one on it with `maskwright tokenizer train`"

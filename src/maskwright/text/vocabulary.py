@@ -11,7 +11,7 @@ from maskwright.core import storage
 from maskwright.core.errors import TokenizerError
 from maskwright.core.hub import how_to_get
 from maskwright.text.special_tokens import CONFIG_FILES, SAVE_AGAIN, special_tokens
-from maskwright.text.vocabulary_files import create_from, files_of
+from maskwright.text.vocabulary_files import SENTENCEPIECE_ENDING, create_from, files_of
 
 Kind = Literal["byte_level_bpe", "wordpiece", "unigram", "sentencepiece_bpe", "words"]
 TRAIN_ONE = "train one with `maskwright tokenizer train`"
@@ -64,12 +64,14 @@ def has_tokenizer(folder: str) -> bool:
 
 def tokenizer_file(location: str) -> str:
     """The path of the `tokenizer.json`: in the folder `location`, `location` itself, or created in the cache from an
-    older folder's files. Raises `TokenizerError` if there is none."""
+    older folder's files or a SentencePiece model. Raises `TokenizerError` if there is none."""
     path = os.path.join(location, "tokenizer.json") if os.path.isdir(location) else location
     if not os.path.exists(location):
         raise TokenizerError("no such folder", where=location, fix=how_to_get(location))
     if not os.path.isfile(path) and (names := files_of(location)):
         return create_from(location, names)
+    if path == location and location.endswith(SENTENCEPIECE_ENDING):
+        return create_from(os.path.dirname(location), (os.path.basename(location),))
     if not os.path.isfile(path):
         fix = f"{TRAIN_ONE}, or have `transformers` write it: {SAVE_AGAIN}"
         raise TokenizerError("has no tokenizer.json", where=location, fix=fix)
@@ -166,7 +168,8 @@ def _vocabulary_of(content: Any, path: str, folder: str | None) -> Vocabulary:
 
 
 def _kind(content: Any, path: str) -> tuple[Kind, str | None]:
-    """(kind, character for a space in tokens of Unigram and SentencePiece's BPE). Raises `TokenizerError` for any other kind."""
+    """(kind, character for a space in tokens of Unigram and SentencePiece's BPE). Raises `TokenizerError` for any other
+    kind."""
     model = content.get("model") if isinstance(content, dict) else None
     if not isinstance(model, dict):
         raise TokenizerError("has no model", where=path, fix=TRAIN_ONE)
@@ -203,8 +206,8 @@ def _space_mark(step: dict[str, Any]) -> str | None:
 
 
 def _begins_word(token: str, kind: Kind, mark: str | None, model: dict[str, Any]) -> bool:
-    """Whole words: all. WordPiece: all but continuations (`##`). Unigram and SentencePiece's BPE: tokens with a leading ▁. Both are the
-    words of `transformers`' `word_ids()`, but for Gemma's tokenizer, to which a whole text is one word.
+    """Whole words: all. WordPiece: all but continuations (`##`). Unigram and SentencePiece's BPE: tokens with a leading
+    ▁. These are the words of `transformers`' `word_ids()`, but for Gemma's tokenizer, to which a text is one word.
 
     Byte-level BPE: tokens with leading white space, so a word includes the punctuation that follows it. `word_ids()`
     has punctuation, digits and contractions apart.

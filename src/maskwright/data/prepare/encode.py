@@ -189,7 +189,6 @@ class _Encoding:
         self.writer.append("sentences", sentences)
         self.writer.append("valid", side)
 
-
     def _count_unknown(self, encoded: Encoded, documents: list[Document]) -> None:
         """Counts unknown tokens; says why of the part's first one."""
         if self.unknown is None or not len(token_idxs := np.flatnonzero(encoded.ids == self.unknown)):

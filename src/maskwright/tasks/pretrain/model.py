@@ -116,4 +116,6 @@ def _require_its_tokenizer(base: Base, model: ModelConfig, store: Store) -> None
     if store.vocabulary.size > model.vocab_size:
         limit = f"the model in {base.folder} only {model.vocab_size:,}"
         what = f"its tokenizer has {store.vocabulary.size:,} tokens, {limit}"
-        raise StoreError(what, where=store.location, fix=f"prepare the text with that model's own tokenizer; {NEW_WORDS}")
+        raise StoreError(
+            what, where=store.location, fix=f"prepare the text with that model's own tokenizer; {NEW_WORDS}"
+        )
