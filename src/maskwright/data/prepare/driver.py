@@ -120,7 +120,7 @@ class _Preparation:
         unknown, tokens = (sum(note[name] for _, note in encoded) for name in ("unknown", "tokens"))
         if not unknown:
             return
-        where, word, why, fix = next((note["first_unknown"] for _, note in encoded if note["first_unknown"]))
+        where, word, why, fix = next(note["first_unknown"] for _, note in encoded if note["first_unknown"])
         example = f"{word} at {where} {why}"
         require_known(unknown, tokens, self.request.tokenizer, example, fix)
         line = f"{unknown:,} of {tokens:,} tokens are unknown to the tokenizer; {example}"

@@ -208,10 +208,17 @@ def _require_text(encoded: Encoded, special: NDArray[np.bool_], tokenizer: str) 
         raise TokenizerError("turned text into special ids", where=tokenizer, fix=fix)
 
 
-@lru_cache(maxsize=1)
-def tools(tokenizer: str, name: EncoderName) -> tuple[dict[str, Encoder], NDArray[np.int32], NDArray[np.bool_]]:
+Tools = tuple[dict[str, Encoder], NDArray[np.int32], NDArray[np.bool_]]
+
+
+def tools(tokenizer: str, name: EncoderName) -> Tools:
     """(encoder and reference encoder by name; [vocabulary] bytes of each id; [vocabulary] whether it is special),
-    cached for the process's next part."""
+    cached for the process's next part, while the tokenizer's files stay as they are."""
+    return _tools(tokenizer, name, read_vocabulary(tokenizer).fingerprint)
+
+
+@lru_cache(maxsize=1)
+def _tools(tokenizer: str, name: EncoderName, _: str) -> Tools:
     vocabulary = read_vocabulary(tokenizer)
     encoders = {encoder.name: encoder for encoder in open_encoder(tokenizer, name)}
     return encoders, np.array(vocabulary.byte_length, np.int32), store.special_table(vocabulary)
