@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from conftest import SHARED, small_config
 from reference.stored import documents_of
 from safetensors.numpy import save_file
 from tokenizer_kinds import KINDS, TRAINED, train
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from maskwright.core.errors import InputError, TokenizerError
 from maskwright.data.encode import encode_documents
@@ -32,9 +34,12 @@ from maskwright.tasks.models.load import load_model
 from maskwright.tasks.use.fill import fill
 from maskwright.text.document import Document
 from maskwright.text.encoder import ODD_TEXTS, TokenizersEncoder, open_encoder
+from maskwright.text.extend import extend_tokenizer
 from maskwright.text.sources import Sources
+from maskwright.text.special_tokens import BERT
 from maskwright.text.tokenizer import FILES, copy_tokenizer, inspect_tokenizer, load_tokenizer, train_tokenizer
-from maskwright.text.vocabulary import read_vocabulary
+from maskwright.text.trim import trim_tokenizer
+from maskwright.text.vocabulary import read_vocabulary, token_strings
 
 Folder = Callable[[str], str]
 # (kind, begin and end of a row, ids of bos, pad, eos, unk; mask)
@@ -449,3 +454,39 @@ def test_fill_and_export(kind: str, bare: bool, tokenizer_of: Folder, tmp_path: 
     theirs = {guess["token"]: guess["token_str"] for guess in pipeline(f"The {found.mask_token} saw the garden.")}
     ours = fill(trained, f"The {found.mask_token} saw the garden.", top=found.size)[0]
     assert [guess.token for guess in ours[:20]] == [name for id, name in theirs.items() if id not in found.special][:20]
+
+
+# ---- whole words ---------------------------------------------------------------------------------------------------
+
+
+def test_whole_words_are_trained_and_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Items between white space, the most frequent first; ids as in transformers; also of a folder that others made."""
+    lines = [f"item_1 item_2,x item_1 [MASK] item_{number % 7} once_{number}" for number in range(50)]
+    (tmp_path / "a.txt").write_text("\n".join(lines) + "\n")
+    sources, folder = Sources([str(tmp_path / "a.txt")], layout="lines"), str(tmp_path / "words")
+    vocabulary = train_tokenizer(sources, folder, kind="words", vocab_size=14)
+    counts = Counter(word for line in lines for word in line.split() if word != "[MASK]")
+    expected = sorted((word for word in counts if counts[word] > 1), key=lambda word: (-counts[word], word))
+    assert token_strings(folder)[5:] == expected[:9]
+    assert (vocabulary.kind, vocabulary.size, all(vocabulary.word_start)) == ("words", 5 + min(9, len(expected)), True)
+    assert "of the words in the text have no token: they become [UNK]" in capsys.readouterr().err
+    with pytest.raises(InputError, match="at least 6: 5 special tokens and one word"):
+        train_tokenizer(sources, str(tmp_path / "t"), kind="words", vocab_size=5)
+
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    ours = load_tokenizer(folder, special_tokens_are_text=False)
+    for text in ("item_1 [MASK] item_9", "item_1, item_2,x", "", *lines[:5]):
+        assert theirs(text)["input_ids"] == ours.encode(text).ids
+    as_text = load_tokenizer(folder, special_tokens_are_text=True)
+    assert as_text.encode("item_1 [MASK] [PAD]", add_special_tokens=False).ids == [5, vocabulary.unk, vocabulary.unk]
+
+    vocab = {token: index for index, token in enumerate([*BERT.values(), "item_1", "item_2,x"])}
+    foreign = Tokenizer(models.WordLevel(vocab, "[UNK]"))
+    foreign.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    foreign.save(str(tmp_path / "tokenizer.json"))
+    store = prepare(Request(sources, str(tmp_path / "tokenizer.json"), str(tmp_path / "s"), PrepareOptions(0.2)))
+    assert (store.vocabulary.kind, store.vocabulary.mask) == ("words", 4)
+    with pytest.raises(TokenizerError, match="is a tokenizer of whole words"):
+        extend_tokenizer(folder, sources, str(tmp_path / "more"), tokens=3)
+    kept, trimmed = trim_tokenizer(folder, sources, str(tmp_path / "less"), vocab_size=8)
+    assert trimmed.size == 8 and [*kept.old_ids] == [*range(8)]

@@ -59,7 +59,8 @@ def _in_ids(location: str, path: str) -> str | None:
     ids, strings = storage.read_json(path), token_ids(location)
     for token, index in ids.items() if isinstance(ids, dict) else ():
         if strings.get(token) != index:
-            return f"{os.path.basename(path)} says that {token!r} is {index}, tokenizer.json {strings.get(token)}"
+            ours = f"says {strings[token]}" if token in strings else "has no such token"
+            return f"{os.path.basename(path)} says that {token!r} is {index}, tokenizer.json {ours}"
     return None
 
 

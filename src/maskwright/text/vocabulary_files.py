@@ -48,13 +48,15 @@ def create_from(folder: str, names: tuple[str, ...]) -> str:
     """Creates the `tokenizer.json` unless it exists, and returns its path. Raises `TokenizerError` for ambiguous
     files."""
     beside = [name for name in (*CONFIG_FILES, ADDED) if os.path.isfile(os.path.join(folder, name))]
-    sums = [[name, storage.sha256_of_file(os.path.join(folder, name))] for name in (*names, *beside)]
+    is_sentencepiece = names[0].endswith(SENTENCEPIECE_ENDING)
+    of_model = ["config.json"] if is_sentencepiece and os.path.isfile(os.path.join(folder, "config.json")) else []
+    sums = [[name, storage.sha256_of_file(os.path.join(folder, name))] for name in (*names, *beside, *of_model)]
     cached = storage.cache_folder("tokenizers", storage.sha256_of(sums)[:16])
     path = os.path.join(cached, "tokenizer.json")
     if os.path.isfile(path):
         return path
     config = _config(folder)
-    if names[0].endswith(SENTENCEPIECE_ENDING):
+    if is_sentencepiece:
         content = _sentencepiece(folder, names[0], config)
     else:
         make = _bpe if names == BPE_FILES else _esm if _is_esm(folder, config) else _wordpiece
@@ -62,7 +64,7 @@ def create_from(folder: str, names: tuple[str, ...]) -> str:
     storage.make_folder(cached)
     for name in (*names, *beside):
         shutil.copyfile(os.path.join(folder, name), os.path.join(cached, name))
-    if names[0].endswith(SENTENCEPIECE_ENDING):
+    if is_sentencepiece:
         storage.write_json(os.path.join(cached, CONFIG_FILES[0]), config | _class_of_any(content))
     with storage.atomic_writer(path) as file:  # last: with it, the folder is whole
         file.write(json.dumps(content, ensure_ascii=False).encode())
