@@ -151,7 +151,9 @@ def _write_tokenizer(model: TrainedModel, folder: str) -> None:
     puts a space before each word, as in training too."""
     copy_tokenizer(model.tokenizer_folder, folder)
     path = os.path.join(folder, "tokenizer_config.json")
-    config = storage.read_json(path) if os.path.exists(path) else _tokenizer_config(model)
+    config = storage.read_json(path) if os.path.exists(path) else {}
+    if "tokenizer_class" not in config:  # `transformers` would take the class of the model's architecture
+        config = _tokenizer_config(model) | config
     config |= {"model_max_length": model.config.max_seq_len}
     words = model.task is not None and model.task.kind == "token_classification"
     if model.task or load_tokenizer(folder, special_tokens_are_text=False).num_special_tokens_to_add(False) < 2:
@@ -159,11 +161,11 @@ def _write_tokenizer(model: TrainedModel, folder: str) -> None:
         config |= {"add_prefix_space": True} if words else {}
     storage.write_json(path, config)
     if spacing := spacing_of(read_tokenizer(folder)[0]):
-        note(f"{folder}: its tokenizer has {spacing}: give `transformers` the sequences with spaces between the tokens")
+        note(f"the tokenizer has {spacing}: give `transformers` sequences with spaces between the tokens")
 
 
 def _tokenizer_config(model: TrainedModel) -> dict[str, Any]:
-    """tokenizer_config.json for a tokenizer that came as `tokenizer.json` alone."""
+    """Entries of tokenizer_config.json for a tokenizer whose files name no class."""
     words = model.vocabulary
     if words.kind == "byte_level_bpe" and words.mask_token == ROBERTA["mask"]:
         return {"tokenizer_class": "RobertaTokenizer"}
