@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import transformers
+from safetensors.numpy import save_file
 from tokenizer_kinds import KINDS
 
 from maskwright.config.pretraining import read_config
@@ -22,14 +23,20 @@ from maskwright.core.errors import InputError, SourceError, StoreError
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.labels.encode import open_tokenizer
+from maskwright.model.config import ModelConfig
+from maskwright.model.hf.config import to_hf_config
+from maskwright.model.initial import initial_parameters
+from maskwright.tasks.export.hugging_face import export
+from maskwright.tasks.models.load import load_model
 from maskwright.tasks.pretrain.prepare import prepare_run
+from maskwright.tasks.use.fill import fill
 from maskwright.text import encoder as encoders
 from maskwright.text import spacing
 from maskwright.text.audit import audit
 from maskwright.text.encoder import TokenizersEncoder, open_encoder
 from maskwright.text.sequences import make_tokenizer
 from maskwright.text.sources import Sources
-from maskwright.text.tokenizer import load_tokenizer
+from maskwright.text.tokenizer import copy_tokenizer, load_tokenizer
 from maskwright.text.vocabulary import read_tokenizer
 
 
@@ -261,3 +268,18 @@ def test_a_store_of_sequences_is_that_of_spaced_text(tmp_path: Path, capsys: pyt
     assert "has overlapping 6-mers" in lines and lines.count("spell a masked token out in their neighbours") == 1
     assert "warning: 9 of 297 tokens are unknown to the tokenizer; 'ACGTAN' at " in lines
     assert "a.fa:1 has 'N', which is in none of its tokens: --letters plain cuts DNA at other" in lines
+
+
+def test_fill_and_export_of_sequences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`fill` spaces what it is given. An export keeps the tokenizer as it is, and says what it wants."""
+    model = tmp_path / "model"
+    tokenizer = older_folder(tmp_path / "t", ["".join(kmer) for kmer in itertools.product("ATCG", repeat=3)])
+    copy_tokenizer(tokenizer, str(model))
+    ids = {"bos_token_id": 2, "pad_token_id": 0, "eos_token_id": 3}
+    shape = ModelConfig(69, 32, 2, 2, 64, 64, architecture="modernbert", **ids)
+    save_file(initial_parameters(shape, 0), str(model / "model.safetensors"))
+    (model / "config.json").write_text(json.dumps(to_hf_config(shape)))
+    trained = load_model(str(model))
+    assert fill(trained, "acgta[MASK]CGTA") == fill(trained, "ACG CGT GTA [MASK] CGT GTA")
+    assert export(trained, str(tmp_path / "exported")) < 1e-4
+    assert "the tokenizer has overlapping 3-mers: give `transformers` sequences with spaces" in capsys.readouterr().err
