@@ -73,7 +73,9 @@ def _deberta(corpus: Path, folder: Path) -> str:
     return str(folder)
 
 
-def sentencepiece_model(pieces: list[tuple[str, float]], unknown: int, kind: int = 1) -> bytes:
+def sentencepiece_model(
+    pieces: list[tuple[str, float]], unknown: int, kind: int = 1, control: tuple[str, ...] = ()
+) -> bytes:
     """What the library writes: pieces with their scores and kinds, the trainer's settings and the normalizer's."""
 
     def field(number: int, value: bytes | int) -> bytes:
@@ -86,7 +88,10 @@ def sentencepiece_model(pieces: list[tuple[str, float]], unknown: int, kind: int
         return bytes([*(byte | 0x80 for byte in more), last])
 
     score = integer(2 << 3 | 5)
-    entries = [field(1, piece.encode()) + score + struct.pack("<f", value) + field(3, 1) for piece, value in pieces]
+    entries = [
+        field(1, piece.encode()) + score + struct.pack("<f", value) + field(3, 3 if piece in control else 1)
+        for piece, value in pieces
+    ]
     trainer = field(3, kind) + field(4, len(pieces)) + integer(10 << 3 | 5) + struct.pack("<f", 0.9995)
     normalizer = field(1, b"identity") + field(3, 1) + field(4, 1) + field(5, 1)
     return (

@@ -178,8 +178,8 @@ def test_what_a_model_does_not_read_and_does_not_tell_apart_is_said(
     odd = [record.replace('"text": "', '"text": "\u2603 ') for record in records[:4]]
     (train.parent / "odd.jsonl").write_text("\n".join([*records, *odd]))
     *_, line = prepared(make(**keys, **{"data.train": str(train.parent / "odd.jsonl")})).warnings()
-    assert line.startswith("4 of 44 training examples have characters that the tokenizer does not know, the first at")
-    assert line.endswith("odd.jsonl:41")
+    assert line.startswith("4 of 44 training examples have tokens that are unknown to the tokenizer; '\u2603' at ")
+    assert line.endswith("odd.jsonl:41 has '\u2603', which is in none of its tokens")
     capsys.readouterr()
     for outcomes, said in (((0,) * 21, True), ((0,) * 20 + (1,), False)):
         ready._warn_of_one_prediction("validation", Predictions(outcomes, None), ready.dataset.validation)

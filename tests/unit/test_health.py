@@ -104,7 +104,7 @@ def test_going_back_behind_an_earlier_rollback_brings_no_data_back(tmp_path: Pat
 
 def test_fine_tuning_without_labels_is_told_of_words_and_its_own_keys(capsys: pytest.CaptureFixture[str]) -> None:
     counters = SimpleNamespace(empty_steps=1)
-    job: Any = SimpleNamespace(config=FinetuneConfig.model_construct(), counters=counters, step=3)
+    job: Any = SimpleNamespace(config=FinetuneConfig.model_construct(), counters=counters, step=3, steps=100)
     loop._watch_empty(job)
     (line,) = warnings(capsys)
     assert "step 2: no word had a label in the last 1 global batches" in line
@@ -112,3 +112,6 @@ def test_fine_tuning_without_labels_is_told_of_words_and_its_own_keys(capsys: py
     with pytest.raises(HealthError, match=r"no word had a label .* with a higher batch\.examples") as found:
         loop._watch_empty(job)
     assert "masking" not in str(found.value)
+    counters.empty_steps = job.steps = 3  # a short run, all of it
+    with pytest.raises(HealthError, match="in the last 3 global batches"):
+        loop._watch_empty(job)

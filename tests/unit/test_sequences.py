@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import gzip
+import itertools
+import json
 import random
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import transformers
+from safetensors.numpy import save_file
+from tokenizer_kinds import KINDS
 
 from maskwright.config.pretraining import read_config
-from maskwright.core.errors import InputError, SourceError
+from maskwright.core.errors import InputError, SourceError, StoreError
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
+from maskwright.labels.encode import open_tokenizer
+from maskwright.model.config import ModelConfig
+from maskwright.model.hf.config import to_hf_config
+from maskwright.model.initial import initial_parameters
+from maskwright.tasks.export.hugging_face import export
+from maskwright.tasks.models.load import load_model
 from maskwright.tasks.pretrain.prepare import prepare_run
+from maskwright.tasks.use.fill import fill
 from maskwright.text import encoder as encoders
+from maskwright.text import spacing
 from maskwright.text.audit import audit
 from maskwright.text.encoder import TokenizersEncoder, open_encoder
 from maskwright.text.sequences import make_tokenizer
 from maskwright.text.sources import Sources
-from maskwright.text.tokenizer import load_tokenizer
+from maskwright.text.tokenizer import copy_tokenizer, load_tokenizer
+from maskwright.text.vocabulary import read_tokenizer
 
 
 def texts(path: Path, **options: object) -> list[tuple[str, int]]:
@@ -138,8 +153,8 @@ def test_letters_of_the_text_and_what_is_refused(tmp_path: Path, capsys: pytest.
     assert load_tokenizer(folder, special_tokens_are_text=True).encode("本に").tokens == ["[CLS]", "本", "に", "[SEP]"]
     make_tokenizer(sources, str(tmp_path / "protein"), "kmer", "protein", 3)
     assert "100.00% of the text has no token" in capsys.readouterr().err
-    prepare(Request(sources, str(tmp_path / "protein"), str(tmp_path / "store"), PrepareOptions(0.0)))
-    assert "warning: 6 of 6 tokens stand for characters that the tokenizer does not know" in capsys.readouterr().err
+    with pytest.raises(StoreError, match=r"6 of 6 tokens are unknown.*'日' at .*a.txt:1 has '日', which is in none"):
+        prepare(Request(sources, str(tmp_path / "protein"), str(tmp_path / "store"), PrepareOptions(0.0)))
     with pytest.raises(InputError, match="already holds"):
         make_tokenizer(sources, folder, "characters")
     with pytest.raises(InputError, match="needs an alphabet"):
@@ -169,3 +184,102 @@ def test_wet_records_are_documents_and_html_alone_is_refused(tmp_path: Path) -> 
     (tmp_path / "d.wet.gz").write_bytes(gzip.compress(b"".join([info, *pages]))[:-30])
     with pytest.raises(SourceError, match="cut short"):
         texts(tmp_path / "d.wet.gz")
+
+
+# ---- letters without spaces ----------------------------------------------------------------------------------------
+
+BERTS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+def older_folder(folder: Path, tokens: Sequence[str], **settings: bool) -> str:
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join([*BERTS, *tokens]) + "\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False} | settings))
+    return str(folder)
+
+
+def slowly_spaced(text: str, k: int) -> str:
+    """Each run of letters as its k-mers, one letter after the other; for single letters, each sign by itself."""
+    words, run = list[str](), ""
+    for sign in f"{text.upper()} ":
+        if not sign.isspace() if k == 1 else sign.isalpha():
+            run += sign
+            continue
+        words += [run] if len(run) < k else ["".join(run[i : i + k]) for i in range(len(run) - k + 1)]
+        words.append(sign)
+        run = ""
+    return " ".join(words)
+
+
+@pytest.mark.parametrize(
+    ("k", "alphabet", "letters"),
+    [(1, "LAGVESIKRDTPNQFYMHCWXUBZO", "MKTAYIAXJ*-. mk"), (3, "ACGT", "ACGTNacgt-* "), (6, "ACGT", "ACGT")],
+)
+def test_sequences_without_spaces_have_the_ids_of_spaced_ones(
+    k: int, alphabet: str, letters: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ProtBERT's and DNABERT's vocabularies: ids are those of transformers for text that was spaced by hand, in
+    stores and where models are used, also of texts in pieces."""
+    folder = older_folder(tmp_path / "vocabulary", ["".join(kmer) for kmer in itertools.product(alphabet, repeat=k)])
+    theirs, draw = transformers.BertTokenizer(f"{folder}/vocab.txt", do_lower_case=False), random.Random(0)
+    monkeypatch.setattr(encoders, "PIECE_CHARACTERS", 40)
+    monkeypatch.setattr(spacing, "PIECE_CHARACTERS", 40)
+    texts = ["".join(draw.choices(letters, k=draw.randint(1, 300))) for _ in range(200)]
+    spaced = [slowly_spaced(text, k) for text in texts]
+    expected = [theirs(text, add_special_tokens=False)["input_ids"] for text in spaced]
+    encoder = TokenizersEncoder(folder)
+    for given in (texts, spaced if len(letters) < 10 else texts):
+        ids, counts = encoder.encode(given)
+        assert np.split(ids, np.cumsum(counts)[:-1]) == [pytest.approx(row) for row in expected]
+    assert [open_tokenizer(folder).encode(text).ids[1:-1] for text in texts] == expected
+    as_saved = load_tokenizer(folder, special_tokens_are_text=True, adds_spaces=False)
+    assert as_saved.encode("ACGTACGT", add_special_tokens=False).ids == [1]
+    assert load_tokenizer(folder, special_tokens_are_text=False).encode("ACG[MASK]ACG").ids.count(4) == 1
+
+
+def test_other_vocabularies_get_no_spaces(tokenizer_of: Callable[[str], str], tmp_path: Path) -> None:
+    folders = [tokenizer_of(kind) for kind in (*KINDS, "esm")]
+    kmers = ["".join(kmer) for kmer in itertools.product("ACGT", repeat=2)]
+    folders += [older_folder(tmp_path / "some", kmers[:-1]), older_folder(tmp_path / "more", [*kmers, "##A"])]
+    assert [spacing.spacing_of(read_tokenizer(folder)[0]) for folder in folders] == [None] * len(folders)
+    assert str(spacing.spacing_of(read_tokenizer(older_folder(tmp_path / "all", kmers))[0])) == "overlapping 2-mers"
+
+
+def test_a_store_of_sequences_is_that_of_spaced_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    draw = random.Random(0)
+    texts = ["".join(draw.choices("ACDEFGHIKLMNPQRSTVWY", k=draw.randint(20, 60))) for _ in range(60)]
+    (tmp_path / "a.faa").write_text("".join(f">p{number}\n{text.lower()}\n" for number, text in enumerate(texts)))
+    (tmp_path / "a.txt").write_text("".join(f"{' '.join(text)}\n" for text in texts))
+    folder = older_folder(tmp_path / "protbert", "LAGVESIKRDTPNQFYMHCWXUBZO")
+    fifth = PrepareOptions(0.2)
+    stores = [
+        prepare(Request(Sources([f"{tmp_path}/{name}"], layout="lines"), folder, f"{tmp_path}/{name}.store", fifth))
+        for name in ("a.faa", "a.txt")
+    ]
+    assert stores[0].fingerprint == stores[1].fingerprint
+    assert stores[0].manifest["splits"]["train"]["tokens"] > 1000
+    lines = capsys.readouterr().err
+    assert "protbert: has single letters: sequences are given to it with spaces between them" in lines
+    assert "unknown" not in lines
+    (tmp_path / "a.fa").write_text("".join(f">r{number}\n{'ACGT' * 9}AN\n" for number in range(9)))
+    kmers = older_folder(tmp_path / "dnabert", ["".join(kmer) for kmer in itertools.product("ATCG", repeat=6)])
+    prepare(Request(Sources([str(tmp_path / "a.fa")]), kmers, str(tmp_path / "dna"), PrepareOptions(0.0, True)))
+    lines = capsys.readouterr().err
+    assert "has overlapping 6-mers" in lines and lines.count("spell a masked token out in their neighbours") == 1
+    assert "warning: 9 of 297 tokens are unknown to the tokenizer; 'ACGTAN' at " in lines
+    assert "a.fa:1 has 'N', which is in none of its tokens: --letters plain cuts DNA at other" in lines
+
+
+def test_fill_and_export_of_sequences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`fill` spaces what it is given. An export keeps the tokenizer as it is, and says what it wants."""
+    model = tmp_path / "model"
+    tokenizer = older_folder(tmp_path / "t", ["".join(kmer) for kmer in itertools.product("ATCG", repeat=3)])
+    copy_tokenizer(tokenizer, str(model))
+    ids = {"bos_token_id": 2, "pad_token_id": 0, "eos_token_id": 3}
+    shape = ModelConfig(69, 32, 2, 2, 64, 64, architecture="modernbert", **ids)
+    save_file(initial_parameters(shape, 0), str(model / "model.safetensors"))
+    (model / "config.json").write_text(json.dumps(to_hf_config(shape)))
+    trained = load_model(str(model))
+    assert fill(trained, "acgta[MASK]CGTA") == fill(trained, "ACG CGT GTA [MASK] CGT GTA")
+    assert export(trained, str(tmp_path / "exported")) < 1e-4
+    assert "the tokenizer has overlapping 3-mers: give `transformers` sequences with spaces" in capsys.readouterr().err

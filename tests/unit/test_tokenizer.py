@@ -132,8 +132,8 @@ def test_other_tokenizers_are_refused_by_name(tokenizer: str, tmp_path: Path) ->
     path.write_text(json.dumps(content))
     with pytest.raises(TokenizerError, match="has no mask_token"):
         read_vocabulary(str(tmp_path))
-    path.write_text(json.dumps({"model": {"type": "WordLevel", "vocab": {}}}))
-    with pytest.raises(TokenizerError, match="is a WordLevel tokenizer"):
+    path.write_text(json.dumps({"model": {"type": "Other", "vocab": {}}}))
+    with pytest.raises(TokenizerError, match="is a Other tokenizer"):
         read_vocabulary(str(tmp_path))
     with pytest.raises(TokenizerError, match="no such folder"):
         read_vocabulary(str(tmp_path / "nothing"))

@@ -7,6 +7,7 @@ import json
 import random
 import re
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,7 @@ from conftest import SHARED, sentence, small_config
 from reference.stored import documents_of
 from safetensors.numpy import save_file
 from tokenizer_kinds import DECLARED, KINDS, TRAINED, train, with_declared
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from maskwright.core import extras
 from maskwright.core.errors import InputError, StoreError, TokenizerError
@@ -41,10 +42,13 @@ from maskwright.tasks.use.fill import fill
 from maskwright.text import encoder as encoders
 from maskwright.text.document import Document
 from maskwright.text.encoder import ODD_TEXTS, TokenizersEncoder, open_encoder
+from maskwright.text.extend import extend_tokenizer
 from maskwright.text.sequences import make_tokenizer as make_letters
 from maskwright.text.sources import Sources
+from maskwright.text.special_tokens import BERT
 from maskwright.text.tokenizer import FILES, copy_tokenizer, inspect_tokenizer, load_tokenizer, train_tokenizer
-from maskwright.text.vocabulary import read_vocabulary, token_ids
+from maskwright.text.trim import trim_tokenizer
+from maskwright.text.vocabulary import read_vocabulary, token_ids, token_strings
 
 Folder = Callable[[str], str]
 # (kind, begin and end of a row, ids of bos, pad, eos, unk; mask)
@@ -271,11 +275,22 @@ def test_bad_requests_to_train(corpus: Path, tmp_path: Path) -> None:
         train_tokenizer(sources, str(tmp_path / "t"), kind="unigram", lowercase=True)
     (tmp_path / "many.txt").write_text(" ".join(chr(code) * 2 for code in range(0x4E00, 0x5000)))
     many = Sources([str(tmp_path / "many.txt")])
-    with pytest.raises(InputError, match="--vocab-size 300: .*all chars"):
+    with pytest.raises(InputError, match="--vocab-size 300 is too small.*518: 5 special.*513 characters"):
         train_tokenizer(many, str(tmp_path / "t"), kind="unigram", vocab_size=300)
     assert not (tmp_path / "t").exists()
     train_tokenizer(many, str(tmp_path / "w"), kind="wordpiece", vocab_size=300)
     assert inspect_tokenizer(str(tmp_path / "w"), many).unknown_tokens > 0
+    (tmp_path / "few.txt").write_text("the old fox naps\nfoxes nap\n")
+    few = Sources([str(tmp_path / "few.txt")], layout="lines")
+    for kind, least, what in (
+        ("wordpiece", 29, "12 characters"),
+        ("unigram", 18, "13 characters"),
+        ("bpe", 261, "256 b"),
+    ):
+        with pytest.raises(InputError, match=f"at least {least}: 5 special tokens and .*{what}"):
+            train_tokenizer(few, str(tmp_path / "t"), kind=kind, vocab_size=least - 1)
+        assert train_tokenizer(few, str(tmp_path / kind), kind=kind, vocab_size=least).size == least
+        assert inspect_tokenizer(str(tmp_path / kind), few).unknown_tokens == 0
 
 
 def test_special_tokens_spelt_out_in_the_text_are_no_pieces(tmp_path: Path) -> None:
@@ -365,7 +380,7 @@ def test_letters_are_cut_around_declared_tokens(tmp_path: Path, monkeypatch: pyt
         auto.add_special_tokens({"extra_special_tokens": [added]})
         auto.save_pretrained(tmp_path / name)
         encoder = TokenizersEncoder(str(tmp_path / name))
-        assert (encoder._groups is not None) == cuts
+        assert (encoder._cut is not None) == cuts
         for text in (f"AC{token}GTACGT{token}{token}ACG \n {token}AC\n\t" * 9, f"{token}" * 40 + "ACGTT" * 9):
             assert encoder.encode([text])[0].tolist() == auto(text, add_special_tokens=False)["input_ids"], (name, text)
 
@@ -512,7 +527,7 @@ def no_template(content: dict[str, Any]) -> None:
             "unk_token <nope> is not in the vocabulary",
         ),
         (lambda c: c["model"]["vocab"].update(x=2**40), "tokenizer.json", "an id that is not a small whole number"),
-        (lambda c: c["model"].update(type="WordLevel"), "tokenizer.json", "is a WordLevel tokenizer"),
+        (lambda c: c["model"].update(type="Other"), "tokenizer.json", "is a Other tokenizer"),
     ],
 )
 def test_contradictions_are_named(
@@ -604,3 +619,39 @@ def test_fill_and_export(kind: str, bare: bool, tokenizer_of: Folder, declared_o
         theirs = [guess for guess in pipeline(text) if guess["token"] not in found.special][:20]
         ours = fill(trained, text, top=20)[0]
         assert [guess.token for guess in ours] == [guess["token_str"] for guess in theirs]
+
+
+# ---- whole words ---------------------------------------------------------------------------------------------------
+
+
+def test_whole_words_are_trained_and_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Items between white space, the most frequent first; ids as in transformers; also of a folder that others made."""
+    lines = [f"item_1 item_2,x item_1 [MASK] item_{number % 7} once_{number}" for number in range(50)]
+    (tmp_path / "a.txt").write_text("\n".join(lines) + "\n")
+    sources, folder = Sources([str(tmp_path / "a.txt")], layout="lines"), str(tmp_path / "words")
+    vocabulary = train_tokenizer(sources, folder, kind="words", vocab_size=14)
+    counts = Counter(word for line in lines for word in line.split() if word != "[MASK]")
+    expected = sorted((word for word in counts if counts[word] > 1), key=lambda word: (-counts[word], word))
+    assert token_strings(folder)[5:] == expected[:9]
+    assert (vocabulary.kind, vocabulary.size, all(vocabulary.word_start)) == ("words", 5 + min(9, len(expected)), True)
+    assert "of the words in the text have no token: they become [UNK]" in capsys.readouterr().err
+    with pytest.raises(InputError, match="at least 6: 5 special tokens and one word"):
+        train_tokenizer(sources, str(tmp_path / "t"), kind="words", vocab_size=5)
+
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    ours = load_tokenizer(folder, special_tokens_are_text=False)
+    for text in ("item_1 [MASK] item_9", "item_1, item_2,x", "", *lines[:5]):
+        assert theirs(text)["input_ids"] == ours.encode(text).ids
+    as_text = load_tokenizer(folder, special_tokens_are_text=True)
+    assert as_text.encode("item_1 [MASK] [PAD]", add_special_tokens=False).ids == [5, vocabulary.unk, vocabulary.unk]
+
+    vocab = {token: index for index, token in enumerate([*BERT.values(), "item_1", "item_2,x"])}
+    foreign = Tokenizer(models.WordLevel(vocab, "[UNK]"))
+    foreign.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    foreign.save(str(tmp_path / "tokenizer.json"))
+    store = prepare(Request(sources, str(tmp_path / "tokenizer.json"), str(tmp_path / "s"), PrepareOptions(0.2)))
+    assert (store.vocabulary.kind, store.vocabulary.mask) == ("words", 4)
+    with pytest.raises(TokenizerError, match="is a tokenizer of whole words"):
+        extend_tokenizer(folder, sources, str(tmp_path / "more"), tokens=3)
+    kept, trimmed = trim_tokenizer(folder, sources, str(tmp_path / "less"), vocab_size=8)
+    assert trimmed.size == 8 and [*kept.old_ids] == [*range(8)]

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
+import re
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import transformers
-from tokenizer_kinds import sentencepiece_model, with_words
+from tokenizer_kinds import KINDS, sentencepiece_model, with_words
 
 from maskwright.core.errors import TokenizerError
+from maskwright.text.audit import audit
 from maskwright.text.sources import Sources
-from maskwright.text.tokenizer import copy_tokenizer, load_tokenizer, train_tokenizer
+from maskwright.text.tokenizer import (
+    copy_tokenizer,
+    inspect_tokenizer,
+    inspection_report,
+    load_tokenizer,
+    train_tokenizer,
+)
+from maskwright.text.tokenizer_faults import faults, unreachable_tokens
 from maskwright.text.vocabulary import has_tokenizer, none_is_text, read_vocabulary
 
 TEXTS = [
@@ -144,6 +155,7 @@ def test_a_sentencepiece_model_has_the_ids_of_debertas_converter(
         (b"\x0a\x02\x18\x01", "is not a SentencePiece model"),  # a piece without its text
         (sentencepiece_model([("[CLS]", 0.0)], unknown=7), "is not a SentencePiece model"),
         (sentencepiece_model([("[CLS]", 0.0)], unknown=0, kind=2), "is not a Unigram model"),
+        (sentencepiece_model([("a", 0.0)], unknown=0, kind=3), "is not a Unigram or BPE model"),
         (sentencepiece_model([("[CLS]", 0.0)], unknown=0), "has no [SEP], which frames a text"),
     ],
 )
@@ -198,3 +210,120 @@ def test_files_that_none_can_be_made_from(
         read_vocabulary(str(folder))
     assert message in str(caught.value) and ". Fix: " in str(caught.value)
     assert not cache.exists()
+
+
+# ---- SentencePiece models of one's own -----------------------------------------------------------------------------
+
+
+def slow_bpe(word: str, scores: dict[str, float]) -> list[str]:
+    """SentencePiece's BPE: neighbours that make the piece of the best score are joined first, the first of equals."""
+    parts = list(word)
+    while pairs := [(-scores[a + b], i) for i, (a, b) in enumerate(itertools.pairwise(parts)) if a + b in scores]:
+        _, at = min(pairs)
+        parts[at : at + 2] = [parts[at] + parts[at + 1]]
+    return parts
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_a_sentencepiece_model_alone_has_its_pieces_and_the_ids_of_xlm_r(
+    kind: str, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Under each usual name, and as a file; `transformers` gives the same ids from the copy that runs hold."""
+    words = Counter(f"▁{word}" for word in corpus.read_text().split())
+    letters = sorted({letter for word in words for letter in word})
+    longer = Counter({word[:end]: n for word, n in words.items() for end in range(2, len(word) + 1)})
+    pieces = [piece for piece, _ in sorted(longer.items(), key=lambda item: (-item[1], item[0]))[:400]] + letters
+    scores = {piece: -float(rank) for rank, piece in enumerate(pieces)}
+    first = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0)]
+    model = sentencepiece_model([*first, *scores.items()], 0, 1 if kind == "unigram" else 2, control=("<s>", "</s>"))
+    places = [tmp_path / "file" / "mine.model"]
+    for name in ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model"):
+        places.append(tmp_path / name)
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).write_bytes(model)
+    places[0].parent.mkdir()
+    places[0].write_bytes(model)
+    read = [read_vocabulary(str(place)) for place in places]
+    assert "one is created from mine.model" in capsys.readouterr().err
+    vocabulary = read[0]
+    assert {one.fingerprint for one in read} == {vocabulary.fingerprint}
+    assert vocabulary.kind == {"unigram": "unigram", "bpe": "sentencepiece_bpe"}[kind]
+    special = (vocabulary.bos, vocabulary.pad, vocabulary.eos, vocabulary.unk, vocabulary.mask)
+    assert (special, vocabulary.size) == ((0, 1, 2, 3, 4 + len(pieces)), 5 + len(pieces))
+
+    ours = load_tokenizer(str(places[1]), special_tokens_are_text=False)
+    copy_tokenizer(str(places[1]), str(tmp_path / "copy"))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "copy")
+    texts = [*TEXTS, *corpus.read_text().split("\n")[:200]]
+    assert [theirs(text)["input_ids"] for text in texts] == [ours.encode(text).ids for text in texts]
+    assert theirs("a", "b")["input_ids"] == ours.encode("a", "b").ids
+    if kind == "bpe":
+        for word in [*words][:300]:
+            assert ours.encode(word[1:], add_special_tokens=False).tokens == slow_bpe(word, scores)
+    (places[1] / "config.json").write_text('{"model_type": "camembert"}')
+    with pytest.raises(TokenizerError, match="belongs to camembert, whose class gives ids of its own"):
+        read_vocabulary(str(places[1]))
+
+
+# ---- files that tokenizer.json contradicts -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "old", "new", "said"),
+    [
+        (
+            "bert",
+            "vocab.txt",
+            "\nfox\n",
+            "\npembrolizumab\n",
+            r"vocab.txt:\d+ says 'pembrolizumab', tokenizer.json 'fox'",
+        ),
+        ("bert", "vocab.txt", "[PAD]\n", "[PAD]\nnew\n", r"vocab.txt:2 says 'new', tokenizer.json '\[UNK\]'"),
+        (
+            "roberta",
+            "vocab.json",
+            '"Ġthe": ',
+            '"Ġnew": ',
+            r"vocab.json says that 'Ġnew' is \d+, tokenizer.json has no such token",
+        ),
+        ("roberta", "merges.txt", "\nĠ t\n", "\na b\n", r"merges.txt:\d+ says 'a b', tokenizer.json 'Ġ t'"),
+        ("roberta", "added_tokens.json", "", '{"<x>": 999}', r"added_tokens.json says that '<x>' is 999"),
+        ("roberta", "vocab.json", "{", "", r"vocab.json cannot be read"),
+    ],
+)
+def test_files_beside_tokenizer_json_that_differ_are_named(
+    kind: str,
+    name: str,
+    old: str,
+    new: str,
+    said: str,
+    tokenizer_of: Callable[[str], str],
+    corpus: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "edited"
+    shutil.copytree(tokenizer_of(kind), folder)
+    assert faults(str(folder)) == faults(str(folder / "tokenizer.json")) == []
+    text = (folder / name).read_text() if old else ""
+    assert old in text
+    (folder / name).write_text(text.replace(old, new, 1) or new)
+    (line,) = faults(str(folder))
+    assert re.search(said, line) and "tokenizer.json counts" in line and "`maskwright tokenizer extend --model`" in line
+    audit([str(corpus)], tokenizer=str(folder))
+    assert capsys.readouterr().err.count(f"warning: {line}") == 1
+
+
+def test_tokens_that_no_merge_makes_are_counted(tokenizer_of: Callable[[str], str], tmp_path: Path) -> None:
+    for kind in (*KINDS, "esm", "deberta"):
+        assert unreachable_tokens(tokenizer_of(kind)) == [], kind
+    folder = tmp_path / "smiles"
+    folder.mkdir()
+    vocab = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *"ClBrcn()", "Cl", "Br", "cc"]
+    (folder / "vocab.json").write_text(json.dumps({token: index for index, token in enumerate(vocab)}))
+    (folder / "merges.txt").write_text("#version: 0.2\nB r\n")
+    assert unreachable_tokens(str(folder)) == ["Cl", "cc"]
+    assert "2 tokens of several letters ('Cl', 'cc') can never be made" in faults(str(folder))[0]
+    (tmp_path / "a.txt").write_text("CCl\nBrc\n")
+    result = inspect_tokenizer(str(folder), Sources([str(tmp_path / "a.txt")], layout="lines"))
+    assert result.unreachable_tokens == 2 and "of which 2 can never be" in inspection_report(result)

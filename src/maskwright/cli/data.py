@@ -124,10 +124,10 @@ def text_audit(
 
 
 KINDS_THAT_TAKE = {
-    "vocab_size": ("bpe", "wordpiece", "unigram"),
+    "vocab_size": ("bpe", "wordpiece", "unigram", "words"),
     "alphabet": ("characters", "kmer"),
     "kmer": ("kmer",),
-    "min_frequency": ("bpe", "wordpiece"),
+    "min_frequency": ("bpe", "wordpiece", "words"),
     "lowercase": ("wordpiece",),
 }
 """Options of `tokenizer train` that not every kind has."""
@@ -143,11 +143,11 @@ def tokenizer_train(
         typer.Option(metavar="N", help="Number of tokens, special ones included; not for characters and kmer."),
     ] = 50265,
     kind: Annotated[
-        Literal["bpe", "wordpiece", "unigram", "characters", "kmer"],
+        Literal["bpe", "wordpiece", "unigram", "words", "characters", "kmer"],
         typer.Option(
             help="bpe: of bytes, as RoBERTa has it. wordpiece: words and their continuations, as BERT has it. "
-            "unigram: the likeliest pieces, as XLM-R has it. characters: each by itself. kmer: --kmer letters of DNA "
-            "or proteins each."
+            "unigram: the likeliest pieces, as XLM-R has it. words: whole words between spaces, such as items and log "
+            "ids. characters: each by itself. kmer: --kmer letters of DNA or proteins each."
         ),
     ] = "bpe",
     alphabet: Annotated[
@@ -158,7 +158,10 @@ def tokenizer_train(
     min_frequency: Annotated[
         int,
         typer.Option(
-            metavar="N", help="How many times a pair must occur to be merged; only for bpe and wordpiece.", min=1
+            metavar="N",
+            help="How many times a pair must occur to be merged, or a word to be a token; only for bpe, wordpiece "
+            "and words.",
+            min=1,
         ),
     ] = 2,
     lowercase: Annotated[
@@ -347,10 +350,11 @@ def tokenizer_inspect(
     """Show tokens per word, bytes per token, unknown tokens and samples on a text."""
     from maskwright.tasks.models.hub import local
     from maskwright.text.tokenizer import inspect_tokenizer, inspection_report
+    from maskwright.text.tokenizer_faults import warn_of_faults
 
-    result = inspect_tokenizer(
-        local(tokenizer, weights=False), open_sources(src, layout, text_column, encoding=encoding)
-    )
+    folder = local(tokenizer, weights=False)
+    warn_of_faults(folder)
+    result = inspect_tokenizer(folder, open_sources(src, layout, text_column, encoding=encoding))
     print_result(inspection_report(result), asdict(result), as_json)
 
 

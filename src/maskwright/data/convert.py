@@ -28,6 +28,7 @@ from maskwright.text.dedup import held_out, text_keys
 from maskwright.text.parts.columns import ColumnWriter, Note, written
 from maskwright.text.parts.cut import digest_of
 from maskwright.text.parts.phase import compute, fault_note, paths_of
+from maskwright.text.unknown import require_known
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
 
 SpecialTokens = Literal["refuse", "strip", "remove"]
@@ -369,6 +370,9 @@ class Conversion:
             what = f"none of {counts.kept:,} documents fell into the held-out share of {self.options.valid_fraction:g}"
             fix = f"take a --valid-fraction such as {min(0.5, 10 / counts.kept):.2g}, or 0 to hold none out"
             raise InputError(what, where=self.source.files[0], fix=fix)
+        tokens = sum(split["tokens"] for split in self.writer.totals().values())
+        fix = "give the tokenizer that made the ids"
+        require_known(counts.unknown_tokens, tokens, self.source.files[0], "", fix)
         for count, what in (
             (counts.empty, "empty documents were left out"),
             (counts.special_tokens, "special tokens were left out"),

@@ -137,10 +137,10 @@ def what_is_cut(count: int, max_seq_len: int, *, words: bool = False, training: 
     return f"the model does not read {lost}, beyond {max_seq_len} tokens"
 
 
-def open_tokenizer(location: str, *, words: bool = False) -> Any:
+def open_tokenizer(location: str, *, words: bool = False, adds_spaces: bool = True) -> Any:
     """Opens a `tokenizers.Tokenizer` that adds its model's special tokens. `words`: every word begins as after a space,
-    even the first; the tokenizer exported with a model of words has to be this one (`.save(path)`). Raises
-    `TokenizerError`."""
+    even the first; the tokenizer exported with a model of words has to be this one (`.save(path)`). `adds_spaces`: see
+    `parsed`. Raises `TokenizerError`."""
     # Unlike in pretraining, a special token that is spelt out in a text counts as one, as in `transformers`, with which
     # the model will be used.
     from_file = read_tokenizer(location)[0]
@@ -149,7 +149,8 @@ def open_tokenizer(location: str, *, words: bool = False) -> Any:
         # The post-processor needs it as well: its offsets would take the first letter for the space.
         steps = ("pre_tokenizer", "post_processor")
         content = {**content, **{step: _with_prefix_space(content.get(step)) for step in steps}}
-    tokenizer = parsed(content, tokenizer_file(location), is_unchanged=content == from_file)
+    is_unchanged = content == from_file
+    tokenizer = parsed(content, tokenizer_file(location), is_unchanged=is_unchanged, adds_spaces=adds_spaces)
     if tokenizer.num_special_tokens_to_add(False) < 2:
         _add_template(tokenizer, location, prefix_space=words)
     return tokenizer

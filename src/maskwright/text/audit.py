@@ -189,9 +189,8 @@ class _Audit:
             _add_part(self.result, note)
             scripts.update(note["scripts"])
         self._count_repeated(paths)
-        samples = islice(chain.from_iterable(part.open() for part in self.parts), SAMPLE_DOCUMENTS)
-        beginnings = [document.text[:SAMPLE_CHARACTERS] for document in samples]
-        add_samples(beginnings, self.result, self.tokenizer, self.sources)
+        samples = [*islice(chain.from_iterable(part.open() for part in self.parts), SAMPLE_DOCUMENTS)]
+        add_samples(samples, self.result, self.tokenizer, self.sources)
         if self.cleaning.any:
             self._clean(judged)
         self.result.scripts = _shares(scripts)
@@ -391,26 +390,51 @@ def _shares(scripts: Counter[str]) -> dict[str, float]:
     return {name: round(count / letters, 4) for name, count in scripts.most_common(8)} if letters else {}
 
 
-def add_samples(samples: list[str], result: Audit, tokenizer: str | None, sources: Sources) -> None:
-    """Adds the languages of the samples, and with a tokenizer their tokens per word."""
-    if all(file_kind(name) in SEQUENCE_ENDINGS for name in sources.files):
-        samples = []  # DNA and proteins have neither languages nor words
+def add_samples(documents: list[Document], result: Audit, tokenizer: str | None, sources: Sources) -> None:
+    """Adds the languages of sampled documents' beginnings, and with a tokenizer their tokens per word and those with
+    unknown tokens. DNA and proteins have neither languages nor words."""
+    texts = [document.text[:SAMPLE_CHARACTERS] for document in documents]
+    is_language = not all(file_kind(name) in SEQUENCE_ENDINGS for name in sources.files)
     if extras.installed("py3langid"):
         from maskwright.text.cleaning.language import language_of
 
-        result.languages = dict(Counter(language_of(text)[0] for text in samples).most_common())
+        languages = Counter(language_of(text)[0] for text in texts) if is_language else Counter[str]()
+        result.languages = dict(languages.most_common())
     if tokenizer:
         from maskwright.text.tokenizer import load_tokenizer
+        from maskwright.text.tokenizer_faults import warn_of_faults
 
+        warn_of_faults(tokenizer)
         encoded = load_tokenizer(tokenizer, special_tokens_are_text=True).encode_batch_fast(
-            samples, add_special_tokens=False
+            texts, add_special_tokens=False
         )
+        ids = [encoding.ids for encoding in encoded]
         sizes = [
-            round(len(encoding.ids) / count, 1)
-            for encoding, text in zip(encoded, samples, strict=True)
-            if (count := len(text.split()))
+            round(len(of_text) / count, 1)
+            for of_text, text in zip(ids, texts, strict=True)
+            if is_language and (count := len(text.split()))
         ]
         result.tokens_per_word = dict(sorted(Counter(sizes).items()))
+        _add_unknown(documents, texts, ids, result, tokenizer)
+
+
+def _add_unknown(
+    documents: list[Document], texts: list[str], ids: list[list[int]], result: Audit, tokenizer: str
+) -> None:
+    from maskwright.text.unknown import MOST, first_unknown
+    from maskwright.text.vocabulary import read_vocabulary
+
+    vocabulary = read_vocabulary(tokenizer)
+    unk = None if vocabulary.kind == "byte_level_bpe" else vocabulary.unk
+    counts = [0 if unk is None else of_text.count(unk) for of_text in ids]
+    unknown, tokens = sum(counts), sum(map(len, ids))
+    what = "stops" if unknown > MOST * tokens else "keeps them, with a warning where they are many"
+    finding = Finding(0, f"{what}: {unknown:,} of {tokens:,} tokens are unknown")
+    for document, text, count in zip(documents, texts, counts, strict=True):
+        if count:
+            shown = first_unknown(tokenizer, text) if finding.count < EXAMPLES else None
+            finding.add(f"{document.source}:{document.line}: {f'{shown.word} {shown.why}' if shown else ''}")
+    result.findings[f"documents with unknown tokens, of the first {len(documents):,}"] = finding
 
 
 def _show(examples: dict[str, list[str]], name: str, document: Document, text: str, detail: str = "") -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -16,6 +16,7 @@ from maskwright.core.console import say
 from maskwright.core.errors import TokenizerError
 from maskwright.machine import hardware
 from maskwright.text.pieces import BREAK, PIECE_CHARACTERS
+from maskwright.text.spacing import spacing_of
 from maskwright.text.tokenizer import load_tokenizer, no_panic
 from maskwright.text.vocabulary import prepends_space, read_tokenizer, steps, tokens_in_text
 
@@ -76,14 +77,14 @@ class TokenizersEncoder:
     by_sentence = True
 
     def __init__(self, location: str) -> None:
-        self.location, self.sentence_prefix, self._groups = location, _sentence_prefix(location), _groups(location)
+        self.location, self.sentence_prefix, self._cut = location, _sentence_prefix(location), _cutter(location)
         self.added, self.before_space = _added(location)
         self._tokenizer = load_tokenizer(location, special_tokens_are_text=True)
         if hasattr(self._tokenizer.model, "_resize_cache"):  # BPE and Unigram
             self._tokenizer.model._resize_cache(CACHED_WORDS)
 
     def encode(self, texts: Texts) -> tuple[Ids, NDArray[np.int64]]:
-        return _in_pieces(self._encode_all, texts, self.sentence_prefix, self._groups)
+        return _in_pieces(self._encode_all, texts, self.sentence_prefix, self._cut)
 
     def _encode_all(self, texts: Texts) -> tuple[Ids, NDArray[np.int64]]:
         parts = [self._encode(batch) for batch in _calls(texts)]
@@ -137,9 +138,9 @@ def _calls(texts: Texts) -> Iterator[Texts]:
 
 
 def _in_pieces(
-    encode: Encode, texts: Texts, sentence_prefix: str, groups: re.Pattern[str] | None = None
+    encode: Encode, texts: Texts, sentence_prefix: str, cut: Callable[[str], Iterable[str]] | None = None
 ) -> tuple[Ids, NDArray[np.int64]]:
-    """`encode`, with long texts in pieces. `groups`: matches whole pieces, where the tokenizer's groups are known."""
+    """`encode`, with long texts in pieces. `cut`: gives them, where it is known how the tokenizer splits."""
     if max(map(len, texts), default=0) <= PIECE_CHARACTERS:
         return encode(texts)
     pieces: list[Any] = []
@@ -150,8 +151,8 @@ def _in_pieces(
             pieces.append(text)
         else:
             words = text if isinstance(text, str) else text.decode()
-            cut = groups.findall(words) if groups else _pieces(encode, words, sentence_prefix)
-            pieces += cut if isinstance(text, str) else [piece.encode() for piece in cut]
+            parts = cut(words) if cut else _pieces(encode, words, sentence_prefix)
+            pieces += parts if isinstance(text, str) else [piece.encode() for piece in parts]
     ids, counts = encode(pieces)
     return ids, np.add.reduceat(counts, begins)
 
@@ -190,9 +191,12 @@ def _changes_no_id(encode: Encode, text: str, cut: tuple[int, int, str]) -> bool
     return np.array_equal(whole_ids, piece_ids)
 
 
-def _groups(location: str) -> re.Pattern[str] | None:
-    """Matches pieces of whole tokens for a tokenizer of `sequences`; None for other tokenizers."""
+def _cutter(location: str) -> Callable[[str], Iterable[str]] | None:
+    """Cuts sequences into pieces of whole tokens, for a tokenizer of `sequences` or one with a `Spacing`; None for
+    other tokenizers."""
     content = read_tokenizer(location)[0]
+    if spacing := spacing_of(content):
+        return None if tokens_in_text(location) else spacing.pieces  # a piece might end inside a declared token
     splitter, normalizer = content.get("pre_tokenizer") or {}, steps(content.get("normalizer"))
     pattern = (splitter.get("pattern") or {}).get("Regex") if splitter.get("type") == "Split" else None
     match = LETTER_GROUPS.fullmatch(pattern or "")
@@ -213,7 +217,7 @@ def _groups(location: str) -> re.Pattern[str] | None:
     whole = [_with_space(token) for token in sorted(added, key=lambda token: -len(token["content"]))]
     flags = re.IGNORECASE if replacements else re.NOFLAG
     group = "|".join([*whole, match[1]])
-    return re.compile(f"(?:{group}){{1,{PIECE_CHARACTERS}}}+", re.DOTALL | re.ASCII | flags)
+    return re.compile(f"(?:{group}){{1,{PIECE_CHARACTERS}}}+", re.DOTALL | re.ASCII | flags).findall
 
 
 def _with_space(token: dict[str, Any]) -> str:

@@ -58,6 +58,9 @@ def extend_tokenizer(
 
     Raises `InputError` for a folder that is not empty, `SourceError` for a text without words of several tokens."""
     content, vocabulary = read_tokenizer(location)
+    if vocabulary.kind == "words":
+        fix = "train another on more text with `maskwright tokenizer train --kind words`"
+        raise TokenizerError("is a tokenizer of whole words, with no pieces to join", where=location, fix=fix)
     require_empty(folder)
     tokenizer = load_tokenizer(location, special_tokens_are_text=True)
     apart = BYTES | {token["content"] for token in content.get("added_tokens") or []}

@@ -1,4 +1,5 @@
-"""Reads a SentencePiece model without its library: pieces with their scores, and the rules by which it normalizes.
+"""Reads a SentencePiece model without its library: pieces with their scores, merges, and the rules by which it
+normalizes.
 
 The file is a protocol buffer. Numbers of fields are those of `sentencepiece_model.proto`
 (https://github.com/google/sentencepiece), and the encoding is that of https://protobuf.dev/programming-guides/encoding.
@@ -15,7 +16,9 @@ from maskwright.core.errors import TokenizerError
 
 Value = int | bytes
 PIECES, TRAINER, NORMALIZER = 1, 2, 3
-UNIGRAM = 1
+UNIGRAM, BPE = 1, 2
+CONTROL, USER_DEFINED = 3, 4
+"""Kinds of pieces: such as `<s>`, which no text becomes; and those that are found wherever they stand in a text."""
 
 
 @dataclass(frozen=True)
@@ -25,10 +28,29 @@ class SentencePieceModel:
     unknown: int
     charsmap: bytes
     """The table by which characters are replaced; empty if none are."""
+    is_bpe: bool
+    byte_fallback: bool
+    """Whether characters without a piece are spelt in bytes: `<0xE6>`."""
+    control: frozenset[int]
+    """Ids of pieces that no text becomes, without the unknown one."""
+    user_defined: tuple[str, ...]
+    """Pieces that are found wherever they stand in a text."""
+
+    def merges(self, ids: dict[str, int]) -> list[list[str]]:
+        """The merges of a BPE, the first ones first. `ids`: of the pieces that are kept, by which pairs that make one
+        piece are ordered."""
+        pairs: list[tuple[float, int, int, list[str]]] = []
+        for piece, score in self.pieces:
+            for cut in range(1, len(piece) if piece in ids else 0):
+                left, right = piece[:cut], piece[cut:]
+                if left in ids and right in ids:
+                    pairs.append((-score, ids[left], ids[right], [left, right]))
+        return [pair for *_, pair in sorted(pairs)]
 
 
 def read_model(path: str) -> SentencePieceModel:
-    """Raises `TokenizerError` for a file that is none, and for a model other than Unigram with ▁ before each text."""
+    """Raises `TokenizerError` for a file that is none, and for a model other than Unigram and BPE with ▁ before each
+    text."""
     with storage.open_binary(path) as file:
         content = file.read()
     try:
@@ -39,23 +61,31 @@ def read_model(path: str) -> SentencePieceModel:
 
 def _model(content: bytes, path: str) -> SentencePieceModel:
     pieces: list[tuple[str, float]] = []
+    control, user_defined = set[int](), list[str]()
     trainer: dict[int, Value] = {}
     normalizer: dict[int, Value] = {}
     for number, value in _fields(content):
         if number == PIECES:
             piece = dict(_fields(_bytes(value)))
+            if piece.get(3) == CONTROL:
+                control.add(len(pieces))
+            elif piece.get(3) == USER_DEFINED:
+                user_defined.append(_bytes(piece[1]).decode())
             pieces.append((_bytes(piece[1]).decode(), struct.unpack("<f", _bytes(piece.get(2, bytes(4))))[0]))
         elif number in (TRAINER, NORMALIZER):
             (trainer if number == TRAINER else normalizer).update(_fields(_bytes(value)))
     unknown, kind = trainer.get(40, 0), trainer.get(3, UNIGRAM)
     if not pieces or not isinstance(unknown, int) or unknown >= len(pieces):
         raise ValueError("no pieces, or no unknown one among them")
-    # add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces; byte_fallback.
-    if kind != UNIGRAM or not all(normalizer.get(field, 1) for field in (3, 4, 5)) or trainer.get(35, 0):
-        what = "is not a Unigram model that puts one space before each text and writes it as ▁"
-        fix = "save the folder again with a tokenizer.json, by a transformers that has its class"
+    # add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces; treat_whitespace_as_suffix.
+    is_usual = all(normalizer.get(field, 1) for field in (3, 4, 5)) and not trainer.get(24, 0)
+    if kind not in (UNIGRAM, BPE) or not is_usual:
+        what = "is not a Unigram or BPE model that puts one space before each text and writes it as ▁"
+        fix = "train one of this product's on the text: `maskwright tokenizer train --kind unigram`"
         raise TokenizerError(what, where=path, fix=fix)
-    return SentencePieceModel(pieces, unknown, _bytes(normalizer.get(2, b"")))
+    rules = _bytes(normalizer.get(2, b""))
+    found = frozenset(control), tuple(user_defined)
+    return SentencePieceModel(pieces, unknown, rules, kind == BPE, bool(trainer.get(35, 0)), *found)
 
 
 def _fields(content: bytes) -> Iterator[tuple[int, Value]]:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from maskwright.text.dedup import text_key
 from maskwright.text.pieces import PIECE_CHARACTERS
+from maskwright.text.spacing import spacing_of
 from maskwright.text.tokenizer import normalizer_of
 from maskwright.text.vocabulary import read_tokenizer, steps, tokens_in_text
 
@@ -76,6 +77,8 @@ def form_of(location: str | None) -> TextForm:
     declared = [token for token in tokens_in_text(location) if token["id"] in vocabulary.additional]
     if any(token.get("lstrip") or token.get("rstrip") for token in declared):
         lost["white_space"] = False
+    if (spacing := spacing_of(content)) and spacing.case != "any":
+        lost["case"] = False
     for step in steps(content.get("pre_tokenizer")):
         if step.get("type") in LOSE_WHITE_SPACE or step.get("behavior") == "Removed":
             lost["white_space"] = False

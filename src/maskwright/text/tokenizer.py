@@ -4,6 +4,7 @@
     bpe         RobertaTokenizer   0 `<s>`, 1 `<pad>`, 2 `</s>`, 3 `<unk>`, then 256 bytes and merges, last `<mask>`
     wordpiece   BertTokenizer      0 `[PAD]`, 1 `[UNK]`, 2 `[CLS]`, 3 `[SEP]`, 4 `[MASK]`, then characters and words
     unigram     XLMRobertaTokenizer   as bpe, with pieces by falling score instead of bytes and merges
+    words       PreTrainedTokenizerFast   as wordpiece, then whole words, the most frequent first
 
 `<mask>` takes the space before it.
 """
@@ -21,13 +22,15 @@ from functools import cache
 from typing import Any, Literal
 
 from maskwright.core import storage
-from maskwright.core.console import say, warn
+from maskwright.core.console import say, several, warn
 from maskwright.core.errors import InputError, MaskwrightError, SourceError, TokenizerError
 from maskwright.core.library_errors import is_panic
 from maskwright.text.bounds import require_bounded, require_quick
 from maskwright.text.sample import MAX_BYTES, Piece, learn_from
 from maskwright.text.sources import Sources
+from maskwright.text.spacing import Spacing, spacing_of
 from maskwright.text.special_tokens import BERT, ROBERTA
+from maskwright.text.tokenizer_faults import unreachable_tokens
 from maskwright.text.vocabulary import (
     TRAIN_ONE,
     Vocabulary,
@@ -36,19 +39,19 @@ from maskwright.text.vocabulary import (
     read_vocabulary,
     tokenizer_file,
 )
+from maskwright.text.vocabulary_files import SENTENCEPIECE
 from maskwright.text.word_counts import WordCounts
 
-TrainedKind = Literal["bpe", "wordpiece", "unigram"]
+TrainedKind = Literal["bpe", "wordpiece", "unigram", "words"]
 KEYS = {"bos": "bos", "eos": "eos", "cls": "bos", "sep": "eos", "unk": "unk", "pad": "pad"}
 """Our roles by Hugging Face's names."""
 FIRST_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
-SMALLEST_VOCABULARY = len(FIRST_TOKENS) + 256 + 1
+SMALLEST_BPE = len(FIRST_TOKENS) + 256 + 1
 LARGEST_ALPHABET = 1000
 """Limit of the characters of a WordPiece vocabulary, as in BERT's. Others become `[UNK]`."""
 LINES_CHARACTERS = 100_000
 """Text per call to a trainer, which gets each word as often as it occurs."""
 INSPECTED_BYTES = 20_000_000
-SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
 FILES = (
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"),
     *("vocab.txt", *SENTENCEPIECE),
@@ -68,11 +71,8 @@ def train_tokenizer(
 ) -> Vocabulary:
     """Trains on the text, or on a sample of `max_bytes` of a larger one, and writes the folder. The same documents give
     the same files. Raises `InputError` for a vocabulary that is too small, `SourceError` for a corpus without text."""
-    if vocab_size < SMALLEST_VOCABULARY:
-        raise InputError(
-            f"--vocab-size {vocab_size} is too small",
-            fix=f"take at least {SMALLEST_VOCABULARY}: 256 bytes and 5 special tokens",
-        )
+    if kind == "bpe":
+        _require_room(vocab_size, SMALLEST_BPE, "256 bytes")
     if lowercase and kind != "wordpiece":
         fix = "take --kind wordpiece, or leave the option out"
         raise InputError(f"--lowercase is not for --kind {kind}", fix=fix)
@@ -80,21 +80,30 @@ def train_tokenizer(
     with storage.new_folder(folder):
         normalizer, splitter = _steps(kind, lowercase)
         words = _count(sources, max_bytes, normalizer, splitter)
-        say("choosing pieces …" if kind == "unigram" else "merging …")
+        say("merging …" if kind in ("bpe", "wordpiece") else f"choosing {'pieces' if kind == 'unigram' else 'words'} …")
         if kind == "bpe":
             tokenizer = _train_bpe(words, vocab_size, min_frequency)
         elif kind == "wordpiece":
             tokenizer = _train_wordpiece(words, vocab_size, min_frequency, splitter)
             tokenizer.normalizer = normalizer
-        else:
+        elif kind == "unigram":
             tokenizer = _train_unigram(words, vocab_size)
+        else:
+            tokenizer = _train_words(words, vocab_size, min_frequency)
         tokenizer.pre_tokenizer = splitter
         size = tokenizer.get_vocab_size()
         if size < vocab_size:
-            reason = f": no other pair occurs {min_frequency} times" if kind != "unigram" else ""
+            noun = "word" if kind == "words" else "pair"
+            reason = f": no other {noun} occurs {min_frequency} times" if kind != "unigram" else ""
             warn(f"the text supports {size:,} tokens, not {vocab_size:,}{reason}")
         _save(tokenizer, folder, kind, lowercase)
     return read_vocabulary(folder)
+
+
+def _require_room(vocab_size: int, least: int, what: str) -> None:
+    if vocab_size < least:
+        fix = f"take at least {least:,}: 5 special tokens and {what}"
+        raise InputError(f"--vocab-size {vocab_size} is too small", fix=fix)
 
 
 def _steps(kind: TrainedKind, lowercase: bool) -> tuple[Any, Any]:
@@ -105,6 +114,8 @@ def _steps(kind: TrainedKind, lowercase: bool) -> tuple[Any, Any]:
         return None, pre_tokenizers.ByteLevel(add_prefix_space=False)
     if kind == "wordpiece":
         return normalizers.BertNormalizer(lowercase=lowercase), pre_tokenizers.BertPreTokenizer()
+    if kind == "words":
+        return None, pre_tokenizers.WhitespaceSplit()
     return None, pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
 
 
@@ -169,10 +180,17 @@ def _train_wordpiece(words: dict[str, int], vocab_size: int, min_frequency: int,
             counts[character] += count
     # The trainer gets the characters in a fixed order: its own is a hash map's.
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
-    alphabet = sorted(ranked[: min(LARGEST_ALPHABET, vocab_size // 4)])
+    may_be_inside = {character for character in ranked if len(splitter.pre_tokenize_str(f"a{character}a")) == 1}
+    least = len(BERT) + len(ranked) + len(may_be_inside)
+    most = len(ranked) if least <= vocab_size < SMALLEST_BPE else min(LARGEST_ALPHABET, vocab_size // 4)
+    if vocab_size < SMALLEST_BPE:
+        letters = f"the text's {several(len(ranked), 'character')}, at the beginning of a word and inside one"
+        letters = letters if least <= SMALLEST_BPE else f"some of {letters}: the rarest become [UNK]"
+        _require_room(vocab_size, min(least, SMALLEST_BPE), letters)
+    alphabet = sorted(ranked[:most])
     if left_out := len(ranked) - len(alphabet):
         warn(f"{left_out:,} of the text's {len(ranked):,} characters, the rarest, become [UNK]")
-    inside = [character for character in alphabet if len(splitter.pre_tokenize_str(f"a{character}a")) == 1]
+    inside = [character for character in alphabet if character in may_be_inside]
 
     tokenizer = Tokenizer(models.WordPiece(unk_token=BERT["unk"]))
     trainer = trainers.WordPieceTrainer(
@@ -189,11 +207,29 @@ def _train_wordpiece(words: dict[str, int], vocab_size: int, min_frequency: int,
     return tokenizer
 
 
+def _train_words(words: dict[str, int], vocab_size: int, min_frequency: int) -> Any:
+    from tokenizers import models
+
+    _require_room(vocab_size, len(BERT) + 1, "one word")
+    frequent = {word: count for word, count in words.items() if count >= min_frequency and word not in BERT.values()}
+    chosen = sorted(frequent, key=lambda word: (-frequent[word], word))[: vocab_size - len(BERT)]
+    if rare := sum(words.values()) - sum(frequent[word] for word in chosen):
+        say(f"{rare / sum(words.values()):.2%} of the words in the text have no token: they become {BERT['unk']}")
+    vocab = {token: index for index, token in enumerate([*BERT.values(), *chosen])}
+    return _framed(models.WordLevel(vocab, unk_token=BERT["unk"]), vocab)
+
+
 def wordpiece_of(vocab: dict[str, int]) -> Any:
     """A WordPiece tokenizer with BERT's special tokens, which `vocab` has, and its template."""
-    from tokenizers import Tokenizer, models, processors
+    from tokenizers import models
 
-    tokenizer = Tokenizer(models.WordPiece(vocab, unk_token=BERT["unk"]))
+    return _framed(models.WordPiece(vocab, unk_token=BERT["unk"]), vocab)
+
+
+def _framed(model: Any, vocab: dict[str, int]) -> Any:
+    from tokenizers import Tokenizer, processors
+
+    tokenizer = Tokenizer(model)
     tokenizer.add_special_tokens(list(BERT.values()))
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
@@ -206,20 +242,21 @@ def wordpiece_of(vocab: dict[str, int]) -> Any:
 def _train_unigram(words: dict[str, int], vocab_size: int) -> Any:
     from tokenizers import AddedToken, Tokenizer, decoders, models, processors, trainers
 
+    letters = len({*"".join(words)})
+    _require_room(vocab_size, len(FIRST_TOKENS) + letters + 1, f"the text's {several(letters, 'character')}")
     tokenizer = Tokenizer(models.Unigram())
     trainer = trainers.UnigramTrainer(
         vocab_size=vocab_size - 1, special_tokens=FIRST_TOKENS, unk_token="<unk>", show_progress=False
     )
-    try:
-        _train(tokenizer, trainer, words)
-    except Exception as error:  # the library raises bare Exception, as far as known only for too many characters
-        fix = "raise it: each character of the text needs a token"
-        raise InputError(f"--vocab-size {vocab_size}: {error}", fix=fix) from None
+    _train(tokenizer, trainer, words)
     pieces = json.loads(tokenizer.to_str())["model"]["vocab"]
     scored = [pair for pair in pieces if pair[0] not in (*FIRST_TOKENS, "<mask>")]  # a text may spell them out
-    tokenizer = Tokenizer(
-        models.Unigram([*((token, 0.0) for token in FIRST_TOKENS), *_in_fixed_order(scored)], unk_id=3)
-    )
+    ordered = _in_fixed_order(scored)
+    too_many = len(ordered) - (vocab_size - len(FIRST_TOKENS) - 1)  # of a small vocabulary, the library leaves more
+    words_by_score = [piece for piece, _ in ordered if len(piece) > 1]
+    left_out = {*words_by_score[-too_many:]} if too_many > 0 else set()
+    kept = [(piece, score) for piece, score in ordered if piece not in left_out]
+    tokenizer = Tokenizer(models.Unigram([*((token, 0.0) for token in FIRST_TOKENS), *kept], unk_id=3))
     tokenizer.decoder = decoders.Metaspace()
     tokenizer.add_special_tokens(FIRST_TOKENS)
     tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False, special=True)])
@@ -244,7 +281,7 @@ def _in_fixed_order(scored: list[list[Any]]) -> list[tuple[str, float]]:
 def _save(tokenizer: Any, folder: str, kind: TrainedKind, lowercase: bool) -> None:
     content = json.loads(tokenizer.to_str())
     ids = dict(sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]))
-    names = BERT if kind == "wordpiece" else ROBERTA
+    names = BERT if kind in ("wordpiece", "words") else ROBERTA
     special: dict[str, Any] = {f"{theirs}_token": names[ours] for theirs, ours in KEYS.items()}
     mask = {"content": "<mask>", "lstrip": True, "rstrip": False, "single_word": False, "normalized": False}
     files, config = {}, {**special, "mask_token": {**mask, "__type": "AddedToken"}}
@@ -253,6 +290,9 @@ def _save(tokenizer: Any, folder: str, kind: TrainedKind, lowercase: bool) -> No
         files["vocab.json"] = json.dumps(ids, ensure_ascii=False)
         files["merges.txt"] = "\n".join(["#version: 0.2", *merges]) + "\n"
         config = {"tokenizer_class": "RobertaTokenizer", **config, "add_prefix_space": False}
+    elif kind == "words":
+        special = {key: token for key, token in special.items() if key not in ("bos_token", "eos_token")}
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", **special, "mask_token": BERT["mask"]}
     elif kind == "wordpiece":
         special = {key: token for key, token in special.items() if key not in ("bos_token", "eos_token")}
         files["vocab.txt"] = "".join(f"{token}\n" for token in ids)
@@ -261,7 +301,7 @@ def _save(tokenizer: Any, folder: str, kind: TrainedKind, lowercase: bool) -> No
     else:
         config = {"tokenizer_class": "XLMRobertaTokenizer", **config}
     config |= {"clean_up_tokenization_spaces": False}
-    special |= {"mask_token": mask if kind != "wordpiece" else BERT["mask"]}
+    special |= {"mask_token": mask if names is ROBERTA else BERT["mask"]}
     files["tokenizer_config.json"] = json.dumps(config, indent=2)
     files["special_tokens_map.json"] = json.dumps(special, indent=2)
     files["tokenizer.json"] = json.dumps(content, indent=2, ensure_ascii=False)
@@ -307,9 +347,10 @@ def normalizer_of(description: str) -> Any:
     return Tokenizer.from_str(json.dumps({"model": model, "normalizer": json.loads(description)})).normalizer
 
 
-def load_tokenizer(location: str, *, special_tokens_are_text: bool) -> Any:
+def load_tokenizer(location: str, *, special_tokens_are_text: bool, adds_spaces: bool = True) -> Any:
     """A `tokenizers.Tokenizer`. `special_tokens_are_text`: tokens of the five roles are spelt out, so that `<mask>` in
-    a corpus is never the mask id. Other special tokens are tokens (see `Vocabulary.additional`)."""
+    a corpus is never the mask id. Other special tokens are tokens (see `Vocabulary.additional`). `adds_spaces`: see
+    `parsed`."""
     # Not through AutoTokenizer, which may rebuild the pipeline from the model's class and change ids.
     path = tokenizer_file(location)
     content, vocabulary = read_tokenizer(location)
@@ -323,15 +364,16 @@ def load_tokenizer(location: str, *, special_tokens_are_text: bool) -> Any:
     loaded = {**content, "added_tokens": added}
     if special_tokens_are_text:
         loaded = _spelt_out(loaded, vocabulary)
-    tokenizer = parsed(loaded, path, is_unchanged=loaded == content)
+    tokenizer = parsed(loaded, path, is_unchanged=loaded == content, adds_spaces=adds_spaces)
     tokenizer.encode_special_tokens = special_tokens_are_text
     return tokenizer
 
 
-def parsed(content: dict[str, Any], path: str, *, is_unchanged: bool) -> Any:
+def parsed(content: dict[str, Any], path: str, *, is_unchanged: bool, adds_spaces: bool = True) -> Any:
     """The `tokenizers.Tokenizer` of `content`, without padding and truncation. `is_unchanged`: the file `path` has this
-    very content. Raises `TokenizerError`."""
-    from tokenizers import Tokenizer
+    very content. `adds_spaces`: for a vocabulary of letters or k-mers, it spaces sequences itself (see `Spacing`), and
+    so cannot be saved. Raises `TokenizerError`."""
+    from tokenizers import Tokenizer, normalizers
 
     require_bounded(content, path)
     require_quick(content, path)
@@ -345,7 +387,23 @@ def parsed(content: dict[str, Any], path: str, *, is_unchanged: bool) -> Any:
         raise TokenizerError(f"cannot be loaded: {error}", where=path, fix=fix) from None
     tokenizer.no_padding()
     tokenizer.no_truncation()
+    if adds_spaces and (spacing := spacing_of(content)):
+        later = [tokenizer.normalizer] if tokenizer.normalizer else []
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Normalizer.custom(_Spaced(spacing)), *later])
     return tokenizer
+
+
+@dataclass(frozen=True)
+class _Spaced:
+    """A normalizer for `tokenizers` that spaces sequences. Offsets are lost."""
+
+    spacing: Spacing
+
+    def normalize(self, text: Any) -> None:
+        from tokenizers import Regex
+
+        if (spaced := self.spacing.spaced(text.normalized)) != text.normalized:
+            text.replace(Regex("(?m:.+)"), spaced)
 
 
 @contextmanager
@@ -363,18 +421,20 @@ def no_panic(location: str) -> Iterator[None]:
 def _spelt_out(content: dict[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
     """`content` in which tokens of the five roles are text for Unigram too."""
     # Unigram has special tokens among its pieces, with the best scores. A leading space makes these pieces unreachable,
-    # since a text's spaces are ▁ by then.
-    if vocabulary.kind != "unigram":
+    # since a text's spaces are ▁ by then, and whole words have none.
+    if vocabulary.kind not in ("unigram", "words"):
         return content
+    model, is_unigram = content["model"], vocabulary.kind == "unigram"
     has_role = vocabulary.special - vocabulary.additional
-    pieces = content["model"]["vocab"]
-    named = {piece for index, (piece, _) in enumerate(pieces) if index in has_role}
-    added = [
-        {**token, "content": f" {token['content']}"} if token["content"] in named else token
-        for token in content["added_tokens"]
-    ]
-    vocab = [[f" {piece}" if index in has_role else piece, score] for index, (piece, score) in enumerate(pieces)]
-    return {**content, "model": {**content["model"], "vocab": vocab}, "added_tokens": added}
+    ids = {piece: index for index, (piece, _) in enumerate(model["vocab"])} if is_unigram else model["vocab"]
+    spelt = {piece: f" {piece}" if index in has_role else piece for piece, index in ids.items()}
+    added = [{**token, "content": spelt.get(token["content"], token["content"])} for token in content["added_tokens"]]
+    if is_unigram:
+        changed: dict[str, Any] = {"vocab": [[spelt[piece], score] for piece, score in model["vocab"]]}
+    else:
+        words = {spelt[word]: index for word, index in ids.items()}
+        changed = {"vocab": words, "unk_token": spelt.get(model["unk_token"], model["unk_token"])}
+    return {**content, "model": {**model, **changed}, "added_tokens": added}
 
 
 def copy_tokenizer(source: str, folder: str) -> None:
@@ -429,6 +489,8 @@ class Inspection:
     unknown_tokens: int
     unused_tokens: int
     """Ids that this text does not use."""
+    unreachable_tokens: int
+    """Tokens that no text can become: see `unreachable_tokens`."""
     samples: list[list[str]]
 
 
@@ -466,6 +528,7 @@ def inspect_tokenizer(location: str, sources: Sources) -> Inspection:
         bytes_per_token=round(size / tokens, 3),
         unknown_tokens=unknown,
         unused_tokens=vocabulary.size - len(used | vocabulary.special),
+        unreachable_tokens=len(unreachable_tokens(location)),
         samples=samples,
     )
 
@@ -475,7 +538,8 @@ def inspection_report(result: Inspection) -> str:
         f"{result.kind}, vocabulary {result.vocabulary:,}, mask {result.mask_token}",
         f"on {result.documents:,} documents, {result.bytes:,} bytes:",
         f"fertility {result.fertility:.3f} tokens a word, {result.bytes_per_token:.2f} bytes a token",
-        f"unknown tokens {result.unknown_tokens:,}; vocabulary never used here {result.unused_tokens:,}",
+        f"unknown tokens {result.unknown_tokens:,}; vocabulary never used here {result.unused_tokens:,}"
+        + (f", of which {result.unreachable_tokens:,} can never be" if result.unreachable_tokens else ""),
     ]
     lines += ["  " + "|".join(piece.replace("\n", "\\n") for piece in sample) for sample in result.samples]
     return "\n".join(lines)

@@ -11,9 +11,9 @@ from maskwright.core import storage
 from maskwright.core.errors import TokenizerError
 from maskwright.core.hub import how_to_get
 from maskwright.text.special_tokens import CONFIG_FILES, FLAGS, SAVE_AGAIN, declared_tokens, special_tokens
-from maskwright.text.vocabulary_files import create_from, files_of
+from maskwright.text.vocabulary_files import SENTENCEPIECE_ENDING, create_from, files_of
 
-Kind = Literal["byte_level_bpe", "wordpiece", "unigram", "sentencepiece_bpe"]
+Kind = Literal["byte_level_bpe", "wordpiece", "unigram", "sentencepiece_bpe", "words"]
 TRAIN_ONE = "train one with `maskwright tokenizer train`"
 LARGEST_VOCABULARY = 2**22
 """Four times the largest in use. Tables have this size, so a wild id would take all memory."""
@@ -25,8 +25,8 @@ BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 """Tokens with which BPE and Unigram with ▁ spell characters that have none."""
 # The same four among these.
 BYTE_TOKENS_OF_WHITE_SPACE = ("<0x20>", "<0x09>", "<0x0A>", "<0x0D>")
-KINDS = "the kinds are byte-level BPE, WordPiece, and Unigram or BPE with ▁ for spaces; train one with `maskwright "
-KINDS += "tokenizer train`"
+KINDS = "the kinds are byte-level BPE, WordPiece, whole words (WordLevel), and Unigram or BPE with ▁ for spaces; train "
+KINDS += "one with `maskwright tokenizer train`"
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,14 @@ def has_tokenizer(folder: str) -> bool:
 
 def tokenizer_file(location: str) -> str:
     """The path of the `tokenizer.json`: in the folder `location`, `location` itself, or created in the cache from an
-    older folder's files. Raises `TokenizerError` if there is none."""
+    older folder's files or a SentencePiece model. Raises `TokenizerError` if there is none."""
     path = os.path.join(location, "tokenizer.json") if os.path.isdir(location) else location
     if not os.path.exists(location):
         raise TokenizerError("no such folder", where=location, fix=how_to_get(location))
     if not os.path.isfile(path) and (names := files_of(location)):
         return create_from(location, names)
+    if path == location and location.endswith(SENTENCEPIECE_ENDING):
+        return create_from(os.path.dirname(location), (os.path.basename(location),))
     if not os.path.isfile(path):
         fix = f"{TRAIN_ONE}, or have `transformers` write it: {SAVE_AGAIN}"
         raise TokenizerError("has no tokenizer.json", where=location, fix=fix)
@@ -181,7 +183,8 @@ def _vocabulary_of(content: Any, path: str, folder: str | None) -> Vocabulary:
 
 
 def _kind(content: Any, path: str) -> tuple[Kind, str | None]:
-    """(kind, character for a space in tokens of the last two kinds). Raises `TokenizerError` for any other kind."""
+    """(kind, character for a space in tokens of Unigram and SentencePiece's BPE). Raises `TokenizerError` for any other
+    kind."""
     model = content.get("model") if isinstance(content, dict) else None
     if not isinstance(model, dict):
         raise TokenizerError("has no model", where=path, fix=TRAIN_ONE)
@@ -189,6 +192,8 @@ def _kind(content: Any, path: str) -> tuple[Kind, str | None]:
     all_steps = [*steps(content.get("pre_tokenizer")), *steps(content.get("normalizer"))]
     if name == "WordPiece":
         return "wordpiece", None
+    if name == "WordLevel":
+        return "words", None
     if name == "BPE" and any(step.get("type") == "ByteLevel" for step in all_steps):
         return "byte_level_bpe", None
     mark = next(filter(None, map(_space_mark, all_steps)), None)
@@ -216,12 +221,14 @@ def _space_mark(step: dict[str, Any]) -> str | None:
 
 
 def _begins_word(token: str, kind: Kind, mark: str | None, model: dict[str, Any]) -> bool:
-    """WordPiece: all but continuations (`##`). Unigram and SentencePiece's BPE: tokens with a leading ▁. Both are the
-    words of `transformers`' `word_ids()`, but for Gemma's tokenizer, to which a whole text is one word.
+    """Whole words: all. WordPiece: all but continuations (`##`). Unigram and SentencePiece's BPE: tokens with a leading
+    ▁. These are the words of `transformers`' `word_ids()`, but for Gemma's tokenizer, to which a text is one word.
 
     Byte-level BPE: tokens with leading white space, so a word includes the punctuation that follows it. `word_ids()`
     has punctuation, digits and contractions apart.
     """
+    if kind == "words":
+        return True
     if kind == "wordpiece":
         return not token.startswith(str(model.get("continuing_subword_prefix") or "##"))
     if kind == "byte_level_bpe":

@@ -1,6 +1,6 @@
 """A `tokenizer.json` created from older files, as the class of `transformers` does it: `vocab.json` and `merges.txt`
-are RoBERTa's byte-level BPE, `vocab.txt` is BERT's WordPiece, or ESM's letters of proteins, and `spm.model` is DeBERTa
-v2's and v3's Unigram.
+are RoBERTa's byte-level BPE, `vocab.txt` is BERT's WordPiece, or ESM's letters of proteins, and a SentencePiece model
+is DeBERTa v2's and v3's Unigram if it has `[CLS]`, else a Unigram or BPE with the ids of XLM-R's class.
 
 It lies in `storage.cache_folder("tokenizers")`, beside copies of the files. The folder itself stays as it is.
 """
@@ -18,10 +18,12 @@ from typing import Any
 from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import TokenizerError
-from maskwright.text.sentencepiece_model import read_model
+from maskwright.text.sentencepiece_model import SentencePieceModel, read_model
 from maskwright.text.special_tokens import BERT, CONFIG_FILES, KEYS, ROBERTA, SAVE_AGAIN
 
-BPE_FILES, WORDPIECE_FILES, SPM_FILES = ("vocab.json", "merges.txt"), ("vocab.txt",), ("spm.model",)
+BPE_FILES, WORDPIECE_FILES = ("vocab.json", "merges.txt"), ("vocab.txt",)
+SENTENCEPIECE_ENDING = ".model"
+SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
 ADDED = "added_tokens.json"
 DEFAULTS = {
     kind: {keys[0]: names[role] for role, keys in KEYS.items()}
@@ -33,7 +35,8 @@ ESM_FRAME, UNKNOWN_RUN = ("cls_token", "eos_token"), "\ufffd"
 
 def files_among(names: Collection[str]) -> tuple[str, ...]:
     """The names from which a `tokenizer.json` can be created; empty if some are absent."""
-    return next((files for files in (BPE_FILES, WORDPIECE_FILES, SPM_FILES) if set(files) <= set(names)), ())
+    models = ((name,) for name in SENTENCEPIECE)
+    return next((files for files in (BPE_FILES, WORDPIECE_FILES, *models) if set(files) <= set(names)), ())
 
 
 def files_of(folder: str) -> tuple[str, ...]:
@@ -45,21 +48,23 @@ def create_from(folder: str, names: tuple[str, ...]) -> str:
     """Creates the `tokenizer.json` unless it exists, and returns its path. Raises `TokenizerError` for ambiguous
     files."""
     beside = [name for name in (*CONFIG_FILES, ADDED) if os.path.isfile(os.path.join(folder, name))]
-    sums = [[name, storage.sha256_of_file(os.path.join(folder, name))] for name in (*names, *beside)]
+    is_sentencepiece = names[0].endswith(SENTENCEPIECE_ENDING)
+    of_model = ["config.json"] if is_sentencepiece and os.path.isfile(os.path.join(folder, "config.json")) else []
+    sums = [[name, storage.sha256_of_file(os.path.join(folder, name))] for name in (*names, *beside, *of_model)]
     cached = storage.cache_folder("tokenizers", storage.sha256_of(sums)[:16])
     path = os.path.join(cached, "tokenizer.json")
     if os.path.isfile(path):
         return path
     config = _config(folder)
-    if names == SPM_FILES:
-        make = _unigram
+    if is_sentencepiece:
+        content = _sentencepiece(folder, names[0], config)
     else:
         make = _bpe if names == BPE_FILES else _esm if _is_esm(folder, config) else _wordpiece
-    content = make(folder, config)
+        content = make(folder, config)
     storage.make_folder(cached)
     for name in (*names, *beside):
         shutil.copyfile(os.path.join(folder, name), os.path.join(cached, name))
-    if names == SPM_FILES:
+    if is_sentencepiece:
         storage.write_json(os.path.join(cached, CONFIG_FILES[0]), config | _class_of_any(content))
     with storage.atomic_writer(path) as file:  # last: with it, the folder is whole
         file.write(json.dumps(content, ensure_ascii=False).encode())
@@ -71,7 +76,7 @@ def create_from(folder: str, names: tuple[str, ...]) -> str:
 def _config(folder: str) -> dict[str, Any]:
     added = os.path.join(folder, ADDED)
     tokens = storage.read_json(added) if os.path.isfile(added) else {}
-    if tokens and not (os.path.isfile(os.path.join(folder, *SPM_FILES)) and [*tokens] == [BERT["mask"]]):
+    if tokens and not (os.path.isfile(os.path.join(folder, "spm.model")) and [*tokens] == [BERT["mask"]]):
         raise TokenizerError("has no tokenizer.json, and tokens of its own", where=added, fix=SAVE_AGAIN)
     config: dict[str, Any] = {}
     for name in reversed(CONFIG_FILES):
@@ -94,11 +99,14 @@ def _special(config: dict[str, Any], vocab: dict[str, int], kind: str, path: str
     return {key: token for key, token in tokens.items() if token in vocab}
 
 
-def _added(special: dict[str, str], vocab: dict[str, int], *, mask_takes_space: bool) -> list[dict[str, Any]]:
-    flags = {"single_word": False, "rstrip": False, "normalized": False, "special": True}
+def _added(
+    special: dict[str, str], vocab: dict[str, int], *, mask_takes_space: bool, ordinary: Collection[str] = ()
+) -> list[dict[str, Any]]:
+    flags = {"single_word": False, "rstrip": False, "normalized": False}
     mask = special.get("mask_token")
     return [
         {"id": vocab[token], "content": token, "lstrip": mask_takes_space and token == mask, **flags}
+        | {"special": token not in ordinary}
         for token in sorted(set(special.values()), key=vocab.__getitem__)
     ]
 
@@ -109,7 +117,7 @@ def _bpe(folder: str, config: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(vocab, dict) or not all(type(index) is int for index in vocab.values()):
         raise TokenizerError("is not tokens and their ids", where=path, fix="copy it again")
     merges = []
-    for line_number, line in enumerate(_lines(pairs), 1):
+    for line_number, line in enumerate(lines_of(pairs), 1):
         if (line_number == 1 and line.startswith("#version")) or not line:
             continue
         pair = line.split(" ")
@@ -137,7 +145,7 @@ def _bpe(folder: str, config: dict[str, Any]) -> dict[str, Any]:
 
 def _listed(path: str) -> dict[str, int]:
     """Tokens and ids of a `vocab.txt`."""
-    lines = _lines(path)
+    lines = lines_of(path)
     vocab = {token: index for index, token in enumerate(lines)}
     if len(vocab) != len(lines):
         repeated = next(token for index, token in enumerate(lines) if vocab[token] != index)
@@ -149,7 +157,7 @@ def _is_esm(folder: str, config: dict[str, Any]) -> bool:
     """Whether the files name `EsmTokenizer`, or name no class and have its special tokens."""
     if kind := config.get("tokenizer_class"):
         return str(kind) == "EsmTokenizer"
-    return {*DEFAULTS["ESM"].values()} <= {*_lines(os.path.join(folder, "vocab.txt"))}
+    return {*DEFAULTS["ESM"].values()} <= {*lines_of(os.path.join(folder, "vocab.txt"))}
 
 
 def _esm(folder: str, config: dict[str, Any]) -> dict[str, Any]:
@@ -161,10 +169,8 @@ def _esm(folder: str, config: dict[str, Any]) -> dict[str, Any]:
     begin, end = (special[key] for key in ESM_FRAME)
     letters = "".join(re.escape(token) for token in vocab if len(token) == 1)
     longer = {f"token_{index}": token for token, index in vocab.items() if len(token) > 1}
-    added = [
-        token | {"special": token["content"] in special.values()}
-        for token in _added(special | longer, vocab, mask_takes_space=False)
-    ]
+    ordinary = {*longer.values()} - {*special.values()}
+    added = _added(special | longer, vocab, mask_takes_space=False, ordinary=ordinary)
     replaced = [(f"[^{letters}\\s]+", UNKNOWN_RUN), ("\\s", "")]
     steps = [{"type": "Replace", "pattern": {"Regex": pattern}, "content": text} for pattern, text in replaced]
     return {
@@ -207,16 +213,15 @@ def _wordpiece(folder: str, config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _unigram(folder: str, config: dict[str, Any]) -> dict[str, Any]:
-    """As DeBERTa was trained: SentencePiece's own normalization, and a mask after its pieces. `DebertaV2Tokenizer` of
-    `transformers` 5 normalizes to NFC alone, so that characters such as ½ or full-width letters are unknown to it."""
-    path = os.path.join(folder, *SPM_FILES)
+def _sentencepiece(folder: str, name: str, config: dict[str, Any]) -> dict[str, Any]:
+    """As SentencePiece normalizes and cuts a text."""
+    path = os.path.join(folder, name)
     model = read_model(path)
-    pieces = [[piece, score] for piece, score in model.pieces]
-    vocab = {piece: index for index, (piece, _) in enumerate(model.pieces)}
-    if BERT["mask"] not in vocab:
-        vocab[BERT["mask"]] = len(pieces)
-    special = _special(config, vocab, "Unigram", path)
+    is_deberta = any(piece == BERT["bos"] for piece, _ in model.pieces)
+    if is_deberta and (model.is_bpe or model.byte_fallback):
+        raise TokenizerError("is not a Unigram model, as DeBERTa's are", where=path, fix=SAVE_AGAIN)
+    vocab, ids_of_model, special, frame = (_debertas if is_deberta else _xlm_rs)(model, folder, path, config)
+    of_user = {piece: piece for piece in model.user_defined if piece not in special.values() and not is_deberta}
     steps: list[dict[str, Any]] = [{"type": "Lowercase"}] if config.get("do_lower_case") else []
     steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
     if model.charsmap:
@@ -224,33 +229,90 @@ def _unigram(folder: str, config: dict[str, Any]) -> dict[str, Any]:
     steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
     spaces = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
     punctuation = [{"type": "Punctuation", "behavior": "Isolated"}] if config.get("split_by_punct") else []
-    frame = [special[key] for key in ("cls_token", "sep_token")]
-    begin, end = ({"SpecialToken": {"id": token, "type_id": 0}} for token in frame)
-    of_pair = [{"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {"id": frame[1], "type_id": 1}}]
-    single = [begin, {"Sequence": {"id": "A", "type_id": 0}}, end]
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": _added(special, vocab, mask_takes_space=False),
+        "added_tokens": _added(special | of_user, vocab, mask_takes_space=not is_deberta, ordinary={*of_user.values()}),
         "normalizer": {"type": "Sequence", "normalizers": steps},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*punctuation, spaces]},
-        "post_processor": {"type": "TemplateProcessing", "single": single, "pair": [*single, *of_pair]}
-        | {"special_tokens": {token: {"id": token, "ids": [vocab[token]], "tokens": [token]} for token in frame}},
+        "post_processor": _template(*frame, vocab, types=is_deberta),
         "decoder": spaces,
-        "model": {"type": "Unigram", "unk_id": model.unknown, "vocab": pieces, "byte_fallback": False},
+        "model": ids_of_model,
     }
+
+
+def _template(begin: str, end: str, vocab: dict[str, int], *, types: bool) -> dict[str, Any]:
+    """`types`: BERT's `[CLS] a [SEP] b [SEP]` with token types, else RoBERTa's `<s> a </s></s> b </s>`."""
+
+    def token(name: str, type_id: int) -> dict[str, Any]:
+        return {"SpecialToken": {"id": name, "type_id": type_id}}
+
+    second = int(types)
+    single = [token(begin, 0), {"Sequence": {"id": "A", "type_id": 0}}, token(end, 0)]
+    pair = [*single, *([] if types else [token(end, 0)]), {"Sequence": {"id": "B", "type_id": second}}]
+    framed = {name: {"id": name, "ids": [vocab[name]], "tokens": [name]} for name in (begin, end)}
+    return {"type": "TemplateProcessing", "single": single, "pair": [*pair, token(end, second)]} | {
+        "special_tokens": framed
+    }
+
+
+Parts = tuple[dict[str, int], dict[str, Any], dict[str, str], tuple[str, str]]
+"""(ids of all tokens, the model of `tokenizer.json`, special tokens by key, those that frame a text)"""
+
+
+def _debertas(model: SentencePieceModel, folder: str, path: str, config: dict[str, Any]) -> Parts:
+    """As DeBERTa was trained: SentencePiece's own normalization, and a mask after its pieces. `DebertaV2Tokenizer` of
+    `transformers` 5 normalizes to NFC alone, so that characters such as ½ or full-width letters are unknown to it."""
+    pieces = [[piece, score] for piece, score in model.pieces]
+    vocab = {piece: index for index, (piece, _) in enumerate(model.pieces)}
+    vocab.setdefault(BERT["mask"], len(pieces))
+    special = _special(config, vocab, "Unigram", path)
+    unigram = {"type": "Unigram", "unk_id": model.unknown, "vocab": pieces, "byte_fallback": False}
+    return vocab, unigram, special, (special["cls_token"], special["sep_token"])
+
+
+def _xlm_rs(model: SentencePieceModel, folder: str, path: str, config: dict[str, Any]) -> Parts:
+    """As XLM-R's class: its four special tokens, the model's pieces but for those that no text becomes, and a mask."""
+    model_file = os.path.join(folder, "config.json")
+    of_model = storage.read_json(model_file) if os.path.isfile(model_file) else {}
+    kind = str(config.get("tokenizer_class") or of_model.get("model_type") or "xlm-roberta")
+    if not kind.lower().replace("-", "").startswith("xlmroberta"):
+        fix = "save the folder with a tokenizer.json, by a transformers that has its class; or, for a new model, give "
+        fix += "the file in a folder of its own"
+        raise TokenizerError(f"belongs to {kind}, whose class gives ids of its own", where=path, fix=fix)
+    first = [ROBERTA[role] for role in ("bos", "pad", "eos", "unk")]
+    left_out = {*first, ROBERTA["mask"]}
+    kept = [
+        (piece, score)
+        for index, (piece, score) in enumerate(model.pieces)
+        if index not in model.control and index != model.unknown and piece not in left_out
+    ]
+    vocab = {piece: index for index, piece in enumerate([*first, *(piece for piece, _ in kept)])}
+    fallback = {"byte_fallback": model.byte_fallback}
+    if model.is_bpe:
+        merges = model.merges({piece: vocab[piece] for piece, _ in kept})
+        content: dict[str, Any] = {"type": "BPE", "vocab": dict(vocab), "merges": merges, "unk_token": ROBERTA["unk"]}
+        content |= {"fuse_unk": True, "dropout": None, **fallback}
+    else:
+        pieces = [*([token, 0.0] for token in first), *([piece, score] for piece, score in kept)]
+        content = {"type": "Unigram", "unk_id": vocab[ROBERTA["unk"]], "vocab": pieces, **fallback}
+    vocab[ROBERTA["mask"]] = len(vocab)
+    special = {keys[0]: ROBERTA[role] for role, keys in KEYS.items()}
+    return vocab, content, special, (ROBERTA["bos"], ROBERTA["eos"])
 
 
 def _class_of_any(content: dict[str, Any]) -> dict[str, Any]:
     """Entries of `tokenizer_config.json` with which `transformers` reads the `tokenizer.json` as it is: its class for
     DeBERTa takes the pieces alone, and normalizes by rules of its own."""
     tokens = {token["content"] for token in content["added_tokens"]}
-    named = {key: token for key, token in DEFAULTS["Unigram"].items() if token in tokens}
+    named = {key: token for key, token in DEFAULTS["BPE"].items() if token in tokens}  # one of the two has its tokens
+    named |= {key: token for key, token in DEFAULTS["Unigram"].items() if token in tokens}
     return {"tokenizer_class": "PreTrainedTokenizerFast", **named}
 
 
-def _lines(path: str) -> list[str]:
+def lines_of(path: str) -> list[str]:
+    """The lines of a `vocab.txt` or `merges.txt`. Raises `TokenizerError` for bytes that are not UTF-8."""
     with storage.open_binary(path) as file:
         content = file.read()
     try:

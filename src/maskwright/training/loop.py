@@ -236,7 +236,8 @@ def _write_line(job: Job, board: TensorBoard | None, bar: Progress, vote: Vote) 
 
 
 def _watch_empty(job: Job) -> None:
-    """Raises `HealthError` once more steps in a row had nothing to predict than chance explains."""
+    """Raises `HealthError` once more steps in a row had nothing to predict than chance explains, or all of a short
+    run."""
     empty = job.counters.empty_steps
     if not empty:
         return
@@ -245,7 +246,7 @@ def _watch_empty(job: Job) -> None:
     if isinstance(job.config, FinetuneConfig):
         what, keys = f"no word had a label in the last {empty} global batches", "batch.examples"
     warn(f"step {job.step - 1}: {what}, so they taught nothing")
-    if empty >= MOST_EMPTY_STEPS:
+    if empty >= min(MOST_EMPTY_STEPS, job.steps):
         raise HealthError(what, fix=f"start a new run with a higher {keys}")
 
 

@@ -39,11 +39,12 @@ from maskwright.text.parts.duplicates import Resolved, resolve
 from maskwright.text.parts.judge import Judge
 from maskwright.text.parts.phase import compute, paths_of
 from maskwright.text.sources import say_without_text
+from maskwright.text.spacing import spacing_of
 from maskwright.text.tokenizer import copy_tokenizer
-from maskwright.text.vocabulary import read_vocabulary
+from maskwright.text.tokenizer_faults import warn_of_faults
+from maskwright.text.unknown import MANY, require_known
+from maskwright.text.vocabulary import read_tokenizer, read_vocabulary
 
-MANY_UNKNOWN = 0.01
-"""Share of unknown tokens from which there is a warning. Texts in a language of its tokenizer have far fewer."""
 Computed = Sequence[tuple[str, Note]]
 """(file, note) of each part."""
 
@@ -71,6 +72,8 @@ class _Preparation:
             return self._finished()
         files = [name for sources in self.request.all_sources for name in sources.files]
         with held(self.request.folder, self.runner, files):
+            warn_of_faults(self.request.tokenizer)
+            self._say_spacing()
             self.parts = split(self.runner, self.work, self.parts)
             self._warn_of_disk()
             self._warn_of_other_splits()
@@ -82,7 +85,7 @@ class _Preparation:
                 self.encoder = self._verified(document.text for part in self.parts for document in part.open())
                 judged = encoded = self._judge_and_encode()
             self._say_without_text(judged)
-            self._say_unknown(encoded)
+            self._judge_unknown(encoded)
             self._write(judged, encoded)
         remove_parts(self.folder)
         return store.TokenStore(self.request.folder)
@@ -126,13 +129,29 @@ class _Preparation:
                 "others: to leave it out, name the training files alone; --valid-files holds files out"
             )
 
-    def _say_unknown(self, encoded: Computed) -> None:
-        """Says how many tokens stand for characters that the tokenizer does not know, in a warning where they are many.
-        Repeats of documents in other parts are among them."""
+    def _judge_unknown(self, encoded: Computed) -> None:
+        """Says how many tokens are unknown and why, in a warning where they are many. Repeats of documents in other
+        parts are among them. Raises `StoreError` where most are."""
         unknown, tokens = (sum(note[name] for _, note in encoded) for name in ("unknown", "tokens"))
-        if unknown:
-            line = f"{unknown:,} of {tokens:,} tokens stand for characters that the tokenizer does not know"
-            (warn if unknown >= MANY_UNKNOWN * tokens else say)(line)
+        if not unknown:
+            return
+        where, word, why, fix = next(note["first_unknown"] for _, note in encoded if note["first_unknown"])
+        example = f"{word} at {where} {why}"
+        require_known(unknown, tokens, self.request.tokenizer, example, fix)
+        line = f"{unknown:,} of {tokens:,} tokens are unknown to the tokenizer; {example}"
+        if unknown >= MANY * tokens:
+            warn(f"{line}: {fix}")
+        else:
+            say(line)
+
+    def _say_spacing(self) -> None:
+        """Says that sequences get spaces, and what overlapping k-mers do."""
+        tokenizer = self.request.tokenizer
+        if spacing := spacing_of(read_tokenizer(tokenizer)[0]):
+            say(f"{tokenizer}: has {spacing}: sequences are given to it with spaces between them")
+            if spacing.k > 1:
+                line = "overlapping k-mers spell a masked token out in their neighbours, so that masks teach little"
+                say(f"{line}; `maskwright tokenizer train --kind kmer` makes tokens that do not overlap")
 
     def _say_without_text(self, judged: Computed) -> None:
         """Says how many records have no text, of the training text and of the held-out text."""

@@ -27,6 +27,7 @@ from maskwright.text.parts.duplicates import RUN_DOCUMENTS, Resolved
 from maskwright.text.parts.judge import Judge, Judging, read
 from maskwright.text.parts.phase import fault_note
 from maskwright.text.text_form import TextForm
+from maskwright.text.unknown import first_unknown
 from maskwright.text.vocabulary import read_vocabulary
 
 BATCH_CHARACTERS = 4_000_000
@@ -146,7 +147,7 @@ class _Encoding:
 
     def _begin(self) -> None:
         """Creates every column, even where nothing is kept."""
-        self.writer.note |= {"unknown": 0, "tokens": 0}
+        self.writer.note |= {"unknown": 0, "tokens": 0, "first_unknown": []}
         dtypes = {"documents": "<u4", "tokens": "<u8", "sentences": "<u8", "valid": "u1"}
         for split in SPLITS:
             dtypes |= {f"{split}.ids": self.target.dtype, f"{split}.sentences": "<u4", f"{split}.origins": "<u8"}
@@ -172,8 +173,7 @@ class _Encoding:
             encoded = encode_documents(encoder, documents, byte_length)
             _require_text(encoded, special, self.target.tokenizer_name)
             tokens[idxs] = encoded.document_sizes
-            if self.unknown is not None:
-                self.writer.note["unknown"] += int(np.count_nonzero(encoded.ids == self.unknown))
+            self._count_unknown(encoded, documents)
             self.writer.note["tokens"] += len(encoded.ids)
             encoded, keep = without_empty(encoded, documents)
             side[idxs[~keep]] = EMPTY
@@ -189,6 +189,17 @@ class _Encoding:
         self.writer.append("sentences", sentences)
         self.writer.append("valid", side)
 
+    def _count_unknown(self, encoded: Encoded, documents: list[Document]) -> None:
+        """Counts unknown tokens; says why of the part's first one."""
+        if self.unknown is None or not len(token_idxs := np.flatnonzero(encoded.ids == self.unknown)):
+            return
+        self.writer.note["unknown"] += len(token_idxs)
+        if not self.writer.note["first_unknown"]:
+            ends = np.cumsum(encoded.document_sizes)
+            document = documents[int(np.searchsorted(ends, token_idxs[0], side="right"))]
+            if unknown := first_unknown(self.target.tokenizer, document.text):
+                self.writer.note["first_unknown"] = [f"{document.source}:{document.line}", *unknown]
+
 
 def _require_text(encoded: Encoded, special: NDArray[np.bool_], tokenizer: str) -> None:
     """Raises `TokenizerError` for special ids in a text. `special` [vocabulary]: whether an id is special."""
@@ -197,10 +208,17 @@ def _require_text(encoded: Encoded, special: NDArray[np.bool_], tokenizer: str) 
         raise TokenizerError("turned text into special ids", where=tokenizer, fix=fix)
 
 
-@lru_cache(maxsize=1)
-def tools(tokenizer: str, name: EncoderName) -> tuple[dict[str, Encoder], NDArray[np.int32], NDArray[np.bool_]]:
+Tools = tuple[dict[str, Encoder], NDArray[np.int32], NDArray[np.bool_]]
+
+
+def tools(tokenizer: str, name: EncoderName) -> Tools:
     """(encoder and reference encoder by name; [vocabulary] bytes of each id; [vocabulary] whether it is special),
-    cached for the process's next part."""
+    cached for the process's next part, while the tokenizer's files stay as they are."""
+    return _tools(tokenizer, name, read_vocabulary(tokenizer).fingerprint)
+
+
+@lru_cache(maxsize=1)
+def _tools(tokenizer: str, name: EncoderName, _: str) -> Tools:
     vocabulary = read_vocabulary(tokenizer)
     encoders = {encoder.name: encoder for encoder in open_encoder(tokenizer, name)}
     return encoders, np.array(vocabulary.byte_length, np.int32), store.special_table(vocabulary)

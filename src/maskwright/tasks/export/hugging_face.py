@@ -16,7 +16,7 @@ import numpy as np
 
 from maskwright.config.pretraining import PLACES, ModelSection
 from maskwright.core import hub, storage
-from maskwright.core.console import human_count, say, several, warn
+from maskwright.core.console import human_count, note, say, several, warn
 from maskwright.core.errors import InputError, VerificationError
 from maskwright.core.secrets import redact_all
 from maskwright.engines.muon import INITIAL_RMS, LARGE_RMS
@@ -30,7 +30,9 @@ from maskwright.report.markdown import code, literal
 from maskwright.run.directory import RESULTS, RunDirectory
 from maskwright.run.lineage import ancestors
 from maskwright.tasks.models.load import TrainedModel, evaluations
+from maskwright.text.spacing import spacing_of
 from maskwright.text.tokenizer import ROBERTA, copy_tokenizer, load_tokenizer
+from maskwright.text.vocabulary import read_tokenizer
 from maskwright.training.tensor_file import write_tensors
 
 SHAPE_KEYS = {f"model.{key}" for key in ModelSection.model_fields if key not in ("hidden_dropout", "attention_dropout")}
@@ -149,17 +151,21 @@ def _write_tokenizer(model: TrainedModel, folder: str) -> None:
     puts a space before each word, as in training too."""
     copy_tokenizer(model.tokenizer_folder, folder)
     path = os.path.join(folder, "tokenizer_config.json")
-    config = storage.read_json(path) if os.path.exists(path) else _tokenizer_config(model)
+    config = storage.read_json(path) if os.path.exists(path) else {}
+    if "tokenizer_class" not in config:  # `transformers` would take the class of the model's architecture
+        config = _tokenizer_config(model) | config
     config |= {"model_max_length": model.config.max_seq_len}
     words = model.task is not None and model.task.kind == "token_classification"
     if model.task or load_tokenizer(folder, special_tokens_are_text=False).num_special_tokens_to_add(False) < 2:
-        open_tokenizer(folder, words=words).save(os.path.join(folder, "tokenizer.json"))
+        open_tokenizer(folder, words=words, adds_spaces=False).save(os.path.join(folder, "tokenizer.json"))
         config |= {"add_prefix_space": True} if words else {}
     storage.write_json(path, config)
+    if spacing := spacing_of(read_tokenizer(folder)[0]):
+        note(f"the tokenizer has {spacing}: give `transformers` sequences with spaces between the tokens")
 
 
 def _tokenizer_config(model: TrainedModel) -> dict[str, Any]:
-    """tokenizer_config.json for a tokenizer that came as `tokenizer.json` alone."""
+    """Entries of tokenizer_config.json for a tokenizer whose files name no class."""
     words = model.vocabulary
     if words.kind == "byte_level_bpe" and words.mask_token == ROBERTA["mask"]:
         return {"tokenizer_class": "RobertaTokenizer"}
@@ -224,13 +230,13 @@ def _tokenized(model: TrainedModel) -> Iterator[tuple[str, tuple[Any, ...], list
     """(text, arguments for `transformers`, ids that it should return): texts, for fine-tuned models pairs or words."""
     texts = [text.replace("{mask}", model.vocabulary.mask_token) for text in TEXTS]
     if model.task is None:
-        tokenizer = load_tokenizer(model.tokenizer_folder, special_tokens_are_text=False)
+        tokenizer = load_tokenizer(model.tokenizer_folder, special_tokens_are_text=False, adds_spaces=False)
         for text in texts:
             ids = tokenizer.encode(text, add_special_tokens=False).ids
             yield text, (text,), [model.vocabulary.bos, *ids, model.vocabulary.eos]
         return
     words = model.task.kind == "token_classification"
-    tokenizer = open_tokenizer(model.tokenizer_folder, words=words)
+    tokenizer = open_tokenizer(model.tokenizer_folder, words=words, adds_spaces=False)
     for text in texts:
         arguments = (text.split(),) if words else (text, texts[0])
         yield text, arguments, tokenizer.encode(*arguments, is_pretokenized=words).ids

@@ -47,6 +47,8 @@ from maskwright.tasks.start.opened import looked_at, opened
 from maskwright.tasks.start.prepared import TimeHere
 from maskwright.tasks.start.train import check, train
 from maskwright.text.tokenizer import copy_tokenizer
+from maskwright.text.tokenizer_faults import faults
+from maskwright.text.unknown import first_unknown
 from maskwright.text.vocabulary import read_vocabulary
 from maskwright.training import checkpoint
 from maskwright.training.job import Job
@@ -212,7 +214,7 @@ class FinetuneRun:
     def warnings(self) -> list[str]:
         for line in self.dataset.report.notes:
             note(line)
-        return [*self.dataset.report.warnings(), *self.unread]
+        return [*faults(self.tokenizer_folder), *self.dataset.report.warnings(), *self.unread]
 
     @property
     def unread(self) -> list[str]:
@@ -227,8 +229,11 @@ class FinetuneRun:
             lines.append(f"{line}{more}")
         if len(strange := encoded.examples_with(read_vocabulary(self.tokenizer_folder).unk)):
             count = f"{len(strange):,} of {several(len(examples), 'training example')}"
-            first = examples[strange[0]].where
-            lines.append(f"{count} have characters that the tokenizer does not know, the first at {first}")
+            first = examples[strange[0]]
+            text = " ".join([*first.words, first.text, first.text_pair or ""])
+            unknown = first_unknown(self.tokenizer_folder, text)
+            example = f"{unknown.word} at {first.where} {unknown.why}" if unknown else f"the first at {first.where}"
+            lines.append(f"{count} have tokens that are unknown to the tokenizer; {example}")
         return lines
 
     def keep_for_replay(self, job: Job, step: int, details: dict[str, Any]) -> str:

@@ -20,6 +20,7 @@ from maskwright.model.hf.folder import read_model_folder
 from maskwright.model.hf.names import Parameters
 from maskwright.run.directory import RESULTS, RunDirectory, step_folder
 from maskwright.tasks.models.hub import local, pinned
+from maskwright.text.tokenizer_faults import NEW_WORDS
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 from maskwright.training import checkpoint
 from maskwright.training.best import Best
@@ -96,7 +97,8 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
     vocabulary = read_vocabulary(location)
     if vocabulary.size > config.vocab_size:
         what = f"its tokenizer has {vocabulary.size:,} tokens, the model only {config.vocab_size:,}"
-        raise InputError(what, where=location, fix="put the tokenizer that belongs to the model into its folder")
+        fix = f"put the tokenizer that belongs to the model into its folder; {NEW_WORDS}"
+        raise InputError(what, where=location, fix=fix)
     config = with_ids(config, vocabulary, location)
     model = TrainedModel(location, config, parameters, location, vocabulary, labels=read_labels(location, config))
     if config.task == "masked_lm":

@@ -22,6 +22,7 @@ from maskwright.run.lineage import Lineage
 from maskwright.tasks.models.hub import local
 from maskwright.tasks.models.load import special_ids
 from maskwright.tasks.pretrain import lineage as lineages
+from maskwright.text.tokenizer_faults import NEW_WORDS
 from maskwright.text.vocabulary import has_tokenizer, read_vocabulary
 
 
@@ -115,4 +116,6 @@ def _require_its_tokenizer(base: Base, model: ModelConfig, store: Store) -> None
     if store.vocabulary.size > model.vocab_size:
         limit = f"the model in {base.folder} only {model.vocab_size:,}"
         what = f"its tokenizer has {store.vocabulary.size:,} tokens, {limit}"
-        raise StoreError(what, where=store.location, fix="prepare the text with that model's own tokenizer")
+        raise StoreError(
+            what, where=store.location, fix=f"prepare the text with that model's own tokenizer; {NEW_WORDS}"
+        )

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from maskwright.config.changes import as_begun
 from maskwright.config.pretraining import RunConfig
 from maskwright.core import storage
@@ -19,6 +21,7 @@ from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.mixture import Mixture
 from maskwright.data.opening import Store, open_held_out, open_store
+from maskwright.data.store import TokenStore, special_table
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import require_family
 from maskwright.model.config import ModelConfig, training_flops
@@ -34,8 +37,9 @@ from maskwright.tasks.pretrain.describe import reading
 from maskwright.tasks.pretrain.model import Base, model_and_lineage
 from maskwright.tasks.pretrain.warnings import documents_held_out, unusual_data, unusual_settings
 from maskwright.tasks.start.capacity import memory_and_disk
-from maskwright.tasks.start.data_card import pretraining_card
+from maskwright.tasks.start.data_card import SAMPLE_DOCUMENTS, SAMPLE_TOKENS, pretraining_card
 from maskwright.text.tokenizer import copy_tokenizer
+from maskwright.text.unknown import require_known
 from maskwright.text.vocabulary import none_is_text
 from maskwright.training.job import Job
 from maskwright.training.masked_lm import MaskedLM
@@ -216,6 +220,7 @@ def prepare_run(
     # Stores of other formats have a tokenizer; a run that is continued must not need its base any more.
     store = open_store(config.data, base.tokenizer if base and config.data.format == "pregenerated" else None)
     model, lineage = model_and_lineage(config, store, before, parent, base)
+    _require_text(store)
     require_family(model, config.engine)
     model = with_ids(model, store.vocabulary, store.tokenizer_folder)
     if not model.rotary and any(phase.rope_theta for phase in config.phases):
@@ -229,6 +234,23 @@ def prepare_run(
         fix = "name a held-out store as data.validation, or leave it out"
         raise ConfigError(f"needs held-out text, and {store.location} has none", where="evaluation.patience", fix=fix)
     return PretrainRun(config, model, store, loader, lineage, held_out, base, warmup_share)
+
+
+def _require_text(store: Store) -> None:
+    """Raises `StoreError` for a store of which more than half is unknown, or that has no token to mask, by a sample of
+    its documents. Remote stores are not looked at, since that would download them."""
+    unknown, special = store.vocabulary.unk, special_table(store.vocabulary)
+    for part in store.stores if isinstance(store, Mixture) else [store]:
+        if isinstance(part, TokenStore) and part.is_remote:
+            continue
+        side = part.split("train").sampled()
+        apart = max(1, side.documents // SAMPLE_DOCUMENTS)
+        ids = np.concatenate([np.zeros(0, np.int32), *side.beginnings(SAMPLE_TOKENS, apart)])
+        fix = "prepare its text again into another folder: `maskwright data prepare` says why they are unknown"
+        require_known(int(np.count_nonzero(ids == unknown)), len(ids), part.location, "", fix)
+        if len(ids) and special[ids].all():
+            fix = "prepare its text again: special tokens are never masked"
+            raise StoreError("holds special tokens alone, so that nothing can be masked", where=part.location, fix=fix)
 
 
 def _validation_stores(config: RunConfig, store: Store) -> dict[str, StoreWithSplits]:

@@ -1,0 +1,112 @@
+"""Unknown tokens: why they are unknown, and stores of which most tokens are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import maskwright
+from maskwright.config.pretraining import read_config
+from maskwright.core.errors import StoreError
+from maskwright.data.prepare import driver
+from maskwright.data.prepare.driver import prepare
+from maskwright.data.prepare.request import PrepareOptions, Request
+from maskwright.tasks.pretrain.prepare import prepare_run
+from maskwright.text.audit import audit
+from maskwright.text.sources import Sources
+from maskwright.text.unknown import first_unknown
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+WORDS = ["the", "old", "fox", "##es", "saw", "a", ".", "##x"]
+FEW_KMERS = ["AAC", "ACG", "CGT", "GTA"]
+LONG = "a" + "x" * 150
+
+
+def vocabulary(folder: Path, tokens: list[str], lowercase: bool = False) -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / "vocab.txt").write_text("\n".join([*SPECIAL, *tokens]) + "\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": lowercase}))
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "lowercase", "text", "word", "why", "fix"),
+    [
+        (WORDS, False, "the foxes saw a old fox.", None, "", ""),
+        (WORDS, True, "THE OLD FOX.", None, "", ""),
+        (
+            WORDS,
+            False,
+            "the OLD fox",
+            "'OLD'",
+            "is in upper case, and the vocabulary in lower case",
+            '"lowercase": true',
+        ),
+        ([w.upper() for w in WORDS], True, "The old", "'The'", "is turned into lower case", '"lowercase": false'),
+        ([w.upper() for w in WORDS], False, "The old", "'The'", "is in lower case", "convert the text to upper case"),
+        (WORDS, False, "the 老狐狸", "'老'", "has '老', which is in none of its tokens", "tokenizer train"),
+        (WORDS, False, "the oldsaw", "'oldsaw'", "cannot be put together from its tokens", "tokenizer train"),
+        (
+            WORDS,
+            False,
+            f"a {LONG}",
+            "'axxxxxxxxxxxxxxxxxxx…'",
+            "is one word of 151 letters, more than max_input",
+            "raise",
+        ),
+        (
+            FEW_KMERS,
+            False,
+            "AAC AACGTA",
+            "'AACGTA'",
+            "is one word of 6 letters, and this tokenizer wants",
+            "put spaces",
+        ),
+        (["A", "C"], False, "ACACX CA", "'X'", "has 'X', which is in none of its tokens", "tokenizer train"),
+        (["AA", "AC", "CA", "CC"], False, "ACA NACA", "'NA'", "has 'N', which", "--letters plain"),
+        (["AA", "AC", "CA", "CC"], False, "ACA\nC\nCA", "'C'", "is shorter than its tokens of 2 letters", "leave"),
+        (WORDS, False, "the old fox " * 2000 + "x", "'x'", "cannot be put together", "tokenizer train"),
+    ],
+)
+def test_the_first_unknown_token_and_its_cause(
+    tokens: list[str], lowercase: bool, text: str, word: str | None, why: str, fix: str, tmp_path: Path
+) -> None:
+    unknown = first_unknown(vocabulary(tmp_path / "t", tokens, lowercase), text)
+    assert (unknown is None) == (word is None)
+    if unknown:
+        assert unknown.word == word and unknown.why.startswith(why) and fix in unknown.fix
+
+
+def test_a_following_of_the_fix_ends_the_refusal(tmp_path: Path) -> None:
+    (tmp_path / "up.txt").write_text("".join(f"THE OLD FOX SAW A FOX {'A ' * number}.\n" for number in range(40)))
+    sources = Sources([str(tmp_path / "up.txt")], layout="lines")
+    folder = vocabulary(tmp_path / "t", WORDS)
+    with pytest.raises(
+        StoreError, match=r"tokens are unknown, .*: 'THE' at .*up.txt:1 is in upper case.*do_lower_case"
+    ):
+        prepare(Request(sources, folder, str(tmp_path / "s"), PrepareOptions(0.2)))
+    assert not (tmp_path / "s" / "manifest.json").exists()
+    prepare(Request(sources, vocabulary(tmp_path / "t", WORDS, True), str(tmp_path / "s2"), PrepareOptions(0.2)))
+
+
+def test_stores_of_unknown_tokens_are_refused_by_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A store of an earlier version, and one of special tokens alone."""
+    (tmp_path / "a.txt").write_text("".join(f"老狐狸 saw 看见了 {'a ' * number}\n" for number in range(5)))
+    sources = Sources([str(tmp_path / "a.txt")], layout="lines")
+    folder = vocabulary(tmp_path / "t", WORDS)
+    found = audit([str(tmp_path / "a.txt")], layout="lines", tokenizer=folder).findings
+    finding = found["documents with unknown tokens, of the first 5"]
+    assert finding.count == 5 and finding.examples[0].endswith("a.txt:1: '老' has '老', which is in none of its tokens")
+    assert finding.prepare == "stops: 30 of 45 tokens are unknown"
+    monkeypatch.setattr(driver, "require_known", lambda *_: None)
+    store = prepare(Request(sources, folder, str(tmp_path / "s"), PrepareOptions(0.0))).location
+    assert "warning: 30 of 45 tokens are unknown to the tokenizer; '老' at " in capsys.readouterr().err
+    config = read_config("nano", [f"data.store={store}", "schedule.steps=2", "schedule.warmup_steps=1"])
+    with pytest.raises(StoreError, match="30 of 45 tokens are unknown, so there is nothing to learn.*prepare its text"):
+        prepare_run(config)
+    with pytest.raises(StoreError, match="30 of 45 tokens"):
+        maskwright.pretrain("nano", tmp_path / "run", overrides={"data.store": store})
