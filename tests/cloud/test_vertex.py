@@ -181,6 +181,7 @@ def test_flex_start_and_nfs(submit: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
         ([*JAX, "--accelerator", "v5e:2x2", "--machine-type", "ct5lp-hightpu-1t"], RUN, "--machine-type"),
         ([*GPU, "--accelerator", "NVIDIA_TESLA_T4"], RUN, "--accelerator"),
         (["--accelerator", "NVIDIA_TESLA_T4"], RUN, "--accelerator"),
+        (["--accelerator", "NVIDIA_TESLA_K80:2", "--machine-type", "n1-standard-8"], RUN, "--accelerator"),
         (["--accelerator", "NVIDIA_TESLA_T4:x", "--machine-type", "n1-standard-8"], RUN, "--accelerator"),
         (["--label", "team=hf_0123456789abcdef"], RUN, "--label"),
         (["--strategy", "FLEX_START", "--wait-hours", "1", "--stop-after-hours", "2"], RUN, "--strategy FLEX_START"),

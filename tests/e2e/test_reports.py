@@ -45,7 +45,11 @@ def test_a_jax_run_writes_what_it_compiled(config: Callable[..., RunConfig], tmp
     assert list((run / "profile").rglob("*.xplane.pb"))
 
 
-def test_without_the_request_there_is_no_trace(config: Callable[..., RunConfig], tmp_path: Path) -> None:
+def test_without_the_request_or_the_steps_there_is_no_trace(
+    config: Callable[..., RunConfig], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
     pretrain(config(**{"schedule.steps": 8}), str(run))
     assert not (run / "profile").exists()
+    pretrain(config(**{"schedule.steps": 7}), str(tmp_path / "short"), stop_request=StopRequest(profile_steps=2))
+    assert "warning: --profile-steps 2: no whole profile, which takes a start of 8 steps" in capsys.readouterr().err

@@ -193,4 +193,4 @@ def test_run_directory_records_what_was_run(config: Callable[..., RunConfig], tm
     assert (status.phase, status.step, status.of, status.exit) == ("done", 12, 12, 0)
     assert list((tmp_path / "run/events").iterdir())
     environment = json.loads((tmp_path / "run/environment.json").read_text())
-    assert environment["packages"]["torch"]
+    assert environment["packages"]["torch"] and len(environment["source_sha256"]) == 64

@@ -151,8 +151,9 @@ def environment(run: RecordedRun) -> list[Block]:
     packages = ", ".join(f"{name} {version}" for name, version in (record.get("packages") or {}).items())
     engines = sorted({str(line["engine"]) for line in run.at("started") if line.get("engine")})
     memory = hardware.get("memory_bytes")
+    source = f", source sha256 {digest[:12]}" if (digest := str(record.get("source_sha256") or "")) else ""
     rows = [
-        ("maskwright", f"{record.get('maskwright')}, revision {record.get('revision') or 'not known'}"),
+        ("maskwright", f"{record.get('maskwright')}, revision {record.get('revision') or 'not known'}{source}"),
         ("Packages", packages),
         ("Engine", "; ".join(engines)),
         ("Machine", f"{hardware.get('cpu')}, {_cores(hardware.get('cores'))}" if hardware else ""),

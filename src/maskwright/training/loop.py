@@ -138,7 +138,7 @@ class _Profile(ExitStack):
 
     def __init__(self, job: Job, steps: int) -> None:
         super().__init__()
-        self._job, self._steps = job, steps
+        self._job, self._steps, self._is_written = job, steps, False
 
     def is_due(self, done: int) -> bool:
         """Whether the trace starts or ends after `done` steps of this start."""
@@ -155,7 +155,15 @@ class _Profile(ExitStack):
                 self.enter_context(self._job.engine.profile(folder))
             else:
                 self.close()
+                self._is_written = True
                 note(f"profile of {self._steps} steps: {folder}")
+
+    def __exit__(self, *error: Any) -> bool:
+        suppressed = super().__exit__(*error)
+        if self._steps and not self._is_written and self._job.is_rank_0:
+            needed = PROFILE_AFTER_STEPS + self._steps + 1
+            warn(f"--profile-steps {self._steps}: no whole profile, which takes a start of {needed} steps or more")
+        return bool(suppressed)
 
 
 def _finish(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:

@@ -164,6 +164,8 @@ def machine_spec(place: Vertex) -> tuple[dict[str, Any], int]:
             fix = "--machine-type n1-standard-8 --accelerator NVIDIA_TESLA_T4:2, or a TPU slice: v6e:4x4"
             raise InputError(f"{place.accelerator[:40]!r} needs a machine type", where="--accelerator", fix=fix)
         count = int(number or 1)
+    if "K80" in name.upper():
+        raise InputError("Google no longer offers the K80", where="--accelerator", fix=f"NVIDIA_TESLA_T4:{count}")
     name = name.upper().replace("-", "_")
     return {"machineType": machine, "acceleratorType": name, "acceleratorCount": count}, count
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import hashlib
 import importlib.metadata
 import os
 import subprocess
@@ -87,9 +89,19 @@ def environment() -> dict[str, Any]:
     return {
         "maskwright": maskwright.__version__,
         "revision": _revision(),
+        "source_sha256": _source_sha256(),
         "packages": {name: importlib.metadata.version(name) for name in packages},
         "hardware": hardware.describe(),
     }
+
+
+def _source_sha256() -> str:
+    """Digest of the package's Python files: it tells edited code from the published, where no commit does."""
+    folder, digest = os.path.dirname(os.path.realpath(maskwright.__file__)), hashlib.sha256()
+    for path in sorted(glob.glob("**/*.py", root_dir=folder, recursive=True)):
+        with open(os.path.join(folder, path), "rb") as file:
+            digest.update(f"{path}\0".encode() + hashlib.sha256(file.read()).digest())
+    return digest.hexdigest()
 
 
 def _revision() -> str | None:
