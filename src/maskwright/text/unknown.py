@@ -62,6 +62,8 @@ def _explained(content: dict[str, Any], tokenizer: Any, word: str) -> Unknown:
         return Unknown(shown, "is not among its words", OTHER)
     letters = {*"".join(token for token in vocab if not SPECIAL.fullmatch(token))}
     if strange := next((letter for letter in normal if letter not in letters), ""):
+        if strange not in word:  # a normalizer has put it in place of every letter without a token, as ESM's does
+            strange = word.strip()[:1] or strange
         return _strange_letter(shown, strange, letters, content)
     if spacing and len(normal) < spacing.k:
         return Unknown(shown, f"is shorter than its tokens of {spacing.k} letters", "leave such sequences out")
