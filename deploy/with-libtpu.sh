@@ -11,7 +11,7 @@ done
 case "$command" in
   # What computes nothing, and what takes torch, which these images lack.
   "" | data | doctor | embed | env | evaluate | export | fill | forward | image | import | list | logs | predict | quickstart | \
-    report | schema | status | stop | submit | text | tokenizer | watch) ;;
+    recipes | report | schema | status | stop | submit | text | tokenizer | watch) ;;
   *)
     stamp=$libtpu/$(sha256sum <"$lock" | cut -c 1-16).done
     if [ ! -e "$stamp" ]; then
