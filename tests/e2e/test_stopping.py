@@ -70,6 +70,11 @@ def test_a_run_saves_and_stops_when_asked_from_outside(store: TokenStore, tmp_pa
     maskwright("stop", "run", cwd=tmp_path, code=2)  # nothing runs there any more
 
 
+def in_its_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
+
+
 def test_a_closed_terminal_saves_a_run(store: TokenStore, tmp_path: Path) -> None:
     """The kernel hangs up the terminal, as it does when ssh loses its connection; under nohup nothing is noticed."""
     write_config(tmp_path / "run.yaml", store.location, steps=100_000)
@@ -78,7 +83,7 @@ def test_a_closed_terminal_saves_a_run(store: TokenStore, tmp_path: Path) -> Non
         master, terminal = os.openpty()
         process = subprocess.Popen(
             [*prefix, *words, name], cwd=tmp_path, stdin=terminal, stdout=terminal, stderr=terminal,
-            start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            start_new_session=True, preexec_fn=in_its_terminal,
         )  # fmt: skip
         os.close(terminal)
         metrics = tmp_path / name / "metrics.jsonl"
