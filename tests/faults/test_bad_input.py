@@ -41,7 +41,7 @@ def test_text_that_is_not_utf8(cli: Cli, tokenizer: str, tmp_path: Path) -> None
 
 
 def test_empty_file_and_zero_documents(cli: Cli, tokenizer: str, tmp_path: Path) -> None:
-    for content, words in ((b"", "is empty"), (b"\n \n\n", "no document is left of 0 read")):
+    for content, words in ((b"", "is empty"), (b"\n \n\n", "holds no text")):
         (tmp_path / "a.txt").write_bytes(content)
         result = cli("data", "prepare", tmp_path / "a.txt", "--tokenizer", tokenizer, "--to", tmp_path / "out")
         assert (result.code, words in result.error, "Fix: " in result.error) == (2, True, True)
