@@ -371,7 +371,7 @@ def test_arms_and_commands_of_another_kind_are_refused(
         read([model, "bm25"], [str(labelled)], "new", base=None, budget=budget)
     with pytest.raises(ConfigError, match=r"evaluation\.metric is 'accuracy'.* Fix: give one of ndcg@10, recall@100"):
         read([model, "random"], [str(task)], "new", base=None, budget=budget, overrides=["evaluation.metric=accuracy"])
-    with pytest.raises(ConfigError, match="schedule: schedule has epochs and steps"):
+    with pytest.raises(ConfigError, match="schedule: schedule has steps and epochs"):
         read(
             [model, "random"],
             [str(task)],

@@ -84,7 +84,7 @@ def unreachable_tokens(location: str) -> list[str]:
     """Tokens of several letters of a BPE that no merge makes, in the order of their ids."""
     content, vocabulary = read_tokenizer(location)
     model = content["model"]
-    if "merges" not in model or model.get("ignore_merges"):
+    if "merges" not in model or model.get("ignore_merges") or not isinstance(model["vocab"], dict):
         return []
     prefix, suffix = (str(model.get(key) or "") for key in ("continuing_subword_prefix", "end_of_word_suffix"))
     pairs = [pair.split(" ", 1) if isinstance(pair, str) else pair for pair in model["merges"]]
