@@ -401,6 +401,41 @@ def test_words_and_tags_in_lists(tmp_path: Path) -> None:
         assert [(one.words, one.labels) for one in found] == [(("A", "b"), ("B-X", "O")), (("c",), ("O",))]
 
 
+ONE_WORD_A_ROW = {
+    "a.csv": "sentence_id,words,labels\n0,Eva,B-PER\n0,paid,O\n7,Lima,B-LOC\n",
+    "a.tsv": "sentence_id\twords\tlabels\n0\tEva\tB-PER\n0\tpaid\tO\n7\tLima\tB-LOC\n",
+    "b.csv": ",Sentence #,Word,POS,Tag\n0,Sentence: 1,Eva,N,B-PER\n1,,paid,V,O\n2,Sentence: 2,Lima,N,B-LOC\n",
+    "a.jsonl": """{"sentence_id": 0, "words": "Eva", "labels": "B-PER"}
+        {"sentence_id": 0, "words": "paid", "labels": "O"}
+        {"sentence_id": 7, "words": "Lima", "labels": "B-LOC"}""",
+    "a.txt": "word tag\nEva B-PER\npaid O\n\nLima B-LOC\n",
+    "a.conll": "tag\tword\nB-PER\tEva\nO\tpaid\n\nB-LOC\tLima\n",
+}
+
+
+@pytest.mark.parametrize("name", ONE_WORD_A_ROW)
+def test_tables_with_one_word_a_row_are_sentences(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(ONE_WORD_A_ROW[name])
+    expected = [(("Eva", "paid"), ("B-PER", "O")), (("Lima",), ("B-LOC",))]
+    assert [(one.words, one.labels) for one in read(tmp_path / name, TOKENS)] == expected
+    texts = read_examples(str(tmp_path / name), reading(tmp_path / name, TOKENS, labelled=False))
+    assert [(one.words, one.labels) for one in texts] == [(words, ()) for words, _ in expected]
+    columns = {"text": "words", "label": "labels"} if name[0] == "a" and "words" in ONE_WORD_A_ROW[name] else {}
+    assert [one.line for one in read(tmp_path / name, TOKENS, **columns)] == {
+        "a.jsonl": [1, 3],
+        "a.txt": [2, 5],
+        "a.conll": [2, 5],
+    }.get(name, [2, 4])
+
+
+def test_numbers_of_sentences_beside_whole_sentences_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"sentence_id": 4, "words": ["a", "b"], "labels": ["O", "O"]}\n')
+    assert read(tmp_path / "a.jsonl", TOKENS)[0].words == ("a", "b")
+    (tmp_path / "a.csv").write_text("id,sentence\n1,Eva paid.\n")
+    texts = reading(tmp_path / "a.csv", TOKENS, labelled=False, text="sentence")
+    assert read_examples(str(tmp_path / "a.csv"), texts)[0].words == ("Eva", "paid", ".")
+
+
 PAID = "Mrs Eva Brandt paid in Lima."
 PAID_WORDS = ("Mrs", "Eva", "Brandt", "paid", "in", "Lima", ".")
 PAID_TAGS = ("O", "B-PER", "I-PER", "O", "O", "B-LOC", "O")
@@ -768,7 +803,13 @@ def test_mistakes_in_tables(
         ("a.txt", "a\tO\n", {"text": 2}, "FILE:1: has 2 columns, no column 2"),
         ("a.txt", "a\tO\n", {"text": "word"}, "FILE:1: has columns without names, so none is 'word'"),
         ("a.txt", "-DOCSTART- O\n\n", {}, "FILE: holds no sentence"),
-        ("a.csv", "a,O\n", {}, "FILE: is CSV, which holds no words and tags"),
+        ("a.csv", "a,O\n", {}, "FILE:1: has no column that numbers the sentences of its words (columns: a, O)"),
+        ("a.csv", "sentence_id,words,labels\n0,a,O\n1,b,O\n0,c,O\n", {}, "FILE:4: goes on with the sentence '0' of"),
+        ("a.csv", "Sentence #,Word,Tag\n,a,O\n", {}, "FILE:2: has no sentence in column 'Sentence #'"),
+        ("a.csv", "sentence_id,words,labels\n0,a,O\n1,b,O\n1, ,O\n", {}, "FILE:3: word 2 of 2 is empty"),
+        ("a.csv", "sentence_id,form,labels\n0,a,O\n", {}, "FILE:1: has no column that numbers the sentences of its"),
+        ("a.txt", "sentence_id\tword\ttag\n1\ta\tO\n", {}, "FILE:1: is a table, of which a column numbers the sentences"),
+        ("a.tsv", "sentence_id\tword\ttag\n1\ta\tO\n", {"text": 1}, "FILE:1: is a table, of which a column numbers"),
         ("a.jsonl", '{"words": ["a"], "tags": ["O", "O"]}\n', {}, "FILE:1: has 1 words and 2 tags"),
         ("a.jsonl", '{"words": "a", "tags": ["O"]}\n', {}, "FILE:1: column 'words' is str, not a list"),
         ("a.jsonl", '{"words": [], "tags": []}\n', {}, "FILE:1: has no words"),
