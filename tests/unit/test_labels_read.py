@@ -290,6 +290,33 @@ def test_labels_of_the_configuration_are_words() -> None:
     assert Task(labels={True: "yes", False: "no"}).translation == {"true": "yes", "false": "no"}
 
 
+def test_lines_of_fasttext_and_lines_of_text(tmp_path: Path) -> None:
+    lines = "__label__a __label__b-c Eva  paid .\n\n__label__a Lima, __label\nno end __label__d\nnone\n"
+    (tmp_path / "cooking.train").write_text(lines)
+    (tmp_path / "a.ft.txt.gz").write_bytes(gzip.compress(lines.encode()))
+    texts = ["Eva  paid .", "Lima, __label", "no end", "none"]
+    for path in (tmp_path / "cooking.train", tmp_path / "a.ft.txt.gz"):
+        expected = [*zip(texts, [("a", "b-c"), ("a",), ("d",), ()], [1, 3, 4, 5], strict=True)]
+        assert [(one.text, one.labels, one.line) for one in read(path, SEVERAL)] == expected
+        unlabelled = read_examples(str(path), reading(path, SEVERAL, labelled=False))
+        assert [(one.text, one.labels) for one in unlabelled] == [(text, ()) for text in texts]
+    path = tmp_path / "a.txt"
+    path.write_text("__label__2 good\n__label__1 bad\n")
+    assert [one.labels for one in read(path, Task(labels={1: "neg", 2: "pos"}))] == [("pos",), ("neg",)]
+    assert "FILE: has fastText's lines, and no columns" in fails(path, label="label")
+    assert fails(path, NUMBERS).startswith("FILE: is of a kind that cannot be read")
+    for content, message in (
+        (lines, "FILE:1: has 2 labels, not one. Fix: take task.kind: multi_label_classification"),
+        ("__label__a x\ny\n", "FILE:2: has 0 labels, not one. Fix: write __label__NAME before the text"),
+        ("__label__a\n", "FILE:1: has labels and no text"),
+        ("good\n", "FILE: is of a kind that cannot be read"),
+    ):
+        path.write_text(content)
+        assert fails(path).startswith(message)
+    for task in (Task(), NUMBERS):  # the last content
+        assert [one.text for one in read_examples(str(path), reading(path, task, labelled=False))] == ["good"]
+
+
 def test_regression_labels_are_numbers(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text("sentence1\tsentence2\tscore\na\tb\t3.25\nc\td\t-1e2\n")
@@ -720,7 +747,8 @@ def test_an_answer_that_is_not_in_its_context(tmp_path: Path) -> None:
         ("As he says, Éva.", 13, "it is at 12, 1 less than written, as if counted from 1"),
         ("As Éva says.", 0, "it is at 3, 3 more than written, as if never counted"),
         ("As Éva says, Éva.", 10, "it is at 13, 3 more than written"),
-        ("As eva says.", 3, "it stands nowhere"),
+        ("As Eve says.", -1, "it stands nowhere"),
+        ("As eva says.", 3, "it stands nowhere, but for its case, white space or accents"),
     ],
 )
 def test_answers_elsewhere_are_placed_explained_and_counted(
@@ -729,7 +757,9 @@ def test_answers_elsewhere_are_placed_explained_and_counted(
     record = {"question": "Who?", "context": context, "answers": {"text": ["Éva"], "answer_start": [start]}}
     (tmp_path / "a.jsonl").write_text(3 * (json.dumps(record) + "\n"))
     error = fails(tmp_path / "a.jsonl", QUESTIONS)
-    assert f" is: {said} (the first of 3 such records). Fix: count answer_start in characters from 0" in error
+    nowhere = "copy the answer out of its context, or give [] as the answers where it has none"
+    fix = nowhere if "nowhere" in said else "count answer_start in characters from 0"
+    assert f" is: {said} (the first of 3 such records). Fix: {fix}" in error
     assert ("in Python" in error) == ("units" in said or "bytes" in said)
 
 
@@ -807,8 +837,8 @@ def test_mistakes_in_tables(
         ("a.csv", "sentence_id,words,labels\n0,a,O\n1,b,O\n0,c,O\n", {}, "FILE:4: goes on with the sentence '0' of"),
         ("a.csv", "Sentence #,Word,Tag\n,a,O\n", {}, "FILE:2: has no sentence in column 'Sentence #'"),
         ("a.csv", "sentence_id,words,labels\n0,a,O\n1,b,O\n1, ,O\n", {}, "FILE:3: word 2 of 2 is empty"),
-        ("a.csv", "sentence_id,form,labels\n0,a,O\n", {}, "FILE:1: has no column that numbers the sentences of its"),
-        ("a.txt", "sentence_id\tword\ttag\n1\ta\tO\n", {}, "FILE:1: is a table, of which a column numbers the sentences"),
+        ("a.csv", "sentence_id,form,labels\n0,a,O\n", {}, "FILE:1: has no column with a usual name for the text"),
+        ("a.txt", "sentence_id\tword\ttag\n1\ta\tO\n", {}, "FILE:1: is a table, of which a column numbers"),
         ("a.tsv", "sentence_id\tword\ttag\n1\ta\tO\n", {"text": 1}, "FILE:1: is a table, of which a column numbers"),
         ("a.jsonl", '{"words": ["a"], "tags": ["O", "O"]}\n', {}, "FILE:1: has 1 words and 2 tags"),
         ("a.jsonl", '{"words": "a", "tags": ["O"]}\n', {}, "FILE:1: column 'words' is str, not a list"),

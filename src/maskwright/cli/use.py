@@ -40,7 +40,8 @@ def predict(
         typer.Option(
             "--input",
             metavar="FILE",
-            help="Texts to read: .csv, .tsv, .jsonl, .parquet; CoNLL columns for words, SQuAD's .json for questions.",
+            help="Texts to read: .csv, .tsv, .jsonl, .parquet, .txt with a text a line; CoNLL columns for words, SQuAD's .json "
+            "for questions.",
         ),
     ],
     output: Annotated[
@@ -91,7 +92,7 @@ def embed(
     model: Model,
     source: Annotated[
         str,
-        typer.Option("--input", metavar="FILE", help="Texts to read: .csv, .tsv, .jsonl or .parquet."),
+        typer.Option("--input", metavar="FILE", help="Texts to read: .csv, .tsv, .jsonl, .parquet, or .txt with a text a line."),
     ],
     output: Annotated[
         str,

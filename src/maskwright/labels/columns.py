@@ -293,5 +293,8 @@ def with_question(example: Example, question: str, context: str, answers: list[A
         if start < 0 or context[start : start + len(text)] != text:
             passage, (place, more) = context[max(start, 0) :][: len(text)], elsewhere(context, text, start)
             what = f"answer {text!r:.60} is not in its context at character {start}, where {passage!r:.60} is: {place}"
+            if text not in context:
+                fix = "copy the answer out of its context, or give [] as the answers where it has none"
+                raise Unusable(what, fix, "answer of another text")
             raise Unusable(what, f"count answer_start in characters from 0{more}", "misplaced answer")
     return replace(example, text=question, text_pair=context, answers=tuple(answers), key=key)

@@ -10,6 +10,7 @@ from maskwright.labels.annotations import annotated_examples, find_layout
 from maskwright.labels.columns import examples_of
 from maskwright.labels.conll import read_conll
 from maskwright.labels.example import Example, Reading
+from maskwright.labels.fasttext import has_lines, line_examples
 from maskwright.labels.files import files_of
 from maskwright.labels.squad import squad_examples
 from maskwright.labels.vectors import named
@@ -50,6 +51,9 @@ def _read(name: str, reading: Reading) -> Iterator[Example]:
         yield from read_conll(name, reading)
         return
     kinds = LISTS if task == "question_answering" else TABLES
+    if kind not in kinds and has_lines(name, reading):
+        yield from line_examples(name, reading)
+        return
     if kind not in kinds:
         raise unreadable(name, kinds)
     with open_table(name, reading.handle, has_header=reading.data.has_header, encoding=reading.encoding) as table:
