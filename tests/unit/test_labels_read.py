@@ -447,6 +447,10 @@ def test_tables_with_one_word_a_row_are_sentences(name: str, tmp_path: Path) -> 
     assert [(one.words, one.labels) for one in read(tmp_path / name, TOKENS)] == expected
     texts = read_examples(str(tmp_path / name), reading(tmp_path / name, TOKENS, labelled=False))
     assert [(one.words, one.labels) for one in texts] == [(words, ()) for words, _ in expected]
+    if name == "a.jsonl":
+        rows = [json.loads(line) for line in ONE_WORD_A_ROW[name].splitlines()]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+        assert [(one.words, one.labels) for one in read(tmp_path / "a.parquet", TOKENS)] == expected
     columns = {"text": "words", "label": "labels"} if name[0] == "a" and "words" in ONE_WORD_A_ROW[name] else {}
     assert [one.line for one in read(tmp_path / name, TOKENS, **columns)] == {
         "a.jsonl": [1, 3],

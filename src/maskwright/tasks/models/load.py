@@ -113,12 +113,9 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
     if config.task == "masked_lm":
         return model
     use = read_use(location, config)
-    lengths = {
-        "threshold": use.get("threshold"),
-        "doc_stride": use.get("doc_stride"),
-        "max_answer_length": use.get("max_answer_len"),
-    }
-    task = Task(kind=config.task).model_copy(update={key: value for key, value in lengths.items() if value is not None})
+    names = {"threshold": "threshold", "doc_stride": "doc_stride", "max_answer_length": "max_answer_len"}
+    known = {key: use[name] for key, name in names.items() if name in use}
+    task = Task(kind=config.task).model_copy(update=known)
     none = use.get("handle_impossible_answer")
     return replace(model, task=task, max_seq_len=use.get("max_seq_len"), may_be_none=None if none is None else none > 0)
 
