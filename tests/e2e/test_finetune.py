@@ -190,7 +190,7 @@ def test_what_a_model_does_not_read_and_does_not_tell_apart_is_said(
     none = Predictions(((),) * len(gold), shares)
     several._warn_of_one_prediction("validation", none, several.dataset.validation)
     said_of_labels = " ".join(capsys.readouterr().err.split())
-    assert "every text gets no label: probabilities are 0.100 to 0.250, and task.threshold is 0.5. " in said_of_labels
+    assert "every text gets no label: the probabilities are 0.100 to 0.250, the task.threshold 0.5. " in said_of_labels
     assert "set task.threshold: 0.24, with which f1_micro would be 0." in said_of_labels
 
 

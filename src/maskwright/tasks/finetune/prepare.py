@@ -281,8 +281,8 @@ class FinetuneRun:
             threshold, score = best_threshold(gold, shares)
             better = f", or set task.threshold: {threshold:g}, with which f1_micro would be {score:.4f} here"
             warn(
-                f"{split}: every text gets {'the same labels' if predictions.outcomes[0] else 'no label'}: probabilities "
-                f"are {shares.min():.3f} to {shares.max():.3f}, and task.threshold is {task.threshold:g}. "
+                f"{split}: every text gets {'the same labels' if predictions.outcomes[0] else 'no label'}: the "
+                f"probabilities are {shares.min():.3f} to {shares.max():.3f}, the task.threshold {task.threshold:g}. "
                 "Train longer or with a higher learning rate, and let evaluation.metric: loss choose the checkpoint"
                 + better
                 * (threshold != task.threshold)
