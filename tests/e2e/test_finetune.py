@@ -184,6 +184,14 @@ def test_what_a_model_does_not_read_and_does_not_tell_apart_is_said(
     for outcomes, said in (((0,) * 21, True), ((0,) * 20 + (1,), False)):
         ready._warn_of_one_prediction("validation", Predictions(outcomes, None), ready.dataset.validation)
         assert ("every prediction is the same" in capsys.readouterr().err) == said
+    several = prepared(make("multi_label_classification"))
+    gold = [bool(example.labels) for example in several.dataset.validation]
+    shares = np.where(gold, 0.25, 0.1)[:, None].repeat(2, 1).astype(np.float32)
+    none = Predictions(((),) * len(gold), shares)
+    several._warn_of_one_prediction("validation", none, several.dataset.validation)
+    said_of_labels = " ".join(capsys.readouterr().err.split())
+    assert "every text gets no label: the probabilities are 0.100 to 0.250, the task.threshold 0.5. " in said_of_labels
+    assert "set task.threshold: 0.24, with which f1_micro would be 0." in said_of_labels
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:

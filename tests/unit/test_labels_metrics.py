@@ -15,7 +15,16 @@ from maskwright.labels.answers import exact_match, overlap_f1
 from maskwright.labels.by_label import calibration, classification_report, confusion_matrix, reliability
 from maskwright.labels.encode import EncodedRows, WordTargets, encode
 from maskwright.labels.example import Answer, Example
-from maskwright.labels.metrics import Predictions, decode, default_metric, measure, metric_names
+from maskwright.labels.metrics import (
+    THRESHOLDS,
+    Predictions,
+    best_threshold,
+    decode,
+    default_metric,
+    gold_outcomes,
+    measure,
+    metric_names,
+)
 from maskwright.labels.spans import mark_spans, spans
 
 LABELS = ("red", "green", "blue")
@@ -87,6 +96,31 @@ def test_several_labels_are_judged_as_scikit_learn_does(used: tuple[int, ...]) -
     assert confusion_matrix(task, LABELS, examples, found) is None
     measured_by_yes_and_no = calibration(task, LABELS, examples, found)
     assert measured_by_yes_and_no and sum(part.count for part in measured_by_yes_and_no.bins) == 120
+
+
+def test_a_threshold_for_rare_labels() -> None:
+    """Each score against scikit-learn at each threshold."""
+    generator = np.random.default_rng(2)
+    hot = (generator.random((60, 3)) < 0.2).astype(int)
+    hot[0] = 1
+    shares = np.clip(0.02 + 0.12 * hot + 0.1 * generator.random((60, 3)), 0.0, 1.0)
+    logits = np.log(shares / (1.0 - shares))
+    examples = [Example("a", 1, labels=tuple(np.array(LABELS)[row == 1].tolist())) for row in hot]
+    scores = {}
+    for threshold in THRESHOLDS:
+        task = Task(kind="multi_label_classification", threshold=threshold)
+        found, measured = judged(task, LABELS, examples, logits)
+        expected = sk.f1_score(hot, (shares > threshold).astype(int), average="micro", zero_division=0.0)
+        assert measured["f1_micro"] == pytest.approx(expected, abs=1e-12)
+        scores[threshold] = measured["f1_micro"]
+    assert found.probabilities is not None
+    best, score = best_threshold(gold_outcomes(task, LABELS, examples), found.probabilities)
+    assert scores[0.5] == 0.0 and score == pytest.approx(max(scores.values())) == pytest.approx(scores[best])
+    assert score > 0.8
+    low = Task(kind="multi_label_classification", threshold=0.1)
+    found, _ = judged(low, LABELS, examples, logits)
+    rows = calibration(low, LABELS, examples, found)
+    assert rows and sum(part.count for part in rows.bins if part.low < 0.4) == (shares > 0.1).sum()
 
 
 def test_numbers_are_judged_as_scipy_does() -> None:

@@ -290,6 +290,33 @@ def test_labels_of_the_configuration_are_words() -> None:
     assert Task(labels={True: "yes", False: "no"}).translation == {"true": "yes", "false": "no"}
 
 
+def test_lines_of_fasttext_and_lines_of_text(tmp_path: Path) -> None:
+    lines = "__label__a __label__b-c Eva  paid .\n\n__label__a Lima, __label\nno end __label__d\nnone\n"
+    (tmp_path / "cooking.train").write_text(lines)
+    (tmp_path / "a.ft.txt.gz").write_bytes(gzip.compress(lines.encode()))
+    texts = ["Eva  paid .", "Lima, __label", "no end", "none"]
+    for path in (tmp_path / "cooking.train", tmp_path / "a.ft.txt.gz"):
+        expected = [*zip(texts, [("a", "b-c"), ("a",), ("d",), ()], [1, 3, 4, 5], strict=True)]
+        assert [(one.text, one.labels, one.line) for one in read(path, SEVERAL)] == expected
+        unlabelled = read_examples(str(path), reading(path, SEVERAL, labelled=False))
+        assert [(one.text, one.labels) for one in unlabelled] == [(text, ()) for text in texts]
+    path = tmp_path / "a.txt"
+    path.write_text("__label__2 good\n__label__1 bad\n")
+    assert [one.labels for one in read(path, Task(labels={1: "neg", 2: "pos"}))] == [("pos",), ("neg",)]
+    assert "FILE: has fastText's lines, and no columns" in fails(path, label="label")
+    assert fails(path, NUMBERS).startswith("FILE: is of a kind that cannot be read")
+    for content, message in (
+        (lines, "FILE:1: has 2 labels, not one. Fix: take task.kind: multi_label_classification"),
+        ("__label__a x\ny\n", "FILE:2: has 0 labels, not one. Fix: write __label__NAME before the text"),
+        ("__label__a\n", "FILE:1: has labels and no text"),
+        ("good\n", "FILE: is of a kind that cannot be read"),
+    ):
+        path.write_text(content)
+        assert fails(path).startswith(message)
+    for task in (Task(), NUMBERS):  # the last content
+        assert [one.text for one in read_examples(str(path), reading(path, task, labelled=False))] == ["good"]
+
+
 def test_regression_labels_are_numbers(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text("sentence1\tsentence2\tscore\na\tb\t3.25\nc\td\t-1e2\n")
@@ -399,6 +426,45 @@ def test_words_and_tags_in_lists(tmp_path: Path) -> None:
     for name in ("a.jsonl", "a.parquet"):
         found = read(tmp_path / name, task)
         assert [(one.words, one.labels) for one in found] == [(("A", "b"), ("B-X", "O")), (("c",), ("O",))]
+
+
+ONE_WORD_A_ROW = {
+    "a.csv": "sentence_id,words,labels\n0,Eva,B-PER\n0,paid,O\n7,Lima,B-LOC\n",
+    "a.tsv": "sentence_id\twords\tlabels\n0\tEva\tB-PER\n0\tpaid\tO\n7\tLima\tB-LOC\n",
+    "b.csv": ",Sentence #,Word,POS,Tag\n0,Sentence: 1,Eva,N,B-PER\n1,,paid,V,O\n2,Sentence: 2,Lima,N,B-LOC\n",
+    "a.jsonl": """{"sentence_id": 0, "words": "Eva", "labels": "B-PER"}
+        {"sentence_id": 0, "words": "paid", "labels": "O"}
+        {"sentence_id": 7, "words": "Lima", "labels": "B-LOC"}""",
+    "a.txt": "word tag\nEva B-PER\npaid O\n\nLima B-LOC\n",
+    "a.conll": "tag\tword\nB-PER\tEva\nO\tpaid\n\nB-LOC\tLima\n",
+}
+
+
+@pytest.mark.parametrize("name", ONE_WORD_A_ROW)
+def test_tables_with_one_word_a_row_are_sentences(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(ONE_WORD_A_ROW[name])
+    expected = [(("Eva", "paid"), ("B-PER", "O")), (("Lima",), ("B-LOC",))]
+    assert [(one.words, one.labels) for one in read(tmp_path / name, TOKENS)] == expected
+    texts = read_examples(str(tmp_path / name), reading(tmp_path / name, TOKENS, labelled=False))
+    assert [(one.words, one.labels) for one in texts] == [(words, ()) for words, _ in expected]
+    if name == "a.jsonl":
+        rows = [json.loads(line) for line in ONE_WORD_A_ROW[name].splitlines()]
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+        assert [(one.words, one.labels) for one in read(tmp_path / "a.parquet", TOKENS)] == expected
+    columns = {"text": "words", "label": "labels"} if name[0] == "a" and "words" in ONE_WORD_A_ROW[name] else {}
+    assert [one.line for one in read(tmp_path / name, TOKENS, **columns)] == {
+        "a.jsonl": [1, 3],
+        "a.txt": [2, 5],
+        "a.conll": [2, 5],
+    }.get(name, [2, 4])
+
+
+def test_numbers_of_sentences_beside_whole_sentences_are_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"sentence_id": 4, "words": ["a", "b"], "labels": ["O", "O"]}\n')
+    assert read(tmp_path / "a.jsonl", TOKENS)[0].words == ("a", "b")
+    (tmp_path / "a.csv").write_text("id,sentence\n1,Eva paid.\n")
+    texts = reading(tmp_path / "a.csv", TOKENS, labelled=False, text="sentence")
+    assert read_examples(str(tmp_path / "a.csv"), texts)[0].words == ("Eva", "paid", ".")
 
 
 PAID = "Mrs Eva Brandt paid in Lima."
@@ -685,7 +751,8 @@ def test_an_answer_that_is_not_in_its_context(tmp_path: Path) -> None:
         ("As he says, Éva.", 13, "it is at 12, 1 less than written, as if counted from 1"),
         ("As Éva says.", 0, "it is at 3, 3 more than written, as if never counted"),
         ("As Éva says, Éva.", 10, "it is at 13, 3 more than written"),
-        ("As eva says.", 3, "it stands nowhere"),
+        ("As Eve says.", -1, "it stands nowhere"),
+        ("As eva says.", 3, "it stands nowhere, but for its case, white space or accents"),
     ],
 )
 def test_answers_elsewhere_are_placed_explained_and_counted(
@@ -694,7 +761,9 @@ def test_answers_elsewhere_are_placed_explained_and_counted(
     record = {"question": "Who?", "context": context, "answers": {"text": ["Éva"], "answer_start": [start]}}
     (tmp_path / "a.jsonl").write_text(3 * (json.dumps(record) + "\n"))
     error = fails(tmp_path / "a.jsonl", QUESTIONS)
-    assert f" is: {said} (the first of 3 such records). Fix: count answer_start in characters from 0" in error
+    nowhere = "copy the answer out of its context, or give [] as the answers where it has none"
+    fix = nowhere if "nowhere" in said else "count answer_start in characters from 0"
+    assert f" is: {said} (the first of 3 such records). Fix: {fix}" in error
     assert ("in Python" in error) == ("units" in said or "bytes" in said)
 
 
@@ -768,7 +837,13 @@ def test_mistakes_in_tables(
         ("a.txt", "a\tO\n", {"text": 2}, "FILE:1: has 2 columns, no column 2"),
         ("a.txt", "a\tO\n", {"text": "word"}, "FILE:1: has columns without names, so none is 'word'"),
         ("a.txt", "-DOCSTART- O\n\n", {}, "FILE: holds no sentence"),
-        ("a.csv", "a,O\n", {}, "FILE: is CSV, which holds no words and tags"),
+        ("a.csv", "a,O\n", {}, "FILE:1: has no column that numbers the sentences of its words (columns: a, O)"),
+        ("a.csv", "sentence_id,words,labels\n0,a,O\n1,b,O\n0,c,O\n", {}, "FILE:4: goes on with the sentence '0' of"),
+        ("a.csv", "Sentence #,Word,Tag\n,a,O\n", {}, "FILE:2: has no sentence in column 'Sentence #'"),
+        ("a.csv", "sentence_id,words,labels\n0,a,O\n1,b,O\n1, ,O\n", {}, "FILE:3: word 2 of 2 is empty"),
+        ("a.csv", "sentence_id,form,labels\n0,a,O\n", {}, "FILE:1: has no column with a usual name for the text"),
+        ("a.txt", "sentence_id\tword\ttag\n1\ta\tO\n", {}, "FILE:1: is a table, of which a column numbers"),
+        ("a.tsv", "sentence_id\tword\ttag\n1\ta\tO\n", {"text": 1}, "FILE:1: is a table, of which a column numbers"),
         ("a.jsonl", '{"words": ["a"], "tags": ["O", "O"]}\n', {}, "FILE:1: has 1 words and 2 tags"),
         ("a.jsonl", '{"words": "a", "tags": ["O"]}\n', {}, "FILE:1: column 'words' is str, not a list"),
         ("a.jsonl", '{"words": [], "tags": []}\n', {}, "FILE:1: has no words"),

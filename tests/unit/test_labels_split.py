@@ -412,12 +412,12 @@ def test_a_header_line_that_is_taken_for_an_example_is_noted(tmp_path: Path) -> 
     (tmp_path / "validation.tsv").write_text("e\tx\n")
     notes = read_dataset(data, SINGLE, 0).report.notes
     assert f"only {tmp_path}/train.tsv:1 has the label 'label': if it is a header line" in notes[-1]
-    tagged = "word tag\n" + "Paris B-LOC\nis O\n\n" * 3
+    tagged = "Wort Art\n" + "Paris B-LOC\nis O\n\n" * 3
     (tmp_path / "train.conll").write_text(tagged)
     (tmp_path / "valid.conll").write_text("x O\n")
     data = LabelledData(train=str(tmp_path / "train.conll"), validation=str(tmp_path / "valid.conll"))
     notes = read_dataset(data, TOKENS, 0).report.notes
-    assert any(note.startswith(f"only the word 'word' ({tmp_path}/train.conll:1) has the tag 'tag'") for note in notes)
+    assert any(note.startswith(f"only the word 'Wort' ({tmp_path}/train.conll:1) has the tag 'Art'") for note in notes)
     (tmp_path / "train.conll").write_text(tagged.partition("\n")[2])
     assert not [note for note in read_dataset(data, TOKENS, 0).report.notes if "only the word" in note]
 

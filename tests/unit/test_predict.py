@@ -17,6 +17,7 @@ from html_page import Page
 
 import maskwright
 from maskwright.cli.main import run as command
+from maskwright.core.errors import InputError
 from maskwright.labels.answers import best_answers
 from maskwright.labels.encode import encode
 from maskwright.labels.example import Example
@@ -106,6 +107,16 @@ def test_several_labels_and_numbers(tokenizer: str, tmp_path: Path) -> None:
             shares = 1.0 / (1.0 + np.exp(-found))
             assert record["label"] == [name for name, share in zip(LABELS, shares, strict=True) if share > 0.5]
             assert record["score"] == pytest.approx(shares[shares > 0.5].tolist(), abs=2e-5)
+            middle = float(np.sort(shares)[:2].mean())  # all labels but one are above it
+            predicted(run, "--input", texts, "--output", out, "--text", "body", "--threshold", f"{middle:.6f}")
+            record = written(out)[TEXTS.index(text)]
+            assert record["label"] == [name for name, share in zip(LABELS, shares, strict=True) if share > middle]
+            assert len(record["label"]) == len(LABELS) - 1
+    trained = load_model(str(tmp_path / "multi_label_classification/run"))
+    export(trained.with_threshold(0.125), str(tmp_path / "folder"))
+    assert load_model(str(tmp_path / "folder")).require_task().threshold == 0.125
+    with pytest.raises(InputError, match="which has no threshold"):
+        load_model(str(tmp_path / "regression/run")).with_threshold(0.125)
 
 
 def test_words_without_pieces_have_no_score(tokenizer: str, tmp_path: Path) -> None:

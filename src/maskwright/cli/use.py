@@ -40,7 +40,8 @@ def predict(
         typer.Option(
             "--input",
             metavar="FILE",
-            help="Texts to read: .csv, .tsv, .jsonl, .parquet; CoNLL columns for words, SQuAD's .json for questions.",
+            help="Texts to read: .csv, .tsv, .jsonl, .parquet, .txt with a text a line; CoNLL columns for words, "
+            "SQuAD's .json for questions.",
         ),
     ],
     output: Annotated[
@@ -59,6 +60,16 @@ def predict(
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="Write the probability of every label too.")
     ] = False,
+    threshold: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            max=0.999,
+            metavar="P",
+            help="Where a text may have several labels: those with a probability above it. When not given, as in "
+            "training, where 0.5 is the default.",
+        ),
+    ] = None,
     no_answer: Annotated[
         bool | None,
         typer.Option(
@@ -78,7 +89,7 @@ def predict(
     from maskwright.tasks.use import predict as task
 
     options = task.TextOptions(tuple(text or ()), text_pair, (), max_seq_len, on_bad_input == "skip", encoding=encoding)
-    trained = load_model(model)
+    trained = load_model(model) if threshold is None else load_model(model).with_threshold(threshold)
     written = task.predict(
         trained, source, output, options=options, device=device, probabilities=probabilities, may_be_none=no_answer
     )
@@ -91,7 +102,9 @@ def embed(
     model: Model,
     source: Annotated[
         str,
-        typer.Option("--input", metavar="FILE", help="Texts to read: .csv, .tsv, .jsonl or .parquet."),
+        typer.Option(
+            "--input", metavar="FILE", help="Texts to read: .csv, .tsv, .jsonl, .parquet, or .txt with a text a line."
+        ),
     ],
     output: Annotated[
         str,

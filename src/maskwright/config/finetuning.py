@@ -49,6 +49,9 @@ class Task(Section):
     separator: Annotated[str, Field(min_length=1)] = ","
     """Only for multi_label_classification: what stands between several labels in one cell. JSON and Parquet can hold
     lists instead."""
+    threshold: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
+    """Only for multi_label_classification: a text gets the labels whose probability is above it. Rare labels stay below
+    one half for long."""
     doc_stride: Annotated[int, Field(ge=0)] = 128
     """Only for question_answering: tokens that two neighbouring windows of a long context share."""
     max_answer_length: Annotated[int, Field(ge=1)] = 30

@@ -115,10 +115,10 @@ def calibration(
     gold, outcomes = gold_outcomes(task, labels, examples), predictions.outcomes
     confidence = shares.max(-1)
     if task.kind == "multi_label_classification":
-        confidence = np.maximum(shares, 1.0 - shares).ravel()
         gold, outcomes = (
             tuple(label in ids for ids in side for label in range(len(labels))) for side in (gold, outcomes)
         )
+        confidence = np.where(outcomes, shares.ravel(), 1.0 - shares.ravel())
     elif predictions.words is not None:
         word_places = predictions.words.tolist()
         gold, outcomes = (tuple(side[example][word] for example, word in word_places) for side in (gold, outcomes))

@@ -27,7 +27,10 @@ PAIRS: tuple[tuple[str, str | None], ...] = (
 """Usual names of text columns, as in GLUE, tried in this order."""
 LABELS = ("label", "labels", "gold_label", "is_duplicate", "score")
 KNOWN: dict[TaskKind, tuple[tuple[tuple[str, str | None], ...], tuple[str, ...]]] = {
-    "token_classification": ((("words", None), ("tokens", None)), ("tags", "ner_tags", "labels", "label")),
+    "token_classification": (
+        tuple((name, None) for name in ("words", "tokens", "word", "token", "Word", "Token")),
+        ("tags", "ner_tags", "labels", "label", "tag", "Tag", "ner", "NER"),
+    ),
     "question_answering": ((("question", "context"),), ("answers",)),
 }
 """The same for the other tasks, as in Hugging Face's data sets."""
@@ -52,7 +55,7 @@ class Roles:
 
 
 def examples_of(table: Table, reading: Reading) -> Iterator[Example]:
-    roles = _roles(table, reading)
+    roles = roles_of(table, reading)
     build = {"token_classification": _words, "question_answering": _question}.get(reading.task.kind, _text)
     for number, record in table.rows(roles.all):
         example = Example(table.name, number, counted=table.counted)
@@ -65,7 +68,7 @@ def examples_of(table: Table, reading: Reading) -> Iterator[Example]:
             reading.fault(example.where, error.what, error.fix, error.kind)
 
 
-def _roles(table: Table, reading: Reading) -> Roles:
+def roles_of(table: Table, reading: Reading) -> Roles:
     """The columns that the configuration names, or those with usual names, which it then notes."""
     data, kind = reading.data, reading.task.kind
     texts, labels = KNOWN.get(kind, (PAIRS, LABELS))
@@ -89,7 +92,7 @@ def _roles(table: Table, reading: Reading) -> Roles:
     class_names = table.class_names.get(label[0], ()) if len(label) == 1 else ()
     roles = Roles(text, pair, label, key, class_names, table.header)
     if roles.class_names and not reading.class_names:
-        reading.class_names = tuple(_renamed(str(number), roles, reading) for number in range(len(roles.class_names)))
+        reading.class_names = tuple(renamed(str(number), roles, reading) for number in range(len(roles.class_names)))
         reading.note(f"{table.name} names the labels 0 to {len(roles.class_names) - 1}: {listed(reading.class_names)}")
     pairs = [] if pair is None else [pair]
     for named, columns in ((reading.spelt.text, text), (reading.spelt.text_pair, pairs), (reading.spelt.label, label)):
@@ -160,7 +163,7 @@ def _number(cell: Any, column: Column, reading: Reading) -> float:
     return value
 
 
-def _name(cell: Any) -> str:
+def cell_name(cell: Any) -> str:
     """A label's name: `1` for the number 1 and for the 1.0 that pandas makes of it; empty for a null or NaN."""
     if cell is None or cell != cell:
         return ""
@@ -171,7 +174,7 @@ def _name(cell: Any) -> str:
     return str(cell).strip()
 
 
-def _renamed(label: str, roles: Roles, reading: Reading) -> str:
+def renamed(label: str, roles: Roles, reading: Reading) -> str:
     """The label's name: by the file's schema, and by the mapping of `task.labels`, whose keys may be either. Raises
     `SourceError` where these two exchange labels."""
     translation, names = reading.task.translation, roles.class_names
@@ -196,10 +199,10 @@ def _class(cell: Any, roles: Roles, reading: Reading) -> str:
         one = "the place of its 1, counted from 0" if is_vector else "one label"
         fix = f"write {one}, or take task.kind: multi_label_classification"
         raise Unusable(f"column {column!r} is {what}, not one label", fix)
-    name = _name(cell)
+    name = cell_name(cell)
     if not name:
         raise Unusable(f"column {column!r} has no label", "write one, or delete the record")
-    return _renamed(name, roles, reading)
+    return renamed(name, roles, reading)
 
 
 def _several(record: Record, roles: Roles, reading: Reading) -> tuple[str, ...]:
@@ -209,13 +212,13 @@ def _several(record: Record, roles: Roles, reading: Reading) -> tuple[str, ...]:
     if len(columns) > 1:
         labels = []
         for column in columns:
-            state = STATES.get(_name(record[column]).lower().removesuffix(".0"))  # pandas, where a cell was empty
+            state = STATES.get(cell_name(record[column]).lower().removesuffix(".0"))  # pandas, where a cell was empty
             if state is None:
                 raise Unusable(f"column {column!r} is {record[column]!r:.40}, not 0 or 1", "write 0 or 1")
             labels += [str(column)] if state else []
     else:
         labels = _labels_in(record[columns[0]], columns[0], reading)
-    return tuple(_renamed(name, roles, reading) for name in labels) if roles.class_names else tuple(labels)
+    return tuple(renamed(name, roles, reading) for name in labels) if roles.class_names else tuple(labels)
 
 
 def _labels_in(cell: Any, column: Column, reading: Reading) -> list[str]:
@@ -226,12 +229,12 @@ def _labels_in(cell: Any, column: Column, reading: Reading) -> list[str]:
     except Unusable as error:
         raise Unusable(f"column {column!r} {error.what}", error.fix) from None
     if not isinstance(values, list):
-        text = _name(cell)
+        text = cell_name(cell)
         if text[:1] + text[-1:] == "[]":
             fix = f"write its labels with '{reading.task.separator}' between them, or lists in .jsonl"
             raise Unusable(f"column {column!r} holds a list that cannot be read: {text:.40}", fix)
         values = text.split(reading.task.separator)
-    return [name for name in map(_name, values) if name]
+    return [name for name in map(cell_name, values) if name]
 
 
 def _words(example: Example, record: Record, roles: Roles, reading: Reading) -> Example:
@@ -240,8 +243,8 @@ def _words(example: Example, record: Record, roles: Roles, reading: Reading) -> 
         if not isinstance(cell, list):
             raise Unusable(f"column {column!r} is {type(cell).__name__}, not a list", 'write ["One", "word", "each"]')
     words = tuple(string(word, roles.text[0]) for word in record[roles.text[0]])
-    tag_names = [_name(tag) for tag in record[roles.label[0]]] if roles.label else []
-    tags = tuple(_renamed(tag, roles, reading) for tag in tag_names)
+    tag_names = [cell_name(tag) for tag in record[roles.label[0]]] if roles.label else []
+    tags = tuple(renamed(tag, roles, reading) for tag in tag_names)
     return with_tags(example, words, tags, labelled=bool(roles.label))
 
 
@@ -264,7 +267,7 @@ def _question(example: Example, record: Record, roles: Roles, reading: Reading) 
     answers = answers_of(record[roles.label[0]], repr(roles.label[0])) if roles.label else []
     question = " ".join(string(record[column], column) for column in roles.text)
     context = string(record[roles.pair], roles.pair) if roles.pair is not None else ""
-    return with_question(example, question, context, answers, _name(record[roles.key[0]]) if roles.key else "")
+    return with_question(example, question, context, answers, cell_name(record[roles.key[0]]) if roles.key else "")
 
 
 def answers_of(cell: Any, column: str) -> list[Answer]:
@@ -290,5 +293,8 @@ def with_question(example: Example, question: str, context: str, answers: list[A
         if start < 0 or context[start : start + len(text)] != text:
             passage, (place, more) = context[max(start, 0) :][: len(text)], elsewhere(context, text, start)
             what = f"answer {text!r:.60} is not in its context at character {start}, where {passage!r:.60} is: {place}"
+            if text not in context:
+                fix = "copy the answer out of its context, or give [] as the answers where it has none"
+                raise Unusable(what, fix, "answer of another text")
             raise Unusable(what, f"count answer_start in characters from 0{more}", "misplaced answer")
     return replace(example, text=question, text_pair=context, answers=tuple(answers), key=key)

@@ -10,7 +10,9 @@ from maskwright.core.errors import SourceError
 from maskwright.labels.columns import with_tags
 from maskwright.labels.example import Example, Reading, Unusable
 from maskwright.labels.spans import OUTSIDE, mark_spans
+from maskwright.labels.word_rows import TAGS, WORDS, is_header, numbers_sentences
 from maskwright.text.lines import numbered_lines
+from maskwright.text.tables import Column
 
 MARK = re.compile(r"-DOCSTART-|#(begin|end) document\b|# new(doc|par)\b")
 """Lines at which a document or a paragraph begins or ends."""
@@ -34,7 +36,13 @@ def read_conll(name: str, reading: Reading) -> Iterator[Example]:
     if first is None:
         raise SourceError("holds no sentence", where=name, fix="write a word and its tag on each line")
     word, tag = _columns(name, first, reading)
-    if not reading.data.text_columns:
+    if is_header(first[1]):
+        reading.note(f"{name}: line {first[0]} names the columns; words are in '{first[1][word]}'")
+        sentences = [rest for sentence in sentences if (rest := [row for row in sentence if row is not first])]
+        if not sentences:
+            raise SourceError("holds no sentence", where=name, fix="write a word and its tag on each line")
+        first = sentences[0][0]
+    elif not reading.data.text_columns:
         _require_words(name, sentences, reading)
         if reading.labelled and not reading.data.label_columns:
             _require_order(name, sentences, reading)
@@ -128,8 +136,15 @@ def _is_comment(line: str, cells: list[str], width: int, tabs: bool) -> bool:
 def _columns(name: str, first: Row, reading: Reading) -> tuple[int, int]:
     """(column of the word, column of its tag)"""
     width, where = len(first[1]), f"{name}:{first[0]}"
-    word = (reading.data.text_columns or [0])[0]
-    tag = (reading.data.label_columns or [width - 1])[0]
+    names = [cell.strip() for cell in first[1]] if is_header(first[1]) else []
+    if any(map(numbers_sentences, names)):
+        what = "is a table, of which a column numbers the sentences"
+        fix = "call the file .tsv, put a tab between columns, and name columns by words, not numbers"
+        raise SourceError(what, where=where, fix=fix)
+    places: dict[Column, int] = {column: place for place, column in enumerate(names)}
+    word = (reading.data.text_columns or [column for column in names if column in WORDS] or [0])[0]
+    tag = (reading.data.label_columns or [column for column in names if column in TAGS] or [width - 1])[0]
+    word, tag = places.get(word, word), places.get(tag, tag)
     for column in (word, tag) if reading.labelled else (word,):
         if not isinstance(column, int):
             key_name = reading.spelt.text if column is word else reading.spelt.label

@@ -7,6 +7,7 @@ default mode and those of SQuAD's script; where scikit-learn warns of an undefin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from maskwright.labels.spans import OUTSIDE, mark_spans, spans
 Outcomes = tuple[Any, ...]
 """[examples], by the kind of task: a label's id; ids of labels in order; a number; ids of words' tags; an answer."""
 LOWER_IS_BETTER = ("mse",)
+THRESHOLDS = (*(n / 1000 for n in range(1, 10)), *(n / 100 for n in range(1, 100)))
 NO_LABEL = -1
 """The prediction for a word that `max_seq_len` cut off, when the tags have no O."""
 
@@ -104,7 +106,7 @@ def decode_examples(task: Task, logits: NDArray[np.float32]) -> Predictions:
     if task.kind == "multi_label_classification":
         exact = logits.astype(np.float64)
         shares = 0.5 * (1.0 + np.tanh(0.5 * exact))  # the sigmoid, without overflow
-        is_label = exact > 0.0
+        is_label = exact > math.log(task.threshold / (1.0 - task.threshold))
         return Predictions(tuple(tuple(np.flatnonzero(row).tolist()) for row in is_label), shares.astype(np.float32))
     return Predictions(tuple(logits.argmax(-1).tolist()), _shares(logits))
 
@@ -127,6 +129,21 @@ def gold_outcomes(task: Task, labels: Sequence[str], examples: Sequence[Example]
         "question_answering": lambda example: tuple(answer.text for answer in example.answers),
     }
     return tuple(map(outcome_of[task.kind], examples))
+
+
+def best_threshold(gold: Outcomes, shares: NDArray[np.float32]) -> tuple[float, float]:
+    """(threshold, f1_micro) of the one of `THRESHOLDS` with the highest score; of equal ones, the nearest to one half.
+    `shares`: fp32 [examples, C]."""
+    is_gold = np.zeros(shares.shape, np.bool_)
+    for row, labels in zip(is_gold, gold, strict=True):
+        row[[*labels]] = True
+
+    def f1(threshold: float) -> float:
+        chosen = shares > threshold
+        return 2.0 * float((chosen & is_gold).sum()) / max(1, int(chosen.sum() + is_gold.sum()))
+
+    best = max(THRESHOLDS, key=lambda threshold: (f1(threshold), -abs(threshold - 0.5)))
+    return best, f1(best)
 
 
 # ---- predictions to scores ---------------------------------------------------------------------------------------

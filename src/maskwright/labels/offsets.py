@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -34,13 +35,20 @@ def elsewhere(text: str, passage: str, start: int) -> tuple[str, str]:
     """(where the `passage` stands that is not at `start`, what is to be added to the fix "count in characters")."""
     places = [*islice(_places(text, passage), MOST_PLACES)]
     if not places:
-        return "it stands nowhere", ""
+        alike = _without_form(passage) in _without_form(text)
+        return "it stands nowhere" + ", but for its case, white space or accents" * alike, ""
     for place in places:
         for way, count in WAYS.items():
             if count(text, place) == start:
                 return f"{_at(place, start)}, as if counted {way}", IN_PYTHON.get(way, "")
     nearest = min(places, key=lambda place: abs(place - start))
     return f"{_at(nearest, start)}{', as if never counted' if start in (0, -1) else ''}", ""
+
+
+def _without_form(text: str) -> str:
+    """In small letters, without accents, with single spaces."""
+    letters = (letter for letter in unicodedata.normalize("NFKD", text) if not unicodedata.combining(letter))
+    return " ".join("".join(letters).casefold().split())
 
 
 def _at(place: int, start: int) -> str:

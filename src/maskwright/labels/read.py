@@ -10,11 +10,13 @@ from maskwright.labels.annotations import annotated_examples, find_layout
 from maskwright.labels.columns import examples_of
 from maskwright.labels.conll import read_conll
 from maskwright.labels.example import Example, Reading
+from maskwright.labels.fasttext import has_lines, line_examples
 from maskwright.labels.files import files_of
 from maskwright.labels.squad import squad_examples
 from maskwright.labels.vectors import named
+from maskwright.labels.word_rows import has_sentence_column, sentence_column, word_examples
 from maskwright.text.compression import ending, require_content, unreadable
-from maskwright.text.tables import COLUMNAR, JSON_LINES, TABLES, open_table
+from maskwright.text.tables import COLUMNAR, JSON_LINES, TABLES, listed, open_table
 
 LISTS = (*JSON_LINES, ".json", *COLUMNAR)
 """Files whose records can hold lists of words and tags, or spans."""
@@ -44,19 +46,28 @@ def read_files(names: Sequence[str], location: str, reading: Reading) -> list[Ex
 def _read(name: str, reading: Reading) -> Iterator[Example]:
     kind, task = ending(name), reading.task.kind
     require_content(name)
-    if task == "token_classification" and kind == ".csv" and reading.labelled:
-        fix = "use CoNLL columns (.conll, .txt, .tsv), or lists in .jsonl or .parquet"
-        raise SourceError("is CSV, which holds no words and tags", where=name, fix=fix)
-    if task == "token_classification" and kind not in (*LISTS, ".csv"):
+    is_table = kind in (*LISTS, ".csv") or (kind == ".tsv" and has_sentence_column(name, reading))
+    if task == "token_classification" and not is_table:
         yield from read_conll(name, reading)
         return
     kinds = LISTS if task == "question_answering" else TABLES
+    if kind not in kinds and has_lines(name, reading):
+        yield from line_examples(name, reading)
+        return
     if kind not in kinds:
         raise unreadable(name, kinds)
     with open_table(name, reading.handle, has_header=reading.data.has_header, encoding=reading.encoding) as table:
         if table.note:
             reading.note(table.note)
         if not table.is_empty:
+            sentence = sentence_column(table, reading) if task == "token_classification" else None
+            if sentence is not None:
+                yield from word_examples(table, sentence, reading)
+                return
+            if task == "token_classification" and table.delimiter and reading.labelled:
+                what = f"has no column that numbers the sentences of its words (columns: {listed(table.columns)})"
+                fix = "add one, named sentence_id; or use CoNLL columns (.conll, .txt), or lists in .jsonl or .parquet"
+                raise SourceError(what, where=table.header, fix=fix)
             layout = find_layout(table, reading) if task == "token_classification" else None
             is_squad = task == "question_answering" and "paragraphs" in table.columns
             if layout is not None:

@@ -97,6 +97,14 @@ def listed(columns: Sequence[Column]) -> str:
     return ", ".join(str(column)[:40] for column in columns)
 
 
+def first_record(table: Table) -> Record:
+    """The first record; of CSV and TSV, whose rows can be read only once, empty cells."""
+    if table.delimiter:
+        return dict.fromkeys(table.columns, "")
+    columns = [column for column in table.columns if table.columns.count(column) == 1]
+    return next((record for _, record in table.rows(columns)), {})
+
+
 @contextmanager
 def open_table(
     name: str,

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from maskwright.config.finetuning import Task
 from maskwright.config.pretraining import PLACES, ModelSection
 from maskwright.core import hub, storage
 from maskwright.core.console import human_count, note, say, several, warn
@@ -140,6 +141,8 @@ def _use(model: TrainedModel) -> dict[str, Any]:
     if model.task is None or model.max_seq_len is None:
         return {}
     use: dict[str, Any] = {"max_seq_len": model.max_seq_len}
+    if model.task.kind == "multi_label_classification" and model.task.threshold != Task().threshold:
+        use["threshold"] = model.task.threshold
     if model.task.kind == "question_answering":
         use |= {"doc_stride": model.task.doc_stride, "max_answer_len": model.task.max_answer_length}
         use |= {} if model.may_be_none is None else {"handle_impossible_answer": model.may_be_none}

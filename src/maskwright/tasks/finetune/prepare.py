@@ -23,7 +23,7 @@ from maskwright.labels.dataset import Dataset, read_dataset
 from maskwright.labels.encode import EncodedRows, WordTargets, encode, what_is_cut
 from maskwright.labels.example import Example
 from maskwright.labels.files import with_splits
-from maskwright.labels.metrics import Predictions, gold_outcomes
+from maskwright.labels.metrics import Predictions, best_threshold, gold_outcomes
 from maskwright.labels.rows import ExampleStream, Packer
 from maskwright.model.config import (
     SEQUENCE_TASKS,
@@ -274,7 +274,20 @@ class FinetuneRun:
 
     def _warn_of_one_prediction(self, split: str, predictions: Predictions, examples: Sequence[Example]) -> None:
         gold = gold_outcomes(self.config.task, self.dataset.labels, examples)
-        if len({*predictions.outcomes}) == 1 < len({*gold}):
+        if not len({*predictions.outcomes}) == 1 < len({*gold}):
+            return
+        task, shares = self.config.task, predictions.probabilities
+        if task.kind == "multi_label_classification" and shares is not None:
+            threshold, score = best_threshold(gold, shares)
+            better = f", or set task.threshold: {threshold:g}, with which f1_micro would be {score:.4f} here"
+            warn(
+                f"{split}: every text gets {'the same labels' if predictions.outcomes[0] else 'no label'}: the "
+                f"probabilities are {shares.min():.3f} to {shares.max():.3f}, the task.threshold {task.threshold:g}. "
+                "Train longer or with a higher learning rate, and let evaluation.metric: loss choose the checkpoint"
+                + better
+                * (threshold != task.threshold)
+            )
+        else:
             warn(
                 f"{split}: every prediction is the same, so the model tells nothing apart. See that data.max_seq_len "
                 "cuts off nothing that matters, then try other learning rates and more epochs"

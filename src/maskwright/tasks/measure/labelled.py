@@ -11,13 +11,15 @@ from maskwright.core.errors import InputError
 from maskwright.core.splits import Split
 from maskwright.labels.by_label import Calibration, ReportRow, calibration, classification_report, confusion_matrix
 from maskwright.labels.example import Reading
-from maskwright.labels.metrics import measure
+from maskwright.labels.metrics import best_threshold, gold_outcomes, measure
 from maskwright.labels.names import in_terms_of
 from maskwright.labels.read import read_examples
 from maskwright.run.directory import RESULTS
 from maskwright.tasks.models.load import TrainedModel
 from maskwright.tasks.use.predict import TextOptions, ask, data_of, engine_for, row_length, that_fit
 
+LEAST_GAIN = 0.005
+"""In F1 by another threshold that is worth a sentence."""
 WIDEST = 12
 """Labels up to which a confusion matrix fits a terminal; --json always has it."""
 
@@ -113,13 +115,19 @@ def evaluate_labelled(
     examples = that_fit(model, examples, length, data, options.spelt)
     engine = engine_for(model, device, spelt("device"), as_trained)
     predictions, cut = ask(engine, model, examples, length, spelt=options.spelt)
+    scores = measure(task, model.labels, examples, predictions)
+    if task.kind == "multi_label_classification" and predictions.probabilities is not None:
+        threshold, best = best_threshold(gold_outcomes(task, model.labels, examples), predictions.probabilities)
+        if best > scores["f1_micro"] + LEAST_GAIN:
+            what = f"f1_micro would be {best:.4f} with a threshold of {threshold:g}, chosen on these very examples"
+            say(f"{what}, instead of {task.threshold:g} (`maskwright predict --threshold`, task.threshold)")
     table = confusion_matrix(task, model.labels, examples, predictions)
     return Scores(
         model.location,
         source,
         len(examples),
         cut,
-        measure(task, model.labels, examples, predictions),
+        scores,
         model.labels,
         tuple(classification_report(task, model.labels, examples, predictions)),
         None if table is None else table.tolist(),

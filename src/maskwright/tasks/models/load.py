@@ -66,6 +66,15 @@ class TrainedModel:
             raise InputError(f"is a {class_name(self.config)}, which has learned no task", where=self.location, fix=fix)
         return self.task
 
+    def with_threshold(self, threshold: float) -> TrainedModel:
+        """The model that gives a text the labels with a probability above `threshold`. Raises `InputError` for one that
+        gives one answer to each."""
+        task = self.require_task()
+        if task.kind != "multi_label_classification":
+            what = f"is a {class_name(self.config)} for {task.kind}, which has no threshold"
+            raise InputError(what, where=self.location, fix="take the label with the highest probability, as it does")
+        return replace(self, task=task.model_copy(update={"threshold": threshold}))
+
 
 def load_model(location: str, *, bare: bool = False) -> TrainedModel:
     """`location`: a run directory, a run's copies in a bucket, a model folder, or a model on the Hub
@@ -104,8 +113,9 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
     if config.task == "masked_lm":
         return model
     use = read_use(location, config)
-    lengths = {"doc_stride": use.get("doc_stride"), "max_answer_length": use.get("max_answer_len")}
-    task = Task(kind=config.task).model_copy(update={key: value for key, value in lengths.items() if value is not None})
+    names = {"threshold": "threshold", "doc_stride": "doc_stride", "max_answer_length": "max_answer_len"}
+    known = {key: use[name] for key, name in names.items() if name in use}
+    task = Task(kind=config.task).model_copy(update=known)
     none = use.get("handle_impossible_answer")
     return replace(model, task=task, max_seq_len=use.get("max_seq_len"), may_be_none=None if none is None else none > 0)
 

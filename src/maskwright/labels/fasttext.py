@@ -1,0 +1,51 @@
+"""fastText's lines: a text with its labels, each a word that begins with `__label__`; and lines of text alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from maskwright.core.errors import SourceError
+from maskwright.labels.example import Example, Reading, Unusable
+from maskwright.text.compression import ending, open_text
+from maskwright.text.lines import numbered_lines
+
+PREFIX = "__label__"
+LABEL = re.compile(rf"(?<!\S){PREFIX}(\S+)\s*")
+HEAD_BYTES = 1 << 16
+
+
+def has_lines(name: str, reading: Reading) -> bool:
+    """Whether each line is an example: one with labels of fastText, or of a `.txt` without labels."""
+    if reading.task.kind == "question_answering" or reading.data.text_pair is not None:
+        return False
+    if not reading.labelled and ending(name) == ".txt":
+        return True
+    if reading.task.kind == "regression":
+        return False
+    with open_text(name) as stream:
+        return PREFIX.encode() in stream.read(HEAD_BYTES)
+
+
+def line_examples(name: str, reading: Reading) -> Iterator[Example]:
+    """The examples of all lines that are not blank. Raises `SourceError`."""
+    if reading.labelled and reading.data.label_columns:
+        fix = f"leave out what stands {reading.spelt.label}: labels begin with {PREFIX}"
+        raise SourceError("has fastText's lines, and no columns", where=name, fix=fix)
+    reading.note(f"{name}: a text a line" + (f", whose labels begin with {PREFIX}" if reading.labelled else ""))
+    translation = reading.task.translation
+    for number, line in numbered_lines(name, reading.encoding):
+        if not line.strip():
+            continue
+        example = Example(name, number, text=LABEL.sub("", line).strip())
+        labels = tuple(translation.get(label, label) for label in LABEL.findall(line)) if reading.labelled else ()
+        try:
+            if not example.text:
+                raise Unusable("has labels and no text", "write a text behind them, or delete the line")
+            if reading.labelled and reading.task.kind == "single_label_classification" and len(labels) != 1:
+                fix = "take task.kind: multi_label_classification" if labels else f"write {PREFIX}NAME before the text"
+                raise Unusable(f"has {len(labels)} labels, not one", fix)
+            yield replace(example, labels=labels)
+        except Unusable as error:
+            reading.fault(example.where, error.what, error.fix)
