@@ -79,7 +79,8 @@ def import_(
         answer(text.rstrip("\n"))
     else:
         answer(table(taken.rows))
-        for title, lines in (("Next", taken.commands(config)), ("On a TPU", taken.on_tpu(config))):
+        places = (("On SLURM, in place of training here", taken.on_slurm(config)), ("On a TPU", taken.on_tpu(config)))
+        for title, lines in (("Next", taken.commands(config)), *places):
             if lines:
                 answer(f"\n{title}:\n" + "\n".join(f"  {line}" for line in lines))
 

@@ -283,9 +283,7 @@ def _elsewhere(taken: Taken) -> None:
         taken.push_to = name if "/" in name else f"OWNER/{name}"
         hub.require_name(taken.push_to, "--hub_model_id")
         taken.note("push_to_hub", "`export --push`, after the proof", "mapped")
-    taken.note(
-        "cache_dir", "set HF_HUB_CACHE to it, so that models of the Hub are kept there, and found without network"
-    )
+    taken.note("cache_dir", "set HF_HUB_CACHE to it: models of the Hub are kept there, and found without network")
     taken.note("hub_model_id", "export --push OWNER/NAME", "mapped")
 
 

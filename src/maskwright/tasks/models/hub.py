@@ -161,7 +161,8 @@ def _not_available(asked: Address, error: Exception) -> InputError:
     from huggingface_hub import constants, errors
 
     where, page = str(asked), f"{constants.ENDPOINT}/{asked.name}"
-    copied = f"set HF_HUB_CACHE, if it is in another cache than {constants.HF_HUB_CACHE}; or, on a machine with network: hf download {asked.name} --local-dir models/{asked.name.partition('/')[2]}"
+    copied = f"set HF_HUB_CACHE, if it is in another cache than {constants.HF_HUB_CACHE}; or, "
+    copied += f"on a machine with network: hf download {asked.name} --local-dir models/{asked.name.partition('/')[2]}"
     copied += ", then copy the folder here and give it"
     if isinstance(error, errors.GatedRepoError):
         return InputError("is gated: its owner lets in who asks", where=where, fix=f"ask on {page}, then {LOG_IN}")
