@@ -129,6 +129,30 @@ def test_every_command_on_models_takes_an_address(
     assert (gone.code, "HF_HUB_OFFLINE is set, and the cache on this machine does not" in gone.error) == (2, True)
 
 
+def test_what_transformers_left_in_the_cache_is_found_without_network(
+    hub: FakeHub, cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It keeps a model by the name that it was asked for, here one without an owner; years ago, as a pickle."""
+    commit = hub.add("FacebookAI/roberta-base", folder)
+    hub_task.local("hf://FacebookAI/roberta-base")
+    (tmp_path / "cache" / "models--FacebookAI--roberta-base").rename(tmp_path / "cache" / "models--roberta-base")
+    snapshot = tmp_path / "cache" / "models--roberta-base" / "snapshots" / commit
+    asked = len(hub.requests)
+    assert hub_task.local(f"hf://FacebookAI/roberta-base@{commit}") == str(snapshot) and len(hub.requests) == asked
+    hub.broken.append("GET /api/models/FacebookAI/roberta-base")
+    found = cli("fill", "hf://FacebookAI/roberta-base", "The <mask>.")
+    assert found.code == 0 and f"is commit {commit} of the cache" in found.err, found.err
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert cli("fill", "hf://FacebookAI/roberta-base", "The <mask>.").code == 0
+    for address in ("hf://FacebookAI/roberta-large", "hf://other/roberta-base"):  # another model, and another owner's
+        gone = cli("fill", address, "The <mask>.")
+        fix = f"unset it; set HF_HUB_CACHE, if it is in another cache than {tmp_path / 'cache'}; or, on a machine with"
+        assert gone.code == 2 and fix in gone.error, gone.err
+    (snapshot / "model.safetensors").rename(snapshot / "pytorch_model.bin")
+    pickled = cli("fill", "hf://FacebookAI/roberta-base", "The <mask>.")
+    assert pickled.code == 2 and f"Fix: maskwright import weights {snapshot} --to FOLDER" in pickled.error, pickled.err
+
+
 def test_a_model_with_a_vocabulary_alone_is_whole_in_the_cache(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

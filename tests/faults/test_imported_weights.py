@@ -9,6 +9,7 @@ import json
 import math
 import os
 import pickle
+import shlex
 import shutil
 import sys
 import types
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from maskwright.core.errors import InputError, MaskwrightError, ModelError
-from maskwright.model.config import ModelConfig
+from maskwright.model.config import ModelConfig, TaskKind
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.hf.folder import read_model_folder
 from maskwright.model.hf.names import Parameters
@@ -158,6 +159,26 @@ def below(name: str, content: str | None = None) -> Callable[[Path], Path]:
     return make
 
 
+def hollow(begin: str, *parts: str) -> Callable[[Path], Path]:
+    """Weights as ZeRO-3 leaves them where they are saved without being gathered: two of them have no numbers."""
+
+    def make(folder: Path) -> Path:
+        weights = {f"{begin}{name}": value for name, value in drawn(SHAPE).items()}
+        weights |= {name: np.empty(0, np.float16) for name in list(weights)[:2]}
+        save_file(weights, str(folder / "model.safetensors"))
+        for name in parts:
+            (folder / name).mkdir()
+            (folder / name / "zero_to_fp32.py").touch()
+        return folder
+
+    return make
+
+
+def share_of_one(folder: Path) -> Path:
+    save_file({"encoder._flat_param": np.ones(9, np.float32)}, str(folder / "model.safetensors"))
+    return folder
+
+
 ADAPTER = json.dumps({"base_model_name_or_path": "bert-base-uncased", "task_type": "SEQ_CLS"}).encode()
 OTHERS: dict[str, tuple[Callable[[Path], Path], str, str]] = {
     "Trainer": (
@@ -189,6 +210,13 @@ OTHERS: dict[str, tuple[Callable[[Path], Path], str, str]] = {
     "ONNX": (files("model.onnx"), "holds an ONNX graph", "that it was made from"),
     "OpenVINO": (files("openvino_model.bin"), "holds openvino_model.bin", "that it was made from"),
     "DeepSpeed": (files("zero_to_fp32.py"), "DeepSpeed in parts", "python zero_to_fp32.py . NEW"),
+    "ZeRO-3": (hollow(""), "2 of its", "checkpoint of that training that has zero_to_fp32.py; or train again with st"),
+    "ZeRO-3, wrapped, its parts beside it": (
+        hollow("model.", "checkpoint-20", "checkpoint-100"),
+        "DeepSpeed's ZeRO-3 had spread them",
+        "python zero_to_fp32.py . NEW, in {}/checkpoint-100; then copy config.json",
+    ),
+    "FSDP's share": (share_of_one, "of a model that FSDP spread over several (encoder._flat_param)", "FULL_STATE_DICT"),
     "FSDP": (files("__0_0.distcp"), "sharded checkpoint of FSDP", "accelerate merge-weights {} NEW"),
     "pickle": (
         files("pytorch_model.bin", "optimizer.pt"),
@@ -351,13 +379,51 @@ def test_a_pickled_encoder_and_a_classifier_keep_their_heads(folder: Path, tmp_p
     assert same(read_model_folder(made.folder)[1], weights) and made.compared_with == str(folder)
 
 
+@pytest.mark.parametrize("task", [None, "single_label_classification"])
+def test_the_next_lines_are_for_the_head_that_the_weights_have(
+    task: TaskKind | None, cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path
+) -> None:
+    """Each line that is printed works when it is typed."""
+    state = {name: torch.from_numpy(value) for name, value in drawn(SHAPE).items()}
+    if task:
+        shape = replace(SHAPE, task=task, num_labels=3)
+        (folder / "config.json").write_text(json.dumps(to_hf_config(shape, ["a", "b", "c"])))
+        state = {name: torch.from_numpy(value) for name, value in drawn(shape).items()}
+    pickled_folder(folder, state if task else bare(state))
+    new = tmp_path / "new"
+    asked = cli("import", "weights", folder, "--to", new)
+    assert asked.code == 0 and ("has the head of" if task else "is a bare encoder") in asked.err
+    (tmp_path / "texts.csv").write_text("text\na fox\n")
+    given = {"INPUT": tmp_path / "texts.csv", "OUTPUT": tmp_path / ("out.csv" if task else "out.npy")}
+    lines = [shlex.split(line) for line in asked.out.partition("Next:")[2].strip().splitlines()]
+    assert [line[1] for line in lines] == ["predict" if task else "embed", "pretrain", "finetune"]
+    for line in lines:
+        config = foxes(tmp_path) if line[1] == "finetune" else config_file()
+        values = given | {"CONFIG": config, "RUN": tmp_path / line[1]}
+        result = cli(*(values.get(word, word) for word in line[1:]))
+        assert result.code == 0, result.err
+
+
+@pytest.mark.parametrize(
+    "emptied",
+    [lambda _: torch.empty(0), lambda _: torch.ones(1), lambda value: value if value.ndim == 1 else value[:0]],
+)
+def test_what_zero_3_left_of_pickled_weights_is_named(
+    emptied: Callable[[torch.Tensor], torch.Tensor], cli: Cli, folder: Path, tmp_path: Path
+) -> None:
+    state = {f"module.{name}": emptied(torch.from_numpy(value)) for name, value in drawn(SHAPE).items()}
+    result = cli("import", "weights", pickled_folder(folder, state), "--to", tmp_path / "new")
+    assert result.code == 2 and "DeepSpeed's ZeRO-3 had spread them" in result.error, result.err
+    assert not (tmp_path / "new").exists()
+
+
 def test_an_imported_folder_is_trained_on_fine_tuned_and_exported(
     cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path
 ) -> None:
     pickled_folder(folder, {name: torch.from_numpy(value) for name, value in initial_parameters(SHAPE, 0).items()})
     new = tmp_path / "new"
     asked = cli("import", "weights", folder, "--to", new)
-    assert asked.code == 0 and f"model.init_from={new}" in asked.out
+    assert asked.code == 0 and f"fill {new} 'a text with a <mask>'" in asked.out and f"init_from={new}\n" in asked.out
     for command in (
         ("pretrain", config_file(model={"init_from": str(new)}), "--run", tmp_path / "run"),
         ("finetune", foxes(tmp_path), "--run", tmp_path / "tuned", "--set", f"model.init_from={new}"),

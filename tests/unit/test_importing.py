@@ -457,6 +457,54 @@ def test_the_script_of_pregenerated_epochs_for_gpus() -> None:
     assert fates(found)["--tpu_ip"] == "not needed" and values["optimizer"]["beta2"] == 0.98
 
 
+JOBS: dict[str, tuple[str, str, int, str]] = {
+    "srun and a script of one's own": (
+        "#SBATCH --nodes=2\n#SBATCH --ntasks=2\n#SBATCH --gres=gpu:2\n#SBATCH --cpus-per-task=4\n#SBATCH -t 12:00:00",
+        "module load gcc cuda\nsource ~/env/bin/activate\nexport NCCL_DEBUG=INFO\nexport OUT=$SCRATCH\nsrun each.sh",
+        4,
+        "--num-nodes 2 --gpus-per-node 2 --cpus 4 --sbatch=--time=12:00:00 "
+        "--setup 'module load gcc cuda; export NCCL_DEBUG=INFO'",
+    ),
+    "torchrun with SLURM's variables": (
+        "#SBATCH -N 4 -p gpu  # ours\n#SBATCH --gpus-per-node=a100:8\n#SBATCH --exclusive\n#SBATCH --array=0-4",
+        "srun torchrun --nnodes=$SLURM_NNODES --nproc_per_node $SLURM_GPUS_ON_NODE",
+        32,
+        "--num-nodes 4 --gpus-per-node 8 --sbatch=--partition=gpu --sbatch=--exclusive",
+    ),
+    "a task for each GPU": (
+        "#SBATCH -N2\n#SBATCH --ntasks-per-node=4\n#SBATCH --gpus-per-task=1\n#SBATCH -c10\n#SBATCH -A lab",
+        "srun python",
+        8,
+        "--num-nodes 2 --gpus-per-node 4 --cpus 40 --sbatch=--account=lab",
+    ),
+    "GPUs of both nodes": ("#SBATCH --gpus=4\n#SBATCH --nodes 2", "srun", 4, "--num-nodes 2 --gpus-per-node 2"),
+    "GPUs by kind": ("#SBATCH --gres=gpu:v100:1,tmpfs:50G", "python", 1, "--num-nodes 1 --gpus-per-node 1"),
+    "all that a job sees": ("#SBATCH --gres=gpu:4", "python", 4, "--num-nodes 1 --gpus-per-node 4"),
+    "no GPUs": ("#SBATCH --mem=8G", "python", 1, "--num-nodes 1 --gpus-per-node 0 --sbatch=--mem=8G"),
+    "GPUs by the partition": ("#SBATCH -p dgx", "torchrun --nproc_per_node 8", 8, "--num-nodes 1 --gpus-per-node 8 --"),
+    "a launcher that counts for itself": (
+        "#SBATCH --gres=gpu:8",
+        "torchrun --nproc_per_node 2",
+        2,
+        "--num-nodes 1 --gpus-per-node 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_batch_script_becomes_a_job_on_the_same_nodes(name: str, tmp_path: Path) -> None:
+    lines, before, devices, options = JOBS[name]
+    (tmp_path / "job.sh").write_text(f"#!/bin/bash\n{lines}\n{before} run_mlm.py --train_file a.txt --output_dir out\n")
+    found, values = taken("run_mlm", str(tmp_path / "job.sh"))
+    assert values["batch"]["virtual_workers"] == devices and "give --devices" not in table(found.rows)
+    (line,) = found.on_slurm("run.yaml")
+    assert f"{line} ".startswith(f"maskwright submit slurm run.yaml --run out {options}"), line
+    assert ("--array=0-4" in table(found.rows)) == ("--array" in lines)
+    (tmp_path / "job.sh").write_text(f"#!/bin/bash\n{lines}\nrun_glue.py --train_file a.csv\n")
+    found, _ = taken("run_glue", str(tmp_path / "job.sh"))
+    assert " --finetune --num-nodes" in found.on_slurm("x")[0]
+
+
 def test_models_of_the_hub_are_fetched_from_it() -> None:
     command = "run_mlm.py --train_file a.txt --model_name_or_path a/base --model_revision r1 --tokenizer_name b/base"
     found, values = taken("run_mlm", command)

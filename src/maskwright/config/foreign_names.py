@@ -134,7 +134,8 @@ _BOTH = {
     "skip_invalid_size_inputs_valid_test group_by_length pad_to_max_length": (
         "leave it out: texts are packed into rows or cut, so none is too long, and there is next to no padding"
     ),
-    "reduce_memory aggressive_cache no_cache cache_dir streaming": (
+    "cache_dir": "set HF_HUB_CACHE to it in the environment; models of the Hub are kept there",
+    "reduce_memory aggressive_cache no_cache streaming": (
         "there is nothing to set: files are mapped, and the system keeps what it has read in memory"
     ),
     "tpu tpu_ip conda_env": (

@@ -15,7 +15,7 @@ from maskwright.model.config import SEQUENCE_TASKS, ModelConfig
 from maskwright.model.hf.config import class_name, read_hf_config
 from maskwright.model.hf.former import in_names_of_the_class, without_wrappers
 from maskwright.model.hf.names import Parameters, WeightSlice, encoder_pieces, encoder_prefix, has_pooler, pieces
-from maskwright.model.hf.other_folders import without_weights
+from maskwright.model.hf.other_folders import without_numbers, without_weights
 from maskwright.model.hf.safetensors_file import Tensor, tensors_of
 
 # transformers writes the tied decoder under one of these names, or leaves it out.
@@ -96,6 +96,8 @@ def _tensors(folder: str, config: ModelConfig) -> dict[str, Tensor]:
         if twice := sorted(files.keys() & found.keys()):
             raise ModelError(f"{twice[0]} is in two of its files", where=folder, fix="copy the folder again")
         files |= found
+    if error := without_numbers({name: tensor.shape for name, tensor in files.items()}, folder):
+        raise error
     if any(".lora_" in name for name in files):
         fix = "merge it first: MODEL.merge_and_unload().save_pretrained(FOLDER)"
         raise ModelError("has the weights of an adapter (PEFT, LoRA) beside those of the model", where=folder, fix=fix)

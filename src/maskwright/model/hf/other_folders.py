@@ -6,10 +6,11 @@ import glob
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from maskwright.core import storage
+from maskwright.core.console import several
 from maskwright.core.errors import InputError, ModelError
 from maskwright.core.hub import how_to_get
 from maskwright.core.shell import typed
@@ -17,6 +18,8 @@ from maskwright.core.shell import typed
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 NO_WEIGHTS = re.compile(r"(optimizer|scheduler|scaler|rng_state.*|training_args|openvino_model)\.\w+")
 """Files with such an ending that a training writes beside the weights, and one of OpenVINO, which is no pickle."""
+JOINS = "zero_to_fp32.py"
+"""The program that DeepSpeed puts beside the parts of a checkpoint, to join them."""
 
 
 def require_folder(location: str) -> None:
@@ -92,6 +95,25 @@ def without_weights(folder: str) -> ModelError:
     return ModelError("has no model.safetensors", where=folder, fix=fix)
 
 
+def without_numbers(shapes: Mapping[str, tuple[int, ...]], where: str) -> ModelError | None:
+    """What weights of these shapes are, by name, where a training saved what one of its processes had of them; None for
+    a model's. `where`: their folder or file."""
+    if share := next((name for name in sorted(shapes) if "flat_param" in name), None):
+        what = f"holds what one process had of a model that FSDP spread over several ({share})"
+        fix = "in the code that made it, save the whole model: FSDP's FULL_STATE_DICT, or FULL_STATE_DICT of accelerate"
+        return ModelError(what, where=where, fix=fix)
+    empty = sorted(name for name, shape in shapes.items() if 0 in shape)
+    matrices = [shape for name, shape in shapes.items() if name.endswith(".weight")]
+    if matrices and set(matrices) == {(1,)}:  # older ones of DeepSpeed left one number
+        empty = sorted(shapes)
+    if not empty:
+        return None
+    what = f"{len(empty)} of its {several(len(shapes), 'tensor')} lack their numbers, such as {empty[0]}: "
+    what += "DeepSpeed's ZeRO-3 had spread them over its processes"
+    folder = where if os.path.isdir(where) else os.path.dirname(where) or "."
+    return ModelError(what, where=where, fix=_joined(folder))
+
+
 def model_above(folder: str) -> str | None:
     """The folder that `folder` lies in, such as `1_Pooling` in a model of sentence-transformers, if it is a model's."""
     parent = os.path.dirname(os.path.abspath(folder))
@@ -126,9 +148,8 @@ def _foreign(folder: str, names: Sequence[str]) -> tuple[str, str] | None:
         return f"holds a sharded checkpoint of FSDP ({name})", shlex.join(
             ["accelerate", "merge-weights", folder, "NEW"]
         )
-    if "zero_to_fp32.py" in names:
-        fix = "python zero_to_fp32.py . NEW, in that folder; then give NEW, with config.json"
-        return "holds a checkpoint of DeepSpeed in parts", fix
+    if JOINS in names:
+        return "holds a checkpoint of DeepSpeed in parts", _joined(folder)
     if name := first(".ckpt.index", ".h5", ".ckpt.meta"):
         fix = (
             "convert it once, where transformers 4.49, tensorflow and tf-keras are installed: from transformers import "
@@ -153,6 +174,20 @@ def _foreign(folder: str, names: Sequence[str]) -> tuple[str, str] | None:
     if name := first("openvino_model.bin", "openvino_model.xml", ".tflite", ".mlmodel"):
         return f"holds {name}, which can be used, but not trained", made
     return None
+
+
+def _joined(folder: str) -> str:
+    """The way to whole weights from those that DeepSpeed saved in parts, in `folder` or in a folder of it."""
+    parts = [
+        os.path.dirname(path)
+        for pattern in ((JOINS,), ("*", JOINS))
+        for path in glob.glob(os.path.join(glob.escape(folder), *pattern))
+    ]
+    if not parts:
+        fix = f"take the checkpoint of that training that has {JOINS}; or train again with "
+        return f"{fix}stage3_gather_16bit_weights_on_model_save: true in DeepSpeed's configuration"
+    newest = max(parts, key=_number)
+    return f"python {JOINS} . NEW, in {newest}; then copy config.json and the tokenizer into NEW, and give NEW"
 
 
 def _models_in(folder: str) -> Iterator[str]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.core.errors import ModelError
+from maskwright.model.hf.other_folders import without_numbers
 from maskwright.model.hf.safetensors_file import HOW_TO_PULL, LFS_POINTER
 
 SETTINGS = (
@@ -142,6 +143,8 @@ def state_of(content: Any, path: str) -> dict[str, torch.Tensor]:
     for state in (content, *inner):
         if isinstance(state, Mapping):
             tensors = {str(name): value for name, value in state.items() if isinstance(value, torch.Tensor)}
+            if error := without_numbers({name: tuple(value.shape) for name, value in tensors.items()}, path):
+                raise error
             if any(value.ndim > 1 and value.is_floating_point() for value in tensors.values()):
                 return tensors
     keys = ", ".join(map(str, list(content)[:5])) if isinstance(content, Mapping) else type(content).__name__

@@ -38,6 +38,8 @@ def imported(
     if typed.pod and not devices:
         kind, chips = typed.pod
         devices, typed.counted_by = chips * TPUS[kind].devices_per_chip, "TPU_ACCELERATOR_TYPE"
+    elif typed.job and typed.job.devices and not devices and (typed.launcher or typed.unknown_count):
+        devices, typed.counted_by = typed.job.devices, "#SBATCH"
     if typed.unknown_count and not devices:
         require_known(typed.unknown_count, "the command")
     if devices and (typed.world_size == 1 or typed.launcher or typed.unknown_count):

@@ -82,7 +82,8 @@ def _task(taken: Taken, task: str) -> None:
         where = folder.rstrip("/")
         taken.note("data_dir", "the folder of data.train and its neighbours", "mapped")
     taken.values |= values
-    taken.note("task_name", f"the files and columns of the recipe {recipe}: GLUE's own, in {where}/", "mapped")
+    own = f"GLUE's own, in {where}/ (gluebenchmark.com/tasks)"
+    taken.note("task_name", f"the files and columns of the recipe {recipe}: {own}", "mapped")
 
 
 def _files(taken: Taken) -> None:

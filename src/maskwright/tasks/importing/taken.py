@@ -127,6 +127,12 @@ class Taken:
                 self.row(name, "unknown", "nothing here goes by this name")
         for word in self.typed.words:
             self.rows.append(FlagFate(self.typed.known(word), "", "unknown", "it belongs to no flag"))
+        if self.typed.job:
+            what = "look whether the job needs it; `submit slurm` passes most options on, as --sbatch=OPTION"
+            self.rows += [FlagFate("#SBATCH", option, "left out", what) for option in self.typed.job.left_out]
+        if self.typed.counted_by == "#SBATCH":
+            what = f"{self.typed.world_size} devices, as its nodes have GPUs"
+            self.rows.append(FlagFate("#SBATCH", "", "mapped", what))
         if self.typed.launcher:
             what = f"{self.typed.launcher} starts a number of processes that the command does not say: give --devices"
             self.rows.append(FlagFate("--devices", "", "left out", what))
@@ -168,9 +174,19 @@ class Taken:
         place = ["slice", self.typed.slice] if self.typed.slice else ["env", "ENV.yaml"]
         return [*lines, typed(["submit", *place, config, "--run", self.run, *source])]
 
+    def on_slurm(self, config: str) -> list[str]:
+        """The command that comes in place of the training where the script is a SLURM job's."""
+        if self.typed.job is None:
+            return []
+        processes = self.typed.world_size if self.typed.started_by and not self.typed.launcher else 0
+        options = self.typed.job.options(processes)
+        of_labels = ["--finetune"] if self.verb == "finetune" else []
+        return [typed(["submit", "slurm", config, "--run", self.run, *of_labels, *options])]
+
     def as_json(self, config: str, text: str) -> dict[str, Any]:
         rows = [asdict(row) for row in self.rows]
-        return {"yaml": text, "rows": rows, "commands": self.commands(config), "on_tpu": self.on_tpu(config)}
+        places = {"on_slurm": self.on_slurm(config), "on_tpu": self.on_tpu(config)}
+        return {"yaml": text, "rows": rows, "commands": self.commands(config), **places}
 
 
 def number_of(text: str, where: str) -> float:

@@ -66,7 +66,7 @@ NOT_NEEDED = {
         "texts are packed into rows, so there is next to no padding"
     ),
     "dataloader_drop_last": "rows wander from one epoch into the next, so none is dropped",
-    "overwrite_cache cache_dir use_fast_tokenizer streaming keep_in_memory": "the text is encoded once, into a store",
+    "overwrite_cache use_fast_tokenizer streaming keep_in_memory": "the text is encoded once, into a store",
     "per_device_eval_batch_size eval_accumulation_steps": "evaluation takes the rows that fit",
     "prediction_loss_only include_for_metrics remove_unused_columns label_names": "nothing here needs it",
     "disable_tqdm log_level log_level_replica logging_first_step logging_strategy logging_dir run_name "
@@ -283,6 +283,7 @@ def _elsewhere(taken: Taken) -> None:
         taken.push_to = name if "/" in name else f"OWNER/{name}"
         hub.require_name(taken.push_to, "--hub_model_id")
         taken.note("push_to_hub", "`export --push`, after the proof", "mapped")
+    taken.note("cache_dir", "set HF_HUB_CACHE to it: models of the Hub are kept there, and found without network")
     taken.note("hub_model_id", "export --push OWNER/NAME", "mapped")
 
 

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -15,6 +15,7 @@ from maskwright.core.errors import InputError
 from maskwright.core.secrets import HIDDEN, redact
 from maskwright.core.shell import NAME, all_unknown_in, as_written, read_variables, simple_commands, unknown_in
 from maskwright.machine import tpus
+from maskwright.tasks.importing.slurm import SlurmJob, is_setup, slurm_job
 
 _NUMBER = re.compile(r"-\.?\d.*")
 SECRET = re.compile(r"(^|_)(token|key|secret|password|credentials?)$", re.IGNORECASE)  # not --max-tokens
@@ -93,6 +94,8 @@ class Typed:
     """The TPU slice that torch_xla's xla_dist starts the script on, where the command names it."""
     pod: tuple[str, int] | None = None
     """Kind and chips of that slice, where a variable says so."""
+    job: SlurmJob | None = None
+    """What the script's #SBATCH lines ask for."""
     counted_by: str = "--devices"
     """What says how many devices there are."""
     others: int = 0
@@ -155,9 +158,13 @@ def read_command(
         raise InputError(f"line {line} ends in a backslash and a space", where=where, fix=fix)
     if where != source:
         text = text.replace("\\\n", " ").replace("\n", " ")
-    typed, variables = None, {**sourced, **fixed}
+    job = slurm_job(text)
+    typed, variables = None, {**(job.variables if job else {}), **sourced, **fixed}
+    setup = []
     for command in simple_commands(text, where, variables, fixed):
         index = _place(command.words, script)
+        if typed is None and is_setup(command.words):
+            setup.append(shlex.join(command.words))
         if index is None or command.assigns:
             continue
         if typed is not None:
@@ -172,6 +179,7 @@ def read_command(
                 variables.get("TPU_ACCELERATOR_TYPE") or variables.get("ACCELERATOR_TYPE", "")
             )
     if typed is not None:
+        typed.job = job and replace(job, setup=tuple(setup))
         return typed
     fix = "give the whole command in single quotes, or the file of a shell script that has it"
     other = next((name for name in ELSEWHERE if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)), None)

@@ -12,7 +12,7 @@ from maskwright.core import storage
 from maskwright.core.console import say, several, warn
 from maskwright.core.errors import InputError, MaskwrightError, ModelError, VerificationError
 from maskwright.data.foreign.fairseq import FIRST, read_dictionary, read_encoder
-from maskwright.model.config import ModelConfig
+from maskwright.model.config import ModelConfig, TaskKind
 from maskwright.model.hf import fairseq
 from maskwright.model.hf.config import read_hf_config
 from maskwright.model.hf.folder import listed, read_model_folder
@@ -35,6 +35,8 @@ class ImportedWeights:
     left_out: tuple[str, ...]
     """Names of the file's tensors that are not in the folder."""
     has_tokenizer: bool
+    task: TaskKind | None
+    """The model's head; None for a bare encoder."""
     difference: float
     """The largest of a logit, or of a bare encoder's last hidden states, from what `transformers` computes."""
     compared_with: str
@@ -68,8 +70,9 @@ def import_weights(source: str, folder: str) -> ImportedWeights:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     compared_with = folder if compared_with == temporary else compared_with
+    task = None if bare else config.task
     return ImportedWeights(
-        folder, len(weights), tuple(left_out), has_tokenizer(folder), float(difference), compared_with
+        folder, len(weights), tuple(left_out), has_tokenizer(folder), task, float(difference), compared_with
     )
 
 

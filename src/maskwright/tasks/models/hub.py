@@ -8,17 +8,17 @@ for private models is the one of `HF_TOKEN` or of `hf auth login`, which `huggin
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from maskwright.core import storage
 from maskwright.core.console import note, say
 from maskwright.core.errors import InputError, MaskwrightError, ModelError
 from maskwright.core.extras import require
-from maskwright.core.hub import Address, is_hub, read_address, require_name
+from maskwright.core.hub import Address, full_name, is_hub, read_address, require_name
 from maskwright.core.shell import typed
 from maskwright.model.hf.config import read_hf_config
-from maskwright.model.hf.other_folders import pickled_weights
+from maskwright.model.hf.other_folders import pickled_weights, without_weights
 from maskwright.text.tokenizer import FILES
 from maskwright.text.vocabulary import has_tokenizer
 from maskwright.text.vocabulary_files import files_among
@@ -52,17 +52,21 @@ def local(location: str, *, weights: bool = True) -> str:
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     address = read_address(location)
-    if address.is_commit and (cached := _cached(address, weights)):
-        return cached
+    snapshots = list(_snapshots(address, weights))
+    whole = next((folder for folder in snapshots if _is_whole(folder, weights)), None)
+    if address.is_commit and whole:
+        return whole
     try:
         info = hf.HfApi().model_info(address.name, revision=address.revision)
     except Exception as error:  # huggingface_hub lets errors of its HTTP library through
-        snapshot = _cached(address, weights) if _unanswered(error) else None
-        if snapshot is None:
+        if not _unanswered(error):
             raise _not_available(address, error) from None
+        if whole is None:
+            pickled = [folder for folder in snapshots if weights and _has_only_pickled(os.listdir(folder))]
+            raise (without_weights(pickled[0]) if pickled else _not_available(address, error)) from None
         why = "HF_HUB_OFFLINE is set" if isinstance(error, OfflineModeIsEnabled) else "the Hub does not answer"
-        note(f"{why}: {address} is commit {os.path.basename(snapshot)} of the cache on this machine")
-        return snapshot
+        note(f"{why}: {address} is commit {os.path.basename(whole)} of the cache on this machine")
+        return whole
     names = [sibling.rfilename for sibling in info.siblings or []]
     return _download(Address(address.name, info.sha), address, names, weights)
 
@@ -112,22 +116,31 @@ def _parts(index: str) -> list[str]:
     return sorted(name for name in names if name.endswith(".safetensors") and os.path.basename(name) == name)
 
 
-def _cached(address: Address, weights: bool) -> str | None:
-    """The snapshot in the cache, if all the files that are needed are there."""
+def _snapshots(address: Address, weights: bool) -> Iterator[str]:
+    """The folders of the model in the cache. `transformers` keeps a model by the name that it was asked for, which may
+    be one without an owner."""
     import huggingface_hub as hf
 
-    names = ("config.json",) if weights else TOKENIZER
-    paths = (hf.try_to_load_from_cache(address.name, name, revision=address.revision) for name in names)
-    path = next((path for path in paths if isinstance(path, str)), None)
-    if path is None:
-        return None
-    folder = os.path.dirname(path)
+    short = address.name.partition("/")[2]
+    for name in (address.name, *([short] if full_name(short) == address.name else [])):
+        files = ("config.json",) if weights else TOKENIZER
+        paths = (hf.try_to_load_from_cache(name, file, revision=address.revision) for file in files)
+        if path := next((path for path in paths if isinstance(path, str)), None):
+            yield os.path.dirname(path)
+
+
+def _is_whole(folder: str, weights: bool) -> bool:
+    """Whether all the files that are needed are in a snapshot."""
     index = os.path.join(folder, INDEX)
     has_weights = os.path.isfile(os.path.join(folder, WEIGHTS))
     if not has_weights and os.path.isfile(index):
         parts = _parts(index)
         has_weights = bool(parts) and all(os.path.isfile(os.path.join(folder, name)) for name in parts)
-    return folder if has_tokenizer(folder) and (has_weights or not weights) else None
+    return has_tokenizer(folder) and (has_weights or not weights)
+
+
+def _has_only_pickled(names: Sequence[str]) -> bool:
+    return bool(pickled_weights(names)) and not {WEIGHTS, INDEX} & {*names}
 
 
 def _without_safetensors(asked: Address, names: Sequence[str]) -> ModelError:
@@ -148,7 +161,8 @@ def _not_available(asked: Address, error: Exception) -> InputError:
     from huggingface_hub import constants, errors
 
     where, page = str(asked), f"{constants.ENDPOINT}/{asked.name}"
-    copied = f"on a machine with network: hf download {asked.name} --local-dir models/{asked.name.partition('/')[2]}"
+    copied = f"set HF_HUB_CACHE, if it is in another cache than {constants.HF_HUB_CACHE}; or, "
+    copied += f"on a machine with network: hf download {asked.name} --local-dir models/{asked.name.partition('/')[2]}"
     copied += ", then copy the folder here and give it"
     if isinstance(error, errors.GatedRepoError):
         return InputError("is gated: its owner lets in who asks", where=where, fix=f"ask on {page}, then {LOG_IN}")
@@ -160,13 +174,13 @@ def _not_available(asked: Address, error: Exception) -> InputError:
         return InputError(f"has no revision {asked.revision}", where=where, fix=fix)
     if isinstance(error, errors.OfflineModeIsEnabled):
         what = "HF_HUB_OFFLINE is set, and the cache on this machine does not have all of it"
-        return InputError(what, where=where, fix=f"unset it; or, {copied}")
+        return InputError(what, where=where, fix=f"unset it; {copied}")
     if isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError | TimeoutError):
         what = f"cannot be kept in {constants.HF_HUB_CACHE}: {error.strerror}"
         return InputError(what, where=where, fix="free disk space or permit writing, or set HF_HOME to another folder")
     if not _unanswered(error):
         return InputError(f"the Hub refuses it: {_reason(error)}", where=where, fix=f"check the token: {LOG_IN}")
-    return InputError(f"the Hub does not answer: {_reason(error)}", where=where, fix=f"check the network; or, {copied}")
+    return InputError(f"the Hub does not answer: {_reason(error)}", where=where, fix=f"check the network; {copied}")
 
 
 def _unanswered(error: Exception) -> bool:
