@@ -103,7 +103,7 @@ from maskwright.processes.child import python_module
         # options of other kinds
         ("tokenizer train x.txt --to t --kind characters --lowercase", "take --kind wordpiece, or leave the option"),
         ("tokenizer train x.txt --to t --alphabet dna", "take --kind characters or kmer, or leave the option out"),
-        ("tokenizer train x.txt --to t --kind unigram --min-frequency 2", "take --kind bpe or wordpiece or words, or leave"),
+        ("tokenizer train x.txt --to t --kind unigram --min-frequency 2", "take --kind bpe or wordpiece or words, or"),
     ],
 )
 def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
