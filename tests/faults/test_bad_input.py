@@ -41,7 +41,7 @@ def test_text_that_is_not_utf8(cli: Cli, tokenizer: str, tmp_path: Path) -> None
 
 
 def test_empty_file_and_zero_documents(cli: Cli, tokenizer: str, tmp_path: Path) -> None:
-    for content, words in ((b"", "is empty"), (b"\n \n\n", "no document is left of 0 read")):
+    for content, words in ((b"", "is empty"), (b"\n \n\n", "holds no text")):
         (tmp_path / "a.txt").write_bytes(content)
         result = cli("data", "prepare", tmp_path / "a.txt", "--tokenizer", tokenizer, "--to", tmp_path / "out")
         assert (result.code, words in result.error, "Fix: " in result.error) == (2, True, True)
@@ -107,6 +107,13 @@ def test_literal_special_tokens_are_reported_and_stay_text(cli: Cli, tokenizer: 
     assert (refused.code, (tmp_path / "out").exists()) == (2, False)
     assert "none of 40 documents fell into the held-out share of 0.01. Fix: give more documents" in refused.error
     assert "--valid-fraction such as 0.25" in refused.error and "--valid-fraction 0 to hold none out" in refused.error
+    (tmp_path / "log.txt").write_text("opened\nclosed\n" * 1_000)
+    repeats = ("data", "prepare", tmp_path / "log.txt", "--tokenizer", tokenizer, "--to", tmp_path / "log")
+    refused = cli(*repeats)
+    assert "none of 2 documents" in refused.error and "(1,998 of 2,000 are duplicates of others" in refused.error
+    assert "such as 0.5, " in refused.error and "keep these with --keep-duplicates" in refused.error
+    refused = cli(*repeats, "--keep-duplicates")
+    assert "none of 2,000 documents" in refused.error and "--valid-fraction such as 0.1, or" in refused.error
     prepared = cli(*command, "--valid-fraction", "0")
     assert prepared.code == 0
     counts = TokenStore(str(tmp_path / "out")).split("train").counts(400)
