@@ -107,6 +107,13 @@ def test_literal_special_tokens_are_reported_and_stay_text(cli: Cli, tokenizer: 
     assert (refused.code, (tmp_path / "out").exists()) == (2, False)
     assert "none of 40 documents fell into the held-out share of 0.01. Fix: give more documents" in refused.error
     assert "--valid-fraction such as 0.25" in refused.error and "--valid-fraction 0 to hold none out" in refused.error
+    (tmp_path / "log.txt").write_text("opened\nclosed\n" * 1_000)
+    repeats = ("data", "prepare", tmp_path / "log.txt", "--tokenizer", tokenizer, "--to", tmp_path / "log")
+    refused = cli(*repeats)
+    assert "none of 2 documents" in refused.error and "(1,998 of 2,000 are duplicates of others" in refused.error
+    assert "such as 0.5, " in refused.error and "keep these with --keep-duplicates" in refused.error
+    refused = cli(*repeats, "--keep-duplicates")
+    assert "none of 2,000 documents" in refused.error and "--valid-fraction such as 0.1, or" in refused.error
     prepared = cli(*command, "--valid-fraction", "0")
     assert prepared.code == 0
     counts = TokenStore(str(tmp_path / "out")).split("train").counts(400)

@@ -167,7 +167,7 @@ def pairs(shell: Shell) -> Iterator[None]:
 
 
 def sequences(shell: Shell) -> Iterator[None]:
-    """In place of your sequences, it has 20 made-up genes and pickles, proteins."""
+    """In place of your sequences, it has 20 made-up genes and proteins."""
     for name, kind, alphabet in (("genome.fa", "gene", "ACGT"), ("proteins.faa", "protein", "ACDEFGHIKLMNPQRSTVWY")):
         Path(shell.folder, name).write_text(made_up.fasta(kind, alphabet), encoding="utf-8")
     yield

@@ -128,6 +128,23 @@ def test_only_resumable_keys_may_change() -> None:
         refuse_changes(flat(old), flat(other), "run")
 
 
+@pytest.mark.parametrize(
+    ("change", "fix"),
+    [
+        ({"optimizer": {"learning_rate": 0.1}}, "--from run`; or"),
+        ({"batch": {"micro_batch_rows": 3}}, "--from run`; or"),
+        ({"masking": {"rate": 0.4}, "model": {"hidden_dropout": 0.0}}, "--from run`; or"),
+        ({"optimizer": {"kind": "muon"}}, "--from run --fresh-optimizer`; or"),
+        ({"model": {"size": "nano"}}, "values back, or give --run a new folder"),
+    ],
+)
+def test_what_another_run_can_take_along_is_said(change: dict[str, Any], fix: str) -> None:
+    old, other = (flat(c.build_config({**LEAST, **more}, "x")) for more in ({"model": {"hidden_dropout": 0.1}}, change))
+    with pytest.raises(ConfigError) as caught:
+        refuse_changes(old, other, "run")
+    assert caught.value.fix is not None and fix in caught.value.fix
+
+
 def test_steps_that_grow_with_another_key_are_told_why_not() -> None:
     def wsd(**more: Any) -> dict[str, Any]:
         schedule = {"kind": "wsd", "steps": 100, "decay_steps": 10} | more

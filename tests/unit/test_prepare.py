@@ -17,6 +17,7 @@ from maskwright.data.prepare import blocks
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore, shard_names, token_dtype
+from maskwright.text.sample import learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
@@ -84,6 +85,21 @@ def test_a_finished_store_is_checked_and_left_alone(
     assert content(tmp_path / "store") == before
     with pytest.raises(InputError, match="other text or options"):
         prepare(Request(sources, tokenizer, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.2)))
+
+
+@pytest.mark.parametrize(("lists", "is_warned_of"), [(100, False), (101, True)])
+def test_many_documents_of_data_or_markup_are_warned_of(
+    lists: int, is_warned_of: bool, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"['word', '{number}']" if number < lists else f"word {number}" for number in range(1_000)]
+    for name, text in (("a.txt", lines[:500]), ("b.txt", lines[500:])):
+        (tmp_path / name).write_text("\n".join(text))
+    sources = Sources([str(tmp_path)], layout="lines")
+    prepare(Request(sources, tokenizer, str(tmp_path / "store")))
+    learn_from(sources, 1_000_000, list)
+    warning = "warning: 101 of 1,000 documents are lists with brackets and quotes, which become tokens, such as "
+    warning += f"{tmp_path}/a.txt:1: ['word', '0'] …; save them as JSON lines"
+    assert capsys.readouterr().err.count(warning) == 2 * is_warned_of
 
 
 def test_foreign_folders_are_not_touched(corpus: Path, tokenizer: str, tmp_path: Path) -> None:

@@ -364,6 +364,55 @@ def test_records_without_text_are_counted(tmp_path: Path) -> None:
     assert [document.text for document in sources] == ["x"] and sources.without_text == 1
 
 
+def test_lists_of_words_are_text(tmp_path: Path) -> None:
+    lists = [["a", "b c"], [["a", "b"], ["c"]], [[["a"], ["b"]], [["c", "d"]]], ["é"], []]
+    (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps({'text': words})}\n" for words in lists))
+    (tmp_path / "b.json").write_text(json.dumps([{"text": words} for words in lists]))
+    expected = ["a b c", "a b\nc", "a\nb\nc d", "é"]
+    for name in ("a.jsonl", "b.json"):
+        sources = Sources([str(tmp_path / name)])
+        assert [document.text for document in sources] == expected and sources.without_text == 1
+    pq.write_table(pa.table({"tokens": lists[:1], "lines": lists[1:2], "ids": [[5, 6]]}), tmp_path / "c.parquet")
+    for column, text in (("tokens", "a b c"), ("lines", "a b\nc")):
+        assert read(tmp_path / "c.parquet", text_column=column) == [(text, 1)]
+    fix = "Fix: write words; token ids are taken over by `maskwright data convert`"
+    assert fix in fails(tmp_path / "c.parquet", text_column="ids")
+    for bad in (["a", 5], ["a", ["b"]], [["a"], [5]], ["a", None]):
+        (tmp_path / "d.jsonl").write_text(json.dumps({"text": bad}))
+        assert "'text' is a list of other things than words" in fails(tmp_path / "d.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts"),
+    [
+        (
+            "list",
+            ["['a', 'b']", '[["a", "b"], ["c"]]', "[[['é', 'it\\'s']]]", "['a']", "('a', 'b')", "['a' 'b']", '[ "a"]'],
+        ),
+        ("object", ['{"text": "a"}', "{'text': 'a'}", '[{"a": 1}]', '{ "a b" : []']),
+        (
+            "markup",
+            ["<!DOCTYPE html>", "<p>a</p>", "a<br />b", '<DIV class="x">', "<?xml version", '<doc id="1">', "a </p>"],
+        ),
+        (
+            "",
+            [
+                *("plain", '("Yes," she said)', "[1] Smith", "{braces}", "a < p > b", "<user> and <e1>", "<3", "(a)"),
+                *("['a' is", "if a<b: p", "[[link]]", '("aside") it', "{'", "[", "<path/to/file>", "x" * 2_000 + "<p>"),
+            ],
+        ),
+    ],
+)
+def test_notations_of_data_and_markup_are_noted(kind: str, texts: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(["first", *texts]))
+    sources = Sources([str(path)], layout="lines")
+    for _ in range(2):  # of the last reading
+        assert [document.text for document in sources] == ["first", *texts]
+        first = f"{path}:2: {texts[0]}"
+        assert sources.notations == ({kind: (len(texts), first)} if kind else {})
+
+
 def test_bad_bytes_are_placed_exactly(tmp_path: Path) -> None:
     path = tmp_path / "latin.txt"
     path.write_bytes(b"gut\n" + "schön".encode("latin-1") + b"\nmore\n")
@@ -450,8 +499,10 @@ def test_faulty_records_name_their_line(tmp_path: Path) -> None:
     path.write_text('{"text": "x"}\n{"text": \n')
     assert fails(path).startswith("FILE:2: is not JSON")
     path.write_text('{"text": "x"}\n{"body": "y"}\n')
+    assert fails(path) == "FILE:2: has no 'text' (keys: body). Fix: give it one, or --on-bad-input skip"
+    path.write_text('{"body": "y"}\n{"text": "x"}\n')
     assert fails(path) == (
-        "FILE:2: has no 'text' (keys: body). Fix: name it with --text-column, or --on-bad-input skip"
+        "FILE:1: has no 'text' (keys: body). Fix: name the text with --text-column, or --on-bad-input skip"
     )
     path.write_text('{"text": 5}\n')
     assert "'text' is int, not text" in fails(path)

@@ -53,15 +53,28 @@ def refuse_changes(
     elif kind is RunConfig and refused and not others:
         longer = f"`{branch_off(where)}` trains on from its newest checkpoint in a new run"
         fix = f"put the old value back with --set schedule.steps={old['schedule.steps']}; {longer}"
+    elif kind is RunConfig and not any(_is_of_shape(key) for key in others):
+        fix = back_or_branch_off(where, *(["--fresh-optimizer"] if "optimizer.kind" in others else []))
     if refused:
         what = f"the run was started with another configuration ({', '.join(listed[number] for number in refused)})"
         raise ConfigError(what + why, where=where, fix=fix)
     return listed
 
 
-def branch_off(begin_from: str) -> str:
+def branch_off(begin_from: str, *options: str) -> str:
     """The command for a new run that begins from another one, RUN or RUN@STEP."""
-    return typed(["pretrain", "CONFIG", "--run", "NEW", "--from", begin_from])
+    return typed(["pretrain", "CONFIG", "--run", "NEW", "--from", begin_from, *options])
+
+
+def back_or_branch_off(run: str, *options: str) -> str:
+    """The fix of a change that a new run may have which takes the weights along."""
+    begin = f"begin a new run at this one's newest checkpoint, with its own steps: `{branch_off(run, *options)}`"
+    return f"put the old values back; or {begin}; or give --run a new folder, to begin anew"
+
+
+def _is_of_shape(key: str) -> bool:
+    """Whether a run with another value of the key cannot take the weights along."""
+    return key.startswith("model.") and not key.endswith("dropout")
 
 
 def as_begun(config: RunConfig, before: dict[str, Any] | None) -> RunConfig:

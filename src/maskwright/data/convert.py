@@ -25,6 +25,7 @@ from maskwright.data.prepare.folder import VERSION, discarded, held, remove_part
 from maskwright.data.writer import StoreWriter
 from maskwright.processes.runner import Here, Runner, advance
 from maskwright.text.dedup import held_out, text_keys
+from maskwright.text.layout import share_held_out
 from maskwright.text.parts.columns import ColumnWriter, Note, written
 from maskwright.text.parts.cut import digest_of
 from maskwright.text.parts.phase import compute, fault_note, paths_of
@@ -368,7 +369,8 @@ class Conversion:
             raise StoreError(what, where=self.source.files[0], fix="check the files and --document-end")
         if self.options.valid_fraction and not self.writer.totals()["valid"]["documents"]:
             what = f"none of {counts.kept:,} documents fell into the held-out share of {self.options.valid_fraction:g}"
-            fix = f"take a --valid-fraction such as {min(0.5, 10 / counts.kept):.2g}, or 0 to hold none out"
+            share = share_held_out(counts.kept, self.options.valid_fraction)
+            fix = f"take a --valid-fraction such as {share:.2g}, or 0 to hold none out"
             raise InputError(what, where=self.source.files[0], fix=fix)
         tokens = sum(split["tokens"] for split in self.writer.totals().values())
         fix = "give the tokenizer that made the ids"

@@ -31,6 +31,7 @@ from maskwright.text.compression import changed_while_read
 from maskwright.text.document import Document, Fault
 from maskwright.text.layout import LAYOUTS, Layout, finer_layouts, share_held_out
 from maskwright.text.literals import SpecialTokens
+from maskwright.text.notation import beginning_of, notation_of
 from maskwright.text.parts.columns import Columns, ColumnWriter, Note, written
 from maskwright.text.parts.cut import Part, cut, digest_of, split
 from maskwright.text.parts.duplicates import Resolved, find_repeats, repeated_in, resolve, write_keys
@@ -52,10 +53,11 @@ REPEATED = "exact duplicate documents"
 LITERAL, DECLARED = "documents with literal special tokens", "documents with declared special tokens"
 MOJIBAKE = "documents with mojibake"
 """Text decoded by a wrong encoding, such as `cafÃ©`, counted where ftfy is installed."""
+NOTATION = "documents in the notation of data or markup"
 SEPARATORS = "documents that are a separator line"
 AS_READ = "as-read"
 """Key column of documents before cleaning."""
-VERSION = 4
+VERSION = 5
 """Format of the phases' files. Those of another version are not read."""
 
 
@@ -126,6 +128,7 @@ def new_findings(special: SpecialTokens, mojibake: bool) -> dict[str, Finding]:
         SEPARATORS: Finding(0, "keeps one of each kind; put blank lines in their place, and give --layout sentences"),
         REPEATED: Finding(0, "keeps the first of each, unless --keep-duplicates"),
         **({MOJIBAKE: Finding(0, "keeps it, unless --fix-mojibake")} if mojibake else {}),
+        NOTATION: Finding(0, "keeps brackets, quotes and tags as text, with a warning where there are many"),
         "documents with control characters": Finding(0, "keeps them as they are: byte-level BPE can spell them"),
         "lines over 100,000 characters": Finding(0, "keeps them: long documents are cut into rows when training"),
         LITERAL: Finding(0, special.fate_of_roles),
@@ -485,6 +488,8 @@ def examine(document: Document, result: Audit, scripts: Counter[str], special: S
     result.longest_document_characters = max(result.longest_document_characters, len(text))
     if match := SEPARATOR.fullmatch(text):
         result.findings[SEPARATORS].add(f"{where}: {match.group():.20}")
+    if notation_of(document.parts[0]):
+        result.findings[NOTATION].add(beginning_of(where, text))
     if match := CONTROL.search(text):
         code = f"U+{ord(match.group()):04X}"
         result.findings["documents with control characters"].add(f"{where}: {code}")

@@ -41,9 +41,11 @@ def finer_layouts(layout: str, documents: Mapping[Layout, int], count: int) -> l
     return [f"--layout {name} (about {total:,} documents)" for name, total in finer.items()]
 
 
-def share_held_out(documents: int) -> float:
-    """A `--valid-fraction` that holds about ten documents out, at most half of them."""
-    return min(0.5, 10 / max(documents, 1))
+def share_held_out(documents: int, tried: float = 0.0) -> float:
+    """A `--valid-fraction` that holds about ten documents out, at most half of them. `tried`: one that held none out.
+    If ten were to be expected of it, the documents are repeats of a few, and ten times the share is taken."""
+    share = 10 / max(documents, 1)
+    return min(0.5, share if share > tried else 10 * tried)
 
 
 def sampled(sizes: Sequence[int]) -> list[int]:

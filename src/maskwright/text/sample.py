@@ -17,6 +17,7 @@ import numpy as np
 from maskwright.core.console import human_bytes, progress, say
 from maskwright.core.errors import InputError, SourceError
 from maskwright.text.dedup import is_held_out, text_key
+from maskwright.text.notation import warn_of_notations
 from maskwright.text.pieces import PIECE_CHARACTERS, pieces
 from maskwright.text.sources import Sources, say_without_text
 from maskwright.text.word_counts import TooManyWords
@@ -126,6 +127,7 @@ def _ranked(sources: Sources, label: str) -> Iterator[tuple[int, int, Piece]]:
             bar.advance(sources.bytes_read - bar.done)
     if label == "text":
         say_without_text(sources, sources.documents, sources.without_text, "".join(sources.places_without_text[:1]))
+        warn_of_notations(sources.documents, sources.notations)
     if not sources.documents:
         raise SourceError("holds no documents", where=sources.files[0], fix="check the files and --layout")
 

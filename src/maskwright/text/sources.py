@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 from maskwright.core import storage
 from maskwright.core.console import say, several, warn
@@ -36,6 +36,7 @@ from maskwright.text.document import Document, Fault, FaultHandler, place
 from maskwright.text.encodings import Encoding
 from maskwright.text.layout import PEEK_BYTES, Layout, LayoutGuess, guess_layout, sampled
 from maskwright.text.lines import LONGEST_LINE_BYTES, decoded, in_utf8, line_blocks, lines_of
+from maskwright.text.notation import Noted, beginning_of, notation_of
 from maskwright.text.records import (
     FASTQ_ENDINGS,
     SEQUENCE_ENDINGS,
@@ -100,6 +101,16 @@ def say_without_text(sources: Sources, documents: int, count: int, place: str) -
             say(line)
 
 
+def joined(words: list[Any]) -> str | list[Any]:
+    """The text of a list: words with spaces between them, and lists of words with line ends. Any other list is
+    returned."""
+    if all(isinstance(word, str) for word in words):
+        return " ".join(words)
+    lines = [joined(inner) if isinstance(inner, list) else None for inner in words]
+    texts = [line for line in lines if isinstance(line, str)]
+    return "\n".join(texts) if len(texts) == len(words) else words
+
+
 class Sources:
     """The documents of some files, in a fixed order: files sorted by name, documents as they come.
 
@@ -138,6 +149,8 @@ class Sources:
         """Records without text that the last reading has left out: null, blank, or with `skip` without the column."""
         self.places_without_text: list[str] = []
         """The first of them."""
+        self.notations: Noted = {}
+        """Documents of the last reading that are in the notation of data or markup."""
         self.span: ByteSpan | None = None
         """The part to read of the only file; None for all files in full. See `SPLITTABLE`."""
 
@@ -234,7 +247,8 @@ class Sources:
 
     def __iter__(self) -> Iterator[Document]:
         done = self.documents = self.without_text = 0
-        self.places_without_text = []
+        self.places_without_text, notations = [], dict[str, tuple[int, str]]()
+        self.notations = notations
         for name, size in zip(self.files, self.sizes, strict=True):
             if size == 0 and is_empty(name):
                 self._handle(Fault("empty_file", name, "is empty", "remove it"))
@@ -246,6 +260,9 @@ class Sources:
                     self.documents += 1
                     begin = self.span.begin if self.span else 0
                     self.bytes_read = done + min(self._position() - begin, size)
+                    if kind := notation_of(text := document.parts[0]):
+                        count, first = notations.get(kind) or (0, beginning_of(f"{name}:{document.line}", text))
+                        notations[kind] = count + 1, first
                     yield document
                 if (self.documents, self._faults) == before and not self.span and file_kind(name) == PLAIN:
                     self._handle(Fault("empty_file", name, "holds no text", "remove it"))
@@ -364,10 +381,15 @@ class Sources:
                 if self.on_bad_input == "skip":
                     self._note_without_text(f"{where}, which {what}")
                 else:
-                    self._handle(Fault("record", where, what, "name it with --text-column"))
+                    self._handle(Fault("record", where, what, self._fix_of_record("give it one")))
+
+    def _fix_of_record(self, fix: str) -> str:
+        """The fix of one record: once others had text, the column is the right one."""
+        return fix if self.documents else "name the text with --text-column"
 
     def _text(self, value: object, table: Table, number: int) -> str:
         """A record's text; empty for one that has none, and for any value that is not text, which is a fault."""
+        value = joined(value) if isinstance(value, list) else value
         text = value.strip().replace("\r\n", "\n") if isinstance(value, str) else ""
         if text:
             return text if text.isascii() else whole_characters(text, f"{table.name}:{number}", self._handle)
@@ -376,7 +398,11 @@ class Sources:
             self._note_without_text(where)
         else:
             what = f"'{self.text_column}' is {type(value).__name__}, not text"
-            self._handle(Fault("record", where, what, "name the text with --text-column"))
+            fix = self._fix_of_record("write text, or a list of words")
+            if isinstance(value, list):
+                what = f"'{self.text_column}' is a list of other things than words"
+                fix = "write words; token ids are taken over by `maskwright data convert`"
+            self._handle(Fault("record", where, what, fix))
         return ""
 
     def _note_without_text(self, where: str) -> None:

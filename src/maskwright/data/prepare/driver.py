@@ -33,6 +33,7 @@ from maskwright.text.cleaning.limits import DUPLICATE, KEEP, TOO_LONG, TOO_SHORT
 from maskwright.text.cleaning.steps import CleaningOptions, apply_cleaning
 from maskwright.text.document import Fault
 from maskwright.text.encoder import verified
+from maskwright.text.notation import together, warn_of_notations
 from maskwright.text.parts.columns import Note
 from maskwright.text.parts.cut import Part, cut, digest_of, split
 from maskwright.text.parts.duplicates import Resolved, resolve
@@ -84,7 +85,7 @@ class _Preparation:
             else:
                 self.encoder = self._verified(document.text for part in self.parts for document in part.open())
                 judged = encoded = self._judge_and_encode()
-            self._say_without_text(judged)
+            self._say_of_records(judged)
             self._judge_unknown(encoded)
             self._write(judged, encoded)
         remove_parts(self.folder)
@@ -153,8 +154,9 @@ class _Preparation:
                 line = "overlapping k-mers spell a masked token out in their neighbours, so that masks teach little"
                 say(f"{line}; `maskwright tokenizer train --kind kmer` makes tokens that do not overlap")
 
-    def _say_without_text(self, judged: Computed) -> None:
-        """Says how many records have no text, of the training text and of the held-out text."""
+    def _say_of_records(self, judged: Computed) -> None:
+        """Says how many records have no text and how many are data or markup, of the training text and of the held-out
+        text."""
         for sources in self.request.all_sources:
             notes = [
                 note
@@ -167,6 +169,7 @@ class _Preparation:
                 sum(note["without_text"][0] for note in notes),
                 next((place for note in notes for place in note["without_text"][1]), ""),
             )
+            warn_of_notations(sum(note["documents"] for note in notes), together(note["notations"] for note in notes))
 
     # ---- the phases ------------------------------------------------------------------------------------------
 

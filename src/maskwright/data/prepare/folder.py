@@ -20,7 +20,7 @@ from maskwright.text.parts.phase import is_result
 
 LOCK = "prepare.lock"
 PARTS = "parts"
-VERSION = 5
+VERSION = 6
 """Format of the phases' files. Those of another version are not read."""
 
 

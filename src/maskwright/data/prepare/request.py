@@ -177,8 +177,11 @@ class Request:
             what = f"none of its documents is held out: all {counts.duplicates:,} are repeats"
             return InputError(what, where=self.held_out.files[0], fix="name other text as --valid-files")
         fix = "give more documents, name held-out text as --valid-files, take a --valid-fraction such as "
-        fix += f"{share_held_out(kept):.2g}, "
+        fix += f"{share_held_out(kept, self.options.valid_fraction):.2g}, "
         more = finer_layouts(self.sources.layout, guess.documents, kept) if guess else []
         fix += "".join(f"or {layout}, " for layout in more)
         what = f"none of {kept:,} documents fell into the held-out share of {self.options.valid_fraction:g}"
+        if counts.duplicates > kept:
+            what += f" ({counts.duplicates:,} of {counts.read:,} are duplicates of others, and left out)"
+            fix += "keep these with --keep-duplicates, "
         return InputError(what, where=self.sources.files[0], fix=fix + "or --valid-fraction 0 to hold none out")

@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from maskwright.config.changes import branch_off, grows, refuse_changes
+from maskwright.config.changes import back_or_branch_off, branch_off, grows, refuse_changes
 from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.pretraining import RunConfig
 from maskwright.config.schedule import Schedule, decay_begins
@@ -65,7 +65,10 @@ def require_same_run(
         then = asdict(recorded_config(before[key], directory.config)) if key == "model" else before[key]
         if then != now[key]:
             what = f"the run was started with another {name} ({_short(before[key])}, now {_short(now[key])})"
-            raise ConfigError(what, where=directory.location, fix="put it back, or give --run a new folder")
+            fix = "put it back, or give --run a new folder"
+            if kind is RunConfig and name in ("token store", "precision"):
+                fix = back_or_branch_off(directory.location)
+            raise ConfigError(what, where=directory.location, fix=fix)
     if before.get("row_planning") != now.get("row_planning"):
         what, version = "rows were planned over all shards of a store together, and now each shard has its own", "0.2.0"
         if before.get("row_planning"):

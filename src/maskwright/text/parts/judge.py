@@ -94,6 +94,7 @@ class Judging:
             "documents": documents,
             "names": self._reasons.names,
             "without_text": [sources.without_text, sources.places_without_text],
+            "notations": sources.notations,
             "faults": [[fault.kind, fault.where, fault.what, ""] for fault in self._faults],
         }
 
