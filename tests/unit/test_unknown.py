@@ -16,6 +16,8 @@ from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.text.audit import audit
 from maskwright.text.sources import Sources
+from maskwright.text.spacing import spacing_of
+from maskwright.text.text_form import form_of
 from maskwright.text.unknown import first_unknown
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -77,6 +79,16 @@ def test_the_first_unknown_token_and_its_cause(
     assert (unknown is None) == (word is None)
     if unknown:
         assert unknown.word == word and unknown.why.startswith(why) and fix in unknown.fix
+
+
+def test_a_declared_token_in_a_sequence_is_not_unknown(tmp_path: Path) -> None:
+    folder = vocabulary(tmp_path / "t", [*"MKTA", "user"])
+    config = json.loads((tmp_path / "t" / "tokenizer_config.json").read_text())
+    (tmp_path / "t" / "tokenizer_config.json").write_text(json.dumps(config | {"additional_special_tokens": ["user"]}))
+    assert first_unknown(folder, "MKTuserM") is None
+    unknown = first_unknown(folder, "userMK8")
+    assert unknown and unknown.word == "'8'"
+    assert str(spacing_of(folder)) == "single letters" and not form_of(folder).case
 
 
 def test_a_following_of_the_fix_ends_the_refusal(tmp_path: Path) -> None:

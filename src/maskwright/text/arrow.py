@@ -136,12 +136,23 @@ def shards_of(folder: str, present: Collection[str]) -> list[str]:
 
 
 def without_caches(names: list[str]) -> list[str]:
-    """The files without those that `datasets` left in a folder of `save_to_disk` and that are no part of its data set.
-    Raises what `shards_of` does."""
+    """The files without those of `datasets` in a folder of `save_to_disk` that hold no rows of its data set: caches and
+    descriptions. Raises what `shards_of` does."""
     for state in (name for name in names if os.path.basename(name) == STATE):
         folder = os.path.dirname(state)
-        beside = [name for name in names if os.path.dirname(name) == folder]
-        kept = shards_of(folder, {*map(os.path.basename, beside)})
-        caches = {name for name in beside if name.endswith(".arrow")} - {*kept}
-        names = [name for name in names if name not in caches]
+        beside = {os.path.basename(name) for name in names if os.path.dirname(name) == folder}
+        arrow = {name for name in beside if name.endswith(".arrow")}
+        if arrow or _is_of_datasets(state):
+            kept = {*map(os.path.basename, shards_of(folder, beside))}
+            others = {os.path.join(folder, name) for name in (arrow - kept) | {STATE, "dataset_info.json"}}
+            names = [name for name in names if name not in others]
     return names
+
+
+def _is_of_datasets(state: str) -> bool:
+    """Whether `save_to_disk` wrote a file of this name; other programs have their own."""
+    try:
+        content = storage.read_json(state)
+    except InputError:
+        return False
+    return isinstance(content, dict) and "_data_files" in content

@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import storage
-from maskwright.core.errors import InputError
+from maskwright.core.errors import InputError, TokenizerError
 from maskwright.text.sample import MAX_BYTES, MeasuredTexts, Piece, describe_fertility, fertility, learn_from
 from maskwright.text.sources import Sources
+from maskwright.text.spacing import spacing_of
 from maskwright.text.tokenizer import changed_copy, load_tokenizer, require_empty
 from maskwright.text.vocabulary import BYTES, Vocabulary, read_tokenizer, read_vocabulary, token_ids
 
@@ -65,8 +66,12 @@ def trim_tokenizer(
     if it occurs `min_frequency` times; with `vocab_size`, the most frequent ones stay as far as there is room. The same
     documents give the same files.
 
-    Raises `InputError` for a folder that is not empty, and for a `vocab_size` below the tokens that have to stay."""
+    Raises `InputError` for a folder that is not empty, and for a `vocab_size` below the tokens that have to stay;
+    `TokenizerError` for overlapping k-mers, which are spaced while all are there."""
     content, vocabulary = read_tokenizer(location)
+    if (spacing := spacing_of(location)) and spacing.k > 1:
+        what = f"has {spacing}, and without some of them it could no longer space a sequence"
+        raise TokenizerError(what, where=location, fix="keep it whole")
     require_empty(folder)
     tokenizer, ids = load_tokenizer(location, special_tokens_are_text=True), token_ids(location)
     learned, held_out, measured = learn_from(sources, max_bytes, lambda pieces: _count(pieces, tokenizer, vocabulary))
