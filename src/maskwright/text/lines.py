@@ -20,7 +20,6 @@ from maskwright.text.encodings import Encoding
 
 LONGEST_LINE_BYTES = 1 << 29
 """More than the longest human chromosome. Memory holds a whole line and its copies."""
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 ALWAYS_UTF8 = Encoding()
 
 
@@ -98,8 +97,8 @@ def _decoded(
     """`block`: whole lines without the last one's line feed, from line `number` and byte `offset` on."""
     if offset == 0:
         require_encoding(name, block, encoding)
-        if block.startswith(BYTE_ORDER_MARK):
-            block, offset = block.removeprefix(BYTE_ORDER_MARK), len(BYTE_ORDER_MARK)
+        if block.startswith(codecs.BOM_UTF8):
+            block, offset = block.removeprefix(codecs.BOM_UTF8), len(codecs.BOM_UTF8)
     try:
         text = encoding.decode(block)
     except UnicodeDecodeError:

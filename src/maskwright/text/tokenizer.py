@@ -35,6 +35,7 @@ from maskwright.text.vocabulary import (
     TRAIN_ONE,
     Vocabulary,
     added_tokens,
+    merges_of,
     read_tokenizer,
     read_vocabulary,
     tokenizer_file,
@@ -286,20 +287,19 @@ def _save(tokenizer: Any, folder: str, kind: TrainedKind, lowercase: bool) -> No
     mask = {"content": "<mask>", "lstrip": True, "rstrip": False, "single_word": False, "normalized": False}
     files, config = {}, {**special, "mask_token": {**mask, "__type": "AddedToken"}}
     if kind == "bpe":
-        merges = [m if isinstance(m, str) else " ".join(m) for m in content["model"]["merges"]]
+        merges = map(" ".join, merges_of(content["model"]))
         files["vocab.json"] = json.dumps(ids, ensure_ascii=False)
         files["merges.txt"] = "\n".join(["#version: 0.2", *merges]) + "\n"
         config = {"tokenizer_class": "RobertaTokenizer", **config, "add_prefix_space": False}
-    elif kind == "words":
-        special = {key: token for key, token in special.items() if key not in ("bos_token", "eos_token")}
-        config = {"tokenizer_class": "PreTrainedTokenizerFast", **special, "mask_token": BERT["mask"]}
-    elif kind == "wordpiece":
-        special = {key: token for key, token in special.items() if key not in ("bos_token", "eos_token")}
-        files["vocab.txt"] = "".join(f"{token}\n" for token in ids)
-        config = {"tokenizer_class": "BertTokenizer", **special, "mask_token": BERT["mask"]}
-        config |= {"do_lower_case": lowercase, "strip_accents": None, "tokenize_chinese_chars": True}
-    else:
+    elif kind == "unigram":
         config = {"tokenizer_class": "XLMRobertaTokenizer", **config}
+    else:
+        special = {key: token for key, token in special.items() if key not in ("bos_token", "eos_token")}
+        name = "BertTokenizer" if kind == "wordpiece" else "PreTrainedTokenizerFast"
+        config = {"tokenizer_class": name, **special, "mask_token": BERT["mask"]}
+    if kind == "wordpiece":
+        files["vocab.txt"] = "".join(f"{token}\n" for token in ids)
+        config |= {"do_lower_case": lowercase, "strip_accents": None, "tokenize_chinese_chars": True}
     config |= {"clean_up_tokenization_spaces": False}
     special |= {"mask_token": mask if names is ROBERTA else BERT["mask"]}
     files["tokenizer_config.json"] = json.dumps(config, indent=2)
