@@ -403,7 +403,7 @@ def test_a_fast_encoder_that_errs_on_a_later_batch_is_refused(
 
     monkeypatch.setattr(encoders, "GigatokenEncoder", Wrong)
     monkeypatch.setattr(extras, "installed", lambda name: True)
-    encode.tools.cache_clear()
+    encode._tools.cache_clear()
     monkeypatch.setattr(encode, "BATCH_CHARACTERS", 1)
     sources, options = Sources([str(corpus)], layout="sentences"), PrepareOptions(shard_tokens=1_000)
     request = Request(sources, tokenizer, str(tmp_path / "store"), options)

@@ -103,6 +103,21 @@ def test_a_following_of_the_fix_ends_the_refusal(tmp_path: Path) -> None:
     prepare(Request(sources, vocabulary(tmp_path / "t", WORDS, True), str(tmp_path / "s2"), PrepareOptions(0.2)))
 
 
+def test_a_token_that_is_declared_between_two_calls_is_one_in_the_second(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("".join(f"the old fox [x] saw a fox {'a ' * number}.\n" for number in range(40)))
+    sources, tokens = Sources([str(tmp_path / "a.txt")], layout="lines"), [*WORDS, "[", "x", "]", "[x]"]
+    stores = []
+    for name in ("t", "t", "other"):
+        folder = vocabulary(tmp_path / name, tokens)
+        if stores:
+            (tmp_path / name / "tokenizer_config.json").write_text(
+                '{"do_lower_case": false, "additional_special_tokens": ["[x]"]}'
+            )
+        store = prepare(Request(sources, folder, str(tmp_path / f"store{len(stores)}"), PrepareOptions(0.2)))
+        stores.append([shard["files"]["tokens"]["sha256"] for shard in store.manifest["shards"]])
+    assert stores[0] != stores[1] == stores[2]
+
+
 def test_stores_of_unknown_tokens_are_refused_by_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
