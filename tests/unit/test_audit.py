@@ -5,7 +5,7 @@ import pytest
 from tokenizer_kinds import with_declared
 
 from maskwright.core.errors import InputError
-from maskwright.text.audit import audit, report
+from maskwright.text.audit import Finding, audit, report
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
 
@@ -91,6 +91,12 @@ def test_special_tokens_are_those_of_the_tokenizer(
             assert found[literal].prepare == "keeps them as text: they never become special ids"
         else:
             assert declared not in found and "that the tokenizer declares" in found[literal].prepare
+
+
+def test_places_of_records_without_text_show_no_secret() -> None:
+    finding = Finding(0, "")
+    finding.add_all(1, ["https://bucket.example/a.jsonl?X-Amz-Signature=0123456789abcdef:2"])
+    assert "0123456789abcdef" not in finding.examples[0]
 
 
 def test_other_files_in_the_folder_of_parts_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,6 +182,7 @@ TESTS_OF_PLACE = [
         "10:4: 0xe9, byte 85",
         "repair this line, which reads “caf\ufffd au”",
     ),
+    ("größer\r".encode() * 9 + b"caf\xe9 au\r", "utf-8", "10:4: 0xe9, byte 85", "repair this line, which reads"),
     (b"caf\xe9\n", "ascii", "1:4: 0xe9, byte 4 of the text, is not ascii", "--encoding cp1252 (“café”)"),
 ]
 
@@ -247,7 +248,10 @@ def test_parquet_and_web_archives_keep_their_own_encoding(tmp_path: Path) -> Non
     pq.write_table(pa.table({"text": ["größer"]}), path := tmp_path / "a.parquet")
     sources = Sources([str(path)], encoding="cp1252")
     assert [document.text for document in sources] == ["größer"]
-    assert sources.notes == [f"{path} is read as UTF-8, as all Parquet, MDS and WARC is, not as cp1252"]
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as file, pa.ipc.new_file(file, pa.schema([("text", "str")])):
+        pass
+    assert "a.arrow is read as UTF-8" in Sources([str(tmp_path / "a.arrow")], encoding="cp1252").notes[0]
+    assert sources.notes == [f"{path} is read as UTF-8, as all Parquet, Arrow, MDS and WARC is, not as cp1252"]
 
 
 def test_a_run_remembers_its_encoding_only_where_it_has_one(tmp_path: Path) -> None:

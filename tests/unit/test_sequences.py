@@ -37,7 +37,6 @@ from maskwright.text.encoder import TokenizersEncoder, open_encoder
 from maskwright.text.sequences import make_tokenizer
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import copy_tokenizer, load_tokenizer
-from maskwright.text.vocabulary import read_tokenizer
 
 
 def texts(path: Path, **options: object) -> list[tuple[str, int]]:
@@ -241,8 +240,8 @@ def test_other_vocabularies_get_no_spaces(tokenizer_of: Callable[[str], str], tm
     folders = [tokenizer_of(kind) for kind in (*KINDS, "esm")]
     kmers = ["".join(kmer) for kmer in itertools.product("ACGT", repeat=2)]
     folders += [older_folder(tmp_path / "some", kmers[:-1]), older_folder(tmp_path / "more", [*kmers, "##A"])]
-    assert [spacing.spacing_of(read_tokenizer(folder)[0]) for folder in folders] == [None] * len(folders)
-    assert str(spacing.spacing_of(read_tokenizer(older_folder(tmp_path / "all", kmers))[0])) == "overlapping 2-mers"
+    assert [spacing.spacing_of(folder) for folder in folders] == [None] * len(folders)
+    assert str(spacing.spacing_of(older_folder(tmp_path / "all", kmers))) == "overlapping 2-mers"
 
 
 def test_a_store_of_sequences_is_that_of_spaced_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import sys
 import time
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from maskwright.core.signals import AGAIN_SECONDS, raise_on
+from maskwright.core.signals import AGAIN_SECONDS, leave_closed_terminal, raise_on
 
 
 class Ended(Exception):
@@ -124,3 +125,13 @@ def test_a_command_that_runs_within_an_import_is_ended(tmp_path: Path, monkeypat
     (tmp_path / "runs_a_command.py").write_text("import a_command_of_ours\na_command_of_ours.run()\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert ended_by(lambda: __import__("runs_a_command")) == "SIGTERM"
+
+
+def test_a_hang_up_without_stdout_is_no_other_error() -> None:
+    kept = os.dup(1)
+    os.close(1)
+    try:
+        leave_closed_terminal(signal.SIGHUP)
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)

@@ -23,12 +23,14 @@ import pytest
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError, MaskwrightError, SourceError
+from maskwright.processes.runner import Here
 from maskwright.text import lines as lines_module
 from maskwright.text import sources as sources_module
 from maskwright.text.compression import ByteSpan, guarded
 from maskwright.text.document import Fault
 from maskwright.text.layout import Layout, sampled
-from maskwright.text.parts.cut import cut
+from maskwright.text.parts import cut as parts_module
+from maskwright.text.parts.cut import cut, split
 from maskwright.text.sources import Sources
 
 TEXT = "One two.\nThree.\n\nFour é.\n\n\n  Five  \nSix\n"
@@ -162,9 +164,25 @@ def test_files_come_in_sorted_order_and_others_are_left_out(tmp_path: Path) -> N
     assert read(tmp_path / "wiki_00") == [("wiki_00", 1)]
     assert fails(tmp_path / "info.json").startswith("FILE:1: is not JSON")
     assert fails(tmp_path / "picture.png") == "FILE: is binary, not text. Fix: leave the file out"
+    (tmp_path / "list.json").write_text('[{"text": "of a table"}]')
+    both = Sources([str(tmp_path), f"{tmp_path}/*", f"{tmp_path}/list.json"])  # names one .json, and no other
+    assert {Path(name).name for name in both.files} == {"a.txt", "b.txt", "c.py", "wiki_00", "list.json"}
+    (tmp_path / "state.json").write_text('{"epoch": 3}')  # of another program than `datasets`
     for path in tmp_path.glob("*.txt"):
         path.unlink()
-    assert fails(tmp_path).startswith("FILE: holds no readable file, but 5 files of another kind (2 .py, 1 .json")
+    assert fails(tmp_path).startswith("FILE: holds no readable file, but 7 files of another kind (3 .json, 2 .py")
+
+
+def test_text_in_another_encoding_is_not_left_out_as_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_bytes(b"\n# caf\xe9\n")
+    (tmp_path / "b.py").write_bytes("utf".encode("utf-16"))
+    (tmp_path / "c.py").write_text("plain")
+    with pytest.raises(SourceError, match=r"a\.py:2:6: 0xe9, byte 7 of the text, is not UTF-8"):
+        read(tmp_path / "[ac].py")
+    faults: list[Fault] = []
+    sources = Sources([f"{tmp_path}/*.py"], layout="lines", on_bad_input="skip", on_fault=faults.append)
+    assert [document.text for document in sources] == ["plain"]
+    assert [fault.kind for fault in faults] == ["encoding", "other_encoding"]
 
 
 def test_one_file_in_several_spellings_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,10 +220,10 @@ def test_old_macs_lines_in_blocks_and_parts(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "a.txt").write_bytes(raw := b"one\rtwo\rthree\rfour\r\nfive\rsix\nseven\reight\n")
     expected = [("one", 1), ("two", 2), ("three", 3), ("four", 4), ("five\rsix", 5), ("seven\reight", 6)]
     assert read(tmp_path / "a.txt", layout="lines") == expected
-    sources, found, border = Sources([str(tmp_path / "a.txt")], layout="lines"), [], raw.index(b"five")
-    for sources.span in (ByteSpan(0, border, 1), ByteSpan(border, len(raw), 5)):
-        found += [(document.text, document.line) for document in sources]
-    assert found == expected
+    monkeypatch.setattr(parts_module, "PART_BYTES", (8, 8))
+    parts = split(Here(), str(tmp_path), cut([Sources([str(tmp_path / "a.txt")], layout="lines")]))
+    assert [part.span for part in parts if part.span][1].begin == raw.index(b"five")
+    assert [(document.text, document.line) for part in parts for document in part.open()] == expected
 
 
 def test_jsonl_csv_tsv_and_parquet(tmp_path: Path) -> None:

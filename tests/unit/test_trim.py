@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from tokenizer_kinds import KINDS
 
 from maskwright.config.finetuning import Task
 from maskwright.config.pretraining import ModelSection
-from maskwright.core.errors import InputError
+from maskwright.core.errors import InputError, TokenizerError
 from maskwright.model.config import model_config
 from maskwright.model.hf.names import vocabulary_rows
 from maskwright.model.initial import initial_parameters
@@ -162,3 +162,11 @@ def test_a_model_says_the_same_of_the_tokens_that_stay(
     np.testing.assert_allclose(mine[:, : expected.shape[1]], expected, atol=1e-5)
     with pytest.raises(InputError, match="has another tokenizer than the one that was changed"):
         shrink(str(tmp_path / "small"), *given[1:], str(tmp_path / "x"))
+
+
+def test_overlapping_kmers_are_kept_whole(notes: Sources, tmp_path: Path) -> None:
+    """Without one of them, sequences would no longer be spaced, and each be one unknown word."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    (tmp_path / "vocab.txt").write_text("\n".join([*special, *map("".join, product("ACGT", repeat=2))]))
+    with pytest.raises(TokenizerError, match="has overlapping 2-mers"):
+        trim_tokenizer(str(tmp_path), notes, str(tmp_path / "new"))

@@ -16,6 +16,8 @@ from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.text.audit import audit
 from maskwright.text.sources import Sources
+from maskwright.text.spacing import spacing_of
+from maskwright.text.text_form import form_of
 from maskwright.text.unknown import first_unknown
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -79,6 +81,16 @@ def test_the_first_unknown_token_and_its_cause(
         assert unknown.word == word and unknown.why.startswith(why) and fix in unknown.fix
 
 
+def test_a_declared_token_in_a_sequence_is_not_unknown(tmp_path: Path) -> None:
+    folder = vocabulary(tmp_path / "t", [*"MKTA", "user"])
+    config = json.loads((tmp_path / "t" / "tokenizer_config.json").read_text())
+    (tmp_path / "t" / "tokenizer_config.json").write_text(json.dumps(config | {"additional_special_tokens": ["user"]}))
+    assert first_unknown(folder, "MKTuserM") is None
+    unknown = first_unknown(folder, "userMK8")
+    assert unknown and unknown.word == "'8'"
+    assert str(spacing_of(folder)) == "single letters" and not form_of(folder).case
+
+
 def test_a_following_of_the_fix_ends_the_refusal(tmp_path: Path) -> None:
     (tmp_path / "up.txt").write_text("".join(f"THE OLD FOX SAW A FOX {'A ' * number}.\n" for number in range(40)))
     sources = Sources([str(tmp_path / "up.txt")], layout="lines")
@@ -89,6 +101,21 @@ def test_a_following_of_the_fix_ends_the_refusal(tmp_path: Path) -> None:
         prepare(Request(sources, folder, str(tmp_path / "s"), PrepareOptions(0.2)))
     assert not (tmp_path / "s" / "manifest.json").exists()
     prepare(Request(sources, vocabulary(tmp_path / "t", WORDS, True), str(tmp_path / "s2"), PrepareOptions(0.2)))
+
+
+def test_a_token_that_is_declared_between_two_calls_is_one_in_the_second(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("".join(f"the old fox [x] saw a fox {'a ' * number}.\n" for number in range(40)))
+    sources, tokens = Sources([str(tmp_path / "a.txt")], layout="lines"), [*WORDS, "[", "x", "]", "[x]"]
+    stores = []
+    for name in ("t", "t", "other"):
+        folder = vocabulary(tmp_path / name, tokens)
+        if stores:
+            (tmp_path / name / "tokenizer_config.json").write_text(
+                '{"do_lower_case": false, "additional_special_tokens": ["[x]"]}'
+            )
+        store = prepare(Request(sources, folder, str(tmp_path / f"store{len(stores)}"), PrepareOptions(0.2)))
+        stores.append([shard["files"]["tokens"]["sha256"] for shard in store.manifest["shards"]])
+    assert stores[0] != stores[1] == stores[2]
 
 
 def test_stores_of_unknown_tokens_are_refused_by_training(

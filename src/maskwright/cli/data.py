@@ -183,7 +183,7 @@ def tokenizer_train(
         if source is not None and source.name == "COMMANDLINE" and kind not in kinds:
             fix = f"take --kind {' or '.join(kinds)}, or leave the option out"
             raise InputError(f"--{name.replace('_', '-')} is not for --kind {kind}", fix=fix)
-    sources = open_sources(src, layout, text_column, on_bad_input, encoding=encoding)
+    sources = open_sources(src, layout, text_column, on_bad_input=on_bad_input, encoding=encoding)
     if kind == "characters" or kind == "kmer":
         vocabulary = make_tokenizer(sources, to, kind, alphabet, kmer, max_bytes)
     else:
@@ -242,7 +242,7 @@ def tokenizer_extend(
     from maskwright.text.extend import extend_tokenizer, report
 
     def extend(location: str, folder: str) -> tuple[Extension, Vocabulary]:
-        sources = open_sources(src, layout, text_column, on_bad_input, encoding=encoding)
+        sources = open_sources(src, layout, text_column, on_bad_input=on_bad_input, encoding=encoding)
         return extend_tokenizer(
             location, sources, folder, tokens=tokens, min_frequency=min_frequency, max_bytes=max_bytes
         )
@@ -282,7 +282,7 @@ def tokenizer_trim(
     from maskwright.text.trim import report, trim_tokenizer
 
     def trim(location: str, folder: str) -> tuple[Trimming, Vocabulary]:
-        sources = open_sources(src, layout, text_column, on_bad_input, encoding=encoding)
+        sources = open_sources(src, layout, text_column, on_bad_input=on_bad_input, encoding=encoding)
         wanted: Any = {"min_frequency": min_frequency, "vocab_size": vocab_size, "max_bytes": max_bytes}
         return trim_tokenizer(location, sources, folder, **wanted)
 
@@ -425,10 +425,11 @@ def data_prepare(
         raise InputError("--valid-fraction and --valid-files both say what is held out", fix="give one of them")
     share = 0.0 if valid_files else 0.01 if valid_fraction is None else valid_fraction
     options = PrepareOptions(share, keep_duplicates, min_characters, max_characters, shard_tokens)
-    sources, held_out = open_sources(src, layout, text_column, on_bad_input, letters, encoding=encoding), None
+    reading: Any = {"on_bad_input": on_bad_input, "letters": letters, "encoding": encoding}
+    sources, held_out = open_sources(src, layout, text_column, **reading), None
     if valid_files:
         layout_of_valid = sources.layout if sources.has_plain_text else layout
-        held_out = open_sources(valid_files, layout_of_valid, text_column, on_bad_input, letters, encoding=encoding)
+        held_out = open_sources(valid_files, layout_of_valid, text_column, **reading)
     rules = filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words
     cleaning = cleaning_options(*rules, mask_pii, fix_mojibake)
     tokenizer = local(tokenizer, weights=False)

@@ -258,15 +258,8 @@ def in_json(value: Any) -> str:
     return escaped(json.dumps(value, ensure_ascii=False, indent=2))
 
 
-def open_sources(
-    files: list[str],
-    layout: Any,
-    text_column: str,
-    on_bad_input: Any = "error",
-    letters: Any = "upper",
-    *,
-    encoding: str,
-) -> Any:
+def open_sources(files: list[str], layout: Any, text_column: str, **reading: Any) -> Any:
+    """`reading`: `encoding`, and `on_bad_input` and `letters` of commands that take them."""
     from maskwright.text.sources import Sources
 
     counter = itertools.count(1)
@@ -275,15 +268,7 @@ def open_sources(
         if (number := next(counter)) <= 10:
             warn(f"{fault.where}: {fault.what}" + ("; more are not shown, `text audit` counts them" * (number == 10)))
 
-    sources = Sources(
-        files,
-        layout=layout,
-        text_column=text_column,
-        on_bad_input=on_bad_input,
-        on_fault=on_fault,
-        letters=letters,
-        encoding=encoding,
-    )
+    sources = Sources(files, layout=layout, text_column=text_column, on_fault=on_fault, **reading)
     for sentence in sources.notes:
         say(sentence)
     return sources

@@ -119,7 +119,7 @@ def data_pregenerate(
         lines += [f"{output_dir}: repaired; what is left:", *(f"  {line}" for line in left or ["nothing"])]
         value = {"folder": output_dir, "examples": before["examples"], "wrong": wrong, "left": left}
         return print_result("\n".join(lines), value, as_json)
-    sources = open_sources([train_corpus or ""], layout, text_column, on_bad_input, encoding=encoding)
+    sources = open_sources([train_corpus or ""], layout, text_column, on_bad_input=on_bad_input, encoding=encoding)
     if do_next_sent_prediction:
         say("pretrain predicts only masked tokens; is_random_next is for other trainers")
     examples = pregenerate(sources, tokenizer, output_dir, options, workers=num_workers)

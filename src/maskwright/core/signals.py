@@ -7,6 +7,7 @@ import signal
 import stat
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -26,8 +27,9 @@ def leave_closed_terminal(number: int) -> None:
     """Call it when signal `number` has come: after SIGHUP, what is printed to a terminal that is gone would be an
     error."""
     for descriptor in (1, 2) if number == signal.SIGHUP else ():
-        if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+        with suppress(OSError):  # it may be closed
+            if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def raise_on(signals: Iterable[int], error_of: Callable[[int], BaseException]) -> dict[int, Handler]:

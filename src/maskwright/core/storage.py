@@ -108,11 +108,11 @@ def expand(patterns: list[str]) -> list[str]:
     return [*expand_named(patterns)]
 
 
-def expand_named(patterns: list[str]) -> dict[str, bool]:
-    """Like `expand`: for each file, whether the user names it or a glob matches it, rather than a folder above it."""
+def expand_named(patterns: list[str]) -> dict[str, str]:
+    """Like `expand`: for each file, its name or the glob that matches it; empty for one in a folder that is named."""
     real_folders: dict[str, str] = {}
     spellings: dict[str, list[str]] = {}
-    named: set[str] = set()
+    named: dict[str, str] = {}
     for pattern in patterns:
         is_folder = False
         if is_url(pattern):
@@ -132,13 +132,13 @@ def expand_named(patterns: list[str]) -> dict[str, bool]:
         for name in matches:
             path = identity(name, real_folders)
             spellings.setdefault(path, []).append(name)
-            if not is_folder:
-                named.add(path)
+            if not is_folder and (path not in named or name == pattern):
+                named[path] = pattern
     # In a cache of the Hugging Face Hub, the link has the ending that the file itself lacks.
     chosen = {
         min(names, key=lambda name: (not os.path.splitext(name)[1], name)): path for path, names in spellings.items()
     }
-    return {name: chosen[name] in named for name in sorted(chosen)}
+    return {name: named.get(chosen[name], "") for name in sorted(chosen)}
 
 
 def identity(name: str, real_folders: dict[str, str] | None = None) -> str:

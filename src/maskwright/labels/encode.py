@@ -14,6 +14,7 @@ from maskwright.config.finetuning import Task
 from maskwright.core.console import note, several
 from maskwright.core.errors import InputError
 from maskwright.labels.example import IN_CONFIGURATION, Example, Skipped, Spelt
+from maskwright.text.spacing import spacing_of
 from maskwright.text.tokenizer import parsed
 from maskwright.text.vocabulary import added_tokens, read_tokenizer, read_vocabulary, tokenizer_file
 
@@ -140,7 +141,7 @@ def what_is_cut(count: int, max_seq_len: int, *, words: bool = False, training: 
 def open_tokenizer(location: str, *, words: bool = False, adds_spaces: bool = True) -> Any:
     """Opens a `tokenizers.Tokenizer` that adds its model's special tokens. `words`: every word begins as after a space,
     even the first; the tokenizer exported with a model of words has to be this one (`.save(path)`). `adds_spaces`: see
-    `parsed`. Raises `TokenizerError`."""
+    `load_tokenizer`. Raises `TokenizerError`."""
     # Unlike in pretraining, a special token that is spelt out in a text counts as one, as in `transformers`, with which
     # the model will be used.
     from_file = read_tokenizer(location)[0]
@@ -149,8 +150,8 @@ def open_tokenizer(location: str, *, words: bool = False, adds_spaces: bool = Tr
         # The post-processor needs it as well: its offsets would take the first letter for the space.
         steps = ("pre_tokenizer", "post_processor")
         content = {**content, **{step: _with_prefix_space(content.get(step)) for step in steps}}
-    is_unchanged = content == from_file
-    tokenizer = parsed(content, tokenizer_file(location), is_unchanged=is_unchanged, adds_spaces=adds_spaces)
+    path, spacing = tokenizer_file(location), spacing_of(location) if adds_spaces else None
+    tokenizer = parsed(content, path, is_unchanged=content == from_file, spacing=spacing)
     if tokenizer.num_special_tokens_to_add(False) < 2:
         _add_template(tokenizer, location, prefix_space=words)
     return tokenizer

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError, SourceError, StoreError
 from maskwright.core.extras import require
-from maskwright.text.document import FaultHandler, place
-from maskwright.text.parquet import COPY_AGAIN, cells_of, seekable
+from maskwright.text.compression import COPY_AGAIN, Watch
+from maskwright.text.document import Column, FaultHandler, Records, place
+from maskwright.text.parquet import cells_of, seekable, short
 
 FILE_MAGIC = b"ARROW1"
 END_OF_STREAM = (b"\xff\xff\xff\xff\0\0\0\0", b"\0\0\0\0")
@@ -64,13 +65,7 @@ def open_arrow(name: str) -> Iterator[tuple[Any, Any]]:
         yield file, schema
 
 
-def arrow_records(
-    name: str,
-    file: Any,
-    columns: list[int | str],
-    handle: FaultHandler,
-    watch: Callable[[Callable[[], int]], None] | None,
-) -> Iterator[tuple[int, dict[int | str, Any]]]:
+def arrow_records(name: str, file: Any, columns: list[Column], handle: FaultHandler, watch: Watch) -> Records:
     """See `parquet_records`."""
     import pyarrow
 
@@ -88,11 +83,10 @@ def arrow_records(
 
 
 def _damaged(error: BaseException, where: str) -> SourceError:
-    what = f"is not a whole Arrow file or stream: {' '.join(str(error).split())[:120]}"
-    return SourceError(what, where=where, fix=COPY_AGAIN)
+    return SourceError(f"is not a whole Arrow file or stream: {short(error)}", where=where, fix=COPY_AGAIN)
 
 
-def class_names(schema: Any) -> dict[int | str, tuple[str, ...]]:
+def class_names(schema: Any) -> dict[Column, tuple[str, ...]]:
     """By column, the names of its classes 0, 1, …, as the Hub's Parquet files and `save_to_disk` have them in the
     schema's metadata: of a `ClassLabel`, or of lists of it."""
     try:
@@ -136,12 +130,23 @@ def shards_of(folder: str, present: Collection[str]) -> list[str]:
 
 
 def without_caches(names: list[str]) -> list[str]:
-    """The files without those that `datasets` left in a folder of `save_to_disk` and that are no part of its data set.
-    Raises what `shards_of` does."""
+    """The files without those of `datasets` in a folder of `save_to_disk` that hold no rows of its data set: caches and
+    descriptions. Raises what `shards_of` does."""
     for state in (name for name in names if os.path.basename(name) == STATE):
         folder = os.path.dirname(state)
-        beside = [name for name in names if os.path.dirname(name) == folder]
-        kept = shards_of(folder, {*map(os.path.basename, beside)})
-        caches = {name for name in beside if name.endswith(".arrow")} - {*kept}
-        names = [name for name in names if name not in caches]
+        beside = {os.path.basename(name) for name in names if os.path.dirname(name) == folder}
+        arrow = {name for name in beside if name.endswith(".arrow")}
+        if arrow or _is_of_datasets(state):
+            kept = {*map(os.path.basename, shards_of(folder, beside))}
+            others = {os.path.join(folder, name) for name in (arrow - kept) | {STATE, "dataset_info.json"}}
+            names = [name for name in names if name not in others]
     return names
+
+
+def _is_of_datasets(state: str) -> bool:
+    """Whether `save_to_disk` wrote a file of this name; other programs have their own."""
+    try:
+        content = storage.read_json(state)
+    except InputError:
+        return False
+    return isinstance(content, dict) and "_data_files" in content

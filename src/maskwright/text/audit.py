@@ -77,7 +77,7 @@ class Finding:
     def add_all(self, count: int, examples: list[str]) -> None:
         """Adds a part's count and its first examples."""
         self.count += count
-        self.examples = [*self.examples, *examples][:EXAMPLES]
+        self.examples = [*self.examples, *map(redact, examples)][:EXAMPLES]
 
 
 @dataclass

@@ -4,6 +4,7 @@ never a short text."""
 from __future__ import annotations
 
 import bz2
+import codecs
 import gzip
 import itertools
 import lzma
@@ -36,19 +37,20 @@ PIECE_BYTES = 1024
 """Bytes of a zstd stream per read. A read that fails loses what it had decoded; small reads cost no time."""
 LARGEST_WINDOW = 1 << 27
 """zstd's largest window by default. `--long=31`, with which some public corpora are packed, has 16 times that."""
-ZSTD_FRAME = b"\x28\xb5\x2f\xfd"
 COPY_AGAIN = "copy it again from its origin"
 HEAD_BYTES = 1000
 """Beginning of a file that tells UTF-16 and binary files from UTF-8."""
 MARKS = {
-    b"\xff\xfe\0\0": "utf-32-le",
-    b"\0\0\xfe\xff": "utf-32-be",
-    b"\xff\xfe": "utf-16-le",
-    b"\xfe\xff": "utf-16-be",
-    b"\xef\xbb\xbf": "utf-8",
+    codecs.BOM_UTF32_LE: "utf-32-le",
+    codecs.BOM_UTF32_BE: "utf-32-be",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+    codecs.BOM_UTF8: UTF8,
 }
 """Encodings by their byte-order marks."""
 Part = TypeVar("Part")
+Watch = Callable[[Callable[[], int]], None] | None
+"""Gets a function that returns the bytes read so far, roughly."""
 
 
 def ending(location: str) -> str:
@@ -125,13 +127,11 @@ class _SpanReader:
 
 
 @contextmanager
-def open_text(
-    name: str, on_position: Callable[[Callable[[], int]], None] | None = None, span: ByteSpan | None = None
-) -> Iterator[BinaryIO]:
-    """Decompressed bytes of a file. `on_position` gets a function that returns the position in the file itself."""
+def open_text(name: str, watch: Watch = None, span: ByteSpan | None = None) -> Iterator[BinaryIO]:
+    """Decompressed bytes of a file."""
     with storage.open_binary(name) as raw:
-        if on_position:
-            on_position(raw.tell)
+        if watch:
+            watch(raw.tell)
         yield cast(BinaryIO, _unpacked(name, raw) or (_SpanReader(raw, span) if span else raw))
 
 
@@ -208,7 +208,7 @@ def _require_window(name: str, raw: BinaryIO) -> None:
 
 def _window(head: bytes) -> int:
     """Window size in bytes from a zstd frame's header (RFC 8878, section 3.1.1.1); 0 for another file."""
-    if len(head) < 18 or head[:4] != ZSTD_FRAME:
+    if len(head) < 18 or not re.match(SIGNS[".zst"], head):
         return 0
     described, window = head[4], head[5]
     if not described & 0x20:

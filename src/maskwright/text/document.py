@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from maskwright.core.errors import SourceError
 
 Counted = Literal["line", "record"]
 """Unit of the numbers in a file, from 1: its lines, or the records of Parquet and of a JSON list."""
+
+
+Column = int | str
+Record = dict[Column, Any]
+Records = Iterator[tuple[int, Record]]
+"""Records of a table with their numbers from 1."""
 
 
 def place(file: str, number: int, counted: Counted) -> str:

@@ -194,9 +194,9 @@ def _changes_no_id(encode: Encode, text: str, cut: tuple[int, int, str]) -> bool
 def _cutter(location: str) -> Callable[[str], Iterable[str]] | None:
     """Cuts sequences into pieces of whole tokens, for a tokenizer of `sequences` or one with a `Spacing`; None for
     other tokenizers."""
-    content = read_tokenizer(location)[0]
-    if spacing := spacing_of(content):
-        return None if tokens_in_text(location) else spacing.pieces  # a piece might end inside a declared token
+    content, added = read_tokenizer(location)[0], tokens_in_text(location)
+    if spacing := spacing_of(location):
+        return None if added else spacing.pieces  # a piece might end inside a declared token
     splitter, normalizer = content.get("pre_tokenizer") or {}, steps(content.get("normalizer"))
     pattern = (splitter.get("pattern") or {}).get("Regex") if splitter.get("type") == "Split" else None
     match = LETTER_GROUPS.fullmatch(pattern or "")
@@ -210,7 +210,6 @@ def _cutter(location: str) -> Callable[[str], Iterable[str]] | None:
         return None
     if replacements and not {*filter(str.isalpha, match[1])} <= {*replacements.values()}:
         return None
-    added = tokens_in_text(location)
     # One that may begin inside a group, or that depends on its neighbours, leaves no place that is sure.
     if any(token["content"][:1].isalpha() or token.get("single_word") or token.get("normalized") for token in added):
         return None

@@ -27,7 +27,7 @@ from maskwright.core.errors import SourceError, TokenizerError
 from maskwright.text.sample import MAX_BYTES, MeasuredTexts, Piece, describe_fertility, fertility, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import changed_copy, load_tokenizer, require_empty, split_by
-from maskwright.text.vocabulary import BYTES, Vocabulary, read_tokenizer, read_vocabulary, tokens_in_text
+from maskwright.text.vocabulary import BYTES, Vocabulary, added_tokens, read_tokenizer, read_vocabulary, tokens_in_text
 from maskwright.text.word_counts import WordCounts
 
 MARGIN = 0.01
@@ -63,7 +63,7 @@ def extend_tokenizer(
         raise TokenizerError("is a tokenizer of whole words, with no pieces to join", where=location, fix=fix)
     require_empty(folder)
     tokenizer = load_tokenizer(location, special_tokens_are_text=True)
-    apart = BYTES | {token["content"] for token in content.get("added_tokens") or []}
+    apart = BYTES | {token["content"] for token in added_tokens(location)}
     is_whole = vocabulary.kind == "sentencepiece_bpe"  # does not split a text into words
     if is_whole:
         split = _letters(tokenizer, apart)

@@ -20,7 +20,6 @@ from maskwright.text.encodings import Encoding
 
 LONGEST_LINE_BYTES = 1 << 29
 """More than the longest human chromosome. Memory holds a whole line and its copies."""
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 ALWAYS_UTF8 = Encoding()
 
 
@@ -57,7 +56,7 @@ def line_blocks(
     if not encoding.keeps_line_feeds:
         pieces, encoding = in_utf8(name, pieces, encoding), ALWAYS_UTF8
     if not offset:
-        pieces = _line_feeds(pieces)
+        pieces = line_feeds(pieces)
     for block in guarded(name, pieces, line=lambda: number):  # noqa: B023 - meant
         if skipping:
             skipped, feed, block = block.partition(b"\n")
@@ -75,7 +74,7 @@ def line_blocks(
         yield from _decoded(name, b"".join(partial_line), number, offset, handle, encoding)
 
 
-def _line_feeds(content: Iterator[bytes]) -> Iterator[bytes]:
+def line_feeds(content: Iterator[bytes]) -> Iterator[bytes]:
     """The blocks of a file, with LF for the CR that ends lines. A text that is read in parts has its first LF in the
     first part, so that all parts are read as the whole is."""
     for block in content:
@@ -98,8 +97,8 @@ def _decoded(
     """`block`: whole lines without the last one's line feed, from line `number` and byte `offset` on."""
     if offset == 0:
         require_encoding(name, block, encoding)
-        if block.startswith(BYTE_ORDER_MARK):
-            block, offset = block.removeprefix(BYTE_ORDER_MARK), len(BYTE_ORDER_MARK)
+        if block.startswith(codecs.BOM_UTF8):
+            block, offset = block.removeprefix(codecs.BOM_UTF8), len(codecs.BOM_UTF8)
     try:
         text = encoding.decode(block)
     except UnicodeDecodeError:
@@ -133,7 +132,7 @@ def decoded(
 def _fix(raw: bytes, start: int, file: str, encoding: Encoding) -> str:
     beginning = b""
     with suppress(MaskwrightError, OSError), open_text(file) as stream:
-        beginning = next(blocks(stream), b"").rpartition(b"\n")[0]
+        beginning = next(line_feeds(blocks(stream)), b"").rpartition(b"\n")[0]
     return encoding.fix(raw, start, beginning)
 
 

@@ -7,7 +7,6 @@ sample is the sizes of its columns of no fixed size (u32 each), then the columns
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -17,8 +16,8 @@ from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.core.errors import StoreError
-from maskwright.text.compression import COPY_AGAIN, blocks, file_size, guarded, is_packed, open_text, stamp_of
-from maskwright.text.document import FaultHandler, place
+from maskwright.text.compression import COPY_AGAIN, Watch, blocks, file_size, guarded, is_packed, open_text, stamp_of
+from maskwright.text.document import Column, FaultHandler, Record, Records, place
 from maskwright.text.lines import decoded
 
 LARGEST_SHARD = 2**32
@@ -153,14 +152,8 @@ def u32(data: Bytes, offsets: Int64) -> Int64:
     return data[offsets[:, None] + np.arange(4)].view("<u4").reshape(-1).astype(np.int64)
 
 
-def mds_records(
-    shard: MdsShard,
-    columns: list[int | str],
-    handle: FaultHandler,
-    watch: Callable[[Callable[[], int]], None] | None,
-) -> Iterator[tuple[int, dict[int | str, Any]]]:
-    """(number from 1, values of `columns`) of each sample: `str` for text, else the bytes. `watch` gets a function that
-    estimates the bytes read."""
+def mds_records(shard: MdsShard, columns: list[Column], handle: FaultHandler, watch: Watch) -> Records:
+    """(number from 1, values of `columns`) of each sample: `str` for text, else the bytes."""
     number, size = 0, file_size(shard.path)
     if watch:
         watch(lambda: size * number // max(shard.samples, 1))
@@ -169,7 +162,7 @@ def mds_records(
     places = [[side.tolist() for side in column_places(shard, data, index)] for index in column_idxs]
     is_text = [shard.encodings[index] == "str" for index in column_idxs]
     for number in range(1, shard.samples + 1):
-        record: dict[int | str, Any] = {}
+        record: Record = {}
         for column, (starts, stops), as_text in zip(columns, places, is_text, strict=True):
             raw = data[starts[number - 1] : stops[number - 1]].tobytes()
             where = place(shard.path, number, "record")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from maskwright.core import storage
 from maskwright.core.errors import SourceError
-from maskwright.text.compression import COPY_AGAIN, blocks, file_size, guarded, is_packed, open_text
-from maskwright.text.document import FaultHandler, place
+from maskwright.text.compression import COPY_AGAIN, Watch, blocks, file_size, guarded, is_packed, open_text
+from maskwright.text.document import Column, FaultHandler, Record, Records, place
 from maskwright.text.lines import decoded
 
 if TYPE_CHECKING:
@@ -38,29 +38,23 @@ def seekable(name: str) -> Iterator[Any]:
 
 
 @contextmanager
-def open_parquet(name: str) -> Iterator[Any]:
-    """The `pyarrow.parquet.ParquetFile`. Raises `SourceError` for a file that is not Parquet."""
+def open_parquet(name: str) -> Iterator[tuple[Any, Any]]:
+    """(`pyarrow.parquet.ParquetFile`, schema). Raises `SourceError` for a file that is not Parquet."""
     import pyarrow
     import pyarrow.parquet
 
     with seekable(name) as stream:
         try:
             file = pyarrow.parquet.ParquetFile(stream)
-            _ = file.schema_arrow.names
+            schema = file.schema_arrow
+            _ = schema.names
         except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise SourceError(f"is not Parquet: {_short(error)}", where=name, fix=COPY_AGAIN) from None
-        yield file
+            raise SourceError(f"is not Parquet: {short(error)}", where=name, fix=COPY_AGAIN) from None
+        yield file, schema
 
 
-def parquet_records(
-    name: str,
-    file: Any,
-    columns: list[int | str],
-    handle: FaultHandler,
-    watch: Callable[[Callable[[], int]], None] | None,
-) -> Iterator[tuple[int, dict[int | str, Any]]]:
-    """(number from 1, values of `columns`) of each record. `watch` gets a function that estimates the bytes read.
-    Raises `SourceError` for a damaged file."""
+def parquet_records(name: str, file: Any, columns: list[Column], handle: FaultHandler, watch: Watch) -> Records:
+    """(number from 1, values of `columns`) of each record. Raises `SourceError` for a damaged file."""
     import pyarrow
 
     number, rows, size = 0, max(file.metadata.num_rows, 1), file_size(name)
@@ -73,12 +67,10 @@ def parquet_records(
                 yield number, record
     except (pyarrow.ArrowException, OSError) as error:
         where = place(name, number + 1, "record")
-        raise SourceError(f"is damaged: {_short(error)}", where=where, fix=COPY_AGAIN) from None
+        raise SourceError(f"is damaged: {short(error)}", where=where, fix=COPY_AGAIN) from None
 
 
-def cells_of(
-    batch: Any, name: str, before: int, columns: list[int | str], handle: FaultHandler
-) -> Iterator[dict[int | str, Any]]:
+def cells_of(batch: Any, name: str, before: int, columns: list[Column], handle: FaultHandler) -> Iterator[Record]:
     """The values of `columns` in each record of a batch. `before`: records in earlier batches."""
     for number, scalars in enumerate(zip(*(batch.column(column) for column in columns), strict=True), before + 1):
         yield {column: _value(cell, name, number, handle) for column, cell in zip(columns, scalars, strict=True)}
@@ -106,5 +98,6 @@ def write_parquet(file: BinaryIO, records: Sequence[dict[str, Any]], **vectors: 
     pyarrow.parquet.write_table(table, file)
 
 
-def _short(error: BaseException) -> str:
-    return " ".join(str(error).split()).rstrip(".")
+def short(error: BaseException) -> str:
+    """The text of pyarrow's error in one line."""
+    return " ".join(str(error).split())[:120].rstrip(".")

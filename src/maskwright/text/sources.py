@@ -73,13 +73,12 @@ def file_kind(location: str) -> str:
 
 
 def _is_text(name: str, encoding: Encoding) -> bool:
-    """Whether the file begins with text, neither blank nor binary."""
+    """Whether the file has text, in any encoding: it is neither blank nor binary."""
     try:
         with open_text(name) as stream:
-            _, lines = next(line_blocks(name, stream, lambda _: True, encoding=encoding), (1, []))
-            return any(map(str.strip, lines))
-    except Binary:
-        return False
+            return any(line.strip() for _, line in lines_of(name, stream, lambda _: True, encoding=encoding))
+    except OtherEncoding as error:  # raised again when the file is read
+        return not isinstance(error, Binary)
 
 
 def _by_ending(names: Sequence[str]) -> str:
@@ -118,8 +117,8 @@ class Sources:
     a glob matches it or a `layout` is given and it has text. `text_column`: key (JSON lines), column name (Parquet,
     CSV, MDS), or a 0-based number for a CSV without a header line. `on_bad_input`: `error` raises `SourceError`;
     `replace` puts U+FFFD for bytes that do not decode; `skip` drops the faulty line, record or file. `on_fault` gets
-    each fault that does not raise. `letters`: of FASTA and FASTQ. `encoding`: of all but Parquet, MDS and WARC, by a
-    name of Python's codecs.
+    each fault that does not raise. `letters`: of FASTA and FASTQ. `encoding`: of all but Parquet, Arrow, MDS and
+    WARC, by a name of Python's codecs.
     """
 
     def __init__(
@@ -156,18 +155,18 @@ class Sources:
 
     def _choose(self, patterns: list[str], has_layout: bool) -> None:
         """Sets `files` and `ignored_files`, and `choice`: sentences on files of other endings than `ENDINGS`."""
-        found, exact = storage.expand_named(patterns), {*patterns}
+        found = storage.expand_named(patterns)
         names = {name: found[name] for name in without_caches([*found])}
-        has_mds, endings = ".mds" in map(ending, names), {*map(ending, patterns)}
+        has_mds, exact = ".mds" in map(ending, names), {*patterns}
         other: list[str] = []
         as_text: list[str] = []
-        for name, is_named in names.items():
+        for name, pattern in names.items():
             kind = ending(name)
             if kind == ".mds" and packed_ending(name) and name.removesuffix(packed_ending(name)) in names:
                 continue  # the unpacked shard is there as well
-            if kind in ENDINGS or name in exact or (kind == ".json" and kind in endings):
+            if kind in ENDINGS or name in exact or kind == ".json" == ending(pattern):
                 self.files.append(storage.require_utf8(name))
-            elif kind != ".json" and (is_named or has_layout):
+            elif kind != ".json" and (pattern or has_layout):
                 (as_text if _is_text(name, self.encoding) else self.ignored_files).append(storage.require_utf8(name))
             elif not (has_mds and os.path.basename(name) == "index.json"):
                 other.append(name)
@@ -238,9 +237,9 @@ class Sources:
                 by_delimiter.setdefault(table.delimiter, table.note)
         layout = [] if self.guess is None else [str(self.guess)]
         if not self.encoding.is_utf8:
-            own = [name for name in self.files if file_kind(name) in (*WARC_ENDINGS, ".parquet", ".mds")]
+            own = [name for name in self.files if file_kind(name) in (*WARC_ENDINGS, *COLUMNAR, ".mds")]
             layout += [
-                f"{name} is read as UTF-8, as all Parquet, MDS and WARC is, not as {self.encoding.title}"
+                f"{name} is read as UTF-8, as all Parquet, Arrow, MDS and WARC is, not as {self.encoding.title}"
                 for name in own[:1]
             ]
         return [note for note in (*self.choice, *layout, *by_delimiter.values()) if note]

@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from maskwright.text.pieces import PIECE_CHARACTERS
-from maskwright.text.vocabulary import steps
+from maskwright.text.vocabulary import added_tokens, read_tokenizer, steps
 
 SPLITS_AT_SPACES = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Sequence"}
 SPECIAL = re.compile(r"\[.+\]|<.+>")
@@ -64,13 +64,14 @@ class Spacing:
         return "single letters" if self.k == 1 else f"overlapping {self.k}-mers"
 
 
-def spacing_of(content: dict[str, Any]) -> Spacing | None:
-    """The spacing that the tokenizer of a `tokenizer.json` needs; None for any other tokenizer."""
+def spacing_of(location: str) -> Spacing | None:
+    """The spacing that a tokenizer needs; None for one that needs none."""
+    content = read_tokenizer(location)[0]
     model = content["model"]
     splitters = {step.get("type") for step in steps(content.get("pre_tokenizer"))}
     if not isinstance(model.get("vocab"), dict) or "merges" in model or not splitters or splitters - SPLITS_AT_SPACES:
         return None
-    added = {token["content"] for token in content.get("added_tokens") or []}
+    added = {token["content"] for token in added_tokens(location)}
     tokens = [token for token in model["vocab"] if token not in added and not SPECIAL.fullmatch(token)]
     sizes, alphabet = {len(token) for token in tokens}, {*"".join(tokens)}
     if len(sizes) != 1 or len(tokens) != len(alphabet) ** max(sizes):

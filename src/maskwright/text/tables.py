@@ -19,16 +19,13 @@ from typing import Any
 from maskwright.core.console import several
 from maskwright.core.errors import SourceError
 from maskwright.text.arrow import arrow_records, class_names, open_arrow
-from maskwright.text.compression import COPY_AGAIN, ByteSpan, ending, open_text
-from maskwright.text.document import Counted, Fault, FaultHandler, place, strict
+from maskwright.text.compression import COPY_AGAIN, ByteSpan, Watch, ending, open_text
+from maskwright.text.document import Column, Counted, Fault, FaultHandler, Record, Records, place, strict
 from maskwright.text.encodings import Encoding
 from maskwright.text.lines import ALWAYS_UTF8, lines_of
 from maskwright.text.mds import mds_records, shard_at
 from maskwright.text.parquet import open_parquet, parquet_records
 
-Column = int | str
-Record = dict[Column, Any]
-Records = Iterator[tuple[int, Record]]
 Lines = Iterator[tuple[int, str]]
 JSON_LINES = (".jsonl", ".ndjson")
 COLUMNAR = (".parquet", ".arrow")
@@ -111,26 +108,20 @@ def open_table(
     handle: FaultHandler = strict,
     *,
     has_header: bool = True,
-    watch: Callable[[Callable[[], int]], None] | None = None,
+    watch: Watch = None,
     span: ByteSpan | None = None,
     encoding: Encoding = ALWAYS_UTF8,
 ) -> Iterator[Table]:
     """Opens the file `name`, of one of the kinds in `TABLES`, or a shard of MDS.
 
-    `has_header`: whether CSV and TSV begin with a line of names; a line of the numbers 0, 1 … always is one. `watch`
-    gets a function that returns the bytes read. `span`: the part of JSON lines to read. `encoding`: of
-    all but Parquet, which holds UTF-8. Raises `SourceError`, and
-    for a faulty record or line the handler's error."""
+    `has_header`: whether CSV and TSV begin with a line of names; a line of the numbers 0, 1 … always is one. `span`:
+    the part of JSON lines to read. `encoding`: of all but Parquet, Arrow and MDS, which hold UTF-8. Raises
+    `SourceError`, and for a faulty record or line the handler's error."""
     kind = ending(name)
-    if kind == ".parquet":
-        with open_parquet(name) as file:
-            schema = file.schema_arrow
-            read = partial(parquet_records, name, file, handle=handle, watch=watch)
-            yield Table(name, [*schema.names], read, "record", name, class_names=class_names(schema))
-        return
-    if kind == ".arrow":
-        with open_arrow(name) as (file, schema):
-            read = partial(arrow_records, name, file, handle=handle, watch=watch)
+    if kind in COLUMNAR:
+        open_file, records = (open_parquet, parquet_records) if kind == ".parquet" else (open_arrow, arrow_records)
+        with open_file(name) as (file, schema):
+            read = partial(records, name, file, handle=handle, watch=watch)
             yield Table(name, [*schema.names], read, "record", name, class_names=class_names(schema))
         return
     if kind == ".mds":

@@ -77,7 +77,7 @@ def form_of(location: str | None) -> TextForm:
     declared = [token for token in tokens_in_text(location) if token["id"] in vocabulary.additional]
     if any(token.get("lstrip") or token.get("rstrip") for token in declared):
         lost["white_space"] = False
-    if (spacing := spacing_of(content)) and spacing.case != "any":
+    if (spacing := spacing_of(location)) and spacing.case != "any":
         lost["case"] = False
     for step in steps(content.get("pre_tokenizer")):
         if step.get("type") in LOSE_WHITE_SPACE or step.get("behavior") == "Removed":

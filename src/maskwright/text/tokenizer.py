@@ -35,6 +35,7 @@ from maskwright.text.vocabulary import (
     TRAIN_ONE,
     Vocabulary,
     added_tokens,
+    merges_of,
     read_tokenizer,
     read_vocabulary,
     tokenizer_file,
@@ -286,20 +287,19 @@ def _save(tokenizer: Any, folder: str, kind: TrainedKind, lowercase: bool) -> No
     mask = {"content": "<mask>", "lstrip": True, "rstrip": False, "single_word": False, "normalized": False}
     files, config = {}, {**special, "mask_token": {**mask, "__type": "AddedToken"}}
     if kind == "bpe":
-        merges = [m if isinstance(m, str) else " ".join(m) for m in content["model"]["merges"]]
+        merges = map(" ".join, merges_of(content["model"]))
         files["vocab.json"] = json.dumps(ids, ensure_ascii=False)
         files["merges.txt"] = "\n".join(["#version: 0.2", *merges]) + "\n"
         config = {"tokenizer_class": "RobertaTokenizer", **config, "add_prefix_space": False}
-    elif kind == "words":
-        special = {key: token for key, token in special.items() if key not in ("bos_token", "eos_token")}
-        config = {"tokenizer_class": "PreTrainedTokenizerFast", **special, "mask_token": BERT["mask"]}
-    elif kind == "wordpiece":
-        special = {key: token for key, token in special.items() if key not in ("bos_token", "eos_token")}
-        files["vocab.txt"] = "".join(f"{token}\n" for token in ids)
-        config = {"tokenizer_class": "BertTokenizer", **special, "mask_token": BERT["mask"]}
-        config |= {"do_lower_case": lowercase, "strip_accents": None, "tokenize_chinese_chars": True}
-    else:
+    elif kind == "unigram":
         config = {"tokenizer_class": "XLMRobertaTokenizer", **config}
+    else:
+        special = {key: token for key, token in special.items() if key not in ("bos_token", "eos_token")}
+        name = "BertTokenizer" if kind == "wordpiece" else "PreTrainedTokenizerFast"
+        config = {"tokenizer_class": name, **special, "mask_token": BERT["mask"]}
+    if kind == "wordpiece":
+        files["vocab.txt"] = "".join(f"{token}\n" for token in ids)
+        config |= {"do_lower_case": lowercase, "strip_accents": None, "tokenize_chinese_chars": True}
     config |= {"clean_up_tokenization_spaces": False}
     special |= {"mask_token": mask if names is ROBERTA else BERT["mask"]}
     files["tokenizer_config.json"] = json.dumps(config, indent=2)
@@ -349,8 +349,8 @@ def normalizer_of(description: str) -> Any:
 
 def load_tokenizer(location: str, *, special_tokens_are_text: bool, adds_spaces: bool = True) -> Any:
     """A `tokenizers.Tokenizer`. `special_tokens_are_text`: tokens of the five roles are spelt out, so that `<mask>` in
-    a corpus is never the mask id. Other special tokens are tokens (see `Vocabulary.additional`). `adds_spaces`: see
-    `parsed`."""
+    a corpus is never the mask id. Other special tokens are tokens (see `Vocabulary.additional`). `adds_spaces`: it
+    spaces sequences itself (see `Spacing`), and so cannot be saved."""
     # Not through AutoTokenizer, which may rebuild the pipeline from the model's class and change ids.
     path = tokenizer_file(location)
     content, vocabulary = read_tokenizer(location)
@@ -364,15 +364,16 @@ def load_tokenizer(location: str, *, special_tokens_are_text: bool, adds_spaces:
     loaded = {**content, "added_tokens": added}
     if special_tokens_are_text:
         loaded = _spelt_out(loaded, vocabulary)
-    tokenizer = parsed(loaded, path, is_unchanged=loaded == content, adds_spaces=adds_spaces)
+    tokenizer = parsed(
+        loaded, path, is_unchanged=loaded == content, spacing=spacing_of(location) if adds_spaces else None
+    )
     tokenizer.encode_special_tokens = special_tokens_are_text
     return tokenizer
 
 
-def parsed(content: dict[str, Any], path: str, *, is_unchanged: bool, adds_spaces: bool = True) -> Any:
+def parsed(content: dict[str, Any], path: str, *, is_unchanged: bool, spacing: Spacing | None) -> Any:
     """The `tokenizers.Tokenizer` of `content`, without padding and truncation. `is_unchanged`: the file `path` has this
-    very content. `adds_spaces`: for a vocabulary of letters or k-mers, it spaces sequences itself (see `Spacing`), and
-    so cannot be saved. Raises `TokenizerError`."""
+    very content. `spacing`: of the sequences that it gets. Raises `TokenizerError`."""
     from tokenizers import Tokenizer, normalizers
 
     require_bounded(content, path)
@@ -387,7 +388,7 @@ def parsed(content: dict[str, Any], path: str, *, is_unchanged: bool, adds_space
         raise TokenizerError(f"cannot be loaded: {error}", where=path, fix=fix) from None
     tokenizer.no_padding()
     tokenizer.no_truncation()
-    if adds_spaces and (spacing := spacing_of(content)):
+    if spacing:
         later = [tokenizer.normalizer] if tokenizer.normalizer else []
         tokenizer.normalizer = normalizers.Sequence([normalizers.Normalizer.custom(_Spaced(spacing)), *later])
     return tokenizer

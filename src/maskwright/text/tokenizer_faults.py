@@ -6,13 +6,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from itertools import zip_longest
-from typing import Any
 
 from maskwright.core import storage
 from maskwright.core.console import several, warn
 from maskwright.core.errors import InputError
 from maskwright.text.spacing import SPECIAL
-from maskwright.text.vocabulary import BYTES, read_tokenizer, token_ids, token_strings
+from maskwright.text.vocabulary import BYTES, merges_of, read_tokenizer, token_ids, token_strings
 from maskwright.text.vocabulary_files import ADDED, lines_of
 
 NEW_WORDS = "for new words, use `maskwright tokenizer extend --model`, which adds them to a model too"
@@ -65,7 +64,7 @@ def _in_ids(location: str, path: str) -> str | None:
 
 
 def _in_merges(location: str, path: str) -> str | None:
-    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in _model(location).get("merges") or []]
+    merges = [*map(" ".join, merges_of(read_tokenizer(location)[0]["model"]))]
     theirs = [(number, line) for number, line in enumerate(lines_of(path), 1) if line and not line.startswith("#ver")]
     for (number, line), ours in zip(theirs, merges, strict=False):
         if line != ours:
@@ -75,11 +74,6 @@ def _in_merges(location: str, path: str) -> str | None:
     return None
 
 
-def _model(location: str) -> dict[str, Any]:
-    model: dict[str, Any] = read_tokenizer(location)[0]["model"]
-    return model
-
-
 def unreachable_tokens(location: str) -> list[str]:
     """Tokens of several letters of a BPE that no merge makes, in the order of their ids."""
     content, vocabulary = read_tokenizer(location)
@@ -87,8 +81,7 @@ def unreachable_tokens(location: str) -> list[str]:
     if "merges" not in model or model.get("ignore_merges") or not isinstance(model["vocab"], dict):
         return []
     prefix, suffix = (str(model.get(key) or "") for key in ("continuing_subword_prefix", "end_of_word_suffix"))
-    pairs = [pair.split(" ", 1) if isinstance(pair, str) else pair for pair in model["merges"]]
-    made = {left + (right.removeprefix(prefix) if prefix else right) for left, right in pairs}
+    made = {left + (right.removeprefix(prefix) if prefix else right) for left, right in merges_of(model)}
     added = {token["content"] for token in content.get("added_tokens") or []}
     return [
         token

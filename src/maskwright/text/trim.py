@@ -20,11 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import storage
-from maskwright.core.errors import InputError
+from maskwright.core.errors import InputError, TokenizerError
 from maskwright.text.sample import MAX_BYTES, MeasuredTexts, Piece, describe_fertility, fertility, learn_from
 from maskwright.text.sources import Sources
+from maskwright.text.spacing import spacing_of
 from maskwright.text.tokenizer import changed_copy, load_tokenizer, require_empty
-from maskwright.text.vocabulary import BYTES, Vocabulary, read_tokenizer, read_vocabulary, token_ids
+from maskwright.text.vocabulary import BYTES, Vocabulary, merges_of, read_tokenizer, read_vocabulary, token_ids
 
 Int64 = NDArray[np.int64]
 BYTE_LETTERS = (*range(33, 127), *range(161, 173), *range(174, 324))
@@ -65,8 +66,12 @@ def trim_tokenizer(
     if it occurs `min_frequency` times; with `vocab_size`, the most frequent ones stay as far as there is room. The same
     documents give the same files.
 
-    Raises `InputError` for a folder that is not empty, and for a `vocab_size` below the tokens that have to stay."""
+    Raises `InputError` for a folder that is not empty, and for a `vocab_size` below the tokens that have to stay;
+    `TokenizerError` for overlapping k-mers, which are spaced while all are there."""
     content, vocabulary = read_tokenizer(location)
+    if (spacing := spacing_of(location)) and spacing.k > 1:
+        what = f"has {spacing}, and without some of them it could no longer space a sequence"
+        raise TokenizerError(what, where=location, fix="keep it whole")
     require_empty(folder)
     tokenizer, ids = load_tokenizer(location, special_tokens_are_text=True), token_ids(location)
     learned, held_out, measured = learn_from(sources, max_bytes, lambda pieces: _count(pieces, tokenizer, vocabulary))
@@ -126,7 +131,7 @@ class _Parts:
         self._tokens = {index: token for token, index in ids.items()}
         self._prefix = str(model.get("continuing_subword_prefix") or ("##" if vocabulary.kind == "wordpiece" else ""))
         self._is_bpe = "merges" in model
-        self._merges = {pair: rank for rank, pair in enumerate(_pairs(model))}
+        self._merges = {pair: rank for rank, pair in enumerate(merges_of(model))}
         self._always = {int(token["id"]) for token in content.get("added_tokens") or []} | vocabulary.special
         self._always |= set(range(vocabulary.pad)) if vocabulary.pad < LOW_IDS else set()
         letters = map(chr, BYTE_LETTERS) if vocabulary.kind == "byte_level_bpe" else ()
@@ -174,15 +179,6 @@ class _Parts:
         return self._ids_of(tokens)
 
 
-def _pairs(model: dict[str, Any]) -> list[tuple[str, str]]:
-    """The merges of a BPE, whose left part has no space where both are one text."""
-    merges = model.get("merges") or []
-    return [
-        (pair[0], pair[1]) if isinstance(pair, list) else (pair.partition(" ")[0], pair.partition(" ")[2])
-        for pair in merges
-    ]
-
-
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
@@ -202,7 +198,9 @@ def _write(location: str, folder: str, content: dict[str, Any], old_ids: Sequenc
             model["unk_id"] = new_id[model["unk_id"]]
     lines = []
     if "merges" in model:
-        pairs = [(left, right) for left, right in _pairs(model) if left in ids and right in ids and left + right in ids]
+        pairs = [
+            (left, right) for left, right in merges_of(model) if left in ids and right in ids and left + right in ids
+        ]
         lines = [" ".join(pair) for pair in pairs]
         is_text = bool(model["merges"]) and isinstance(model["merges"][0], str)
         model["merges"] = lines if is_text else [list(pair) for pair in pairs]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from typing import Any, NamedTuple
 
 from maskwright.core.errors import StoreError
-from maskwright.text.spacing import SPECIAL, spacing_of
+from maskwright.text.spacing import SPECIAL, Spacing, spacing_of
 from maskwright.text.tokenizer import load_tokenizer, no_panic
-from maskwright.text.vocabulary import read_tokenizer, steps
+from maskwright.text.vocabulary import read_tokenizer, steps, tokens_in_text
 
 MANY, MOST = 0.01, 0.5
 """Shares of unknown tokens: from the first one on there is a warning, above the second one a refusal. Texts in a
@@ -39,24 +41,28 @@ def first_unknown(location: str, text: str) -> Unknown | None:
     content, vocabulary = read_tokenizer(location)
     if vocabulary.unk is None:
         return None
-    tokenizer, spacing = load_tokenizer(location, special_tokens_are_text=True), spacing_of(content)
+    tokenizer, spacing = load_tokenizer(location, special_tokens_are_text=True), spacing_of(location)
+    apart = {token["content"] for token in tokens_in_text(location)}
+    between = re.compile("|".join(["(?!)", *map(re.escape, sorted(apart, key=len, reverse=True))]))
     for begin in range(0, len(text), WINDOW_CHARACTERS):
         window = text[begin : begin + WINDOW_CHARACTERS]
         if spacing:
-            window = spacing.spaced(window)
+            found = [*between.findall(window), ""]
+            spaced = map(spacing.spaced, between.split(window))
+            window = "".join(itertools.chain.from_iterable(zip(spaced, found, strict=True)))
         with no_panic(location):
             encoding = tokenizer.encode(window, add_special_tokens=False)
         if vocabulary.unk in encoding.ids:
             start, end = encoding.offsets[encoding.ids.index(vocabulary.unk)]
-            return _explained(content, tokenizer, window[start:end])
+            return _explained(content, tokenizer, spacing, window[start:end])
     return None
 
 
-def _explained(content: dict[str, Any], tokenizer: Any, word: str) -> Unknown:
+def _explained(content: dict[str, Any], tokenizer: Any, spacing: Spacing | None, word: str) -> Unknown:
     model, shown = content["model"], repr(word if len(word) <= SHOWN_LETTERS else f"{word[:SHOWN_LETTERS]}…")
     if not isinstance(model["vocab"], dict) or "merges" in model:
         return Unknown(shown, "has no token", OTHER)
-    vocab, prefix, spacing = model["vocab"], str(model.get("continuing_subword_prefix") or "##"), spacing_of(content)
+    vocab, prefix = model["vocab"], str(model.get("continuing_subword_prefix") or "##")
     normal = (tokenizer.normalizer.normalize_str(word) if tokenizer.normalizer else word).strip()
     if "max_input_chars_per_word" not in model:
         return Unknown(shown, "is not among its words", OTHER)
@@ -64,7 +70,7 @@ def _explained(content: dict[str, Any], tokenizer: Any, word: str) -> Unknown:
     if strange := next((letter for letter in normal if letter not in letters), ""):
         if strange not in word:  # a normalizer has put it in place of every letter without a token, as ESM's does
             strange = word.strip()[:1] or strange
-        return _strange_letter(shown, strange, letters, content)
+        return _strange_letter(shown, strange, letters, content, spacing)
     if spacing and len(normal) < spacing.k:
         return Unknown(shown, f"is shorter than its tokens of {spacing.k} letters", "leave such sequences out")
     if any(f"{prefix}{letter}" not in vocab for letter in normal[1:]) or normal[:1] not in vocab:
@@ -78,8 +84,10 @@ def _explained(content: dict[str, Any], tokenizer: Any, word: str) -> Unknown:
     return Unknown(shown, why, "raise it in tokenizer.json, or put spaces into such words")
 
 
-def _strange_letter(shown: str, strange: str, letters: set[str], content: dict[str, Any]) -> Unknown:
-    spacing, other = spacing_of(content), strange.swapcase()
+def _strange_letter(
+    shown: str, strange: str, letters: set[str], content: dict[str, Any], spacing: Spacing | None
+) -> Unknown:
+    other = strange.swapcase()
     if other == strange or other not in letters:
         fix = "--letters plain cuts DNA at other letters than A, C, G, T" if spacing and spacing.k > 1 else OTHER
         return Unknown(shown, f"has {strange!r}, which is in none of its tokens", fix)

@@ -139,7 +139,9 @@ def _vocabulary_of(content: Any, path: str, folder: str | None) -> Vocabulary:
     if not _are(added, dict) or not all("id" in token and isinstance(token.get("content"), str) for token in added):
         raise TokenizerError("has an added token without id or content", where=path, fix=TRAIN_ONE)
     merges = model.get("merges") or []
-    if not _are(merges, str | list) or not all(isinstance(pair, str) or _are(pair, str) for pair in merges):
+    if not _are(merges, str | list) or not all(
+        isinstance(pair, str) or (_are(pair, str) and len(pair) == 2) for pair in merges
+    ):
         raise TokenizerError("has merges that are not pairs of tokens", where=path, fix=TRAIN_ONE)
     tokens = _pieces(model, path) | {token["content"]: token["id"] for token in added}
     if not all(type(index) is int and 0 <= index < LARGEST_VOCABULARY for index in tokens.values()):
@@ -305,6 +307,12 @@ def _entries(
     return [*listed, *({**entry, "id": tokens[name]} for name, entry in declared.items() if name not in names)]
 
 
+def merges_of(model: dict[str, Any]) -> list[tuple[str, str]]:
+    """The merges of a BPE, none of another model. The left part has no space where a file has both as one text."""
+    merges = [pair.partition(" ")[::2] if isinstance(pair, str) else pair for pair in model.get("merges") or []]
+    return [(left, right) for left, right in merges]
+
+
 def prepends_space(content: dict[str, Any]) -> bool:
     """Whether the tokenizer puts a space before each text, even before another one, as Llama's first ones do."""
     return any(step.get("type") == "Prepend" for step in steps(content.get("normalizer")))
@@ -324,13 +332,12 @@ def _fingerprint(content: dict[str, Any], kind: Kind, tokens: dict[str, int], sp
 def _rules(content: dict[str, Any], special: frozenset[int]) -> list[Any]:
     """Everything else that decides ids, in one spelling: libraries write the same behaviour differently."""
     model = content["model"]
-    merges = [m if isinstance(m, str) else " ".join(m) for m in model.get("merges") or []]
     # Absent, null, false and "" mean the same in these.
     switches = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback")
     behaviour = [model.get(name) or None for name in (*switches, "ignore_merges")]
     ordinary = [token for token in content.get("added_tokens") or [] if token["id"] not in special]
     return [
-        merges,
+        [*map(" ".join, merges_of(model))],
         behaviour,
         _places(ordinary),
         _canonical(content.get("pre_tokenizer")),

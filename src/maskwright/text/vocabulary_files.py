@@ -61,6 +61,7 @@ def create_from(folder: str, names: tuple[str, ...]) -> str:
     else:
         make = _bpe if names == BPE_FILES else _esm if _is_esm(folder, config) else _wordpiece
         content = make(folder, config)
+    content = {"version": "1.0", "truncation": None, "padding": None, **content}
     storage.make_folder(cached)
     for name in (*names, *beside):
         shutil.copyfile(os.path.join(folder, name), os.path.join(cached, name))
@@ -129,9 +130,6 @@ def _bpe(folder: str, config: dict[str, Any]) -> dict[str, Any]:
     begin, end = special["cls_token"], special["sep_token"]
     splitting = {"add_prefix_space": bool(config.get("add_prefix_space")), "trim_offsets": True}
     return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
         "added_tokens": _added(special, vocab, mask_takes_space=True),
         "normalizer": None,
         "pre_tokenizer": {"type": "ByteLevel", **splitting, "use_regex": True},
@@ -174,9 +172,6 @@ def _esm(folder: str, config: dict[str, Any]) -> dict[str, Any]:
     replaced = [(f"[^{letters}\\s]+", UNKNOWN_RUN), ("\\s", "")]
     steps = [{"type": "Replace", "pattern": {"Regex": pattern}, "content": text} for pattern, text in replaced]
     return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
         "added_tokens": added,
         "normalizer": {"type": "Sequence", "normalizers": steps},
         "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(?m:.)"}, "behavior": "Isolated", "invert": False},
@@ -200,9 +195,6 @@ def _wordpiece(folder: str, config: dict[str, Any]) -> dict[str, Any]:
         "lowercase": config.get("do_lower_case", True),
     }
     return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
         "added_tokens": _added(special, vocab, mask_takes_space=False),
         "normalizer": normalizer,
         "pre_tokenizer": {"type": "BertPreTokenizer"},
@@ -230,9 +222,6 @@ def _sentencepiece(folder: str, name: str, config: dict[str, Any]) -> dict[str, 
     spaces = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
     punctuation = [{"type": "Punctuation", "behavior": "Isolated"}] if config.get("split_by_punct") else []
     return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
         "added_tokens": _added(special | of_user, vocab, mask_takes_space=not is_deberta, ordinary={*of_user.values()}),
         "normalizer": {"type": "Sequence", "normalizers": steps},
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*punctuation, spaces]},

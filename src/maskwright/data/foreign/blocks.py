@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from maskwright.core.errors import StoreError
 from maskwright.core.splits import are_apart, splits_of
+from maskwright.text.compression import COPY_AGAIN
 
 BLOCK_TOKENS = 1 << 22
 """Tokens handled at once: large enough that no time goes into calls, small enough for a laptop."""
 INTEGERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
-COPY_AGAIN = "copy it again from its origin"
 Ids = NDArray[Any]
 Int64 = NDArray[np.int64]
 

@@ -19,8 +19,10 @@ from maskwright.core import storage
 from maskwright.core.errors import InputError, StoreError
 from maskwright.core.extras import require
 from maskwright.core.splits import SPLIT_OF
-from maskwright.data.foreign.blocks import BLOCK_TOKENS, COPY_AGAIN, Block, Foreign, Ids, Int64
+from maskwright.data.foreign.blocks import BLOCK_TOKENS, Block, Foreign, Ids, Int64
 from maskwright.text.arrow import STATE, open_ipc, shards_of
+from maskwright.text.compression import COPY_AGAIN
+from maskwright.text.parquet import short
 
 COLUMNS = ("input_ids", "tokens", "token_ids", "ids")
 """Usual names of the column of ids, tried in this order."""
@@ -53,7 +55,7 @@ def arrow_parts(path: str, column: str | None, *, with_offsets: bool = False) ->
         documents = _rows_of_lists if _is_list(schema.field(column_idx).type) else _batches_of_ids
         yield from documents(batches, column_idx, data.ctypes.data if with_offsets else None, path)
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        what = f"is not a whole Arrow IPC file or stream: {_short(error)}"
+        what = f"is not a whole Arrow IPC file or stream: {short(error)}"
         raise StoreError(what, where=path, fix=COPY_AGAIN) from None
 
 
@@ -119,11 +121,7 @@ def parquet_parts(path: str, column: str | None) -> Iterator[ColumnPart]:
                 ids, sizes = _lists(batch.column(0), f"{path}, batch {number}")
                 yield ids, sizes, np.full(len(sizes), -1, np.int64)
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise StoreError(f"is not a whole Parquet file: {_short(error)}", where=path, fix=COPY_AGAIN) from None
-
-
-def _short(error: BaseException) -> str:
-    return " ".join(str(error).split())[:120]
+        raise StoreError(f"is not a whole Parquet file: {short(error)}", where=path, fix=COPY_AGAIN) from None
 
 
 def _is_list(kind: Any) -> bool:

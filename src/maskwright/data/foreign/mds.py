@@ -14,8 +14,9 @@ import numpy as np
 
 from maskwright.core.errors import InputError, StoreError
 from maskwright.core.shell import typed
-from maskwright.data.foreign.blocks import COPY_AGAIN, INTEGERS, Block, Foreign, Int64, Options, in_blocks
+from maskwright.data.foreign.blocks import INTEGERS, Block, Foreign, Int64, Options, in_blocks
 from maskwright.data.foreign.columns import COLUMNS
+from maskwright.text.compression import COPY_AGAIN
 from maskwright.text.mds import Bytes, MdsShard, column_places, content_of, shards_of
 
 TYPES = {8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 32: "uint32", 33: "int32", 64: "uint64", 65: "int64"}

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.core.errors import StoreError
-from maskwright.data.foreign.blocks import BLOCK_TOKENS, COPY_AGAIN, Block, Foreign, Int64
+from maskwright.data.foreign.blocks import BLOCK_TOKENS, Block, Foreign, Int64
+from maskwright.text.compression import COPY_AGAIN
 
 NEEDED = ("input_ids", "input_mask", "segment_ids", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 STATIC_MASKS = (

@@ -44,7 +44,7 @@ from maskwright.text.spacing import spacing_of
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.tokenizer_faults import warn_of_faults
 from maskwright.text.unknown import MANY, require_known
-from maskwright.text.vocabulary import read_tokenizer, read_vocabulary
+from maskwright.text.vocabulary import read_vocabulary
 
 Computed = Sequence[tuple[str, Note]]
 """(file, note) of each part."""
@@ -148,7 +148,7 @@ class _Preparation:
     def _say_spacing(self) -> None:
         """Says that sequences get spaces, and what overlapping k-mers do."""
         tokenizer = self.request.tokenizer
-        if spacing := spacing_of(read_tokenizer(tokenizer)[0]):
+        if spacing := spacing_of(tokenizer):
             say(f"{tokenizer}: has {spacing}: sequences are given to it with spaces between them")
             if spacing.k > 1:
                 line = "overlapping k-mers spell a masked token out in their neighbours, so that masks teach little"

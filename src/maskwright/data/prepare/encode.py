@@ -28,7 +28,7 @@ from maskwright.text.parts.judge import Judge, Judging, read
 from maskwright.text.parts.phase import fault_note
 from maskwright.text.text_form import TextForm
 from maskwright.text.unknown import first_unknown
-from maskwright.text.vocabulary import read_vocabulary
+from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
 BATCH_CHARACTERS = 4_000_000
 """Text per call to the tokenizer: enough to keep its threads busy, little enough for a laptop."""
@@ -214,11 +214,10 @@ Tools = tuple[dict[str, Encoder], NDArray[np.int32], NDArray[np.bool_]]
 def tools(tokenizer: str, name: EncoderName) -> Tools:
     """(encoder and reference encoder by name; [vocabulary] bytes of each id; [vocabulary] whether it is special),
     cached for the process's next part, while the tokenizer's files stay as they are."""
-    return _tools(tokenizer, name, read_vocabulary(tokenizer).fingerprint)
+    return _tools(tokenizer, name, read_vocabulary(tokenizer))
 
 
 @lru_cache(maxsize=1)
-def _tools(tokenizer: str, name: EncoderName, _: str) -> Tools:
-    vocabulary = read_vocabulary(tokenizer)
+def _tools(tokenizer: str, name: EncoderName, vocabulary: Vocabulary) -> Tools:
     encoders = {encoder.name: encoder for encoder in open_encoder(tokenizer, name)}
     return encoders, np.array(vocabulary.byte_length, np.int32), store.special_table(vocabulary)

@@ -33,7 +33,6 @@ from maskwright.run.lineage import ancestors
 from maskwright.tasks.models.load import TrainedModel, evaluations
 from maskwright.text.spacing import spacing_of
 from maskwright.text.tokenizer import ROBERTA, copy_tokenizer, load_tokenizer
-from maskwright.text.vocabulary import read_tokenizer
 from maskwright.training.tensor_file import write_tensors
 
 SHAPE_KEYS = {f"model.{key}" for key in ModelSection.model_fields if key not in ("hidden_dropout", "attention_dropout")}
@@ -163,7 +162,7 @@ def _write_tokenizer(model: TrainedModel, folder: str) -> None:
         open_tokenizer(folder, words=words, adds_spaces=False).save(os.path.join(folder, "tokenizer.json"))
         config |= {"add_prefix_space": True} if words else {}
     storage.write_json(path, config)
-    if spacing := spacing_of(read_tokenizer(folder)[0]):
+    if spacing := spacing_of(folder):
         note(f"the tokenizer has {spacing}: give `transformers` sequences with spaces between the tokens")
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from maskwright.core import storage
 from maskwright.core.console import say, warn
 from maskwright.core.errors import SourceError
+from maskwright.text.arrow import without_caches
 from maskwright.text.cleaning import words
 from maskwright.text.cleaning.words import UInt64
 from maskwright.text.compression import ending, require_content, unreadable
@@ -114,11 +115,12 @@ class _Filter:
 
 def _texts(patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
     """(file:line or record, text)"""
-    for name, is_named in storage.expand_named([*patterns]).items():
+    found = storage.expand_named([*patterns])
+    for name in without_caches([*found]):
         kind = ending(name)
         if kind not in TABLES and kind in RECORD_ENDINGS:
             raise unreadable(name, (*TABLES, *TEXT_ENDINGS))
-        if kind not in (*TABLES, *TEXT_ENDINGS) and not is_named:
+        if kind not in (*TABLES, *TEXT_ENDINGS) and not found[name]:
             continue
         require_content(name)
         if kind not in TABLES:

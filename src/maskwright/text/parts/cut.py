@@ -11,10 +11,19 @@ from typing import Any, BinaryIO
 from maskwright.core import storage
 from maskwright.core.encodings import UTF8
 from maskwright.processes.runner import Runner
-from maskwright.text.compression import ByteSpan, changed_while_read, file_record, is_packed, stamp_of
+from maskwright.text.compression import (
+    ByteSpan,
+    blocks,
+    changed_while_read,
+    file_record,
+    is_packed,
+    open_text,
+    stamp_of,
+)
 from maskwright.text.document import Fault
 from maskwright.text.encodings import Encoding
 from maskwright.text.layout import Layout
+from maskwright.text.lines import line_feeds
 from maskwright.text.parts.columns import Note, written
 from maskwright.text.parts.phase import compute, paths_of
 from maskwright.text.records import Letters
@@ -152,10 +161,9 @@ def borders(task: tuple[Part, str]) -> Note:
     ends_blank = part.layout == "sentences" and file_kind(part.files[0]) == PLAIN
     with storage.open_binary(part.files[0]) as file, written(path) as writer:
         begin, end = (_border(file, offset, after_blank_line=ends_blank) for offset in (part.span.begin, part.span.end))
-        file.seek(begin)
-        bytes_left, lines = end - begin, 0
-        while bytes_left and (block := file.read(min(bytes_left, storage.READ_BYTES))):
-            bytes_left, lines = bytes_left - len(block), lines + block.count(b"\n")
+        with open_text(part.files[0], span=ByteSpan(begin, end, 1)) as stream:
+            content = blocks(stream) if begin else line_feeds(blocks(stream))
+            lines = sum(block.count(b"\n") for block in content)
         writer.note = {"begin": begin, "end": end, "lines": lines}
     return writer.note
 
