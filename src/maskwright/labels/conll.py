@@ -130,13 +130,16 @@ def _columns(name: str, first: Row, reading: Reading) -> tuple[int, int]:
     width, where = len(first[1]), f"{name}:{first[0]}"
     word = (reading.data.text_columns or [0])[0]
     tag = (reading.data.label_columns or [width - 1])[0]
-    for column in (word, tag) if reading.labelled else (word,):
+    for key_name, column in ((reading.spelt.text, word), (reading.spelt.label, tag))[: 1 + reading.labelled]:
         if not isinstance(column, int):
-            key_name = reading.spelt.text if column is word else reading.spelt.label
             fix = f"name it {key_name} by its number from 0, or leave it out"
             raise SourceError(f"has columns without names, so none is {column!r}", where=where, fix=fix)
         if column >= width:
-            raise SourceError(f"has {width} columns, no column {column}", where=where, fix="columns count from 0")
+            raise SourceError(
+                f"has {width} columns, no column {column}",
+                where=where,
+                fix=f"name another {key_name}, by its number from 0",
+            )
     if reading.labelled and word == tag:
         fix = "write a word and its tag on each line, with a tab between them"
         raise SourceError("has one column, no tags", where=where, fix=fix)

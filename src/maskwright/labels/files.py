@@ -97,4 +97,4 @@ def split_files(data: LabelledData, reading: Reading) -> dict[Split, list[str]]:
 
 def another_file(split: str) -> str:
     instead = ": a share of data.train is then held out" if split == "validation" else ""
-    return f"name another file under data.{split}, or leave it out{instead}"
+    return f"name another file under data.{split}, or set it to null{instead}"

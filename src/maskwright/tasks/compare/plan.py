@@ -17,7 +17,8 @@ from maskwright.core.console import note, warn
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.core.extras import require
 from maskwright.labels.dataset import Dataset, read_dataset
-from maskwright.labels.example import Example
+from maskwright.labels.example import Example, Reading
+from maskwright.labels.files import split_files
 from maskwright.labels.metrics import LOWER_IS_BETTER, default_metric
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.compare import linear
@@ -164,11 +165,20 @@ def read(
 
 def _read_config(location: str, keys: list[str]) -> FinetuneConfig | RetrievalConfig:
     config = read_task_config(location, keys)
-    if isinstance(config, FinetuneConfig) and config.data.test is None:
+    if isinstance(config, FinetuneConfig):
         config = with_its_splits(config)
     if config.data.test is None:
         fix = "name a file that no run has seen as data.test"
         raise ConfigError("has no test set, which a verdict is about", where=location, fix=fix)
+    if isinstance(config, FinetuneConfig):
+        data, searched = config.data, config.data.model_copy(update={"test": None})
+        files, of_search = (split_files(each, Reading(each, config.task))["train"] for each in (data, searched))
+        if len(files) < len(of_search):
+            what = (
+                f"data.train, {data.train}, holds the test set: runs that choose a learning rate read no test set, and "
+            )
+            fix = "name the training files alone under data.train, by another folder or a glob"
+            raise ConfigError(f"{what}would train on it", where=location, fix=fix)
     return config
 
 
@@ -215,7 +225,6 @@ def _read_labelled_task(
     name: str, location: str, config: FinetuneConfig, models: dict[str, tuple[ArmModel, ...]]
 ) -> LabelledTask:
     """Its examples are read once, and encoded once for models of the same shape and tokenizer."""
-    config = with_its_splits(config)
     arms: dict[str, ArmTraining] = {}
     known: dict[Any, ArmTraining] = {}
     first: FinetuneRun | None = None
