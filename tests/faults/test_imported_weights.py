@@ -9,6 +9,7 @@ import json
 import math
 import os
 import pickle
+import shlex
 import shutil
 import sys
 import types
@@ -349,6 +350,48 @@ def test_a_pickled_encoder_and_a_classifier_keep_their_heads(folder: Path, tmp_p
     pickled_folder(folder, {name: torch.from_numpy(value) for name, value in weights.items()})
     made = import_weights(str(folder), str(tmp_path / "classifier"))
     assert same(read_model_folder(made.folder)[1], weights) and made.compared_with == str(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "task", "commands"),
+    [
+        ("bert", "masked_lm", "fill pretrain finetune"),
+        ("roberta", "bare", "pretrain finetune"),
+        ("roberta", "single_label_classification", "predict finetune"),
+    ],
+)
+def test_every_command_that_an_import_prints_works(
+    cli: Cli,
+    kind: str,
+    task: Any,
+    commands: str,
+    tokenizer_of: Callable[[str], str],
+    config_file: ConfigFile,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where the folder's name is a number to YAML."""
+    shape = replace(SHAPE, architecture=kind, type_vocab_size=2)
+    shape = replace(shape, vocab_size=read_vocabulary(tokenizer_of(kind)).size)
+    if task not in ("masked_lm", "bare"):
+        shape = replace(shape, task=task, num_labels=2)
+    shutil.copytree(tokenizer_of(kind), tmp_path / "old")
+    (tmp_path / "old" / "config.json").write_text(
+        json.dumps(to_hf_config(shape, ["a", "b"] if shape.num_labels else ()))
+    )
+    state = {name: torch.from_numpy(value) for name, value in drawn(shape).items()}
+    state = {name: value for name, value in state.items() if task != "bare" or name.startswith(f"{kind}.")}
+    pickled_folder(tmp_path / "old", state)
+    monkeypatch.chdir(tmp_path)
+    made = import_weights("old", "2024")
+    typed = [shlex.split(command)[1:] for command in made.commands]
+    assert [words[0] for words in typed] == commands.split()
+    given = {"FILE": tmp_path / "train.csv", "NEW.jsonl": tmp_path / "new.jsonl", "RUN": tmp_path / "run"}
+    configs = {"pretrain": config_file(), "finetune": foxes(tmp_path)}
+    for words in (words for words in typed if words[0] != "pretrain" or kind == "roberta"):  # as the store is
+        here = {**given, "CONFIG": configs.get(words[0])}
+        again = cli(*(here.get(word, word) for word in words), *(["--dry-run"] if words[0] in configs else []))
+        assert again.code == 0, again.err
 
 
 def test_an_imported_folder_is_trained_on_fine_tuned_and_exported(

@@ -103,7 +103,7 @@ from maskwright.processes.child import python_module
         # options of other kinds
         ("tokenizer train x.txt --to t --kind characters --lowercase", "take --kind wordpiece, or leave the option"),
         ("tokenizer train x.txt --to t --alphabet dna", "take --kind characters or kmer, or leave the option out"),
-        ("tokenizer train x.txt --to t --kind unigram --min-frequency 2", "take --kind bpe or wordpiece, or leave"),
+        ("tokenizer train x.txt --to t --kind unigram --min-frequency 2", "take --kind bpe or wordpiece or words, or"),
     ],
 )
 def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:
@@ -189,6 +189,37 @@ def test_all_unknown_options_are_one_error_and_its_command_works(
     assert typed[:3] == ["maskwright", command, str(yaml)] and typed[typed.index("--run") + 1] == "out"
     again = cli(*typed[1:], "--dry-run")
     assert again.code == 0, again.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "corrected"),
+    [
+        (
+            "compare m random --on x.yaml --lr 1e-4 --max_seq_length 64 --seed 3 --output_dir out",
+            "compare m random --on x.yaml --learning-rates 1e-4 --set data.max_seq_len=64 --search-seed 3 --to out",
+        ),
+        ("compare m --on x.yaml --model_name_or_path n --epochs 2", "compare m --on x.yaml --set schedule.epochs=2"),
+        (
+            "verify-resume x.yaml --finetune --max_seq_length 64 --epochs 1",
+            "verify-resume x.yaml --finetune --set data.max_seq_len=64 --set schedule.epochs=1",
+        ),
+        (
+            "predict m --test_file a.csv --max_length 64 --text_column t",
+            "predict m --input a.csv --max-seq-len 64 --text t --output FILE",
+        ),
+        ("evaluate m --test_file a.csv --text_column t", "evaluate m --input a.csv --text-column t"),
+        ("embed m --input a.csv --out a.npy --top_k 3", "embed m --input a.csv --output a.npy"),
+        ("tokenizer train a.txt --vocab_size 9 --save_dir t", "tokenizer train a.txt --vocab-size 9 --to t"),
+        (
+            "data prepare a.txt --tokenizer_name t --num_proc 4 --output_dir s",
+            "data prepare a.txt --tokenizer t --workers 4 --to s",
+        ),
+        ("export r --out x --hub_model_id a/b", "export r --to x --push a/b"),
+    ],
+)
+def test_a_corrected_line_is_of_the_command_that_was_typed(cli: Cli, typed: str, corrected: str) -> None:
+    result = cli(*typed.split())
+    assert (result.code, result.err.splitlines()[-1].strip()) == (2, f"maskwright {corrected}"), result.err
 
 
 def test_every_flag_of_the_pages_has_a_word(cli: Cli) -> None:

@@ -259,8 +259,8 @@ def test_columns_of_zero_and_one_keep_their_order(tmp_path: Path) -> None:
         (
             SINGLE,
             {"train": "a x, b y, c y", "test": " b  y, a x"},
-            "test.tsv: holds no text that is not in the train split as well (test.tsv:2 as train.tsv:3). Fix: name another "
-            "file under data.test, or set it to null",
+            "test.tsv: holds no text that is not in the train split as well (test.tsv:2 as train.tsv:3). Fix: name "
+            "another file under data.test, or set it to null",
         ),
         (SINGLE, {"train": "a x, b y, c y"}, "data.validation_fraction: 3 training examples are too few to hold 0.1"),
     ],
@@ -365,7 +365,9 @@ def test_a_mapping_is_for_files_with_class_names_and_others(of_names: Any, tmp_p
     info = json.dumps({"info": {"features": {"labels": feature}}})
     pq.write_table(table.replace_schema_metadata({"huggingface": info}), tmp_path / "train.parquet")
     (tmp_path / "test.csv").write_text(f"text,labels\na,{of_names[1]}\nb,{of_names[0]};{of_names[1]}\n")
-    task = Task(kind="multi_label_classification", separator=";", labels=dict(zip(of_names, ("Zorn", "Freude"))))
+    task = Task(
+        kind="multi_label_classification", separator=";", labels=dict(zip(of_names, ("Zorn", "Freude"), strict=True))
+    )
     found = read_dataset(with_splits(LabelledData(train=str(tmp_path))), task, 0)
     assert found.labels == ("Zorn", "Freude")
     assert [one.labels for one in found.test] == [("Freude",), ("Zorn", "Freude")]

@@ -95,15 +95,10 @@ def _weights(source: str, folder: str | None, as_json: bool) -> None:
         warn(f"{len(made.left_out)} tensors are left out: {', '.join(made.left_out[:8])}")
     if not made.has_tokenizer:
         warn(f"{folder} has no tokenizer: copy the model's into it (tokenizer.json, or vocab.json and merges.txt)")
-    commands = (
-        typed(["fill", folder, "a text with a <mask>"]),
-        typed(["pretrain", "CONFIG", "--run", "RUN", "--set", f"model.init_from={folder}"]),
-        typed(["finetune", "CONFIG", "--run", "RUN", "--set", f"model.init_from={folder}"]),
-    )
     lines = [
         f"{made.folder}: {made.tensors} tensors. Computed with them, the model's numbers differ by at most "
         f"{made.difference:.2g} from those of transformers and {made.compared_with}.",
         "\nNext:",
-        *(f"  {line}" for line in commands),
+        *(f"  {line}" for line in made.commands),
     ]
     print_result("\n".join(lines), dataclasses.asdict(made), as_json)

@@ -196,15 +196,23 @@ _FINETUNING = {
 }
 """The same for keys that fine-tuning has in another place."""
 _OPTIONS = {
-    "output_dir save_dir logdir job_dir default_root_dir save_folder": "--run",
+    "output_dir save_dir logdir job_dir default_root_dir save_folder": "--run --to",
+    "out output output_file": "--to --output",
+    "train_file test_file predict_file eval_file input_file data": "--input",
+    "lr lrate learning_rate peak_lr": "--learning-rates",
+    "seed random_seed manual_seed": "--search-seed",
+    "max_seq_length max_length": "--max-seq-len --seq-len",
+    "text_column text_column_name": "--text-column --text",
+    "num_proc num_workers preprocessing_num_workers": "--workers",
+    "top_k": "--top",
+    "push_to_hub hub_model_id": "--push",
     "nproc_per_node gpus num_gpus distributed_world_size": "--processes",
     "nnodes num_machines": "--num-nodes",
     "machine_rank": "--node-rank",
     "rdzv_endpoint": "--rendezvous",
     "tokenizer_name": "--tokenizer",
-    "validation_split_percentage": "--valid-fraction",
 }
-"""Their names -> the option of a command."""
+"""Their names -> an option, the first of these that a command has."""
 _NO_KIND = "schedule.kind is linear, cosine, wsd, constant, polynomial or inverse_sqrt: there is none of its kind"
 VALUES = {
     "schedule.kind": {
@@ -291,4 +299,4 @@ _COMMANDS = {
 COMMANDS = {name: said for names, said in _COMMANDS.items() for name in names.split()}
 FINETUNING = {name: said for names, said in (_BOTH | _FINETUNING).items() for name in names.split()}
 FOREIGN = {name: said for names, said in (_BOTH | _KEYS).items() for name in names.split()}
-OPTIONS = {name: option for names, option in _OPTIONS.items() for name in names.split()}
+OPTIONS = {name: options.split() for names, options in _OPTIONS.items() for name in names.split()}

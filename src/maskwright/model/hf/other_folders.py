@@ -24,7 +24,7 @@ def require_folder(location: str) -> None:
     if os.path.isdir(location):
         return
     if not os.path.isfile(location):
-        raise InputError("is not a folder", where=location, fix=how_to_get(location))
+        raise InputError("no such folder", where=location, fix=how_to_get(location))
     if location.endswith(PICKLED):
         raise ModelError("is a file of pickled weights", where=location, fix=_import(location))
     found = _foreign(os.path.dirname(location) or ".", [os.path.basename(location)])

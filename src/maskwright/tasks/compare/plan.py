@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, cast
 
-from maskwright.config.finetuning import FinetuneConfig
-from maskwright.config.pretraining import OF_ONE_RUN
+from maskwright.config.finetuning import OF_A_COMPARISON, FinetuneConfig
 from maskwright.config.retrieval import RetrievalConfig, read_task_config
 from maskwright.core import storage
 from maskwright.core.console import note, warn
@@ -31,8 +30,6 @@ from maskwright.text.vocabulary import tokenizer_file
 
 NOT_JUDGED = ("loss", "precision", "recall", *LOWER_IS_BETTER)
 """Metrics that choose a checkpoint but are no metric of `labels.scoring`."""
-OURS = ("seed", "model.init_from", "model.weights", "optimizer.learning_rate", *OF_ONE_RUN)
-"""What differs between the runs of a comparison."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +140,7 @@ def read(
         if any(start.name == arm for start in starts):
             require(package, arm)
     for key in (override.partition("=")[0].strip() for override in overrides):
-        if key in OURS:
+        if key in OF_A_COMPARISON:
             raise ConfigError(f"{key} is what a comparison sets itself", where="--set", fix="leave it out")
     named: dict[str, str] = {}
     for location in on:

@@ -12,9 +12,9 @@ import yaml
 from maskwright.config.settings import nested
 from maskwright.core.console import one_line, printable, several
 from maskwright.core.errors import InputError
-from maskwright.core.shell import as_written, typed
+from maskwright.core.shell import FALSE, as_written, typed
 from maskwright.machine import tpus
-from maskwright.tasks.importing.typed import Typed, is_false
+from maskwright.tasks.importing.typed import Typed
 
 Fate = Literal["mapped", "default", "not needed", "left out", "unknown"]
 """default: the flag was not given, and the script's own default is taken over. not needed: nothing is lost without
@@ -54,7 +54,7 @@ class Taken:
     def has(self, name: str) -> bool:
         """Whether the command has the flag, and not with the value False."""
         values = self.typed.flags.get(name)
-        return values is not None and not (values and is_false(self.typed.known(values[0])))
+        return values is not None and not (values and self.typed.known(values[0]).lower() in FALSE)
 
     def text(self, name: str) -> str | None:
         """The flag's value; several words are joined by a space. Raises `InputError` for one that only a shell
@@ -121,7 +121,7 @@ class Taken:
         for name in self.typed.flags:
             if name in self.unnamed and name in why:
                 self.row(name, "not needed", why[name])
-            elif name in self.unnamed and len(values := self.typed.flags[name]) == 1 and is_false(values[0]):
+            elif name in self.unnamed and len(values := self.typed.flags[name]) == 1 and values[0].lower() in FALSE:
                 self.row(name, "not needed", "it is off")
             elif name in self.unnamed:
                 self.row(name, "unknown", "nothing here goes by this name")
