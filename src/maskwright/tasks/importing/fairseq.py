@@ -51,29 +51,14 @@ NUMBERS = {
     "seed": ("seed", int, 1),
 }
 NOT_NEEDED = {
-    "task criterion": "there is one task, masked tokens, and its loss is cross entropy",
-    "num_workers dataset_impl": "batches are cut from memory-mapped files, without loader workers",
-    "no_epoch_checkpoints no_save_optimizer_state": "checkpoints are of steps, and whole",
-    "log_format log_steps metrics_debug suppress_loss_report": "the run directory has log.txt and metrics.jsonl",
-    "skip_invalid_size_inputs_valid_test max_source_positions max_positions max_target_positions": (
-        "texts are cut into rows of data.seq_len, so none is too long"
-    ),
-    "ddp_backend distributed_init_method distributed_port distributed_rank device_id": (
-        "the processes of a run find each other by --processes, or --num-nodes and --rendezvous"
-    ),
+    "optimizer": "adam is optimizer.kind: adamw",
+    "max_positions": "texts are cut into rows of data.seq_len, so none is too long",
     "reset_optimizer reset_lr_scheduler reset_dataloader reset_meters": (
         "the same command continues the run exactly; `pretrain --from RUN` begins another from its weights"
     ),
-    "optimizer": "adam is optimizer.kind: adamw",
-    "num_cores tpu use_gpu bf16_adam memory_efficient_fp16 fp16_init_scale": "engine.* decides",
-    "shorten_method shorten_data_split_list": "documents are cut into rows, never shortened",
-    "validate_interval": "it counts epochs; evaluation.every_steps counts steps",
-    "disable_validation": "a run without evaluation.every_steps is judged at its start and its end alone",
-    "save_interval keep_last_epochs keep_best_checkpoints": "they count epochs; checkpoint.* counts steps and seconds",
-    "bpe sentencepiece_model": "the store keeps the tokenizer that its ids are of",
-    "grouped_shuffling": "documents of all shards are drawn in one order",
+    "num_cores": "engine.* decides",
     "tpu": "`submit slice NAME` names the slice",
-    "train_subset valid_subset ignore_unused_valid_subsets": "a store holds the training part and what is held out",
+    "bpe": "the store keeps the tokenizer that its ids are of",
 }
 
 
@@ -159,7 +144,6 @@ def _model(taken: Taken) -> None:
         if flag in taken.typed.flags:
             taken.set(flag, {f"model.{key}": taken.whole(flag, 0)})
     taken.note("activation_fn", "gelu", "not needed" if taken.text("activation_fn") == "gelu" else "left out")
-    taken.note("pooler_dropout", "a pooler belongs to fine-tuning", "not needed")
     taken.note("user_dir", "code of the user's own is not run")
     for name in ("activation_dropout", "encoder_layerdrop"):
         fate_of_zero = "not needed" if not taken.number(name, 0.0) else "left out"
@@ -255,8 +239,6 @@ def _batch(taken: Taken, devices: int | None) -> None:
         taken.set(name, {"batch.micro_batch_rows": max(1, rows_given)})
         if row_flags:
             taken.note("max_tokens", "--max-sentences decides", "not needed")
-    for name in ("max_sentences_valid", "batch_size_valid", "max_tokens_valid"):
-        taken.note(name, "evaluation takes the rows that fit", "not needed")
     cores = devices or taken.whole("distributed_world_size", 0)
     source = taken.typed.counted_by if devices else "--distributed-world-size"
     if not cores and taken.typed.gpus:

@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 import yaml
 
-from maskwright.config.settings import nested
+from maskwright.config.foreign_names import FINETUNING, FOREIGN, NOT_NEEDED
+from maskwright.config.settings import keys_in, nested
 from maskwright.core.console import one_line, printable, several
 from maskwright.core.errors import InputError
 from maskwright.core.shell import FALSE, as_written, typed
@@ -115,14 +116,19 @@ class Taken:
             self.set(name, {key: kind(self.number(name, default))})
 
     def close(self, not_needed: Mapping[str, str]) -> None:
-        """Adds the rows of all remaining flags. `not_needed`: names, joined by spaces -> the reason. Raises
-        `InputError` for words that only a shell knows, and that may be flags."""
-        why = {name: reason for names, reason in not_needed.items() for name in names.split()}
+        """Adds the rows of all remaining flags. `not_needed`: names, joined by spaces -> a reason that `foreign_names`
+        does not have. Raises `InputError` for words that only a shell knows, and that may be flags."""
+        why = NOT_NEEDED | {name: reason for names, reason in not_needed.items() for name in names.split()}
+        known = FOREIGN if self.verb == "pretrain" else FINETUNING
         for name in self.typed.flags:
             if name in self.unnamed and name in why:
                 self.row(name, "not needed", why[name])
             elif name in self.unnamed and len(values := self.typed.flags[name]) == 1 and values[0].lower() in FALSE:
                 self.row(name, "not needed", "it is off")
+            elif name in self.unnamed and name in known:
+                self.row(
+                    name, "left out", f"set {' and '.join(keys)}" if (keys := keys_in(known[name])) else known[name]
+                )
             elif name in self.unnamed:
                 self.row(name, "unknown", "nothing here goes by this name")
         for word in self.typed.words:

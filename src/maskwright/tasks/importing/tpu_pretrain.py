@@ -30,16 +30,6 @@ NUMBERS = {
     "epochs": ("schedule.epochs", float, 3.0),
     "seed": ("seed", int, 42),
 }
-NOT_NEEDED = {
-    "reduce_memory": "the examples are read as they lie on the disk",
-    "tpu_report": "engine.json, and `pretrain --profile-steps`",
-    "log_file": "the run directory has log.txt",
-    "track_learning_rate": "metrics.jsonl has the learning rate",
-    "local_rank": "a run finds its processes by itself",
-    "tpu_ip": "a TPU's hosts find their own chips",
-    "do_lower_case": "the tokenizer's own files decide",
-    "loss_scale": "fp16 always scales its loss, and finds the factor by itself",
-}
 
 
 def tpu_pretrain(typed: Typed, devices: int | None) -> Taken:
@@ -76,7 +66,7 @@ def tpu_pretrain(typed: Typed, devices: int | None) -> Taken:
     taken.note("fp16", "engine.dtype: fp16", "mapped")
     if taken.has("no_cuda"):
         taken.set("no_cuda", {"engine.device": "cpu"})
-    taken.close(NOT_NEEDED)
+    taken.close({"tpu_ip": "a TPU's hosts find their own chips"})
     return taken
 
 
