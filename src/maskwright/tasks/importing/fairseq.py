@@ -40,16 +40,6 @@ ELSEWHERE = {
 """The fix for other tasks that have a command of their own here."""
 NUM_CORES = 8
 """The default of --num_cores in the branch for TPUs."""
-NUMBERS = {
-    "weight_decay": ("optimizer.weight_decay", float, 0.0),
-    "adam_eps": ("optimizer.eps", float, 1e-8),
-    "dropout": ("model.hidden_dropout", float, 0.1),
-    "attention_dropout": ("model.attention_dropout", float, 0.1),
-    "mask_prob": ("masking.rate", float, 0.15),
-    "tokens_per_sample": ("data.seq_len", int, 512),
-    "log_interval": ("logging.every_steps", int, 100),
-    "seed": ("seed", int, 1),
-}
 NOT_NEEDED = {
     "optimizer": "adam is optimizer.kind: adamw",
     "max_positions": "texts are cut into rows of data.seq_len, so none is too long",
@@ -70,7 +60,8 @@ def fairseq(command: Typed, devices: int | None) -> Taken:
     taken.run_in("save_dir")
     _data(taken)
     _model(taken)
-    taken.keys(NUMBERS)
+    taken.keys(weight_decay=0.0, adam_eps=1e-8, dropout=0.1, attention_dropout=0.1, mask_prob=0.15)
+    taken.keys(tokens_per_sample=512, log_interval=100, seed=1)
     _masking(taken)
     _optimizer(taken)
     _batch(taken, devices)
@@ -135,14 +126,9 @@ def _model(taken: Taken) -> None:
     else:
         taken.values |= {"model.architecture": "roberta", "model.size": "base"}
         taken.note("arch", "is not known; model.size: base takes its place")
-    for flag, key in (
-        ("encoder_layers", "num_hidden_layers"),
-        ("encoder_embed_dim", "hidden_size"),
-        ("encoder_ffn_embed_dim", "intermediate_size"),
-        ("encoder_attention_heads", "num_attention_heads"),
-    ):
+    for flag in ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"):
         if flag in taken.typed.flags:
-            taken.set(flag, {f"model.{key}": taken.whole(flag, 0)})
+            taken.set(flag, {taken.key(flag): taken.whole(flag, 0)})
     taken.note("activation_fn", "gelu", "not needed" if taken.text("activation_fn") == "gelu" else "left out")
     taken.note("user_dir", "code of the user's own is not run")
     for name in ("activation_dropout", "encoder_layerdrop"):

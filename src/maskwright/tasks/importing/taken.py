@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import yaml
 
+from maskwright.config import finetuning, pretraining
 from maskwright.config.foreign_names import FINETUNING, FOREIGN, NOT_NEEDED
-from maskwright.config.settings import keys_in, nested
+from maskwright.config.settings import Guide, keys_in, nested
 from maskwright.core.console import one_line, printable, several
 from maskwright.core.errors import InputError
 from maskwright.core.shell import FALSE, as_written, typed
@@ -110,10 +111,15 @@ class Taken:
         if name in self.typed.flags:
             self.row(name, fate, became)
 
-    def keys(self, table: Mapping[str, tuple[str, Callable[[float], Any], float]]) -> None:
-        """Takes over flags of one number each: name -> (key, its kind, the script's default)."""
-        for name, (key, kind, default) in table.items():
-            self.set(name, {key: kind(self.number(name, default))})
+    def key(self, name: str) -> str:
+        """Our key for a flag, as for the same word typed to a command."""
+        guide: Guide = (pretraining if self.verb == "pretrain" else finetuning).GUIDE
+        return guide.nearest(name) or name
+
+    def keys(self, **defaults: float) -> None:
+        """Takes over flags of one number each, whole or not as the script's default is."""
+        for name, default in defaults.items():
+            self.set(name, {self.key(name): type(default)(self.number(name, default))})
 
     def close(self, not_needed: Mapping[str, str]) -> None:
         """Adds the rows of all remaining flags. `not_needed`: names, joined by spaces -> a reason that `foreign_names`

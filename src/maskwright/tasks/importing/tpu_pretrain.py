@@ -24,12 +24,6 @@ SCRIPT = ScriptSignature(
 )
 NUM_CORES = 8
 """Cores of the v2-8 and v3-8 that the script was written for."""
-NUMBERS = {
-    "learning_rate": ("optimizer.learning_rate", float, 3e-5),
-    "adam_epsilon": ("optimizer.eps", float, 1e-8),
-    "epochs": ("schedule.epochs", float, 3.0),
-    "seed": ("seed", int, 42),
-}
 
 
 def tpu_pretrain(typed: Typed, devices: int | None) -> Taken:
@@ -44,7 +38,7 @@ def tpu_pretrain(typed: Typed, devices: int | None) -> Taken:
     _masks(taken, folder)
     taken.set("bert_model", {"model.init_from": hub.as_location(taken.text("bert_model") or "roberta-base")})
     taken.values |= {"model.hidden_dropout": 0.1, "model.attention_dropout": 0.1}
-    taken.keys(NUMBERS)
+    taken.keys(learning_rate=3e-5, adam_epsilon=1e-8, epochs=3.0, seed=42)
     for_gpus = os.path.basename(typed.script) == FOR_GPUS
     betas = [
         number_of(number, "--betas") for number in (taken.text("betas") or f"0.9 {0.999 if for_gpus else 0.98}").split()

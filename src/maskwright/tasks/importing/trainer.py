@@ -48,14 +48,6 @@ bf16_full_eval fp16_full_eval low_cpu_mem_usage mlm evaluate_during_training do_
 tpu_metrics_debug shuffle_train_dataset
 """
 SWITCHES = frozenset(_SWITCHES.split())
-NUMBERS = {
-    "learning_rate": ("optimizer.learning_rate", float, 5e-5),
-    "adam_beta1": ("optimizer.beta1", float, 0.9),
-    "adam_beta2": ("optimizer.beta2", float, 0.999),
-    "adam_epsilon": ("optimizer.eps", float, 1e-8),
-    "weight_decay": ("optimizer.weight_decay", float, 0.0),
-    "seed": ("seed", int, 42),
-}
 NOT_NEEDED = {
     "logging_strategy run_name": "the run directory has log.txt, metrics.jsonl and events/",
     "data_seed": "one seed decides everything, and a run gives the same bits again",
@@ -81,7 +73,7 @@ def devices(taken: Taken) -> None:
 
 def training(taken: Taken) -> None:
     """Takes over all arguments of the Trainer but the sizes of its batches."""
-    taken.keys(NUMBERS)
+    taken.keys(learning_rate=5e-5, adam_beta1=0.9, adam_beta2=0.999, adam_epsilon=1e-8, weight_decay=0.0, seed=42)
     clips = "no_trainer" not in taken.typed.script
     clip = taken.number("max_grad_norm", 1.0) if clips else 0.0
     note = "" if clips else "that script clips nothing"
