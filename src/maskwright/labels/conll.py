@@ -150,16 +150,16 @@ def _require_words(name: str, sentences: list[list[Row]], reading: Reading) -> N
     """Raises `SourceError` where the first column counts the words, as in CoNLL-U and GermEval's files, or the third,
     as in CoNLL-2012's."""
     rows = [(number, cells) for sentence in sentences for number, (_, cells) in enumerate(sentence)]
+    is_counted = all(cells[0] == str(number + 1) for number, cells in rows) and max(map(len, sentences)) > 1
     if all(len(cells) >= CONLL_2012_COLUMNS and cells[2] == str(number) for number, cells in rows):
-        names = "words and tags: data.text: 3 and data.label: 10" if reading.labelled else "the words' column: --text 3"
-        what, fix = "has CoNLL-2012's columns, of which the first names the document", f"name {names}"
-        raise SourceError(what, where=f"{name}:{sentences[0][0][0]}", fix=f"{fix}, by numbers from 0")
-    firsts = [[cells[0] for _, cells in sentence] for sentence in sentences]
-    is_counted = all(cells == [str(number) for number in range(1, len(cells) + 1)] for cells in firsts)
-    if is_counted and max(map(len, firsts)) > 1:
-        names = " and the tags': data.text: 1 and data.label: 3" if reading.labelled else ": --text 1"
-        what, fix = "has a first column that counts the words of each sentence", f"name the words' column{names}"
-        raise SourceError(what, where=f"{name}:{sentences[0][0][0]}", fix=f"{fix}, by numbers from 0")
+        what, word, tag = "has CoNLL-2012's columns, of which the first names the document", 3, 10
+    elif is_counted:
+        what, word, tag = "has a first column that counts the words of each sentence", 1, 3
+    else:
+        return
+    names = f"words and tags: data.text: {word} and data.label: {tag}" if reading.labelled else f"words: --text {word}"
+    where = f"{name}:{sentences[0][0][0]}"
+    raise SourceError(what, where=where, fix=f"name the columns of the {names}, by numbers from 0")
 
 
 def _require_order(name: str, sentences: list[list[Row]], reading: Reading) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 from typing import Any
 
@@ -151,8 +150,7 @@ def _masking(taken: Taken) -> None:
 
 
 def _optimizer(taken: Taken) -> None:
-    betas = _pair(taken.text("adam_betas") or "(0.9, 0.999)")
-    taken.set("adam_betas", {"optimizer.beta1": betas[0], "optimizer.beta2": betas[1]})
+    taken.betas("adam_betas", "(0.9, 0.999)")
     clip = taken.number("clip_norm", 0.0)
     taken.set("clip_norm", {"optimizer.max_grad_norm": clip or None}, "" if clip else "nothing is clipped")
     if "optimizer" in taken.typed.flags and taken.text("optimizer") not in ("adam", "adamw"):
@@ -175,15 +173,6 @@ def _optimizer(taken: Taken) -> None:
     if "total_num_update" in taken.unnamed:
         taken.note("total_num_update", "schedule.steps", "mapped")
     _schedule(taken, peak)
-
-
-def _pair(text: str) -> tuple[float, float]:
-    try:
-        first, second = (float(number) for number in ast.literal_eval(text))
-    except (ValueError, TypeError, SyntaxError):
-        fix = "write it as '(0.9, 0.98)'"
-        raise InputError(f"{text} is not a pair of numbers", where="--adam-betas", fix=fix) from None
-    return first, second
 
 
 def _schedule(taken: Taken, peak: float) -> None:

@@ -111,10 +111,24 @@ class Taken:
         if name in self.typed.flags:
             self.row(name, fate, became)
 
+    @property
+    def guide(self) -> Guide:
+        return (pretraining if self.verb == "pretrain" else finetuning).GUIDE
+
     def key(self, name: str) -> str:
-        """Our key for a flag, as for the same word typed to a command."""
-        guide: Guide = (pretraining if self.verb == "pretrain" else finetuning).GUIDE
-        return guide.nearest(name) or name
+        """Our key for a flag, or several that share its value, as for the same word typed to a command."""
+        return self.guide.nearest(name) or name
+
+    def betas(self, name: str, default: str) -> None:
+        """Takes over a flag of two numbers, however they are written. Raises `InputError` for others."""
+        text = self.text(name) or default
+        given = self.guide.overrides(self.key(name), text)
+        if isinstance(given, str):
+            fix = f"write it as '{default}'"
+            raise InputError(
+                f"{text} is not a pair of numbers", where=self.typed.spelling.get(name, f"--{name}"), fix=fix
+            )
+        self.set(name, {key: float(number) for key, number in given.items()})
 
     def keys(self, **defaults: float) -> None:
         """Takes over flags of one number each, whole or not as the script's default is."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from maskwright.core import hub
 from maskwright.core.console import several
 from maskwright.data.foreign.pregenerated import RECORD, read_metrics, read_record
-from maskwright.tasks.importing.taken import Taken, number_of
+from maskwright.tasks.importing.taken import Taken
 from maskwright.tasks.importing.typed import ScriptSignature, Typed
 
 FOR_GPUS = "finetune_on_pregenerated.py"
@@ -40,10 +40,7 @@ def tpu_pretrain(typed: Typed, devices: int | None) -> Taken:
     taken.values |= {"model.hidden_dropout": 0.1, "model.attention_dropout": 0.1}
     taken.keys(learning_rate=3e-5, adam_epsilon=1e-8, epochs=3.0, seed=42)
     for_gpus = os.path.basename(typed.script) == FOR_GPUS
-    betas = [
-        number_of(number, "--betas") for number in (taken.text("betas") or f"0.9 {0.999 if for_gpus else 0.98}").split()
-    ]
-    taken.set("betas", {"optimizer.beta1": betas[0], "optimizer.beta2": betas[-1]})
+    taken.betas("betas", f"0.9 {0.999 if for_gpus else 0.98}")
     taken.values |= {"optimizer.weight_decay": 0.01, "optimizer.max_grad_norm": None, "schedule.kind": "linear"}
     taken.row("weight_decay", "default", "optimizer.weight_decay: 0.01")
     taken.row("max_grad_norm", "default", "optimizer.max_grad_norm: null (it clips nothing)")
