@@ -289,6 +289,13 @@ def test_tasks_that_cannot_be_judged_are_refused(model: str, task: Path, tmp_pat
     assert "seed is what a comparison sets itself" in said(("seed=4",))
     (tmp_path / "odd.csv").write_text("text,label\na fox,good\na house,purple\n")
     assert "odd.csv:3" in said(test=str(tmp_path / "odd.csv"))
+    (tmp_path / "pool").mkdir()
+    for split, name in (("train", "a.csv"), ("test", "held.csv")):
+        shutil.copyfile(values["data"][split], tmp_path / "pool" / name)
+    inside = said(train=str(tmp_path / "pool"), test=str(tmp_path / "pool" / "held.csv"))
+    assert (
+        "pool, holds the test set: runs that choose a learning rate read no test set, and would train on it" in inside
+    )
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
     words = ["compare", model, "--base", "random", "--on", str(task), "--to"]

@@ -478,7 +478,7 @@ def test_a_copy_is_the_model_that_the_run_is(make: Callable[..., FinetuneConfig]
             "train.json record 1: the question's .* Fix: set data.max_seq_len to 1. or more",
         ),
         ({"optimizer.class_weights": {"good": 2.0}}, "bad is left out"),
-        ({"model": {"init_from": "nowhere"}}, "is not a folder"),
+        ({"model": {"init_from": "nowhere"}}, "no such folder"),
         ({"data.train": "nowhere.csv"}, "nowhere.csv"),
     ],
 )

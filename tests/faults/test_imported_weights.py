@@ -206,8 +206,8 @@ OTHERS: dict[str, tuple[Callable[[Path], Path], str, str]] = {
         "from_pretrained('{}/bert_model.ckpt.index', from_tf=True, config=BertConfig.from_json_file('{}/bert_config",
     ),
     "Flax": (files("flax_model.msgpack"), "holds Flax weights", "from_flax=True"),
-    "GGUF": (files("m.Q4.gguf", keep=False), "holds GGUF weights (m.Q4.gguf)", "that it was made from"),
-    "ONNX": (files("model.onnx"), "holds an ONNX graph", "that it was made from"),
+    "GGUF": (files("m.Q4.gguf", keep=False), "holds m.Q4.gguf, which can be used", "that it was made from"),
+    "ONNX": (files("model.onnx"), "holds model.onnx, which can be used", "that it was made from"),
     "OpenVINO": (files("openvino_model.bin"), "holds openvino_model.bin", "that it was made from"),
     "DeepSpeed": (files("zero_to_fp32.py"), "DeepSpeed in parts", "python zero_to_fp32.py . NEW"),
     "ZeRO-3": (hollow(""), "2 of its", "checkpoint of that training that has zero_to_fp32.py; or train again with st"),
@@ -381,20 +381,25 @@ def test_a_pickled_encoder_and_a_classifier_keep_their_heads(folder: Path, tmp_p
 
 @pytest.mark.parametrize("task", [None, "single_label_classification"])
 def test_the_next_lines_are_for_the_head_that_the_weights_have(
-    task: TaskKind | None, cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path
+    task: TaskKind | None,
+    cli: Cli,
+    folder: Path,
+    config_file: ConfigFile,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Each line that is printed works when it is typed."""
+    """Each line that is printed works when it is typed, also where the folder's name is a number to YAML."""
+    monkeypatch.chdir(tmp_path)
     state = {name: torch.from_numpy(value) for name, value in drawn(SHAPE).items()}
     if task:
         shape = replace(SHAPE, task=task, num_labels=3)
         (folder / "config.json").write_text(json.dumps(to_hf_config(shape, ["a", "b", "c"])))
         state = {name: torch.from_numpy(value) for name, value in drawn(shape).items()}
     pickled_folder(folder, state if task else bare(state))
-    new = tmp_path / "new"
-    asked = cli("import", "weights", folder, "--to", new)
+    asked = cli("import", "weights", folder, "--to", "2024")
     assert asked.code == 0 and ("has the head of" if task else "is a bare encoder") in asked.err
     (tmp_path / "texts.csv").write_text("text\na fox\n")
-    given = {"INPUT": tmp_path / "texts.csv", "OUTPUT": tmp_path / ("out.csv" if task else "out.npy")}
+    given = {"FILE": tmp_path / "texts.csv"}
     lines = [shlex.split(line) for line in asked.out.partition("Next:")[2].strip().splitlines()]
     assert [line[1] for line in lines] == ["predict" if task else "embed", "pretrain", "finetune"]
     for line in lines:

@@ -51,15 +51,15 @@ from maskwright.processes.child import python_module
         ("pretrain x.yaml --vocab v", "`maskwright data prepare --tokenizer FOLDER` chooses the tokenizer"),
         ("pretrain x.yaml --experiment_name e", "the services read their own variables"),
         ("pretrain x.yaml --aim_repo e", "logging.report_to lists them"),
-        ("pretrain x.yaml --aggressive_cache", "there is nothing to set: files are mapped"),
+        ("pretrain x.yaml --aggressive_cache", "leave it out: files are mapped"),
         # what allenai/tpu_pretrain's took
         ("pretrain x.yaml --bert_model roberta-base", "--set model.init_from=hf://FacebookAI/roberta-base"),
-        ("pretrain x.yaml --do_lower_case", "the tokenizer's own files decide"),
+        ("pretrain x.yaml --do_lower_case", "leave it out: the tokenizer's own files decide"),
         ("pretrain x.yaml --warmup_proportion 0.1", "--set schedule.warmup_share=0.1"),
         # what the AI Platform sample's took
         ("finetune x.yaml --accelerator ddp", "engine.device and engine.kind choose the hardware"),
         ("finetune x.yaml --distribution-strategy tpu", "engine.device and engine.kind choose the hardware"),
-        ("finetune x.yaml --reuse-job-dir", "the same command with the same --run continues a run"),
+        ("finetune x.yaml --reuse-job-dir", "leave it out: the same command with the same --run continues a run"),
         ("finetune x.yaml --gpus 2", "did you mean --processes?"),
         ("finetune x.yaml --job-dir gs://x", "did you mean --run?"),
         ("finetune x.yaml --learning_rate 1e-3", "--set optimizer.learning_rate=1e-3"),
@@ -75,7 +75,7 @@ from maskwright.processes.child import python_module
         ("pretrain x.yaml --separators x", "`maskwright pretrain --help` lists them"),
         ("pretrain x.yaml --optimizer.learnign_rate 1", "--set optimizer.learning_rate=1"),
         ("pretrain x.yaml --gpus 1", "did you mean --processes?"),
-        ("pretrain x.yaml --resume", "the same command with the same --run continues a run"),
+        ("pretrain x.yaml --resume", "leave it out: the same command with the same --run continues a run"),
         ("pretrain x.yaml --precision bf16-mixed", "--set engine.dtype=bf16"),
         ("pretrain x.yaml --job-dir gs://x", "did you mean --run?"),
         ("pretrain x.yaml --reset_stepcount", "`maskwright pretrain CONFIG --run NEW --from RUN --fresh-optimizer`"),
@@ -189,6 +189,37 @@ def test_all_unknown_options_are_one_error_and_its_command_works(
     assert typed[:3] == ["maskwright", command, str(yaml)] and typed[typed.index("--run") + 1] == "out"
     again = cli(*typed[1:], "--dry-run")
     assert again.code == 0, again.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "corrected"),
+    [
+        (
+            "compare m random --on x.yaml --lr 1e-4 --max_seq_length 64 --seed 3 --output_dir out",
+            "compare m random --on x.yaml --learning-rates 1e-4 --set data.max_seq_len=64 --search-seed 3 --to out",
+        ),
+        ("compare m --on x.yaml --model_name_or_path n --epochs 2", "compare m --on x.yaml --set schedule.epochs=2"),
+        (
+            "verify-resume x.yaml --finetune --max_seq_length 64 --epochs 1",
+            "verify-resume x.yaml --finetune --set data.max_seq_len=64 --set schedule.epochs=1",
+        ),
+        (
+            "predict m --test_file a.csv --max_length 64 --text_column t",
+            "predict m --input a.csv --max-seq-len 64 --text t --output FILE",
+        ),
+        ("evaluate m --test_file a.csv --text_column t", "evaluate m --input a.csv --text-column t"),
+        ("embed m --input a.csv --out a.npy --top_k 3", "embed m --input a.csv --output a.npy"),
+        ("tokenizer train a.txt --vocab_size 9 --save_dir t", "tokenizer train a.txt --vocab-size 9 --to t"),
+        (
+            "data prepare a.txt --tokenizer_name t --num_proc 4 --output_dir s",
+            "data prepare a.txt --tokenizer t --workers 4 --to s",
+        ),
+        ("export r --out x --hub_model_id a/b", "export r --to x --push a/b"),
+    ],
+)
+def test_a_corrected_line_is_of_the_command_that_was_typed(cli: Cli, typed: str, corrected: str) -> None:
+    result = cli(*typed.split())
+    assert (result.code, result.err.splitlines()[-1].strip()) == (2, f"maskwright {corrected}"), result.err
 
 
 def test_every_flag_of_the_pages_has_a_word(cli: Cli) -> None:

@@ -193,6 +193,20 @@ def test_lists_that_are_neither_names_nor_vectors(lists: Any, labels: Any, messa
     assert fails(path, Task(kind="multi_label_classification", labels=labels)).startswith(message)
 
 
+def test_records_without_a_vector_among_vectors_are_faults(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    lists = [*VECTORS, [1, 0], [], [2], *VECTORS]
+    path.write_text("".join(json.dumps({"text": "x", "labels": one}) + "\n" for one in lists))
+    assert fails(path, SEVERAL).startswith(
+        "FILE:4: has no vector of 0 and 1 with 4 places, as most records have. Fix: "
+    )
+    skipping = reading(path, SEVERAL, on_bad_input="skip")
+    found = [one.labels for one in read_examples(str(path), skipping)]
+    assert found == [("0", "2"), (), ("1", "2", "3")] * 2 and len(skipping.skipped) == 3
+    path.write_text("".join(json.dumps({"text": "x", "labels": one}) + "\n" for one in [[0, 1], [1, 0], [1]]))
+    assert [one.labels for one in read(path, SEVERAL)] == [("0", "1"), ("1", "0"), ("1",)]  # names
+
+
 def test_lists_of_names_stay_names(tmp_path: Path) -> None:
     """Also where the names are numbers, and 0 and 1 are among them."""
     path = tmp_path / "a.csv"
@@ -257,6 +271,27 @@ def test_class_names_of_a_schema(
         assert found == [[label[0].lower() for label in one.split()] for one in labels]
     exchanged = fails(path, Task(kind=kind, labels={1: "World", 2: "Sports", 3: "Tech"}))
     assert ": the file calls the label 1 'Sports', and task.labels calls it 'World'. Fix: " in exchanged
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "saved/data-00000-of-00001.arrow"])
+@pytest.mark.parametrize("of_lists", [False, True])
+def test_class_names_of_spans_are_their_labels(name: str, of_lists: bool, tmp_path: Path) -> None:
+    """A list of records, or the record of lists that a `Sequence` of records is written as; beside columns that nobody
+    reads, and that cannot be read."""
+    spans = [{"start": 0, "end": 3, "label": 2}, {"start": 4, "end": 6, "label": 0}]
+    lists = {key: [span[key] for span in spans] for key in spans[0]}
+    feature = {"start": {"dtype": "int32", "_type": "Value"}, "label": CLASS}
+    records = [{"text": "Eva is", "spans": lists if of_lists else spans, "raw": "unread"}]
+    records.append({"text": "No", "spans": {"start": [], "end": [], "label": []} if of_lists else [], "raw": "y"})
+    path = hub_file(
+        tmp_path / name, records, "spans", {"feature": feature, "_type": "Sequence"} if of_lists else [feature]
+    )
+    file = next(file for file in tmp_path.rglob(Path(name).name))
+    file.write_bytes(file.read_bytes().replace(b"unread", b"\xffnread"))
+    assert [one.labels for one in read(path, TOKENS)] == [("B-Tech", "B-World"), ("O",)]
+    spans[0]["label"] = lists["label"][0] = 3
+    hub_file(tmp_path / name, records, "spans", [feature])
+    assert "record 1: has the label 3, which has no name (3 are named)" in fails(path, TOKENS)
 
 
 def test_a_class_that_is_missing_and_a_folder_with_caches(tmp_path: Path) -> None:

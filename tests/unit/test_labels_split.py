@@ -259,7 +259,8 @@ def test_columns_of_zero_and_one_keep_their_order(tmp_path: Path) -> None:
         (
             SINGLE,
             {"train": "a x, b y, c y", "test": " b  y, a x"},
-            "test.tsv: holds no text that is not in the train split as well (",
+            "test.tsv: holds no text that is not in the train split as well (test.tsv:2 as train.tsv:3). Fix: name "
+            "another file under data.test, or set it to null",
         ),
         (SINGLE, {"train": "a x, b y, c y"}, "data.validation_fraction: 3 training examples are too few to hold 0.1"),
     ],
@@ -355,6 +356,22 @@ def test_class_names_of_a_file_are_labels_in_their_order_unseen_ones_too(tmp_pat
     found = read_dataset(LabelledData(train=str(tmp_path / "a.parquet")), SINGLE, 0)
     assert found.labels == tuple(names) and {one.labels for one in found.train} == {("c29",), ("c28",)}
     assert found.report.unused[:2] == ("c30", "c27")
+
+
+@pytest.mark.parametrize("of_names", [("anger", "joy"), (0, 1)])
+def test_a_mapping_is_for_files_with_class_names_and_others(of_names: Any, tmp_path: Path) -> None:
+    feature = {"feature": {"names": ["anger", "joy"], "_type": "ClassLabel"}, "_type": "List"}
+    table = pa.Table.from_pylist([{"text": f"t{n}", "labels": [[], [0], [0, 1]][n % 3]} for n in range(20)])
+    info = json.dumps({"info": {"features": {"labels": feature}}})
+    pq.write_table(table.replace_schema_metadata({"huggingface": info}), tmp_path / "train.parquet")
+    (tmp_path / "test.csv").write_text(f"text,labels\na,{of_names[1]}\nb,{of_names[0]};{of_names[1]}\n")
+    task = Task(
+        kind="multi_label_classification", separator=";", labels=dict(zip(of_names, ("Zorn", "Freude"), strict=True))
+    )
+    found = read_dataset(with_splits(LabelledData(train=str(tmp_path))), task, 0)
+    assert found.labels == ("Zorn", "Freude")
+    assert [one.labels for one in found.test] == [("Freude",), ("Zorn", "Freude")]
+    assert {one.labels for one in found.train} == {(), ("Zorn",), ("Zorn", "Freude")}
 
 
 def test_labels_of_a_model_without_names_are_places(tmp_path: Path) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from contextlib import suppress
 from typing import Annotated, Literal
 
 import typer
 
 from maskwright.cli.options import AsJson, app, print_result
-from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.errors import InputError
 
 
 @app.command("import")
@@ -85,15 +84,6 @@ def import_(
                 answer(f"\n{title}:\n" + "\n".join(f"  {line}" for line in lines))
 
 
-def _mask(folder: str) -> str:
-    """The mask as the tokenizer writes it, where there is one to read."""
-    from maskwright.text.vocabulary import read_vocabulary
-
-    with suppress(MaskwrightError):
-        return read_vocabulary(folder).mask_token
-    return "<mask>"
-
-
 def _weights(source: str, folder: str | None, as_json: bool) -> None:
     from maskwright.core.console import warn
     from maskwright.core.shell import typed
@@ -106,19 +96,13 @@ def _weights(source: str, folder: str | None, as_json: bool) -> None:
         warn(f"{len(made.left_out)} tensors are left out: {', '.join(made.left_out[:8])}")
     if not made.has_tokenizer:
         warn(f"{folder} has no tokenizer: copy the model's into it (tokenizer.json, or vocab.json and merges.txt)")
-    run = ["CONFIG", "--run", "RUN", "--set", f"model.init_from={folder}"]
-    if made.task == "masked_lm":
-        use, new_head = ["fill", folder, f"a text with a {_mask(folder)}"], []
-    else:
-        use = ["predict" if made.task else "embed", folder, "--input", "INPUT", "--output", "OUTPUT"]
-        new_head = ["--set", "model.new_head=true"]
+    if made.task != "masked_lm":
         kind = f"has the head of {made.task}" if made.task else "is a bare encoder"
         warn(f"{folder} {kind}, so it guesses no masked words; pretraining gives it a new head, which has to learn")
-    commands = [typed(words) for words in (use, ["pretrain", *run, *new_head], ["finetune", *run])]
     lines = [
         f"{made.folder}: {made.tensors} tensors. Computed with them, the model's numbers differ by at most "
         f"{made.difference:.2g} from those of transformers and {made.compared_with}.",
         "\nNext:",
-        *(f"  {line}" for line in commands),
+        *(f"  {line}" for line in made.commands),
     ]
     print_result("\n".join(lines), dataclasses.asdict(made), as_json)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from typing import Any, NamedTuple
 
 from maskwright.config import finetuning, pretraining
+from maskwright.config.finetuning import OF_A_COMPARISON
 from maskwright.config.foreign_names import OPTIONS
 from maskwright.config.settings import Guide, is_misspelt, keys_in, keys_of
 from maskwright.core import hub
 from maskwright.core.errors import ConfigError, InputError
-from maskwright.core.shell import typed
-
-_NUMBER = re.compile(r"-\.?\d.*")
-_TRUE, _FALSE = {"true", "yes", "1"}, {"false", "no", "0"}
+from maskwright.core.shell import FALSE, TRUE, is_option, typed
 
 
 class _Unknown(NamedTuple):
@@ -29,7 +26,7 @@ def unknown_options(error: Any, words: list[str]) -> InputError:
     `maskwright`."""
     path = error.ctx.command_path
     begin = path.split()[1:]
-    reader = _Reader(error.ctx.command, path)
+    reader = _Reader(error.ctx.command, path, is_labelled="--finetune" in words)
     if words[: len(begin)] == begin:
         reader.read(words[len(begin) :])
     if not reader.unknown:  # of `compare --place`, or several letters behind one dash
@@ -45,11 +42,13 @@ def unknown_options(error: Any, words: list[str]) -> InputError:
 class _Reader:
     """Reads the words behind a command's name as the parser does, and puts ours in the place of unknown options."""
 
-    def __init__(self, command: Any, path: str) -> None:
-        self.path = path
+    def __init__(self, command: Any, path: str, *, is_labelled: bool) -> None:
+        self.path, self.compares = path, command.name == "compare"
         self.known = {name: each for each in command.params for name in (*each.opts, *each.secondary_opts)}
         self.needed = sum(each.param_type_name == "argument" and each.required for each in command.params)
-        self.guide: Guide = (finetuning if command.name == "finetune" else pretraining).GUIDE
+        is_labelled = is_labelled or self.compares or command.name == "finetune"
+        self.guide: Guide = (finetuning if is_labelled else pretraining).GUIDE
+        self.required = [each for each in command.params if each.param_type_name == "option" and each.required]
         self.line: list[str] = []
         self.unknown: list[_Unknown] = []
 
@@ -59,7 +58,7 @@ class _Reader:
             word = rest.pop(0)
             option, equals, value = word.partition("=")
             self.line.append(word)
-            if not _is_option(word):
+            if not is_option(word):
                 self.needed -= 1
             elif option in self.known:
                 count = 0 if equals or self.known[option].is_flag else self.known[option].nargs
@@ -76,28 +75,33 @@ class _Reader:
                 self.line += self.unknown[-1].words
         if self.needed > 0 and doubtful:  # what seemed to be the value of a switch is the command's own argument
             self.line.insert(*doubtful[0])
+        for option in self.required:
+            if not {*option.opts} & {word.partition("=")[0] for word in self.line}:
+                self.line += [option.opts[0], option.metavar or "VALUE"]
 
     def _advice(self, option: str) -> str:
         """An option of ours, keys, or a sentence."""
         if option == "--json":
             return "put it behind the command, as in `maskwright doctor --json`"
         name, keys = option.lstrip("-").replace("-", "_"), keys_of(self.guide.section)
-        if OPTIONS.get(name) in self.known:
-            return OPTIONS[name]
+        if ours := next((each for each in OPTIONS.get(name, ()) if each in self.known), None):
+            return ours
         is_key = name in {*self.guide.foreign, *keys} or any(key.endswith(f".{name}") for key in keys)
         near = [other for other in self.known if is_misspelt(option.lstrip("-"), other.lstrip("-"))]
         if near and not (is_key and "--set" in self.known):
             return near[0]
         advice = self.guide.nearest(name) if "--set" in self.known else None
+        if self.compares and (own := next((key for key in keys_in(advice or "") if key in OF_A_COMPARISON), None)):
+            return f"leave it out: a comparison sets {own} itself"
         return advice or f"`{self.path} --help` lists them"
 
     def _values(self, advice: str, rest: list[str]) -> int:
         """How many of the following words are values of the option that the advice is for."""
-        count = next((index for index, word in enumerate(rest) if _is_option(word)), len(rest))
+        count = next((index for index, word in enumerate(rest) if is_option(word)), len(rest))
         open_ = [word for word in keys_in(advice) if "=" not in word]
         is_switch = self.known[advice].is_flag if advice in self.known else bool(keys_in(advice)) and not open_
         if is_switch:
-            return int(count > 0 and rest[0].lower() in _TRUE | _FALSE)
+            return int(count > 0 and rest[0].lower() in (*TRUE, *FALSE))
         lists = [key for key in open_ if (found := keys_of(self.guide.section).get(key)) and found.holds_many]
         return count if len(open_) > 1 or lists else min(count, 1)
 
@@ -107,7 +111,7 @@ class _Reader:
             words = [advice] if is_flag else [advice, value or self.known[advice].metavar or "VALUE"]
             return _Unknown(option, f"did you mean {advice}?", words)
         words = keys_in(advice)
-        if words and not any("=" not in word for word in words) and value.lower() in _FALSE:
+        if words and not any("=" not in word for word in words) and value.lower() in FALSE:
             return _Unknown(option, "leave it out: it is off", [])
         given = self.guide.overrides(advice, value)
         if isinstance(given, str):
@@ -116,7 +120,3 @@ class _Reader:
             given["model.init_from"] = hub.as_location(given["model.init_from"])
         words = [word for key, text in given.items() for word in ("--set", f"{key}={text}")]
         return _Unknown(option, shlex.join(words), words)
-
-
-def _is_option(word: str) -> bool:
-    return word.startswith("-") and len(word) > 1 and not _NUMBER.fullmatch(word)

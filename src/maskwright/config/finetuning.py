@@ -13,6 +13,7 @@ from maskwright.config.foreign_names import FINETUNING, FOREIGN, VALUES
 from maskwright.config.masking import Share
 from maskwright.config.pretraining import (
     LATER_SHAPE,
+    OF_ONE_RUN,
     CheckpointSection,
     EngineSection,
     Health,
@@ -374,6 +375,8 @@ _SAME = {
     for name, said in FOREIGN.items()
     if (words := keys_in(said)) and all(word.partition("=")[0] in _KEYS for word in words)
 }
+OF_A_COMPARISON = ("seed", "model.init_from", "model.weights", "optimizer.learning_rate", *OF_ONE_RUN)
+"""What differs between the runs of a comparison, which sets it."""
 KNOWN = "`maskwright schema --finetune --markdown` lists the keys"
 GUIDE = Guide(FinetuneConfig, "the run", KNOWN, _SAME | FINETUNING, VALUES)
 

@@ -78,10 +78,6 @@ _KEYS = {
     "max_tokens": (
         "batch.micro_batch_rows counts rows of data.seq_len tokens on one device: N tokens are N / data.seq_len of them"
     ),
-    "task criterion": "leave it out: `pretrain` has one task, masked tokens, and its loss is cross entropy",
-    "train_subset valid_subset ignore_unused_valid_subsets": (
-        "leave it out: a store holds the training part and what `data prepare` held out"
-    ),
     "freq_weighted_replacement": "not here: random tokens are drawn evenly",
     "encoder_layerdrop activation_dropout": "not here: there is no such dropout",
 }
@@ -92,7 +88,6 @@ _BOTH = {
     "bf16": "engine.dtype=bf16",
     "fp16": "engine.dtype=fp16",
     "fp32": "engine.dtype=fp32",
-    "tf32 bf16_full_eval fp16_full_eval": "leave it out: engine.dtype decides for training and evaluation",
     "num_cores tpu_cores tpu_num_cores": "engine.kind=jax engine.device=tpu engine.devices",
     "one_tpu": "engine.kind=jax engine.device=tpu engine.devices=1",
     "torch_compile": "engine.compile=on",
@@ -110,57 +105,23 @@ _BOTH = {
     "logging_steps log_interval log_every log_every_n_steps report_interval": "logging.every_steps",
     "early_stopping_patience": "evaluation.patience",
     "report_to logger": "logging.report_to",
-    "tensorboard_logdir tb_log_dir logging_dir": (
-        "leave it out: logging.report_to has tensorboard, whose files are in RUN/events"
-    ),
-    "log_format log_file log_steps track_learning_rate": (
-        "leave it out: the run directory has log.txt and metrics.jsonl, with the learning rate"
-    ),
-    "metrics_debug tpu_metrics_debug tpu_report suppress_loss_report profiler": (
-        "leave it out: RUN/engine.json has what was compiled, and `--profile-steps 3` writes a trace"
-    ),
-    "deterministic full_determinism benchmark": (
-        "leave it out: one seed decides everything, and engine.reproducibility: exact, the default, gives the same bits"
-    ),
     "fast_dev_run": "`--dry-run` checks everything, and `--stop-after-steps 1` trains one step and saves",
-    "do_train do_eval do_predict": "leave it out: a run trains, and is judged by what is held out",
-    "no_epoch_checkpoints save_interval keep_last_epochs no_save_optimizer_state save_safetensors": (
-        "leave it out: checkpoints are whole, and of steps and seconds (checkpoint.*), never of epochs"
-    ),
-    "validate_interval check_val_every_n_epoch": "it counts epochs; evaluation.every_steps counts steps",
-    "ddp_backend distributed_init_method distributed_port distributed_rank distributed_backend": (
-        "leave it out: the processes of a run find each other by --processes, or --num-nodes and --rendezvous"
-    ),
-    "skip_invalid_size_inputs_valid_test group_by_length pad_to_max_length": (
-        "leave it out: texts are packed into rows or cut, so none is too long, and there is next to no padding"
-    ),
     "cache_dir": "set HF_HUB_CACHE to it in the environment; models of the Hub are kept there",
-    "reduce_memory aggressive_cache no_cache streaming": (
-        "there is nothing to set: files are mapped, and the system keeps what it has read in memory"
-    ),
     "tpu tpu_ip conda_env": (
         "`maskwright submit slice NAME CONFIG --run RUN` starts a run on a TPU slice that is there; `submit env` in an "
         "environment"
     ),
     "user_dir trust_remote_code": "not here: code of others is not run",
-    "flash_attention attn_implementation": "leave it out: the engine takes the fastest attention that it has",
     "activation activation_fn activation_function hidden_act": (
         "the architecture has its own activation: GELU, and GeGLU in modernbert"
     ),
-    "do_lower_case": "the tokenizer's own files decide whether it lowers letters",
     "accelerator strategy distribution_strategy": (
         "engine.device and engine.kind choose the hardware, `--processes N` starts a process for each GPU, and with "
         "jax engine.sharding is data, as ddp, or fsdp"
     ),
-    "resume resume_from_checkpoint overwrite_output_dir restore_file reuse_job_dir ckpt_path": (
-        "the same command with the same --run continues a run; to begin anew, give --run a new folder"
-    ),
     "output_dir save_dir logdir job_dir default_root_dir save_folder run_name": "the run directory is the option --run",
     "config config_file config_name": "CONFIG stands alone, in front of --run RUN",
-    "dataloader_num_workers preprocessing_num_workers num_workers workers num_proc dataloader_pin_memory": (
-        "there are no loader workers to set: batches are cut from memory-mapped files"
-    ),
-    "nproc_per_node gpus num_gpus n_gpu num_processes local_rank distributed_world_size": (
+    "nproc_per_node gpus num_gpus n_gpu num_processes distributed_world_size": (
         "`--processes N` starts a process for each GPU; see also engine.devices"
     ),
     "wandb mlflow trackio tensorboard aim_repo use_wandb": (
@@ -174,6 +135,64 @@ _BOTH = {
     "save_strategy": "checkpoint.save_every_steps and checkpoint.save_every_seconds say how often a run is saved",
 }
 """Sentences for pretraining and fine-tuning alike."""
+NOT_NEEDED = {
+    "task criterion": "`pretrain` has one task, masked tokens, and its loss is cross entropy",
+    "train_subset valid_subset ignore_unused_valid_subsets": (
+        "a store holds the training part and what `data prepare` held out"
+    ),
+    "do_train do_eval do_predict": "a run trains, and is judged by what is held out",
+    "validate_interval check_val_every_n_epoch": "it counts epochs; evaluation.every_steps counts steps",
+    "disable_validation": "a run without evaluation.every_steps is judged at its start and its end alone",
+    "per_device_eval_batch_size eval_accumulation_steps max_sentences_valid batch_size_valid max_tokens_valid": (
+        "evaluation takes the rows that fit"
+    ),
+    "no_epoch_checkpoints save_interval keep_last_epochs keep_best_checkpoints no_save_optimizer_state "
+    "save_safetensors save_only_model save_on_each_node": (
+        "checkpoints are whole, and of steps and seconds (checkpoint.*), never of epochs"
+    ),
+    "resume resume_from_checkpoint ignore_data_skip overwrite_output_dir restore_file reuse_job_dir ckpt_path": (
+        "the same command with the same --run continues a run; to begin anew, give --run a new folder"
+    ),
+    "tensorboard_logdir tb_log_dir logging_dir": ("logging.report_to has tensorboard, whose files are in RUN/events"),
+    "log_format log_file log_steps track_learning_rate disable_tqdm log_level log_level_replica logging_first_step "
+    "logging_nan_inf_filter": "the run directory has log.txt and metrics.jsonl, with the learning rate",
+    "metrics_debug tpu_metrics_debug tpu_report suppress_loss_report profiler debug": (
+        "RUN/engine.json has what was compiled, and `--profile-steps 3` writes a trace"
+    ),
+    "deterministic full_determinism benchmark": (
+        "one seed decides everything, and engine.reproducibility: exact, the default, gives the same bits"
+    ),
+    "shuffle_train_dataset shuffle_seed grouped_shuffling": "each epoch has an order of its own, by the seed",
+    "tf32 bf16_full_eval fp16_full_eval fp16_backend fp16_opt_level half_precision_backend": (
+        "engine.dtype decides for training and evaluation"
+    ),
+    "use_gpu bf16_adam memory_efficient_fp16 memory_efficient_bf16 use_cpu_offload": "engine.* decides",
+    "loss_scale fp16_init_scale": "fp16 always scales its loss, and finds the factor by itself",
+    "torch_compile_backend torch_compile_mode gradient_checkpointing_kwargs": "engine.* has one way of doing it",
+    "flash_attention attn_implementation": "the engine takes the fastest attention that it has",
+    "auto_find_batch_size": "micro-batches that do not fit into a device's memory are computed in more parts",
+    "ddp_backend ddp_find_unused_parameters ddp_bucket_cap_mb ddp_timeout distributed_init_method distributed_port "
+    "distributed_rank distributed_backend device_id local_rank": (
+        "the processes of a run find each other by --processes, or --num-nodes and --rendezvous"
+    ),
+    "dataloader_num_workers preprocessing_num_workers num_workers workers num_proc dataloader_pin_memory "
+    "dataloader_prefetch_factor dataloader_persistent_workers dataset_impl": (
+        "batches are cut from memory-mapped files, without loader workers"
+    ),
+    "dataloader_drop_last": "rows wander from one epoch into the next, so none is dropped",
+    "skip_invalid_size_inputs_valid_test group_by_length pad_to_max_length length_column_name train_sampling_strategy "
+    "max_source_positions max_target_positions shorten_method shorten_data_split_list": (
+        "texts are packed into rows or cut, so none is too long, and there is next to no padding"
+    ),
+    "reduce_memory aggressive_cache no_cache overwrite_cache keep_in_memory streaming": (
+        "files are mapped, and the system keeps what it has read in memory"
+    ),
+    "do_lower_case use_fast_tokenizer sentencepiece_model": "the tokenizer's own files decide",
+    "pooler_dropout": "a pooler belongs to fine-tuning",
+    "prediction_loss_only include_for_metrics remove_unused_columns label_names": "nothing here needs it",
+    "token hub_private_repo hub_strategy hub_always_push": "`hf auth login` keeps the token",
+}
+"""What needs nothing in its place, and why."""
 _FINETUNING = {
     "train_file train_data_file": "data.train",
     "validation_file": "data.validation",
@@ -197,15 +216,23 @@ _FINETUNING = {
 }
 """The same for keys that fine-tuning has in another place."""
 _OPTIONS = {
-    "output_dir save_dir logdir job_dir default_root_dir save_folder": "--run",
+    "output_dir save_dir logdir job_dir default_root_dir save_folder": "--run --to",
+    "out output output_file": "--to --output",
+    "train_file test_file predict_file eval_file input_file data": "--input",
+    "lr lrate learning_rate peak_lr": "--learning-rates",
+    "seed random_seed manual_seed": "--search-seed",
+    "max_seq_length max_length": "--max-seq-len --seq-len",
+    "text_column text_column_name": "--text-column --text",
+    "num_proc num_workers preprocessing_num_workers": "--workers",
+    "top_k": "--top",
+    "push_to_hub hub_model_id": "--push",
     "nproc_per_node gpus num_gpus distributed_world_size": "--processes",
     "nnodes num_machines": "--num-nodes",
     "machine_rank": "--node-rank",
     "rdzv_endpoint": "--rendezvous",
     "tokenizer_name": "--tokenizer",
-    "validation_split_percentage": "--valid-fraction",
 }
-"""Their names -> the option of a command."""
+"""Their names -> an option, the first of these that a command has."""
 _NO_KIND = "schedule.kind is linear, cosine, wsd, constant, polynomial or inverse_sqrt: there is none of its kind"
 VALUES = {
     "schedule.kind": {
@@ -290,6 +317,8 @@ _COMMANDS = {
 """Other programs' names of commands -> what to type."""
 
 COMMANDS = {name: said for names, said in _COMMANDS.items() for name in names.split()}
-FINETUNING = {name: said for names, said in (_BOTH | _FINETUNING).items() for name in names.split()}
-FOREIGN = {name: said for names, said in (_BOTH | _KEYS).items() for name in names.split()}
-OPTIONS = {name: option for names, option in _OPTIONS.items() for name in names.split()}
+NOT_NEEDED = {name: why for names, why in NOT_NEEDED.items() for name in names.split()}
+_LEFT_OUT = {name: f"leave it out: {why}" for name, why in NOT_NEEDED.items()}
+FINETUNING = _LEFT_OUT | {name: said for names, said in (_BOTH | _FINETUNING).items() for name in names.split()}
+FOREIGN = _LEFT_OUT | {name: said for names, said in (_BOTH | _KEYS).items() for name in names.split()}
+OPTIONS = {name: options.split() for names, options in _OPTIONS.items() for name in names.split()}

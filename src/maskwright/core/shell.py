@@ -38,9 +38,18 @@ LONGEST = 1_000_000
 """The most letters that a text's references may expand to: variables in variables double them with each line."""
 
 
+TRUE, FALSE = ("true", "1", "yes", "y", "t"), ("false", "0", "no", "n", "f")
+"""The words with which programs switch an option on and off, in small letters."""
+
+
 def typed(words: Sequence[str]) -> str:
     """The command line of `maskwright` with these words."""
     return f"maskwright {shlex.join(words)}"
+
+
+def is_option(word: str) -> bool:
+    """Whether a word of a command line is an option, and no negative number."""
+    return word.startswith("-") and len(word) > 1 and not re.match(r"-\.?\d", word)
 
 
 @dataclass(frozen=True)

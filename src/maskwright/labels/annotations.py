@@ -15,17 +15,18 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from maskwright.core.errors import SourceError
-from maskwright.labels.columns import KNOWN, string, with_tags
+from maskwright.labels.columns import KNOWN, by_class_name, string, with_tags
 from maskwright.labels.example import Example, Reading, Skipped, Unusable
 from maskwright.labels.offsets import IN_PYTHON, LAST_INCLUDED, counted_otherwise, elsewhere
 from maskwright.labels.spans import OUTSIDE
 from maskwright.labels.spans import spans as spans_of_tags
-from maskwright.text.tables import Column, Record, Table, first_record, listed
+from maskwright.text.tables import Column, Record, Table, listed
 
 TEXTS = ("text", "sentence")
 SPANS = ("spans", "entities", "ents", "ner", "label", "labels", "annotations", "annotation")
 """Usual names of columns of spans. Of several, the first with a span in the first record counts."""
 GLINER = ("tokenized_text", "ner")
+WORDS, TAGS = [names[0] for names in KNOWN["token_classification"][0]], KNOWN["token_classification"][1]
 START = ("start", "start_offset", "start_char", "begin")
 END = ("end", "end_offset", "end_char")
 NAME = ("label", "labels", "type", "entity_group", "entity", "tag", "name")
@@ -55,6 +56,8 @@ class Layout:
     is_gliner: bool = False
     """Spans are of words, with the last one included."""
     is_label_studio: bool = False
+    class_names: tuple[str, ...] = ()
+    """What the file's schema calls the spans' labels 0, 1, …."""
 
 
 # ---- words of a text ---------------------------------------------------------------------------------------------
@@ -111,7 +114,7 @@ def spans_in(text: str, tags: Sequence[str]) -> list[dict[str, Any]]:
 def find_layout(table: Table, reading: Reading) -> Layout | None:
     """Where the texts and their spans are; None for lists of words and tags. Raises `SourceError`."""
     texts, labels = reading.data.text_columns, reading.data.label_columns if reading.labelled else []
-    first = first_record(table)
+    first = _first(table, [*texts, *labels])
     if isinstance(first.get("data"), dict) and not (texts and {*texts} <= {*first}):
         return _in_data(first["data"], table, reading)
     if len(texts) > 1 or len(labels) > 1 or not {*texts, *labels} <= {*first}:
@@ -119,9 +122,8 @@ def find_layout(table: Table, reading: Reading) -> Layout | None:
     if (texts or GLINER)[0] == GLINER[0] and _are_words(first.get(GLINER[0])):
         reading.note(f"the words are column '{GLINER[0]}', as of GLiNER")
         return Layout(GLINER[0], (labels or [GLINER[1]])[0] if reading.labelled else None, is_gliner=True)
-    word_columns, tag_columns = KNOWN["token_classification"]
-    words = [name for name in texts or [names[0] for names in word_columns] if _are_words(first.get(name))]
-    tags = [name for name in labels or tag_columns if name in first and not _is_span(_item(first[name]))]
+    words = [name for name in texts or WORDS if _are_words(first.get(name))]
+    tags = [name for name in labels or TAGS if name in first and not _is_span(_item(first[name]))]
     if words and (tags or not reading.labelled):
         return None
     text = next((name for name in texts or TEXTS if isinstance(first.get(name), str)), None)
@@ -129,12 +131,21 @@ def find_layout(table: Table, reading: Reading) -> Layout | None:
         spans = _column_of_spans(first, labels, table) if reading.labelled else None
         chosen = "" if spans is None else f"; their spans are column '{spans}'"
         reading.note(f"the texts of column '{text}' are {WORDS_ARE}{chosen}")
-        return Layout(text, spans)
+        return Layout(text, spans, class_names=table.class_names.get(spans or "", ()))
     if words and any(_is_span(_item(first.get(name))) for name in labels or SPANS):
         what = f"has words in '{words[0]}' and spans of them, which may end with the last word or behind it"
         fix = f"write a tag for each word, or name the columns {' and '.join(GLINER)}, with the last word included"
         raise SourceError(what, where=table.header, fix=fix)
     return None
+
+
+def _first(table: Table, named: Sequence[Column]) -> Record:
+    """The first record, without columns that nobody names: they need not be readable."""
+    if table.delimiter:  # its rows can be read only once, and each cell is a text
+        return dict.fromkeys(table.columns, "")
+    known = {*named, *TEXTS, *SPANS, *GLINER, *WORDS, *TAGS, "data", "completions", "answer"}
+    columns = [column for column in table.columns if column in known and table.columns.count(column) == 1]
+    return next((record for _, record in table.rows(columns)), {})
 
 
 def _in_data(data: dict[Column, Any], table: Table, reading: Reading) -> Layout | None:
@@ -156,7 +167,7 @@ def _in_data(data: dict[Column, Any], table: Table, reading: Reading) -> Layout 
 def _column_of_spans(first: Record, named: Sequence[Column], table: Table) -> Column:
     names = [name for name in named or SPANS if name in first]
     filled = [name for name in names if _is_span(_item(first[name]))]
-    empty = [name for name in names if first[name] is None or first[name] == []]
+    empty = [name for name in names if first[name] is None or _records(first[name]) == []]
     if not filled and not empty and "answer" in first:  # Prodigy leaves an empty list out
         return "spans"
     if not filled and not empty:
@@ -169,8 +180,17 @@ def _are_words(cell: Any) -> bool:
     return isinstance(cell, list) and all(isinstance(word, str) for word in cell)
 
 
+def _records(cell: Any) -> Any:
+    """The cell; for a record of lists, as Hugging Face's `Sequence` of records is written, the list of records."""
+    lists = [*cell.values()] if isinstance(cell, dict) else []
+    if not lists or not all(isinstance(part, list) and len(part) == len(lists[0]) for part in lists):
+        return cell
+    return [dict(zip(cell, parts, strict=True)) for parts in zip(*lists, strict=True)]
+
+
 def _item(cell: Any) -> Any:
-    return cell[0] if isinstance(cell, list) and cell else None
+    records = _records(cell)
+    return records[0] if isinstance(records, list) and records else None
 
 
 def _is_span(item: Any) -> bool:
@@ -229,7 +249,7 @@ def _example(example: Example, record: Record, layout: Layout, reading: Reading)
 
 
 def _items(example: Example, record: Record, layout: Layout, reading: Reading) -> list[Any]:
-    cell = record.get(layout.spans or "", [] if "answer" in record else None)
+    cell = _records(record.get(layout.spans or "", [] if "answer" in record else None))
     if layout.is_label_studio and isinstance(cell, list):
         several = [each for each in cell if isinstance(each, dict) and not each.get("was_cancelled")]
         if len(several) > 1:
@@ -260,6 +280,8 @@ def _span(item: Any, layout: Layout) -> Span:
     if start is None or end is None:
         raise Unusable(f"{item!r:.80} is no span with start, end and name", WRITE_SPANS)
     labels = [label for name in names if name is not None and (label := str(name).strip())]
+    if layout.class_names:
+        labels = [by_class_name(label, layout.class_names) for label in labels]
     if len(labels) != 1:
         what = f"span {start:,} to {end:,} has {len(labels) or 'no'} labels"
         raise Unusable(what, "give it one: a word has one tag")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -180,14 +180,21 @@ def renamed(label: str, roles: Roles, reading: Reading) -> str:
     translation, names = reading.task.translation, roles.class_names
     if not names or not INTEGER.fullmatch(label):
         return translation.get(label, label)
-    if not 0 <= int(label) < len(names):
-        what = f"has the label {label}, " + ("which says that it has none" if label == "-1" else "which has no name")
-        raise Unusable(f"{what} ({len(names)} are named)", "write one, or delete the record")
-    name, ours = names[int(label)], translation.get(label)
+    name, ours = by_class_name(label, names), translation.get(label)
     if name not in translation and ours not in (None, name) and ours in names:
         what = f"the file calls the label {label} '{name}', and task.labels calls it '{ours}'"
         raise SourceError(what, where=roles.where, fix="leave task.labels out, or correct it")
     return translation.get(name, ours or name)
+
+
+def by_class_name(label: str, names: Sequence[str]) -> str:
+    """What a file's schema calls a label that is a number. Raises `Unusable` for one that has no name."""
+    if not INTEGER.fullmatch(label):
+        return label
+    if not 0 <= int(label) < len(names):
+        what = f"has the label {label}, " + ("which says that it has none" if label == "-1" else "which has no name")
+        raise Unusable(f"{what} ({len(names)} are named)", "write one, or delete the record")
+    return names[int(label)]
 
 
 def _class(cell: Any, roles: Roles, reading: Reading) -> str:

@@ -145,13 +145,16 @@ def _columns(name: str, first: Row, reading: Reading) -> tuple[int, int]:
     word = (reading.data.text_columns or [column for column in names if column in WORDS] or [0])[0]
     tag = (reading.data.label_columns or [column for column in names if column in TAGS] or [width - 1])[0]
     word, tag = places.get(word, word), places.get(tag, tag)
-    for column in (word, tag) if reading.labelled else (word,):
+    for key_name, column in ((reading.spelt.text, word), (reading.spelt.label, tag))[: 1 + reading.labelled]:
         if not isinstance(column, int):
-            key_name = reading.spelt.text if column is word else reading.spelt.label
             fix = f"name it {key_name} by its number from 0, or leave it out"
             raise SourceError(f"has columns without names, so none is {column!r}", where=where, fix=fix)
         if column >= width:
-            raise SourceError(f"has {width} columns, no column {column}", where=where, fix="columns count from 0")
+            raise SourceError(
+                f"has {width} columns, no column {column}",
+                where=where,
+                fix=f"name another {key_name}, by its number from 0",
+            )
     if reading.labelled and word == tag:
         fix = "write a word and its tag on each line, with a tab between them"
         raise SourceError("has one column, no tags", where=where, fix=fix)
@@ -162,16 +165,16 @@ def _require_words(name: str, sentences: list[list[Row]], reading: Reading) -> N
     """Raises `SourceError` where the first column counts the words, as in CoNLL-U and GermEval's files, or the third,
     as in CoNLL-2012's."""
     rows = [(number, cells) for sentence in sentences for number, (_, cells) in enumerate(sentence)]
+    is_counted = all(cells[0] == str(number + 1) for number, cells in rows) and max(map(len, sentences)) > 1
     if all(len(cells) >= CONLL_2012_COLUMNS and cells[2] == str(number) for number, cells in rows):
-        names = "words and tags: data.text: 3 and data.label: 10" if reading.labelled else "the words' column: --text 3"
-        what, fix = "has CoNLL-2012's columns, of which the first names the document", f"name {names}"
-        raise SourceError(what, where=f"{name}:{sentences[0][0][0]}", fix=f"{fix}, by numbers from 0")
-    firsts = [[cells[0] for _, cells in sentence] for sentence in sentences]
-    is_counted = all(cells == [str(number) for number in range(1, len(cells) + 1)] for cells in firsts)
-    if is_counted and max(map(len, firsts)) > 1:
-        names = " and the tags': data.text: 1 and data.label: 3" if reading.labelled else ": --text 1"
-        what, fix = "has a first column that counts the words of each sentence", f"name the words' column{names}"
-        raise SourceError(what, where=f"{name}:{sentences[0][0][0]}", fix=f"{fix}, by numbers from 0")
+        what, word, tag = "has CoNLL-2012's columns, of which the first names the document", 3, 10
+    elif is_counted:
+        what, word, tag = "has a first column that counts the words of each sentence", 1, 3
+    else:
+        return
+    names = f"words and tags: data.text: {word} and data.label: {tag}" if reading.labelled else f"words: --text {word}"
+    where = f"{name}:{sentences[0][0][0]}"
+    raise SourceError(what, where=where, fix=f"name the columns of the {names}, by numbers from 0")
 
 
 def _require_order(name: str, sentences: list[list[Row]], reading: Reading) -> None:

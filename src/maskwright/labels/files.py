@@ -80,21 +80,20 @@ def split_files(data: LabelledData, reading: Reading) -> dict[Split, list[str]]:
     splits: tuple[Split, ...] = ("train", "validation", "test")
     locations = {split: getattr(data, split) for split in splits}
     files = {split: files_of(place, (split,), reading) for split, place in locations.items() if place is not None}
-    owner = {storage.identity(name): split for split in splits[1:] for name in files.get(split, ())}
-    kept = [name for name in files["train"] if storage.identity(name) not in owner]
-    if kept and len(kept) < len(files["train"]):
-        gone = [name for name in files["train"] if storage.identity(name) in owner]
-        reading.note(f"{gone[0]} is in data.train and in data.{owner[storage.identity(gone[0])]}: it is not trained on")
-        files["train"] = kept
-    seen: dict[str, Split] = {}
-    for split, names in files.items():
-        for name in names:
-            if seen.setdefault(storage.identity(name), split) != split:
-                what = f"is in the {seen[storage.identity(name)]} and in the {split} split"
-                raise ConfigError(what, where=name, fix=another_file(split))
-    return files
+    owner: dict[str, Split] = {}
+    for split in splits[1:]:
+        for name in files.get(split, ()):
+            if owner.setdefault(storage.identity(name), split) != split:
+                raise ConfigError("is in the validation and in the test split", where=name, fix=another_file(split))
+    held = {name: owner[which] for name in files["train"] if (which := storage.identity(name)) in owner}
+    if held:
+        name, split = next(iter(held.items()))
+        if len(held) == len(files["train"]):
+            raise ConfigError(f"is in the train and in the {split} split", where=name, fix=another_file(split))
+        reading.note(f"{name} is in data.train and in data.{split}: it is not trained on")
+    return files | {"train": [name for name in files["train"] if name not in held]}
 
 
 def another_file(split: str) -> str:
     instead = ": a share of data.train is then held out" if split == "validation" else ""
-    return f"name another file under data.{split}, or leave it out{instead}"
+    return f"name another file under data.{split}, or set it to null{instead}"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 from maskwright.core.console import several
@@ -71,8 +73,8 @@ def named(examples: list[Example], reading: Reading) -> list[Example]:
     """The examples of a split with each label once, and by its name.
 
     Where all have as many labels, two or more, each of them 0 or 1, these are vectors: `task.labels` or the model's
-    labels name the places, or else their numbers from 0 do. Raises `ConfigError` for another number of names,
-    `SourceError` for vectors where the training split has none, or others."""
+    labels name the places, or else their numbers from 0 do. Where most are, the others are faults. Raises `ConfigError`
+    for another number of names, `SourceError` for vectors where the training split has none, or others."""
     places = _places(examples, reading)
     if reading.places not in (None, places):
         what = f"has vectors of {places} places" if places else "has no vectors of 0 and 1"
@@ -82,23 +84,31 @@ def named(examples: list[Example], reading: Reading) -> list[Example]:
     reading.places = places
     if not places:
         return _each_once(examples, reading)
-    names = _names_of(places, examples[0], reading)
-    for number, example in enumerate(examples):
-        labels = [name for name, state in zip(names, example.labels, strict=True) if STATES[state.lower()]]
-        examples[number] = replace(example, labels=tuple(dict.fromkeys(labels)))
-    return examples
+    names, kept = _names_of(places, examples[0], reading), []
+    for example in examples:
+        if len(example.labels) == places and _is_vector(example):
+            labels = [name for name, state in zip(names, example.labels, strict=True) if STATES[state.lower()]]
+            kept.append(replace(example, labels=tuple(dict.fromkeys(labels))))
+        else:
+            what = f"has no vector of 0 and 1 with {places} places, as most records have"
+            reading.fault(example.where, what, "write 0 or 1 for each label")
+    return kept
+
+
+def _is_vector(example: Example) -> bool:
+    return len(example.labels) > 1 and all(label.lower() in STATES for label in example.labels)
 
 
 def _places(examples: list[Example], reading: Reading) -> int:
     """Places of the vectors; 0 for lists of names."""
-    sizes, size = {len(example.labels) for example in examples}, len(examples[0].labels)
     if reading.places == 0 or len(reading.data.label_columns) > 1 or (reading.class_names and not reading.places):
         return 0
-    if len(sizes) > 1 or size < 2 or not all(label.lower() in STATES for one in examples for label in one.labels):
+    sizes = Counter(len(example.labels) for example in examples if _is_vector(example))
+    size, count = max(sizes.items(), key=itemgetter(1), default=(0, 0))
+    may_be_names = all(len({*one.labels}) == size for one in examples if len(one.labels) == size)
+    if count < len(examples) and (may_be_names or 2 * count <= len(examples)):
         return 0
-    if len(reading.names) not in (0, size) and all(len({*example.labels}) == size for example in examples):
-        return 0  # of many labels, all have those two
-    return size
+    return 0 if may_be_names and len(reading.names) not in (0, size) else size  # of many labels, all have those two
 
 
 def _names_of(places: int, first: Example, reading: Reading) -> list[str]:
@@ -123,6 +133,8 @@ def _names_of(places: int, first: Example, reading: Reading) -> list[str]:
 
 def _each_once(examples: list[Example], reading: Reading) -> list[Example]:
     kept, repeating = [], list[Example]()
+    done = (reading.task.fixed_labels if reading.class_names else None) or ()  # by the schema of one of the files
+    translation = {value: name for value, name in reading.task.translation.items() if value not in done}
     for example in examples:
         labels = tuple(dict.fromkeys(example.labels))
         if len(labels) < len(example.labels):
@@ -134,8 +146,7 @@ def _each_once(examples: list[Example], reading: Reading) -> list[Example]:
                 reading.fault(example.where, what, fix)
                 continue
             repeating.append(example)
-        if not reading.class_names:
-            labels = tuple(dict.fromkeys(reading.task.translation.get(label, label) for label in labels))
+        labels = tuple(dict.fromkeys(translation.get(label, label) for label in labels))
         kept.append(replace(example, labels=labels))
     if repeating:
         first = f"the first at {repeating[0].where}"

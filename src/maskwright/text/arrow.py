@@ -88,26 +88,22 @@ def _damaged(error: BaseException, where: str) -> SourceError:
 
 def class_names(schema: Any) -> dict[Column, tuple[str, ...]]:
     """By column, the names of its classes 0, 1, …, as the Hub's Parquet files and `save_to_disk` have them in the
-    schema's metadata: of a `ClassLabel`, or of lists of it."""
+    schema's metadata: of a `ClassLabel`, of lists of it, or of the only one in lists of records."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"].items()
-    except (KeyError, TypeError, AttributeError, ValueError):
+        return {column: found[0] for column, feature in features if len(found := [*_class_labels(feature)]) == 1}
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
         return {}
-    found = {}
-    for column, feature in features:
-        while isinstance(inner := _of_list(feature), dict | list):
-            feature = inner
-        names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
-        if isinstance(names, list) and all(isinstance(name, str) for name in names):
-            found[column] = tuple(names)
-    return found
 
 
-def _of_list(feature: Any) -> Any:
-    """The feature of a list's elements, of which older versions write [feature]; None for another feature."""
-    if isinstance(feature, list):
-        return feature[0] if feature else None
-    return feature.get("feature") if isinstance(feature, dict) else None
+def _class_labels(feature: Any) -> Iterator[tuple[str, ...]]:
+    """The names of each `ClassLabel` in a feature. Older versions write [feature] for lists."""
+    names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
+    if isinstance(names, list) and all(isinstance(name, str) for name in names):
+        yield tuple(names)
+    elif isinstance(feature, dict | list):
+        for inner in feature.values() if isinstance(feature, dict) else feature:
+            yield from _class_labels(inner)
 
 
 def shards_of(folder: str, present: Collection[str]) -> list[str]:

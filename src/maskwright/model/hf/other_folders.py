@@ -166,12 +166,8 @@ def _foreign(folder: str, names: Sequence[str]) -> tuple[str, str] | None:
         fix = "convert it once, where transformers 4.49 and flax are installed: from transformers import "
         fix += f"AutoModelForMaskedLM; AutoModelForMaskedLM.from_pretrained({folder!r}, from_flax=True)"
         return f"holds Flax weights ({name})", f"{fix}.save_pretrained('NEW'); and copy the tokenizer into NEW"
-    made = "take the folder with model.safetensors that it was made from"
-    if name := first(".gguf"):
-        return f"holds GGUF weights ({name}), which llama.cpp reads", made
-    if name := first(".onnx"):
-        return f"holds an ONNX graph ({name}), which can be used, but not trained", made
-    if name := first("openvino_model.bin", "openvino_model.xml", ".tflite", ".mlmodel"):
+    if name := first(".gguf", ".onnx", "openvino_model.bin", "openvino_model.xml", ".tflite", ".mlmodel"):
+        made = "take the folder with model.safetensors that it was made from"
         return f"holds {name}, which can be used, but not trained", made
     return None
 

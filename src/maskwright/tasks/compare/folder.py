@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
-from maskwright.config.finetuning import LATER
+from maskwright.config.finetuning import LATER, OF_A_COMPARISON
 from maskwright.config.settings import flat
 from maskwright.core import storage
 from maskwright.core.errors import InputError
@@ -17,7 +17,7 @@ from maskwright.model.hf.config import to_hf_config
 from maskwright.model.initial import initial_parameters
 from maskwright.tasks.compare import linear, retrieval
 from maskwright.tasks.compare.arms import BM25, RANDOM, ArmStart
-from maskwright.tasks.compare.plan import OURS, ComparisonPlan
+from maskwright.tasks.compare.plan import ComparisonPlan
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.training.tensor_file import write_tensors
 
@@ -47,7 +47,7 @@ def _record(plan: ComparisonPlan) -> dict[str, Any]:
     for task in plan.tasks:
         record[f"{task.name}.examples"] = task.fingerprint
         keys = [(key, value) for key, value in flat(task.config).items() if key not in LATER or value != LATER[key]]
-        record |= {f"{task.name}.{key}": value for key, value in keys if key not in OURS}
+        record |= {f"{task.name}.{key}": value for key, value in keys if key not in OF_A_COMPARISON}
     return cast(dict[str, Any], json.loads(json.dumps(record)))
 
 

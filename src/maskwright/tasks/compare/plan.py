@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, cast
 
-from maskwright.config.finetuning import FinetuneConfig
-from maskwright.config.pretraining import OF_ONE_RUN
+from maskwright.config.finetuning import OF_A_COMPARISON, FinetuneConfig
 from maskwright.config.retrieval import RetrievalConfig, read_task_config
 from maskwright.core import storage
 from maskwright.core.console import note, warn
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.core.extras import require
 from maskwright.labels.dataset import Dataset, read_dataset
-from maskwright.labels.example import Example
+from maskwright.labels.example import Example, Reading
+from maskwright.labels.files import split_files
 from maskwright.labels.metrics import LOWER_IS_BETTER, default_metric
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.compare import linear
@@ -30,8 +30,6 @@ from maskwright.text.vocabulary import tokenizer_file
 
 NOT_JUDGED = ("loss", "precision", "recall", *LOWER_IS_BETTER)
 """Metrics that choose a checkpoint but are no metric of `labels.scoring`."""
-OURS = ("seed", "model.init_from", "model.weights", "optimizer.learning_rate", *OF_ONE_RUN)
-"""What differs between the runs of a comparison."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +140,7 @@ def read(
         if any(start.name == arm for start in starts):
             require(package, arm)
     for key in (override.partition("=")[0].strip() for override in overrides):
-        if key in OURS:
+        if key in OF_A_COMPARISON:
             raise ConfigError(f"{key} is what a comparison sets itself", where="--set", fix="leave it out")
     named: dict[str, str] = {}
     for location in on:
@@ -164,11 +162,20 @@ def read(
 
 def _read_config(location: str, keys: list[str]) -> FinetuneConfig | RetrievalConfig:
     config = read_task_config(location, keys)
-    if isinstance(config, FinetuneConfig) and config.data.test is None:
+    if isinstance(config, FinetuneConfig):
         config = with_its_splits(config)
     if config.data.test is None:
         fix = "name a file that no run has seen as data.test"
         raise ConfigError("has no test set, which a verdict is about", where=location, fix=fix)
+    if isinstance(config, FinetuneConfig):
+        data, searched = config.data, config.data.model_copy(update={"test": None})
+        files, of_search = (split_files(each, Reading(each, config.task))["train"] for each in (data, searched))
+        if len(files) < len(of_search):
+            what = (
+                f"data.train, {data.train}, holds the test set: runs that choose a learning rate read no test set, and "
+            )
+            fix = "name the training files alone under data.train, by another folder or a glob"
+            raise ConfigError(f"{what}would train on it", where=location, fix=fix)
     return config
 
 
@@ -215,7 +222,6 @@ def _read_labelled_task(
     name: str, location: str, config: FinetuneConfig, models: dict[str, tuple[ArmModel, ...]]
 ) -> LabelledTask:
     """Its examples are read once, and encoded once for models of the same shape and tokenizer."""
-    config = with_its_splits(config)
     arms: dict[str, ArmTraining] = {}
     known: dict[Any, ArmTraining] = {}
     first: FinetuneRun | None = None

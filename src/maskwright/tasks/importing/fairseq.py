@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 from typing import Any
 
@@ -40,40 +39,15 @@ ELSEWHERE = {
 """The fix for other tasks that have a command of their own here."""
 NUM_CORES = 8
 """The default of --num_cores in the branch for TPUs."""
-NUMBERS = {
-    "weight_decay": ("optimizer.weight_decay", float, 0.0),
-    "adam_eps": ("optimizer.eps", float, 1e-8),
-    "dropout": ("model.hidden_dropout", float, 0.1),
-    "attention_dropout": ("model.attention_dropout", float, 0.1),
-    "mask_prob": ("masking.rate", float, 0.15),
-    "tokens_per_sample": ("data.seq_len", int, 512),
-    "log_interval": ("logging.every_steps", int, 100),
-    "seed": ("seed", int, 1),
-}
 NOT_NEEDED = {
-    "task criterion": "there is one task, masked tokens, and its loss is cross entropy",
-    "num_workers dataset_impl": "batches are cut from memory-mapped files, without loader workers",
-    "no_epoch_checkpoints no_save_optimizer_state": "checkpoints are of steps, and whole",
-    "log_format log_steps metrics_debug suppress_loss_report": "the run directory has log.txt and metrics.jsonl",
-    "skip_invalid_size_inputs_valid_test max_source_positions max_positions max_target_positions": (
-        "texts are cut into rows of data.seq_len, so none is too long"
-    ),
-    "ddp_backend distributed_init_method distributed_port distributed_rank device_id": (
-        "the processes of a run find each other by --processes, or --num-nodes and --rendezvous"
-    ),
+    "optimizer": "adam is optimizer.kind: adamw",
+    "max_positions": "texts are cut into rows of data.seq_len, so none is too long",
     "reset_optimizer reset_lr_scheduler reset_dataloader reset_meters": (
         "the same command continues the run exactly; `pretrain --from RUN` begins another from its weights"
     ),
-    "optimizer": "adam is optimizer.kind: adamw",
-    "num_cores tpu use_gpu bf16_adam memory_efficient_fp16 fp16_init_scale": "engine.* decides",
-    "shorten_method shorten_data_split_list": "documents are cut into rows, never shortened",
-    "validate_interval": "it counts epochs; evaluation.every_steps counts steps",
-    "disable_validation": "a run without evaluation.every_steps is judged at its start and its end alone",
-    "save_interval keep_last_epochs keep_best_checkpoints": "they count epochs; checkpoint.* counts steps and seconds",
-    "bpe sentencepiece_model": "the store keeps the tokenizer that its ids are of",
-    "grouped_shuffling": "documents of all shards are drawn in one order",
+    "num_cores": "engine.* decides",
     "tpu": "`submit slice NAME` names the slice",
-    "train_subset valid_subset ignore_unused_valid_subsets": "a store holds the training part and what is held out",
+    "bpe": "the store keeps the tokenizer that its ids are of",
 }
 
 
@@ -85,7 +59,8 @@ def fairseq(command: Typed, devices: int | None) -> Taken:
     taken.run_in("save_dir")
     _data(taken)
     _model(taken)
-    taken.keys(NUMBERS)
+    taken.keys(weight_decay=0.0, adam_eps=1e-8, dropout=0.1, attention_dropout=0.1, mask_prob=0.15)
+    taken.keys(tokens_per_sample=512, log_interval=100, seed=1)
     _masking(taken)
     _optimizer(taken)
     _batch(taken, devices)
@@ -150,16 +125,10 @@ def _model(taken: Taken) -> None:
     else:
         taken.values |= {"model.architecture": "roberta", "model.size": "base"}
         taken.note("arch", "is not known; model.size: base takes its place")
-    for flag, key in (
-        ("encoder_layers", "num_hidden_layers"),
-        ("encoder_embed_dim", "hidden_size"),
-        ("encoder_ffn_embed_dim", "intermediate_size"),
-        ("encoder_attention_heads", "num_attention_heads"),
-    ):
+    for flag in ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads"):
         if flag in taken.typed.flags:
-            taken.set(flag, {f"model.{key}": taken.whole(flag, 0)})
+            taken.set(flag, {taken.key(flag): taken.whole(flag, 0)})
     taken.note("activation_fn", "gelu", "not needed" if taken.text("activation_fn") == "gelu" else "left out")
-    taken.note("pooler_dropout", "a pooler belongs to fine-tuning", "not needed")
     taken.note("user_dir", "code of the user's own is not run")
     for name in ("activation_dropout", "encoder_layerdrop"):
         fate_of_zero = "not needed" if not taken.number(name, 0.0) else "left out"
@@ -181,8 +150,7 @@ def _masking(taken: Taken) -> None:
 
 
 def _optimizer(taken: Taken) -> None:
-    betas = _pair(taken.text("adam_betas") or "(0.9, 0.999)")
-    taken.set("adam_betas", {"optimizer.beta1": betas[0], "optimizer.beta2": betas[1]})
+    taken.betas("adam_betas", "(0.9, 0.999)")
     clip = taken.number("clip_norm", 0.0)
     taken.set("clip_norm", {"optimizer.max_grad_norm": clip or None}, "" if clip else "nothing is clipped")
     if "optimizer" in taken.typed.flags and taken.text("optimizer") not in ("adam", "adamw"):
@@ -205,15 +173,6 @@ def _optimizer(taken: Taken) -> None:
     if "total_num_update" in taken.unnamed:
         taken.note("total_num_update", "schedule.steps", "mapped")
     _schedule(taken, peak)
-
-
-def _pair(text: str) -> tuple[float, float]:
-    try:
-        first, second = (float(number) for number in ast.literal_eval(text))
-    except (ValueError, TypeError, SyntaxError):
-        fix = "write it as '(0.9, 0.98)'"
-        raise InputError(f"{text} is not a pair of numbers", where="--adam-betas", fix=fix) from None
-    return first, second
 
 
 def _schedule(taken: Taken, peak: float) -> None:
@@ -255,8 +214,6 @@ def _batch(taken: Taken, devices: int | None) -> None:
         taken.set(name, {"batch.micro_batch_rows": max(1, rows_given)})
         if row_flags:
             taken.note("max_tokens", "--max-sentences decides", "not needed")
-    for name in ("max_sentences_valid", "batch_size_valid", "max_tokens_valid"):
-        taken.note(name, "evaluation takes the rows that fit", "not needed")
     cores = devices or taken.whole("distributed_world_size", 0)
     source = taken.typed.counted_by if devices else "--distributed-world-size"
     if not cores and taken.typed.gpus:

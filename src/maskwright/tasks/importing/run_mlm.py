@@ -23,14 +23,6 @@ SCRIPT = ScriptSignature(("run_mlm.py", "run_mlm_no_trainer.py", WHOLE_WORDS, OL
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 HAS_VALIDATION = ("wikitext",)
 """Data sets of the scripts' pages that have a held-out part of their own."""
-SHAPE = {
-    "hidden_size": "model.hidden_size",
-    "num_hidden_layers": "model.num_hidden_layers",
-    "num_attention_heads": "model.num_attention_heads",
-    "intermediate_size": "model.intermediate_size",
-    "hidden_dropout_prob": "model.hidden_dropout",
-    "attention_probs_dropout_prob": "model.attention_dropout",
-}
 STORE, TOKENIZER = "data/store", "tokenizer"
 BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
 OTHER_BASES = {
@@ -144,13 +136,13 @@ def _on_hub(name_or_path: str) -> bool:
 def _shape(taken: Taken, architecture: str) -> None:
     """The shape of a model from scratch: that of the family's class in transformers, with the overrides."""
     known = architecture if architecture in get_args(Architecture) else "roberta"
-    values: dict[str, Any] = {SHAPE[name]: value for name, value in (BASE | OTHER_BASES.get(known, {})).items()}
+    values: dict[str, Any] = {taken.key(name): size for name, size in (BASE | OTHER_BASES.get(known, {})).items()}
     if known == "modernbert":
         values["model.global_attn_every_n_layers"] = 3
     overrides = dict(part.partition("=")[::2] for part in (taken.text("config_overrides") or "").split(",") if part)
-    for name in [name for name in SHAPE if name in overrides]:
+    for name in [name for name in (*BASE, "hidden_dropout_prob", "attention_probs_dropout_prob") if name in overrides]:
         number = number_of(overrides.pop(name), f"--config_overrides {name}")
-        values[SHAPE[name]] = number if "dropout" in name else int(number)
+        values[taken.key(name)] = number if "dropout" in name else int(number)
     if positions := int(number_of(overrides.pop("max_position_embeddings", "0"), "--config_overrides")):
         values["model.max_seq_len"] = positions - (POSITION_OFFSET if known in OFFSET else 0)
     overrides.pop("vocab_size", None)  # that of the tokenizer, as in the script

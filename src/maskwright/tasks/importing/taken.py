@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import yaml
 
-from maskwright.config.settings import nested
+from maskwright.config import finetuning, pretraining
+from maskwright.config.foreign_names import FINETUNING, FOREIGN, NOT_NEEDED
+from maskwright.config.settings import Guide, keys_in, nested
 from maskwright.core.console import one_line, printable, several
 from maskwright.core.errors import InputError
-from maskwright.core.shell import as_written, typed
+from maskwright.core.shell import FALSE, as_written, typed
 from maskwright.machine import tpus
-from maskwright.tasks.importing.typed import Typed, is_false
+from maskwright.tasks.importing.typed import Typed
 
 Fate = Literal["mapped", "default", "not needed", "left out", "unknown"]
 """default: the flag was not given, and the script's own default is taken over. not needed: nothing is lost without
@@ -54,7 +56,7 @@ class Taken:
     def has(self, name: str) -> bool:
         """Whether the command has the flag, and not with the value False."""
         values = self.typed.flags.get(name)
-        return values is not None and not (values and is_false(self.typed.known(values[0])))
+        return values is not None and not (values and self.typed.known(values[0]).lower() in FALSE)
 
     def text(self, name: str) -> str | None:
         """The flag's value; several words are joined by a space. Raises `InputError` for one that only a shell
@@ -109,20 +111,44 @@ class Taken:
         if name in self.typed.flags:
             self.row(name, fate, became)
 
-    def keys(self, table: Mapping[str, tuple[str, Callable[[float], Any], float]]) -> None:
-        """Takes over flags of one number each: name -> (key, its kind, the script's default)."""
-        for name, (key, kind, default) in table.items():
-            self.set(name, {key: kind(self.number(name, default))})
+    @property
+    def guide(self) -> Guide:
+        return (pretraining if self.verb == "pretrain" else finetuning).GUIDE
+
+    def key(self, name: str) -> str:
+        """Our key for a flag, or several that share its value, as for the same word typed to a command."""
+        return self.guide.nearest(name) or name
+
+    def betas(self, name: str, default: str) -> None:
+        """Takes over a flag of two numbers, however they are written. Raises `InputError` for others."""
+        text = self.text(name) or default
+        given = self.guide.overrides(self.key(name), text)
+        if isinstance(given, str):
+            fix = f"write it as '{default}'"
+            raise InputError(
+                f"{text} is not a pair of numbers", where=self.typed.spelling.get(name, f"--{name}"), fix=fix
+            )
+        self.set(name, {key: float(number) for key, number in given.items()})
+
+    def keys(self, **defaults: float) -> None:
+        """Takes over flags of one number each, whole or not as the script's default is."""
+        for name, default in defaults.items():
+            self.set(name, {self.key(name): type(default)(self.number(name, default))})
 
     def close(self, not_needed: Mapping[str, str]) -> None:
-        """Adds the rows of all remaining flags. `not_needed`: names, joined by spaces -> the reason. Raises
-        `InputError` for words that only a shell knows, and that may be flags."""
-        why = {name: reason for names, reason in not_needed.items() for name in names.split()}
+        """Adds the rows of all remaining flags. `not_needed`: names, joined by spaces -> a reason that `foreign_names`
+        does not have. Raises `InputError` for words that only a shell knows, and that may be flags."""
+        why = NOT_NEEDED | {name: reason for names, reason in not_needed.items() for name in names.split()}
+        known = FOREIGN if self.verb == "pretrain" else FINETUNING
         for name in self.typed.flags:
             if name in self.unnamed and name in why:
                 self.row(name, "not needed", why[name])
-            elif name in self.unnamed and len(values := self.typed.flags[name]) == 1 and is_false(values[0]):
+            elif name in self.unnamed and len(values := self.typed.flags[name]) == 1 and values[0].lower() in FALSE:
                 self.row(name, "not needed", "it is off")
+            elif name in self.unnamed and name in known:
+                self.row(
+                    name, "left out", f"set {' and '.join(keys)}" if (keys := keys_in(known[name])) else known[name]
+                )
             elif name in self.unnamed:
                 self.row(name, "unknown", "nothing here goes by this name")
         for word in self.typed.words:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from maskwright.core import hub
 from maskwright.core.console import several
 from maskwright.data.foreign.pregenerated import RECORD, read_metrics, read_record
-from maskwright.tasks.importing.taken import Taken, number_of
+from maskwright.tasks.importing.taken import Taken
 from maskwright.tasks.importing.typed import ScriptSignature, Typed
 
 FOR_GPUS = "finetune_on_pregenerated.py"
@@ -24,22 +24,6 @@ SCRIPT = ScriptSignature(
 )
 NUM_CORES = 8
 """Cores of the v2-8 and v3-8 that the script was written for."""
-NUMBERS = {
-    "learning_rate": ("optimizer.learning_rate", float, 3e-5),
-    "adam_epsilon": ("optimizer.eps", float, 1e-8),
-    "epochs": ("schedule.epochs", float, 3.0),
-    "seed": ("seed", int, 42),
-}
-NOT_NEEDED = {
-    "reduce_memory": "the examples are read as they lie on the disk",
-    "tpu_report": "engine.json, and `pretrain --profile-steps`",
-    "log_file": "the run directory has log.txt",
-    "track_learning_rate": "metrics.jsonl has the learning rate",
-    "local_rank": "a run finds its processes by itself",
-    "tpu_ip": "a TPU's hosts find their own chips",
-    "do_lower_case": "the tokenizer's own files decide",
-    "loss_scale": "fp16 always scales its loss, and finds the factor by itself",
-}
 
 
 def tpu_pretrain(typed: Typed, devices: int | None) -> Taken:
@@ -54,12 +38,9 @@ def tpu_pretrain(typed: Typed, devices: int | None) -> Taken:
     _masks(taken, folder)
     taken.set("bert_model", {"model.init_from": hub.as_location(taken.text("bert_model") or "roberta-base")})
     taken.values |= {"model.hidden_dropout": 0.1, "model.attention_dropout": 0.1}
-    taken.keys(NUMBERS)
+    taken.keys(learning_rate=3e-5, adam_epsilon=1e-8, epochs=3.0, seed=42)
     for_gpus = os.path.basename(typed.script) == FOR_GPUS
-    betas = [
-        number_of(number, "--betas") for number in (taken.text("betas") or f"0.9 {0.999 if for_gpus else 0.98}").split()
-    ]
-    taken.set("betas", {"optimizer.beta1": betas[0], "optimizer.beta2": betas[-1]})
+    taken.betas("betas", f"0.9 {0.999 if for_gpus else 0.98}")
     taken.values |= {"optimizer.weight_decay": 0.01, "optimizer.max_grad_norm": None, "schedule.kind": "linear"}
     taken.row("weight_decay", "default", "optimizer.weight_decay: 0.01")
     taken.row("max_grad_norm", "default", "optimizer.max_grad_norm: null (it clips nothing)")
@@ -76,7 +57,7 @@ def tpu_pretrain(typed: Typed, devices: int | None) -> Taken:
     taken.note("fp16", "engine.dtype: fp16", "mapped")
     if taken.has("no_cuda"):
         taken.set("no_cuda", {"engine.device": "cpu"})
-    taken.close(NOT_NEEDED)
+    taken.close({"tpu_ip": "a TPU's hosts find their own chips"})
     return taken
 
 

@@ -48,43 +48,11 @@ bf16_full_eval fp16_full_eval low_cpu_mem_usage mlm evaluate_during_training do_
 tpu_metrics_debug shuffle_train_dataset
 """
 SWITCHES = frozenset(_SWITCHES.split())
-NUMBERS = {
-    "learning_rate": ("optimizer.learning_rate", float, 5e-5),
-    "adam_beta1": ("optimizer.beta1", float, 0.9),
-    "adam_beta2": ("optimizer.beta2", float, 0.999),
-    "adam_epsilon": ("optimizer.eps", float, 1e-8),
-    "weight_decay": ("optimizer.weight_decay", float, 0.0),
-    "seed": ("seed", int, 42),
-}
 NOT_NEEDED = {
-    "do_train do_eval do_predict": "a run trains, and judges itself by what is held out",
-    "overwrite_output_dir": "a run directory is never overwritten: the same command continues it",
-    "resume_from_checkpoint ignore_data_skip": "the same command with the same --run continues the run exactly",
-    "dataloader_num_workers dataloader_pin_memory dataloader_prefetch_factor dataloader_persistent_workers "
-    "preprocessing_num_workers": "batches are cut from memory-mapped files, without loader workers",
-    "pad_to_max_length group_by_length length_column_name train_sampling_strategy": (
-        "texts are packed into rows, so there is next to no padding"
-    ),
-    "dataloader_drop_last": "rows wander from one epoch into the next, so none is dropped",
-    "overwrite_cache use_fast_tokenizer streaming keep_in_memory": "the text is encoded once, into a store",
-    "per_device_eval_batch_size eval_accumulation_steps": "evaluation takes the rows that fit",
-    "prediction_loss_only include_for_metrics remove_unused_columns label_names": "nothing here needs it",
-    "disable_tqdm log_level log_level_replica logging_first_step logging_strategy logging_dir run_name "
-    "logging_nan_inf_filter": "the run directory has log.txt, metrics.jsonl and events/",
-    "ddp_backend ddp_find_unused_parameters ddp_bucket_cap_mb ddp_timeout local_rank": (
-        "the processes of a run find each other by --processes, or --num-nodes and --rendezvous"
-    ),
-    "save_safetensors save_only_model save_on_each_node": "a checkpoint is whole, and never a pickle",
-    "data_seed full_determinism use_cpu_offload": "one seed decides everything, and a run gives the same bits again",
-    "tpu_metrics_debug debug": "engine.json has what was compiled",
-    "shuffle_train_dataset shuffle_seed": "each epoch has an order of its own, by the seed",
-    "do_lower_case": "the tokenizer's own files decide",
-    "token hub_private_repo hub_strategy hub_always_push": "`hf auth login` keeps the token",
-    "bf16_full_eval fp16_full_eval fp16_backend fp16_opt_level half_precision_backend tf32": (
-        "engine.dtype decides for training and evaluation"
-    ),
-    "auto_find_batch_size": "micro-batches that do not fit into a device's memory are computed in more parts",
+    "logging_strategy run_name": "the run directory has log.txt, metrics.jsonl and events/",
+    "data_seed": "one seed decides everything, and a run gives the same bits again",
     "dtype": "weights are kept in fp32, and engine.dtype is that of the products",
+    "fsdp fsdp_config deepspeed": "processes share out the fp32 weights and the moments by themselves",
 }
 
 
@@ -105,7 +73,7 @@ def devices(taken: Taken) -> None:
 
 def training(taken: Taken) -> None:
     """Takes over all arguments of the Trainer but the sizes of its batches."""
-    taken.keys(NUMBERS)
+    taken.keys(learning_rate=5e-5, adam_beta1=0.9, adam_beta2=0.999, adam_epsilon=1e-8, weight_decay=0.0, seed=42)
     clips = "no_trainer" not in taken.typed.script
     clip = taken.number("max_grad_norm", 1.0) if clips else 0.0
     note = "" if clips else "that script clips nothing"
@@ -217,10 +185,6 @@ def _precision(taken: Taken) -> None:
         if taken.has(name):
             key = "engine.compile" if name == "torch_compile" else "engine.activation_checkpointing"
             taken.set(name, {key: "on"})
-    for name in ("torch_compile_backend", "torch_compile_mode", "gradient_checkpointing_kwargs"):
-        taken.note(name, "engine.* has one way of doing it", "not needed")
-    for name in ("fsdp", "fsdp_config", "deepspeed"):
-        taken.note(name, "processes share out the fp32 weights and the moments by themselves", "not needed")
 
 
 def _saving(taken: Taken, steps: int | None) -> None:

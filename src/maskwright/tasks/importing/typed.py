@@ -13,11 +13,20 @@ from typing import Any
 from maskwright.core import storage
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import HIDDEN, redact
-from maskwright.core.shell import NAME, all_unknown_in, as_written, read_variables, simple_commands, unknown_in
+from maskwright.core.shell import (
+    FALSE,
+    NAME,
+    TRUE,
+    all_unknown_in,
+    as_written,
+    is_option,
+    read_variables,
+    simple_commands,
+    unknown_in,
+)
 from maskwright.machine import tpus
 from maskwright.tasks.importing.slurm import SlurmJob, is_setup, slurm_job
 
-_NUMBER = re.compile(r"-\.?\d.*")
 SECRET = re.compile(r"(^|_)(token|key|secret|password|credentials?)$", re.IGNORECASE)  # not --max-tokens
 _PROCESSES = ("nproc_per_node", "num_processes", "num_gpus", "num_cores")
 _MACHINES = ("nnodes", "num_nodes", "num_machines")
@@ -216,8 +225,8 @@ def _without_secrets(words: list[str]) -> list[str]:
         if equals and value and named:
             shown.append(f"{name}={HIDDEN}")
         else:
-            shown.append(HIDDEN if secret and not _is_flag(word) else redact(word))
-        secret = named and not equals and _is_flag(word)
+            shown.append(HIDDEN if secret and not is_option(word) else redact(word))
+        secret = named and not equals and is_option(word)
     return shown
 
 
@@ -225,7 +234,7 @@ def _sorted(before: list[str], words: list[str], script: ScriptSignature) -> Typ
     typed = Typed(words[0])
     launcher, others = _flags(before, ScriptSignature(()))
     typed.flags, typed.words = _flags(words[1:], script)
-    typed.spelling = {_name(word): word.partition("=")[0] for word in words[1:] if _is_flag(word)}
+    typed.spelling = {_name(word): word.partition("=")[0] for word in words[1:] if is_option(word)}
     processes = _count(launcher, _PROCESSES)
     if include := launcher.get("include"):  # deepspeed: host:0,1,2,3@other:0,1
         processes = sum(len(host.partition(":")[2].split(",")) for host in include[0].split("@"))
@@ -259,20 +268,12 @@ def _name(word: str) -> str:
     return word.lstrip("-").partition("=")[0].replace("-", "_")
 
 
-def _is_flag(word: str) -> bool:
-    return word.startswith("-") and len(word) > 1 and not _NUMBER.fullmatch(word)
-
-
-def is_false(value: str) -> bool:
-    return value.lower() in ("false", "0", "no", "n", "f")
-
-
 def _is_value(name: str, values: list[str], word: str, script: ScriptSignature) -> bool:
     """Whether a word is another value of the flag before it."""
     if values and unknown_in(word):  # it may be flags, or nothing
         return False
     if name in script.switches:
-        return not values and (is_false(word) or word.lower() in ("true", "1", "yes", "y", "t"))
+        return not values and word.lower() in (*TRUE, *FALSE)
     return not values or script.several_values is None or name in script.several_values
 
 
@@ -281,7 +282,7 @@ def _flags(words: list[str], script: ScriptSignature) -> tuple[dict[str, list[st
     others: list[str] = []
     name = ""
     for word in words:
-        if _is_flag(word):
+        if is_option(word):
             _, equals, value = word.partition("=")
             name = _name(word)
             flags[name] = [value] if equals else []

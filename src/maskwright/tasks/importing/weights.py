@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from maskwright.config.settings import in_flow
 from maskwright.core import storage
 from maskwright.core.console import say, several, warn
 from maskwright.core.errors import InputError, MaskwrightError, ModelError, VerificationError
+from maskwright.core.shell import typed
 from maskwright.data.foreign.fairseq import FIRST, read_dictionary, read_encoder
 from maskwright.model.config import ModelConfig, TaskKind
 from maskwright.model.hf import fairseq
@@ -20,7 +22,7 @@ from maskwright.model.hf.former import without_wrappers
 from maskwright.model.hf.names import Parameters, has_head
 from maskwright.model.hf.other_folders import pickled_weights, require_folder, without_config, without_weights
 from maskwright.text.tokenizer import FILES
-from maskwright.text.vocabulary import has_tokenizer
+from maskwright.text.vocabulary import has_tokenizer, read_vocabulary
 from maskwright.training.tensor_file import write_tensors
 
 WEIGHTS, INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
@@ -41,6 +43,8 @@ class ImportedWeights:
     """The largest of a logit, or of a bare encoder's last hidden states, from what `transformers` computes."""
     compared_with: str
     """The folder from which `transformers` computed that."""
+    commands: tuple[str, ...]
+    """What to type next."""
 
 
 def import_weights(source: str, folder: str) -> ImportedWeights:
@@ -71,9 +75,26 @@ def import_weights(source: str, folder: str) -> ImportedWeights:
         shutil.rmtree(temporary, ignore_errors=True)
     compared_with = folder if compared_with == temporary else compared_with
     task = None if bare else config.task
+    commands = tuple(map(typed, _next(folder, task)))
+    has_words = has_tokenizer(folder)
     return ImportedWeights(
-        folder, len(weights), tuple(left_out), has_tokenizer(folder), task, float(difference), compared_with
+        folder, len(weights), tuple(left_out), has_words, task, float(difference), compared_with, commands
     )
+
+
+def _next(folder: str, task: TaskKind | None) -> Iterator[list[str]]:
+    """The commands for a model with the head of a task, or with none."""
+    run = ["CONFIG", "--run", "RUN", "--set", f"model.init_from={in_flow(folder)}"]
+    if task == "masked_lm" and has_tokenizer(folder):
+        try:
+            yield ["fill", folder, f"a text with a {read_vocabulary(folder).mask_token}"]
+        except InputError as error:
+            warn(str(error))
+    elif has_tokenizer(folder):
+        use, output = ("predict", "NEW.jsonl") if task else ("embed", "NEW.npy")
+        yield [use, folder, "--input", "FILE", "--output", output]
+    yield ["pretrain", *run, *([] if task == "masked_lm" else ["--set", "model.new_head=true"])]
+    yield ["finetune", *run]
 
 
 def _files(source: str) -> list[str]:

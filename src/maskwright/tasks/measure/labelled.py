@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from maskwright.core.console import say, warn
+from maskwright.core.console import say
 from maskwright.core.errors import InputError
 from maskwright.core.splits import Split
 from maskwright.labels.by_label import Calibration, ReportRow, calibration, classification_report, confusion_matrix
@@ -16,7 +16,7 @@ from maskwright.labels.names import in_terms_of
 from maskwright.labels.read import read_examples
 from maskwright.run.directory import RESULTS
 from maskwright.tasks.models.load import TrainedModel
-from maskwright.tasks.use.predict import TextOptions, ask, data_of, engine_for, row_length, that_fit
+from maskwright.tasks.use.predict import TextOptions, ask, data_of, engine_for, row_length, that_fit, warn_of
 
 LEAST_GAIN = 0.005
 """In F1 by another threshold that is worth a sentence."""
@@ -107,8 +107,7 @@ def evaluate_labelled(
     examples = in_terms_of(model.labels, read_examples(source, reading, wanted), reading)
     for sentence in reading.notes:
         say(sentence)
-    if reading.skipped:
-        warn(f"{len(reading.skipped):,} records are left out, the first at {reading.skipped[0].where}")
+    warn_of(reading.skipped)
     # fp32 stands in for fp16, which a CPU multiplies at a few per cent of the speed.
     as_trained = "bf16" if model.run and model.run["dtype"] == "bfloat16" else "fp32"
     length = row_length(model, task, data, options.spelt)

@@ -61,11 +61,11 @@ def read_texts(
     examples = read_examples(location, reading)
     for sentence in reading.notes:
         say(sentence)
-    _warn_of(reading.skipped)
+    warn_of(reading.skipped)
     return examples, data
 
 
-def _warn_of(skipped: Sequence[Skipped]) -> None:
+def warn_of(skipped: Sequence[Skipped]) -> None:
     for one in skipped[:10]:
         warn(f"{one.where} is left out: {one.what}")
     if len(skipped) > 10:
@@ -81,7 +81,7 @@ def that_fit(
         return examples
     task = _in_rows(model, max_seq_len)
     kept, skipped = without_long_questions(examples, model.tokenizer_folder, task, max_seq_len, spelt)
-    _warn_of(skipped)
+    warn_of(skipped)
     return kept
 
 
