@@ -20,7 +20,7 @@ from maskwright.labels.example import Example, Reading, Skipped, Unusable
 from maskwright.labels.offsets import IN_PYTHON, LAST_INCLUDED, counted_otherwise, elsewhere
 from maskwright.labels.spans import OUTSIDE
 from maskwright.labels.spans import spans as spans_of_tags
-from maskwright.text.tables import Column, Record, Table, listed
+from maskwright.text.tables import Column, Record, Table, first_record, listed
 
 TEXTS = ("text", "sentence")
 SPANS = ("spans", "entities", "ents", "ner", "label", "labels", "annotations", "annotation")
@@ -114,7 +114,8 @@ def spans_in(text: str, tags: Sequence[str]) -> list[dict[str, Any]]:
 def find_layout(table: Table, reading: Reading) -> Layout | None:
     """Where the texts and their spans are; None for lists of words and tags. Raises `SourceError`."""
     texts, labels = reading.data.text_columns, reading.data.label_columns if reading.labelled else []
-    first = _first(table, [*texts, *labels])
+    known = {*texts, *labels, *TEXTS, *SPANS, *GLINER, *WORDS, *TAGS, "data", "completions", "answer"}
+    first = first_record(table, known)
     if isinstance(first.get("data"), dict) and not (texts and {*texts} <= {*first}):
         return _in_data(first["data"], table, reading)
     if len(texts) > 1 or len(labels) > 1 or not {*texts, *labels} <= {*first}:
@@ -137,15 +138,6 @@ def find_layout(table: Table, reading: Reading) -> Layout | None:
         fix = f"write a tag for each word, or name the columns {' and '.join(GLINER)}, with the last word included"
         raise SourceError(what, where=table.header, fix=fix)
     return None
-
-
-def _first(table: Table, named: Sequence[Column]) -> Record:
-    """The first record, without columns that nobody names: they need not be readable."""
-    if table.delimiter:  # its rows can be read only once, and each cell is a text
-        return dict.fromkeys(table.columns, "")
-    known = {*named, *TEXTS, *SPANS, *GLINER, *WORDS, *TAGS, "data", "completions", "answer"}
-    columns = [column for column in table.columns if column in known and table.columns.count(column) == 1]
-    return next((record for _, record in table.rows(columns)), {})
 
 
 def _in_data(data: dict[Column, Any], table: Table, reading: Reading) -> Layout | None:

@@ -36,8 +36,9 @@ def has_sentence_column(name: str, reading: Reading) -> bool:
 
 def sentence_column(table: Table, reading: Reading) -> Column | None:
     """The column that numbers the sentences of the words; None where a record holds a whole sentence."""
-    first = first_record(table)
-    words = [column for column in reading.data.text_columns or WORDS if isinstance(first.get(column), str)]
+    wanted = reading.data.text_columns or WORDS
+    first = first_record(table, wanted)
+    words = [column for column in wanted if isinstance(first.get(column), str)]
     if table.delimiter and reading.labelled:  # tags are in no other CSV, and `roles_of` asks for the words' column
         words = [*words, ""]
     return next((column for column in table.columns if numbers_sentences(column) and words not in ([], [column])), None)

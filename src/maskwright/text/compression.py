@@ -25,10 +25,10 @@ from maskwright.core.secrets import redact
 from maskwright.text.encodings import Encoding, is_utf8
 
 SIGNS = {
-    ".gz": rb"\x1f\x8b\x08",
-    ".zst": rb"\x28\xb5\x2f\xfd",
-    ".xz": rb"\xfd7zXZ\0",
-    ".bz2": rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)",
+    ".gz": re.compile(rb"\x1f\x8b\x08"),
+    ".zst": re.compile(rb"\x28\xb5\x2f\xfd"),
+    ".xz": re.compile(rb"\xfd7zXZ\0"),
+    ".bz2": re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"),
 }
 """Patterns of the first bytes of packed files, by their endings."""
 SIGN_BYTES = 10
@@ -68,7 +68,7 @@ def packed_ending(location: str) -> str:
 def compression_of(name: str, raw: BinaryIO) -> str:
     """The one of `COMPRESSIONS` of the file `name`, open as `raw`: by its first bytes, else by its ending; or empty."""
     head = _head(name, raw, SIGN_BYTES)
-    return next((end for end, sign in SIGNS.items() if re.match(sign, head)), packed_ending(name))
+    return next((end for end, sign in SIGNS.items() if sign.match(head)), packed_ending(name))
 
 
 def _head(name: str, raw: BinaryIO, size: int) -> bytes:
@@ -208,7 +208,7 @@ def _require_window(name: str, raw: BinaryIO) -> None:
 
 def _window(head: bytes) -> int:
     """Window size in bytes from a zstd frame's header (RFC 8878, section 3.1.1.1); 0 for another file."""
-    if len(head) < 18 or not re.match(SIGNS[".zst"], head):
+    if len(head) < 18 or not SIGNS[".zst"].match(head):
         return 0
     described, window = head[4], head[5]
     if not described & 0x20:
@@ -248,15 +248,15 @@ class Binary(OtherEncoding):
 
 
 BINARY = {
-    rb"%PDF-\d": ("is a PDF", "extract its text first: pdftotext FILE"),
-    rb"PK\x03\x04": (
+    re.compile(rb"%PDF-\d"): ("is a PDF", "extract its text first: pdftotext FILE"),
+    re.compile(rb"PK\x03\x04"): (
         "is a zip archive, as .docx, .xlsx and .epub are",
         "unpack it, or export it as text, such as .csv",
     ),
-    rb"7z\xbc\xaf\x27\x1c|Rar!\x1a": ("is an archive", "unpack it"),
-    rb"(?s:.{257}ustar)": ("is a tar archive", "unpack it, and name the folder: mkdir DIR; tar -xf FILE -C DIR"),
-    rb"PAR1[\0-\x1f]": ("is Parquet", "let its name end in .parquet"),
-    rb"ARROW1\0\0|(?s:\xff{4}...\0\x10\0\0\0)": ("is Arrow", "let its name end in .arrow"),
+    re.compile(rb"7z\xbc\xaf\x27\x1c|Rar!\x1a"): ("is an archive", "unpack it"),
+    re.compile(rb"(?s:.{257}ustar)"): ("is a tar archive", "unpack it: mkdir DIR; tar -xf FILE -C DIR"),
+    re.compile(rb"PAR1[\0-\x1f]"): ("is Parquet", "let its name end in .parquet"),
+    re.compile(rb"ARROW1\0\0|(?s:\xff{4}...\0\x10\0\0\0)"): ("is Arrow", "let its name end in .arrow"),
 }
 """Files that are no text: a pattern of the first bytes, what they are, and the fix."""
 
@@ -288,7 +288,7 @@ def require_encoding(name: str, raw: bytes, encoding: Encoding) -> None:
     """Raises `Binary` for pickles and other binary files, and `OtherEncoding` for those whose first bytes, `raw`, show
     another encoding."""
     for sign, (what, fix) in BINARY.items():
-        if re.match(sign, raw):
+        if sign.match(raw):
             raise Binary(what, where=name, fix=fix)
     if raw[:1] == b"\x80" and raw[1:2] in (b"\2", b"\3", b"\4", b"\5"):  # pickle's protocols that pandas writes
         raise _pickled(name)

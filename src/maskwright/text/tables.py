@@ -10,7 +10,7 @@ import csv
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -94,11 +94,12 @@ def listed(columns: Sequence[Column]) -> str:
     return ", ".join(str(column)[:40] for column in columns)
 
 
-def first_record(table: Table) -> Record:
-    """The first record; of CSV and TSV, whose rows can be read only once, empty cells."""
+def first_record(table: Table, wanted: Collection[Column]) -> Record:
+    """The `wanted` columns of the first record, since others need not be readable. CSV and TSV, whose rows can be read
+    only once, give empty cells."""
     if table.delimiter:
         return dict.fromkeys(table.columns, "")
-    columns = [column for column in table.columns if table.columns.count(column) == 1]
+    columns = [column for column in table.columns if column in wanted and table.columns.count(column) == 1]
     return next((record for _, record in table.rows(columns)), {})
 
 

@@ -10,6 +10,7 @@ from maskwright.core.errors import StoreError
 from maskwright.text.spacing import SPECIAL, Spacing, spacing_of
 from maskwright.text.tokenizer import load_tokenizer, no_panic
 from maskwright.text.vocabulary import read_tokenizer, steps, tokens_in_text
+from maskwright.text.vocabulary_files import UNKNOWN_RUN
 
 MANY, MOST = 0.01, 0.5
 """Shares of unknown tokens: from the first one on there is a warning, above the second one a refusal. Texts in a
@@ -68,7 +69,7 @@ def _explained(content: dict[str, Any], tokenizer: Any, spacing: Spacing | None,
         return Unknown(shown, "is not among its words", OTHER)
     letters = {*"".join(token for token in vocab if not SPECIAL.fullmatch(token))}
     if strange := next((letter for letter in normal if letter not in letters), ""):
-        if strange not in word:  # a normalizer has put it in place of every letter without a token, as ESM's does
+        if strange == UNKNOWN_RUN:  # which a normalizer puts in place of letters without a token
             strange = word.strip()[:1] or strange
         return _strange_letter(shown, strange, letters, content, spacing)
     if spacing and len(normal) < spacing.k:
