@@ -108,7 +108,8 @@ def _between(tokens: list[str], split: Callable[[str], Iterable[str]]) -> Callab
     """Splits the text between `tokens`, whose own letters are no words."""
     if not tokens:
         return split
-    found = re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))))
+    longest_first = "|".join(map(re.escape, sorted(tokens, key=len, reverse=True)))
+    found = re.compile(f"(?:{longest_first})")
     return lambda text: (word for part in found.split(text) for word in split(part))
 
 

@@ -39,7 +39,8 @@ class SpecialTokens:
     @cached_property
     def _expression(self) -> re.Pattern[str]:
         # The longer first, as the library finds them: `<s>NOTUSED` is not `<s>`.
-        return re.compile("|".join(sorted([*map(re.escape, self.with_role), *self.declared], key=len, reverse=True)))
+        longest_first = sorted([*map(re.escape, self.with_role), *self.declared], key=len, reverse=True)
+        return re.compile(f"(?:{'|'.join(longest_first)})")
 
     def first_in(self, text: str) -> tuple[str | None, str | None]:
         """(the first one with a role, the first other one)"""

@@ -44,7 +44,8 @@ def first_unknown(location: str, text: str) -> Unknown | None:
         return None
     tokenizer, spacing = load_tokenizer(location, special_tokens_are_text=True), spacing_of(location)
     apart = {token["content"] for token in tokens_in_text(location)}
-    between = re.compile("|".join(["(?!)", *map(re.escape, sorted(apart, key=len, reverse=True))]))
+    longest_first = "|".join(["(?!)", *map(re.escape, sorted(apart, key=len, reverse=True))])
+    between = re.compile(f"(?:{longest_first})")
     for begin in range(0, len(text), WINDOW_CHARACTERS):
         window = text[begin : begin + WINDOW_CHARACTERS]
         if spacing:
