@@ -486,7 +486,7 @@ def test_mistakes_end_before_anything_is_written(
     ("keys", "what"),
     [
         ({"model": {}}, "model has neither init_from nor tokenizer"),
-        ({"schedule": {"steps": 3, "epochs": 1.0}}, "schedule has epochs and steps"),
+        ({"schedule": {"steps": 3, "epochs": 1.0}}, "schedule has steps and epochs"),
         ({"schedule": {"steps": 9, "decay_steps": 2}}, "kind linear has no decay_steps"),
         ({"batch": {"examples": 5, "virtual_workers": 2}}, "2 virtual workers cannot share 5 examples evenly"),
         ({"optimizer": {"layer_decay": 0.9, "kind": "muon"}}, "optimizer.layer_decay needs optimizer.kind: adamw"),
