@@ -149,19 +149,20 @@ def read(
             raise InputError(f"two tasks are called {name}", where=location, fix="give the YAMLs different names")
         named[name] = location
     keys = [*overrides, *with_model.keys(0), f"seed={budget.search_seed}"]
-    configs = {name: _read_config(location, keys) for name, location in named.items()}
+    configs = {name: read_task_config(location, keys) for name, location in named.items()}
     for name, config in configs.items():
         if isinstance(config, RetrievalConfig):
             require("sentence_transformers", "task.kind retrieval")
         else:
             _refuse_other_kinds(config, starts, named[name])
+    configs = {name: _with_test(config, named[name]) for name, config in configs.items()}
     known = _read_models(starts)
     tasks = tuple(_read_task(name, named[name], config, known) for name, config in configs.items())
     return ComparisonPlan(os.path.abspath(folder), starts, known, tasks, budget, tuple(overrides))
 
 
-def _read_config(location: str, keys: list[str]) -> FinetuneConfig | RetrievalConfig:
-    config = read_task_config(location, keys)
+def _with_test(config: FinetuneConfig | RetrievalConfig, location: str) -> FinetuneConfig | RetrievalConfig:
+    """With the splits of its folder. Raises `ConfigError` without a test set that no run but the last ones reads."""
     if isinstance(config, FinetuneConfig):
         config = with_its_splits(config)
     if config.data.test is None:
