@@ -209,7 +209,8 @@ def _expand_url(pattern: str) -> tuple[list[str], bool]:
     is_folder = False
     try:
         if glob.has_magic(without_query(path)) and not files.exists(path):  # as a file's own name may have brackets
-            root = re.split(r"[^/]*[*?\[]", path, maxsplit=1)[0]
+            root = re.split(r"[*?\[]", path, maxsplit=1)[0]
+            root = root[: root.rfind("/") + 1]
             found = files.glob(path, detail=True).items()
             names = [name for name, info in found if info["type"] != "directory"]
             names = names if "/." in path[len(root.rstrip("/")) :] else _visible(names, root)

@@ -22,7 +22,7 @@ NOTATIONS = {
 Noted = Mapping[str, tuple[int, str]]
 """Kind -> (number of documents, the first one's place and beginning)."""
 QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
-LIST = re.compile(rf"[\[(][\[(\s]*{QUOTED}(?:\s*,?\s*{QUOTED}|\s*,?\s*\])")
+LIST = re.compile(rf"[\[(][\[(\s]*{QUOTED}\s*(?:,\s*)?(?:{QUOTED}|\])")
 OBJECT = re.compile(rf"(?:\[\s*)?\{{\s*{QUOTED}\s*:")
 TAGS = "html|head|body|div|span|p|br|ul|ol|li|table|tr|td|th|h[1-6]|img|strong|em|font|script|style|doc|title"
 MARKUP = re.compile(rf"<(?:!doctype\s|\?xml\s|/?(?:{TAGS})(?:\s[^<>]*)?/?>|a\s+href)", re.IGNORECASE)

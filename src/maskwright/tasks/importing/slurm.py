@@ -80,7 +80,7 @@ class SlurmJob:
 
 def slurm_job(script: str) -> SlurmJob | None:
     """Reads the #SBATCH lines of a script; None where it has none. Values that are no numbers count as not given."""
-    lines = re.findall(r"^#SBATCH[ \t]+(.+)$", script, re.MULTILINE)
+    lines = re.findall(r"^#SBATCH[ \t]+(\S.*)$", script, re.MULTILINE)
     if not lines:
         return None
     given = dict(option for line in lines for option in _options(_words(line)))
