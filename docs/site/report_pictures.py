@@ -176,7 +176,7 @@ def verdict(studio: Studio) -> bytes:
     page = studio.work / "quickstart" / "verdict" / "verdict.html"
     if not page.exists():
         studio.run("quickstart", "--verdict", "--to", "quickstart")
-    return studio.shot(page, DESK, until="Changes by class")
+    return studio.shot(page, DESK, until="Scores")
 
 
 TAKEN: dict[str, Callable[[Studio], bytes]] = {
