@@ -15,7 +15,7 @@ from maskwright.cli import main
 from maskwright.cli.options import JSON_VERSION, PANELS
 from maskwright.core.errors import from_record
 
-TYPES = re.compile(r"<(?!mask>)[^|>]*>")
+TYPES = re.compile(r"<(?!mask>|=)[^|>]*>")
 """Placeholders that typer makes of a type, such as `<float range>`. The words of a choice, `<a|b>`, are none."""
 
 

@@ -367,6 +367,7 @@ LATER = LATER_SHAPE | {
     "schedule.decay_share": None,
     "engine.activation_checkpointing": "auto",
     "data.encoding": "utf-8",
+    "task.threshold": 0.5,
 }
 """Newer keys, and the values of older runs without them: digests and comparisons stay what they were."""
 _KEYS = keys_of(FinetuneConfig)
