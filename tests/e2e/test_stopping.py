@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
 import os
@@ -10,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -70,9 +68,12 @@ def test_a_run_saves_and_stops_when_asked_from_outside(store: TokenStore, tmp_pa
     maskwright("stop", "run", cwd=tmp_path, code=2)  # nothing runs there any more
 
 
-def in_its_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
+IN_ITS_TERMINAL = """
+import fcntl, os, signal, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 
 
 def test_a_closed_terminal_saves_a_run(store: TokenStore, tmp_path: Path) -> None:
@@ -82,8 +83,8 @@ def test_a_closed_terminal_saves_a_run(store: TokenStore, tmp_path: Path) -> Non
     for name, prefix in (("run", []), ("kept", ["nohup"])):
         master, terminal = os.openpty()
         process = subprocess.Popen(
-            [*prefix, *words, name], cwd=tmp_path, stdin=terminal, stdout=terminal, stderr=terminal,
-            start_new_session=True, preexec_fn=in_its_terminal,
+            [sys.executable, "-c", IN_ITS_TERMINAL, *prefix, *words, name], cwd=tmp_path,
+            stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True,
         )  # fmt: skip
         os.close(terminal)
         metrics = tmp_path / name / "metrics.jsonl"
