@@ -80,8 +80,8 @@ def data_convert(
         float,
         typer.Option(
             metavar="SHARE",
-            help="Share of documents to hold out, by a hash of their ids. Files and folders named valid or test beside "
-            "others named train take its place.",
+            help="Share of documents to hold out, by a hash of their ids. Where files and folders are named train, "
+            "those named valid or test are held out instead.",
         ),
     ] = 0.01,
     shard_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens in a shard, roughly.")] = 64_000_000,

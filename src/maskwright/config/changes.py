@@ -69,7 +69,7 @@ def branch_off(begin_from: str, *options: str) -> str:
 def back_or_branch_off(run: str, *options: str) -> str:
     """The fix of a change that a new run may have which takes the weights along."""
     begin = f"begin a new run at this one's newest checkpoint, with its own steps: `{branch_off(run, *options)}`"
-    return f"put the old values back; or {begin}; or give --run a new folder, to begin anew"
+    return f"put the old values back; or {begin}; or give --run a new folder, to start over"
 
 
 def _is_of_shape(key: str) -> bool:

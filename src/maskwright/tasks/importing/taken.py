@@ -225,11 +225,6 @@ def number_of(text: str, where: str) -> float:
     return number
 
 
-def share_of_steps(key: str, share: float, verb: Verb) -> str:
-    """The advice for a share of the steps, where their number follows from the data."""
-    return f"set {key} to {share:g} of the steps that `maskwright {verb} … --dry-run` prints"
-
-
 def shown(value: Any) -> str:
     return str(yaml.safe_dump(value, default_flow_style=True)).removesuffix("\n...\n").strip()
 

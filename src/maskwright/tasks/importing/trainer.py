@@ -13,7 +13,7 @@ from maskwright.core import hub
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import HIDDEN
 from maskwright.core.storage import read_json
-from maskwright.tasks.importing.taken import FlagFate, Taken, number_of, share_of_steps, shown
+from maskwright.tasks.importing.taken import FlagFate, Taken, number_of, shown
 from maskwright.tasks.importing.typed import SECRET
 
 ALIASES = {
@@ -223,7 +223,7 @@ def _every(taken: Taken, name: str, key: str, default: int, steps: int | None, n
         return None
     amount = taken.positive(name, default)
     if amount < 1 and not steps:
-        taken.note(name, share_of_steps(key, amount, taken.verb))
+        taken.note(name, f"set {key} to {amount:g} of the steps that `maskwright {taken.verb} … --dry-run` prints")
         return None
     every = math.ceil(amount * steps) if amount < 1 and steps else int(amount)
     taken.set(name, {key: every}, f"{amount:g} of {steps:,} steps" if amount < 1 else note)
