@@ -1,5 +1,5 @@
 """A TPU slice of its own on loopback: the few calls of Google's TPU and Compute APIs that `gcloud compute tpus tpu-vm`
-makes, a stub `ssh` that runs what it is given with the local shell, and a metadata server such as TPU hosts have.
+makes, and a stub `ssh` that runs what it is given with the local shell.
 
 The real `gcloud` is the client. Hosts are told apart by their address; each has a home folder of its own.
 """
@@ -174,7 +174,9 @@ class Hosts:
         self.folder, self.workers = folder, range(workers)
         (folder / "bin").mkdir(parents=True)
         command = folder / "bin" / "maskwright"
-        command.write_text("#!/bin/sh\nn=$(($(cat n 2>/dev/null || echo 0) + 1))\necho $n > n\n. ./plan\n")
+        command.write_text(
+            "#!/bin/sh\n[ $1 = --version ] && exit\nn=$(($(cat n 2>/dev/null || echo 0) + 1))\necho $n > n\n. ./plan\n"
+        )
         command.chmod(0o755)
         self.path = f"{folder / 'bin'}:/usr/bin:/bin"
         for worker in self.workers:
@@ -213,26 +215,3 @@ class Hosts:
             if inside and words:
                 found.append(words)
         return found
-
-
-@contextmanager
-def metadata_server(worker: int, workers: int) -> Iterator[str]:
-    """Host and port of one that tells a TPU VM which host of its slice it is."""
-    endpoints = ",".join(f"uid{n}:8470:10.0.0.{n}" for n in range(workers))
-    known = {"agent-worker-number": str(worker), "worker-network-endpoints": endpoints}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            value = known.get(self.path.removeprefix("/computeMetadata/v1/instance/attributes/"))
-            asked_well = self.headers.get("Metadata-Flavor") == "Google"
-            body = (value or "").encode() if asked_well else b""
-            self.send_response(403 if not asked_well else 404 if value is None else 200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with serving(Handler) as url:
-        yield url.removeprefix("http://")

@@ -43,7 +43,7 @@ UNKNOWN = "not known: no answer from Google"
 TRANSITIONAL_STATES = {"CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING", UNKNOWN}
 """States of a slice (TPU API v2, `Node.State`) that lead to READY by themselves."""
 DESCRIBE_SECONDS = 120.0
-POLL_SECONDS, READY_SECONDS, RESTART_WAIT_SECONDS = 5.0, 1800.0, 10.0
+POLL_SECONDS, READY_SECONDS, RESTART_WAIT_SECONDS = 5.0, 1800.0, 5.0
 SSH_FLAGS = ("-oConnectTimeout=20", "-oServerAliveInterval=15", "-oServerAliveCountMax=4")
 """With these, ssh notices a lost host after a minute, and not after hours."""
 FIXES = {
@@ -95,7 +95,8 @@ class TpuSlice(Place):
         where = f"slice {self.name}"
         if dry_run:
             text = self._dry_run_text(script(dict.fromkeys(values, "***"), mark="maskwright-MARK", job="JOB"))
-            return on_submission(Submission(False, where, command.run, shown=text))
+            on_submission(Submission(False, where, command.run, shown=text))
+            return
         job = secrets.token_hex(8)
 
         def begin(number: int) -> ShellAttempt:

@@ -68,7 +68,7 @@ main() {
   fi
   echo "$mw_job -" > "$mw_state/launch.job"
   if [ -n "$mw_setup" ]; then
-    sh -c "$mw_setup" </dev/null 2>&1 9>&- || lacks "$?" "--setup ended with $?" 'its last lines give the cause'
+    sh -c "$mw_setup" </dev/null 2>&1 9>&- || lacks 1 "--setup ended with $?" 'see its lines above'
   fi
   cd "$mw_folder" 2>/dev/null || refuse 2 "$mw_folder: no such folder here. Fix: --workdir, or --setup to make it"
   PATH="$PWD/.venv/bin:$PATH"; export PATH

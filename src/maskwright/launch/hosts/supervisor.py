@@ -60,15 +60,19 @@ class _Host:
             self.process.stdin.flush()
 
     def request_stop(self) -> None:
-        """Closes its input, which asks the job to stop."""
         if self.stop_requested_at is None and self.end is None:
             self.stop_requested_at = time.monotonic()
-            assert self.process.stdin
-            with suppress(BrokenPipeError):
-                self.process.stdin.close()
+            self.close_input()
+
+    def close_input(self) -> None:
+        """Asks the job to stop."""
+        assert self.process.stdin
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
 
     def drop(self) -> None:
-        """Ends the connection, which also asks the job to stop, without waiting for it."""
+        """Ends the connection, without waiting for the job."""
+        self.close_input()
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -154,8 +158,7 @@ class ShellAttempt:
             self._ended(host, int(rest), "")
         elif word == "refused":
             code, _, why = rest.partition(" ")
-            of_setup = int(code) > 125 and int(code) != 127  # a kill of --setup is not one of the job
-            self._ended(host, 1 if of_setup else int(code), why)
+            self._ended(host, int(code), why)
 
     def _ended(self, host: _Host, code: int | None, why: str) -> None:
         told = host.stop_requested_at is not None
