@@ -27,6 +27,7 @@ from maskwright.launch.target import Training, require_clean
 from maskwright.training.stop import StopRequest
 
 COMMAND = Training("a.yaml", "runs/a")
+SETTINGS = {"job": "one", "folder": "maskwright", "setup": "", "grace": "3", "replace": ""}
 
 
 # ---- the command ---------------------------------------------------------------------------------------------------
@@ -161,14 +162,14 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
 
 
 def begin(
-    hosts: Hosts, command: Training = COMMAND, *, workers: int = 1, values: dict[str, str] | None = None, **changed: Any
+    hosts: Hosts, command: Training = COMMAND, *, workers: int = 1, values: dict[str, str] | None = None, **changed: str
 ) -> ShellAttempt:
-    settings = {"job": "one", "folder": "maskwright", "setup": "", "grace": 3.0, "replace": "", **changed}
+    settings = SETTINGS | changed
 
     def script(mark: str) -> str:
-        return script_for(command, values or {}, mark=mark, **settings)
+        return script_for(command, values or {}, {"mark": mark, **settings})
 
-    return ShellAttempt(workers, hosts.argv, script, settings["grace"])
+    return ShellAttempt(workers, hosts.argv, script, float(settings["grace"]))
 
 
 def finish(attempt: ShellAttempt) -> list[End]:
@@ -235,7 +236,7 @@ def test_what_is_missing_on_a_host_is_one_line(hosts: Hosts) -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"setup": "echo 'requires a different Python'; exit 1"}])
 def test_host_whose_python_is_too_old_gets_the_line_that_brings_a_newer_one(
-    hosts: Hosts, settings: dict[str, Any]
+    hosts: Hosts, settings: dict[str, str]
 ) -> None:
     (hosts.folder / "bin" / "maskwright").unlink()
     python = hosts.folder / "bin" / "python3"
@@ -288,7 +289,7 @@ def test_launcher_that_was_killed_leaves_no_job_behind(hosts: Hosts) -> None:
 def test_connection_that_breaks_lets_the_job_save(hosts: Hosts) -> None:
     """What it prints meanwhile has no reader any more, which in a pipe would kill it."""
     hosts.plan(0, "trap 'echo saving; echo saving; echo term >> got; exit 75' TERM; echo $$ > pid; sleep 100 & wait")
-    script = script_for(COMMAND, {}, mark="mark", job="one", folder="maskwright", setup="", grace=3.0, replace="")
+    script = script_for(COMMAND, {}, {"mark": "mark", **SETTINGS})
     pipe = subprocess.PIPE
     with subprocess.Popen(hosts.argv(0, first_command("mark")), stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdin and process.stdout and process.stdout.readline() == "mark hello\n"
@@ -307,7 +308,7 @@ def test_connection_that_breaks_lets_the_job_save(hosts: Hosts) -> None:
 
 def test_job_that_ignores_sigterm_is_killed_after_the_grace_period(hosts: Hosts) -> None:
     hosts.plan(0, "trap 'echo not now' TERM; echo > pid; while :; do sleep 0.1; done")
-    attempt = begin(hosts, grace=1.0)
+    attempt = begin(hosts, grace="1")
     wait_for(hosts.file(0, "pid"), attempt)
     began = time.monotonic()
     attempt.request_stop()
@@ -400,7 +401,7 @@ def test_connection_that_makes_itself_again_starts_no_second_job(hosts: Hosts) -
     hosts.plan(0, "kill -KILL $PPID; sleep 1")  # the shell that supervises it
     once = hosts.argv
     hosts.argv = lambda worker, command: once(worker, f"({command}); sleep 0.1; ({command})")  # type: ignore[method-assign]
-    [end] = finish(begin(hosts, grace=0.5))
+    [end] = finish(begin(hosts, grace="0.5"))
     assert end.code is None and end.why == "the connection was lost"
     assert hosts.file(0, "n").read_text() == "1\n" and hosts.left_over() == []
 

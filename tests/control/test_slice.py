@@ -70,7 +70,7 @@ def test_first_error_comes_first_and_its_code_is_the_jobs(pod: Pod) -> None:
     assert "host 0 | token *** here" in lines and secret not in out + err
     told = json.loads(out)
     assert (told["submitted"], told["where"], told["run"], told["job"]) == (True, "slice pod", "runs/a", None)
-    words = ["pretrain", "a.yaml", "--run", "runs/a", "--set", "a.b='c d'", secret]
+    words = ["pretrain", "a.yaml", "--run", "runs/a", "--set", "a.b='c d'", "--set", "engine.device=tpu", secret]
     assert pod.hosts.file(1, "seen").read_text() == "".join(f"<{word}>" for word in words)
     for worker in (0, 1):
         log = pod.ssh_log(worker)
@@ -222,8 +222,8 @@ def test_limits_and_the_grace_period_of_a_run_reach_the_hosts(
     words = ["submit", "slice", "pod", "a.yaml", "--run", "runs/a", "--dry-run"]
     limits = ["--stop-after-hours", "0.5", "--stop-after-steps", "100", "--profile-steps", "3"]
     for more, grace, last in (
-        ([], 30, "main maskwright pretrain a.yaml --run runs/a"),
-        (["--grace-seconds", "7", *limits], 7, " --stop-after-hours 0.5 --stop-after-steps 100 --profile-steps 3"),
+        (["--set", "engine.device=cpu"], 30, "main maskwright pretrain a.yaml --run runs/a --set engine.device=cpu"),
+        (["--grace-seconds", "7", *limits], 7, "=tpu --stop-after-hours 0.5 --stop-after-steps 100 --profile-steps 3"),
     ):
         assert run([*words, *more]) == 0
         out = capsys.readouterr().out.rstrip()
