@@ -77,8 +77,8 @@ def test_starts_in_vain_end_once_with_1_and_begin_anew(tmp_path: Path, on_copies
 )
 def test_only_a_75_keeps_the_record(tmp_path: Path, error: Exception | None, stays: bool) -> None:
     file = StartsFile(RunDirectory(str(tmp_path)))
-    with suppress(MaskwrightError, ValueError), leased(str(tmp_path)) as lease:
-        with file.holding(first(0, None, None, 1.0), lease):
+    with suppress(MaskwrightError, ValueError):  # noqa: SIM117
+        with leased(str(tmp_path)) as lease, file.holding(first(0, None, None, 1.0), lease):
             assert file.read() == first(0, None, None, 1.0)
             if error:
                 raise error
