@@ -121,7 +121,7 @@ def test_job_that_was_stopped_before_every_host_was_done_is_not_done(ends: list[
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_submit_that_is_ended_while_it_connects_ends_with_75(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    def connect(*_: Any) -> list[str]:
+    def connect(*given: Any) -> list[str]:
         for _ in range(times):
             signal.raise_signal(signal.SIGTERM)
         return ["sleep", "60"]
@@ -161,13 +161,13 @@ def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
     return Hosts(tmp_path / "hosts", 2)
 
 
-def begin(
-    hosts: Hosts, command: Training = COMMAND, *, workers: int = 1, values: dict[str, str] | None = None, **changed: str
-) -> ShellAttempt:
-    settings = SETTINGS | changed
+def begin(hosts: Hosts, command: Training = COMMAND, *, workers: int = 1, **changed: Any) -> ShellAttempt:
+    """`changed`: other `SETTINGS`, or `values` of variables."""
+    values = changed.pop("values", {})
+    settings: dict[str, str] = SETTINGS | changed
 
     def script(mark: str) -> str:
-        return script_for(command, values or {}, {"mark": mark, **settings})
+        return script_for(command, values, {"mark": mark, **settings})
 
     return ShellAttempt(workers, hosts.argv, script, float(settings["grace"]))
 
@@ -219,7 +219,7 @@ def test_what_a_job_prints_is_never_taken_for_an_exit_code(hosts: Hosts) -> None
 def test_what_is_missing_on_a_host_is_one_line(hosts: Hosts) -> None:
     """Exit code 75 of a setup is not one of the job, which would start it again without end."""
     command = hosts.folder / "bin" / "maskwright"
-    for settings, code, complaint in (
+    rows: list[tuple[dict[str, Any], int, str]] = [
         ({"folder": "no such"}, 2, "no such: no such folder here. Fix: "),
         ({"setup": "echo tried; exit 75"}, 1, "--setup ended with 75. Fix: see its lines above"),
         (
@@ -228,7 +228,8 @@ def test_what_is_missing_on_a_host_is_one_line(hosts: Hosts) -> None:
             "does not start: bad interpreter. Fix: ",
         ),
         ({"setup": f"rm {command}"}, 127, "maskwright: not installed here. Fix: --workdir with a .venv, or --setup"),
-    ):
+    ]
+    for settings, code, complaint in rows:
         [end] = finish(begin(hosts, **settings))
         assert end.code == code and complaint in end.why
     assert not hosts.file(0, "n").exists()
@@ -236,7 +237,7 @@ def test_what_is_missing_on_a_host_is_one_line(hosts: Hosts) -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"setup": "echo 'requires a different Python'; exit 1"}])
 def test_host_whose_python_is_too_old_gets_the_line_that_brings_a_newer_one(
-    hosts: Hosts, settings: dict[str, str]
+    hosts: Hosts, settings: dict[str, Any]
 ) -> None:
     (hosts.folder / "bin" / "maskwright").unlink()
     python = hosts.folder / "bin" / "python3"
@@ -361,7 +362,8 @@ def test_host_that_cannot_be_reached_is_lost_and_the_job_never_begins(
         (["sleep", "60"], 0.5, "cannot be reached"),
     ):
         monkeypatch.setattr(host_module, "CONNECT_SECONDS", seconds)
-        hosts.argv = lambda worker, command, words=words: words if worker else once(worker, command)  # type: ignore[method-assign]
+        second: list[str] = words
+        hosts.argv = lambda worker, command: second if worker else once(worker, command)  # type: ignore[method-assign]  # noqa: B023
         ends = finish(begin(hosts, workers=2))
         assert [(end.host, end.code, end.told) for end in ends] == [(1, None, False), (0, None, True)]
         assert ends[0].why == why and not hosts.file(0, "n").exists()
@@ -477,19 +479,16 @@ def test_slice_that_is_not_ready(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) 
     """Before a restart, a moment without an answer ends nothing; what the user has to mend ends the attempts."""
     unreached, refused = MaskwrightError("no answer in 120 s"), InputError("NOT_FOUND: no such node")
     submit(hosts, monkeypatch, "CREATING", "STARTING", "READY")
-    for states, error, complaint in (
+    rows: list[tuple[list[str | MaskwrightError], type[MaskwrightError], str]] = [
         (["STOPPED"], InputError, "is STOPPED, not READY"),
         ([unreached], MaskwrightError, "no answer"),
         ([refused], InputError, "no such node"),
-    ):
-        with pytest.raises(error, match=complaint):
-            submit(hosts, monkeypatch, *states)
+        (["READY", unreached, "REPAIRING", "PREEMPTED"], StoppedEarly, "is PREEMPTED, not READY"),
+        (["READY", refused], StoppedEarly, "no such node"),
+    ]
     hosts.plan(0, "exit 75")
-    for states, complaint in (
-        (["READY", unreached, "REPAIRING", "PREEMPTED"], "is PREEMPTED, not READY"),
-        (["READY", refused], "no such node"),
-    ):
-        with pytest.raises(StoppedEarly, match=complaint):
+    for states, error, complaint in rows:
+        with pytest.raises(error, match=complaint):
             submit(hosts, monkeypatch, *states)
     monkeypatch.setattr(slice_module, "READY_SECONDS", 0.05)
     with pytest.raises(StoppedEarly, match="is still REPAIRING"):
