@@ -17,7 +17,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-KILL_WAIT_SECONDS = 10.0
+KILL_WAIT_SECONDS = 4.0
 
 
 def root() -> Path:

@@ -86,22 +86,41 @@ def test_a_killed_process_restarts_all_nodes(cluster: Cluster) -> None:
     job = cluster.submit(first)
     assert cluster.wait(job)["JobState"] == "COMPLETED", cluster.log(job)
     assert cluster.starts(0) == cluster.starts(1) == 2
-    assert "exit 137: restart 1 of 3" in cluster.log(job)
+    assert "exit 137: starting again" in cluster.log(job)
 
 
-def test_restarts_are_counted(cluster: Cluster) -> None:
-    job = cluster.submit("trap 'exit 75' TERM; sleep 3; exit 75", "--restarts", "2")  # srun ends the slower one
+KILLED = "trap '' TERM; sleep 0.3; kill -KILL $$"
+
+
+@pytest.mark.parametrize(
+    ("plan", "starts", "code", "said"),
+    [
+        ('[ "$start" -lt 8 ] || exit 0; trap "exit 75" TERM; sleep 0.3; exit 75', 8, "0:0", "== done"),
+        (f'mkdir -p "$STUB/runs/one/checkpoints/$start"; [ "$start" -lt 8 ] || exit 0; {KILLED}', 8, "0:0", "== done"),
+        (KILLED, 6, "1:0", "failed: exit 137, 5 times in a row without a newer checkpoint"),
+    ],
+    ids=["75", "killed after a checkpoint", "killed"],
+)
+def test_only_kills_without_a_newer_checkpoint_are_counted(
+    cluster: Cluster, plan: str, starts: int, code: str, said: str
+) -> None:
+    """The trainer counts the starts that it sees."""
+    job = cluster.submit(plan, "--num-nodes", "1")
+    assert (cluster.wait(job)["ExitCode"], cluster.starts(0)) == (code, starts), cluster.log(job)
+    assert said in cluster.log(job)
+
+
+NEVER_ENDS = "trap '' TERM; touch \"$STUB/runs-1\"; sleep 60\n"
+
+
+@pytest.mark.parametrize("other", [WAIT, NEVER_ENDS], ids=["saves", "is killed"])
+def test_an_end_as_asked_is_final(cluster: Cluster, other: str) -> None:
+    """Also where srun has to kill a node that takes longer than `KillWait`."""
+    until = OTHER_RUNS.replace("runs-0", "runs-1")
+    job = cluster.submit(f'[ "$SLURM_NODEID" = 0 ] || {{ {other}}}\n{until}; exit 76')
     state = cluster.wait(job)
-    assert (state["JobState"], state["ExitCode"]) == ("FAILED", "75:0")
-    assert cluster.starts(0) == 3 and "stopped early in 3 attempts" in cluster.log(job)
-
-
-@pytest.mark.parametrize("reason", ["asked", "limit"])
-def test_a_wish_to_stop_is_not_begun_again(cluster: Cluster, reason: str) -> None:
-    job = cluster.submit(f'[ "$SLURM_NODEID" = 0 ] || {{ {WAIT} }}\necho {reason} > "$MASKWRIGHT_REASON_FILE"; exit 75')
-    state = cluster.wait(job)
-    assert (state["ExitCode"], cluster.starts(0)) == ("75:0", 1), cluster.log(job)
-    assert "stopped on request" in cluster.log(job)
+    assert (state["ExitCode"], cluster.starts(0)) == ("76:0", 1), cluster.log(job)
+    assert "stopped as asked" in cluster.log(job)
 
 
 def test_before_the_time_limit_the_run_saves_and_goes_on_in_another_start(cluster: Cluster) -> None:
@@ -152,7 +171,7 @@ def test_two_nodes_train_one_run_through_a_kill_to_the_same_bits(cluster: Cluste
     (cluster.folder / "train.yaml").write_text(text)
     job = cluster.submit(TRAIN, config="train.yaml")
     assert cluster.wait(job, seconds=240)["JobState"] == "COMPLETED", cluster.log(job)
-    assert "exit 137: restart 1 of 3" in cluster.log(job) and "continuing at step" in cluster.log(job)
+    assert "exit 137: starting again" in cluster.log(job) and "continuing at step" in cluster.log(job)
     maskwright("pretrain", "train.yaml", "--run", "runs/whole", "--processes", "1", cwd=cluster.folder)
     for name in ("model.safetensors", "optimizer.safetensors"):
         one, whole = (
@@ -171,14 +190,14 @@ here = os.path.join(os.getcwd(), "many")
 def one(run):
     return FinetuneCommand("news.yaml", run, ("seed=1",), f"{run}.log", f"{run}/results.json")
 runs = [one(f"{here}/{run}") for run in sys.argv[1:]]
-ends = side_by_side.run_side_by_side(Slurm(restarts=0), runs, at_once=2)
+ends = side_by_side.run_side_by_side(Slurm(), runs, at_once=2)
 print(json.dumps({sys.argv[1 + number]: code for number, code in ends}))
 """
 ENDS = """
 case "$4" in
   *refused) echo "error: a label is missing. Fix: add it" >&2; exit 2 ;;
   *killed) kill -KILL $$ ;;
-  *asked) echo asked > "$MASKWRIGHT_REASON_FILE"; exit 75 ;;
+  *asked) exit 76 ;;
   *cancelled) scancel "$SLURM_JOB_ID"; sleep 60 ;;
 esac
 echo "it ran"
@@ -187,7 +206,7 @@ echo "it ran"
 
 def test_many_jobs_end_with_their_codes(cluster: Cluster) -> None:
     """And each with a log of its own."""
-    codes = {"done %j it's": 0, "refused": 2, "killed": 1, "asked": 75, "cancelled": 75}
+    codes = {"done %j it's": 0, "refused": 2, "killed": 1, "asked": 76, "cancelled": 75}
     (cluster.folder / "news.yaml").write_text("data: {train: train.csv}\nmodel: {init_from: model}\n")
     (cluster.folder / "plan").write_text(ENDS)
     (cluster.folder / "many").mkdir()

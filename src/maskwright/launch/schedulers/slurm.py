@@ -1,9 +1,9 @@
 """`submit slurm`: a batch script for `sbatch`. It starts the same command on each node of an allocation with `srun`,
-restarts it if a node's process was lost, and requeues the job near its time limit.
+starts it again if a node was lost, and requeues the job near its time limit.
 
-The script decides by exit codes alone, like `outcome.py`. srun returns the highest code of all tasks, so a 75 (stopped
-early) would hide a 3 (the error that caused it). Therefore each task adds 200 to an error, and turns the 75 of a run
-that was asked to stop (`processes.parent`) into 199. So errors rank first, then requests, kills (129 to 192), 75, 0.
+The script decides by exit codes alone. srun returns the highest code of all tasks, also of those that it kills after
+the first end that is not 0. So each task makes its final codes the highest: 200 + code for an error, 200 for 76 (ended
+as asked). Below are kills (129 to 192), 75 (start me again) and 0.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from maskwright.core.secrets import redact
 from maskwright.core.shell import typed
 from maskwright.launch import checks
 from maskwright.launch.side_by_side import GONE
-from maskwright.launch.target import JobName, OnSubmission, Option, Place, Restarts, Submission, Training, show
-from maskwright.processes.parent import REASON_FILE, REQUESTED
+from maskwright.launch.target import JobName, OnSubmission, Option, Place, Submission, Training, show
 
 BEFORE_SECONDS = 30
 """Time between the end of the grace period and the time limit."""
 ANSWER_SECONDS = 120.0
+MOST_LOST = 5
+"""Attempts in a row that end by a kill or a failure of srun, without a newer checkpoint."""
 OF_THE_CLUSTER = ("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE")
 """States of a job that the cluster or a user ended; the same command continues its run."""
 
@@ -50,11 +51,9 @@ OURS = {
 }
 """Options of sbatch that the script decides, and what to do instead."""
 
-TASK = rf"""
+TASK = r"""
 trap : TERM
 # setup
-{REASON_FILE}=$(mktemp)
-export {REASON_FILE}
 if [ "$SLURM_NNODES" -gt 1 ]; then
   set -- "$@" --num-nodes "$SLURM_NNODES" --node-rank "$SLURM_NODEID" --rendezvous "$MASKWRIGHT_RENDEZVOUS"
 fi
@@ -64,12 +63,11 @@ if ! command -v "$1" >/dev/null; then
 fi
 "$@"
 code=$?
-reason=$(cat "${REASON_FILE}" 2>/dev/null)
-rm -f "${REASON_FILE}"
-if [ "$code" -eq 75 ]; then case $reason in {"|".join(REQUESTED)}) exit 199 ;; esac; fi
-if [ "$code" -eq 0 ] || [ "$code" -eq 75 ] || [ "$code" -gt 128 ]; then exit "$code"; fi
-[ "$code" -le 55 ] || code=55
-exit $((200 + code))
+case $code in
+  0 | 75) exit "$code" ;;
+  76) exit 200 ;;
+  *) [ "$code" -gt 128 ] && exit "$code"; exit $((200 + (code < 55 ? code : 55))) ;;
+esac
 """
 
 SCRIPT = r"""
@@ -91,9 +89,16 @@ start() {
   [ "$after" -eq 127 ] || code=$after
 }
 finish() { echo "== $1" >&2; exit "$2"; }
+leave_if_asked() {
+  [ "$asked" != end ] || finish 'ended by a signal; the same command continues the run' 75
+  [ "$asked" = limit ] || return 0
+  echo '== the time limit is near: requeueing the job'
+  scontrol requeue "$SLURM_JOB_ID" || finish 'cannot be requeued; the same command continues the run' 75
+  exit 75
+}
 
 host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-attempt=0
+attempt=0 lost=0 newest=
 while :; do
   attempt=$((attempt + 1))
   echo "== start ${SLURM_RESTART_COUNT:-0}, attempt $attempt on $SLURM_JOB_NODELIST"
@@ -102,21 +107,17 @@ while :; do
   export MASKWRIGHT_RENDEZVOUS="$host:$port"
   start $labels bash -c "$task" task "${words[@]}"
   [ "$code" -ne 0 ] || finish 'done' 0
-  [ "$code" -le 200 ] || finish "failed: exit $((code - 200))" $((code - 200))
-  if [ "$asked" = end ]; then finish 'ended by a signal; the same command continues the run' 75; fi
-  if [ "$code" -eq 199 ]; then finish 'stopped on request; the same command continues the run' 75; fi
-  if [ "$asked" = limit ]; then
-    echo '== the time limit is near: requeueing the job'
-    scontrol requeue "$SLURM_JOB_ID" && exit 75
-    finish 'cannot be requeued; the same command continues the run' 75
-  fi
-  if [ "$attempt" -gt "$restarts" ]; then
-    [ "$code" -eq 75 ] || finish "failed: exit $code in $attempt attempts" 1
-    finish "stopped early in $attempt attempts; the same command continues the run" 75
-  fi
-  echo "== exit $code: restart $attempt of $restarts"
+  [ "$code" -ne 200 ] || finish 'stopped as asked; the same command continues the run' 76
+  [ "$code" -lt 200 ] || finish "failed: exit $((code - 200))" $((code - 200))
+  leave_if_asked
+  # The trainer counts starts without a newer checkpoint. Here are counted those in which it may not have come so far.
+  before=$newest newest=$(ls -- "$checkpoints" 2>/dev/null)
+  lost=$((lost + 1))
+  if [ "$code" -eq 75 ] || [ "$newest" != "$before" ]; then lost=0; fi
+  [ "$lost" -lt "$most_lost" ] || finish "failed: exit $code, $lost times in a row without a newer checkpoint" 1
+  echo "== exit $code: starting again"
   sleep "${MASKWRIGHT_RESTART_WAIT_SECONDS:-10}"
-  [ -z "$asked" ] || finish 'ended by a signal; the same command continues the run' 75
+  leave_if_asked
 done
 """
 
@@ -135,7 +136,6 @@ class Slurm(Place):
         str | None,
         Option("Bash lines before the command, in its own shell: 'module load cuda; export NAME=…'.", "LINES"),
     ] = None
-    restarts: Restarts = 3
 
     setup_is_in_the_jobs_shell: ClassVar[bool] = True
     of_one_job: ClassVar[frozenset[str]] = frozenset({"name"})
@@ -227,7 +227,7 @@ def script(place: Slurm, name: str, command: Training, log: str) -> str:
     lines += [
         "",
         f"words=({typed(command.words())})",
-        f"restarts={place.restarts}",
+        f"checkpoints={shlex.quote(command.run.rstrip('/') + '/checkpoints')} most_lost={MOST_LOST}",
         f"labels={'--label' if place.num_nodes > 1 else ''}",
         f"task={shlex.quote(TASK.strip().replace('# setup', _setup(place)))}",
         *_folder(place),
