@@ -1,9 +1,9 @@
 """`submit slurm`: a batch script for `sbatch`. It starts the same command on each node of an allocation with `srun`,
 starts it again if a node was lost, and requeues the job near its time limit.
 
-The script decides by exit codes alone. srun returns the highest code of all tasks, also of those that it kills after
-the first end that is not 0. So each task makes its final codes the highest: 200 + code for an error, 200 for 76 (ended
-as asked). Below are kills (129 to 192), 75 (start me again) and 0.
+The script decides by exit codes alone. srun returns the highest code of all tasks, but not where it kills one of them.
+So it kills none: a task that ends early sends SIGTERM to the others, which then save and end by themselves. For errors
+to be the highest, each task adds 200 to them. Below are kills (129 to 192), 76 (ended as asked), 75 (start me again), 0.
 """
 
 from __future__ import annotations
@@ -63,10 +63,11 @@ if ! command -v "$1" >/dev/null; then
 fi
 "$@"
 code=$?
+[ "$code" -eq 0 ] || scancel --signal=TERM "$SLURM_JOB_ID.$SLURM_STEP_ID" 2>/dev/null
 case $code in
   0 | 75) exit "$code" ;;
   76) exit 200 ;;
-  *) [ "$code" -gt 128 ] && exit "$code"; exit $((200 + (code < 55 ? code : 55))) ;;
+  *) [ "$code" -le 128 ] || exit "$code"; exit $((200 + (code < 55 ? code : 55))) ;;
 esac
 """
 
@@ -77,7 +78,7 @@ stop() { asked=$1; scancel --signal=TERM "$SLURM_JOB_ID" 2>/dev/null; }
 trap 'stop limit' USR1
 trap 'stop end' TERM
 start() {
-  srun --kill-on-bad-exit=1 ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"} "$@" &
+  srun --kill-on-bad-exit=0 --wait=0 ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"} "$@" &
   step=$!
   while :; do
     wait "$step"
