@@ -135,7 +135,10 @@ def scontrol(words: list[str]) -> int:
 
 
 def scancel(words: list[str]) -> int:
-    job, wanted = words[-1].partition(".")[0], [word.removeprefix("--signal=") for word in words if word.startswith("--signal=")]
+    job, wanted = (
+        words[-1].partition(".")[0],
+        [word.removeprefix("--signal=") for word in words if word.startswith("--signal=")],
+    )
     if wanted:
         number = signal.Signals[f"SIG{wanted[0]}"]
         if "--batch" in words:  # the shell alone, not what it has started

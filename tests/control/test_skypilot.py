@@ -32,7 +32,8 @@ def test_task(cli: Cli, tmp_path: Path) -> None:
     """Each key is one that SkyPilot 0.14's schema of a task knows; its `Task.from_yaml` took this one, by hand."""
     made = task(
         cli, tmp_path, "--num-nodes=2", "--accelerator=H100:8", "--cpus=64", "--spot",
-        "--mount=gs://my-bucket:/data", "--env=HF_TOKEN", "--setup=pip install ./maskwright.whl", "--stop-after-hours=8",
+        "--mount=gs://my-bucket:/data", "--env=HF_TOKEN", "--setup=pip install ./maskwright.whl",
+        "--stop-after-hours=8",
     )  # fmt: skip
     assert set(made) == {"name", "resources", "num_nodes", "file_mounts", "secrets", "setup", "run"}
     assert made["resources"] == {**RESOURCES, "job_recovery": {"recover_on_exit_codes": [75]}}

@@ -98,7 +98,7 @@ KILLED = "trap '' TERM; sleep 0.3; kill -KILL $$"
     [
         ('[ "$start" -lt 8 ] || exit 0; trap "exit 75" TERM; sleep 0.3; exit 75', 8, "0:0", "== done"),
         (f'mkdir -p "$STUB/runs/one/checkpoints/$start"; [ "$start" -lt 8 ] || exit 0; {KILLED}', 8, "0:0", "== done"),
-        (KILLED, 6, "1:0", "failed: exit 137, 5 times in a row without a newer checkpoint"),
+        (KILLED, 6, "1:0", "failed: exit 137, 6 times in a row without a newer checkpoint"),
     ],
     ids=["75", "killed after a checkpoint", "killed"],
 )

@@ -1,9 +1,10 @@
 """`submit slurm`: a batch script for `sbatch`. It starts the same command on each node of an allocation with `srun`,
 starts it again if a node was lost, and requeues the job near its time limit.
 
-The script decides by exit codes alone. srun returns the highest code of all tasks, but not where it kills one of them.
-So it kills none: a task that ends early sends SIGTERM to the others, which then save and end by themselves. For errors
-to be the highest, each task adds 200 to them. Below are kills (129 to 192), 76 (ended as asked), 75 (start me again), 0.
+The script decides by exit codes alone. srun returns the highest code of all tasks, except where it kills one of them.
+So it kills none: a task that ends early sends SIGTERM to the others, which then save and end by themselves. Final codes
+are made the highest: 200 + code for an error, 200 for 76 (ended as asked). Below are kills (129 to 192), 75 (start me
+again) and 0.
 """
 
 from __future__ import annotations
@@ -22,14 +23,13 @@ from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.secrets import redact
 from maskwright.core.shell import typed
 from maskwright.launch import checks
+from maskwright.launch.attempts import MOST_LOST
 from maskwright.launch.side_by_side import GONE
 from maskwright.launch.target import JobName, OnSubmission, Option, Place, Submission, Training, show
 
 BEFORE_SECONDS = 30
 """Time between the end of the grace period and the time limit."""
 ANSWER_SECONDS = 120.0
-MOST_LOST = 5
-"""Attempts in a row that end by a kill or a failure of srun, without a newer checkpoint."""
 OF_THE_CLUSTER = ("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE")
 """States of a job that the cluster or a user ended; the same command continues its run."""
 
@@ -63,7 +63,7 @@ if ! command -v "$1" >/dev/null; then
 fi
 "$@"
 code=$?
-[ "$code" -eq 0 ] || scancel --signal=TERM "$SLURM_JOB_ID.$SLURM_STEP_ID" 2>/dev/null
+[ "$code" -eq 0 ] || (trap '' TERM && scancel --signal=TERM "$SLURM_JOB_ID.$SLURM_STEP_ID" 2>/dev/null)
 case $code in
   0 | 75) exit "$code" ;;
   76) exit 200 ;;
@@ -115,7 +115,7 @@ while :; do
   before=$newest newest=$(ls -- "$checkpoints" 2>/dev/null)
   lost=$((lost + 1))
   if [ "$code" -eq 75 ] || [ "$newest" != "$before" ]; then lost=0; fi
-  [ "$lost" -lt "$most_lost" ] || finish "failed: exit $code, $lost times in a row without a newer checkpoint" 1
+  [ "$lost" -le "$most_lost" ] || finish "failed: exit $code, $lost times in a row without a newer checkpoint" 1
   echo "== exit $code: starting again"
   sleep "${MASKWRIGHT_RESTART_WAIT_SECONDS:-10}"
   leave_if_asked
