@@ -16,7 +16,7 @@ from command_line import maskwright, write_config
 from in_process import Cli
 from slurm_cluster import Cluster, fake_cluster, real_cluster, why_not_real
 
-from maskwright.core.errors import InputError
+from maskwright.core.errors import CloudError, InputError
 from maskwright.data.store import TokenStore
 from maskwright.launch.schedulers.slurm import Slurm
 from maskwright.launch.target import Training
@@ -207,7 +207,7 @@ echo "it ran"
 
 def test_many_jobs_end_with_their_codes(cluster: Cluster) -> None:
     """And each with a log of its own."""
-    codes = {"done %j it's": 0, "refused": 2, "killed": 1, "asked": 76, "cancelled": 75}
+    codes = {"done %j it's": 0, "refused": 2, "killed": 1, "asked": 76, "cancelled": 76}
     (cluster.folder / "news.yaml").write_text("data: {train: train.csv}\nmodel: {init_from: model}\n")
     (cluster.folder / "plan").write_text(ENDS)
     (cluster.folder / "many").mkdir()
@@ -223,7 +223,7 @@ def test_many_jobs_end_with_their_codes(cluster: Cluster) -> None:
         ("JobState=COMPLETED Reason=None ExitCode=0:0", 0, ""),
         ("JobState=FAILED Reason=NonZeroExitCode ExitCode=2:0", 2, ""),
         ("JobState=RUNNING Reason=None ExitCode=0:0", None, ""),
-        ("JobState=CANCELLED Reason=None ExitCode=0:15", 75, "job 4 ended as CANCELLED"),
+        ("JobState=CANCELLED Reason=None ExitCode=0:15", 76, "job 4 ended as CANCELLED"),
         ("JobState=NODE_FAIL Reason=NodeDown ExitCode=0:0", 75, "job 4 ended as NODE_FAIL, NodeDown"),
         ("JobState=OUT_OF_MEMORY Reason=OutOfMemory ExitCode=0:125", 1, "job 4 ended as OUT_OF_MEMORY"),
         ("JobState=FAILED Reason=JobLaunchFailure ExitCode=0:53", 1, "does its node see"),
@@ -239,6 +239,10 @@ def test_the_end_of_one_of_many_jobs(
     log = tmp_path / "one.log"
     assert Slurm().ended("4", str(log)) == code
     assert said in log.read_text() if said else not log.exists()
+    silent = subprocess.CompletedProcess([], 1, "", "slurm_load_jobs error: Unable to contact slurm controller")
+    monkeypatch.setattr("maskwright.launch.checks.ask", lambda *words, **fixes: silent)
+    with pytest.raises(CloudError, match="Unable to contact"):  # which is waited out
+        Slurm().ended("4", str(log))
 
 
 def test_a_node_without_maskwright_says_so_and_what_many_jobs_may_not_share(cluster: Cluster) -> None:

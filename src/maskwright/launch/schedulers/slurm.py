@@ -19,7 +19,7 @@ from subprocess import CompletedProcess
 from typing import Annotated, ClassVar
 
 from maskwright.core.console import say
-from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.errors import CloudError, EndedAsAsked, InputError, MaskwrightError
 from maskwright.core.secrets import redact
 from maskwright.core.shell import typed
 from maskwright.launch import checks
@@ -30,8 +30,8 @@ from maskwright.launch.target import JobName, OnSubmission, Option, Place, Submi
 BEFORE_SECONDS = 30
 """Time between the end of the grace period and the time limit."""
 ANSWER_SECONDS = 120.0
-OF_THE_CLUSTER = ("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE")
-"""States of a job that the cluster or a user ended; the same command continues its run."""
+OF_THE_CLUSTER = ("TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE")
+"""States of a job that the cluster ended; the same command continues its run."""
 
 SHORT = {
     "A": "account",
@@ -180,12 +180,14 @@ class Slurm(Place):
     def live(self, runs: Sequence[str]) -> dict[str, str]:
         queue = _ask(["squeue", "--me", "--noheader", "--format=%i %j"])
         if queue.returncode:
-            raise MaskwrightError(_complaint(queue), where="squeue", fix="see `sinfo`")
+            raise CloudError(_complaint(queue), reason="failed", where="squeue", fix="see `sinfo`")
         jobs = {name: job for job, _, name in (line.partition(" ") for line in queue.stdout.splitlines())}
         return {run: jobs[name] for run in runs if (name := _name_of(run)) in jobs}
 
     def ended(self, job: str, log: str) -> int | None:
         shown = _ask(["scontrol", "show", "job", "-o", job])
+        if shown.returncode and "Invalid job id" not in shown.stderr:
+            raise CloudError(_complaint(shown), reason="failed", where="scontrol", fix="see `sinfo`")
         if shown.returncode:  # SLURM forgets a job some minutes after its end (MinJobAge)
             return GONE
         fields = dict(re.findall(r"\b(\w+)=(\S+)", shown.stdout))
@@ -197,6 +199,8 @@ class Slurm(Place):
         with open(log, "a", encoding="utf-8") as file:
             unseen = f"; does its node see {os.path.dirname(log)}?" if reason == "JobLaunchFailure" else ""
             file.write(f"job {job} ended as {state}, {reason}{unseen}\n")
+        if state == "CANCELLED":
+            return EndedAsAsked.exit_code
         return GONE if state in OF_THE_CLUSTER else 1
 
     def ending(self, jobs: Iterable[str]) -> str:
