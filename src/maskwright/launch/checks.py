@@ -28,7 +28,7 @@ LONGER_THAN_SAVING_SECONDS = 5.0
 
 def ask(words: list[str], text: str, seconds: float, *, absent: str, silent: str) -> CompletedProcess[str]:
     """Runs another program's command with `text` on its standard input. Raises `InputError` if it cannot be started,
-    with the fix `absent`, and `CloudError` (unreached) if it does not answer within `seconds`, with the fix `silent`."""
+    with the fix `absent`, and `CloudError` if there is no answer within `seconds`, with the fix `silent`."""
     try:
         return subprocess.run(
             words, input=text, capture_output=True, text=True, errors="replace", timeout=seconds, check=False,
