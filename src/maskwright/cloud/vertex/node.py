@@ -18,7 +18,7 @@ import subprocess
 import sys
 from types import FrameType
 
-from maskwright.core.console import say
+from maskwright.core.console import answer, say
 from maskwright.core.errors import EndedAsAsked, InputError, StoppedEarly
 from maskwright.launch.target import node_words
 from maskwright.machine.hardware import tpu_chips
@@ -64,7 +64,7 @@ def main(command: list[str]) -> int:
     started.append(subprocess.Popen([*command, *options]))
     code = started[0].wait()
     if code == EndedAsAsked.exit_code:
-        print(json.dumps({"message": "ended as asked", ENDED_WITH: code}), flush=True)
+        answer(json.dumps({"message": "ended as asked", ENDED_WITH: code}))
         return 0
     return code if code >= 0 else 128 - code
 
