@@ -125,8 +125,7 @@ def scontrol(words: list[str]) -> int:
             print("slurm_load_jobs error: Invalid job id specified", file=sys.stderr)
             return 1
         state = read(job)
-        code = 0 if state["state"] == "CANCELLED" else state["exit"]
-        told = f"JobId={job} JobName={state['name']} JobState={state['state']} Reason=None ExitCode={code}:0"
+        told = f"JobId={job} JobName={state['name']} JobState={state['state']} Reason=None ExitCode={state['exit']}:0"
         print(f"{told} StdOut={state['log']}")
     elif words[0] == "requeue":
         write(words[1], requeue=True, state="PENDING")
@@ -135,6 +134,7 @@ def scontrol(words: list[str]) -> int:
 
 
 def scancel(words: list[str]) -> int:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a job that cancels itself: the wish is with slurmctld
     job, wanted = (
         words[-1].partition(".")[0],
         [word.removeprefix("--signal=") for word in words if word.startswith("--signal=")],

@@ -223,6 +223,7 @@ def test_many_jobs_end_with_their_codes(cluster: Cluster) -> None:
         ("JobState=COMPLETED Reason=None ExitCode=0:0", 0, ""),
         ("JobState=FAILED Reason=NonZeroExitCode ExitCode=2:0", 2, ""),
         ("JobState=RUNNING Reason=None ExitCode=0:0", None, ""),
+        ("JobState=CANCELLED Reason=None ExitCode=75:0", 76, ""),
         ("JobState=CANCELLED Reason=None ExitCode=0:15", 76, "job 4 ended as CANCELLED"),
         ("JobState=NODE_FAIL Reason=NodeDown ExitCode=0:0", 75, "job 4 ended as NODE_FAIL, NodeDown"),
         ("JobState=OUT_OF_MEMORY Reason=OutOfMemory ExitCode=0:125", 1, "job 4 ended as OUT_OF_MEMORY"),

@@ -30,8 +30,8 @@ from maskwright.launch.target import JobName, OnSubmission, Option, Place, Submi
 BEFORE_SECONDS = 30
 """Time between the end of the grace period and the time limit."""
 ANSWER_SECONDS = 120.0
-OF_THE_CLUSTER = ("TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE")
-"""States of a job that the cluster ended; the same command continues its run."""
+ENDED_EARLY = ("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE")
+"""States of a job that the cluster or a user ended; the same command continues its run."""
 
 SHORT = {
     "A": "account",
@@ -194,14 +194,13 @@ class Slurm(Place):
         state, reason, code = fields["JobState"], fields["Reason"], int(fields["ExitCode"].partition(":")[0])
         if state in ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING"):
             return None
+        early = EndedAsAsked.exit_code if state == "CANCELLED" else GONE  # scancel is a wish
         if code or state == "COMPLETED":
-            return code
+            return early if code == GONE else code
         with open(log, "a", encoding="utf-8") as file:
             unseen = f"; does its node see {os.path.dirname(log)}?" if reason == "JobLaunchFailure" else ""
             file.write(f"job {job} ended as {state}, {reason}{unseen}\n")
-        if state == "CANCELLED":
-            return EndedAsAsked.exit_code
-        return GONE if state in OF_THE_CLUSTER else 1
+        return early if state in ENDED_EARLY else 1
 
     def ending(self, jobs: Iterable[str]) -> str:
         return " ".join(["scancel", *jobs])
