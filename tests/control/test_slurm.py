@@ -68,10 +68,13 @@ def test_every_node_runs_the_command_with_its_rank(cluster: Cluster) -> None:
     assert "hello from 0 over ib 0" in cluster.log(job) and "== done" in cluster.log(job)
 
 
-def test_a_setup_that_fails_ends_the_job(cluster: Cluster) -> None:
-    job = cluster.submit("", "--setup", "no-such-command && true")
-    assert cluster.wait(job)["ExitCode"] == "2:0" and not (cluster.folder / "starts-0").exists()
-    assert "error: --setup ended with 127 on" in cluster.log(job)
+@pytest.mark.parametrize(("setup", "code"), [("no-such-command && true", 127), ('[ "$SLURM_NODEID" = 0 ]', 1)])
+def test_a_setup_that_fails_ends_the_job(cluster: Cluster, setup: str, code: int) -> None:
+    """Also where it fails on one node: the other is told, before or after its command has begun."""
+    job = cluster.submit(WAIT, "--setup", setup)
+    assert cluster.wait(job)["ExitCode"] == "2:0", cluster.log(job)
+    assert f"error: --setup ended with {code} on" in cluster.log(job)
+    assert not (cluster.folder / "starts-1").exists()
 
 
 def test_an_error_is_the_jobs_end_though_others_end_with_75(cluster: Cluster) -> None:

@@ -52,7 +52,9 @@ OURS = {
 """Options of sbatch that the script decides, and what to do instead."""
 
 TASK = r"""
-trap : TERM
+ended=
+trap 'ended=1' TERM
+trap '[ "$?" -eq 0 ] || (trap "" TERM && scancel --signal=TERM "$SLURM_JOB_ID.$SLURM_STEP_ID" 2>/dev/null)' EXIT
 # setup
 if [ "$SLURM_NNODES" -gt 1 ]; then
   set -- "$@" --num-nodes "$SLURM_NNODES" --node-rank "$SLURM_NODEID" --rendezvous "$MASKWRIGHT_RENDEZVOUS"
@@ -61,9 +63,9 @@ if ! command -v "$1" >/dev/null; then
   echo "error: $1 is not on the PATH of $(hostname). Fix: submit from a folder whose .venv all nodes see" >&2
   exit 201
 fi
+[ -z "$ended" ] || exit 75
 "$@"
 code=$?
-[ "$code" -eq 0 ] || (trap '' TERM && scancel --signal=TERM "$SLURM_JOB_ID.$SLURM_STEP_ID" 2>/dev/null)
 case $code in
   0 | 75) exit "$code" ;;
   76) exit 200 ;;
