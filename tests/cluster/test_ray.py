@@ -487,12 +487,9 @@ def another_machine(cluster: Cluster, *prefix: str, resources: str = "{}", **env
     """The raylet of a second node of the cluster, which `prefix` starts."""
     small = ("--num-cpus=1", "--num-gpus=0", "--object-store-memory=100000000", "--disable-usage-stats")
     words = (*prefix, "ray", "start", f"--address={HEAD}", "--node-ip-address=127.0.0.1", "--block", *small)
-    with tempfile.NamedTemporaryFile("r", dir=cluster.folder) as log:
-        command, variables = (
-            cluster.network.words(*words, f"--resources={resources}"),
-            cluster.environment | environment,
-        )
-        node = subprocess.Popen(command, env=variables, stdout=open(log.name, "w"), stderr=subprocess.STDOUT)
+    with tempfile.NamedTemporaryFile(dir=cluster.folder) as log:
+        command = cluster.network.words(*words, f"--resources={resources}")
+        node = subprocess.Popen(command, env=cluster.environment | environment, stdout=log, stderr=log)
         try:
             wait_until(lambda: "Ray runtime started" in Path(log.name).read_text())
             (raylet,) = raylets_below(node.pid)

@@ -16,7 +16,7 @@ from command_line import maskwright, write_config
 from private_network import processes, wait_until
 
 from maskwright.config.pretraining import RunConfig, read_config
-from maskwright.core.errors import InputError, JobError, StoppedEarly
+from maskwright.core.errors import InputError, JobError, stopped
 from maskwright.launch import checks
 from maskwright.launch.ray import gang as ray_gang
 from maskwright.launch.ray import jobs, submit
@@ -248,7 +248,8 @@ def test_run_of_a_submitted_command(entrypoint: str, run: str | None) -> None:
         ("FAILED", 2, "", 2, "exit 2"),
         ("FAILED", 3, "", 3, "exit 3"),
         ("FAILED", 75, "", 75, "continues the run"),
-        ("STOPPED", None, "", 75, "continues the run"),
+        ("FAILED", 76, "", 76, "stopped as asked; the same submission continues the run"),
+        ("STOPPED", None, "", 76, "continues the run"),
         ("FAILED", -9, "", 1, "killed by SIGKILL"),
         ("FAILED", 137, "", 1, "killed by SIGKILL"),
         ("FAILED", 127, "", 1, "not installed"),
@@ -258,7 +259,7 @@ def test_run_of_a_submitted_command(entrypoint: str, run: str | None) -> None:
     ],
 )
 def test_exit_code_of_a_job_that_is_over(state: str, code: int | None, why: str, exit_code: int, said: str) -> None:
-    kind = StoppedEarly if exit_code == 75 else JobError
+    kind = stopped(exit_code) or JobError
     with pytest.raises(kind, match=said) as caught:
         conclude(RayJob("a", state, code, None, None, None, why))
     assert caught.value.exit_code == exit_code
@@ -271,7 +272,7 @@ def test_exit_code_of_a_job_that_is_over(state: str, code: int | None, why: str,
         ("RUNNING", None, "", None, None),
         ("SUCCEEDED", 0, "begun\nhost 0 | done: /runs/a\n", 0, "done: /runs/a"),
         ("FAILED", 2, "host 0 | error: no label\nerror: the job failed\n", 2, "error: no label"),
-        ("STOPPED", None, "host 0 | stopped: saved\n", 75, "stopped: saved"),
+        ("STOPPED", None, "host 0 | stopped: saved\n", 76, "stopped: saved"),
         (
             "FAILED",
             127,

@@ -141,7 +141,7 @@ def train(command: _NodeCommand, config: RunConfig | FinetuneConfig, num_nodes: 
                 return attempt
 
             saved = RunDirectory(command.run).newest_step
-            run(begin, stop, name, restarts=3, wait_seconds=RESTART_WAIT_SECONDS, saved=saved)
+            run(begin, stop, name, wait_seconds=RESTART_WAIT_SECONDS, saved=saved)
     finally:
         ray.shutdown()
 
@@ -254,10 +254,10 @@ class _RayAttempt:
         return None
 
     def _not_started(self) -> None:
-        """Ends the attempt for the members that were not lost."""
+        """Ends the attempt before any command has started."""
         self._stop_requested_at = time.monotonic()
         for index in set(range(self.size)) - {end.host for end in self.ends}:
-            self._ended(index, StoppedEarly.exit_code, "")
+            self._ended(index, None, "not started")
 
     def _start_all(self, ready: list[tuple[int, bool]]) -> None:
         for index, (_, free) in enumerate(ready):
@@ -294,7 +294,7 @@ class _RayAttempt:
 
     def _ended(self, index: int, code: int | None, why: str) -> None:
         told, tail = self._stop_requested_at is not None, tuple(self._tails[index])
-        self.ends.append(End(index, code, told, why=redact(why), tail=tail))
+        self.ends.append(End(index, code, told, redact(why), tail))
         if code != 0:
             self._failed_at = self._failed_at or time.monotonic()
 

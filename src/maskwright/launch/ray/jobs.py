@@ -19,7 +19,15 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from maskwright.core.console import Show, lost_terminal_is_no_error, one_line, show_line, warn
-from maskwright.core.errors import CloudError, InputError, JobError, MaskwrightError, StoppedEarly
+from maskwright.core.errors import (
+    CloudError,
+    EndedAsAsked,
+    InputError,
+    JobError,
+    MaskwrightError,
+    StoppedEarly,
+    stopped,
+)
 from maskwright.core.extras import missing
 from maskwright.core.secrets import redact
 from maskwright.launch.follow import followed, until_over, wait_until_over
@@ -276,8 +284,10 @@ def conclude(job: RayJob) -> None:
     where, again = f"ray:{job.id}", "the same submission continues the run"
     if job.state == "SUCCEEDED":
         return
-    if job.state == "STOPPED" or job.code == StoppedEarly.exit_code:
-        raise StoppedEarly(again, where=where)
+    asked = EndedAsAsked if job.state == "STOPPED" else None  # by Ray's API, and nothing starts it again
+    if kind := asked or stopped(job.code):
+        how = "stopped as asked" if kind is EndedAsAsked else "interrupted"
+        raise kind(f"{how}; {again}", where=where)
     if job.code is None:  # the driver did not start, or its machine is gone
         lost = "RUNTIME_ENV" not in job.why and "START" not in job.why
         what = " ".join(job.why.split())[:300] or "Ray gives no reason"
