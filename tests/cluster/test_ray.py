@@ -197,6 +197,7 @@ while True:
         threading.Thread(target=copy, args=pair, daemon=True).start()
 """
 THERE = ("--address", "http://127.0.0.1:8266")
+OURS = ("host ", "Ray job ", "first: host ", "warning: ", "waiting for ", "Running entrypoint for job ")
 
 
 @contextmanager
@@ -224,7 +225,7 @@ def test_what_is_killed_begins_again_by_itself_and_a_cut_tunnel_costs_no_line(cl
         killed_and_begun_again(cluster, following, worker)
         again = cluster.ended(another)
     log = cluster.maskwright("logs", "ray:killed").out
-    assert again.code == 0 and log.endswith(again.out) and log.startswith("Ray job killed: 1 node with the CPU")
+    assert again.code == 0 and log.endswith(again.out) and "\nRay job killed: 1 node with the CPU" in log
 
 
 def killed_and_begun_again(cluster: Cluster, following: subprocess.Popen[str], worker: int) -> None:
@@ -238,10 +239,12 @@ def killed_and_begun_again(cluster: Cluster, following: subprocess.Popen[str], w
 
     ended = cluster.ended(following)
     assert ended.code == 0, ended
-    assert "host 0: killed by SIGKILL" in ended.out and ended.out.count("restart 1 of 3") == 2  # it had saved since
+    assert (
+        "host 0: killed by SIGKILL" in ended.out and ended.out.count("attempt 1 of 5 in vain") == 2
+    )  # it had saved since
     assert "Ray lost it" in ended.out
     assert ended.out == cluster.maskwright("logs", "ray:killed").out
-    assert [line for line in ended.out.splitlines() if "raylet" in line or ".cc:" in line] == []
+    assert [line for line in ended.out.splitlines() if not line.startswith(OURS)] == []
     cluster.same("killed")
 
 
@@ -289,7 +292,7 @@ def test_stopped_it_has_saved_and_is_continued_by_rays_own_command(cluster: Clus
     stopped = cluster.ended(stopping)
     assert (stopped.code, stopped.out) == (0, f"ray:{name}: STOPPED\n"), stopped
     followed = cluster.ended(following)
-    assert "StoppedEarly" in followed.err and "host 0 | stopped: " in followed.out
+    assert "EndedAsAsked" in followed.err and "host 0 | stopped: " in followed.out
     status = cluster.run("stopped").read_status()
     assert status and (status.phase, status.exit) == ("stopped", 75)
     assert checkpoint.whole_steps(cluster.run("stopped").checkpoints)[-1] == status.step < STEPS
@@ -319,7 +322,7 @@ def test_exit_codes_come_through(cluster: Cluster) -> None:
     assert "host 0 | error: /nowhere/store: is not a token store" in ended.out
 
     ended = cluster.ended(cluster.submit("early", "--follow", "--stop-after-steps", "3"))
-    assert ended.code == 75 and "continues the run" in ended.last, ended
+    assert ended.code == 76 and "continues the run" in ended.last, ended
 
     unasked = cluster.ended(cluster.submit("unasked", "--follow", "--set", "engine.device=auto"))
     assert unasked.code == 2 and "the Ray cluster: no GPU and no labelled TPU slice" in unasked.out, unasked
@@ -372,7 +375,7 @@ def test_a_gang_of_two_is_the_plain_command_too_and_begins_again_together(cluste
     os.kill(max(workers), signal.SIGKILL)
     ended = cluster.ended(following)
     assert ended.code == 0, ended
-    assert "2 nodes with the CPU each" in ended.out and "restart 1 of 3" in ended.out
+    assert "2 nodes with the CPU each" in ended.out and "restarting from step" in ended.out
     status = cluster.run("gang").read_status()
     assert status and (status.phase, status.step, status.attempt) == ("done", STEPS, 2)
     cluster.same("gang")
@@ -438,7 +441,8 @@ def test_a_slice_is_trained_on_whole_and_in_its_order_and_waits_for_a_lost_host(
         with tpu_host(cluster, 1):
             ended = cluster.ended(following)
     assert ended.code == 0 and "attempt 2 on 127.0.0.1, 127.0.0.1" in ended.out, ended
-    assert ended.out.count("attempt 2") == 1 and f"host 0 | done: {run}" in ended.out
+    assert f"host 0 | done: {run}" in ended.out
+    assert [line for line in ended.out.splitlines() if not line.startswith(OURS)] == []  # Ray adds 60
     status = cluster.run("slice").read_status()
     assert status and (status.phase, status.step, status.attempt) == ("done", 80, 2)
 

@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,12 +18,12 @@ from command_line import maskwright, write_config
 from private_network import processes, wait_until
 
 from maskwright.config.pretraining import RunConfig, read_config
-from maskwright.core.errors import InputError, JobError, stopped
+from maskwright.core.errors import CloudError, InputError, JobError, StoppedEarly, stopped
 from maskwright.launch import checks
 from maskwright.launch.ray import gang as ray_gang
 from maskwright.launch.ray import jobs, submit
 from maskwright.launch.ray.gang import require_lasting
-from maskwright.launch.ray.jobs import RayJob, conclude, find_address, parse_id
+from maskwright.launch.ray.jobs import Lines, RayJob, conclude, find_address, parse_id
 from maskwright.launch.ray.member import Member
 from maskwright.launch.ray.sizes import (
     POD_TYPE,
@@ -296,6 +298,75 @@ def test_the_end_of_one_of_many_jobs(
     assert last is None or last_words(str(log)).startswith(last)
 
 
+OF_RAY = """\
+2026-11-29 01:41:34,038\tINFO job_manager.py:581 -- Runtime env is setting up.
+[2026-11-29 01:41:37,704 W 540 540] network_util.cc:330: Failed to determine local IP
+(raylet) The node with node id: 62fa has been marked dead. This can happen when a
+\t(2) raylet has lagging heartbeats due to slow network or busy workload.
+(raylet, ip=10.0.0.2) Raylet is terminated.
+    [state-dump] \tNodeManager.GcsCheckAlive - 1 total (1 active)
+    [state-dump]
+
+"""
+OURS = """\
+Ray job a: 1 node with the CPU (as asked)
+host 0 | (raylet) is a word of the run's
+host 0 |
+host 0 | 2026-11-29 01:41:34,038\tINFO of another library
+"""
+
+
+def test_lines_come_once_however_the_pieces_come_and_rays_own_do_not() -> None:
+    log = "".join(ours + OF_RAY for ours in OURS.splitlines(keepends=True)) + "error: the end"
+    for size in (1, 7, 1000):
+        shown = list[str]()
+        lines = Lines(lambda host, line, shown=shown: shown.append(line))
+        for cut in (0, 90, 300, len(log)):  # a connection each, that begins anew
+            for position in range(0, cut, size):
+                lines.take(log[position : min(position + size, cut)], position)
+        lines.end()
+        assert shown == [*OURS.splitlines(), "error: the end"]
+
+
+def test_a_follower_waits_for_a_head_that_does_not_answer_and_ends_with_one_that_forgot(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each connection ends after its piece; then comes what the head says about the job."""
+    monkeypatch.setattr(jobs, "POLL_SECONDS", 0.01)
+    running = SimpleNamespace(status="RUNNING", entrypoint="", submission_id="a", driver_exit_code=None)
+    for name in ("start_time", "end_time", "error_type", "message"):
+        setattr(running, name, None)
+    unreached = CloudError("no answer", reason="unreached")
+    refused = InputError("the token is refused")
+
+    def follow(answers: list[Any]) -> tuple[list[str], Any]:
+        cluster, shown, log = object.__new__(jobs.RayCluster), list[str](), "one\ntwo\nthree\n"
+
+        async def tail(job: str) -> AsyncIterator[str]:
+            yield log[: 5 * (6 - len(answers))]
+            raise RuntimeError("WebSocket connection closed unexpectedly with close code 1006")
+
+        def details(job: str) -> Any:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(cluster, "_client", SimpleNamespace(tail_job_logs=tail), raising=False)
+        monkeypatch.setattr(cluster, "_details", details)
+        monkeypatch.setattr(cluster, "logs", lambda job: log)
+        with suppress(InputError, StoppedEarly):
+            jobs.follow_to_its_end(cluster, "a", lambda host, line: shown.append(line))
+            return shown, 0
+        return shown, len(answers)
+
+    done = SimpleNamespace(**{**vars(running), "status": "SUCCEEDED", "driver_exit_code": 0})
+    assert follow([running, unreached, unreached, running, done]) == (["one", "two", "three"], 0)
+    assert capsys.readouterr().err.count("the job goes on; trying again") == 1
+    assert follow([running, refused, done])[1] == 1
+    assert follow([running, None, done])[1] == 1
+
+
 def test_what_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert Ray().entrypoint(Training("a b.yaml", "/runs/a")) == "exec maskwright pretrain 'a b.yaml' --run /runs/a"
     assert Ray().name("/runs/a/").startswith("a-") and jobs.ID.fullmatch(Ray().name("/runs/ü/"))
@@ -307,6 +378,13 @@ def test_what_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(InputError, match="looks like a secret") as caught:
             Ray(env=(name,)).values()
         assert "hunter2" not in str(caught.value) and "hf_1" not in str(caught.value)
+
+    for secret in ("git+https://me:hunter2@git.example/a", "--index-url https://me:hunter2@pypi.example/simple"):
+        with pytest.raises(InputError, match="holds a secret") as caught:
+            Ray(pip=("wandb", secret))
+        assert "hunter2" not in str(caught.value)
+    words = Ray(pip=("wandb",)).entrypoint(Training("a.yaml", "/runs/a"))
+    assert words == "exec python -m maskwright pretrain a.yaml --run /runs/a"
 
     folder = tmp_path / "work"
     folder.mkdir()
@@ -330,6 +408,20 @@ def test_submit_says_what_it_would_do(tmp_path: Path) -> None:
     assert lines[1] == f"entrypoint   exec maskwright pretrain run.yaml --run /runs/a {keys} {gang}"
     assert lines[2:] == ["uploaded     run.yaml", "environment  RAY_JOB_STOP_WAIT_TIME_S=60"]
     assert maskwright(*words, cwd=tmp_path).splitlines()[1].endswith("pretrain run.yaml --run /runs/a")
+    slice_ = (
+        "--accelerator",
+        "v6e:2x4",
+        "--set",
+        "engine.kind=jax",
+        "--set",
+        "batch.virtual_workers=8",
+        "--pip",
+        "wandb",
+    )
+    lines = maskwright(*words, *slice_, cwd=tmp_path).splitlines()
+    assert lines[-2:] == ["pip install  wandb", "accelerator  v6e:2x4"]
+    maskwright(*words, *slice_[:2], cwd=tmp_path, code=2)  # torch
+    maskwright(*words, "--num-nodes", 3, "--gpus-per-node", 5, cwd=tmp_path, code=2)
     maskwright(*words[:3], "--run", "runs/a", cwd=tmp_path, code=2)
     maskwright(*words, "--datapath", "store", cwd=tmp_path, code=2)
     maskwright("pretrain", "run.yaml", "--run", "runs/a", "--gpus-per-node", 2, cwd=tmp_path, code=2)

@@ -223,7 +223,7 @@ class _RayAttempt:
                 raise StoppedEarly(f"{what}; the same submission tries again")
             if now > report_at:
                 report_at = now + REPORT_SECONDS
-                say(f"waiting for {self.gang}: {missing or 'others use the cluster'}")
+                say(f"waiting for {self.gang}: {missing or 'its machines are not free yet'}")
         machines = {node["NodeID"]: node for node in ray.nodes()}
         placed = placement_group_table(group)["bundles_to_node_id"]
         return [machines[placed[index]] for index in range(len(bundles))]
@@ -323,4 +323,4 @@ class _RayAttempt:
 
 
 def _reason(error: Exception) -> str:
-    return f"Ray lost it: {' '.join(str(error).split())[:200]}"
+    return f"Ray lost it: {' '.join(str(error).partition('class_name')[0].split())[:200]}"
