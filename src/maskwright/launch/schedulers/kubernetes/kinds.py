@@ -215,7 +215,7 @@ def _trainjob(job: KubernetesJob, command: Training) -> list[Manifest]:
 
 def _rayjob(job: KubernetesJob, command: Training) -> list[Manifest]:
     """A head that computes nothing, and `num_pods` pods. The same command is the job's driver: it runs its gang on the
-    pods and restarts it by itself, as the job's metadata says."""
+    pods and restarts it by itself."""
     words = [*_words(command), "--num-nodes", str(job.num_pods), "--gpus-per-node", str(job.gpus)]
     for word in words:
         if shlex.quote(word) != word:
