@@ -31,6 +31,7 @@ from maskwright.engines.processes import (
     find,
     is_loopback,
     launch_variables,
+    partner_gone,
 )
 from maskwright.machine import hardware
 from maskwright.machine.hardware import tpu_chips
@@ -129,6 +130,10 @@ def connect(engine: EngineSection) -> tuple[Platform, list[Any], Processes]:
         jax.config.update("jax_platforms", device)
         devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
     except RuntimeError as error:
+        # The backends of several hosts exchange what each has. "Unavailable" is also what libtpu says of its own chips.
+        signs = [sign for sign in LOST if sign != "unavailable"]
+        if jax.distributed.is_initialized() and any(sign in str(error).lower() for sign in signs):
+            raise partner_gone(error) from None
         raise MaskwrightError(
             f"JAX cannot use this device: {error}", where=f"engine.device {device}", fix="see the driver's own message"
         ) from None
