@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+import tracemalloc
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -12,7 +13,9 @@ import pytest
 
 from maskwright.cli.main import run as command
 from maskwright.core.errors import InputError
-from maskwright.monitor.logs import RESTART_SECONDS, Tail, follow, show
+from maskwright.core.folder import Folder
+from maskwright.monitor import grown
+from maskwright.monitor.logs import RESTART_SECONDS, GrowingLog, follow, show
 from maskwright.monitor.status import look
 from maskwright.run.directory import Status
 from maskwright.run.heartbeat import Beat, pid_started, write_beat
@@ -21,34 +24,56 @@ from maskwright.run.lease import this_pid_space
 
 def test_whole_lines_as_they_come(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
-    tail = Tail(str(path), None)
-    assert tail.read() == []
-    path.write_text("one\ntwo\nthr")
-    assert tail.read() == ["one", "two"] and tail.read() == []
-    with path.open("a") as file:
-        file.write("ee\n\nfour\n")
-    assert tail.read() == ["three", "", "four"]
-    path.write_text("cut\n")
-    assert tail.read() == ["cut"]
+    log = GrowingLog(Folder(str(tmp_path)), None)
+
+    def read(text: str = "", mode: str = "a") -> list[str]:
+        with path.open(mode) as file:
+            file.write(text)
+        return list(log.news())
+
+    assert list(log.news()) == []
+    assert read("one\ntwo\nthr") == ["one", "two"] and read() == []
+    assert read("ee\n\nfour\n") == ["three", "", "four"]
+    assert read("cut\n", "w") == ["cut"]
     other = tmp_path / "other"
     other.write_text("another file, longer than the one before\n")
     os.replace(other, path)
-    assert tail.read() == ["another file, longer than the one before"]
+    assert read() == ["another file, longer than the one before"]
     path.unlink()
-    assert tail.read() == [] and tail.rest() == []
+    assert list(log.news()) == [] and log.rest() == []
     path.write_bytes(b"again\n\xff no newline")
-    assert tail.read() == ["again"] and tail.rest() == ["\ufffd no newline"]
+    assert read() == ["again"] and log.rest() == ["\ufffd no newline"]
 
 
-def test_only_the_last_lines_at_first(tmp_path: Path) -> None:
+@pytest.mark.parametrize("piece_bytes", [1, 5, 64, 1 << 18])
+@pytest.mark.parametrize("text", ["", "\n", "one", "one\n", "one\n\ntwo\n", "one\n\n" + "long " * 9 + "\nthree"])
+def test_the_last_lines_are_found_from_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, piece_bytes: int
+) -> None:
+    monkeypatch.setattr(grown, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(grown, "BLOCK_BYTES", piece_bytes)
+    folder = Folder(str(tmp_path))
+    folder.put("log.txt", text.encode())
+    lines = text.removesuffix("\n").split("\n") if text else []
+    for count in range(len(lines) + 2):
+        begin = grown.last_lines(folder, "log.txt", count, len(text))
+        last = lines[max(len(lines) - count, 0) :]
+        assert text[begin:] == "".join(f"{line}\n" for line in last)[: None if text.endswith("\n") else -1]
+
+
+def test_the_end_of_a_long_log_takes_no_memory(tmp_path: Path) -> None:
+    """And a run that goes on afterwards shows its next lines."""
     path = tmp_path / "log.txt"
-    path.write_text("".join(f"{n}\n" for n in range(10)))
-    tail = Tail(str(path), 3)
-    assert tail.read() == ["7", "8", "9"]
+    path.write_text("".join(f"line {number}\n" for number in range(2_000_000)))
+    log = GrowingLog(Folder(str(tmp_path)), 2)
+    tracemalloc.start()
+    assert list(log.news()) == ["line 1999998", "line 1999999"]
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 4 * grown.PIECE_BYTES < path.stat().st_size / 20
     with path.open("a") as file:
-        file.write("".join(f"{n}\n" for n in range(10, 16)))
-    assert tail.read() == [str(n) for n in range(10, 16)]
-    assert Tail(str(path), 0).read() == [] and len(Tail(str(path), 99).read()) == 16
+        file.write("one\ntwo\nthree\n")
+    assert list(log.news()) == ["one", "two", "three"]
 
 
 class Run:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from maskwright.core.folder import Folder
-from maskwright.monitor.watch.grown import Grown
+from maskwright.monitor.grown import Grown
 from maskwright.run.directory import read_lines
 
 METRICS = "metrics.jsonl"

@@ -20,10 +20,9 @@ from maskwright.core.console import several
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
-from maskwright.monitor.logs import LOG
+from maskwright.monitor.grown import Grown
 from maskwright.monitor.status import RunReport, look
 from maskwright.monitor.watch.find import FoundRuns, RunLocation, find
-from maskwright.monitor.watch.grown import Brought, Grown
 from maskwright.monitor.watch.numbers import METRICS, Numbers, lines_of
 from maskwright.run.directory import HISTORY, step_folder
 
@@ -56,8 +55,6 @@ class Watched:
     report: RunReport
     numbers: Numbers
     history: Grown
-    log: Brought
-    """The log of a run at a URL."""
     inside: str
     """Where its records lie below the folder: with copies of checkpoints, beside the newest, with a slash at the
     end."""
@@ -286,8 +283,7 @@ def _seen(key: str, place: RunLocation, report: RunReport, old: Watched | None) 
         old.report, old.kind, old.metric = report, kind, metric
         return old
     numbers, history = Numbers(folder, inside + METRICS), Grown(folder, inside + HISTORY)
-    log = Brought(folder, inside + LOG)
-    return Watched(place, key, folder, report, numbers, history, log, inside, kind, metric, 0.0)
+    return Watched(place, key, folder, report, numbers, history, inside, kind, metric, 0.0)
 
 
 def _read_history(watched: Watched) -> None:

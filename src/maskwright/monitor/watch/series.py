@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from maskwright.core.folder import Folder
-from maskwright.monitor.watch.grown import Grown
+from maskwright.monitor.grown import Grown
 from maskwright.monitor.watch.numbers import METRICS, is_number, lines_of
 
 MOST_POINTS = 5_000
