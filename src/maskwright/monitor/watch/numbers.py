@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from maskwright.core.folder import Folder
-from maskwright.monitor.grown import Grown
+from maskwright.monitor.grown import METRICS, Grown, lines_of
 from maskwright.run.directory import read_lines
 
-METRICS = "metrics.jsonl"
 LOSS = "loss"
 """Only the lines of training have it."""
 POINTS = 60
@@ -117,16 +115,6 @@ class Numbers:
                 match = block.rfind(word, 0, match)
             if self._folder.path is None:
                 return
-
-
-def lines_of(block: bytes) -> Iterable[dict[str, Any]]:
-    """The records in whole lines. Unbroken lines are parsed in one call, in two thirds of the time."""
-    text = block.decode("utf-8", "replace")
-    try:
-        lines = json.loads(f"[{text.strip().replace(chr(10), ',')}]")
-    except (ValueError, RecursionError):
-        return read_lines(text)
-    return [line for line in lines if isinstance(line, dict) and isinstance(line.get("step"), int)]
 
 
 def is_number(value: Any) -> bool:

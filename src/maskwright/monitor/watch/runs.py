@@ -20,10 +20,10 @@ from maskwright.core.console import several
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
-from maskwright.monitor.grown import Grown
+from maskwright.monitor.grown import METRICS, Grown, lines_of
 from maskwright.monitor.status import RunReport, look
 from maskwright.monitor.watch.find import FoundRuns, RunLocation, find
-from maskwright.monitor.watch.numbers import METRICS, Numbers, lines_of
+from maskwright.monitor.watch.numbers import Numbers
 from maskwright.run.directory import HISTORY, step_folder
 
 FIND_SECONDS, FIND_SHARE = 10.0, 0.05
