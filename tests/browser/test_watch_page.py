@@ -134,7 +134,7 @@ def test_several_ranks_that_are_lost(browser: Any, served: Served, tmp_path: Pat
         assert ages == ["60 s ago", "2 h ago"]
         # What was read at a URL is as old as it is said to be.
         told = page.evaluate("""() => import('/details.js').then(({showCheckpoints, showGlance}) => {
-            const run = {id: "far", name: "far", location: "gs://b/far", state: "only checkpoints", looked: 1};
+            const run = {id: "far", location: "gs://b/far", state: "only checkpoints", looked: 1, limits: []};
             showGlance([run], 41, new Map());
             showCheckpoints({checkpoints: [{step: 40, state: "whole", bytes: 9}], listed: 1}, 61);
             return ["glance", "checkpoints"].map((id) => document.getElementById(id).textContent);

@@ -8,6 +8,7 @@ import time
 import tracemalloc
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from maskwright.monitor.status import look
 from maskwright.run.directory import Status
 from maskwright.run.heartbeat import Beat, pid_started, write_beat
 from maskwright.run.lease import this_pid_space
+from maskwright.run.starts import Starts
 
 
 def test_whole_lines_as_they_come(tmp_path: Path) -> None:
@@ -112,7 +114,7 @@ class Run:
         return follow(folder, lines, write=self.take, clock=lambda: self.now, sleep=self.sleep)
 
 
-@pytest.mark.parametrize(("phase", "code"), [("done", 0), ("failed", 3), ("stopped", 75)])
+@pytest.mark.parametrize(("phase", "code"), [("done", 0), ("failed", 3), ("stopped", 76)])
 def test_it_waits_for_the_start_and_ends_with_the_runs_code(
     tmp_path: Path, phase: str, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,7 +127,7 @@ def test_it_waits_for_the_start_and_ends_with_the_runs_code(
     assert run.follow() == code
     assert run.lines == ["2026  step 1  loss 2", "2026  step 2  loss 1", "2026  end"]
     said = capsys.readouterr().err
-    assert said.count("no run there yet") == 1 and f"{phase}: so it was" in said
+    assert said.count("no run there yet") == 1 and "so it was" in said and f"/run: {phase}: " in said
     assert run.polls < 30
 
 
@@ -133,15 +135,15 @@ def test_after_a_lost_process_it_waits_for_the_launcher(tmp_path: Path, capsys: 
     run = Run(tmp_path / "run")
     run.write()
     run.actions = {
-        4: lambda: run.write(phase="stopped", exit=75, reason="lost"),
-        40: lambda: (run.write(phase="training", exit=None, reason="", attempt=2), run.log("attempt 2\n")),
+        4: lambda: run.write(phase="stopped", exit=75),
+        40: lambda: (run.write(phase="training", exit=None, attempt=2), run.log("attempt 2\n")),
         60: lambda: run.write(phase="done", exit=0, message="trained to the last step"),
     }
     assert run.follow() == 0 and run.lines == ["attempt 2"]
     assert "waiting 60 s for its launcher" in capsys.readouterr().err
 
     began, run.polls = run.now, 0
-    run.actions = {4: lambda: run.write(phase="stopped", exit=75, reason="lost")}
+    run.actions = {4: lambda: run.write(phase="stopped", exit=75)}
     run.write(phase="training")
     assert run.follow() == 75  # nobody begins again
     assert RESTART_SECONDS < run.now - began < RESTART_SECONDS + 10
@@ -163,6 +165,30 @@ def test_a_run_that_ended_without_a_word(tmp_path: Path) -> None:
     # The same file of a process that is there, and then silent for long: it is not over, as far as one can say.
     write_beat(str(run.folder / "processes"), replace(beat, pid=os.getpid(), pid_started=pid_started(os.getpid())))
     assert look(str(run.folder)).state == "running"
+
+
+@pytest.mark.parametrize(
+    ("starts", "said"),
+    [
+        ({}, []),
+        ({"stop_after_hours": 20.0, "stop_at": 1796040000.0}, ["stops at 2026-11-30 12:00 (--stop-after-hours 20)"]),
+        ({"stop_after_steps": 5000, "stop_at_step": 7500}, ["stops at step 7,500 (--stop-after-steps 5000)"]),
+        ({"starts": 9, "without_checkpoint": 3, "step": 2500},
+         ["start 3 of 6 without a newer checkpoint than step 2,500"]),
+    ],
+)  # fmt: skip
+def test_limits_and_starts_in_vain_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: dict[str, Any], said: list[str]
+) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    run = Run(tmp_path / "run")
+    run.write()
+    assert look(str(run.folder)).limits() == []
+    (run.folder / "starts.json").write_text(json.dumps(asdict(Starts(**starts))))
+    found = look(str(run.folder))
+    assert found.limits() == said and all(f"\n  {line}\n" in found.report() + "\n" for line in said)
+    assert found.to_json()["starts"] == asdict(Starts(**starts))
 
 
 def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

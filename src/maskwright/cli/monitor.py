@@ -54,7 +54,8 @@ def logs(
     address: Address = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run's log. With --follow, end with the run's exit code: 0 for done, 75 for stopped early, else its own."""
+    """Show a run's log. With --follow, end with the run's exit code: 0 done, 76 stopped as asked, 75 interrupted,
+    else its own."""
     target = places.run(run, address, options=frozenset({"--lines"} if lines is not None else ()))
 
     def show(host: int | None, line: str) -> None:

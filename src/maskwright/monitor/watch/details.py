@@ -96,7 +96,7 @@ def _incidents(history: bytes, changes: list[dict[str, Any]]) -> list[dict[str, 
     before: dict[str, Any] = {}
     for line in read_lines(history.decode("utf-8", "replace")):
         if line.get("event") == "started" and before and before.get("event") != "ended":
-            incidents.append(_incident(before, "gone", "the process was gone without a word"))
+            incidents.append(_incident(before, "gone", "the process died without recording why"))
         if said := _said(line, first=not before):
             incidents.append(_incident(line, str(line.get("event")), said))
         before = line

@@ -87,6 +87,7 @@ class Watched:
             "state": report.state,
             "why": clean(report.why),
             "fix": clean(report.fix),
+            "limits": report.limits(),
             "health": clean(self._health()),
             "step": status.step if status else saved.step if saved else 0,
             "of": status.of if status else (saved.of if saved else None) or 0,
@@ -113,6 +114,8 @@ class Watched:
             return self.problem
         if report.state in ("hung", "lost", "silent", "failed"):
             return report.why
+        if report.ending:
+            return report.ending
         if loss is not None and not math.isfinite(loss):
             return "the loss is NaN" if math.isnan(loss) else "the loss is infinite"
         slow = [str(rank.beat.rank) for rank in report.ranks if rank.verdict == "slow"]
