@@ -201,11 +201,11 @@ def test_a_stop_saves_in_all_and_is_not_begun_again(machine: Machine) -> None:
 
 def test_what_is_lost_every_time_is_given_up(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """One process meets a kill at its first step, in each attempt; there is no checkpoint in between."""
-    from maskwright.launch import local
+    from maskwright.launch import attempts, local
     from maskwright.launch.target import Training
     from maskwright.launch.topology import WorkerGroup
 
-    monkeypatch.setattr(local, "RESTARTS", 1)
+    monkeypatch.setattr(attempts, "MOST_LOST", 1)
     words = ["-c", "import os; os.kill(os.getpid(), 9)"]
     monkeypatch.setattr(local, "COMMAND", [sys.executable, *words])
     with pytest.raises(Exception, match="killed by SIGKILL") as raised:
