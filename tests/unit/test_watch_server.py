@@ -7,8 +7,9 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Iterator
+import urllib.request
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
@@ -332,44 +333,14 @@ def test_a_request_for_which_nobody_waits_is_taken_back(tmp_path: Path, monkeypa
 # ---- the process ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def process(root: Path) -> Iterator[subprocess.Popen[str]]:
-    started = subprocess.Popen(
-        [*COMMAND, "watch", str(root), "--web", "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    yield started
-    started.kill()
-    started.wait()
-
-
-def test_ctrl_c_ends_the_server_quietly(process: subprocess.Popen[str]) -> None:
-    import urllib.request
-
-    assert process.stdout
-    printed = process.stdout.readline()
-    address, mark, token = printed.strip().partition("#token=")
-    assert mark and len(token) >= 32 and address.startswith("http://127.0.0.1:")
-    asked = urllib.request.Request(f"{address}api/runs", headers={"Authorization": f"Bearer {token}"})
-    with urllib.request.urlopen(asked, timeout=240) as answer:
-        assert len(json.load(answer)["runs"]) == 2
-    process.send_signal(signal.SIGINT)
-    out, said = process.communicate(timeout=240.0)
-    assert (process.returncode, out, said) == (130, "", "")
-
-
-def test_ctrl_c_takes_back_what_was_asked_of_a_run(tmp_path: Path) -> None:
-    import threading
-    import urllib.request
-
+def test_ctrl_c_ends_the_server_quietly_and_takes_back_what_was_asked_of_a_run(tmp_path: Path) -> None:
     made = MadeRun(tmp_path / "run", lines=40).write()
     command = [*COMMAND, "watch", str(tmp_path), "--web", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:
         try:
             assert started.stdout
-            address, _, token = started.stdout.readline().strip().partition("#token=")
+            address, mark, token = started.stdout.readline().strip().partition("#token=")
+            assert mark and len(token) >= 32 and address.startswith("http://127.0.0.1:")
             headers = {"Authorization": f"Bearer {token}"}
             asked = urllib.request.Request(f"{address}api/runs", headers=headers)
             with urllib.request.urlopen(asked, timeout=240) as answer:
@@ -386,9 +357,10 @@ def test_ctrl_c_takes_back_what_was_asked_of_a_run(tmp_path: Path) -> None:
                 assert pressed.is_alive()
                 time.sleep(0.01)
             started.send_signal(signal.SIGINT)
-            _, said = started.communicate(timeout=240.0)
+            out, said = started.communicate(timeout=240.0)
             pressed.join()
-            assert (started.returncode, said) == (130, "") and not (made.folder / "request.json").exists()
+            assert (started.returncode, out, said) == (130, "", "")
+            assert not (made.folder / "request.json").exists()
         finally:
             started.kill()
 

@@ -21,8 +21,9 @@ from maskwright.core.errors import Locked, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact, redact_all
 from maskwright.core.shell import typed
-from maskwright.monitor.forward import mlflow, wandb
+from maskwright.monitor.forward.mlflow import MLflow
 from maskwright.monitor.forward.service import About, Begin, MetricsLine, Outcome, Service
+from maskwright.monitor.forward.wandb import Wandb
 from maskwright.monitor.grown import METRICS, Grown, lines_of
 from maskwright.monitor.status import look
 from maskwright.run.directory import RunDirectory
@@ -30,7 +31,7 @@ from maskwright.run.heartbeat import read_local
 from maskwright.run.metric_names import is_held_out, trainer_names
 
 To = Literal["wandb", "mlflow"]
-SERVICES: dict[To, Begin] = {"wandb": wandb.begin, "mlflow": mlflow.begin}
+SERVICES: dict[To, Begin] = {"wandb": Wandb, "mlflow": MLflow}
 FOLDER = "forward"
 POLL_SECONDS = 1.0
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 300.0
