@@ -165,7 +165,7 @@ def _keep_programs() -> None:
 def _set_up_cpu(engine: EngineSection, hosts: int) -> None:
     """Makes `engine.devices` virtual devices in one process on a CPU: sharding over chips, without any chips."""
     threads = engine.threads or hardware.spread_over_cores()
-    local_devices = (engine.devices or 1) // hosts
+    local_devices = (engine.devices or hosts) // hosts
     if local_devices > MOST_VIRTUAL_DEVICES:
         raise ConfigError(
             f"{local_devices} devices were asked for; on a CPU they are virtual, and at most {MOST_VIRTUAL_DEVICES}",
