@@ -32,6 +32,7 @@ def ray_cluster(folder: Path, home: Path, *, tokens: bool = True) -> Iterator[tu
         "TMPDIR": str(folder),
         **({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN} if tokens else {"RAY_AUTH_MODE": "disabled"}),
         "RAY_worker_niceness": "0",  # Ray's 15 lets other tests take all of the two cores
+        "RAY_health_check_period_ms": "1000",  # of five; Ray's default notices a killed machine after 15 s
         # On a busy machine, a client's process takes longer to start than the 30 s that Ray gives it.
         "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "200",
     }

@@ -32,7 +32,7 @@ from maskwright.launch.ray.sizes import (
     WORKER_ID,
     Gang,
     Node,
-    Slice,
+    RaySlice,
     asked,
     choose,
 )
@@ -81,10 +81,10 @@ JAX = "engine.kind=jax"
         ([BIG, BIG], None, None, ("batch.virtual_workers=7",), Gang(1, 7)),
         ([BIG, BIG], None, None, ("engine.devices=4",), Gang(1, 4)),
         ([BIG, BIG], 2, None, ("engine.devices=4",), Gang(2, 2)),
-        ([HEAD, V6E], None, None, (), Gang(1, slice=Slice("v6e", "2x4"))),
-        ([V6E, V4], None, None, (), Gang(1, slice=Slice("v4", "2x2x4"))),
+        ([HEAD, V6E], None, None, (), Gang(1, slice=RaySlice("v6e", "2x4"))),
+        ([V6E, V4], None, None, (), Gang(1, slice=RaySlice("v4", "2x2x4"))),
         ([BIG, V6E], None, None, (), Gang(1, 8)),
-        ([BIG, V6E], None, None, (JAX, "engine.device=tpu"), Gang(1, slice=Slice("v6e", "2x4"))),
+        ([BIG, V6E], None, None, (JAX, "engine.device=tpu"), Gang(1, slice=RaySlice("v6e", "2x4"))),
     ],
 )
 def test_what_was_not_asked_for_is_what_there_is(
@@ -116,7 +116,7 @@ def test_explicit_sizes_are_trusted_and_fit_the_configuration() -> None:
     assert asked(config(), 2, 8, None) == Gang(2, 8)
     assert asked(config(), 3, 0, None) == asked(config("engine.device=cpu"), 3, None, None) == Gang(3, 0)
     assert asked(config(), None, 8, None) is asked(config(), 2, None, None) is None
-    assert asked(config(), None, None, "v6e:4x4") == Gang(1, slice=Slice("v6e", "4x4"))
+    assert asked(config(), None, None, "v6e:4x4") == Gang(1, slice=RaySlice("v6e", "4x4"))
     for odd in ("v6e", "v6e:3x3", "a100:8"):
         with pytest.raises(InputError, match="is not a"):
             asked(config(), None, None, odd)
@@ -126,13 +126,13 @@ def test_explicit_sizes_are_trusted_and_fit_the_configuration() -> None:
     command = Training("nano", "/runs/a")
     assert Gang(2, 4).fit(command, config()).words()[-4:] == ["--set", "engine.device=cuda", "--processes", "4"]
     assert Gang(2, 4).fit(command, config(JAX)).processes == 1
-    on_slice = Gang(1, slice=Slice("v6e", "4x4")).fit(command, config(JAX))
+    on_slice = Gang(1, slice=RaySlice("v6e", "4x4")).fit(command, config(JAX))
     assert on_slice.overrides == ("engine.device=tpu",) and on_slice.processes is None
     for gang, overrides, wrong in [
         (Gang(1, 5), (), "96 virtual workers"),
         (Gang(1, 2), ("engine.device=cpu",), "engine.device"),
-        (Gang(1, slice=Slice("v6e", "4x4")), (), "jax does"),
-        (Gang(1, slice=Slice("v6e", "16x16")), (JAX,), "256 devices"),
+        (Gang(1, slice=RaySlice("v6e", "4x4")), (), "jax does"),
+        (Gang(1, slice=RaySlice("v6e", "16x16")), (JAX,), "256 devices"),
     ]:
         with pytest.raises(InputError, match=wrong):
             gang.fit(command, config(*overrides))
@@ -149,7 +149,7 @@ def test_explicit_sizes_are_trusted_and_fit_the_configuration() -> None:
     ],
 )
 def test_a_slice_is_its_hosts_in_their_order(kind: str, topology: str, head: Node) -> None:
-    wanted = Gang(1, slice=Slice(kind, topology))
+    wanted = Gang(1, slice=RaySlice(kind, topology))
     assert wanted.slice and wanted.slice.head in head["Resources"] and wanted.missing([HEAD, head]) == ""
     assert choose([head], config()) == wanted
     assert "no machine is host 0" in wanted.missing([HEAD])
@@ -162,7 +162,7 @@ def test_a_slice_is_its_hosts_in_their_order(kind: str, topology: str, head: Nod
 
 
 def test_hosts_of_which_no_slice_is_built_are_refused() -> None:
-    wanted = Gang(1, slice=Slice("v6e", "2x4"))
+    wanted = Gang(1, slice=RaySlice("v6e", "2x4"))
     assert wanted.on_slice_of(tpu("v6e-8", "2x4", 0, chips=8)).num_nodes == 1
     for head in (tpu("v6e-8", "2x4", 0, chips=2), tpu("v6e-8", "2x4", 0, name="")):
         with pytest.raises(InputError, match="8 or 4 TPUs, one for each chip"):
@@ -291,7 +291,9 @@ def test_the_end_of_one_of_many_jobs(
     """Below what the run printed, lines of launchers begin with `==`. A head that started again knows no job."""
     known = [RayJob("seed-1-a", state, code, "/runs/a", 0.0, None, "")] if state else []
     place, log = Ray(), tmp_path / "a.log"
-    place.__dict__["_head"] = SimpleNamespace(jobs=lambda: known, logs=lambda job: printed)
+    head = object.__new__(jobs.RayCluster)
+    head.__dict__.update(jobs=lambda: known, logs=lambda job: printed)
+    place.__dict__["_head"] = head
     assert place.live(["/runs/a", "/runs/b"]) == ({"/runs/a": "seed-1-a"} if state == "RUNNING" else {})
     assert place.ended("seed-1-a", str(log)) == exit_code
     assert log.exists() == (last is not None)
@@ -303,7 +305,7 @@ OF_RAY = """\
 [2026-11-29 01:41:37,704 W 540 540] network_util.cc:330: Failed to determine local IP
 (raylet) The node with node id: 62fa has been marked dead. This can happen when a
 \t(2) raylet has lagging heartbeats due to slow network or busy workload.
-(raylet, ip=10.0.0.2) Raylet is terminated.
+\x1b[33m(raylet, ip=10.0.0.2)\x1b[0m Raylet is terminated.
     [state-dump] \tNodeManager.GcsCheckAlive - 1 total (1 active)
     [state-dump]
 

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
-from maskwright.core.console import Show, lost_terminal_is_no_error, one_line, show_line, warn
+from maskwright.core.console import Show, lost_terminal_is_no_error, one_line, printable, show_line, warn
 from maskwright.core.errors import (
     CloudError,
     EndedAsAsked,
@@ -174,6 +174,11 @@ class RayCluster:
     def logs(self, job: str) -> str:
         return str(self.ask(lambda: self._client.get_job_logs(job)))
 
+    def show_log(self, job: str, show: Show) -> None:
+        lines = Lines(show)
+        lines.take(self.logs(job), 0)
+        lines.end()
+
     def follow(self, job: str, lines: Lines) -> RayJob:
         """Follows a job to its end, over lost connections. Raises `StoppedEarly` if the head forgets it."""
         return until_over(lambda: asyncio.run(self._tail(job, lines)), f"ray:{job}", POLL_SECONDS)
@@ -264,7 +269,7 @@ class Lines:
             self._take_line(self._partial)
 
     def _take_line(self, line: str) -> None:
-        if not OF_RAY.match(line):
+        if not OF_RAY.match(printable(line)):  # Ray colours its name
             with lost_terminal_is_no_error():  # the client would take it for an error of the network
                 self._show(None, line)
 
@@ -321,9 +326,7 @@ class RayJobTarget:
         if follow:
             follow_to_its_end(cluster, self.job, show)
         else:
-            whole = Lines(show)
-            whole.take(cluster.logs(self.job), 0)
-            whole.end()
+            cluster.show_log(self.job, show)
         return 0
 
     def stop(self, *, checkpoint: bool = False, wait_seconds: float = 120.0) -> str:

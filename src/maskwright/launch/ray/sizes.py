@@ -22,16 +22,12 @@ from maskwright.machine import tpus
 
 SLICE_NAME, WORKER_ID = "ray.io/tpu-slice-name", "ray.io/tpu-worker-id"
 TOPOLOGY, POD_TYPE = "ray.io/tpu-topology", "ray.io/tpu-pod-type"
-GENERATIONS = {**{kind: kind for kind in tpus.TPUS}, "v5e": "v5litepod", "tpu7x": "v7x"}
-"""Ray's name of each kind of TPU, with which its pod types begin."""
-ONE_CORE = ("v5e", "v6e")
-"""Kinds of which Ray counts one core for each chip; it counts two for the others, and names pod types by cores."""
 Node = Mapping[str, Any]
 """A machine as `ray.nodes()` describes it."""
 
 
 @dataclass(frozen=True)
-class Slice:
+class RaySlice:
     """A TPU slice such as `v6e:4x4`."""
 
     kind: str
@@ -42,15 +38,21 @@ class Slice:
         return tpus.chips(self.topology)
 
     @property
+    def pod_type(self) -> str:
+        """Its accelerator type, as Ray names it: the TPU API's name, and one of its own for a kind without."""
+        known = tpus.TPUS[self.kind].type_prefix
+        return tpus.accelerator_type(self.kind, self.topology) if known else f"v7x-{2 * self.chips}"
+
+    @property
     def head(self) -> str:
         """The resource that only host 0 of such a slice has."""
-        return f"TPU-{GENERATIONS[self.kind]}-{self.chips * (1 if self.kind in ONE_CORE else 2)}-head"
+        return f"TPU-{self.pod_type}-head"
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.topology}"
 
 
-def parse_slice(name: str) -> Slice:
+def parse_slice(name: str) -> RaySlice:
     """Raises `InputError` for a slice that Google does not rent."""
     kind, _, topology = name.lower().partition(":")
     if kind not in tpus.TPUS:
@@ -58,7 +60,7 @@ def parse_slice(name: str) -> Slice:
         raise InputError(f"{name[:40]!r} is not a TPU slice", where="--accelerator", fix=fix)
     if wrong := tpus.refusal(f"{kind}:{topology}"):
         raise InputError(wrong[0], where="--accelerator", fix=wrong[1])
-    return Slice(kind, topology)
+    return RaySlice(kind, topology)
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Gang:
 
     num_nodes: int
     gpus: int = 0
-    slice: Slice | None = None
+    slice: RaySlice | None = None
     slice_name: str = ""
     """The slice that Ray has given."""
 
@@ -179,11 +181,10 @@ def choose(
     raise InputError(what + _resources(nodes), where="the Ray cluster", fix=fix)
 
 
-def _slice_of(labels: Mapping[str, str]) -> Slice | None:
-    generation = labels.get(POD_TYPE, "").rpartition("-")[0]
-    kind = next((kind for kind, name in GENERATIONS.items() if name == generation), None)
+def _slice_of(labels: Mapping[str, str]) -> RaySlice | None:
     topology = labels.get(TOPOLOGY, "")
-    return Slice(kind, topology) if kind and topology in tpus.topologies(kind) else None
+    known = (RaySlice(kind, topology) for kind in tpus.TPUS if topology in tpus.topologies(kind))
+    return next((found for found in known if found.pod_type == labels.get(POD_TYPE)), None)
 
 
 def _resources(nodes: Sequence[Node]) -> str:

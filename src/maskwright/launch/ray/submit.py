@@ -137,7 +137,8 @@ class Ray(Place):
             return GONE
         if not state.over:
             return None
-        lines, code, end = self._head.logs(job).splitlines(), 0, "done"
+        lines, code, end = list[str](), 0, "done"
+        self._head.show_log(job, lambda host, line: lines.append(line))
         try:
             conclude(state)
         except MaskwrightError as error:
