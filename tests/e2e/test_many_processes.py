@@ -149,7 +149,7 @@ LONG: dict[str, Any] = {
 def test_a_run_grows_and_branches_at_any_number_of_processes(machine: Machine) -> None:
     keys = {"schedule.kind": "wsd", "schedule.decay_steps": 2}
     parent = str(machine.folder / "parent")
-    assert machine.run("parent", 1, "--stop-after-steps", "5", **keys, **{"schedule.steps": 8})[0] == 75
+    assert machine.run("parent", 1, "--stop-after-steps", "5", **keys, **{"schedule.steps": 8})[0] == 76
     branch = {**keys, "schedule.steps": 4, "schedule.warmup_steps": 0, "seed": 1}
     for name, processes in (("branch", 1), ("shared", 2)):
         code, said = machine.run(name, processes, "--from", parent, **branch)

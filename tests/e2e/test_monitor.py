@@ -302,7 +302,7 @@ def test_three_processes_of_which_one_is_slow_then_gone(tmp_path: Path) -> None:
 
 def test_a_run_of_one_process_from_its_start_to_its_end(store: TokenStore, tmp_path: Path) -> None:
     write_config(tmp_path / "run.yaml", store.location, steps=30)
-    maskwright("pretrain", "run.yaml", "--run", "run", "--stop-after-steps", 20, cwd=tmp_path, code=75)
+    maskwright("pretrain", "run.yaml", "--run", "run", "--stop-after-steps", 20, cwd=tmp_path, code=76)
     found = look(str(tmp_path / "run"))
     assert (found.state, verdicts(found)) == ("stopped", {0: "ended"}) and found.checkpoint
     assert found.checkpoint.step == 20 and "--stop-after-steps 20" in found.report()

@@ -120,11 +120,11 @@ def test_limits_end_a_start_and_the_run_goes_on_exactly(store: TokenStore, tmp_p
     write_config(tmp_path / "run.yaml", store.location)
     # In a Python that is started anew: processes that `warm` forks compute the same.
     maskwright("pretrain", "run.yaml", "--run", "straight", cwd=tmp_path, popen=subprocess.Popen)
-    maskwright("pretrain", "run.yaml", "--run", "parts", "--stop-after-steps", 33, cwd=tmp_path, code=75)
+    maskwright("pretrain", "run.yaml", "--run", "parts", "--stop-after-steps", 33, cwd=tmp_path, code=76)
     assert checkpoint.whole_steps(str(tmp_path / "parts" / "checkpoints"))[-1] == 33
-    maskwright("pretrain", "run.yaml", "--run", "parts", "--stop-after-steps", 50, cwd=tmp_path, code=75)
+    maskwright("pretrain", "run.yaml", "--run", "parts", "--stop-after-steps", 50, cwd=tmp_path, code=76)
     assert checkpoint.whole_steps(str(tmp_path / "parts" / "checkpoints"))[-1] == 83
-    maskwright("pretrain", "run.yaml", "--run", "parts", "--stop-after-hours", 1e-9, cwd=tmp_path, code=75)
+    maskwright("pretrain", "run.yaml", "--run", "parts", "--stop-after-hours", 1e-9, cwd=tmp_path, code=76)
     maskwright("pretrain", "run.yaml", "--run", "parts", cwd=tmp_path)
     tensors, lines, differences = compare(*(RunDirectory(str(tmp_path / name)) for name in ("straight", "parts")))
     assert tensors > 0 and lines > 0 and differences == []
@@ -243,7 +243,7 @@ def test_who_lost_its_folder_stops_and_writes_no_more(store: TokenStore, tmp_pat
 
 def test_checkpoints_that_are_gone_are_not_taken_for_a_fresh_start(store: TokenStore, tmp_path: Path) -> None:
     write_config(tmp_path / "run.yaml", store.location)
-    maskwright("pretrain", "run.yaml", "--run", "run", "--stop-after-steps", 30, cwd=tmp_path, code=75)
+    maskwright("pretrain", "run.yaml", "--run", "run", "--stop-after-steps", 30, cwd=tmp_path, code=76)
     for manifest in (tmp_path / "run" / "checkpoints").glob("*/MANIFEST.json"):
         manifest.unlink()
     weights = sorted((tmp_path / "run" / "checkpoints").glob("*/model.safetensors"))

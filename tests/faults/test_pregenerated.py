@@ -408,7 +408,7 @@ def test_a_run_resumes_exactly_is_judged_and_exported(
     file = tmp_path / "run.yaml"
     file.write_text(json.dumps(pregenerated(ours, **{"data.validation": held_out.location}).model_dump()))
     assert cli("pretrain", file, "--run", tmp_path / "straight").code == 0
-    assert cli("pretrain", file, "--run", tmp_path / "cut", "--stop-after-steps", 5).code == 75
+    assert cli("pretrain", file, "--run", tmp_path / "cut", "--stop-after-steps", 5).code == 76
     assert cli("pretrain", file, "--run", tmp_path / "cut").code == 0
     both = [RunDirectory(str(tmp_path / name)) for name in ("straight", "cut")]
     states = [checkpoint.load(os.path.join(run.checkpoints, "step-00000012"))[0] for run in both]

@@ -13,7 +13,7 @@ from in_process import Cli, ConfigFile
 
 @pytest.fixture
 def stopped(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> Path:
-    assert cli("pretrain", config_file(), "--run", tmp_path / "run", "--stop-after-steps", 1).code == 75
+    assert cli("pretrain", config_file(), "--run", tmp_path / "run", "--stop-after-steps", 1).code == 76
     return tmp_path / "run"
 
 

@@ -68,7 +68,7 @@ def test_a_store_and_a_run_of_text_behind_a_password(mine: Mine, tokenizer: str)
     assert "already prepared" in mine.run("data", "prepare", source, "--tokenizer", tokenizer, "--to", "store")
     mine.run("data", "inspect", "store", "--json")
     write_config(mine.folder / "given.yaml", "store", steps=12, warmup_steps=1)
-    mine.run("pretrain", "given.yaml", "--run", "run", "--stop-after-steps", 5, code=75)
+    mine.run("pretrain", "given.yaml", "--run", "run", "--stop-after-steps", 5, code=76)
     mine.run("pretrain", "given.yaml", "--run", "run")
     names = {path.name for path in (mine.folder / "run").iterdir()}
     assert {"environment.json", "log.txt", "status.json", "metrics.jsonl", "config.yaml", "events"} <= names

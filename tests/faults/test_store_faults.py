@@ -194,7 +194,7 @@ def test_an_id_beyond_the_vocabulary_is_never_used(
 ) -> None:
     """400 lies inside the padded embedding, so nothing else would stop it. Only a first start reads the whole store."""
     whole = config_file(data={"store": str(copy)}, checkpoint={"save_every_steps": 1}, schedule={"steps": 30})
-    assert cli("pretrain", whole, "--run", tmp_path / "out", "--stop-after-steps", 1).code == 75
+    assert cli("pretrain", whole, "--run", tmp_path / "out", "--stop-after-steps", 1).code == 76
     words = store_of_one_more_token_than_the_vocabulary(copy)
     result = cli("pretrain", whole, "--run", tmp_path / "out")
     assert (result.code, words in result.error) == (2, True), result.err
@@ -373,7 +373,7 @@ def test_a_store_that_changed_between_two_starts_is_refused(
     cli: Cli, copy: Path, config_file: ConfigFile, tmp_path: Path
 ) -> None:
     used = config_file(data={"store": str(copy)})
-    assert cli("pretrain", used, "--run", tmp_path / "out", "--stop-after-steps", 1).code == 75
+    assert cli("pretrain", used, "--run", tmp_path / "out", "--stop-after-steps", 1).code == 76
     put(copy / TOKENS, 5, 300)
     put(copy / TOKENS, 6, 301)
     sign(copy)

@@ -582,7 +582,7 @@ def test_arrow_files_beside_our_own_store_in_one_run(
     file, place, cpu = tmp_path / "config.yaml", str(tmp_path / "run"), ["--device", "cpu"]
     file.write_text(json.dumps(mixed("arrow").model_dump()))
     words = ["pretrain", str(file), "--run", place, "--set", "engine.device=cpu", "--set", "engine.threads=1"]
-    assert run([*words, "--stop-after-steps", "4"]) == 75
+    assert run([*words, "--stop-after-steps", "4"]) == 76
     assert run(words) == 0
     capsys.readouterr()
     assert run(["evaluate", place, *cpu, "--json"]) == 0
@@ -609,7 +609,7 @@ def test_pretrain_evaluate_and_resume_on_arrow(
     shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     file.write_text(json.dumps({**config(arrow_folder, tokenizer).model_dump(), "model": shape}))
     words = ["pretrain", str(file), "--run", place, "--set", "engine.device=cpu", "--set", "engine.threads=1"]
-    assert run([*words, "--stop-after-steps", "4"]) == 75
+    assert run([*words, "--stop-after-steps", "4"]) == 76
     assert run(words) == 0
     assert run(["evaluate", place, "--device", "cpu"]) == 0
     assert "unigram baseline" in capsys.readouterr().out

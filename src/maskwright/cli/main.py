@@ -45,7 +45,7 @@ from maskwright.core.errors import InputError, JobError, MaskwrightError, Stoppe
 from maskwright.core.extras import explain_import
 from maskwright.core.library_errors import is_out_of_memory, is_panic
 from maskwright.core.signals import ending, raise_on
-from maskwright.processes.parent import PARENT, write_error, write_reason
+from maskwright.processes.parent import PARENT, write_error
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 """Base class of errors in a command line; typer has no public name for it."""
@@ -143,7 +143,6 @@ def _explain(error: BaseException, command: str, beside: bool, as_json: bool) ->
     the fate of others; those `beside` it do not."""
     error = explain_import(error) or error
     if isinstance(error, MaskwrightError):
-        write_reason(error)
         write_error(error)
         reason = error.reason if isinstance(error, StoppedEarly) else None
         if not (beside and (isinstance(error, JobError) or reason in ("agreed", "lost"))):

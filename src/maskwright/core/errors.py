@@ -14,7 +14,8 @@
     ├── JobError                 —   a job on other machines failed: the exit code of its host that failed first
     ├── TerraformError           —   Terraform's own exit code
     ├── HealthError              3   training stopped before a bad update (non-finite loss or gradient)
-    └── StoppedEarly            75   running the same command again continues; `reason` says why it stopped
+    └── StoppedEarly            75   start me again: a signal or a lost machine interrupted it; `reason` says which
+        └── EndedAsAsked        76   ended as asked, or at its own limit: final; the same command continues
 
 A message is one line: where (file, line, byte or key), what, and how to fix it. Each of several mistakes in a YAML has
 its own line. A message has no secret and no control character.
@@ -130,13 +131,25 @@ class HealthError(MaskwrightError):
 
 
 class StoppedEarly(MaskwrightError):
-    """The run stopped early; the same command, or call, continues it. `reason` says why it stopped."""
+    """The run was interrupted; the same command, or call, continues it, and an engine starts it again. `reason` says
+    why it stopped."""
 
     exit_code = 75
 
     def __init__(self, what: str, *, reason: StopReason = "", where: str | None = None, fix: str | None = None) -> None:
         self.reason = reason
         super().__init__(what, where=where, fix=fix)
+
+
+class EndedAsAsked(StoppedEarly):
+    """The run ended because somebody asked, or at its own limit. The same command continues it, and no engine does."""
+
+    exit_code = 76
+
+
+def stopped(code: int | None) -> type[StoppedEarly] | None:
+    """The kind of stop that an exit code stands for; None for every other code."""
+    return next((kind for kind in (StoppedEarly, EndedAsAsked) if kind.exit_code == code), None)
 
 
 # ---- as JSON ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from maskwright.core.errors import ConfigError, JobError, MaskwrightError, StoppedEarly
+from maskwright.core.errors import ConfigError, JobError, MaskwrightError, StoppedEarly, stopped
 
 LONGEST_MESSAGE = 1000
 """Bytes of the message that a rank sends when it fails."""
@@ -162,7 +162,8 @@ def starting(processes: Processes) -> Iterator[Agree]:
         if rank == processes.rank:
             return  # its own error propagates
         code, message = first[0], f"rank {rank}: {first[1:].decode(errors='replace')}"
-        raise StoppedEarly(message, reason="agreed") if code == StoppedEarly.exit_code else JobError(message, code)
+        kind = stopped(code)
+        raise kind(message, reason="agreed") if kind else JobError(message, code)
 
     try:
         meet(b"", False)  # at once: connecting waits 30 seconds for the other side, messages wait longer

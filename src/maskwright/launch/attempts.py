@@ -16,6 +16,8 @@ from maskwright.core.signals import ending, leave_closed_terminal
 from maskwright.launch.outcome import EARLY, End, JobOutcome, conclude, judge, report
 
 LONGEST_WAIT_SECONDS = 30.0
+MOST_LOST = 5
+"""Attempts in a row in which no run came so far as to count its own start (`run/starts.py`)."""
 
 
 @dataclass(frozen=True)
@@ -25,20 +27,26 @@ class Streak:
     ends: int = 0
     newest: int = 0
     """Step of the newest checkpoint at the last of these ends."""
+    lost: int = 0
+    """The last of them, as far as no member came back with 75: a run that does has counted its start."""
 
-    def after(self, newest: int) -> Streak:
-        """The streak after one more end, when the newest checkpoint is of step `newest`."""
-        return Streak(self.ends + 1 if newest == self.newest else 1, newest)
+    def after(self, newest: int, *, counted: bool) -> Streak:
+        """The streak after one more end, when the newest checkpoint is of step `newest`. `counted`: whether a member
+        came back with 75."""
+        in_a_row = newest == self.newest
+        lost = 0 if counted else self.lost * in_a_row + 1
+        return Streak(self.ends * in_a_row + 1, newest, lost)
 
     def pause_seconds(self, first: float) -> float:
         """Pause before the next attempt: `first` after one end, doubled by each further one, up to
         `LONGEST_WAIT_SECONDS`."""
         return min(first * 2.0 ** min(self.ends - 1, 64), max(first, LONGEST_WAIT_SECONDS))
 
-    def describe(self, cause: str, restarts: int, seconds: float) -> str:
+    def describe(self, cause: str, seconds: float) -> str:
         """The announcement of the restart."""
         origin = f" from step {self.newest:,}" if self.newest else ""
-        return f"{cause or 'one was lost'}: restarting{origin} in {seconds:g} s (restart {self.ends} of {restarts})"
+        count = f" (attempt {self.lost} of {MOST_LOST} in vain)" if self.lost else ""
+        return f"{cause or 'one was lost'}: restarting{origin} in {seconds:g} s{count}"
 
 
 class Attempt(Protocol):
@@ -107,16 +115,16 @@ def run(
     stop: Stop,
     where: str,
     *,
-    restarts: int | None,
+    restarts: bool = True,
     wait_seconds: float,
     saved: Callable[[], int] = lambda: 0,
     member: str = "host",
 ) -> None:
     """Runs a job to its end; raises as `conclude` does. `begin` starts the attempt of a number, from 1.
 
-    `restarts`: how many times in a row the job is restarted without a new checkpoint; None if another launcher
-    restarts it. `saved` returns the step of its newest checkpoint; a launcher that does not see the run's folder
-    counts all restarts. `wait_seconds`: pause before the first restart (`Streak.pause_seconds`)."""
+    `restarts`: whether the job is restarted here, and not by another launcher. The run itself counts its starts;
+    `MOST_LOST` bounds those that it cannot count. `saved` returns the step of its newest checkpoint, for a launcher
+    that sees the run's folder. `wait_seconds`: pause before the first restart (`Streak.pause_seconds`)."""
     streak = Streak()
     for number in itertools.count(1):
         attempt = begin(number)
@@ -125,19 +133,19 @@ def run(
         finally:
             attempt.close()
         verdict = judge(attempt.ends, attempt.size, asked=stop.asked)
-        streak = streak.after(saved())
+        streak = streak.after(saved(), counted=any(end.code == EARLY for end in attempt.ends))
         if member == "host" and (verdict.code or verdict.restart):
             for line in report(attempt.ends, verdict):
                 say(line)
         cause = verdict.cause.describe(member) if verdict.cause else ""
-        if verdict.restart and restarts is None:
-            verdict = JobOutcome(EARLY, False, verdict.cause, verdict.reason)
-        if not verdict.restart or streak.ends > (restarts or 0):
+        if verdict.restart and not restarts:
+            verdict = JobOutcome(EARLY, False, verdict.cause)
+        if not verdict.restart or streak.lost > MOST_LOST:
             break
         seconds = streak.pause_seconds(wait_seconds)
-        warn(streak.describe(cause, restarts or 0, seconds))
+        warn(streak.describe(cause, seconds))
         stop.pause(seconds)
         if stop.asked:
-            verdict = JobOutcome(EARLY, False, verdict.cause, "signal")
+            verdict = JobOutcome(EARLY, False, verdict.cause)
             break
-    conclude(verdict.code, cause, where, verdict.reason)
+    conclude(verdict.code, cause, where)

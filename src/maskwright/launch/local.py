@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import FrameType
 
 from maskwright.core.console import say, warn
@@ -35,10 +35,8 @@ from maskwright.processes.parent import (
     ERROR_FILE,
     LISTENER,
     PARENT,
-    REASON_FILE,
     delete_error,
     pass_error_on,
-    read_reason,
 )
 from maskwright.run.directory import RunDirectory
 from maskwright.run.heartbeat import read_beats, states_here
@@ -49,7 +47,7 @@ OTHERS_SECONDS = 20.0
 """Time in which the other processes may notice by their own connections that one is lost, before they get SIGTERM."""
 ANSWER_SECONDS = 10.0
 """Time between the end of the grace period and SIGKILL: Python and CUDA take a while to end."""
-RESTARTS, RESTART_WAIT_SECONDS = 5, 0.5
+RESTART_WAIT_SECONDS = 0.5
 HANG_POLL_SECONDS, HUNG_SECONDS = 5.0, 60.0
 """A process that has hung for longer than `HUNG_SECONDS` is killed: an operator may have stopped one for a moment."""
 
@@ -84,7 +82,7 @@ class _LocalAttempt:
         self._shown: set[str] = set()
         self.ends: list[End] = []
         self.members: list[_RankProcess] = []
-        self._reasons = tempfile.TemporaryDirectory(prefix="maskwright-")
+        self._errors = tempfile.TemporaryDirectory(prefix="maskwright-")
         delete_error()
         listener = socket.create_server(("127.0.0.1", 0), backlog=1024) if group.rendezvous is None else None
         port = listener.getsockname()[1] if listener else 0
@@ -105,8 +103,7 @@ class _LocalAttempt:
         self, words: list[str], group: WorkerGroup, number: int, port: int, listener: socket.socket | None
     ) -> _RankProcess:
         variables = {**os.environ, **group.variables(number, port), PARENT: str(os.getpid())}
-        variables[REASON_FILE] = os.path.join(self._reasons.name, variables["RANK"])
-        variables[ERROR_FILE] = f"{variables[REASON_FILE]}.json"
+        variables[ERROR_FILE] = os.path.join(self._errors.name, f"{variables['RANK']}.json")
         rank_0, passed = variables["RANK"] == "0", []
         if rank_0 and listener and group.takes_listener:
             variables[LISTENER], passed = str(listener.fileno()), [listener.fileno()]
@@ -147,12 +144,11 @@ class _LocalAttempt:
                 if member.reader:
                     member.reader.join(1.0)
                 code = 128 - code if code < 0 else code
-                reason = read_reason(os.path.join(self._reasons.name, str(member.number)))
-                member.end = End(member.number, code, member.stop_requested_at is not None, reason)
+                member.end = End(member.number, code, member.stop_requested_at is not None)
                 self.ends.append(member.end)
                 if code and member.stop_requested_at is None:
                     self._failed_at = self._failed_at or now
-                    pass_error_on(os.path.join(self._reasons.name, f"{member.number}.json"))
+                    pass_error_on(os.path.join(self._errors.name, f"{member.number}.json"))
         if self._failed_at and now - self._failed_at > OTHERS_SECONDS:
             self.request_stop()
         for member in self.members:
@@ -199,39 +195,19 @@ class _LocalAttempt:
         for member in self.members:
             member.send(signal.SIGKILL)
             member.process.wait()
-        self._reasons.cleanup()
+        self._errors.cleanup()
 
 
 # ---- all attempts ---------------------------------------------------------------------------------------------------
 
 
-def _for_restart(command: Training, seconds: float, steps: int) -> Training:
-    """The command with the rest of its limits, which count over all attempts. Only the first attempt is profiled."""
-    hours, limit = command.stop_after_hours, command.stop_after_steps
-    return replace(
-        command,
-        stop_after_hours=None if hours is None else max(0.0, hours - seconds / 3600.0),
-        stop_after_steps=None if limit is None else max(1, limit - steps),
-        profile_steps=0,
-    )
-
-
 def supervise(command: Training, group: WorkerGroup, grace_seconds: float) -> None:
     """Runs the command in each process until the run is done. Raises `StoppedEarly` (75) if the run can be continued,
     `JobError` with the code of the process that failed first."""
-    directory, began, clock = RunDirectory(command.run), time.time(), time.monotonic()
-    first_step, running = directory.newest_step(), list[_RankProcess]()
-    stop = Stop(quiet=True)
+    directory, running, stop = RunDirectory(command.run), list[_RankProcess](), Stop(quiet=True)
 
     def begin(number: int) -> _LocalAttempt:
-        nonlocal first_step
-        limited = command
-        if number > 1:
-            status = directory.read_status()
-            if number == 2 and status and status.heartbeat >= began:
-                first_step = status.began  # a copy of the run may have been fetched
-            limited = _for_restart(command, time.monotonic() - clock, directory.newest_step() - first_step)
-        attempt = _LocalAttempt(limited, group, directory.location, grace_seconds)
+        attempt = _LocalAttempt(command, group, directory.location, grace_seconds)
         running[:] = attempt.members
         return attempt
 
@@ -240,13 +216,12 @@ def supervise(command: Training, group: WorkerGroup, grace_seconds: float) -> No
             member.send(number)
 
     # On several machines, the launcher of all of them restarts the run.
-    restarts = None if group.nodes > 1 else RESTARTS
     with stop.on_signals({signal.SIGUSR1: save}):
         run(
             begin,
             stop,
             f"{group.processes} processes",
-            restarts=restarts,
+            restarts=group.nodes == 1,
             wait_seconds=RESTART_WAIT_SECONDS,
             saved=directory.newest_step,
             member="process",

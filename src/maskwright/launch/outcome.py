@@ -3,7 +3,8 @@
 On a slice, the end of one host ends all: the others lose their partner in the next collective operation and end with
 75, are killed (SIGABRT, by JAX's coordination service), are ended by the launcher, or fail in some other way. So the
 job's exit code is that of the first host that failed by itself with another code than 75; later failures may be its
-consequences. Ends within two seconds count as simultaneous; of those, an error outranks a kill.
+consequences. Ends within two seconds count as simultaneous; of those, an error outranks a kill. Without an error, one
+host's 76 ends the job: somebody asked for it.
 """
 
 from __future__ import annotations
@@ -13,10 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import time as clock
 
-from maskwright.core.errors import JobError, StoppedEarly, StopReason
-from maskwright.processes.parent import REQUESTED
+from maskwright.core.errors import EndedAsAsked, JobError, StoppedEarly, stopped
 
-EARLY = StoppedEarly.exit_code
+EARLY, ASKED = StoppedEarly.exit_code, EndedAsAsked.exit_code
 MOMENTS_SECONDS = 2.0
 """Ends within this time count as simultaneous: other hosts abort within milliseconds of one host's error, and each end
 is seen 0.1 s late (`tail` in `hosts/script.py`), or more over a slow network."""
@@ -31,8 +31,6 @@ class End:
     """None if the host was lost."""
     told: bool = False
     """Whether the launcher ended it."""
-    reason: StopReason = ""
-    """The command's reason for a 75."""
     why: str = ""
     """An explanation beyond `tail`."""
     tail: tuple[str, ...] = ()
@@ -47,7 +45,7 @@ class End:
     @property
     def failed(self) -> bool:
         """Whether its code means that a restart would end in the same way."""
-        return self.code not in (None, 0, EARLY) and not self.killed
+        return self.code not in (None, 0, EARLY, ASKED) and not self.killed
 
     def describe(self, member: str = "host") -> str:
         if self.code is None:
@@ -55,7 +53,8 @@ class End:
         elif (name := killed_by(self.code)) is not None:
             words = f"killed by {name}"
         else:
-            words = {0: "done", EARLY: f"exit {EARLY}, stopped early"}.get(self.code, f"exit {self.code}")
+            known = {0: "done", EARLY: f"exit {EARLY}, interrupted", ASKED: f"exit {ASKED}, ended as asked"}
+            words = known.get(self.code, f"exit {self.code}")
         return f"{member} {self.host}: {words}{', told to end' if self.told else ''}" + (
             f" ({self.why})" if self.why else ""
         )
@@ -70,32 +69,29 @@ class JobOutcome:
     restart: bool
     cause: End | None
     """The host to look at first."""
-    reason: StopReason = "lost"
-    """The reason for a 75."""
 
 
 def judge(ends: Sequence[End], hosts: int, *, asked: bool = False) -> JobOutcome:
     """`ends`: of the hosts that have ended, in the order of time. `asked`: whether the user ended the job."""
     done = len(ends) == hosts and all(end.code == 0 for end in ends)
+    final = next((end for end in ends if end.code == ASKED), None)
     if asked:
-        # The run may have ended by a request, and the scheduler's signal may follow from that: srun ends all nodes.
-        reason: StopReason = next((end.reason for end in ends if end.reason in REQUESTED), "signal")
         cause = next((end for end in ends if end.failed), None)
-        return JobOutcome(_code(cause) if cause else 0 if done else EARLY, False, cause, reason)
+        return JobOutcome(_code(cause) if cause else ASKED if final else 0 if done else EARLY, False, cause)
     by_itself = [end for end in ends if not end.told]
-    cause = next((end for end in by_itself if end.code not in (0, EARLY)), None)
+    cause = next((end for end in by_itself if end.code not in (0, EARLY, ASKED)), None)
     if cause is not None and not cause.failed:
         since = cause.time
         cause = next((end for end in by_itself if end.failed and end.time - since <= MOMENTS_SECONDS), cause)
-    if cause is not None:
+    if cause is not None and (cause.failed or final is None):
         return JobOutcome(_code(cause), not cause.failed, cause)
+    if final is not None:
+        return JobOutcome(ASKED, False, final)
     early = [end for end in by_itself if end.code == EARLY] or [end for end in ends if end.code != 0]
     if not early:
         return JobOutcome(0 if done else EARLY, not done, None)
-    requested = next((end for end in early if end.reason in REQUESTED), None)
     silent = next((end for end in ends if end.code is None), None)  # it had died before the request to stop
-    first = requested or silent or early[0]
-    return JobOutcome(EARLY, requested is None, first, first.reason)
+    return JobOutcome(EARLY, True, silent or early[0])
 
 
 def report(ends: Sequence[End], verdict: JobOutcome) -> list[str]:
@@ -107,10 +103,11 @@ def report(ends: Sequence[End], verdict: JobOutcome) -> list[str]:
     return lines + [end.describe() for end in sorted(ends, key=lambda end: end.host) if end is not first]
 
 
-def conclude(code: int, cause: str, where: str, reason: StopReason = "") -> None:
+def conclude(code: int, cause: str, where: str) -> None:
     """Returns if the job is done; else raises the error that gives this process the job's exit code."""
-    if code == EARLY:
-        raise StoppedEarly("the same command continues the run", reason=reason, where=where)
+    if kind := stopped(code):
+        how = "stopped as asked" if kind is EndedAsAsked else "interrupted"
+        raise kind(f"{how}; the same command continues the run", where=where)
     if code:
         raise JobError(f"the job failed: {cause or f'exit {code}'}", code, where=where)
 

@@ -185,7 +185,7 @@ def attempts(
                 connect_seconds=place.connect_seconds,
             )
 
-        run(begin, stop, where, restarts=spec.restarts, wait_seconds=place.restart_wait_seconds)
+        run(begin, stop, where, wait_seconds=place.restart_wait_seconds)
 
 
 def _wait_until_ready(place: TpuSlice, stop: Stop, restart: bool) -> int:

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from maskwright.core.console import say
-from maskwright.core.errors import JobError, StoppedEarly
+from maskwright.core.errors import JobError, stopped
 from maskwright.core.shell import typed
 from maskwright.processes.parent import PARENT
 
@@ -101,8 +101,8 @@ class CommandSequence:
 def require(run: Callable[[Sequence[str]], int], words: Sequence[str]) -> None:
     """Runs a command. Raises `StoppedEarly`, or `JobError` with the exit code, unless that is 0."""
     code = run(words)
-    if code == StoppedEarly.exit_code:
-        raise StoppedEarly(f"`{typed(words)}` stopped early")
+    if kind := stopped(code):
+        raise kind(f"`{typed(words)}` stopped early")
     if code:
         raise JobError(f"exit {code}", code, where=typed(words), fix="see what it printed")
 

@@ -1,8 +1,7 @@
 """Messages between a command and the process that started it, by variables of the environment.
 
-The exit code 75 says only that the same command continues. A launcher must also know whether an operator asked for the
-stop, and may not see the run directory. But it has a process on the command's machine, which reads one word from a file
-there, as Kubernetes (`terminationMessagePath`) and torchrun (`TORCHELASTIC_ERROR_FILE`) do.
+An exit code has no words. A command that fails leaves its error in a file that its parent names, as torchrun's
+processes do (`TORCHELASTIC_ERROR_FILE`).
 """
 
 from __future__ import annotations
@@ -14,12 +13,9 @@ import shutil
 import signal
 import sys
 from contextlib import suppress
-from typing import cast, get_args
 
-from maskwright.core.errors import JobError, MaskwrightError, StoppedEarly, StopReason, as_record, from_record
+from maskwright.core.errors import JobError, MaskwrightError, StoppedEarly, as_record, from_record
 
-REASON_FILE = "MASKWRIGHT_REASON_FILE"
-"""File to which a command that stops early writes its `StopReason`."""
 ERROR_FILE = "MASKWRIGHT_ERROR_FILE"
 """File to which a command that fails writes its error, for a Python program that raises it again."""
 PARENT = "MASKWRIGHT_PARENT"
@@ -27,16 +23,7 @@ PARENT = "MASKWRIGHT_PARENT"
 LISTENER = "MASKWRIGHT_LISTENER"
 """File descriptor of a socket that already listens on MASTER_PORT. `launch.local` passes it to rank 0, so that no other
 program can take the port in between."""
-REQUESTED: tuple[StopReason, ...] = ("asked", "limit")
-"""Reasons after which a launcher does not restart the run."""
 PR_SET_PDEATHSIG = 1
-
-
-def write_reason(error: MaskwrightError) -> None:
-    """Writes the reason, in place of one that a child process may have written there."""
-    if path := os.environ.get(REASON_FILE):
-        with suppress(OSError), open(path, "w", encoding="ascii") as file:
-            file.write(f"{error.reason if isinstance(error, StoppedEarly) else ''}\n")
 
 
 def write_error(error: MaskwrightError) -> None:
@@ -70,20 +57,6 @@ def read_error(path: str) -> MaskwrightError | None:
             return from_record(json.load(file))
     except (OSError, ValueError):
         return None
-
-
-def read_reason(path: str) -> StopReason:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return as_reason(file.read())
-    except OSError:
-        return ""
-
-
-def as_reason(text: str) -> StopReason:
-    """The text as a `StopReason`; empty for any other text."""
-    word = text.strip()
-    return cast(StopReason, word) if word in get_args(StopReason) else ""
 
 
 def end_with_parent() -> None:

@@ -18,7 +18,7 @@ from maskwright.config.pretraining import OF_ONE_RUN, build_config
 from maskwright.config.settings import nested
 from maskwright.core import storage
 from maskwright.core.console import say, warn
-from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly, VerificationError
+from maskwright.core.errors import InputError, MaskwrightError, VerificationError, stopped
 from maskwright.processes import child
 from maskwright.report.made_of import FORMAT, made_of, read_page
 from maskwright.report.run import read as read_run
@@ -245,9 +245,9 @@ def _trained(verb: str, config: dict[str, Any], original: dict[str, Any], run: s
         words += ["--fresh-optimizer"] if parent.get("optimizer") == "fresh" else []
     say(f"training again: {run}")
     code = child.run(words)
-    if code == StoppedEarly.exit_code:
+    if kind := stopped(code):
         shutil.rmtree(run, ignore_errors=True)
-        raise StoppedEarly(f"remove {os.path.dirname(run)}, and give the same command again")
+        raise kind(f"remove {os.path.dirname(run)}, and give the same command again")
     if code:
         raise MaskwrightError(f"ended with exit code {code}; its own message is above", where=run)
     provenance = made_of(read_run(run))

@@ -104,7 +104,7 @@ class RunDirectory:
         known = {"config.yaml"}
         if "lock" in names:  # of an earlier start
             known |= {"lock", "lease.json", "tokenizer", "environment.json", "processes"}
-            known |= {"status.json", "log.txt", HISTORY}
+            known |= {"status.json", "log.txt", "starts.json", HISTORY}
         foreign = sorted(name for name in names - known if not storage.is_temporary(name))
         if foreign:
             fix = "give --run a new folder"

@@ -21,7 +21,7 @@ from maskwright.config.recipes import find_config
 from maskwright.config.settings import in_flow
 from maskwright.core import storage
 from maskwright.core.console import say
-from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
+from maskwright.core.errors import InputError, MaskwrightError, stopped
 from maskwright.core.secrets import redact
 from maskwright.machine import hardware
 from maskwright.processes import child
@@ -111,8 +111,8 @@ class Maskwright:
     def train(self, seed: int, text: SpeedrunText, run: str) -> None:
         overrides = [word for override in self._overrides(seed, text) for word in ("--set", override)]
         code = child.run(["pretrain", self._file, "--run", run, *overrides])
-        if code == StoppedEarly.exit_code:
-            raise StoppedEarly("the same command goes on, and begins this seed again")
+        if kind := stopped(code):
+            raise kind("the same command goes on, and begins this seed again")
         if code:
             raise MaskwrightError(f"seed {seed} ended with exit code {code}; its own message is above", where=run)
 

@@ -13,7 +13,7 @@ import yaml
 
 from maskwright.core import storage
 from maskwright.core.console import answer, human_count, human_seconds, say
-from maskwright.core.errors import HealthError, InputError, MaskwrightError, StoppedEarly
+from maskwright.core.errors import HealthError, InputError, MaskwrightError, stopped
 from maskwright.core.secrets import redact
 from maskwright.core.shell import typed
 from maskwright.machine.hardware import usable_cores
@@ -137,8 +137,8 @@ def _run(*arguments: str) -> None:
     """Runs a command in a process of its own, as a user would."""
     answer(f"\n$ {redact(typed(arguments))}")
     code = child.run(arguments)
-    if code == StoppedEarly.exit_code:
-        raise StoppedEarly("run the same command again: it goes on where it was")
+    if kind := stopped(code):
+        raise kind("run the same command again: it goes on where it was")
     if code:
         kind = {2: InputError, 3: HealthError}.get(code, MaskwrightError)
         raise kind(f"`maskwright {' '.join(arguments[:2])}` ended with exit code {code}; its own message is above")

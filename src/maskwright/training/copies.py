@@ -7,6 +7,7 @@
       tokenizer/                                              so that the model can be used without the store
       MANIFEST.json                                           uploaded last, and only if there is none yet
     gs://bucket/runs/one/ended.json                           what the run wrote after its last save, once it has ended
+    gs://bucket/runs/one/starts.json                          its starts and limits (`run/starts.py`), until it ends
 
 A new machine with an empty run directory fetches the newest complete copy and continues from there.
 """
@@ -57,6 +58,10 @@ class Copies:
             raise InputError("names no folder", where=location, fix="write checkpoint.copy_to as gs://bucket/folder")
         self._folder = Folder(location, reach=reach, tries=TRIES, sleep=sleep)
         self.location = self._folder.location
+
+    @property
+    def folder(self) -> Folder:
+        return self._folder
 
     def lies_in(self, folder: str) -> bool:
         path, root = os.path.realpath(folder), os.path.realpath(self._folder.path or "/")

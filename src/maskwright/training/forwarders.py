@@ -18,14 +18,14 @@ from maskwright.core.console import say, warn
 from maskwright.core.errors import StoppedEarly
 from maskwright.core.shell import typed
 from maskwright.processes.child import python_module, signals_wait
-from maskwright.processes.parent import ERROR_FILE, LISTENER, PARENT, REASON_FILE
+from maskwright.processes.parent import ERROR_FILE, LISTENER, PARENT
 from maskwright.run.directory import RunDirectory
 
 WAIT_SECONDS = 30.0
 """Wait at the run's end for lines that are still being sent."""
 WAIT_AFTER_TROUBLE_SECONDS = 5.0
 """The same where the run stopped early or failed: a launcher may be about to send SIGKILL."""
-NOT_THEIRS = {PARENT, ERROR_FILE, REASON_FILE, LISTENER}
+NOT_THEIRS = {PARENT, ERROR_FILE, LISTENER}
 """Variables by which this process talks to its parent."""
 
 

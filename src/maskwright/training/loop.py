@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from maskwright.config.finetuning import FinetuneConfig
 from maskwright.core import storage
 from maskwright.core.console import Progress, note, progress, warn
-from maskwright.core.errors import HealthError, StoppedEarly, StopReason
+from maskwright.core.errors import HealthError, StopReason
 from maskwright.engines.base import StepStats, TrainState
 from maskwright.engines.muon import products_flops
 from maskwright.model.config import training_flops
@@ -25,7 +25,7 @@ from maskwright.training.metrics import Counters, TensorBoard
 from maskwright.training.objective import UpdateCounts
 from maskwright.training.prefetch import BatchPrefetcher
 from maskwright.training.stop import StopRequest
-from maskwright.training.vote import STOP, Vote, is_due
+from maskwright.training.vote import END, Vote, is_due
 
 STATUS_EVERY_SECONDS = 2.0
 FIRST_MEASURED_SECONDS = 10.0
@@ -57,7 +57,7 @@ def train(job: Job, stop: StopRequest) -> None:
         vote.begin()
         with profile, progress("train", steps, "steps", done=first) as bar:
             job.speed.start()
-            while not job.ended and vote.agreed != STOP:
+            while not job.ended and not vote.stops:
                 # ---- one step: this rank's micro-batches, one update of the weights in all ranks
                 profile.look(job.step - first)
                 begun = _begin_step(job, prefetcher, stop, vote.own)
@@ -72,7 +72,7 @@ def train(job: Job, stop: StopRequest) -> None:
                 _count(job, *begun)
                 bar.advance()
                 _beat(job, "training")
-                stop.look(job.directory if job.is_rank_0 else None, job.step - first)
+                stop.look(job.directory if job.is_rank_0 else None, job.step)
                 vote.take(begun.stats.vote)
 
                 # ---- once in a while: a log line, which may show a spike and send the run back; evaluate, save
@@ -80,7 +80,7 @@ def train(job: Job, stop: StopRequest) -> None:
                 saves = vote.due_to_save(job.step) and job.step < steps
                 if is_due(config.logging.every_steps, job.step) or job.step == steps:
                     job.unlogged = begun.stats
-                leaves_loop = job.ended or vote.agreed == STOP
+                leaves_loop = job.ended or vote.stops
                 now = evaluates or saves or leaves_loop or profile.is_due(job.step - first)
                 if (now or not job.engine.leaves_host_free) and _write_line(job, board, bar, vote):
                     continue
@@ -92,7 +92,7 @@ def train(job: Job, stop: StopRequest) -> None:
                     vote.saved(job.step)
             job.speed.pause()
         save(job)
-        _finish(job, board, stop)
+        _finish(job, board, stop, is_final=vote.agreed == END)
     finally:
         prefetcher.close()
         job.beats.look("saving" if job.saver else "waiting", job.step)
@@ -166,22 +166,20 @@ class _Profile(ExitStack):
         return bool(suppressed)
 
 
-def _finish(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
-    """Ends the run after its last save: with an evaluation, or with the reason to stop."""
+def _finish(job: Job, board: TensorBoard | None, stop: StopRequest, *, is_final: bool) -> None:
+    """Ends the run after its last save: with an evaluation, or with the reason to stop. `is_final`: whether all ranks
+    have agreed on an end."""
     if job.saver:
         job.saver.finish()
     if not job.ended:
         if job.saver:
             job.saver.wait_for_copy()  # the grace period ends a wait that takes too long
-        raise StoppedEarly(
-            f"{stop.why or 'another host was asked to'}: stopped at step {job.step:,} of {job.steps:,}, saved; "
-            "the same command continues",
-            reason=stop.reason or "agreed",
-        )
+        what = f"{stop.why or 'another host was asked to'}: stopped at step {job.step:,} of {job.steps:,}, saved; "
+        raise stop.error(f"{what}the same command continues", is_final=is_final)
     evaluate(job, board, stop)
     if stop.requested and job.alone:
         what = f"{stop.why}: trained to the end and saved; the same command evaluates"
-        raise StoppedEarly(what, reason=stop.reason)
+        raise stop.error(what)
     if job.saver and (failed := job.saver.wait_for_copy()):
         raise failed
 

@@ -1,9 +1,9 @@
 """Requests to a running run: signals, files in its folder, limits. They are met at the next safe point, after saving.
 
-SIGTERM, SIGINT, SIGHUP  stop; the restart computes again what is not saved when the grace period ends
+SIGTERM, SIGINT, SIGHUP  stop (75); the restart computes again what is not saved when the grace period ends
 SIGUSR1               save a checkpoint and go on
-RUN/request.json      both, by `maskwright stop`, from any machine that sees the folder
---stop-after-hours and --stop-after-steps stop this start of the run; the same command continues.
+RUN/request.json      stop (76) or save, by `maskwright stop`, from any machine that sees the folder
+--stop-after-hours and --stop-after-steps stop (76) at a moment that restarts keep (`run/starts.py`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from dataclasses import dataclass
 from types import FrameType
 
 from maskwright.core.console import say
-from maskwright.core.errors import StoppedEarly, StopReason
+from maskwright.core.errors import EndedAsAsked, StoppedEarly, StopReason
 from maskwright.core.signals import ending, leave_closed_terminal
-from maskwright.processes.parent import write_reason
 from maskwright.run.directory import RunDirectory
 
 LOOK_EVERY_SECONDS = 1.0
@@ -29,7 +28,6 @@ LOOK_EVERY_SECONDS = 1.0
 def out_of_time(what: str) -> StoppedEarly:
     """Reports that the time is over; the caller must end the process."""
     error = StoppedEarly(what, reason="grace")
-    write_reason(error)
     say(f"stopped: {error}")
     return error
 
@@ -55,35 +53,48 @@ class StopRequest:
     """Whether every rank sees the reason after the same step."""
     stop_after_hours: float | None = None
     stop_after_steps: int | None = None
+    stop_at: float | None = None
+    """Unix seconds of the first limit."""
+    stop_at_step: int | None = None
     profile_steps: int = 0
     """How many early steps of this start to trace."""
     grace_seconds: float = 25.0
     """Kubernetes, SLURM and Google's Spot machines send SIGKILL 30 seconds after SIGTERM."""
     when_grace_ends: Callable[[], None] = end_now
     """Called in a thread of its own `grace_seconds` after the first signal, if the process still runs."""
-    clock: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
-        self._began = self._looked = self.clock()
+        self._looked = self.clock()
 
     @property
     def requested(self) -> bool:
         return self.reason != ""
 
+    @property
+    def is_final(self) -> bool:
+        """Whether the run is to stay stopped."""
+        return self.reason in ("asked", "limit")
+
+    def error(self, what: str, *, is_final: bool = False) -> StoppedEarly:
+        """The end of the run. `is_final`: whether another rank was asked for one that is."""
+        kind = EndedAsAsked if self.is_final or is_final else StoppedEarly
+        return kind(what, reason=self.reason or "agreed")
+
     def ask(self, reason: StopReason, why: str) -> None:
         if not self.reason:
             self.reason, self.why = reason, why
 
-    def look(self, directory: RunDirectory | None, steps_done: int) -> None:
-        """Checks limits and requests after a step. `steps_done`: since this start. Reads the folder once a second;
-        `directory` is None on ranks that must not."""
+    def look(self, directory: RunDirectory | None, step: int) -> None:
+        """Checks limits and requests after `step`. Reads the folder once a second; `directory` is None on ranks that
+        must not."""
         now = self.clock()
-        if self.stop_after_steps is not None and steps_done >= self.stop_after_steps:
+        if self.stop_at_step is not None and step >= self.stop_at_step:
             self.ask("limit", f"--stop-after-steps {self.stop_after_steps}")
             self.everywhere = True
-        if self.stop_after_hours is not None and now - self._began >= self.stop_after_hours * 3600.0:
+        if self.stop_at is not None and now >= self.stop_at:
             self.ask("limit", f"--stop-after-hours {self.stop_after_hours:g}")
-        if directory and now - self._looked >= LOOK_EVERY_SECONDS:
+        if directory and abs(now - self._looked) >= LOOK_EVERY_SECONDS:  # a clock may be set back
             self._looked = now
             request = directory.take_request()
             if request == "stop":

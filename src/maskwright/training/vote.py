@@ -11,8 +11,8 @@ from maskwright.training.stop import StopRequest
 
 VOTE_STEPS = 2
 """Steps until every rank has seen a rank's vote."""
-SAVE, STOP = 1, 2
-"""A rank's possible votes besides 0. All ranks follow the highest vote, after the same step."""
+SAVE, STOP, END = 1, 2, 3
+"""A rank's possible votes besides 0: END is a stop that is final. All ranks follow the highest, after the same step."""
 
 
 class Vote:
@@ -32,11 +32,15 @@ class Vote:
     def take(self, highest: int) -> None:
         """Votes after a step. `highest`: the highest vote of all ranks, as far as the step could know it."""
         self.own = self._choose()
-        self.agreed = self.own if self._alone else STOP if self._stop.everywhere else highest
+        self.agreed = self.own if self._alone else END if self._stop.everywhere else highest
+
+    @property
+    def stops(self) -> bool:
+        return self.agreed >= STOP
 
     def _choose(self) -> int:
         if self._stop.requested:
-            return STOP
+            return END if self._stop.is_final else STOP
         every = self._options.save_every_seconds or math.inf
         by_clock = self._is_rank_0 and time.monotonic() - self._saved_at >= every
         return SAVE if by_clock or self._stop.save_wanted else 0

@@ -29,7 +29,6 @@ from maskwright.launch.checks import PORT
 from maskwright.launch.hosts.supervisor import ShellAttempt
 from maskwright.launch.outcome import End, conclude
 from maskwright.launch.target import JobSpec, node_words
-from maskwright.processes.parent import as_reason
 
 IMAGE = "MASKWRIGHT_IMAGE"
 """Variable that the host's start-up script sets: the digest of the container's image."""
@@ -335,7 +334,7 @@ def run_agent(
             if agent.over is not None:
                 code, cause = agent.over.code, agent.over.cause
                 emit("leaves", number, cause, code)
-                return conclude(code, cause, spec, as_reason(agent.over.reason))
+                return conclude(code, cause, spec)
             if stop.asked:
                 break
             emit("displaced", number)

@@ -39,7 +39,6 @@ from maskwright.core.shell import typed
 from maskwright.launch.follow import followed, until_over
 from maskwright.launch.outcome import End, conclude
 from maskwright.launch.target import JobSpec, parse_spec
-from maskwright.processes.parent import as_reason
 
 PIECE = re.compile(r"log-(\d{6,9})\.txt")
 BEAT_BYTES, RESULT_BYTES, PIECE_BYTES = 1 << 16, 1 << 24, 1 << 23
@@ -237,7 +236,7 @@ def follow(
             result = until_over(poll, where, poll_seconds, meanwhile=meanwhile)
     for line in result.report or filter(None, [result.cause]):
         say(line)
-    conclude(result.code, result.cause, folder.location, as_reason(result.reason))
+    conclude(result.code, result.cause, folder.location)
 
 
 class _Logs:

@@ -78,7 +78,7 @@ class Leader:
             self._conclude(spec, 75, "", ("stopped before it began",), "asked")
         elif number and not (verdict.restart and self._may_restart(spec, place, cause)):
             lines = tuple(report(ends, verdict)) if verdict.code else ()
-            self._conclude(spec, verdict.code, cause, lines, "asked" if asked else verdict.reason)
+            self._conclude(spec, verdict.code, cause, lines, "asked" if asked else "lost")
         elif self._ready(spec, beats):
             self._begin(spec, number, beats)
 
@@ -107,11 +107,11 @@ class Leader:
         pause. The count is kept in start.json, since another machine may become host 0."""
         if self._pause[0] != place:
             before = records.read(Streak, self.folder.head(f"{place}/start.json", job_folder.BEAT_BYTES)) or Streak()
-            streak = before.after(self._saved(spec))
+            streak = before.after(self._saved(spec), counted=False)
             seconds = streak.pause_seconds(min(RESTART_WAIT_SECONDS, 2 * self.poll_seconds))
             self._pause = (place, streak, self._clock() + seconds)
             if streak.ends <= spec.restarts:
-                warn(streak.describe(cause, spec.restarts, seconds))
+                warn(streak.describe(cause, seconds))
         return self._pause[1].ends <= spec.restarts
 
     def _ready(self, spec: JobSpec, beats: Beats) -> bool:

@@ -68,9 +68,7 @@ main() {
   mw_log="$mw_state/launch.log"
   [ ! -e "$mw_log" ] || mv -f "$mw_log" "$mw_log.before"
   : > "$mw_log"
-  mw_reason="$mw_state/launch.reason"
-  rm -f "$mw_reason"
-  MASKWRIGHT_REASON_FILE="$mw_reason" setsid "$@" </dev/null >>"$mw_log" 2>&1 3<&- &
+  setsid "$@" </dev/null >>"$mw_log" 2>&1 3<&- &
   mw_leader=$!
   echo "$mw_job $mw_leader" > "$mw_state/launch.job"
   exec 9>&-
@@ -78,7 +76,7 @@ main() {
   mw_tail=$!
 {SUPERVISE}
   wait "$mw_tail"
-  printf '\\n'; say exit "$mw_code" "$(cat "$mw_reason" 2>/dev/null)"
+  printf '\\n'; say exit "$mw_code"
   exit 0
 }
 """.replace("{SUPERVISE}", SUPERVISE.strip("\n"))

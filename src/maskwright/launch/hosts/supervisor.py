@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from maskwright.core.console import show_line
-from maskwright.core.errors import InputError, StopReason
+from maskwright.core.errors import InputError
 from maskwright.core.secrets import redact
 from maskwright.launch.hosts.script import first_command, script_for
 from maskwright.launch.outcome import MOMENTS_SECONDS, End
 from maskwright.launch.target import JobSpec
-from maskwright.processes.parent import as_reason
 
 TAIL_LINES = 20
 LONGEST_LINE = 1 << 16
@@ -190,8 +189,7 @@ class ShellAttempt:
                     for each in self.hosts:
                         each.send("go\n")
             elif word == "exit":
-                code, _, reason = rest.partition(" ")
-                self._ended(host, int(code), "", as_reason(reason))
+                self._ended(host, int(rest), "")
             elif word == "refused":
                 code, _, why = rest.partition(" ")
                 of_setup = int(code) > 125 and int(code) != 127  # a kill of --setup is not one of the job
@@ -204,8 +202,8 @@ class ShellAttempt:
                 self._line(host.index, line)
             host.blank_lines = 0
 
-    def _ended(self, host: _HostProcess, code: int | None, why: str, reason: StopReason = "") -> None:
-        host.end = End(host.index, code, host.stop_requested_at is not None, reason, redact(why), tuple(host.tail))
+    def _ended(self, host: _HostProcess, code: int | None, why: str) -> None:
+        host.end = End(host.index, code, host.stop_requested_at is not None, redact(why), tuple(host.tail))
         self.ends.append(host.end)
         if code is None:
             host.drop()

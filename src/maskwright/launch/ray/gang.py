@@ -23,7 +23,7 @@ from maskwright.config.pretraining import RunConfig, require_devices
 from maskwright.config.recipes import find_config
 from maskwright.core import storage
 from maskwright.core.console import say, several, show_line, warn
-from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly, StopReason
+from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.secrets import redact
 from maskwright.launch import checks
 from maskwright.launch.attempts import Stop, run
@@ -36,9 +36,7 @@ from maskwright.run.directory import RunDirectory
 
 DRIVER = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Variable that Ray's job server sets for the entrypoint and its children, not for actors (2.60, `JobSupervisor`)."""
-RESTARTS, RESTART_WAIT_SECONDS = 3, 2.0
-RESTARTS_KEY = "maskwright_restarts"
-"""Key in the job's metadata that carries `submit --restarts`."""
+RESTART_WAIT_SECONDS = 2.0
 STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
 """Variable of the job with the time between SIGTERM and SIGKILL. Ray's default of 3 seconds is too short to save."""
 REPORT_SECONDS, ROOM_SECONDS = 30.0, 1800.0
@@ -188,7 +186,6 @@ def train(command: _NodeCommand, config: RunConfig | FinetuneConfig, num_nodes: 
     import ray
 
     name = f"Ray job {job_id()}"
-    restarts = int(_metadata().get(RESTARTS_KEY, RESTARTS))
     ray.init(log_to_driver=False, logging_level=logging.ERROR)
     try:
         with Stop().on_signals() as stop:  # after `init`, which sets its own handler
@@ -207,7 +204,7 @@ def train(command: _NodeCommand, config: RunConfig | FinetuneConfig, num_nodes: 
                 return attempt
 
             saved = RunDirectory(command.run).newest_step
-            run(begin, stop, name, restarts=restarts, wait_seconds=RESTART_WAIT_SECONDS, saved=saved)
+            run(begin, stop, name, wait_seconds=RESTART_WAIT_SECONDS, saved=saved)
     finally:
         ray.shutdown()
 
@@ -323,7 +320,7 @@ class _RayAttempt:
         for reference in ray.wait(list(self._pending), timeout=seconds)[0] if self._pending else ():
             index = self._pending.pop(reference)
             try:
-                lines, over, code, reason = ray.get(reference)
+                lines, over, code = ray.get(reference)
             except RayError as error:
                 self._ended(index, None, _reason(error))
                 continue
@@ -331,13 +328,13 @@ class _RayAttempt:
                 self._tails[index].append(redact(line))
                 show_line(index, line)
             if over:
-                self._ended(index, code, "" if code is not None else "its process was lost", reason)
+                self._ended(index, code, "" if code is not None else "its process was lost")
             else:
                 self._pending[self._actors[index].poll.remote(POLL_SECONDS)] = index
         self._check_deadlines()
 
-    def _ended(self, index: int, code: int | None, why: str, reason: StopReason = "") -> None:
-        end = End(index, code, self._stop_requested_at is not None, reason, redact(why), tuple(self._tails[index]))
+    def _ended(self, index: int, code: int | None, why: str) -> None:
+        end = End(index, code, self._stop_requested_at is not None, redact(why), tuple(self._tails[index]))
         self.ends.append(end)
         if code != 0:
             self._failed_at = self._failed_at or time.monotonic()

@@ -23,10 +23,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
-from maskwright.core.errors import MaskwrightError, StoppedEarly, StopReason
+from maskwright.core.errors import MaskwrightError, StoppedEarly
 from maskwright.launch.hosts.script import SUPERVISE
 from maskwright.processes.child import python_module
-from maskwright.processes.parent import REASON_FILE, as_reason
 
 LONGEST_LINE = 1 << 16
 LINES_AT_ONCE = 1000
@@ -38,12 +37,11 @@ exec 3<&0 4>&2 2>&1 </dev/null
   setsid "$@" 3<&- 4>&- &
   mw_leader=$!
 {SUPERVISE}
-  mw_reason=$(cat "$MASKWRIGHT_REASON_FILE" 2>/dev/null)
   rm -rf "$mw_files"
-  echo "$mw_code $mw_reason" >&4
+  echo "$mw_code" >&4
 ) &
 """.replace("{SUPERVISE}", SUPERVISE.strip("\n"))
-"""File 3 is the shell's input; file 4 takes the exit code and the reason."""
+"""File 3 is the shell's input; file 4 takes the exit code."""
 
 
 class Member:
@@ -54,7 +52,6 @@ class Member:
         self._changing, self._stop_requested = threading.Lock(), False
         self._input: IO[bytes] | None = None
         self._code: int | None = None
-        self._reason: StopReason = ""
         self._ended, self._closed = threading.Event(), threading.Event()
         self._ended_at = 0.0
 
@@ -94,7 +91,6 @@ class Member:
                         file.write(content)
                 words = python_module("maskwright", *(word.replace("{files}", folder) for word in arguments))
                 variables = {"PYTHONUNBUFFERED": "1", "mw_grace": f"{grace_seconds:g}", "mw_files": folder}
-                variables[REASON_FILE] = os.path.join(folder, "reason")
                 with _lock_of(run) as lock:
                     fcntl.flock(lock, fcntl.LOCK_SH)
                     shell = subprocess.Popen(
@@ -127,8 +123,7 @@ class Member:
 
     def _wait(self, stream: IO[bytes]) -> None:
         with stream:
-            code, _, reason = stream.read().decode(errors="replace").partition(" ")
-        self._reason = as_reason(reason)
+            code = stream.read().decode(errors="replace").strip()
         self._set_end(int(code) if code.isdigit() else None)
         self._close_input()
 
@@ -136,9 +131,9 @@ class Member:
         self._code, self._ended_at = code, time.monotonic()
         self._ended.set()
 
-    def poll(self, seconds: float) -> tuple[list[str], bool, int | None, StopReason]:
-        """(new lines of the command, whether it is over, its exit code or None if unknown, its reason for a 75). Waits
-        up to `seconds` for a line."""
+    def poll(self, seconds: float) -> tuple[list[str], bool, int | None]:
+        """(new lines of the command, whether it is over, its exit code or None if unknown). Waits up to `seconds` for a
+        line."""
         lines: list[str] = []
         with suppress(queue.Empty):
             over = self._ended.is_set() and self._lines.empty()
@@ -146,7 +141,7 @@ class Member:
             while len(lines) < LINES_AT_ONCE:
                 lines.append(self._lines.get_nowait())
         closed = self._closed.is_set() or time.monotonic() - self._ended_at > CLOSED_SECONDS
-        return lines, self._ended.is_set() and closed and self._lines.empty(), self._code, self._reason
+        return lines, self._ended.is_set() and closed and self._lines.empty(), self._code
 
     def request_stop(self) -> None:
         """Asks the command to save and end; one that has not started does not start."""

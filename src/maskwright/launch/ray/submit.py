@@ -21,7 +21,7 @@ from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.secrets import SECRET_VARIABLE, redact
 from maskwright.core.shell import typed
 from maskwright.launch import checks
-from maskwright.launch.ray.gang import RESTARTS_KEY, STOP_WAIT, require_lasting
+from maskwright.launch.ray.gang import STOP_WAIT, require_lasting
 from maskwright.launch.ray.jobs import ID, Address, RayCluster, conclude, find_address, follow_to_its_end
 from maskwright.launch.side_by_side import GONE
 from maskwright.launch.target import (
@@ -29,7 +29,6 @@ from maskwright.launch.target import (
     OnSubmission,
     Option,
     Place,
-    Restarts,
     Submission,
     Training,
     commands_of,
@@ -58,7 +57,6 @@ class Ray(Place):
     working_dir: Annotated[str | None, Option("Folder to upload beside CONFIG, below 100 MiB.", "PATH")] = None
     follow: Annotated[bool, Option("Show the log until the job is over, and end with its exit code.")] = False
     env: Env = ()
-    restarts: Restarts = 3
 
     of_one_job: ClassVar[frozenset[str]] = frozenset({"job_id", "follow"})
 
@@ -110,7 +108,6 @@ class Ray(Place):
                 entrypoint=entrypoint,
                 submission_id=name,
                 runtime_env={"working_dir": folder, "env_vars": variables},
-                metadata={RESTARTS_KEY: str(self.restarts)},
             )
         return name
 

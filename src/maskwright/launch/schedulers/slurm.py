@@ -24,7 +24,6 @@ from maskwright.core.shell import typed
 from maskwright.launch import checks
 from maskwright.launch.side_by_side import GONE
 from maskwright.launch.target import JobName, OnSubmission, Option, Place, Restarts, Submission, Training, show
-from maskwright.processes.parent import REASON_FILE, REQUESTED
 
 BEFORE_SECONDS = 30
 """Time between the end of the grace period and the time limit."""
@@ -50,11 +49,9 @@ OURS = {
 }
 """Options of sbatch that the script decides, and what to do instead."""
 
-TASK = rf"""
+TASK = r"""
 trap : TERM
 # setup
-{REASON_FILE}=$(mktemp)
-export {REASON_FILE}
 if [ "$SLURM_NNODES" -gt 1 ]; then
   set -- "$@" --num-nodes "$SLURM_NNODES" --node-rank "$SLURM_NODEID" --rendezvous "$MASKWRIGHT_RENDEZVOUS"
 fi
@@ -64,10 +61,7 @@ if ! command -v "$1" >/dev/null; then
 fi
 "$@"
 code=$?
-reason=$(cat "${REASON_FILE}" 2>/dev/null)
-rm -f "${REASON_FILE}"
-if [ "$code" -eq 75 ]; then case $reason in {"|".join(REQUESTED)}) exit 199 ;; esac; fi
-if [ "$code" -eq 0 ] || [ "$code" -eq 75 ] || [ "$code" -gt 128 ]; then exit "$code"; fi
+if [ "$code" -eq 0 ] || [ "$code" -eq 75 ] || [ "$code" -eq 76 ] || [ "$code" -gt 128 ]; then exit "$code"; fi
 [ "$code" -le 55 ] || code=55
 exit $((200 + code))
 """
@@ -104,7 +98,7 @@ while :; do
   [ "$code" -ne 0 ] || finish 'done' 0
   [ "$code" -le 200 ] || finish "failed: exit $((code - 200))" $((code - 200))
   if [ "$asked" = end ]; then finish 'ended by a signal; the same command continues the run' 75; fi
-  if [ "$code" -eq 199 ]; then finish 'stopped on request; the same command continues the run' 75; fi
+  if [ "$code" -eq 76 ]; then finish 'stopped as asked; the same command continues the run' 76; fi
   if [ "$asked" = limit ]; then
     echo '== the time limit is near: requeueing the job'
     scontrol requeue "$SLURM_JOB_ID" && exit 75

@@ -20,7 +20,7 @@ from maskwright.config.pretraining import OF_ONE_RUN
 from maskwright.config.settings import in_flow
 from maskwright.core import storage
 from maskwright.core.console import note, progress, say, warn
-from maskwright.core.errors import HealthError, InputError, JobError, StoppedEarly
+from maskwright.core.errors import HealthError, InputError, JobError, stopped
 from maskwright.processes.child import FinetuneCommand, SideBySide, last_words
 from maskwright.report.words import rate as rate_text
 from maskwright.run.directory import RESULTS, RunDirectory
@@ -264,11 +264,11 @@ def _require_end(run: ComparedRun, code: int) -> EndedRun:
     if end and end.fault:
         warn(f"{run.name}: {end.fault}")
         return end
-    if end and code in (0, StoppedEarly.exit_code):  # which is also what is said of a job that nobody knows
+    if end and (code == 0 or stopped(code)):  # which is also what is said of a job that nobody knows
         say(f"{run.name}: {run.split} {run.task.metric} {end.score:.4f}")
         return end
-    if code == StoppedEarly.exit_code:
-        raise StoppedEarly(f"{run.name} was stopped; the same command goes on", reason="asked")
+    if kind := stopped(code):
+        raise kind(f"{run.name} was stopped; the same command goes on", reason="asked")
     if code == 0:
         fix = "give --to a folder that all machines of the cluster see under the same path"
         raise JobError(f"{run.name}, has ended, and its results are not there", 2, where=run.folder, fix=fix)

@@ -112,8 +112,8 @@ def _train(
     try:
         results = _trained(directory, config, collection, start, updates, progress)
     except BaseException as error:
-        stopped = isinstance(error, StoppedEarly)
-        progress.enter("stopped" if stopped else "failed", exit=StoppedEarly.exit_code if stopped else 1)
+        code = error.exit_code if isinstance(error, StoppedEarly) else 1
+        progress.enter("failed" if code == 1 else "stopped", exit=code)
         raise
     if results["fault"]:
         progress.enter("failed", exit=HealthError.exit_code, message=results["fault"])

@@ -4,9 +4,10 @@ the record of the run's last start before anything is prepared."""
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -17,11 +18,12 @@ from maskwright.config.pretraining import RunConfig
 from maskwright.config.settings import flat
 from maskwright.core import storage
 from maskwright.core.console import only_warnings
-from maskwright.core.errors import ConfigError
+from maskwright.core.errors import ConfigError, Locked, StoppedEarly
 from maskwright.engines.choose import find_processes
 from maskwright.engines.processes import Agree, Alone, Processes, starting
 from maskwright.run.directory import RunDirectory
 from maskwright.run.lease import leased
+from maskwright.run.starts import Starts, StartsFile
 from maskwright.training.copies import Copies
 from maskwright.training.forwarders import Forwarders, forwarding
 from maskwright.training.stop import StopRequest
@@ -29,6 +31,8 @@ from maskwright.training.stop import StopRequest
 KEYS_OF_A_HOST = {"data.store", "data.mixture", "model.init_from", "engine.threads"}
 KEYS_OF_A_HOST |= {"data.train", "data.validation", "data.test", "model.tokenizer"}
 """Keys that may differ from rank 0's. The contents of the places that they name are compared."""
+LIMITS = ("stop_after_steps", "stop_at_step", "profile_steps")
+"""Fields of `StopRequest` in which all ranks follow rank 0: it alone reads the record of starts."""
 
 
 @dataclass(frozen=True)
@@ -48,38 +52,69 @@ class RunStart:
     forwarders: Forwarders = field(default_factory=Forwarders)
     copies: Copies | None = None
     """The run's copies in rank 0; None in the others, and for a run without copies."""
+    starts: Starts = field(default_factory=Starts)
+    """This start among those of the run; of rank 0."""
+
+    @property
+    def starts_file(self) -> StartsFile:
+        return StartsFile(self.directory, self.copies.folder if self.copies else None)
 
 
 @contextmanager
 def opened(config: RunConfig | FinetuneConfig, run: str, request: StopRequest | None = None) -> Iterator[RunStart]:
     """Begins or continues the run in the folder `run`. Where a rank fails before all train, the others end with its
-    message. `request` may carry limits of this start.
+    message. `request` may carry limits of the run.
 
     Raises `ConfigError` for a run of the other kind of training, for copies of another run, and in a rank whose
-    configuration is not rank 0's."""
+    configuration is not rank 0's; what `StartsFile.require` raises."""
     request = request or StopRequest()
     request.grace_seconds = config.checkpoint.grace_seconds
-    processes, directory = find_processes(config.engine), RunDirectory(run)
+    directory = RunDirectory(run)
     storage.require_utf8(directory.location)
+    try:
+        processes = find_processes(config.engine)
+    except StoppedEarly:
+        _count_in_vain(config, directory, request)
+        raise
     with forwarding() as forwarders, starting(processes) as agree:
-        copies, message = None, b""
+        copies, message, starts = None, b"", Starts()
         if processes.rank == 0:
             config.logging.require_packages()
             copies = _copies(config, directory)
             if copies and copies.steps():
                 with leased(directory.location):
                     copies.fetch(directory, partial(_require_same_run, config, directory))
+            file = StartsFile(directory, copies.folder if copies else None)
+            starts = file.following(request.stop_after_hours, request.stop_after_steps)
+            file.require(starts)
+            request.stop_at, request.stop_at_step = starts.stop_at, starts.stop_at_step
+            request.profile_steps *= starts.starts == 1
             record = {"before": _record(config, directory), "config": flat(config), "name": uuid.uuid4().hex}
-            message = json.dumps(record | {"stop_after_steps": request.stop_after_steps}).encode()
+            limits = {name: getattr(request, name) for name in LIMITS}
+            message = json.dumps(record | {"limits": limits}).encode()
         else:
             only_warnings()
         agree()
         shared = json.loads(processes.broadcast(message))
         _require_same_keys(flat(config), shared["config"])
-        request.stop_after_steps = shared["stop_after_steps"]
+        for name in LIMITS:
+            setattr(request, name, shared["limits"][name])
         yield RunStart(
-            config, directory, shared["before"], shared["name"], request, processes, agree, forwarders, copies
+            config, directory, shared["before"], shared["name"], request, processes, agree, forwarders, copies, starts
         )
+
+
+def _count_in_vain(config: RunConfig | FinetuneConfig, directory: RunDirectory, request: StopRequest) -> None:
+    """Counts a start whose processes did not find each other, in the process that would be rank 0. Raises what
+    `StartsFile.require` raises."""
+    if os.environ.get("RANK", os.environ.get("TPU_WORKER_ID", "0")) != "0":
+        return
+    copies = _copies(config, directory)
+    file = StartsFile(directory, copies.folder if copies else None)
+    starts = file.following(request.stop_after_hours, request.stop_after_steps)
+    file.require(starts)
+    with suppress(Locked), leased(directory.location):
+        file.write(starts)
 
 
 def looked_at(config: RunConfig | FinetuneConfig, run: str) -> RunStart:

@@ -42,7 +42,7 @@ def train(
 ) -> None:
     """Begins or continues the run. `time_here` projects how long it will take, for the run's first lines.
 
-    Raises `StoppedEarly` (75), `HealthError` (3) or kinds of `InputError` (2)."""
+    Raises `StoppedEarly` (75), `EndedAsAsked` (76), `HealthError` (3) or kinds of `InputError` (2)."""
     if start.processes.rank:
         return follow(start, ready)
     config, directory, before = ready.config, start.directory, start.before
@@ -63,6 +63,7 @@ def train(
     with (
         stop_on_signals(start.request) as stop,
         leased(directory.location, stop=lambda: stop.requested) as lease,
+        start.starts_file.holding(start.starts, lease),
         Beats(directory, 0, start.processes.world_size, start.name) as beats,
     ):
         if directory.exists() != (before is not None):

@@ -16,7 +16,7 @@ import yaml
 from maskwright.core.errors import InputError
 from maskwright.launch.checks import PORT
 from maskwright.launch.outcome import EARLY
-from maskwright.launch.ray.gang import RESTARTS_KEY, STOP_WAIT
+from maskwright.launch.ray.gang import STOP_WAIT
 from maskwright.launch.schedulers.kubernetes.pod import (
     CONFIG,
     CONTAINER,
@@ -232,7 +232,6 @@ def _rayjob(job: KubernetesJob, command: Training) -> list[Manifest]:
             "spec": {
                 **_deadline(command),
                 "entrypoint": f"exec {' '.join(words)}",
-                "metadata": {RESTARTS_KEY: str(job.restarts)},
                 "runtimeEnvYAML": yaml.safe_dump(wait),
                 "submissionMode": "K8sJobMode",
                 "shutdownAfterJobFinishes": True,  # Kueue requires it, and an idle cluster costs money
