@@ -291,41 +291,60 @@ def test_scripts_of_the_image_are_a_shells(tmp_path: Path) -> None:
         subprocess.run(["sh", "-n", str(script)], check=True)
 
 
-def test_libtpu_is_fetched_once_and_only_to_compute(tmp_path: Path) -> None:
-    """The wrapper of images that do not hold libtpu, with stubs for pip and for the command itself."""
+@pytest.fixture
+def wrapper(tmp_path: Path) -> dict[str, str]:
+    """The wrapper of images that do not hold libtpu, with stubs for pip and for the command itself; its variables."""
     tools = tmp_path / "bin"
     tools.mkdir()
     stubs = {
-        "python": 'echo "$@" >>"$LOG"; [ ! -e "$FAIL" ]',
-        "maskwright-itself": 'echo "itself $* with ${PYTHONPATH:-nothing}" >>"$LOG"',
+        "python": 'echo "$@" >>"$LOG"; [ ! -e "$FAIL" ] || exit 1\n'
+        'while [ "$1" != --target ]; do shift; done; echo half >"$2/libtpu"; sleep "$SECONDS_OF_PIP"; echo whole >"$2/libtpu"',
+        "maskwright-itself": 'echo "itself $* with ${PYTHONPATH:-nothing}" >>"$LOG"; [ -z "${PYTHONPATH:-}" ] || '
+        'grep -q whole "$PYTHONPATH/libtpu"',
     }
     for name, body in stubs.items():
         (tools / name).write_text(f"#!/bin/sh\n{body}\n")
         (tools / name).chmod(0o755)
     shutil.copy(ROOT / "deploy" / "with-libtpu.sh", tools / "maskwright")
-    log, lock, fail = tmp_path / "log", tmp_path / "lock", tmp_path / "fail"
-    lock.write_text("libtpu==1")
-    variables = {
-        "PATH": f"{tools}:/usr/bin:/bin", "HOME": str(tmp_path), "LOG": str(log), "FAIL": str(fail),
-        "MASKWRIGHT_LIBTPU_LOCK": str(lock),
+    (tmp_path / "lock").write_text("libtpu==1")
+    return {
+        "PATH": f"{tools}:/usr/bin:/bin", "HOME": str(tmp_path), "LOG": str(tmp_path / "log"),
+        "FAIL": str(tmp_path / "fail"), "SECONDS_OF_PIP": "0", "MASKWRIGHT_LIBTPU_LOCK": str(tmp_path / "lock"),
     }  # fmt: skip
 
-    def call(*words: str) -> int:
-        return subprocess.run(["maskwright", *words], env=variables, capture_output=True, check=False).returncode
 
+def start(variables: dict[str, str], *words: str) -> subprocess.Popen[bytes]:
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen(["maskwright", *words], env=variables, stdout=quiet, stderr=quiet)
+
+
+def test_libtpu_is_fetched_once_and_only_to_compute(wrapper: dict[str, str]) -> None:
+    log, fail = Path(wrapper["LOG"]), Path(wrapper["FAIL"])
     for command in ("--version", "--debug doctor", "--debug submit pretrain"):
-        assert call(*command.split()) == 0
+        assert start(wrapper, *command.split()).wait() == 0
         assert log.read_text() == f"itself {command} with nothing\n"
         log.unlink()
     fail.touch()
-    assert call("agent", "x") == 1  # nothing is run without it
+    assert start(wrapper, "pretrain", "x").wait() == 75, "the package index may be back at the next start"
     fail.unlink()
     log.unlink()
-    assert call("agent", "x") == 0 and call("--debug", "finetune", "run.yaml") == 0
+    assert start(wrapper, "pretrain", "x").wait() == 0 and start(wrapper, "--debug", "finetune", "run.yaml").wait() == 0
     pip, *rest = log.read_text().splitlines()
-    assert "--require-hashes" in pip and str(lock) in pip
-    libtpu = tmp_path / ".local/share/maskwright/libtpu"
-    assert rest == [f"itself agent x with {libtpu}", f"itself --debug finetune run.yaml with {libtpu}"]
+    assert "--require-hashes" in pip and wrapper["MASKWRIGHT_LIBTPU_LOCK"] in pip
+    (libtpu,) = (Path(wrapper["HOME"]) / ".local/share/maskwright/libtpu").iterdir()
+    assert rest == [f"itself pretrain x with {libtpu}", f"itself --debug finetune run.yaml with {libtpu}"]
+
+
+def test_two_first_commands_at_once_do_not_take_libtpu_from_each_other(wrapper: dict[str, str]) -> None:
+    libtpu = Path(wrapper["HOME"]) / ".local/share/maskwright/libtpu"
+    both = [start(wrapper | {"SECONDS_OF_PIP": seconds}, "pretrain", "x") for seconds in ("0.4", "0.8")]
+    assert [process.wait() for process in both] == [0, 0]
+    killed = start(wrapper | {"SECONDS_OF_PIP": "5", "MASKWRIGHT_LIBTPU": f"{libtpu}/other"}, "pretrain", "x")
+    while not list(libtpu.glob("other/*/libtpu")):
+        assert killed.poll() is None
+    killed.kill()
+    killed.wait()
+    assert start(wrapper | {"MASKWRIGHT_LIBTPU": f"{libtpu}/other"}, "pretrain", "x").wait() == 0, "half a folder is none"
 
 
 def test_all_that_computes_on_a_tpu_gets_libtpu() -> None:

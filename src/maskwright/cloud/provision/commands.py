@@ -14,7 +14,7 @@ from typing import Any
 from maskwright.cloud import record
 from maskwright.cloud.environment import read_environment, read_script
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.provision import existing_network, queued_slice, variables
+from maskwright.cloud.provision import queued_slice, variables
 from maskwright.cloud.provision.init import is_foreign
 from maskwright.cloud.provision.terraform_cli import Change, Terraform, TerraformPlan
 from maskwright.cloud.record import EnvironmentRecord
@@ -161,7 +161,6 @@ def _remove_queued(session: EnvironmentSession, confirm: Confirm) -> None:
 
 
 def _target(session: EnvironmentSession, parts: Collection[str]) -> dict[str, Any]:
-    existing_network.refuse(session.google, session.environment)
     asked = session.requested(disk=not parts or "disk" in parts)
     missing = [part for part in parts if getattr(session.environment, part) is None]
     if missing:
