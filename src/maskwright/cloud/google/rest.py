@@ -25,9 +25,11 @@ from maskwright.core.secrets import HIDDEN
 VERSIONS = {
     "aiplatform": "v1",
     "artifactregistry": "v1",
+    "cloudasset": "v1",
     "cloudbuild": "v1",
     "cloudresourcemanager": "v3",
     "compute": "compute/v1",
+    "container": "v1",
     "file": "v1",
     "iam": "v1",
     "logging": "v2",
