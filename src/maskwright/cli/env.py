@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
-from dataclasses import asdict
 from json import dumps
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from maskwright.cli.options import (
     AsJson,
     AsSchema,
-    StopAfterHours,
     app,
     plain,
-    print_line,
     print_result,
     require_alone,
     stdout_for_document,
@@ -27,7 +23,6 @@ from maskwright.core.shell import typed
 if TYPE_CHECKING:
     from maskwright.cloud.environment import Environment
     from maskwright.cloud.google.rest import Google
-    from maskwright.cloud.jobs.policy import WatcherEvent
     from maskwright.cloud.provision.commands import Confirm
     from maskwright.cloud.provision.terraform_cli import TerraformPlan
     from maskwright.cloud.record import EnvironmentRecord
@@ -189,8 +184,7 @@ def seed(
         moving = seeding.hosts_to_move(location, again) if move_hosts else []
         if moving:
             say(f"{' and '.join(moving)}: deleted first, then recreated with the new disk")
-            confirm = _confirm_and_end_jobs(location, moving, ask)
-            commands.down(location, parts=moving, confirm=confirm, lock_timeout_seconds=wait)
+            commands.down(location, parts=moving, confirm=ask, lock_timeout_seconds=wait)
         try:
             seeding.seed(
                 location,
@@ -212,45 +206,9 @@ def seed(
         status(location, json=True)
 
 
-@env.command("watch")
-def watch(
-    location: EnvironmentFile,
-    target: Annotated[
-        Literal["slice", "group"] | None, typer.Option(help="Which hosts to watch, if ENV has a slice and a group.")
-    ] = None,
-    max_cost: Annotated[
-        float | None,
-        typer.Option(metavar="N", help="Cost in USD at which the run saves and the hosts are deleted.", min=0.0),
-    ] = None,
-    stop_after_hours: StopAfterHours = None,
-    down_when_done: Annotated[
-        bool, typer.Option("--down-when-done", help="Delete the hosts when the job is over.")
-    ] = False,
-    prices: Prices = None,
-    stay: Annotated[bool, typer.Option("--stay", help="Watch the next jobs too, until you end it.")] = False,
-    poll_seconds: PollSeconds = 10.0,
-    json: AsJson = False,
-) -> None:
-    """Recreate the hosts of a job when they are preempted, and delete them at a limit."""
-    from maskwright.cloud.jobs import follow as following
-    from maskwright.cloud.jobs import spec as jobs
-    from maskwright.cloud.jobs.google_hosts import GoogleHosts
-
-    place = jobs.find(location, target)
-    limits = following.make_limits(max_cost, stop_after_hours, down_when_done)
-    pool = GoogleHosts(place.location, place.kind, prices)
-    with stdout_for_document(json) as documents:
-
-        def on_event(event: WatcherEvent) -> None:
-            if json:
-                print_line(asdict(event), documents)
-
-        following.watch(place, pool, limits, stay=stay, poll_seconds=poll_seconds, on_event=on_event)
-
-
 @env.command("status")
 def status(location: EnvironmentFile, json: AsJson = False, prices: Prices = None) -> None:
-    """Show what exists, what it costs, how each host is, the disk and the job."""
+    """Show what exists, what it costs, and the disk."""
     from maskwright.cloud.prices import read_prices
     from maskwright.cloud.report import status as task
 
@@ -269,20 +227,16 @@ def down(
     json: AsJson = False,
 ) -> None:
     """Delete what runs. Data is kept, and listed with its cost, unless you give --delete-data."""
-    from maskwright.cloud.jobs import status
     from maskwright.cloud.provision import commands
 
-    chosen_parts = parts(only)
     with stdout_for_document(json):
         session = commands.down(
             location,
-            parts=chosen_parts,
+            parts=parts(only),
             delete_data=delete_data,
-            confirm=_confirm_and_end_jobs(location, chosen_parts, asking(yes)),
+            confirm=asking(yes),
             lock_timeout_seconds=lock_timeout_seconds,
         )
-        if not (delete_data and not chosen_parts):
-            status.end_jobs(location, chosen_parts)  # also if there was nothing to delete
     _audit(session.google, session.environment, session.wanted, session.record, prices, json=json)
 
 
@@ -345,16 +299,6 @@ def parts(only: list[str] | None) -> tuple[str, ...]:
     if wrong := [name for name in only or () if name not in PARTS]:
         raise InputError(f"{wrong[0][:40]!r} is not a part", where="--only", fix=f"one of {', '.join(PARTS)}")
     return tuple(dict.fromkeys(only or ()))
-
-
-def _confirm_and_end_jobs(location: str, kinds: Collection[str], ask: Confirm) -> Confirm:
-    def confirm(planned: TerraformPlan) -> None:
-        from maskwright.cloud.jobs import status
-
-        ask(planned)
-        status.end_jobs(location, kinds)  # before the hosts are deleted: a watcher would recreate them
-
-    return confirm
 
 
 def asking(yes: bool) -> Confirm:

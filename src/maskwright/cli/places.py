@@ -17,12 +17,10 @@ PLACES = {
     "skypilot": "Print a task for `sky jobs launch`; SkyPilot finds the machines.",
     "slice": "Train on all hosts of a Cloud TPU VM slice over ssh, while you watch.",
     "vertex": "Train on Vertex AI, as a custom job.",
-    "env": "Train on the hosts of an environment on Google Cloud (`maskwright env`).",
-    "bucket": "Train on hosts whose agents wait for a job in a bucket.",
 }
 CLUSTERS = ("ray", "slurm")
 """Places that accept many jobs, for `compare --place`."""
-RUNS = "Run directory (or a copy's URL), ray:ID, vertex:PROJECT/REGION/ID, an environment YAML or gs://…/job.json."
+RUNS = "Run directory (or a copy's URL), ray:ID or vertex:PROJECT/REGION/ID."
 
 
 def place(name: str) -> type[Place]:
@@ -52,14 +50,6 @@ def place(name: str) -> type[Place]:
             from maskwright.cloud.vertex.request import Vertex
 
             return Vertex
-        case "env":
-            from maskwright.cloud.jobs.follow import OnEnvironment
-
-            return OnEnvironment
-        case "bucket":
-            from maskwright.launch.bucket.place import BucketPlace
-
-            return BucketPlace
     near = get_close_matches(name, PLACES, 1)
     fix = f"did you mean {near[0]}?" if near else f"maskwright submit PLACE CONFIG --run RUN; PLACE is {_listed()}"
     raise InputError(f"{name[:40]!r} is no place to run", where="submit", fix=fix)
@@ -89,14 +79,6 @@ def _run(location: str, address: str | None) -> RunTarget:
         from maskwright.cloud.vertex.jobs import VertexJobTarget
 
         return VertexJobTarget(location)
-    if location.endswith((".yaml", ".yml")):
-        from maskwright.cloud.jobs.status import EnvironmentJobs
-
-        return EnvironmentJobs(location)
-    if location.endswith("/job.json"):
-        from maskwright.launch.bucket.place import BucketPlace
-
-        return BucketPlace(location)
     from maskwright.monitor.run import RunFolder
 
     return RunFolder(location)

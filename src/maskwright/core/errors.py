@@ -10,7 +10,7 @@
     │   └── Locked               2     a folder or environment that another process or person holds for now
     ├── CheckpointError          1   no usable checkpoint where one was needed
     ├── VerificationError        1   an exported model does not give the same numbers
-    ├── CloudError               1   Google Cloud refused or failed; `reason` has the kind of failure
+    ├── CloudError               1   a service elsewhere refused or failed; `reason` has the kind of failure
     ├── JobError                 —   a job on other machines failed: the exit code of its host that failed first
     ├── TerraformError           —   Terraform's own exit code
     ├── HealthError              3   training stopped before a bad update (non-finite loss or gradient)
@@ -101,8 +101,9 @@ class VerificationError(MaskwrightError):
 
 
 class CloudError(MaskwrightError):
-    """`reason`: credentials (none, or not accepted) | permission | quota | capacity | missing | exists | disabled (the
-    API, or billing) | unreached (no answer) | failed (Google's service did) | other."""
+    """Google Cloud, a bucket or a cluster refused or failed. `reason`: credentials (none, or not accepted) |
+    permission | quota | capacity | missing | exists | disabled (the API, or billing) | unreached (no answer) | failed
+    (the service did) | other."""
 
     def __init__(self, what: str, *, reason: str, where: str | None = None, fix: str | None = None) -> None:
         self.reason = reason

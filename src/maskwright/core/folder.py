@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, TypeVar
 
 from maskwright.core import storage
-from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
+from maskwright.core.errors import CloudError, InputError, MaskwrightError, StoppedEarly
 from maskwright.core.secrets import redact
 
 TRIES, FIRST_WAIT_SECONDS = 8, 0.5
@@ -211,7 +211,7 @@ class Folder:
         return f"{self._root}/{name}".rstrip("/")
 
     def _do(self, verb: str, name: str, action: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Calls `action` with the path. Raises errors of `OF_THE_FILE` as they are, others as `MaskwrightError`."""
+        """Calls `action` with the path. Raises errors of `OF_THE_FILE` as they are, others as `CloudError`."""
         for number in range(self._tries):
             try:
                 self._files.invalidate_cache()
@@ -223,7 +223,8 @@ class Folder:
                     reason = " ".join(str(error).split()) or type(error).__name__
                     fix = storage.KEYS_OF_S3 if storage.lacks_keys(error) else "check the permissions and the network"
                     where = f"{self.location}/{name}".rstrip("/")
-                    raise MaskwrightError(f"cannot be {verb}: {reason}", where=where, fix=fix) from None
+                    kind = "unreached" if _may_pass(error) else "other"
+                    raise CloudError(f"cannot be {verb}: {reason}", reason=kind, where=where, fix=fix) from None
                 self._sleep(FIRST_WAIT_SECONDS * 2.0**number * (0.5 + random.random() / 2.0))
         raise AssertionError
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from maskwright.core.console import say, warn
-from maskwright.core.errors import MaskwrightError, StoppedEarly
+from maskwright.core.errors import CloudError, MaskwrightError, StoppedEarly
 from maskwright.core.shell import typed
 from maskwright.core.signals import ending, raise_on
 from maskwright.launch.target import TargetReport
@@ -36,16 +36,15 @@ def followed(where: str) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+TRANSIENT = ("unreached", "failed", "quota")
+"""Reasons of a `CloudError` after which a read may succeed later; only rates of requests limit a read by quota."""
+
+
 def until_over(
-    poll: Callable[[], T | None],
-    where: str,
-    poll_seconds: float,
-    *,
-    is_transient: Callable[[MaskwrightError], bool] = lambda error: True,
-    meanwhile: Callable[[], object] = lambda: None,
+    poll: Callable[[], T | None], where: str, poll_seconds: float, *, meanwhile: Callable[[], object] = lambda: None
 ) -> T:
-    """Calls `poll` until it returns the job's end. A transient error is shown once, and `poll` is called again.
-    `meanwhile` is called in each round."""
+    """Calls `poll` until it returns the job's end, and `meanwhile` in each round. After a `CloudError` of a `TRANSIENT`
+    reason, shown once, `poll` is called again; any other error of `poll` is raised at once."""
     shown = ""
     while True:
         try:
@@ -56,7 +55,7 @@ def until_over(
         except StoppedEarly:  # a signal or a request
             raise
         except MaskwrightError as error:
-            if not is_transient(error):
+            if not (isinstance(error, CloudError) and error.reason in TRANSIENT):
                 say(f"{where}: no longer followed; the job goes on, and `{typed(['stop', where])}` ends it")
                 raise
             if str(error) != shown:

@@ -1,46 +1,18 @@
-"""`env status`: what exists and bills, how each host is, the disk and the job."""
+"""`env status`: what exists and bills, and the disk."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from maskwright.cloud import record
-from maskwright.cloud.environment import Environment, Slice, read_environment
+from maskwright.cloud.environment import Environment, read_environment
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.jobs.status import EnvironmentJobs, JobsReport
 from maskwright.cloud.prices import HOURS_A_MONTH
 from maskwright.cloud.record import EnvironmentRecord
-from maskwright.cloud.report import host_health
 from maskwright.cloud.report.audit import FindPrice, ResourceAudit, audit
-from maskwright.cloud.report.host_health import HostHealth
-from maskwright.core.console import human_bytes, human_count, several
-from maskwright.core.errors import CloudError
+from maskwright.core.console import human_bytes, human_count
 from maskwright.core.shell import typed
-
-
-@dataclass(frozen=True)
-class _HostsStatus:
-    """The hosts of the slice or the group."""
-
-    kind: str
-    what: str
-    """Machine type, topology, provisioning model and zone."""
-    wanted: int
-    hosts: list[HostHealth]
-    trouble: str = ""
-    """Why they cannot be read; empty if they can."""
-
-    def lines(self) -> list[str]:
-        if self.trouble:
-            return [f"{self.kind}: {self.what}: cannot be read: {self.trouble}"]
-        well = sum(host.well for host in self.hosts)
-        head = f"{self.kind}: {self.what}: {len(self.hosts)} of {several(self.wanted, 'host')}, {well} well"
-        return [head, *(f"  {host.line()}" for host in self.hosts)]
-
-    def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "hosts": [host.to_json() for host in self.hosts]}
 
 
 @dataclass(frozen=True)
@@ -49,25 +21,18 @@ class EnvironmentStatus:
     location: str
     """Path or address of the YAML."""
     exists: ResourceAudit
-    hosts: list[_HostsStatus]
     disk: str
-    jobs: JobsReport
 
     def report(self) -> str:
         lines = [f"{self.environment}: {_count(self.exists)}"]
-        for hosts in self.hosts:
-            lines += hosts.lines()
         lines += [self.disk] if self.disk else []
-        lines += [job.report() for job in self.jobs.jobs if job.job.submission]
         plan = f"`{typed(['env', 'plan', self.location])}` shows what `env up` would change"
         return "\n".join([*lines, plan, self.exists.report()])
 
     def to_json(self) -> dict[str, Any]:
         return {
             "environment": self.environment,
-            "hosts": [hosts.to_json() for hosts in self.hosts],
             "disk": self.disk or None,
-            **self.jobs.to_json(),
             "exists": self.exists.to_json(),
         }
 
@@ -84,28 +49,8 @@ def read(location: str, price: FindPrice | None = None) -> EnvironmentStatus:
     environment = read_environment(location)
     google, wanted = Google(environment.project), record.wanted(environment)
     remembered = record.read(environment).for_disk(environment)
-    jobs = EnvironmentJobs(location).status()
     exists = audit(google, environment, wanted=wanted, queued=remembered.queued_zone is not None, price=price)
-    hosts = [_hosts(google, environment, kind, wanted or {}, remembered) for kind in environment.hosts]
-    wanted_hosts = [status for status in hosts if status is not None]
-    return EnvironmentStatus(environment.name, location, exists, wanted_hosts, _disk(environment, remembered), jobs)
-
-
-def _hosts(
-    google: Google, environment: Environment, kind: str, wanted: Mapping[str, Any], remembered: EnvironmentRecord
-) -> _HostsStatus | None:
-    """None if none are wanted."""
-    hosts = environment.hosts[kind]
-    zone = remembered.queued_zone if hosts.queued else (wanted.get(kind) or {}).get("zone")
-    if zone is None:
-        return None
-    place = hosts.place(environment.zone, remembered.placement[kind])
-    topology = f" {hosts.topology}" if isinstance(hosts, Slice) else ""
-    what = f"{hosts.machine()}{topology} {place.model} in {zone}"
-    try:
-        return _HostsStatus(kind, what, hosts.hosts, host_health.describe(google, environment, kind, zone))
-    except CloudError as error:
-        return _HostsStatus(kind, what, hosts.hosts, [], str(error))
+    return EnvironmentStatus(environment.name, location, exists, _disk(environment, remembered))
 
 
 def _disk(environment: Environment, remembered: EnvironmentRecord) -> str:

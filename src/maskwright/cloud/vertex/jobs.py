@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from maskwright.cloud.google.errors import unsure
 from maskwright.cloud.google.rest import Google, seconds_of
 from maskwright.core.console import Show, say, show_line
-from maskwright.core.errors import CloudError, InputError, JobError, MaskwrightError, StoppedEarly
+from maskwright.core.errors import CloudError, InputError, JobError, StoppedEarly
 from maskwright.core.secrets import redact
 from maskwright.core.shell import typed
 from maskwright.launch.follow import followed, until_over, wait_until_over
@@ -225,18 +225,13 @@ def follow_to_its_end(job: VertexJob, show: Show = show_line) -> None:
         return current if current.over else None
 
     with followed(where):
-        ended = until_over(poll, where, POLL_SECONDS, is_transient=_is_transient)
+        ended = until_over(poll, where, POLL_SECONDS)
         with suppress(CloudError):
             for _ in range(FINAL_LOG_POLLS):
                 time.sleep(POLL_SECONDS)
                 if not log.show_new():
                     break
     conclude(ended)
-
-
-def _is_transient(error: MaskwrightError) -> bool:
-    """Whether it is about the network, Google's service or too many requests."""
-    return isinstance(error, CloudError) and (unsure(error) or error.reason == "quota")
 
 
 def conclude(job: VertexJob) -> None:
