@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from maskwright import __version__
+from maskwright.cloud import record
 from maskwright.cloud.environment import Environment
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.provision.commands import Confirm, EnvironmentSession, apply
-from maskwright.cloud.provision.variables import only
+from maskwright.cloud.provision.commands import Confirm, EnvironmentSession, create_repository
 from maskwright.core.console import say
 from maskwright.core.errors import CloudError, InputError
 from maskwright.core.folder import Folder
@@ -69,7 +69,7 @@ class ImageBuild:
 def build_of(environment: Environment, source: str) -> ImageBuild:
     """`source`: the tag's part after the version, unless the YAML names the image."""
     folder = f"gs://{environment.state}/{environment.prefix}/image"
-    image = environment.host.container or f"{environment.built_image}:{__version__}-{source}"
+    image = environment.image or f"{environment.built_image}:{__version__}-{source}"
     return ImageBuild(image, environment.region, environment.project, environment.name, folder)
 
 
@@ -173,15 +173,14 @@ def build_for(
     confirm: Confirm,
     poll_seconds: float = POLL_SECONDS,
 ) -> Image:
-    """Build the image of an environment, whose hosts get it with the next `env up`. Without a repository, first create
-    what every environment has (network, buckets, the repository). With `if_missing`, any image of this version is
+    """Build the image of an environment, which its next jobs run. Without a repository, create that first. With `if_missing`, any image of this version is
     enough, whatever its source."""
     session = EnvironmentSession(location)
     environment, google = session.environment, session.google
-    container = environment.host.container
+    container = environment.image
     registry = f"{environment.region}-docker.pkg.dev/{environment.project}/{environment.name}/"
     if container is not None and (not container.startswith(registry) or "@" in container):
-        say(f"{location}: host.container names an image from elsewhere, so there is nothing to build")
+        say(f"{location}: image names one from elsewhere, so there is nothing to build")
         return Image(container, "", False)
     if if_missing and (existing := _existing(session)) is not None:
         say(f"{existing.name} exists: {existing.digest}")
@@ -190,12 +189,11 @@ def build_for(
     arguments = arguments_of(accelerator or accelerator_of(environment), libtpu=libtpu, run_as="root")
     wanted = build_of(environment, source_tag(content, arguments))
     if google.find("artifactregistry", wanted.path) is None:
-        say("creating the repository first, with the network and the buckets")
-        with session.terraform.ready():
-            apply(session, only(session.wanted, session.requested(disk=False), ()), confirm, delete_data=False)
+        say("creating the repository first")
+        create_repository(session, confirm)
     image = build(google, wanted, content, arguments, service_account=service_account, poll_seconds=poll_seconds)
-    session.refresh()  # another command may have changed the record meanwhile
-    session.store_record(replace(session.record, image=f"{image.name}@{image.digest}"))
+    session.record = record.read(environment)  # another command may have changed it meanwhile
+    session.store(replace(session.record, image=f"{image.name}@{image.digest}"))
     return image
 
 

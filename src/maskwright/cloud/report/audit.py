@@ -123,7 +123,9 @@ def _created(state: Mapping[str, Any]) -> Iterator[Item]:
                 values = resource["values"]
                 name = str(values.get("name") or values.get("repository_id"))
                 place = values.get("zone") or values.get("location") or values.get("region") or "global"
-                yield Item(kind, name, str(place).lower(), bills, "created by `env up`; `env down` says what it deletes")
+                yield Item(
+                    kind, name, str(place).lower(), bills, "created by `env up`; `env down` says what it deletes"
+                )
 
 
 def _search(google: Google, environment: Environment) -> Iterator[Mapping[str, Any]]:
