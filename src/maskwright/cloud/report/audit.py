@@ -137,7 +137,9 @@ def _search(google: Google, environment: Environment) -> Iterator[Mapping[str, A
 
 
 def _of_cluster(found: Mapping[str, Any]) -> bool:
-    return CLUSTER_LABEL in (found.get("labels") or {})
+    name = str(found["name"])
+    named = "/clusters/" in name or name.rpartition("/")[2].startswith(("gke-", "pvc-"))
+    return named or CLUSTER_LABEL in (found.get("labels") or {})
 
 
 def _item(found: Mapping[str, Any], why: str) -> Item | None:
