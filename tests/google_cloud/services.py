@@ -308,7 +308,7 @@ def settle_repository(cloud: Cloud, name: str, made: dict[str, Any]) -> None:
 KINDS = {
     ("tpu", "queuedResources"), ("tpu", "nodes"), ("tpu", "acceleratorTypes"), ("file", "instances"),
     ("file", "backups"), ("aiplatform", "customJobs"), ("cloudbuild", "builds"),
-    ("artifactregistry", "repositories"), ("artifactregistry", "dockerImages"), ("cloudresourcemanager", "projects"),
+    ("artifactregistry", "repositories"), ("artifactregistry", "tags"), ("cloudresourcemanager", "projects"),
     ("iam", "serviceAccounts"), ("serviceusage", "services"), ("logging", "entries"), ("container", "clusters"),
 }  # fmt: skip
 SETTLE = {

@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from maskwright import __version__
+from maskwright.cloud import record
 from maskwright.cloud.environment import Environment
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.provision.commands import Confirm, EnvironmentSession, create_repository
@@ -166,14 +167,13 @@ def build(
     body = build_request(image, staging, source, arguments, service_account)
     started = google.call("cloudbuild", "POST", f"{parent}/builds", body)["metadata"]["build"]
     say(f"building {image} for {arguments['ACCELERATOR']}: {started.get('logUrl', started['id'])}")
-    until = time.monotonic() + 2 * BUILD_SECONDS  # it may wait in Google's queue
-    while (done := google.call("cloudbuild", "GET", f"{parent}/builds/{started['id']}"))["status"] in (
-        *("PENDING", "QUEUED", "WORKING"),
-    ):
+    done, until = started, time.monotonic() + 2 * BUILD_SECONDS  # it may wait in Google's queue
+    while done["status"] in ("PENDING", "QUEUED", "WORKING"):
         if time.monotonic() > until:
             fix = "see it in the console; running the same command again starts another build"
             raise CloudError("the build is still running after two hours", reason="other", where=image, fix=fix)
         time.sleep(poll_seconds)
+        done = google.call("cloudbuild", "GET", f"{parent}/builds/{started['id']}")
     if done["status"] != "SUCCESS":
         raise _failed(image, staging, done)
     digests = [one["digest"] for one in (done.get("results") or {}).get("images", []) if "digest" in one]
@@ -222,10 +222,9 @@ def build_for(
             create_repository(session, confirm)
         options: dict[str, Any] = {"service_account": service_account, "poll_seconds": poll_seconds}
         built = build(image, staging_of(environment), content, arguments, **options)
-        session.refresh()  # another command may have changed the record meanwhile
     else:
         say(f"{image} exists: {built.digest}")
-    session.store_record(replace(session.record, image=f"{built.name}@{built.digest}"))
+    session.store(replace(record.read(environment), image=f"{built.name}@{built.digest}"))
     return built
 
 
