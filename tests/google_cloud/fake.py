@@ -27,7 +27,7 @@ from google_cloud.judge import Refused, Request
 TOKEN = "fake-token-0123456789"
 PROJECT, NUMBER = "lab-proj", "123456789012"
 SERVICES = ("aiplatform", "artifactregistry", "cloudbuild", "cloudresourcemanager", "file", "iam", "logging")
-SERVICES += ("serviceusage", "tpu")
+SERVICES += ("cloudasset", "container", "serviceusage", "tpu")
 TITLES = {"tpu": "Cloud TPU API", "compute": "Compute Engine API", "file": "Cloud Filestore API"}
 VERBS = {"insert": "create", "patch": "update", "aggregatedList": "list", "batchEnable": "enable"}
 VERBS |= {"recreateInstances": "update", "listManagedInstances": "get", "listErrors": "get"}
@@ -71,6 +71,8 @@ class Cloud:
     journal: list[dict[str, Any]] = field(default_factory=list)
     logs: list[dict[str, Any]] = field(default_factory=list)
     """Entries of Cloud Logging, in the order of their writing."""
+    indexed: list[dict[str, Any]] = field(default_factory=list)
+    """What Cloud Asset Inventory finds besides `resources`."""
     terraform: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     """(type, id) -> {"state": …, "key": of what it made in `resources`, or None}."""
     operations: dict[str, Operation] = field(default_factory=dict)
@@ -231,7 +233,7 @@ class Cloud:
             )
             facts = {"service": f"{service}.googleapis.com", "consumer": f"projects/{NUMBER}"}
             raise Refused(message, 403, reason="accessNotConfigured", details=[error_info("SERVICE_DISABLED", facts)])
-        kind, verb = parts[-2:]
+        kind, verb = parts[-2:] if len(parts) > 1 else ("assets", parts[0])
         permission = f"{service.replace('cloudresourcemanager', 'resourcemanager')}.{kind}.{VERBS.get(verb, verb)}"
         if permission not in self.denied and (self.granted is None or permission in self.granted):
             return

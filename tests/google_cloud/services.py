@@ -26,7 +26,31 @@ ENDED = {"JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED"}
 BUILD_ENDED = {"SUCCESS", "FAILURE", "INTERNAL_ERROR", "TIMEOUT", "CANCELLED", "EXPIRED"}
 
 
+ASSETS = {"disks": "Disk", "instances": "Instance", "clusters": "Cluster", "b": "Bucket", "customJobs": "CustomJob"}
+ASSETS |= {"instanceTemplates": "InstanceTemplate", "repositories": "Repository"}
+
+
+def search_assets(cloud: Cloud, request: Request) -> Any:
+    """Labelled resources, by words of a label's value: "lab1" finds "lab1-b" too. `cloud.indexed` has what the search
+    still finds after its deletion."""
+    wanted = re.findall(r"labels\.([\w-]+):([\w-]+)", request.query.get("query", ""))
+    found = list(cloud.indexed)
+    for key, one in sorted(cloud.resources.items()):
+        service, _, name = key.partition("/")
+        kind = ASSETS.get(name.split("/")[-2], "Other")
+        labels = one.get("labels") or {}
+        if any(value in re.split(r"[-_]", str(labels.get(label))) or labels.get(label) == value for label, value in wanted):
+            place = re.search(r"(?:zones|regions|locations)/([^/]+)", name)
+            about = {"assetType": f"{service}.googleapis.com/{kind}", "location": place[1] if place else "global"}
+            found.append({"name": f"//{service}.googleapis.com/{name.removeprefix('b/')}", "labels": labels, **about})
+    first = int(request.query.get("pageToken") or 0)
+    more = {"nextPageToken": str(first + 2)} if first + 2 < len(found) else {}
+    return {"results": found[first : first + 2], **more}
+
+
 def call(cloud: Cloud, request: Request) -> Any:
+    if request.id == "cloudasset.searchAllResources":
+        return search_assets(cloud, request)
     collection = request.id.split(".")[-2]
     if collection == "operations":
         return operation(cloud, request)
@@ -284,8 +308,8 @@ def settle_repository(cloud: Cloud, name: str, made: dict[str, Any]) -> None:
 KINDS = {
     ("tpu", "queuedResources"), ("tpu", "nodes"), ("tpu", "acceleratorTypes"), ("file", "instances"),
     ("file", "backups"), ("aiplatform", "customJobs"), ("cloudbuild", "builds"),
-    ("artifactregistry", "repositories"), ("artifactregistry", "dockerImages"), ("cloudresourcemanager", "projects"),
-    ("iam", "serviceAccounts"), ("serviceusage", "services"), ("logging", "entries"),
+    ("artifactregistry", "repositories"), ("artifactregistry", "tags"), ("cloudresourcemanager", "projects"),
+    ("iam", "serviceAccounts"), ("serviceusage", "services"), ("logging", "entries"), ("container", "clusters"),
 }  # fmt: skip
 SETTLE = {
     "queuedResources": tpu.settle_queued,

@@ -13,7 +13,7 @@ from typing import Any
 
 from maskwright.cloud.environment import Environment
 from maskwright.cloud.google import permissions
-from maskwright.cloud.google.errors import unsure
+from maskwright.cloud.google.errors import role_of, unsure
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.provision.checks import Check, offered
 from maskwright.core.errors import CloudError
@@ -194,7 +194,7 @@ def granted(google: Google, environment: Environment) -> Iterator[Check]:
     missing = [name for name in sorted(needed) if name not in has | unknown]
     fixes = permissions.grants(google.project, missing)
     for name in missing:
-        role = permissions.role_for(name)
+        role = role_of(name)
         detail = f"needed by env {', '.join(needed[name])}; {role} has it"
         yield Check("permissions", name, "missing", detail, f"an owner runs: {fixes[role]}")
     for name in sorted(unknown):

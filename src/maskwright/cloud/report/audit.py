@@ -90,8 +90,8 @@ class ResourceAudit:
         return "\n".join([*lines, *([f"not searched for left-overs: {self.unseen}"] if self.unseen else [])])
 
 
-def audit(google: Google, environment: Environment, state: Mapping[str, Any]) -> ResourceAudit:
-    """`state`: the output of `terraform show -json`. Raises `CloudError` for credentials that Google refuses."""
+def audit(google: Google, environment: Environment, state: Mapping[str, Mapping[str, Any]]) -> ResourceAudit:
+    """`state`: `Terraform.resources()`. Raises `CloudError` for credentials that Google refuses."""
     created = {(item.kind, item.name): item for item in _created(state)}
     cluster = any(kind == "container.googleapis.com/Cluster" for kind, _ in created)
     items, unseen = dict(created), ""
@@ -104,28 +104,20 @@ def audit(google: Google, environment: Environment, state: Mapping[str, Any]) ->
         if error.reason == "credentials":
             raise
         unseen = str(error)
-    if google.find("storage", f"b/{environment.state}"):
-        why = "Terraform's state, of all environments of the project"
-        items["", environment.state] = Item(
-            "storage.googleapis.com/Bucket", environment.state, "all", "what it holds", why
-        )
+    if (bucket := google.find("storage", f"b/{environment.state}")) is not None:
+        why, place = "Terraform's state, of all environments of the project", str(bucket.get("location", "")).lower()
+        items["", environment.state] = Item("storage.googleapis.com/Bucket", environment.state, place, "what it holds", why)
     return ResourceAudit(environment.name, sorted(items.values(), key=lambda item: (item.kind, item.name)), unseen)
 
 
-def _created(state: Mapping[str, Any]) -> Iterator[Item]:
-    """What Terraform has created: developer.hashicorp.com/terraform/internals/json-format"""
-    modules = [(state.get("values") or {}).get("root_module") or {}]
-    for module in modules:
-        modules += module.get("child_modules", [])
-        for resource in module.get("resources", []):
-            if resource["type"] in CREATED:
-                kind, bills = CREATED[resource["type"]]
-                values = resource["values"]
-                name = str(values.get("name") or values.get("repository_id"))
-                place = values.get("zone") or values.get("location") or values.get("region") or "global"
-                yield Item(
-                    kind, name, str(place).lower(), bills, "created by `env up`; `env down` says what it deletes"
-                )
+def _created(state: Mapping[str, Mapping[str, Any]]) -> Iterator[Item]:
+    """What Terraform has created and costs money."""
+    for address, values in state.items():
+        if (type_ := address.partition(".")[0]) in CREATED:
+            kind, bills = CREATED[type_]
+            name = str(values.get("repository_id") or values["name"])
+            place = values.get("zone") or values.get("location") or values.get("region") or "global"
+            yield Item(kind, name, str(place).lower(), bills, "created by `env up`; `env down` says what it deletes")
 
 
 def _search(google: Google, environment: Environment) -> Iterator[Mapping[str, Any]]:
@@ -139,7 +131,9 @@ def _search(google: Google, environment: Environment) -> Iterator[Mapping[str, A
 
 
 def _of_cluster(found: Mapping[str, Any]) -> bool:
-    return CLUSTER_LABEL in (found.get("labels") or {})
+    name = str(found["name"])
+    named = "/clusters/" in name or name.rpartition("/")[2].startswith(("gke-", "pvc-"))
+    return named or CLUSTER_LABEL in (found.get("labels") or {})
 
 
 def _item(found: Mapping[str, Any], why: str) -> Item | None:
