@@ -453,7 +453,7 @@ def follow_to_its_end(
         if job is None:
             raise EndedAsAsked("the job was deleted; the same submit continues the run", where=address)
         words = f"{job.state}{f', restarted {job.restarts} times' if job.restarts else ''}"
-        words += f": {redact(one_line(job.why))}" if job.why and not job.over else ""
+        words += f": {redact(one_line(job.why))}" if job.why else ""
         if words != shown:
             say(f"{address}: {words}")
         shown = words

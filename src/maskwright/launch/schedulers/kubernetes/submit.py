@@ -186,7 +186,7 @@ def limited(command: Training) -> tuple[int | None, Training]:
     if not 1.0 <= seconds < 2**31:
         raise InputError(f"{command.stop_after_hours:g} is no limit", where="--stop-after-hours", fix="give its hours")
     own = seconds - min(SAVING_SHARE * seconds, MOST_SAVING_SECONDS)
-    return math.ceil(seconds), replace(command, stop_after_hours=round(own / 3600.0, 4))
+    return math.ceil(seconds), replace(command, stop_after_hours=float(f"{own / 3600.0:.6g}"))
 
 
 # ---- the objects in the cluster --------------------------------------------------------------------------------------
