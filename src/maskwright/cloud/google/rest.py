@@ -25,6 +25,7 @@ from maskwright.core.secrets import HIDDEN
 VERSIONS = {
     "aiplatform": "v1",
     "artifactregistry": "v1",
+    "cloudasset": "v1",
     "cloudbuild": "v1",
     "cloudresourcemanager": "v3",
     "compute": "compute/v1",

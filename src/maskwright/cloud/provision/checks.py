@@ -10,11 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from maskwright.cloud import machines
 from maskwright.cloud.environment import Environment
 from maskwright.cloud.google.rest import Google
 from maskwright.core.errors import CloudError
-from maskwright.machine.tpus import TPUS
 
 State = Literal["ok", "missing", "unknown"]
 
@@ -34,14 +32,9 @@ class Check:
 def offered(google: Google, environment: Environment) -> Iterator[Check]:
     """A result for each zone and type of machine or disk. An offered type may still be sold out."""
     wanted: dict[tuple[str, str, str], None] = {}
-    if (slice_ := environment.slice) is not None:
-        size = machines.chips_per_host(slice_.accelerator, slice_.topology, slice_.machine_type)
-        machine = TPUS[slice_.accelerator].machines[size]
-        zones = [slice_.zone or environment.zone, *(other.zone for other in slice_.fallbacks if other.zone)]
-        wanted |= dict.fromkeys((zone, "machineTypes", machine) for zone in zones)
-    if (group := environment.group) is not None:
-        zones = [group.zone or environment.zone, *(other.zone for other in group.fallbacks if other.zone)]
-        wanted |= dict.fromkeys((zone, "machineTypes", group.machine_type) for zone in zones)
+    for nodes in environment.hosts.values():
+        zones = [zone for zone, _ in nodes.placements(environment.zone)]
+        wanted |= dict.fromkeys((zone, "machineTypes", nodes.machine()) for zone in zones)
     if environment.disk is not None:
         wanted[environment.zone, "diskTypes", environment.disk.type] = None
     for zone, kind, name in wanted:

@@ -1,6 +1,6 @@
 """`env init` prepares a project for its first environment, and checks whether this one can be created there.
 
-It enables the APIs, creates the bucket for Terraform's state, checks permissions, and that the zones offer the machines.
+It enables the APIs, creates the bucket for Terraform's state, and checks permissions and the zones' machines.
 It names everything that is missing at once. Another run changes nothing that exists.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from maskwright.cloud.environment import Environment
 from maskwright.cloud.google import permissions
-from maskwright.cloud.google.errors import unsure
+from maskwright.cloud.google.errors import role_of, unsure
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.provision.checks import Check, offered
 from maskwright.core.errors import CloudError
@@ -25,9 +25,9 @@ APIS = (
     "storage",
     "artifactregistry",
     "cloudbuild",
+    "container",
     "logging",
-    "oslogin",
-    "iap",
+    "cloudasset",
 )
 STATE_LABELS = {"maskwright": "state"}
 API_SECONDS = 600.0
@@ -70,7 +70,7 @@ def init(google: Google, environment: Environment) -> Outcome:
 
 
 def needed_apis(environment: Environment) -> list[str]:
-    names = [*APIS, *(["file"] if environment.nfs else []), *(["tpu"] if environment.queued else [])]
+    names = [*APIS, *(["file"] if environment.nfs else [])]
     return [f"{name}.googleapis.com" for name in names]
 
 
@@ -194,7 +194,7 @@ def granted(google: Google, environment: Environment) -> Iterator[Check]:
     missing = [name for name in sorted(needed) if name not in has | unknown]
     fixes = permissions.grants(google.project, missing)
     for name in missing:
-        role = permissions.role_for(name)
+        role = role_of(name)
         detail = f"needed by env {', '.join(needed[name])}; {role} has it"
         yield Check("permissions", name, "missing", detail, f"an owner runs: {fixes[role]}")
     for name in sorted(unknown):
