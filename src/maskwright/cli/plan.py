@@ -65,7 +65,7 @@ def _places(name: str, region: str) -> list[tuple[DeviceCount, str | None, int, 
     """(place, priced machine, number of them, region) of each part of an environment, or of a device."""
     from maskwright.cloud.machines import ATTACHED
     from maskwright.cloud.prices import gpu_machine
-    from maskwright.tasks.planning.devices import DeviceCount, place
+    from maskwright.tasks.planning.devices import place
 
     if name == "here":
         return []

@@ -25,7 +25,7 @@ def access(environment: Environment) -> Access:
 
     @lru_cache(maxsize=1)
     def server() -> str:
-        where = f"projects/{environment.project}/locations/{location(environment)}/clusters/{environment.name}"
+        where = f"projects/{environment.project}/locations/{environment.location}/clusters/{environment.name}"
         cluster = google.call("container", "GET", where)
         dns = cluster.get("controlPlaneEndpointsConfig", {}).get("dnsEndpointConfig", {})
         if not dns.get("endpoint"):
@@ -34,8 +34,3 @@ def access(environment: Environment) -> Access:
         return f"https://{dns['endpoint']}"
 
     return Access(namespace=NAMESPACE, sign_in=lambda: SignIn(server(), google.token()))
-
-
-def location(environment: Environment) -> str:
-    """Zone or region of the cluster."""
-    return environment.zone

@@ -31,9 +31,7 @@ Project = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{4,28}[a-z0-9]$", exampl
 Region = Annotated[str, Field(pattern=r"^[a-z]+-[a-z]+[0-9]+$", examples=["us-east5"])]
 NetworkName = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$", examples=["shared-vpc"])]
 Model = Literal["STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND"]
-MachineType = Annotated[
-    str, Field(pattern=r"^[a-z][a-z0-9]*(-[a-z0-9]+){1,3}$", examples=["g2-standard-48"])
-]
+MachineType = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*(-[a-z0-9]+){1,3}$", examples=["g2-standard-48"])]
 Hours = Annotated[float, Field(gt=0.0, le=8_760.0)]
 
 
@@ -210,7 +208,8 @@ class Slice(_Nodes):
     @model_validator(mode="after")
     def _is_a_slice_of_gke(self) -> Slice:
         if not tpus.TPUS[self.accelerator].gke_label:
-            fix = f"accelerator: v5e, the nearest kind that GKE has; {self.accelerator} that you have already: docs/tpu.md"
+            near = "accelerator: v5e, the nearest kind that GKE has"
+            fix = f"{near}; for a {self.accelerator} that you have already, see docs/tpu.md"
             raise Refused(f"GKE has no {self.accelerator}", fix=fix)
         if wrong := tpus.refusal(f"{self.accelerator}:{self.topology}"):
             raise Refused(wrong[0], fix=wrong[1])

@@ -35,6 +35,7 @@ cloud.google.com/compute/docs/gpus"""
 SHARED_DISKS = ("hyperdisk-ml", "pd-balanced", "pd-ssd", "pd-standard")
 """Types of disk that many hosts can read at once."""
 
+
 @dataclass(frozen=True)
 class MachineFamily:
     """What the machine types of a family have in common."""
@@ -45,6 +46,7 @@ class MachineFamily:
     """Type of the disk that its machines boot from."""
     accelerator: Literal["tpu", "gpu"] | None = None
     """Device of its machines besides their CPUs."""
+
 
 ONLY_ML, ML_OR_BALANCED = ("hyperdisk-ml",), ("pd-balanced", "hyperdisk-ml")
 ML_OR_SSD, NO_HYPERDISK = ("hyperdisk-ml", "pd-balanced", "pd-ssd"), ("pd-balanced", "pd-ssd", "pd-standard")

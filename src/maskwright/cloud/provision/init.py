@@ -1,6 +1,6 @@
 """`env init` prepares a project for its first environment, and checks whether this one can be created there.
 
-It enables the APIs, creates the bucket for Terraform's state, checks permissions, and that the zones offer the machines.
+It enables the APIs, creates the bucket for Terraform's state, and checks permissions and the zones' machines.
 It names everything that is missing at once. Another run changes nothing that exists.
 """
 
@@ -25,9 +25,9 @@ APIS = (
     "storage",
     "artifactregistry",
     "cloudbuild",
+    "container",
     "logging",
-    "oslogin",
-    "iap",
+    "cloudasset",
 )
 STATE_LABELS = {"maskwright": "state"}
 API_SECONDS = 600.0
@@ -70,7 +70,7 @@ def init(google: Google, environment: Environment) -> Outcome:
 
 
 def needed_apis(environment: Environment) -> list[str]:
-    names = [*APIS, *(["file"] if environment.nfs else []), *(["tpu"] if environment.queued else [])]
+    names = [*APIS, *(["file"] if environment.nfs else [])]
     return [f"{name}.googleapis.com" for name in names]
 
 

@@ -1,12 +1,13 @@
 """The objects in an environment's cluster: operators, queue, classes of nodes, volumes and the jobs' account.
 
-Each `env up` applies all of them, so none is recorded anywhere. Sources of their fields: docs.cloud.google.com/
-kubernetes-engine/docs/reference/crds/computeclass, kueue.sigs.k8s.io/docs/concepts and kubernetes.io/docs/concepts/storage.
+Each `env up` applies all of them, so none is recorded anywhere. Their fields: docs.cloud.google.com/kubernetes-engine/
+docs/reference/crds/computeclass, kueue.sigs.k8s.io/docs/concepts, kubernetes.io/docs/concepts/storage.
 """
 
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from maskwright.cloud.environment import Environment, Group, Placement, Slice
 from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core.console import say, warn
 from maskwright.core.errors import CloudError, MaskwrightError
+from maskwright.launch.schedulers.kubernetes.kubectl import is_transient
 from maskwright.machine.tpus import TPUS
 
 Manifest = dict[str, Any]
@@ -34,6 +36,7 @@ JOBS = "jobsets.jobset.x-k8s.io,jobs.batch"
 IDLE_MINUTES = 10
 """After that time without pods, GKE deletes a node."""
 BOOT_DISK_GB = 100
+TRIES, PAUSE_SECONDS = 6, 5.0
 DOWNLOAD_SECONDS, READY_SECONDS, RELEASE_SECONDS = 60.0, 600, 120
 GRACE_SECONDS = 330
 """For jobs to save and end: a little more than the pods' own grace period."""
@@ -64,7 +67,16 @@ SERVER_SIDE = ["apply", "--server-side", "--force-conflicts", "--field-manager=m
 
 
 def run(environment: Environment, words: list[str], *, text: str = "", seconds: float = 120.0) -> str:
-    return kubectl(words, text=text, access=cluster.access(environment), seconds=seconds).stdout
+    """Apply and get are repeated where that may help: an operator's webhook answers some seconds after its pod."""
+    tries = TRIES if words[0] in ("apply", "get") else 1
+    for number in range(tries):
+        try:
+            return kubectl(words, text=text, access=cluster.access(environment), seconds=seconds).stdout
+        except CloudError as error:
+            if number == tries - 1 or not is_transient(error):
+                raise
+            time.sleep(PAUSE_SECONDS)
+    raise AssertionError("the last try returns or raises")
 
 
 def as_text(manifests: list[Manifest]) -> str:
@@ -241,7 +253,9 @@ def release(environment: Environment, claim: str) -> None:
 def delete_class(environment: Environment, kind: str) -> None:
     """End the jobs on its nodes, and delete it; GKE then deletes the nodes, which are idle."""
     answer = json.loads(run(environment, ["get", JOBS, "-o", "json"]))
-    names = [f"{item['kind'].lower()}/{item['metadata']['name']}" for item in answer["items"] if _class_of(item) == kind]
+    names = [
+        f"{item['kind'].lower()}/{item['metadata']['name']}" for item in answer["items"] if _class_of(item) == kind
+    ]
     if names:
         _delete(environment, names)
     run(environment, ["delete", "computeclass", kind, "--ignore-not-found"])

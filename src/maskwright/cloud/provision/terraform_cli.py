@@ -23,8 +23,8 @@ from maskwright.cloud.environment import Environment
 from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, Locked, MaskwrightError, TerraformError
-from maskwright.core.folder import Folder
 from maskwright.core.extras import OLDEST_TERRAFORM
+from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 from maskwright.processes.child import signals_wait
 
@@ -135,10 +135,13 @@ class Terraform:
     def outputs(self) -> dict[str, Any]:
         return {name: value["value"] for name, value in json.loads(self._read("output", ["-json"])).items()}
 
+    def state(self) -> dict[str, Any]:
+        """developer.hashicorp.com/terraform/internals/json-format"""
+        return dict(json.loads(self._read("show", ["-json"])))
+
     def resources(self) -> dict[str, dict[str, Any]]:
         """The values in the state, by address."""
-        shown = json.loads(self._read("show", ["-json"]))
-        found = shown.get("values", {}).get("root_module", {}).get("resources", [])
+        found = self.state().get("values", {}).get("root_module", {}).get("resources", [])
         return {resource["address"]: resource["values"] for resource in found}
 
     # ---- running -------------------------------------------------------------------------------------------------
