@@ -155,12 +155,11 @@ def _size(made: Made, text: str) -> Result:
 def _disk_type(made: Made, text: str) -> Result:
     """The type, or one that the machines attach."""
     preferred = text or "hyperdisk-ml"
-    machine = machines.machine_of(made["slice"]["accelerator"]) if "slice" in made else ""
-    machine = made["group"]["machine_type"] if "group" in made else machine
+    kind = made["slice"]["accelerator"] if "slice" in made else made.get("group", {}).get("machine_type", "")
+    machine = next(iter(tpus.TPUS[kind].machines.values()), "") if kind in tpus.TPUS else kind
     fitting = machines.family_of(machine).data_disks if machine else machines.SHARED_DISKS
     if preferred in fitting:
         return Result("mapped", "disk.type", preferred)
-    kind = made["slice"]["accelerator"] if "slice" in made else machine
     chosen = next(name for name in machines.SHARED_DISKS if name in fitting)
     return Result("defaulted", "disk.type", chosen, f"{kind} cannot attach {preferred}")
 
@@ -261,7 +260,7 @@ def import_values(variables: Mapping[str, Variable], where: str, *, accelerator:
             result = CONVERSIONS[name](made, value) if name in CONVERSIONS else strange
         except Refused as error:
             line = f":{variables[name].line}" if name in variables else ""
-            raise ConfigError(f"{name} {error.what}", where=where + line, fix=error.fix) from None
+            raise ConfigError(f"{name} {error}", where=where + line, fix=error.fix) from None
         rows[name] = Row(name, value, *result)
         if result.key:
             made[result.key] = result.becomes
