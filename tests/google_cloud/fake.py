@@ -1,7 +1,7 @@
 """A Google Cloud of its own on loopback, judged by Google's discovery documents: `with fake_cloud() as cloud`.
 
 What exists is in `cloud.resources` ("compute/projects/p/zones/z/disks/d" -> its JSON) and `cloud.objects`; every call
-in `cloud.journal`. Failures come by `fault`, `deny`, `disable_api`, `stockout`, `preempt`, `slow`; quotas by
+in `cloud.journal`. Failures come by `fault`, `deny`, `disable_api`, `stockout`, `slow`; quotas by
 `set_quota`.
 
 Accepted is what the documents accept (judge.py). What they do not say (what must exist first, what excludes what, which
@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from google_cloud import compute, services, storage, terraform_types, tpu
+from google_cloud import compute, services, storage, terraform_types
 from google_cloud.judge import Refused, Request
 
 TOKEN = "fake-token-0123456789"
@@ -156,13 +156,6 @@ class Cloud:
     def stockout(self, zone: str, dry: bool = True) -> None:
         """No machines free there from now on; `dry` False brings them back."""
         (self.dry.add if dry else self.dry.discard)(zone)
-
-    def preempt(self, group: str, hosts: list[int] | None = None) -> None:
-        """Google takes the machines of a group, TPU node, queued resource or single instance of that name; of a group
-        all, or those `hosts` (numbers in the order of names)."""
-        with self.lock:
-            if not (compute.preempt(self, group, hosts) or tpu.preempt(self, group)):
-                raise AssertionError(f"nothing is called {group}: {sorted(self.resources)}")
 
     def script(self, kind: str, states: list[dict[str, Any]]) -> None:
         """What reads of resources made from now on see in turn. Kinds: customJobs, builds, queuedResources."""

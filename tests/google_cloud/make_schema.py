@@ -31,7 +31,6 @@ RESOURCES = [
     "artifact_registry_repository",
     "artifact_registry_repository_iam_member",
     "compute_disk",
-    "compute_firewall",
     "compute_network",
     "compute_router",
     "compute_router_nat",

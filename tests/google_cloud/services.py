@@ -1,4 +1,4 @@
-"""The fake cloud's younger services, which share one way of creating, reading and waiting: Cloud TPU, Filestore, Vertex
+"""The fake cloud's younger services, which share one way of creating, reading and waiting: GKE, Filestore, Vertex
 AI, Cloud Build, Artifact Registry, IAM, projects, Service Usage, Logging.
 
 States go on with each `get` of a resource: `DEFAULT_SCRIPTS`, or what `cloud.script` says.
@@ -11,7 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from google_cloud import platform, tpu
+from google_cloud import platform
 from google_cloud.judge import Refused, Request
 from google_cloud.names import last, matcher
 
@@ -176,16 +176,13 @@ def advance(one: Any, *, reading: bool) -> dict[str, Any]:
 def go_on(cloud: Cloud, key: str, found: dict[str, Any]) -> None:
     """To the next state of the resource's script."""
     kind = key.rsplit("/", 2)[1]
-    if "_script" not in found or not found["_script"] or (kind == "queuedResources" and tpu.waits(cloud, key)):
+    if "_script" not in found or not found["_script"]:
         return
     found["_left"] = found.get("_left", cloud.polls_of(f"states.{kind}")) - 1
     if found["_left"] > 0:
         return
     del found["_left"]
     told = dict(found["_script"].pop(0))
-    if kind == "queuedResources":
-        tpu.be_in_state(cloud, key.removeprefix("tpu/"), found, told)
-        return
     found |= told
     if told.get("state") in ENDED | {"JOB_STATE_RUNNING"} or told.get("status") in BUILD_ENDED | {"WORKING"}:
         found.setdefault("startTime", cloud.now())
@@ -306,22 +303,19 @@ def settle_repository(cloud: Cloud, name: str, made: dict[str, Any]) -> None:
 
 
 KINDS = {
-    ("tpu", "queuedResources"), ("tpu", "nodes"), ("tpu", "acceleratorTypes"), ("file", "instances"),
+    ("tpu", "queuedResources"), ("tpu", "nodes"), ("file", "instances"),
     ("file", "backups"), ("aiplatform", "customJobs"), ("cloudbuild", "builds"),
     ("artifactregistry", "repositories"), ("artifactregistry", "tags"), ("cloudresourcemanager", "projects"),
     ("iam", "serviceAccounts"), ("serviceusage", "services"), ("logging", "entries"), ("container", "clusters"),
 }  # fmt: skip
 SETTLE = {
-    "queuedResources": tpu.settle_queued,
-    "nodes": tpu.settle_node,
     "instances": settle_filestore,
     "customJobs": settle_job,
     "repositories": settle_repository,
 }
-GONE = {"queuedResources": tpu.queued_gone, "nodes": tpu.node_gone, "instances": filestore_gone}
+GONE = {"instances": filestore_gone}
 COMMON = {"create": create, "get": get, "list": listed, "patch": patch, "delete": delete}
 HANDLERS = platform.HANDLERS | {
-    "acceleratorTypes.get": tpu.accelerator_type,
     "customJobs.cancel": cancel_job,
     "builds.create": create_build,
     "builds.get": get_build,

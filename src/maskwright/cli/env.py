@@ -200,8 +200,8 @@ def _audit(session: EnvironmentSession, *, json: bool) -> None:
     from maskwright.cloud.report import audit
 
     with session.terraform.ready():
-        state = session.terraform.state()
-    audited = audit.audit(session.google, session.environment, state)
+        resources = session.terraform.resources()
+    audited = audit.audit(session.google, session.environment, resources)
     print_result(audited.report(), audited.to_json(), json)
     if not audited.clean:
         raise typer.Exit(1)

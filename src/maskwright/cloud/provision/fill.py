@@ -1,4 +1,4 @@
-"""The program of the Job of `env seed`: `python -m maskwright.cloud.provision.fill DISK --source gs://… --prepare FILE`.
+"""The program of the Job of `env seed`: `python -m maskwright.cloud.provision.fill DISK --source gs://… …`.
 
 It copies the folder of the bucket to the disk, verifies every file by the bucket's checksums, runs the preparation
 script, and writes MANIFEST.sha256. Started again, it continues: files that are right stay. With a script, the copy is

@@ -135,13 +135,10 @@ class Terraform:
     def outputs(self) -> dict[str, Any]:
         return {name: value["value"] for name, value in json.loads(self._read("output", ["-json"])).items()}
 
-    def state(self) -> dict[str, Any]:
-        """developer.hashicorp.com/terraform/internals/json-format"""
-        return dict(json.loads(self._read("show", ["-json"])))
-
     def resources(self) -> dict[str, dict[str, Any]]:
-        """The values in the state, by address."""
-        found = self.state().get("values", {}).get("root_module", {}).get("resources", [])
+        """The values in the state, by address: developer.hashicorp.com/terraform/internals/json-format"""
+        shown = json.loads(self._read("show", ["-json"]))
+        found = shown.get("values", {}).get("root_module", {}).get("resources", [])
         return {resource["address"]: resource["values"] for resource in found}
 
     # ---- running -------------------------------------------------------------------------------------------------
