@@ -25,7 +25,6 @@ LAB: dict[str, Any] = {
     "group": {"machine_type": "g2-standard-12", "size": 2},
 }
 SLICE = {"accelerator": "v6e", "topology": "4x4", "provisioning_model": "SPOT"}
-QUEUED = {"accelerator": "v5e", "topology": "4x4"}
 STATE = "storage/b/lab-proj-maskwright-state"
 
 
@@ -85,12 +84,12 @@ def test_a_new_project_gets_its_apis_and_its_bucket_and_a_second_time_changes_no
 
 
 def test_only_apis_that_the_environment_needs_are_switched_on(cloud: Cloud, init: Cli) -> None:
-    for name in ("tpu", "file", "compute"):
+    for name in ("file", "container", "cloudasset"):
         cloud.disable_api(name)
     assert init().code == 0
-    assert cloud.disabled == {"tpu", "file"}
-    assert init(group=None, slice=QUEUED).code == 0
     assert cloud.disabled == {"file"}
+    assert init(nfs={"tier": "BASIC_HDD"}).code == 0
+    assert not cloud.disabled
 
 
 def test_apis_that_may_not_be_switched_on_are_said_and_the_rest_is_checked_all_the_same(
