@@ -105,7 +105,7 @@ def test_build_is_sent_waited_for_and_its_digest_printed(
     assert body["images"] == [tag] and body["logsBucket"] == f"gs://{STATE}/env/lab1/image"
     words = body["steps"][0]["args"]
     assert words[:3] == ["build", "-f", "deploy/Dockerfile"] and words[-3:] == ["-t", tag, "."]
-    assert {"ACCELERATOR=tpu", "LIBTPU=no", "RUN_AS=maskwright"} < set(words)
+    assert {"ACCELERATOR=tpu", "LIBTPU=yes", "RUN_AS=maskwright"} < set(words)
     place = body["source"]["storageSource"]
     content = cloud.objects[(place["bucket"], place["object"])][-1].content
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:

@@ -1,46 +1,20 @@
-"""A Google Cloud for a page: the made-up one of the cloud tests, the real Terraform with the stand-in provider, and
-hosts that are processes of this machine."""
+"""A Google Cloud for a page: the made-up one of the cloud tests."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
-from unittest.mock import patch
 
-from google_cloud import iam
-from google_cloud.boots import booting
-from google_cloud.fake import Cloud, fake_cloud
+from google_cloud.fake import fake_cloud
 from google_cloud.small_terraform import SmallTerraform
-from google_cloud.terraform_world import TerraformWorld
 from pages.shell import Shell
 
 from maskwright.cloud import record
 from maskwright.cloud.environment import read_environment
 
 PROJECT = "my-project"
-
-
-@contextmanager
-def google(shell: Shell, environment: str, kind: str, hosts: int, more: str = "") -> Iterator[Cloud]:
-    """The shell's variables point to it. `hosts` compute as soon as the environment's slice or group is there. `more`:
-    words that they add to the job's command."""
-    with ExitStack() as stack:
-        cloud = stack.enter_context(fake_cloud(polls=0, project=PROJECT))
-        world = stack.enter_context(TerraformWorld(shell.root / "terraform", cloud=cloud.url).served())
-        variables = {**cloud.environment(), **world.environment(), "XDG_CACHE_HOME": str(shell.root / "cache")}
-        shell.environment |= variables
-        stack.enter_context(patch.dict(os.environ, variables))
-        cloud.put("gs://my-corpus/made", "")
-        account = f"{environment}-train@{PROJECT}.iam.gserviceaccount.com"
-        iam.bind(cloud, "my-corpus", "roles/storage.objectViewer", account)  # as its owner does on the page
-        spec = f"gs://{PROJECT}-{environment}-jobs/{kind}/job.json"
-        command = f'#!/bin/sh\nexec "{sys.executable}" -m maskwright "$@" {more}\n'
-        stack.enter_context(booting(cloud, shell.root / "hosts", f"{environment}-{kind}", spec, hosts, command))
-        yield cloud
 
 
 @contextmanager

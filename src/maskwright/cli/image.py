@@ -28,7 +28,6 @@ def of_environment(
         Literal["cpu", "gpu", "tpu"] | None,
         typer.Option(help="What the jobs compute on. Default: as the YAML says."),
     ] = None,
-    libtpu: Libtpu = False,
     source: Source = ".",
     service_account: ServiceAccount = None,
     yes: Yes = False,
@@ -42,7 +41,7 @@ def of_environment(
 
     if dry_run:
         environment = read_environment(location)
-        arguments = module.arguments_of(accelerator or module.accelerator_of(environment), libtpu=libtpu)
+        arguments = module.arguments_for(environment, accelerator)
         content = module.pack(source)
         name, staging = module.image_of(environment, content, arguments), module.staging_of(environment)
         request = module.build_request(name, staging, "SOURCE.tar.gz", arguments, service_account)
@@ -51,7 +50,6 @@ def of_environment(
         location,
         folder=source,
         accelerator=accelerator,
-        libtpu=libtpu,
         service_account=service_account,
         confirm=asking(yes),
         poll_seconds=poll_seconds,

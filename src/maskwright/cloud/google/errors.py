@@ -40,7 +40,6 @@ ROLES = (  # the role that adds least to that permission; https://cloud.google.c
     ("resourcemanager.projects", "roles/browser"),
     ("serviceusage.services.use", "roles/serviceusage.serviceUsageConsumer"),
     ("serviceusage.", "roles/serviceusage.serviceUsageAdmin"),
-    ("logging.logEntries.create", "roles/logging.logWriter"),
     ("logging.", "roles/logging.viewer"),
 )
 ONLY_NODES = (

@@ -35,7 +35,6 @@ VERSIONS = {
     "logging": "v2",
     "serviceusage": "v1",
     "storage": "storage/v1",
-    "tpu": "v2",
 }
 """The APIs that are called. gcloud's variables for compute and storage include the version."""
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"

@@ -109,6 +109,12 @@ def arguments_of(accelerator: Accelerator, *, libtpu: bool, run_as: str = "maskw
     return {"ACCELERATOR": accelerator, "LIBTPU": "yes" if libtpu else "no", "RUN_AS": run_as}
 
 
+def arguments_for(environment: Environment, accelerator: Accelerator | None) -> dict[str, str]:
+    """An image for TPUs holds libtpu: the repository is the environment's own, and its nodes need no way to PyPI."""
+    chosen = accelerator or accelerator_of(environment)
+    return arguments_of(chosen, libtpu=chosen == "tpu")
+
+
 def docker_arguments(image: str, folder: str, arguments: Mapping[str, str]) -> list[str]:
     options = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
     return ["build", "-f", os.path.normpath(os.path.join(folder, DOCKERFILE)), *options, "-t", image, folder]
@@ -199,20 +205,19 @@ def build_for(
     *,
     folder: str,
     accelerator: Accelerator | None = None,
-    libtpu: bool = False,
     service_account: str | None = None,
     confirm: Confirm,
     poll_seconds: float = POLL_SECONDS,
 ) -> Image:
     """Build the image of an environment, which the next jobs run, unless one of this source exists. Without a
-    repository, first create what every environment has (network, buckets, the repository)."""
+    repository, create that first."""
     session = EnvironmentSession(location)
     environment = session.environment
     if environment.image is not None:
         say(f"{location}: `image:` names an image, so there is nothing to build")
         return Image(environment.image, "", False)
     content = pack(folder)
-    arguments = arguments_of(accelerator or accelerator_of(environment), libtpu=libtpu)
+    arguments = arguments_for(environment, accelerator)
     image = image_of(environment, content, arguments)
     built = _existing(session.google, image)
     if built is None:
