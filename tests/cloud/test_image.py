@@ -335,7 +335,9 @@ def test_two_first_commands_at_once_do_not_take_libtpu_from_each_other(wrapper: 
         assert killed.poll() is None
     killed.kill()
     killed.wait()
-    assert start(wrapper | {"MASKWRIGHT_LIBTPU": f"{libtpu}/other"}, "pretrain", "x").wait() == 0, "half a folder is none"
+    assert start(wrapper | {"MASKWRIGHT_LIBTPU": f"{libtpu}/other"}, "pretrain", "x").wait() == 0, (
+        "half a folder is none"
+    )
 
 
 def test_all_that_computes_on_a_tpu_gets_libtpu() -> None:
