@@ -1,5 +1,6 @@
 # A network of the environment's own, or none where var.network names one that exists. Nothing in ours has a public
-# address, and no rule lets anybody in besides GKE's own for its nodes and pods: nodes reach Google's services by Private Google Access, and the internet only through the gateway of var.nat.
+# address, and no rule lets anybody in besides GKE's own for its nodes and pods. Nodes reach Google's services by Private
+# Google Access, and the internet only through the gateway of var.nat.
 
 locals {
   network    = var.network == null ? google_compute_network.environment[0].id : var.network.id

@@ -94,8 +94,8 @@ def test_what_is_left_in_the_work_folder(notes: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("TF_VAR_name", "other")
     terraform = Terraform(build_environment(ENVIRONMENT, ""))
     folder = Path(terraform.folder)
-    old = folder / "modules" / "hosts" / "of_an_older_version.tf"
-    old.parent.mkdir(parents=True)
+    folder.mkdir(parents=True)
+    old = folder / "of_an_older_version.tf"
     old.write_text("")
     with terraform.ready():
         terraform.plan({})
@@ -106,9 +106,7 @@ def test_what_is_left_in_the_work_folder(notes: Path, monkeypatch: pytest.Monkey
     assert "lock=false" not in given and "TF_VAR_name" not in given
 
 
-def test_all_users_run_the_provider_of_the_first(
-    notes: Path, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_users_run_the_provider_of_the_first(notes: Path, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hashes that the first `init` wrote are beside the state, and each later one has to agree with them."""
     found = []
     for user in ("ada", "grace"):

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 from fake_tpu import Hosts
+from maskwright.launch.bucket.place import BucketPlace
 
 from maskwright.config.pretraining import build_config
 from maskwright.core.errors import InputError, JobError, StoppedEarly
 from maskwright.launch import tpu_vm as slice_module
-from maskwright.launch.bucket.place import BucketPlace
 from maskwright.launch.checks import sized
 from maskwright.launch.hosts import supervisor as host_module
 from maskwright.launch.hosts.script import first_command, script_for

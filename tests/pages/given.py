@@ -299,8 +299,8 @@ def a_ray_cluster(shell: Shell) -> Iterator[None]:
 
 
 def lab(shell: Shell) -> Iterator[None]:
-    """In place of Google Cloud, the test has a made-up one, where the disk of `lab.yaml` is filled and its hosts are
-    up; nothing computes on them."""
+    """In place of Google Cloud, the test has a made-up one, where the disk of `lab.yaml` is filled and its cluster was
+    deleted by `env down`."""
     from pages.google import made
 
     blocks = read_page(DOCS / "google-cloud.md").blocks

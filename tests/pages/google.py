@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
 from google_cloud.fake import fake_cloud
-from google_cloud.small_terraform import SmallTerraform
 from pages.shell import Shell
 
 from maskwright.cloud import record
@@ -19,14 +17,14 @@ PROJECT = "my-project"
 
 @contextmanager
 def made(shell: Shell, location: str) -> Iterator[None]:
-    """Without Terraform: the environment's disk is seeded and its slice is there, and nothing computes."""
+    """After `env down`: the environment's disk is seeded and stays, and there is no cluster."""
     environment = read_environment(location)
-    known = replace(record.EnvironmentRecord().for_disk(environment), seeded={"files": 1, "bytes": 19})
-    disk = {key: value for key, value in vars(known).items() if key in record.DISK_FIELDS}
-    content = {"format": record.FORMAT, "disk": disk, "placement": known.placement}
+    known = record.EnvironmentRecord().for_disk(environment)
+    seeded = {"files": 1204, "bytes": 412_000_000_000, "manifest_sha256": "0" * 64, "time": "2026-11-20T10:00:00Z"}
+    values = {key: value for key, value in vars(known).items() if key != "number"} | {"seeded": seeded}
     with fake_cloud(polls=0, project=PROJECT) as cloud:
         shell.environment |= cloud.environment()
-        cloud.put(f"gs://{environment.state}/{environment.prefix}/{record.NAME}", json.dumps(content))
+        content = json.dumps({"format": record.FORMAT, **values})
+        cloud.put(f"gs://{environment.state}/{environment.prefix}/record-1.json", content)
         cloud.put("gs://my-corpus/stores/one/manifest.json", '{"dtype": "uint16"}')
-        SmallTerraform(cloud).make(environment, known, "slice")
         yield

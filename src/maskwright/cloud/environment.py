@@ -114,7 +114,7 @@ class Disk(Section):
         return "c3-standard-8" if self.type == "hyperdisk-ml" else "n2-standard-8"
 
 
-class Cluster(Section):
+class GkeCluster(Section):
     """The GKE cluster. Its nodes for jobs are created when jobs ask for them, and deleted when idle."""
 
     location: Annotated[str, Field(pattern=LOCATION, examples=["us-east5"])] | None = None
@@ -269,7 +269,7 @@ class Environment(Section):
     image: str | None = None
     """Container image of jobs. When not set, the one that `env image` built last."""
     network: Network = Network()
-    cluster: Cluster = Cluster()
+    cluster: GkeCluster = GkeCluster()
     nfs: Nfs | None = None
     disk: Disk | None = None
     slice: Slice | None = None

@@ -33,7 +33,7 @@ TRIES = 8
 
 
 @dataclass(frozen=True)
-class Source:
+class BucketFile:
     """A file of the bucket's folder. `crc32c` is there for all, `md5` not for those that were composed of parts."""
 
     name: str
@@ -82,7 +82,7 @@ def fill(disk: str, source: str, prepare: str) -> dict[str, int | str]:
     return write_manifest(disk)
 
 
-def list_source(source: str) -> list[Source]:
+def list_source(source: str) -> list[BucketFile]:
     bucket, _, folder = source.removeprefix("gs://").rstrip("/").partition("/")
     prefix = f"{folder}/" if folder else ""
     fields = "items(name,size,md5Hash,crc32c,generation),nextPageToken"
@@ -95,14 +95,16 @@ def list_source(source: str) -> list[Source]:
         if {"", ".", ".."} & set(name.split("/")):
             raise InputError(f"{name!r} is no name of a file", where=source, fix="rename the object")
         found.append(
-            Source(name, int(item["size"]), item.get("md5Hash", ""), item.get("crc32c", ""), str(item["generation"]))
+            BucketFile(
+                name, int(item["size"]), item.get("md5Hash", ""), item.get("crc32c", ""), str(item["generation"])
+            )
         )
     if not found:
         raise InputError("has no files", where=source, fix="check disk.source")
     return found
 
 
-def copy(source: str, listing: list[Source], target: str) -> None:
+def copy(source: str, listing: list[BucketFile], target: str) -> None:
     """Make `target` the same as the listing. Raises `MaskwrightError` for files that still differ after two rounds."""
     names = {file.name for file in listing}
     for name, path in list(_below(target)):
@@ -117,7 +119,7 @@ def copy(source: str, listing: list[Source], target: str) -> None:
     for _ in range(2):
         say(f"copy and verify: {len(bad):,} files")
 
-        def bring(file: Source) -> Source | None:
+        def bring(file: BucketFile) -> BucketFile | None:
             path = os.path.join(target, file.name)
             if _is_same(path, file):
                 return None
@@ -139,7 +141,7 @@ def _size(path: str) -> int | None:
         return None
 
 
-def _is_same(path: str, file: Source) -> bool:
+def _is_same(path: str, file: BucketFile) -> bool:
     if _size(path) != file.size:
         return False
     if file.md5:

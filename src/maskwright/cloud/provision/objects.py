@@ -17,10 +17,10 @@ from typing import Any
 from maskwright.cloud import cluster, machines
 from maskwright.cloud.cluster import NAMESPACE, kubectl
 from maskwright.cloud.environment import Environment, Group, Placement, Slice
+from maskwright.cloud.google.errors import unsure
 from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core.console import say, warn
 from maskwright.core.errors import CloudError, MaskwrightError
-from maskwright.cloud.google.errors import unsure
 from maskwright.machine.tpus import TPUS
 
 Manifest = dict[str, Any]

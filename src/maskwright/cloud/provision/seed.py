@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 from maskwright.cloud.environment import Disk, read_script
+from maskwright.cloud.google.errors import unsure
 from maskwright.cloud.provision import commands, disk_source, objects
 from maskwright.cloud.provision.commands import Confirm, EnvironmentSession
 from maskwright.core import storage
 from maskwright.core.console import human_bytes, say, warn
 from maskwright.core.errors import CloudError, InputError, MaskwrightError, StoppedEarly
-from maskwright.cloud.google.errors import unsure
 
 JOB, CLAIM, DISK, SHARE = "seed", "seed", "/disk", "nfs_share"
 POLL_SECONDS = 10.0
