@@ -20,7 +20,7 @@ from maskwright.core.errors import CloudError, InputError
 P = "projects/lab-proj"
 DISKS = f"{P}/zones/us-east5-b/disks"
 INSTANCES = f"{P}/zones/us-east5-b/instances"
-QUEUE = f"{P}/locations/us-east5-b/queuedResources"
+SHARES = f"{P}/locations/us-east5-b/instances"
 DISK = {"name": "d1", "sizeGb": "10", "labels": {"maskwright-environment": "lab1"}}
 
 
@@ -89,14 +89,14 @@ def test_waiting_ends_and_says_so(cloud: Cloud, google: Google) -> None:
 
 
 def test_addresses(monkeypatch: pytest.MonkeyPatch, google: Google) -> None:
-    for name in ("COMPUTE", "TPU", "AIPLATFORM"):
+    for name in ("COMPUTE", "FILE", "AIPLATFORM"):
         monkeypatch.delenv(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}")
     assert google.address("compute") == "https://compute.googleapis.com/compute/v1"
-    assert google.address("tpu") == "https://tpu.googleapis.com/v2"
+    assert google.address("file") == "https://file.googleapis.com/v1"
     job = f"{P}/locations/us-central1/customJobs"
     assert google.address("aiplatform", job) == "https://us-central1-aiplatform.googleapis.com/v1"
-    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "https://tpu.example.com/")
-    assert google.address("tpu") == "https://tpu.example.com/v2"
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_FILE", "https://file.example.com/")
+    assert google.address("file") == "https://file.example.com/v1"
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,9 @@ def test_addresses(monkeypatch: pytest.MonkeyPatch, google: Google) -> None:
     ["http://example.com/", "http://127.0.0.1.example.com/", "ftp://127.0.0.1/", "http://127.0.0.1@example.com/"],
 )
 def test_the_token_goes_nowhere_in_the_clear(address: str, monkeypatch: pytest.MonkeyPatch, google: Google) -> None:
-    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", address)
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_FILE", address)
     with pytest.raises(InputError, match="in the clear"):
-        google.call("tpu", "GET", QUEUE)
+        google.call("file", "GET", SHARES)
 
 
 # ---- what Google refuses -------------------------------------------------------------------------------------------
@@ -115,8 +115,14 @@ def test_the_token_goes_nowhere_in_the_clear(address: str, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("api", "verb", "path", "permission", "role"),
     [
-        ("compute", "POST", DISKS, "compute.disks.create", "roles/compute.instanceAdmin.v1"),
-        ("tpu", "POST", QUEUE, "tpu.queuedResources.create", "roles/tpu.admin"),
+        ("compute", "POST", DISKS, "compute.disks.create", "roles/compute.storageAdmin"),
+        (
+            "cloudasset",
+            "GET",
+            f"{P}:searchAllResources",
+            "cloudasset.assets.searchAllResources",
+            "roles/cloudasset.viewer",
+        ),
         ("storage", "POST", "b", "storage.buckets.create", "roles/storage.admin"),
         (
             "aiplatform",
@@ -125,14 +131,14 @@ def test_the_token_goes_nowhere_in_the_clear(address: str, monkeypatch: pytest.M
             "aiplatform.customJobs.list",
             "roles/aiplatform.user",
         ),
-        ("file", "GET", f"{P}/locations/us-east5-b/instances", "file.instances.list", "roles/file.editor"),
+        ("file", "GET", SHARES, "file.instances.list", "roles/file.editor"),
     ],
 )
 def test_a_missing_permission_is_named_with_its_role(
     api: str, verb: str, path: str, permission: str, role: str, cloud: Cloud, google: Google
 ) -> None:
     cloud.deny(permission)
-    query = {"storage": {"project": "lab-proj"}, "tpu": {"queuedResourceId": "q"}}.get(api, {})
+    query = {"project": "lab-proj"} if api == "storage" else {}
     error = refused(google, api, verb, path, {} if verb == "POST" else None, **query)
     assert error.reason == "permission" and error.exit_code == 1
     assert f"permission {permission} is missing in project lab-proj" in str(error)
@@ -141,14 +147,14 @@ def test_a_missing_permission_is_named_with_its_role(
 
 
 def test_an_api_that_is_off_comes_with_the_line_that_turns_it_on(cloud: Cloud, google: Google) -> None:
-    cloud.disable_api("tpu")
-    error = refused(google, "tpu", "GET", QUEUE)
+    cloud.disable_api("file")
+    error = refused(google, "file", "GET", SHARES)
     assert error.reason == "disabled"
-    assert "gcloud services enable tpu.googleapis.com --project=lab-proj" in str(error)
+    assert "gcloud services enable file.googleapis.com --project=lab-proj" in str(error)
     google.wait(
-        "serviceusage", google.call("serviceusage", "POST", f"{P}/services/tpu.googleapis.com:enable", {}), seconds=5
+        "serviceusage", google.call("serviceusage", "POST", f"{P}/services/file.googleapis.com:enable", {}), seconds=5
     )
-    assert google.call("tpu", "GET", QUEUE) == {"queuedResources": []}
+    assert google.call("file", "GET", SHARES) == {"instances": []}
 
 
 TPU_QUOTA = (
@@ -191,11 +197,6 @@ def test_no_machines_at_a_zone(cloud: Cloud, google: Google) -> None:
     with pytest.raises(CloudError, match="does not have enough resources") as caught:
         google.wait("compute", operation, seconds=5)
     assert caught.value.reason == "capacity" and "slice.fallbacks" in str(caught.value)
-    node = {"acceleratorType": "v4-8", "runtimeVersion": "r"}
-    operation = google.call("tpu", "POST", f"{P}/locations/us-east5-b/nodes", node, nodeId="n")
-    with pytest.raises(CloudError, match="no more capacity in the zone") as caught:
-        google.wait("tpu", operation, seconds=5)
-    assert caught.value.reason == "capacity"
     cloud.stockout("us-east5-b", False)
     assert google.wait("compute", google.call("compute", "POST", INSTANCES, body), seconds=5)["status"] == "DONE"
 
@@ -335,8 +336,8 @@ def test_a_delete_whose_answer_was_lost_is_done(cloud: Cloud, google: Google) ->
 def test_nobody_there(monkeypatch: pytest.MonkeyPatch, google: Google) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", f"http://127.0.0.1:{port}/")
-    assert "cannot be reached" in str(refused(google, "tpu", "GET", QUEUE))
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_FILE", f"http://127.0.0.1:{port}/")
+    assert "cannot be reached" in str(refused(google, "file", "GET", SHARES))
 
 
 def test_an_answer_that_is_not_googles(monkeypatch: pytest.MonkeyPatch, google: Google) -> None:
@@ -354,9 +355,9 @@ def test_an_answer_that_is_not_googles(monkeypatch: pytest.MonkeyPatch, google: 
 
         thread = threading.Thread(target=serve)
         thread.start()
-        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", f"http://127.0.0.1:{server.getsockname()[1]}/")
-        assert "not JSON" in str(refused(google, "tpu", "GET", QUEUE))
-        assert "status 302" in str(refused(google, "tpu", "GET", QUEUE))
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_FILE", f"http://127.0.0.1:{server.getsockname()[1]}/")
+        assert "not JSON" in str(refused(google, "file", "GET", SHARES))
+        assert "status 302" in str(refused(google, "file", "GET", SHARES))
         thread.join()
 
 

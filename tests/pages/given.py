@@ -21,10 +21,8 @@ import pytest
 from fairseq_files import write_fairseq
 from fake_gcs import fake_gcs
 from fake_hub import TOKEN, fake_hub
-from google_cloud.seeding import SEEDED, seeder
 from original_epochs import spoil
 from pages import made_up
-from pages.google import google, made
 from pages.markdown import read_page
 from pages.shell import Shell
 from pages.tpu_slice import STORE, a_slice_of_two
@@ -314,29 +312,11 @@ def a_slice(shell: Shell) -> Iterator[None]:
         yield
 
 
-def google_cloud(shell: Shell) -> Iterator[None]:
-    """In place of Google Cloud, the test has a made-up one on this machine, with the real Terraform; the two hosts are
-    processes of this machine, and they really train."""
-    with google(shell, "lab1", "group", hosts=2):
-        yield
-
-
-def google_cloud_with_a_disk(shell: Shell) -> Iterator[None]:
-    """In place of Google Cloud, the test has a made-up one on this machine, with the real Terraform; the disk and the
-    share are folders, and the slice's host is a process that really trains, on a CPU in place of its chips."""
-    mounted = shell.root / "mnt" / "common"
-    (mounted / "nfs_share").mkdir(parents=True)
-    shell.places["/mnt/common"] = str(mounted)
-    devices = "--set engine.device=cpu --set engine.devices=4"  # virtual ones, for the four chips
-    with google(shell, "env-20200430", "slice", hosts=1, more=devices) as cloud:
-        cloud.script("builds", [{"status": "SUCCESS"}])
-        with seeder(cloud, SEEDED, mounted / "shared_pd"):
-            yield
-
-
 def lab(shell: Shell) -> Iterator[None]:
-    """In place of Google Cloud, the test has a made-up one, where the disk of `lab.yaml` is filled and its hosts are
-    up; nothing computes on them."""
+    """In place of Google Cloud, the test has a made-up one, where the disk of `lab.yaml` is filled and its cluster was
+    deleted by `env down`."""
+    from pages.google import made
+
     blocks = read_page(DOCS / "google-cloud.md").blocks
     text = next("\n".join(block.body) for block in blocks if block.file == "lab.yaml")
     (shell.folder / "lab.yaml").write_text(text + "\n", encoding="utf-8")
@@ -349,6 +329,6 @@ GIVEN: dict[str, Given] = {
     for one in (
         *(nothing, notes, own_text, sentences, letters, hub, original, readme, tour, shard, shards, clone),
         *(files, fine_tuned, pairs, sequences, proteins, no_mask, bucket, a_ray_cluster),
-        *(google_cloud, google_cloud_with_a_disk, lab, pickles, a_slice),
+        *(lab, pickles, a_slice),
     )
 }

@@ -19,31 +19,35 @@ LOGIN = "gcloud auth application-default login, or a fresh token in GOOGLE_OAUTH
 ROLES = (  # the role that adds least to that permission; https://cloud.google.com/iam/docs/roles-permissions
     ("storage.objects", "roles/storage.objectUser"),
     ("storage.", "roles/storage.admin"),
-    ("compute.instances.osLogin", "roles/compute.osLogin"),
+    ("compute.subnetworks.use", "roles/compute.networkUser"),
     ("compute.networks", "roles/compute.networkAdmin"),
-    ("compute.subnetworks.use", "roles/compute.instanceAdmin.v1"),
     ("compute.subnetworks", "roles/compute.networkAdmin"),
     ("compute.routers", "roles/compute.networkAdmin"),
-    ("compute.firewalls", "roles/compute.securityAdmin"),
-    ("compute.", "roles/compute.instanceAdmin.v1"),
-    ("tpu.", "roles/tpu.admin"),
+    ("compute.disks", "roles/compute.storageAdmin"),
+    ("compute.", "roles/compute.viewer"),
+    ("container.", "roles/container.admin"),
     ("file.", "roles/file.editor"),
     ("aiplatform.", "roles/aiplatform.user"),
+    ("cloudasset.", "roles/cloudasset.viewer"),
     ("cloudbuild.", "roles/cloudbuild.builds.editor"),
     ("artifactregistry.repositories.uploadArtifacts", "roles/artifactregistry.writer"),
     ("artifactregistry.repositories.downloadArtifacts", "roles/artifactregistry.reader"),
     ("artifactregistry.dockerimages", "roles/artifactregistry.reader"),
     ("artifactregistry.", "roles/artifactregistry.admin"),
     ("iam.serviceAccounts.actAs", "roles/iam.serviceAccountUser"),
-    ("iam.serviceAccounts.delete", "roles/iam.serviceAccountDeleter"),
-    ("iam.serviceAccounts", "roles/iam.serviceAccountCreator"),
+    ("iam.serviceAccounts", "roles/iam.serviceAccountAdmin"),
+    ("resourcemanager.projects.setIamPolicy", "roles/resourcemanager.projectIamAdmin"),
     ("resourcemanager.projects", "roles/browser"),
     ("serviceusage.services.use", "roles/serviceusage.serviceUsageConsumer"),
     ("serviceusage.", "roles/serviceusage.serviceUsageAdmin"),
-    ("logging.logEntries.create", "roles/logging.logWriter"),
     ("logging.", "roles/logging.viewer"),
-    ("iap.", "roles/iap.tunnelResourceAccessor"),
 )
+ONLY_NODES = (
+    "api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', [])"
+    ".hasOnly(['roles/container.defaultNodeServiceAccount'])"
+)
+"""A condition under which projectIamAdmin can grant nothing but the role of nodes:
+https://docs.cloud.google.com/iam/docs/setting-limits-on-granting-roles"""
 PARTS = r"(?:\.\w{1,60}+){2,9}+"
 PERMISSION = re.compile(
     rf"(?:permission|access)[^\w']*'?([a-z]\w{{0,60}}+{PARTS})|\b([a-z]\w{{0,60}}+{PARTS})'? permission"
@@ -217,7 +221,8 @@ def _first(pattern: re.Pattern[str], text: str) -> str | None:
 
 def grant(project: str, role: str) -> str:
     """The command with which an owner grants a role."""
-    return f"gcloud projects add-iam-policy-binding {project} --member=user:YOU --role={role}"
+    limit = f'"title=nodes,expression={ONLY_NODES}"' if role == "roles/resourcemanager.projectIamAdmin" else "None"
+    return f"gcloud projects add-iam-policy-binding {project} --member=user:YOU --role={role} --condition={limit}"
 
 
 def role_of(permission: str) -> str:

@@ -25,15 +25,16 @@ from maskwright.core.secrets import HIDDEN
 VERSIONS = {
     "aiplatform": "v1",
     "artifactregistry": "v1",
+    "cloudasset": "v1",
     "cloudbuild": "v1",
     "cloudresourcemanager": "v3",
     "compute": "compute/v1",
+    "container": "v1",
     "file": "v1",
     "iam": "v1",
     "logging": "v2",
     "serviceusage": "v1",
     "storage": "storage/v1",
-    "tpu": "v2",
 }
 """The APIs that are called. gcloud's variables for compute and storage include the version."""
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
@@ -160,6 +161,24 @@ class Google:
             time.sleep(min(pause, left))
             pause = min(pause * 1.6, LONGEST_POLL_SECONDS)
             operation = self.call(api, "GET", path)
+
+    def token(self) -> str:
+        """An access token that is valid for the next minutes, for programs that cannot get one themselves."""
+        from google.auth.exceptions import GoogleAuthError, TransportError
+        from google.auth.transport.requests import Request
+
+        if self._session is None:
+            self._session = _session()
+        credentials = self._session.credentials
+        try:
+            if not credentials.valid:
+                credentials.refresh(Request())
+        except TransportError as error:
+            what = f"no answer about a token: {' '.join(str(error).split())[:200]}"
+            raise CloudError(what, reason="unreached", fix="check the network and proxies") from None
+        except GoogleAuthError as error:
+            raise _no_credentials(error) from None
+        return str(credentials.token)
 
     def address(self, api: str, path: str = "") -> str:
         """Address of the API with its version. Vertex AI has one for each location, which the path names."""
