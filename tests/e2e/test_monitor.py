@@ -204,13 +204,13 @@ def test_a_rank_that_is_stopped_then_killed_and_the_log_meanwhile(team: Team, ki
     again = team.trains()
     assert again.status and again.status.attempt == 2 and [one.beat.attempt for one in again.ranks] == [2, 2]
     assert "stopped at step" in maskwright("stop", team.run, cwd=team.folder)
-    assert team.codes() == [75, 75]
+    assert team.codes() == [76, 76]
     found = look(str(team.run))
     assert (found.state, verdicts(found)) == ("stopped", {0: "ended", 1: "ended"})
-    assert {one.beat.exit for one in found.ranks} == {75}
+    assert {one.beat.exit for one in found.ranks} == {76}
 
     out = following.communicate(timeout=120.0)[0].decode()
-    assert following.returncode == 75, said.read_text()
+    assert following.returncode == 76, said.read_text()
     assert out == (team.run / "log.txt").read_text() and "attempt 1: " in out and "attempt 2: " in out
 
 
@@ -306,7 +306,7 @@ def test_a_run_of_one_process_from_its_start_to_its_end(store: TokenStore, tmp_p
     found = look(str(tmp_path / "run"))
     assert (found.state, verdicts(found)) == ("stopped", {0: "ended"}) and found.checkpoint
     assert found.checkpoint.step == 20 and "--stop-after-steps 20" in found.report()
-    maskwright("logs", "run", "--follow", cwd=tmp_path, code=75)
+    maskwright("logs", "run", "--follow", cwd=tmp_path, code=76)
     maskwright("pretrain", "run.yaml", "--run", "run", cwd=tmp_path)
     report = maskwright("status", "run", cwd=tmp_path)
     assert "done: trained to the last step" in report and "step 30 of 30 (100.0%)" in report and "attempt 2" in report

@@ -62,7 +62,7 @@ def test_a_run_saves_and_stops_when_asked_from_outside(store: TokenStore, tmp_pa
     assert "stopped at step" in answer
     _, errors = process.communicate(timeout=300)
     status = json.loads((tmp_path / "run" / "status.json").read_text())
-    assert (process.returncode, status["exit"], status["reason"]) == (75, 75, "asked"), errors
+    assert (process.returncode, status["exit"], status["reason"]) == (76, 76, "asked"), errors
     assert saved(tmp_path)[-1] == status["step"]
     assert not (tmp_path / "run" / "request.json").exists()
     maskwright("stop", "run", cwd=tmp_path, code=2)  # nothing runs there any more
@@ -112,7 +112,7 @@ def test_a_killed_run_is_not_waited_for(store: TokenStore, tmp_path: Path) -> No
     RunDirectory(str(tmp_path / "run")).leave_request("stop")
     # A request that was left for the killed start does not stop the next one.
     short = ("pretrain", "run.yaml", "--run", "run", "--stop-after-steps", 5)
-    maskwright(*short, cwd=tmp_path, code=75)
+    maskwright(*short, cwd=tmp_path, code=76)
     assert not (tmp_path / "run" / "request.json").exists()
 
 

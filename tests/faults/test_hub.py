@@ -67,14 +67,14 @@ def test_a_run_begins_at_a_commit_and_stays_with_it(
     weights = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     config = config_file(model={"init_from": "hf://team/base"})
     first = cli("pretrain", config, "--run", out, "--stop-after-steps", 1)
-    assert first.code == 75, first.err
+    assert first.code == 76, first.err
     assert f"hf://team/base is commit {commit}" in first.err and f"continuing from {address}" in first.err
     assert hub.downloaded() == {"config.json", "tokenizer.json", "model.safetensors"}
     record = json.loads((out / "config.resolved.json").read_text())
     assert record["config"]["model.init_from"] == "hf://team/base"
     assert record["base"] == {"location": address} and record["base_weights"] == {"model.safetensors": weights}
     child = cli("pretrain", config, "--run", tmp_path / "child", "--from", out, "--stop-after-steps", 1)
-    assert child.code == 75, child.err
+    assert child.code == 76, child.err
     assert f"which continued {address}" in cli("status", tmp_path / "child").out
     assert json.loads((tmp_path / "child/config.resolved.json").read_text())["lineage"]["base"] == record["base"]
 
@@ -84,7 +84,7 @@ def test_a_run_begins_at_a_commit_and_stays_with_it(
     (out / "status.json").unlink()
     asked = len(hub.requests)
     again = cli("pretrain", config, "--run", out, "--stop-after-steps", 1)
-    assert again.code == 75 and f"continuing from {address}" in again.err, again.err
+    assert again.code == 76 and f"continuing from {address}" in again.err, again.err
     shutil.rmtree(tmp_path / "cache")
     assert cli("pretrain", config, "--run", out).code == 0
     assert len(hub.requests) == asked

@@ -37,7 +37,7 @@ def search_assets(cloud: Cloud, request: Request) -> Any:
     found = list(cloud.indexed)
     for key, one in sorted(cloud.resources.items()):
         service, _, name = key.partition("/")
-        kind = ASSETS.get(name.split("/")[-2], "Other")
+        kind = ASSETS.get(name.rpartition("/")[0].rpartition("/")[2], "Other")
         labels = one.get("labels") or {}
         if any(value in re.split(r"[-_]", str(labels.get(label))) or labels.get(label) == value for label, value in wanted):
             place = re.search(r"(?:zones|regions|locations)/([^/]+)", name)

@@ -83,12 +83,19 @@ def stop(
 
 @app.command("list")
 def list_(
-    place: Annotated[str, typer.Argument(metavar="PLACE", help="A place that keeps a list of its jobs: ray.")] = "ray",
+    place: Annotated[
+        str, typer.Argument(metavar="PLACE", help="A place that keeps a list of its jobs: ray or kubernetes.")
+    ] = "ray",
     address: Address = None,
+    context: Annotated[str | None, typer.Option(metavar="NAME", help="Context of kubectl.")] = None,
+    namespace: Annotated[str | None, typer.Option(metavar="NAME", help="Namespace in Kubernetes.")] = None,
+    env_file: Annotated[
+        str, typer.Option(metavar="PATH", help="YAML of an environment, whose cluster has the jobs.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """List the jobs that were submitted to a cluster."""
-    report = places.jobs(place, address)
+    report = places.jobs(place, address, env_file, context, namespace)
     print_result(report.report(), report.to_json(), as_json)
 
 

@@ -23,6 +23,10 @@ CORE = {
     "Service": "io.k8s.api.core.v1.Service",
     "NetworkPolicy": "io.k8s.api.networking.v1.NetworkPolicy",
     "Job": "io.k8s.api.batch.v1.Job",
+    "Namespace": "io.k8s.api.core.v1.Namespace",
+    "PersistentVolume": "io.k8s.api.core.v1.PersistentVolume",
+    "PersistentVolumeClaim": "io.k8s.api.core.v1.PersistentVolumeClaim",
+    "ServiceAccount": "io.k8s.api.core.v1.ServiceAccount",
 }
 KUBEFLOW = {
     "JobSet": "JobsetV1alpha2JobSet",

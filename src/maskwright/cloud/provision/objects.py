@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from maskwright.cloud import cluster, machines
@@ -60,7 +61,7 @@ def apply(environment: Environment, record: EnvironmentRecord, outputs: dict[str
     run(environment, SERVER_SIDE, text=as_text(wanted))
     for kind in {"slice", "group"} - set(environment.hosts):
         delete_class(environment, kind)
-    say(f"cluster: {', '.join(summary(environment))}")
+    say("the cluster's queue, classes of nodes and volumes are as in the YAML")
 
 
 SERVER_SIDE = ["apply", "--server-side", "--force-conflicts", "--field-manager=maskwright", "-f", "-"]
@@ -69,9 +70,12 @@ SERVER_SIDE = ["apply", "--server-side", "--force-conflicts", "--field-manager=m
 def run(environment: Environment, words: list[str], *, text: str = "", seconds: float = 120.0) -> str:
     """Apply and get are repeated where that may help: an operator's webhook answers some seconds after its pod."""
     tries = TRIES if words[0] in ("apply", "get") else 1
+    access = cluster.access(environment)
+    if words[0] == "apply":  # each object names its own
+        access = replace(access, namespace=None)
     for number in range(tries):
         try:
-            return kubectl(words, text=text, access=cluster.access(environment), seconds=seconds).stdout
+            return kubectl(words, text=text, access=access, seconds=seconds).stdout
         except CloudError as error:
             if number == tries - 1 or not is_transient(error):
                 raise
@@ -80,7 +84,7 @@ def run(environment: Environment, words: list[str], *, text: str = "", seconds: 
 
 
 def as_text(manifests: list[Manifest]) -> str:
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests})
+    return "\n".join(json.dumps(manifest) for manifest in manifests)
 
 
 def _release(environment: Environment, address: str) -> str:

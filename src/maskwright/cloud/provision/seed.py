@@ -190,10 +190,10 @@ def _wait(session: EnvironmentSession, poll_seconds: float) -> dict[str, Any]:
             fix = "correct that; the same command seeds the disk again"
             raise MaskwrightError(f"seeding failed: {error}", where=session.environment.name, fix=fix)
         try:
-            line = objects.run(session.environment, ["logs", f"job/{JOB}", "--tail=1"]).strip()
+            lines = objects.run(session.environment, ["logs", f"--selector=job-name={JOB}", "--tail=1"]).split("\n")
         except CloudError:
-            line = ""  # no pod yet
-        if line and line != last:
+            lines = []  # its container has not started
+        if (line := next((line for line in reversed(lines) if line), last)) != last:
             say(f"{JOB}: {line}")
             last = line
         time.sleep(poll_seconds)

@@ -13,13 +13,13 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from subprocess import CompletedProcess
 from typing import NamedTuple
 
 import yaml
 
-from maskwright.core.errors import CloudError, InputError, MaskwrightError
+from maskwright.core.errors import CloudError, InputError
 from maskwright.core.secrets import redact
 
 SECONDS = 120.0
@@ -60,9 +60,6 @@ class Access:
     sign_in: Callable[[], SignIn] | None = None
     """Called for each command, since tokens expire."""
 
-    def within(self, namespace: str | None) -> Access:
-        return replace(self, namespace=namespace or self.namespace)
-
     @contextmanager
     def kubectl(self) -> Iterator[list[str]]:
         """The first words of a command. A token is in a file that only this user reads, and that is deleted."""
@@ -79,7 +76,7 @@ class Access:
 
 def kubectl(words: list[str], *, text: str = "", access: Access, seconds: float = SECONDS) -> CompletedProcess[str]:
     """Runs `kubectl WORDS` with `text` on its standard input. Raises `InputError` if there is no kubectl, and
-    `CloudError` if it fails or does not answer within `seconds`: see `is_transient`."""
+    `CloudError` if it fails or does not answer within `seconds`."""
     with access.kubectl() as first:
         try:
             done = subprocess.run(
@@ -127,11 +124,6 @@ def refusal(words: list[str], stderr: str) -> CloudError:
     }
     what = redact(" ".join(stderr.split())[:600]) or "failed without a word"
     return CloudError(what, reason=reason, where=_where(words), fix=fixes.get(reason, "as kubectl says"))
-
-
-def is_transient(error: MaskwrightError) -> bool:
-    """Whether the next try may succeed: no answer came, or the API server failed."""
-    return isinstance(error, CloudError) and error.reason in ("unreached", "failed")
 
 
 def _where(words: list[str]) -> str:

@@ -3,38 +3,59 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import re
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import yaml
 
 from maskwright.core.console import say, warn
-from maskwright.core.errors import InputError, MaskwrightError
-from maskwright.core.secrets import redact
+from maskwright.core.errors import CloudError, InputError
 from maskwright.core.storage import is_url
 from maskwright.launch import checks, target
-from maskwright.launch.schedulers.kubernetes.gke import SlicePods, slice_pods
+from maskwright.launch.schedulers.kubernetes.gke import CLASS_LABEL, SlicePods, slice_pods
+from maskwright.launch.schedulers.kubernetes.jobs import Jobs, follow_to_its_end
 from maskwright.launch.schedulers.kubernetes.kinds import manifests
+from maskwright.launch.schedulers.kubernetes.kubectl import Access
 from maskwright.launch.schedulers.kubernetes.pod import (
     NAME,
     SCRATCH,
     Kind,
     KubernetesJob,
+    Manifest,
     Mount,
     inside,
+    metadata,
 )
-from maskwright.launch.target import VARIABLE, JobName, OnSubmission, Option, Restarts, Submission, Training, show
+from maskwright.launch.target import (
+    VARIABLE,
+    Env,
+    JobName,
+    OnSubmission,
+    Option,
+    Setup,
+    Submission,
+    Training,
+    commands_of,
+    show,
+    values_of,
+)
 
 LARGEST_CONFIG = 200_000
 """Bytes. kubectl writes the whole object into an annotation, and annotations may have 262,144 bytes."""
-KUBECTL_SECONDS = 120.0
+SAVING_SHARE, MOST_SAVING_SECONDS = 0.1, 1800.0
+"""By how much a run's own limit lies before the server's, as pods start after their admission and have to save: a tenth
+of the time, at most half an hour."""
+GONE_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
 class Kubernetes(target.Place):
-    image: Annotated[str, Option("Container image with maskwright in it.", "IMAGE")]
+    image: Annotated[str | None, Option("Container image with maskwright in it.", "IMAGE")] = None
     mount: Annotated[
         tuple[str, ...],
         Option(
@@ -44,10 +65,16 @@ class Kubernetes(target.Place):
     num_nodes: Annotated[
         int | None, Option("Number of pods that train together. Default: the slice's hosts, or 1.", "N", min=1)
     ] = None
-    gpus_per_node: Annotated[int, Option("GPUs of each pod that compute; 0 computes on the CPU.", "N", min=0)] = 0
+    gpus_per_node: Annotated[
+        int | None, Option("GPUs of each pod that compute; 0, the default, computes on the CPU.", "N", min=0)
+    ] = None
     accelerator: Annotated[str | None, Option("TPU slice on GKE, as in v6e:4x4.", "KIND:TOPOLOGY")] = None
+    compute_class: Annotated[
+        str | None, Option("ComputeClass of GKE whose nodes the pods take; it has the slice's topology.", "NAME")
+    ] = None
     cpus: Annotated[str | None, Option("Cores of each pod. Default: 4 for each GPU or chip.", "N")] = None
     memory: Annotated[str, Option("Memory of each pod, as Kubernetes writes it.", "N")] = "16Gi"
+    head_memory: Annotated[str, Option("Memory of a RayJob's head.", "N")] = "8Gi"
     kind: Annotated[
         Kind | None,
         Option(
@@ -56,47 +83,79 @@ class Kubernetes(target.Place):
         ),
     ] = None
     name: JobName = None
+    context: Annotated[str | None, Option("Context of kubectl. Default: its current one.", "NAME")] = None
     namespace: Annotated[str | None, Option("Namespace of the job. Default: kubectl's.", "NAME")] = None
     queue: Annotated[str | None, Option("Queue of Kueue, which starts all pods or none.", "NAME")] = None
     service_account: Annotated[str | None, Option("Service account that the pods run as.", "NAME")] = None
+    env: Env = ()
     secret: Annotated[
-        tuple[str, ...], Option("Secret and the key in it that the job gets as a variable.", "NAME:KEY")
+        tuple[str, ...],
+        Option(
+            "Secret and the key in it that the job gets as a variable, under the key's name or another.", "NAME:KEY"
+        ),
     ] = ()
     node_selector: Annotated[tuple[str, ...], Option("Label that the nodes must have.", "KEY=VALUE")] = ()
-    restarts: Restarts = 3
+    setup: Setup = None
+    follow: Annotated[bool, Option("Follow the job, and end with its exit code.")] = False
 
-    # Pods are restarted after every 75, so a run that is to stop early would go on.
-    leaves_out = frozenset({"stop_after_steps", "profile_steps"})
+    def access(self) -> Access:
+        return Access(self.context, self.namespace)
+
+    def address(self, name: str) -> str:
+        """The job's address, as `status`, `logs` and `stop` take it."""
+        where = f"{self.context}/{self.namespace or ''}" if self.context else self.namespace
+        return f"kubernetes:{where}/{name}" if where else f"kubernetes:{name}"
 
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Applies the objects with kubectl, or with `dry_run` shows them."""
+        values = values_of(self.env)
         job, objects = self.objects(command)
-        text = to_yaml(objects)
-        on_submission(
-            Submission(False, "kubectl", command.run, shown=text) if dry_run else _apply(job, text, command.run)
-        )
+        if dry_run:
+            if values:
+                warn(
+                    f"the Secret {values_name(job.name)}, with the values of --env, is not shown, and the job needs it"
+                )
+            on_submission(Submission(False, "kubectl", command.run, shown=to_yaml(objects)))
+            return
+        jobs, address = Jobs(self.access()), self.address(job.name)
+        replace_job_that_is_over(jobs, job.name, address)
+        apply(jobs, job, objects, values)
+        follow, end = commands_of(address)
+        say(f"{address}: submitted; `{follow}` follows it, `{end}` saves and ends it")
+        on_submission(Submission(True, "kubectl", command.run, address, follow, end))
+        if self.follow:
+            follow_to_its_end(jobs, job.name, address)
 
-    def objects(self, command: Training) -> tuple[KubernetesJob, list[dict[str, Any]]]:
+    def objects(self, command: Training) -> tuple[KubernetesJob, list[Manifest]]:
         """The job and its objects. Raises `InputError` for options that cannot work in a cluster."""
         config, text = checks.read(command)
         if len(text.encode()) > LARGEST_CONFIG:
             what = f"is larger than {LARGEST_CONFIG:,} bytes"
             raise InputError(what, where=command.config, fix="shorten its comments")
+        if self.image is None:
+            raise InputError("is missing", where="--image", fix="--image REGISTRY/NAME:TAG, which holds maskwright")
         # Named by its content: another submission under the same name does not change it for a running job.
         digest, name = hashlib.sha256(text.encode()).hexdigest()[:8], checks.name_for(command.run, self.name)
-        same = ("image", "namespace", "queue", "service_account", "memory", "restarts")
-        pods = self._slice()
+        limit, command = limited(command)
+        same = ("image", "namespace", "queue", "service_account", "memory", "head_memory", "setup")
+        pods, gpus = self._slice(), self.gpus_per_node or 0
+        labels = {CLASS_LABEL: self.compute_class} if self.compute_class else pods.labels if pods else {}
         job = KubernetesJob(
             **{field: getattr(self, field) for field in same},
             kind=pods.object_kind(self.kind) if pods else self.kind or "indexed-job",
             name=name,
             mounts=tuple(map(parse_mount, self.mount)),
             num_pods=pods.hosts if pods else self.num_nodes or 1,
-            gpus=self.gpus_per_node,
+            gpus=gpus,
             chips=pods.chips if pods else 0,
-            cpus=self.cpus or str(4 * max(1, self.gpus_per_node, pods.chips if pods else 0)),
-            secrets=tuple(map(parse_secret, self.secret)),
-            node_selector=(*(pods.labels.items() if pods else ()), *map(parse_selector, self.node_selector)),
+            cpus=self.cpus or str(4 * max(1, gpus, pods.chips if pods else 0)),
+            secrets=(
+                *map(parse_secret, self.secret),
+                *((values_name(name), variable, variable) for variable in self.env),
+            ),
+            node_selector=(*labels.items(), *map(parse_selector, self.node_selector)),
+            run=command.run,
+            limit_seconds=limit,
             grace_seconds=checks.grace_seconds(config),
             config_map=f"{name}-{digest}",
         )
@@ -119,6 +178,61 @@ class Kubernetes(target.Place):
         return pods
 
 
+def limited(command: Training) -> tuple[int | None, Training]:
+    """The seconds after which the server ends the job, and the command, which saves and ends with 76 before."""
+    if command.stop_after_hours is None:
+        return None, command
+    seconds = command.stop_after_hours * 3600.0
+    if not 1.0 <= seconds < 2**31:
+        raise InputError(f"{command.stop_after_hours:g} is no limit", where="--stop-after-hours", fix="give its hours")
+    own = seconds - min(SAVING_SHARE * seconds, MOST_SAVING_SECONDS)
+    return math.ceil(seconds), replace(command, stop_after_hours=float(f"{own / 3600.0:.6g}"))
+
+
+# ---- the objects in the cluster --------------------------------------------------------------------------------------
+
+
+def replace_job_that_is_over(jobs: Jobs, name: str, address: str) -> None:
+    """Deletes a job of the same name that is over. Raises `InputError` if it is not."""
+    before = jobs.find(name)
+    if before is None:
+        return
+    if not before.over:
+        fix = f"`maskwright stop {address}` first, or another --name"
+        raise InputError(f"there is such a job, and it is {before.state}", where=address, fix=fix)
+    say(f"{address}: the job of this name, which is {before.state}, is deleted")
+    jobs.delete(before.kind, name)
+    deadline = time.monotonic() + GONE_SECONDS
+    while jobs.find(name) is not None:
+        if time.monotonic() > deadline:
+            what = f"it is not gone {GONE_SECONDS:.0f} s after it was deleted"
+            raise CloudError(what, reason="other", where=address, fix="see its pods: `kubectl describe pods`")
+        time.sleep(1.0)
+
+
+def values_name(name: str) -> str:
+    """Name of the Secret with the values of `--env`."""
+    return f"{name}-env"
+
+
+def apply(jobs: Jobs, job: KubernetesJob, objects: list[Manifest], values: Mapping[str, str]) -> None:
+    """Applies the objects and the Secret. All are the job's own, so that they are deleted with it."""
+    *others, main = objects
+    if values:
+        made = metadata(job) | {"name": values_name(job.name)}
+        others.append({"apiVersion": "v1", "kind": "Secret", "metadata": made, "stringData": dict(values)})
+    jobs.kubectl(["apply", "--filename=-"], text=to_yaml(others))
+    done = json.loads(jobs.kubectl(["apply", "--filename=-", "--output=json"], text=to_yaml([main])).stdout)
+    owner = {key: main[key] for key in ("apiVersion", "kind")}
+    owner |= {"name": job.name, "uid": done["metadata"]["uid"]}
+    for other in others:
+        other["metadata"]["ownerReferences"] = [owner]
+    jobs.kubectl(["apply", "--filename=-"], text=to_yaml(others))
+
+
+# ---- options ---------------------------------------------------------------------------------------------------------
+
+
 def parse_mount(text: str) -> Mount:
     """`CLAIM:/folder`, `CLAIM:/folder:ro` or `gs://BUCKET:/folder`."""
     bucket, read_only = text.startswith("gs://"), text.endswith(":ro")
@@ -130,13 +244,15 @@ def parse_mount(text: str) -> Mount:
     return Mount(name, folder, bucket, bucket or read_only)
 
 
-def parse_secret(text: str) -> tuple[str, str]:
-    """`SECRET:KEY`, whose key is the name of the variable."""
-    name, _, key = text.partition(":")
-    if not NAME.fullmatch(name) or not VARIABLE.fullmatch(key):
-        fix = "--secret hugging-face:HF_TOKEN, the Secret and the key in it that is the variable's name"
-        raise InputError(f"{text[:80]!r} is not NAME:KEY", where="--secret", fix=fix)
-    return name, key
+def parse_secret(text: str) -> tuple[str, str, str]:
+    """Secret, key and variable of `SECRET:KEY` or `SECRET:KEY=VARIABLE`."""
+    name, _, rest = text.partition(":")
+    key, _, variable = rest.partition("=")
+    variable = variable or key
+    if not NAME.fullmatch(name) or not re.fullmatch(r"[-._a-zA-Z0-9]+", key) or not VARIABLE.fullmatch(variable):
+        fix = "--secret hugging-face:HF_TOKEN, or --secret hugging-face:token=HF_TOKEN for a key of another name"
+        raise InputError(f"{text[:80]!r} is not NAME:KEY or NAME:KEY=VARIABLE", where="--secret", fix=fix)
+    return name, key, variable
 
 
 def parse_selector(text: str) -> tuple[str, str]:
@@ -180,29 +296,3 @@ class _Dumper(yaml.SafeDumper):
 
 
 _Dumper.add_representer(str, _Dumper.text)
-
-
-def _apply(job: KubernetesJob, text: str, run: str) -> Submission:
-    words = ["kubectl", "apply", "--filename=-"]
-    absent = "install it, or --dry-run and apply the objects from elsewhere"
-    done = checks.ask(words, text, KUBECTL_SECONDS, absent=absent, silent="check `kubectl cluster-info`")
-    for line in done.stdout.splitlines():
-        say(redact(line))
-    if done.returncode:
-        complaint = " ".join(done.stderr.split())[:600] or f"exit {done.returncode}"
-        fix = "as kubectl says; objects that were applied stay"
-        raise MaskwrightError(complaint, where="kubectl apply", fix=fix)
-    last = done.stdout.strip().rpartition("\n")[2]
-    namespace = f" --namespace={job.namespace}" if job.namespace else ""
-    name = last.split(" ")[0]
-    end = f"kubectl delete{namespace} {name}"
-    if last.endswith(("unchanged", "configured")):
-        warn(f"{name} existed before; if it is over, `{end}` and submit again")
-    # Without these, kubectl refuses more than 5 pods, and shows 10 lines of each. Pods of earlier attempts and those of
-    # a RayJob's head and submitter count too.
-    most = job.num_pods * (job.restarts + 1) + 2
-    follow = f"kubectl logs{namespace} --follow --selector=app.kubernetes.io/instance={job.name} --prefix"
-    follow += f" --tail=-1 --max-log-requests={most}"
-    say(f"follow it: {follow}")
-    say(f"end it, to be continued: {end}")
-    return Submission(True, "kubectl", run, name, follow, end)

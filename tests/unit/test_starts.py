@@ -1,0 +1,108 @@
+"""The record of a run's starts: limits are moments that restarts keep, and starts in vain come to an end."""
+
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from maskwright.core.errors import EndedAsAsked, HealthError, InputError, MaskwrightError, StoppedEarly, stopped
+from maskwright.core.folder import Folder
+from maskwright.run.directory import RunDirectory
+from maskwright.run.lease import leased
+from maskwright.run.starts import MOST_STARTS, STARTS, Starts, StartsFile, first
+
+
+def saved(folder: Path, step: int) -> None:
+    (folder / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
+    (folder / "checkpoints" / f"step-{step:08d}" / "MANIFEST.json").write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("hours", "steps", "stop_at", "stop_at_step"),
+    [
+        (20.0, 100, 73_000.0, 150),  # a restart keeps the moments of the first start
+        (30.0, 100, 158_000.0, 150),  # another value counts from now
+        (20.0, 200, 73_000.0, 260),
+        (None, None, None, None),
+    ],
+)
+def test_limits_are_moments(hours: float | None, steps: int | None, stop_at: float, stop_at_step: int) -> None:
+    began = first(50, 20.0, 100, 1000.0)
+    again = began.next(60, hours, steps, 50_000.0)
+    assert (again.stop_at, again.stop_at_step) == (stop_at, stop_at_step)
+    assert (again.starts, again.without_checkpoint, again.step) == (2, 1, 60)
+
+
+def test_starts_without_a_newer_checkpoint_are_counted() -> None:
+    start = first(0, None, None, 0.0)
+    for count in range(2, MOST_STARTS + 2):
+        start = start.next(0, None, None, float(count))
+        assert (start.starts, start.without_checkpoint) == (count, count)
+    assert start.next(5, None, None, 9.0).without_checkpoint == 1
+
+
+@pytest.mark.parametrize("on_copies", [False, True])
+def test_starts_in_vain_end_once_with_1_and_begin_anew(tmp_path: Path, on_copies: bool) -> None:
+    copies = Folder(str(tmp_path / "copies")) if on_copies else None
+
+    def start(machine: int) -> Starts:  # with copies, each start is on a new machine
+        directory = RunDirectory(str(tmp_path / f"run-{machine if on_copies else 0}"))
+        file = StartsFile(directory, copies)
+        starts = file.following(1e6, None)
+        file.require(starts)
+        with leased(directory.location) as lease, pytest.raises(StoppedEarly), file.holding(starts, lease):
+            raise StoppedEarly("the machine goes")
+        return starts
+
+    moments = {start(number).stop_at for number in range(MOST_STARTS)}
+    assert len(moments) == 1, "every restart keeps the moment of the first start"
+    with pytest.raises(MaskwrightError, match="6 starts in a row") as caught:
+        start(MOST_STARTS)
+    assert caught.value.exit_code == 1
+    assert start(MOST_STARTS).starts == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "stays"),
+    [
+        (StoppedEarly("SIGTERM"), True),
+        (EndedAsAsked("asked"), False),
+        (HealthError("nan"), False),
+        (InputError("typo"), False),
+        (ValueError("bug"), False),
+        (None, False),
+    ],
+)
+def test_only_a_75_keeps_the_record(tmp_path: Path, error: Exception | None, stays: bool) -> None:
+    file = StartsFile(RunDirectory(str(tmp_path)))
+    with suppress(MaskwrightError, ValueError):  # noqa: SIM117
+        with leased(str(tmp_path)) as lease, file.holding(first(0, None, None, 1.0), lease):
+            assert file.read() == first(0, None, None, 1.0)
+            if error:
+                raise error
+    assert (tmp_path / STARTS).exists() == stays
+
+
+def test_a_start_that_lost_its_lease_leaves_the_record_to_the_other(tmp_path: Path) -> None:
+    file = StartsFile(RunDirectory(str(tmp_path)))
+    with pytest.raises(InputError), leased(str(tmp_path)) as lease, file.holding(Starts(), lease):
+        lease.lost = True
+        lease.require()
+    assert (tmp_path / STARTS).exists()
+
+
+def test_a_moment_that_is_over_ends_at_once_and_only_once(tmp_path: Path) -> None:
+    saved(tmp_path, 7)
+    file = StartsFile(RunDirectory(str(tmp_path)))
+    file.write(replace(first(7, 20.0, None, time.time() - 80_000), stop_at=time.time() - 1))
+    with pytest.raises(EndedAsAsked, match="--stop-after-hours 20 was over at"):
+        file.require(file.following(20.0, None))
+    again = file.following(20.0, None)
+    file.require(again)
+    assert again.starts == 1 and again.stop_at == pytest.approx(time.time() + 72_000, abs=60)
+
+
+def test_codes_of_stops() -> None:
+    assert [stopped(code) for code in (0, 1, 75, 76, None)] == [None, None, StoppedEarly, EndedAsAsked, None]
