@@ -70,10 +70,14 @@ def test_what_costs_is_kept_or_left_over(cloud: Cloud, environment: Environment)
 
 def test_nothing_left_is_clean_although_the_search_lags(cloud: Cloud, environment: Environment) -> None:
     gone = {"assetType": "compute.googleapis.com/Disk", "labels": OURS, "location": "us-east5-b"}
-    cloud.indexed = [{**gone, "name": f"//{ZONE.replace('/', '.googleapis.com/', 1)}/disks/deleted-{n}"} for n in range(3)]
+    cloud.indexed = [
+        {**gone, "name": f"//{ZONE.replace('/', '.googleapis.com/', 1)}/disks/deleted-{n}"} for n in range(3)
+    ]
     found = look(environment)
     assert found.clean and found.report() == "lab1: nothing exists that costs money"
-    cloud.indexed = [{**gone, "assetType": "new.googleapis.com/Thing", "name": "//new.googleapis.com/projects/x/things/y"}]
+    cloud.indexed = [
+        {**gone, "assetType": "new.googleapis.com/Thing", "name": "//new.googleapis.com/projects/x/things/y"}
+    ]
     assert "Thing y in us-east5-b: it may cost money" in look(environment).report()
 
 
@@ -99,7 +103,11 @@ def test_credentials_that_google_refuses_end_it(
 def test_terraform_creates_nothing_that_costs_and_is_not_listed() -> None:
     """Every type of deploy/terraform is priced in the audit or known to be free."""
     terraform = Path(__file__).parents[2] / "deploy" / "terraform"
-    types = {name for path in terraform.rglob("*.tf") for name in re.findall(r'(?m)^resource "(google_\w+)"', path.read_text())}
+    types = {
+        name
+        for path in terraform.rglob("*.tf")
+        for name in re.findall(r'(?m)^resource "(google_\w+)"', path.read_text())
+    }
     free = {"google_compute_network", "google_compute_subnetwork", "google_compute_router", "google_service_account"}
     free |= {name for name in types if name.endswith("_iam_member")}
     assert types - free <= set(module.CREATED)

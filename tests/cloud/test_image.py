@@ -289,7 +289,8 @@ def wrapper(tmp_path: Path) -> dict[str, str]:
     tools.mkdir()
     stubs = {
         "python": 'echo "$@" >>"$LOG"; [ ! -e "$FAIL" ] || exit 1\n'
-        'while [ "$1" != --target ]; do shift; done; echo half >"$2/libtpu"; sleep "$SECONDS_OF_PIP"; echo whole >"$2/libtpu"',
+        'while [ "$1" != --target ]; do shift; done\n'
+        'echo half >"$2/libtpu"; sleep "$SECONDS_OF_PIP"; echo whole >"$2/libtpu"',
         "maskwright-itself": 'echo "itself $* with ${PYTHONPATH:-nothing}" >>"$LOG"; [ -z "${PYTHONPATH:-}" ] || '
         'grep -q whole "$PYTHONPATH/libtpu"',
     }
@@ -335,7 +336,9 @@ def test_two_first_commands_at_once_do_not_take_libtpu_from_each_other(wrapper: 
         assert killed.poll() is None
     killed.kill()
     killed.wait()
-    assert start(wrapper | {"MASKWRIGHT_LIBTPU": f"{libtpu}/other"}, "pretrain", "x").wait() == 0, "half a folder is none"
+    assert start(wrapper | {"MASKWRIGHT_LIBTPU": f"{libtpu}/other"}, "pretrain", "x").wait() == 0, (
+        "half a folder is none"
+    )
 
 
 def test_all_that_computes_on_a_tpu_gets_libtpu() -> None:

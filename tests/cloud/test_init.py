@@ -156,9 +156,7 @@ def test_each_missing_permission_is_named_with_its_role_and_the_line_that_grants
 
     cloud.deny(permission)
     (check,) = task.granted(Google("lab-proj"), build_environment(LAB, "x"))
-    grant = (
-        f"gcloud projects add-iam-policy-binding lab-proj --member=user:YOU --role={role_of(permission)} "
-    )
+    grant = f"gcloud projects add-iam-policy-binding lab-proj --member=user:YOU --role={role_of(permission)} "
     assert (check.state, check.what) == ("missing", permission) and grant in f"{check.fix} "
     assert "needed by env " in check.detail
 

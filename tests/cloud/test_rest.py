@@ -94,7 +94,13 @@ def test_the_token_goes_nowhere_in_the_clear(address: str, monkeypatch: pytest.M
     ("api", "verb", "path", "permission", "role"),
     [
         ("compute", "POST", DISKS, "compute.disks.create", "roles/compute.storageAdmin"),
-        ("cloudasset", "GET", f"{P}:searchAllResources", "cloudasset.assets.searchAllResources", "roles/cloudasset.viewer"),
+        (
+            "cloudasset",
+            "GET",
+            f"{P}:searchAllResources",
+            "cloudasset.assets.searchAllResources",
+            "roles/cloudasset.viewer",
+        ),
         ("storage", "POST", "b", "storage.buckets.create", "roles/storage.admin"),
         (
             "aiplatform",

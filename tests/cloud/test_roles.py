@@ -62,7 +62,9 @@ def test_up_and_down_may_change_what_terraform_has_and_nothing_else() -> None:
 def test_only_what_the_environment_has_is_asked_for() -> None:
     theirs = {"name": "vpc", "subnetworks": {"us-east5": "train"}}
     plain = needed(nfs=None, disk=None, network=theirs)
-    assert not [name for name in plain if name.startswith(("file.", "compute.net", "compute.subnet", "compute.routers"))]
+    assert not [
+        name for name in plain if name.startswith(("file.", "compute.net", "compute.subnet", "compute.routers"))
+    ]
     assert not [name for name in plain if name.startswith("compute.disks")] and "seed" not in str(plain.values())
 
 

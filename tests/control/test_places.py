@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from in_process import Cli
+from maskwright.launch.bucket.place import BucketPlace
 from typer.main import get_command
 
 from maskwright.cli import places
@@ -21,7 +22,6 @@ from maskwright.cli.main import app
 from maskwright.cli.submit import read_cluster
 from maskwright.cloud.vertex.request import TPU_KINDS
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
-from maskwright.launch.bucket.place import BucketPlace
 from maskwright.launch.ray import submit as ray
 from maskwright.launch.schedulers import slurm
 from maskwright.launch.schedulers.slurm import Slurm

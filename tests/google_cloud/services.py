@@ -39,7 +39,9 @@ def search_assets(cloud: Cloud, request: Request) -> Any:
         service, _, name = key.partition("/")
         kind = ASSETS.get(name.rpartition("/")[0].rpartition("/")[2], "Other")
         labels = one.get("labels") or {}
-        if any(value in re.split(r"[-_]", str(labels.get(label))) or labels.get(label) == value for label, value in wanted):
+        if any(
+            value in re.split(r"[-_]", str(labels.get(label))) or labels.get(label) == value for label, value in wanted
+        ):
             place = re.search(r"(?:zones|regions|locations)/([^/]+)", name)
             about = {"assetType": f"{service}.googleapis.com/{kind}", "location": place[1] if place else "global"}
             found.append({"name": f"//{service}.googleapis.com/{name.removeprefix('b/')}", "labels": labels, **about})

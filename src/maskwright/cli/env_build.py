@@ -79,7 +79,8 @@ def import_(
         str | None, typer.Option("--to", metavar="PATH", help="YAML to write. Default: it is printed.")
     ] = None,
     accelerator: Annotated[
-        TpuKind | None, typer.Option(help="Kind of TPU that replaces that of values.env. Default: for v2 and v3, the nearest.")
+        TpuKind | None,
+        typer.Option(help="Kind of TPU that replaces that of values.env. Default: for v2 and v3, the nearest."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

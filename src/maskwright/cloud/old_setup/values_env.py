@@ -26,7 +26,12 @@ LARGE = ("v5p", "tpu7x")
 """Kinds with slices of more than 256 chips."""
 TIERS = {"STANDARD": "BASIC_HDD", "PREMIUM": "BASIC_SSD", "BASIC_HDD": "BASIC_HDD", "BASIC_SSD": "BASIC_SSD"}
 NETWORK_PATH = re.compile(r"(?:https://[^/]+/compute/v1/)?projects/(?P<project>[^/]+)/global/networks/(?P<name>[^/]+)")
-OWN_SCRIPTS = ("setup_mig.sh", "setup_master.sh", "data_prep_seed_shared_disk_pd.sh", "seed_data_prep_shared_disk_pd.sh")
+OWN_SCRIPTS = (
+    "setup_mig.sh",
+    "setup_master.sh",
+    "data_prep_seed_shared_disk_pd.sh",
+    "seed_data_prep_shared_disk_pd.sh",
+)
 """Names of the set-up's own scripts, in all its versions."""
 
 
@@ -121,7 +126,9 @@ def _slice(made: Made, text: str) -> Result:
     reason = "" if chosen == kind else f"{chips} chips of {kind}, replaced by --accelerator {chosen}"
     if chosen != kind and not made["--accelerator"]:
         reason = f"GKE has no {kind}: {chips} chips of {chosen}, the nearest kind, replace it; or give --accelerator"
-    return Result("mapped", "slice", {"accelerator": chosen, "topology": tpus.topologies_by_chips(chosen)[chips]}, reason)
+    return Result(
+        "mapped", "slice", {"accelerator": chosen, "topology": tpus.topologies_by_chips(chosen)[chips]}, reason
+    )
 
 
 def _group(made: Made, text: str) -> Result:
@@ -137,7 +144,9 @@ def _source(made: Made, text: str) -> Result:
         raise Refused(f"names only a part of a folder: {source[:80]!r}", fix=fix)
     if not source:
         return Result("defaulted", "disk", None, "without a data set there is no shared disk")
-    return Result("mapped", "disk.source", source, "the whole folder; `env seed` checks first whether a run can read it")
+    return Result(
+        "mapped", "disk.source", source, "the whole folder; `env seed` checks first whether a run can read it"
+    )
 
 
 def _of_disk(convert: Convert) -> Convert:

@@ -106,7 +106,9 @@ def audit(google: Google, environment: Environment, state: Mapping[str, Mapping[
         unseen = str(error)
     if (bucket := google.find("storage", f"b/{environment.state}")) is not None:
         why, place = "Terraform's state, of all environments of the project", str(bucket.get("location", "")).lower()
-        items["", environment.state] = Item("storage.googleapis.com/Bucket", environment.state, place, "what it holds", why)
+        items["", environment.state] = Item(
+            "storage.googleapis.com/Bucket", environment.state, place, "what it holds", why
+        )
     return ResourceAudit(environment.name, sorted(items.values(), key=lambda item: (item.kind, item.name)), unseen)
 
 
