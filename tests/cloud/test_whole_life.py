@@ -172,7 +172,9 @@ def test_an_apply_that_fails_half_way_can_be_finished_either_way(life: Life) -> 
     life.cloud.fault("terraform.google_container_cluster.create", 403, "", "made to fail")
     life.env("up", "--yes", code=1)
     life.env("down", "--delete-data", "--yes")
-    assert life.exists("b") == ["lab-proj-maskwright-state"] and life.exists("networks") + life.exists("instances") == []
+    assert (
+        life.exists("b") == ["lab-proj-maskwright-state"] and life.exists("networks") + life.exists("instances") == []
+    )
 
 
 @pytest.mark.long

@@ -28,9 +28,7 @@ def call(cloud: Cloud, request: Request) -> Any:
     _, collection, verb = request.id.split(".")
     if collection.endswith("Operations"):
         return operation(cloud, request)
-    function = (
-        HANDLERS.get(request.id) or places.HANDLERS.get(request.id) or COMMON.get(verb)
-    )
+    function = HANDLERS.get(request.id) or places.HANDLERS.get(request.id) or COMMON.get(verb)
     if function is None:
         raise NotImplementedError(request.id)
     return function(cloud, request)

@@ -115,7 +115,9 @@ class EnvironmentCluster(FakeCluster):
         words = dict(zip(container["command"][4::2], container["command"][5::2], strict=True))
         script = ""
         if "--prepare" in words:
-            (self.disk.parent / "prepare.sh").write_text(self.objects[f"{folder}/configmaps/seed"]["data"]["prepare.sh"])
+            (self.disk.parent / "prepare.sh").write_text(
+                self.objects[f"{folder}/configmaps/seed"]["data"]["prepare.sh"]
+            )
             script = str(self.disk.parent / "prepare.sh")
         try:
             if self.runs != "fill":
@@ -161,7 +163,9 @@ def environment_cluster(cloud: Cloud, folder: Path, patch: pytest.MonkeyPatch) -
         cluster = made
         cluster.disk = folder / "disk"
         patch.setattr(product, "access", access)
-        patch.setattr(objects, "RELEASES", {name: f"{address}/x/{name}/x/x/v1/manifests.yaml" for name in objects.RELEASES})
+        patch.setattr(
+            objects, "RELEASES", {name: f"{address}/x/{name}/x/x/v1/manifests.yaml" for name in objects.RELEASES}
+        )
         patch.setattr(objects, "PAUSE_SECONDS", 0.01)
         yield cluster
 

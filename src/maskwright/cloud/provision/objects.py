@@ -20,7 +20,7 @@ from maskwright.cloud.environment import Environment, Group, Placement, Slice
 from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core.console import say, warn
 from maskwright.core.errors import CloudError, MaskwrightError
-from maskwright.launch.schedulers.kubernetes.kubectl import is_transient
+from maskwright.cloud.google.errors import unsure
 from maskwright.machine.tpus import TPUS
 
 Manifest = dict[str, Any]
@@ -77,7 +77,7 @@ def run(environment: Environment, words: list[str], *, text: str = "", seconds: 
         try:
             return kubectl(words, text=text, access=access, seconds=seconds).stdout
         except CloudError as error:
-            if number == tries - 1 or not is_transient(error):
+            if number == tries - 1 or not unsure(error):
                 raise
             time.sleep(PAUSE_SECONDS)
     raise AssertionError("the last try returns or raises")

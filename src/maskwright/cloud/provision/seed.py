@@ -18,7 +18,7 @@ from maskwright.cloud.provision.commands import Confirm, EnvironmentSession
 from maskwright.core import storage
 from maskwright.core.console import human_bytes, say, warn
 from maskwright.core.errors import CloudError, InputError, MaskwrightError, StoppedEarly
-from maskwright.launch.schedulers.kubernetes.kubectl import is_transient
+from maskwright.cloud.google.errors import unsure
 
 JOB, CLAIM, DISK, SHARE = "seed", "seed", "/disk", "nfs_share"
 POLL_SECONDS = 10.0
@@ -206,7 +206,7 @@ def _patiently(ask: Callable[[], dict[str, Any] | None], poll_seconds: float) ->
         try:
             return ask()
         except CloudError as error:
-            if not is_transient(error) or time.monotonic() - since > UNREACHABLE_SECONDS:
+            if not unsure(error) or time.monotonic() - since > UNREACHABLE_SECONDS:
                 raise
             warn(f"{error}; trying again")
             time.sleep(poll_seconds)
