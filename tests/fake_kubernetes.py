@@ -100,7 +100,7 @@ class FakeCluster:
         self.url = ""
         self.lock = RLock()
         self.refusals: list[int] = []
-        """Statuses of the next answers to lists, such as 503. kubectl tries what it asks for besides again by itself."""
+        """Statuses of the next answers to lists, such as 503. All else is asked for again by kubectl itself."""
         self.log_of: Callable[[str], tuple[list[str], bool]] = lambda pod: ([], True)
         """The lines of a pod with their times, and whether it has ended."""
         self.run_in: Callable[[str, list[str]], tuple[int, str]] = lambda pod, words: (1, "no such pod\n")
@@ -226,6 +226,15 @@ class FakeCluster:
         return None
 
 
+REASONS = {
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+}
+"""kubernetes.io/docs/reference/kubernetes-api/common-definitions/status"""
 SERVERS = ("uid", "creationTimestamp", "deletionTimestamp", "finalizers")
 """Metadata of the server's own."""
 
@@ -275,7 +284,7 @@ def fake_cluster(kinds: list[str], queues: set[str] | None = None) -> Iterator[F
                 return self.log(parts.path.split("/")[-2], query)
             if cluster.refusals and "labelSelector" in query:
                 code = cluster.refusals.pop(0)
-                return self.reply(code, status(code, "ServiceUnavailable", "the server is starting"))
+                return self.reply(code, status(code, REASONS[code], "made up"))
             if parts.path.endswith("/exec"):
                 return self.execute(parts.path.split("/")[-2], query["command"])
             return self.reply(*cluster.answer(self.command, parts.path, query, body))

@@ -48,7 +48,9 @@ class Nodes:
     the maskwright of these tests. `admits`: whether Kueue
     has room."""
 
-    def __init__(self, cluster: FakeCluster, scratch: Path, folders: dict[str, Path], images: dict[str, Path | None]) -> None:
+    def __init__(
+        self, cluster: FakeCluster, scratch: Path, folders: dict[str, Path], images: dict[str, Path | None]
+    ) -> None:
         self.cluster, self.scratch, self.folders, self.images = cluster, scratch, folders, images
         self.admits = True
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -103,7 +105,8 @@ class Nodes:
         words = [self.real(name, expanded(word)) for word in [*container["command"], *container.get("args", ())]]
         ours = words[0] == "maskwright" and self.images[container["image"]] is None
         process = warm.Popen(
-            [*COMMAND, *words[1:]] if ours else words, env=environment, cwd=config.parent, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            [*COMMAND, *words[1:]] if ours else words, env=environment,
+            cwd=config.parent, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         self.processes[name], self.lines[name] = process, []

@@ -289,7 +289,8 @@ def wrapper(tmp_path: Path) -> dict[str, str]:
     tools.mkdir()
     stubs = {
         "python": 'echo "$@" >>"$LOG"; [ ! -e "$FAIL" ] || exit 1\n'
-        'while [ "$1" != --target ]; do shift; done; echo half >"$2/libtpu"; sleep "$SECONDS_OF_PIP"; echo whole >"$2/libtpu"',
+        'while [ "$1" != --target ]; do shift; done\n'
+        'echo half >"$2/libtpu"; sleep "$SECONDS_OF_PIP"; echo whole >"$2/libtpu"',
         "maskwright-itself": 'echo "itself $* with ${PYTHONPATH:-nothing}" >>"$LOG"; [ -z "${PYTHONPATH:-}" ] || '
         'grep -q whole "$PYTHONPATH/libtpu"',
     }

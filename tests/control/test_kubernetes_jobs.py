@@ -11,9 +11,8 @@ from threading import Thread
 from typing import Any
 
 import pytest
-import yaml
 from command_line import maskwright, write_config
-from fake_kubernetes import RESOURCES, fake_cluster
+from fake_kubernetes import RESOURCES, FakeCluster, fake_cluster
 from in_process import Cli
 from kubernetes_nodes import Nodes, running
 
@@ -22,34 +21,19 @@ from maskwright.launch.schedulers.kubernetes import jobs, kinds
 from maskwright.prove.verify_resume import compare
 from maskwright.run.directory import RunDirectory
 
-pytestmark = pytest.mark.skipif(not shutil.which("kubectl"), reason="needs kubectl on the path")
 BASE = ["--mount=data:/data:ro", "--mount=runs:/runs"]
 
 
-def point_at(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """kubectl is told of no cluster but this."""
-    names = {"cluster": "made-up", "user": "", "namespace": "ml"}
-    config = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "made-up", "cluster": {"server": url}}],
-        "contexts": [{"name": "made-up", "context": names}],
-        "current-context": "made-up",
-    }
-    (folder / "kubeconfig").write_text(yaml.safe_dump(config))
-    monkeypatch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
-    monkeypatch.setenv("HOME", str(folder))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-
-
 @pytest.fixture
-def nodes(store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+def nodes(
+    store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kubectl: Callable[[FakeCluster], None]
+) -> Iterator[Nodes]:
     monkeypatch.setattr(jobs, "POLL_SECONDS", 0.2)
     monkeypatch.setattr(jobs.follow_to_its_end, "__defaults__", (*jobs.follow_to_its_end.__defaults__[:-1], 0.2))
     folders = {"/data": Path(store.location).parent, "/runs": tmp_path / "runs"}
     folders["/runs"].mkdir()
     with fake_cluster(list(RESOURCES)) as cluster:
-        point_at(cluster.url, tmp_path, monkeypatch)
+        kubectl(cluster)
         with running(Nodes(cluster, tmp_path / "pods", folders, {"real": None})) as made:
             yield made
 
@@ -194,8 +178,19 @@ def test_a_job_waits_in_its_queue_and_is_deleted_with_all_that_is_its_own(
     monkeypatch.setenv("HF_TOKEN", "hf_made_up_value_0123456789")
     nodes.cluster.add({"apiVersion": "v1", "kind": "Secret", "stringData": {"key": "of the cluster"}, "metadata": {
         "name": "theirs", "namespace": "ml"}})  # fmt: skip
-    image = stub(nodes, tmp_path, "[ $1 = pretrain ] || exit 2; echo token $HF_TOKEN, $OTHER, setup $PIP_TARGET, $*; exec sleep 60")
-    wanted = ["--queue=team-a", "--env=HF_TOKEN", "--secret=theirs:key=OTHER", "--kind=jobset", "--num-nodes=2", *WORKERS]
+    image = stub(
+        nodes,
+        tmp_path,
+        "[ $1 = pretrain ] || exit 2; echo token $HF_TOKEN, $OTHER, setup $PIP_TARGET, $*; exec sleep 60",
+    )
+    wanted = [
+        "--queue=team-a",
+        "--env=HF_TOKEN",
+        "--secret=theirs:key=OTHER",
+        "--kind=jobset",
+        "--num-nodes=2",
+        *WORKERS,
+    ]
     wanted += [f"--setup=echo its $HOME > {tmp_path}/$(date +setup)"]
     assert submit(cli, tmp_path, image, *wanted).code == 0
     report = wait_for(lambda: "insufficient" in (said := cli("status", "kubernetes:ml/one").out) and said)
@@ -210,4 +205,4 @@ def test_a_job_waits_in_its_queue_and_is_deleted_with_all_that_is_its_own(
     assert cli("stop", "kubernetes:one").out == "kubernetes:one: deleted; the same submit continues the run\n"
     assert [made["metadata"]["name"] for made in nodes.cluster.objects.values()] == ["theirs"]
     gone = cli("status", "kubernetes:one")
-    assert gone.code == 2 and gone.error.startswith("error: kubernetes:one: no such job. Fix: `maskwright list")
+    assert gone.code == 2 and gone.error.startswith("kubernetes:one: no such job. Fix: `maskwright list")

@@ -32,20 +32,30 @@ class HourlyOffer(NamedTuple):
     date: str
 
 
+class _Row(NamedTuple):
+    on_demand: float
+    spot: float
+    date: str
+
+    def usd(self, model: str) -> float:
+        return self.spot if model == "SPOT" else self.on_demand
+
+
 @cache
-def _table() -> dict[str, dict[str, tuple[float, float, str]]]:
-    """By machine or kind and by region: USD an hour on demand, as Spot, and the date of the price."""
+def _table() -> dict[str, dict[str, _Row]]:
+    """By machine or kind, and by region."""
     with open(TABLE, encoding="utf-8") as file:
         sources: list[dict[str, Any]] = yaml.safe_load(file)
     return {
-        what: {region: (*usd, source["date"].isoformat()) for region, usd in regions.items()}
+        what: {region: _Row(usd[0], usd[1], source["date"].isoformat()) for region, usd in regions.items()}
         for source in sources
         for what, regions in source["usd_per_hour"].items()
     }
 
 
 def usd_per_hour(what: str, model: str = "STANDARD", region: str | None = None) -> float | None:
-    """USD an hour of a machine of this type, or of a chip of this kind of TPU, in `region`; without one, in the dearest.
+    """USD an hour of a machine of this type, or of a chip of this kind of TPU, in `region`; without one, in the
+    dearest region.
 
     Every model but SPOT is priced as on demand, which Flex-start and reservations do not exceed. None if the table has
     no price."""
@@ -54,22 +64,24 @@ def usd_per_hour(what: str, model: str = "STANDARD", region: str | None = None) 
         chip = usd_per_hour(kind, model, region)
         return None if chip is None else chip * chips
     rows = _table().get(what, {})
-    prices = [row[model == "SPOT"] for place, row in rows.items() if region in (None, place)]
-    return max(prices, default=None)
+    return max((row.usd(model) for place, row in rows.items() if region in (None, place)), default=None)
 
 
 def hourly_offers(what: str, region: str, count: int = 1) -> list[HourlyOffer]:
     """Offers of `count` times `what`: chips of a kind of TPU, GPUs attached to an N1 machine, or machines of a type."""
-    rows = [_table().get(name, {}).get(region) for name in ([what, N1] if what in ATTACHED else [what])]
-    if None in rows or count not in ATTACHED.get(what, (count,)):
+    attached = what in ATTACHED
+    counted = [
+        (number, _table().get(name, {}).get(region)) for name, number in ((what, count), (N1, 1))[: 1 + attached]
+    ]
+    rows = [(number, row) for number, row in counted if row is not None]
+    if len(rows) < len(counted) or count not in ATTACHED.get(what, (count,)):
         return []
     name = f"{count} chips of {what}" if what in TPUS else what if count == 1 else f"{count} x {what}"
-    name = f"{N1} with {count} x {what}" if what in ATTACHED else name
-    counted = list(zip((count, 1), [row for row in rows if row], strict=False))
-    dated = min(row[2] for _, row in counted)
+    name = f"{N1} with {count} x {what}" if attached else name
+    dated = min(row.date for _, row in rows)
     return [
-        HourlyOffer(model, region, name, sum(number * row[column] for number, row in counted), dated)
-        for column, model in enumerate(("STANDARD", "SPOT"))
+        HourlyOffer(model, region, name, sum(number * row.usd(model) for number, row in rows), dated)
+        for model in ("STANDARD", "SPOT")
     ]
 
 

@@ -77,13 +77,6 @@ BILLING = re.compile(
 ABSENT_PROJECT = re.compile(r"CONSUMER_INVALID|not found or deleted", re.IGNORECASE)
 CODES = {3: 400, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 13: 500, 14: 503, 16: 401}
 """google.rpc.Code, the error codes of long-running operations, as HTTP statuses of the same meaning."""
-NAMES = {  # compute's operations have names instead
-    "QUOTA_EXCEEDED": 403,
-    "PERMISSIONS_ERROR": 403,
-    "RESOURCE_NOT_FOUND": 404,
-    "RESOURCE_ALREADY_EXISTS": 409,
-    "INTERNAL_ERROR": 500,
-}
 
 
 def unsure(error: CloudError) -> bool:
@@ -136,16 +129,9 @@ def of_answer(code: int, body: Any, text: str) -> Refusal:
 
 
 def of_operation(operation: dict[str, Any]) -> Refusal | None:
-    """None if the operation did not fail. Compute's errors are a list, the others' a google.rpc.Status."""
-    error = operation.get("error")
-    if not error:
+    """None if the operation did not fail."""
+    if not (error := operation.get("error")):
         return None
-    if "errors" in error:
-        entries = error["errors"] or [{}]
-        message = "; ".join(str(entry.get("message") or entry.get("code", "")) for entry in entries)
-        first = str(entries[0].get("code", ""))
-        code = NAMES.get(first) or int(operation.get("httpErrorStatusCode") or 400)
-        return Refusal(code, message, " ".join(str(entry.get("code", "")) for entry in entries))
     return Refusal(CODES.get(int(error.get("code", 2)), 500), str(error.get("message", "")), str(error.get("details")))
 
 

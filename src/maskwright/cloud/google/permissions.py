@@ -1,7 +1,7 @@
 """The permissions that the user or build that runs a command needs. docs/google-cloud-access.md lists them by role.
 
 They follow from the provider's resources in deploy/terraform, the REST calls in this package and the permission
-reference (https://cloud.google.com/iam/docs/permissions-reference). Jobs and nodes have service accounts with far fewer.
+reference (https://cloud.google.com/iam/docs/permissions-reference). Jobs and nodes have accounts with far fewer.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ ALWAYS: dict[str, tuple[str, ...]] = {
         *_all("container.clusters", "create get update delete connect"),
         *_all("container.operations", "get list"),
     ),
-    # What Kueue and JobSet are made of, and the queue, the classes of nodes and the volumes. These stand for the rest of
-    # the role that has them: no smaller predefined role may create a ClusterRole.
+    # What Kueue and JobSet are made of, and the queue, the classes of nodes and the volumes. These stand for the rest
+    # of the role that has them: no smaller predefined role may create a ClusterRole.
     "up": (
         *_all("container.clusterRoles", "create bind escalate"),
         *_all("container.thirdPartyObjects", "create get update delete"),

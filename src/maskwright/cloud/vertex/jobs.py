@@ -148,7 +148,7 @@ class _Log:
             "orderBy": "timestamp asc",
             "pageSize": 1000,
         }
-        return self._google.pages("logging", "entries:list", "entries", verb="POST", body=query)
+        return self._google.pages("logging", "entries:list", "entries", body=query)
 
 
 def line_of(entry: Mapping[str, Any]) -> tuple[int | None, str, dict[str, Any]]:

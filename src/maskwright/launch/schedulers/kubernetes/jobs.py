@@ -25,9 +25,9 @@ from typing import Any, ClassVar
 from maskwright.core.console import Show, one_line, say, show_line, warn
 from maskwright.core.errors import CloudError, EndedAsAsked, InputError, MaskwrightError
 from maskwright.core.secrets import redact
-from maskwright.launch.follow import TRANSIENT, followed, until_over, wait_until_over
+from maskwright.launch.follow import followed, until_over, wait_until_over
 from maskwright.launch.outcome import ASKED, EARLY, conclude, killed_by
-from maskwright.launch.schedulers.kubernetes.kubectl import SECONDS, Access, kubectl, stream
+from maskwright.launch.schedulers.kubernetes.kubectl import SECONDS, Access, is_transient, kubectl, stream
 from maskwright.launch.schedulers.kubernetes.pod import (
     CONTAINER,
     INSTANCE,
@@ -401,7 +401,7 @@ class Log:
         since = [f"--since-time={self._last}"] if self._last else []
         tail = [f"--tail={self._lines}"] if self._lines is not None and self._pod == "" else []
         words = ["logs", pod.name, f"--container={pod.container}", "--follow", "--timestamps", *since, *tail]
-        self._pod, self._ended = pod.name, pod.code is not None
+        self._pod, self._ended = pod.name, pod.code is not None or job.over
         self._process = self._stack.enter_context(stream(words, self._access))
 
     def _take(self, seconds: float) -> bool:
@@ -550,7 +550,7 @@ class KubernetesTarget:
                 ["exec", pod.name, f"--container={pod.container}", "--", *words], seconds=wait_seconds + SECONDS
             )
         except CloudError as error:
-            if error.reason in TRANSIENT:
+            if is_transient(error):
                 raise
             warn(f"{error.what}")
             return None

@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 import yaml
 
-from maskwright.core.errors import CloudError, InputError
+from maskwright.core.errors import CloudError, InputError, MaskwrightError
 from maskwright.core.secrets import redact
+from maskwright.launch.follow import TRANSIENT
 
 SECONDS = 120.0
 ABSENT = "install it (kubernetes.io/docs/tasks/tools)"
@@ -124,6 +125,11 @@ def refusal(words: list[str], stderr: str) -> CloudError:
     }
     what = redact(" ".join(stderr.split())[:600]) or "failed without a word"
     return CloudError(what, reason=reason, where=_where(words), fix=fixes.get(reason, "as kubectl says"))
+
+
+def is_transient(error: MaskwrightError) -> bool:
+    """Whether the next try may succeed: no answer came, or the API server failed."""
+    return isinstance(error, CloudError) and error.reason in TRANSIENT
 
 
 def _where(words: list[str]) -> str:
