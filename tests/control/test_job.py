@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from fake_tpu import Hosts
-from maskwright.launch.bucket.place import BucketPlace
 
 from maskwright.config.pretraining import build_config
 from maskwright.core.errors import EndedAsAsked, InputError, JobError, MaskwrightError, StoppedEarly

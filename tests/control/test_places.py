@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from in_process import Cli
-from maskwright.launch.bucket.place import BucketPlace
 from typer.main import get_command
 
 from maskwright.cli import places
