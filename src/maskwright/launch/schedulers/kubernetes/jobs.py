@@ -196,7 +196,7 @@ class Jobs:
         self.kubectl(["delete", kind.lower(), name, "--cascade=foreground", "--wait=false", "--ignore-not-found"])
 
     def _jobs(self, selector: str, address_of: Callable[[str], str]) -> list[ClusterJob]:
-        operators = self._has()
+        operators = self.operators()
         kinds = [
             "jobs.batch",
             *(GROUPS[group] for group in ("jobset.x-k8s.io", "ray.io") if group in operators),
@@ -231,8 +231,8 @@ class Jobs:
         done = self.kubectl(["get", kinds, f"--selector={selector}", "--output=json"])
         return list(json.loads(done.stdout)["items"])
 
-    def _has(self) -> set[str]:
-        """The operators that are installed."""
+    def operators(self) -> set[str]:
+        """API groups of the operators that are installed."""
         if self._operators is None:
             groups = json.loads(self.kubectl(["get", "--raw=/apis"]).stdout)["groups"]
             self._operators = {group["name"] for group in groups} & set(GROUPS)
