@@ -7,17 +7,21 @@ import math
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
+import yaml
 from command_line import maskwright, write_config
 from fake_kubernetes import RESOURCES, FakeCluster, answers, api_server, fake_cluster
 from in_process import Cli
 from kubernetes_nodes import Nodes, running
 
+from maskwright.cloud import record
 from maskwright.cloud.prices import usd_per_hour
+from maskwright.cloud.record import EnvironmentRecord
 from maskwright.data.store import TokenStore
 from maskwright.launch.schedulers.kubernetes import jobs, kinds
 from maskwright.prove.verify_resume import compare
@@ -219,7 +223,7 @@ nfs: {}
 disk: {size_gb: 100, source: gs://my-data/stores}
 cluster: {location: us-east5}
 slice: {accelerator: v6e, topology: 4x4, provisioning_model: SPOT, fallbacks: [{provisioning_model: STANDARD}]}
-group: {machine_type: n2-standard-8}
+group: {machine_type: a3-highgpu-8g}
 """
 
 
@@ -243,8 +247,10 @@ def google(tmp_path: Path, nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def test_an_environment_gives_cluster_queue_volumes_image_account_and_nodes(
-    cli: Cli, nodes: Nodes, tmp_path: Path, google: list[str]
+    cli: Cli, nodes: Nodes, tmp_path: Path, google: list[str], monkeypatch: Any
 ) -> None:
+    made = EnvironmentRecord()
+    monkeypatch.setattr(record, "read", lambda environment: made)
     lab = tmp_path / "lab.yaml"
     lab.write_text(ENVIRONMENT)
     write_config(tmp_path / "run.yaml", "/mnt/common/shared_pd/store")
@@ -252,13 +258,19 @@ def test_an_environment_gives_cluster_queue_volumes_image_account_and_nodes(
     both = cli(*line)
     assert both.code == 2 and both.error == f"{lab}: has a slice and a group. Fix: --target slice, or --target group"
     stub(nodes, tmp_path, "echo $*; exit 76")
-    followed = cli(*line, "--target=group", "--max-cost=2", "--follow", "--memory=8Gi")
+    empty = cli(*line, "--target=group")
+    assert empty.error == (
+        "data.store: /mnt/common/shared_pd/store is on the data volume, which is not filled yet. "
+        f"Fix: maskwright env seed {lab}"
+    )
+    made = replace(made, seeded={"files": 1})
+    followed = cli(*line, "--target=group", "--max-cost=200", "--follow", "--set=batch.virtual_workers=8")
     assert followed.code == 76, followed.err
     assert "--run /mnt/common/nfs_share/runs/one" in followed.out
     assert "checkpoint.copy_to=gs://my-project-lab-runs/runs/one" in followed.out
     assert set(google) == {"Bearer ya29.made-up-token-0123456789"} and not list(Path("/tmp").glob("maskwright-*.yaml"))
     (job,) = nodes.cluster.of_kind("Job")
-    hours = 2 / usd_per_hour("n2-standard-8", "STANDARD", "us-east5")
+    hours = 200 / usd_per_hour("a3-highgpu-8g", "STANDARD", "us-east5")
     assert job["metadata"]["namespace"] == "maskwright"
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "jobs"
     assert int(job["metadata"]["labels"]["kueue.x-k8s.io/max-exec-time-seconds"]) == math.ceil(hours * 3600)
