@@ -59,10 +59,10 @@ LAYERS["prove"] = (LAYERS["speedrun"] | {"training", "speedrun"}) - {"machine"}
 LAYERS["api"] = (LAYERS["speedrun"] | {"labels"}) - {"machine"}
 LAYERS["cli"] = set(LAYERS)
 ROOMS = {
-    "cloud": [{"google"}, {"provision", "vertex", "old_setup"}, {"jobs"}, {"report"}],
+    "cloud": [{"google"}, {"provision", "vertex", "old_setup"}, {"report"}],
     "data": [{"foreign", "prepare"}, {"pregenerate"}],
     "engines": [{"torch", "jax"}],
-    "launch": [{"hosts"}, {"bucket", "ray"}, {"schedulers"}],
+    "launch": [{"hosts"}, {"ray"}, {"schedulers"}],
     "model": [{"hf"}, {"torch", "jax", "onnx"}],
     "monitor": [{"forward", "watch"}],
     "processes": [{"ray"}],

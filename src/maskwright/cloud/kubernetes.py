@@ -15,6 +15,7 @@ from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
+from maskwright.core.shell import typed
 from maskwright.launch import checks
 from maskwright.launch.schedulers.kubernetes.kubectl import Access
 from maskwright.launch.schedulers.kubernetes.pod import SCRATCH, inside
@@ -134,7 +135,7 @@ def require_no_volume(environment: Environment, command: Training, location: str
             raise InputError(
                 f"{path} is on the data volume, which is not filled yet",
                 where=key,
-                fix=f"maskwright env seed {location}",
+                fix=typed(["env", "seed", location]),
             )
 
 

@@ -15,6 +15,7 @@ import yaml
 
 from maskwright.core.console import say, warn
 from maskwright.core.errors import CloudError, InputError
+from maskwright.core.shell import typed
 from maskwright.core.storage import is_url
 from maskwright.launch import checks, target
 from maskwright.launch.schedulers.kubernetes.gke import CLASS_LABEL, SlicePods, slice_pods
@@ -216,7 +217,7 @@ def replace_job_that_is_over(jobs: Jobs, name: str, address: str) -> None:
     if before is None:
         return
     if not before.over:
-        fix = f"`maskwright stop {address}` first, or another --name"
+        fix = f"`{typed(['stop', address])}` first, or another --name"
         raise InputError(f"there is such a job, and it is {before.state}", where=address, fix=fix)
     say(f"{address}: the job of this name, which is {before.state}, is deleted")
     jobs.delete(before.kind, name)
