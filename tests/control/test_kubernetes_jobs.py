@@ -35,6 +35,7 @@ def nodes(
     store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kubectl: Callable[[FakeCluster], None]
 ) -> Iterator[Nodes]:
     monkeypatch.setattr(jobs, "POLL_SECONDS", 0.2)
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # as in the image
     monkeypatch.setattr(jobs.follow_to_its_end, "__defaults__", (*jobs.follow_to_its_end.__defaults__[:-1], 0.2))
     folders = {"/data": Path(store.location).parent, "/runs": tmp_path / "runs"}
     folders["/runs"].mkdir()
@@ -119,8 +120,8 @@ def differences(uninterrupted: Path, folder: Path) -> list[str]:
     return compare(RunDirectory(str(uninterrupted)), RunDirectory(str(folder / "runs" / "one")))[2]
 
 
-STEPS = 80
-WORKERS = ["--set", "batch.virtual_workers=2", "--set", "logging.every_steps=1"]
+STEPS = 150
+WORKERS = ["--set", "batch.virtual_workers=2", "--set", "logging.every_steps=1", "--set", "batch.micro_batch_rows=32"]
 
 
 def test_a_gang_is_preempted_and_stopped_and_continues_to_the_same_bits(
@@ -133,7 +134,8 @@ def test_a_gang_is_preempted_and_stopped_and_continues_to_the_same_bits(
     assert again.code == 2 and "kubernetes:one: there is such a job, and it is running" in again.err
     nodes.disrupt(nodes.names(1)[0])  # pod 1 ends with 75, and pod 0 has lost its partner
     wait_for(lambda: json.loads(cli("status", "kubernetes:one", "--json").out)["restarts"] == 1)
-    wait_for(trained(nodes, tmp_path, "one", 50))
+    began = time.time()
+    wait_for(lambda: (tmp_path / "runs" / "one" / "metrics.jsonl").stat().st_mtime > began + 0.5)  # it trains again
     stopped = cli("stop", "kubernetes:one")
     assert stopped.out == "kubernetes:one: stopped, exit code 76; the same submit continues the run\n", stopped.err
     before = len(nodes.processes)
