@@ -10,9 +10,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -182,9 +183,52 @@ def test_a_token_does_no_harm_at_a_cluster_without(cluster: Cluster, tmp_path: P
         assert ended.code == 2 and "holds id 65535" in ended.last, ended
 
 
-def test_what_is_killed_begins_again_by_itself(cluster: Cluster) -> None:
-    following = cluster.submit("killed", "--job-id", "killed", "--follow")
-    (worker,) = cluster.until_saved("killed", following)
+TUNNEL = """
+import socket, sys, threading
+def copy(source, to):
+    while data := source.recv(65536):
+        to.sendall(data)
+    to.shutdown(socket.SHUT_WR)
+listening = socket.create_server(("127.0.0.1", 8266))
+print("open", flush=True)
+while True:
+    here, there = listening.accept()[0], socket.create_connection(("127.0.0.1", 8265))
+    for pair in ((here, there), (there, here)):
+        threading.Thread(target=copy, args=pair, daemon=True).start()
+"""
+THERE = ("--address", "http://127.0.0.1:8266")
+OURS = ("host ", "Ray job ", "first: host ", "warning: ", "waiting for ", "Running entrypoint for job ")
+
+
+@contextmanager
+def tunnel(cluster: Cluster) -> Iterator[None]:
+    """Another way to the head, as `kubectl port-forward` opens one; at its end all connections are cut."""
+    before = processes("-c", TUNNEL)
+    process = cluster.start(sys.executable, "-c", TUNNEL)
+    assert process.stdout and process.stdout.readline() == "open\n"
+    yield
+    for pid in set(processes("-c", TUNNEL)) - set(before):
+        os.kill(pid, signal.SIGKILL)
+    process.communicate()
+
+
+def test_what_is_killed_begins_again_by_itself_and_a_cut_tunnel_costs_no_line(cluster: Cluster) -> None:
+    with tunnel(cluster):
+        following = cluster.submit("killed", "--job-id", "killed", "--follow", *THERE)
+        (worker,) = cluster.until_saved("killed", following)
+        another = cluster.start(*COMMAND, "logs", "ray:killed", "--follow", *THERE)
+        assert another.stdout and another.stdout.readline()
+    assert following.stderr and another.stderr
+    for process in (following.stderr, another.stderr):
+        assert any("the job goes on; trying again" in line for line in process)
+    with tunnel(cluster):
+        killed_and_begun_again(cluster, following, worker)
+        again = cluster.ended(another)
+    log = cluster.maskwright("logs", "ray:killed").out
+    assert again.code == 0 and log.endswith(again.out) and "\nRay job killed: 1 node with the CPU" in log
+
+
+def killed_and_begun_again(cluster: Cluster, following: subprocess.Popen[str], worker: int) -> None:
     os.kill(worker, signal.SIGKILL)
     wait_until(lambda: worker not in cluster.worker("killed"))
 
@@ -195,8 +239,12 @@ def test_what_is_killed_begins_again_by_itself(cluster: Cluster) -> None:
 
     ended = cluster.ended(following)
     assert ended.code == 0, ended
-    assert "host 0: killed by SIGKILL" in ended.out and ended.out.count("restart 1 of 3") == 2  # it had saved since
+    assert (
+        "host 0: killed by SIGKILL" in ended.out and ended.out.count("attempt 1 of 5 in vain") == 2
+    )  # it had saved since
     assert "Ray lost it" in ended.out
+    assert ended.out == cluster.maskwright("logs", "ray:killed").out
+    assert [line for line in ended.out.splitlines() if not line.startswith(OURS)] == []
     cluster.same("killed")
 
 
@@ -244,7 +292,7 @@ def test_stopped_it_has_saved_and_is_continued_by_rays_own_command(cluster: Clus
     stopped = cluster.ended(stopping)
     assert (stopped.code, stopped.out) == (0, f"ray:{name}: STOPPED\n"), stopped
     followed = cluster.ended(following)
-    assert "StoppedEarly" in followed.err and "host 0 | stopped: " in followed.out
+    assert "EndedAsAsked" in followed.err and "host 0 | stopped: " in followed.out
     status = cluster.run("stopped").read_status()
     assert status and (status.phase, status.exit) == ("stopped", 75)
     assert checkpoint.whole_steps(cluster.run("stopped").checkpoints)[-1] == status.step < STEPS
@@ -274,12 +322,17 @@ def test_exit_codes_come_through(cluster: Cluster) -> None:
     assert "host 0 | error: /nowhere/store: is not a token store" in ended.out
 
     ended = cluster.ended(cluster.submit("early", "--follow", "--stop-after-steps", "3"))
-    assert ended.code == 75 and "continues the run" in ended.last, ended
+    assert ended.code == 76 and "continues the run" in ended.last, ended
 
-    greedy = ("--set", "engine.device=auto", "--num-nodes", "2", "--gpus-per-node", "4")
-    ended = cluster.ended(cluster.submit("greedy", "--follow", *greedy))
-    assert ended.code == 2, ended
-    assert "no room for 2 nodes with 4 GPUs each: the cluster's machines have 2 CPUs, 0 GPUs" in ended.out
+    unasked = cluster.ended(cluster.submit("unasked", "--follow", "--set", "engine.device=auto"))
+    assert unasked.code == 2 and "the Ray cluster: no GPU and no labelled TPU slice" in unasked.out, unasked
+
+    to_come = ("--set", "engine.device=auto", "--num-nodes", "2", "--gpus-per-node", "1", "--job-id", "to-come")
+    following = cluster.submit("to-come", "--follow", *to_come)
+    assert following.stdout
+    assert any("waiting for 2 nodes with 1 GPU each: the machines have 2 CPUs, 0" in line for line in following.stdout)
+    assert cluster.maskwright("stop", "ray:to-come").out == "ray:to-come: STOPPED\n"
+    assert cluster.ended(following).code == 76
 
 
 def test_a_comparison_is_that_of_one_machine(cluster: Cluster) -> None:
@@ -322,10 +375,82 @@ def test_a_gang_of_two_is_the_plain_command_too_and_begins_again_together(cluste
     os.kill(max(workers), signal.SIGKILL)
     ended = cluster.ended(following)
     assert ended.code == 0, ended
-    assert "2 nodes with the CPU each" in ended.out and "restart 1 of 3" in ended.out
+    assert "2 nodes with the CPU each" in ended.out and "restarting from step" in ended.out
     status = cluster.run("gang").read_status()
     assert status and (status.phase, status.step, status.attempt) == ("done", STEPS, 2)
     cluster.same("gang")
+
+
+# ---- TPU slices ------------------------------------------------------------------------------------------------------
+
+STAND_IN = """
+import importlib.util, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name != "maskwright.engines.jax.processes":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+        def exec_module(module):
+            load(module)
+            module.choose_device = lambda wanted: {"tpu": "cpu"}[wanted]
+        spec.loader.exec_module = exec_module
+        return spec
+sys.meta_path.insert(0, Finder())
+"""
+"""A `sitecustomize` for machines without TPUs: what is to compute on a TPU computes on the CPU."""
+
+
+def tpu_host(cluster: Cluster, worker: int) -> AbstractContextManager[int]:
+    """A host of a slice v6e:2x4 as Ray sees it on Google Cloud, with leftovers of a job on several slices."""
+    (folder := cluster.folder / "stand-in").mkdir(exist_ok=True)
+    (folder / "sitecustomize.py").write_text(STAND_IN)
+    of_slice = {"TPU_NAME": "a", "TPU_ACCELERATOR_TYPE": "v6e-8", "TPU_TOPOLOGY": "2x4", "MEGASCALE_NUM_SLICES": "2"}
+    return another_machine(
+        cluster, resources='{"TPU": 4}', PYTHONPATH=str(folder), TPU_WORKER_ID=str(worker), **of_slice
+    )
+
+
+def variables_of(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def test_a_slice_is_trained_on_whole_and_in_its_order_and_waits_for_a_lost_host(cluster: Cluster) -> None:
+    engine = {"kind": "jax", "dtype": "fp32", "threads": 1}
+    config = {**CONFIG, "engine": engine, "batch": {"micro_batch_rows": 1, "virtual_workers": 8}}
+    config["schedule"] = {"steps": 80, "warmup_steps": 3}
+    config["checkpoint"] = {**CONFIG["checkpoint"], "save_every_steps": 10}
+    config["data"] = {**CONFIG["data"], "store": cluster.store}
+    (cluster.folder / "laptop" / "tpu.yaml").write_text(yaml.safe_dump(config))
+    run = cluster.run("slice").location
+    words = ("submit", "ray", "tpu.yaml", "--run", run, "--accelerator", "v6e:2x4", "--follow")
+    following = cluster.start(*COMMAND, *words)
+    lines = following.stdout
+    assert lines and any("waiting for TPU slice v6e:2x4: no machine is host 0" in line for line in lines)
+    with tpu_host(cluster, 1) as raylet, tpu_host(cluster, 0):
+        ranks = {variables_of(pid)["TPU_WORKER_ID"]: pid for pid in until_both(cluster, following)}
+        for worker, pid in ranks.items():
+            variables = variables_of(pid)
+            assert variables["RANK"] == worker and variables["WORLD_SIZE"] == "2"
+            assert not {"TPU_VISIBLE_CHIPS", "MEGASCALE_NUM_SLICES"} & set(variables)
+        os.kill(raylet, signal.SIGKILL)
+        os.kill(ranks["1"], signal.SIGKILL)
+        assert any("waiting for TPU slice v6e:2x4: host 1 of a has not joined" in line for line in lines)
+        with tpu_host(cluster, 1):
+            ended = cluster.ended(following)
+    assert ended.code == 0 and "attempt 2 on 127.0.0.1, 127.0.0.1" in ended.out, ended
+    assert f"host 0 | done: {run}" in ended.out
+    assert [line for line in ended.out.splitlines() if not line.startswith(OURS)] == []  # Ray adds 60
+    status = cluster.run("slice").read_status()
+    assert status and (status.phase, status.step, status.attempt) == ("done", 80, 2)
+
+
+def until_both(cluster: Cluster, following: subprocess.Popen[str]) -> list[int]:
+    """The two processes that train, once there is a checkpoint."""
+    cluster.until_saved("slice", following)
+    return [pid for pid in cluster.worker("slice") if "RANK" in variables_of(pid)]
 
 
 # ---- data in parts ---------------------------------------------------------------------------------------------------
@@ -364,22 +489,22 @@ def raylets_below(ancestor: int) -> set[int]:
 
 
 @contextmanager
-def another_machine(cluster: Cluster, *prefix: str) -> Iterator[int]:
+def another_machine(cluster: Cluster, *prefix: str, resources: str = "{}", **environment: str) -> Iterator[int]:
     """The raylet of a second node of the cluster, which `prefix` starts."""
-    log = cluster.folder / "another.log"
     small = ("--num-cpus=1", "--num-gpus=0", "--object-store-memory=100000000", "--disable-usage-stats")
     words = (*prefix, "ray", "start", f"--address={HEAD}", "--node-ip-address=127.0.0.1", "--block", *small)
-    with open(log, "w") as file:
-        node = subprocess.Popen(cluster.network.words(*words), env=cluster.environment, stdout=file, stderr=file)
-    try:
-        wait_until(lambda: "Ray runtime started" in log.read_text())
-        (raylet,) = raylets_below(node.pid)
-        yield raylet
-        with suppress(ProcessLookupError):
-            os.kill(raylet, signal.SIGKILL)
-    finally:
-        node.kill()
-        node.wait()
+    with tempfile.NamedTemporaryFile(dir=cluster.folder) as log:
+        command = cluster.network.words(*words, f"--resources={resources}")
+        node = subprocess.Popen(command, env=cluster.environment | environment, stdout=log, stderr=log)
+        try:
+            wait_until(lambda: "Ray runtime started" in Path(log.name).read_text())
+            (raylet,) = raylets_below(node.pid)
+            yield raylet
+            with suppress(ProcessLookupError):
+                os.kill(raylet, signal.SIGKILL)
+        finally:
+            node.kill()
+            node.wait()
 
 
 def test_data_in_parts_is_that_of_one_machine_whatever_is_killed(cluster: Cluster) -> None:

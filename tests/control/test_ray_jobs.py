@@ -7,88 +7,171 @@ import json
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from command_line import maskwright, write_config
 from private_network import processes, wait_until
 
-from maskwright.core.errors import InputError, JobError, StoppedEarly
+from maskwright.config.pretraining import RunConfig, read_config
+from maskwright.core.errors import CloudError, InputError, JobError, StoppedEarly, stopped
 from maskwright.launch import checks
 from maskwright.launch.ray import gang as ray_gang
 from maskwright.launch.ray import jobs, submit
-from maskwright.launch.ray.gang import Gang, choose, require_lasting
-from maskwright.launch.ray.jobs import RayJob, conclude, find_address, parse_id
+from maskwright.launch.ray.gang import require_lasting
+from maskwright.launch.ray.jobs import Lines, RayJob, conclude, find_address, parse_id
 from maskwright.launch.ray.member import Member
+from maskwright.launch.ray.sizes import (
+    POD_TYPE,
+    SLICE_NAME,
+    TOPOLOGY,
+    WORKER_ID,
+    Gang,
+    Node,
+    Slice,
+    asked,
+    choose,
+)
 from maskwright.launch.ray.submit import Ray
 from maskwright.launch.target import Training
 from maskwright.processes.child import last_words
 
-CPU = {"CPU": 8.0}
-BIG, SMALL = {"CPU": 64.0, "GPU": 8.0}, {"CPU": 16.0, "GPU": 4.0}
-HEAD = {"CPU": 0.0}
+
+def config(*overrides: str) -> RunConfig:
+    return read_config("nano", ["data.store=/store", "batch.virtual_workers=96", *overrides])
+
+
+def node(labels: dict[str, str] | None = None, **resources: float) -> dict[str, Any]:
+    return {"NodeManagerAddress": "10.0.0.1", "Resources": resources, "Labels": labels or {}}
+
+
+def tpu(pod_type: str, topology: str, worker: int, chips: int = 4, name: str = "a") -> dict[str, Any]:
+    """The host of a slice, as Ray 2.60 describes one."""
+    head = {f"TPU-{pod_type}-head": 1.0} if worker == 0 else {}
+    labels = {SLICE_NAME: name, WORKER_ID: str(worker), TOPOLOGY: topology, POD_TYPE: pod_type}
+    return node(labels, CPU=100.0, TPU=float(chips), **head)
+
+
+CPU, HEAD = node(CPU=8.0), node(CPU=0.0)
+BIG, SMALL = node(CPU=64.0, GPU=8.0), node(CPU=16.0, GPU=4.0)
+V6E, V4 = tpu("v6e-8", "2x4", 0), tpu("v4-32", "2x2x4", 1)
+JAX = "engine.kind=jax"
 
 
 # ---- the gang ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("machines", "nodes", "gpus", "gang"),
+    ("nodes", "num_nodes", "gpus", "overrides", "gang"),
     [
-        ([CPU], None, None, Gang(1, 0)),
-        ([HEAD, BIG, BIG], None, None, Gang(2, 8)),
-        ([HEAD, BIG, SMALL], None, None, Gang(3, 4)),
-        ([BIG], 2, None, Gang(2, 4)),
-        ([BIG, BIG], 2, None, Gang(2, 8)),
-        ([BIG, SMALL], 3, None, Gang(3, 4)),
-        ([BIG, SMALL], None, 4, Gang(3, 4)),
-        ([BIG, SMALL], None, 0, Gang(1, 0)),
-        ([BIG], 4, 0, Gang(4, 0)),
-        ([CPU, CPU], 3, None, Gang(3, 0)),
+        ([HEAD, BIG, BIG], None, None, (), Gang(2, 8)),
+        ([HEAD, BIG, SMALL], None, None, (), Gang(3, 4)),
+        ([BIG], 2, None, (), Gang(2, 4)),
+        ([BIG, BIG], 2, None, (), Gang(2, 8)),
+        ([BIG, SMALL], 3, None, (), Gang(3, 4)),
+        ([BIG, SMALL], None, 4, (), Gang(3, 4)),
+        ([HEAD], None, 8, (), Gang(1, 8)),  # machines that an autoscaler adds
+        ([BIG, BIG], None, None, ("batch.virtual_workers=1",), Gang(1, 1)),
+        ([BIG, BIG], None, None, ("batch.virtual_workers=6",), Gang(1, 6)),
+        ([BIG, BIG], None, None, ("batch.virtual_workers=12",), Gang(2, 6)),
+        ([BIG, BIG], None, None, ("batch.virtual_workers=7",), Gang(1, 7)),
+        ([BIG, BIG], None, None, ("engine.devices=4",), Gang(1, 4)),
+        ([BIG, BIG], 2, None, ("engine.devices=4",), Gang(2, 2)),
+        ([HEAD, V6E], None, None, (), Gang(1, slice=Slice("v6e", "2x4"))),
+        ([V6E, V4], None, None, (), Gang(1, slice=Slice("v4", "2x2x4"))),
+        ([BIG, V6E], None, None, (), Gang(1, 8)),
+        ([BIG, V6E], None, None, (JAX, "engine.device=tpu"), Gang(1, slice=Slice("v6e", "2x4"))),
     ],
 )
 def test_what_was_not_asked_for_is_what_there_is(
-    machines: list[Mapping[str, float]], nodes: int | None, gpus: int | None, gang: Gang
+    nodes: list[Node], num_nodes: int | None, gpus: int | None, overrides: tuple[str, ...], gang: Gang
 ) -> None:
-    assert choose(machines, nodes, gpus, 96) == gang
+    assert choose(nodes, config(*overrides), num_nodes, gpus) == gang
 
 
 @pytest.mark.parametrize(
-    ("virtual_workers", "gang"), [(1, Gang(1, 1)), (6, Gang(1, 6)), (12, Gang(2, 6)), (7, Gang(1, 7))]
-)
-def test_what_is_chosen_shares_out_the_batch(virtual_workers: int, gang: Gang) -> None:
-    assert choose([BIG, BIG], None, None, virtual_workers) == gang
-
-
-def test_as_many_are_chosen_as_the_configuration_asks_for() -> None:
-    assert choose([BIG, BIG], None, None, 96, devices=4) == Gang(1, 4)
-    assert choose([BIG, BIG], 2, None, 96, devices=4) == Gang(2, 2)
-
-
-@pytest.mark.parametrize(
-    ("machines", "nodes", "gpus", "has"),
+    ("nodes", "num_nodes", "overrides", "has"),
     [
-        ([CPU], 1, 1, "8 CPUs, 0 GPUs"),
-        ([BIG], 3, 4, "64 CPUs, 8 GPUs"),
-        ([SMALL, SMALL], 1, 8, "16 CPUs, 4 GPUs; 16 CPUs, 4 GPUs"),
-        ([HEAD], 1, 0, "0 CPUs, 0 GPUs"),
-        ([], None, None, "nothing"),
-        ([{"CPU": 1.0, "GPU": 8.0}], 1, 8, "1 CPUs, 8 GPUs"),
+        ([CPU], None, (), "machines have 8 CPUs, 0 GPUs, 0 TPUs"),
+        ([CPU, node(CPU=1.0, TPU=4.0)], None, (), "8 CPUs, 0 GPUs, 0 TPUs; 1 CPUs, 0 GPUs, 4 TPUs"),  # no labels
+        ([V6E], 2, (), "4 TPUs"),
+        ([BIG], 2, ("batch.virtual_workers=7",), "8 GPUs"),
+        ([BIG], None, (JAX, "engine.device=tpu"), "8 GPUs"),
+        ([], None, (), "nothing"),
     ],
 )
-def test_more_than_there_is_is_refused(
-    machines: list[Mapping[str, float]], nodes: int | None, gpus: int | None, has: str
+def test_nothing_trains_on_cpus_unasked(
+    nodes: list[Node], num_nodes: int | None, overrides: tuple[str, ...], has: str
 ) -> None:
-    with pytest.raises(InputError, match=f"machines have {has}"):
-        choose(machines, nodes, gpus, 96)
+    with pytest.raises(InputError, match=has) as caught:
+        choose(nodes, config(*overrides), num_nodes)
+    assert "--gpus-per-node 0" in str(caught.value)
+
+
+def test_explicit_sizes_are_trusted_and_fit_the_configuration() -> None:
+    assert asked(config(), 2, 8, None) == Gang(2, 8)
+    assert asked(config(), 3, 0, None) == asked(config("engine.device=cpu"), 3, None, None) == Gang(3, 0)
+    assert asked(config(), None, 8, None) is asked(config(), 2, None, None) is None
+    assert asked(config(), None, None, "v6e:4x4") == Gang(1, slice=Slice("v6e", "4x4"))
+    for odd in ("v6e", "v6e:3x3", "a100:8"):
+        with pytest.raises(InputError, match="is not a"):
+            asked(config(), None, None, odd)
+    with pytest.raises(InputError, match="its own number of hosts"):
+        asked(config(), 4, None, "v6e:4x4")
+
+    command = Training("nano", "/runs/a")
+    assert Gang(2, 4).fit(command, config()).words()[-4:] == ["--set", "engine.device=cuda", "--processes", "4"]
+    assert Gang(2, 4).fit(command, config(JAX)).processes == 1
+    on_slice = Gang(1, slice=Slice("v6e", "4x4")).fit(command, config(JAX))
+    assert on_slice.overrides == ("engine.device=tpu",) and on_slice.processes is None
+    for gang, overrides, wrong in [
+        (Gang(1, 5), (), "96 virtual workers"),
+        (Gang(1, 2), ("engine.device=cpu",), "engine.device"),
+        (Gang(1, slice=Slice("v6e", "4x4")), (), "jax does"),
+        (Gang(1, slice=Slice("v6e", "16x16")), (JAX,), "256 devices"),
+    ]:
+        with pytest.raises(InputError, match=wrong):
+            gang.fit(command, config(*overrides))
+
+
+@pytest.mark.parametrize(
+    ("kind", "topology", "head"),
+    [
+        ("v4", "2x2x4", tpu("v4-32", "2x2x4", 0)),
+        ("v5e", "4x4", tpu("v5litepod-16", "4x4", 0)),
+        ("v5p", "2x2x4", tpu("v5p-32", "2x2x4", 0)),
+        ("v6e", "4x4", tpu("v6e-16", "4x4", 0)),
+        ("tpu7x", "2x2x4", tpu("v7x-32", "2x2x4", 0)),
+    ],
+)
+def test_a_slice_is_its_hosts_in_their_order(kind: str, topology: str, head: Node) -> None:
+    wanted = Gang(1, slice=Slice(kind, topology))
+    assert wanted.slice and wanted.slice.head in head["Resources"] and wanted.missing([HEAD, head]) == ""
+    assert choose([head], config()) == wanted
+    assert "no machine is host 0" in wanted.missing([HEAD])
+    gang = wanted.on_slice_of(head)
+    assert (gang.num_nodes, gang.bundle, gang.strategy) == (4, {"CPU": 1.0, "TPU": 4.0}, "STRICT_SPREAD")
+    assert [labels[WORKER_ID] for labels in gang.labels] == ["0", "1", "2", "3"]
+    assert (
+        gang.missing([head, {**head, "Labels": {SLICE_NAME: "a", WORKER_ID: "2"}}]) == "host 1, 3 of a has not joined"
+    )
+
+
+def test_hosts_of_which_no_slice_is_built_are_refused() -> None:
+    wanted = Gang(1, slice=Slice("v6e", "2x4"))
+    assert wanted.on_slice_of(tpu("v6e-8", "2x4", 0, chips=8)).num_nodes == 1
+    for head in (tpu("v6e-8", "2x4", 0, chips=2), tpu("v6e-8", "2x4", 0, name="")):
+        with pytest.raises(InputError, match="8 or 4 TPUs, one for each chip"):
+            wanted.on_slice_of(head)
 
 
 def test_who_is_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ray_gang.job_id() is None
-    metadata = {"job_submission_id": "a", ray_gang.RESTARTS_KEY: "2"}
-    monkeypatch.setenv(ray_gang.DRIVER, json.dumps({"runtime_env": {}, "metadata": metadata}))
+    monkeypatch.setenv(ray_gang.DRIVER, json.dumps({"runtime_env": {}, "metadata": {"job_submission_id": "a"}}))
     assert ray_gang.job_id() == "a"
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert ray_gang.job_id() is None
@@ -167,7 +250,8 @@ def test_run_of_a_submitted_command(entrypoint: str, run: str | None) -> None:
         ("FAILED", 2, "", 2, "exit 2"),
         ("FAILED", 3, "", 3, "exit 3"),
         ("FAILED", 75, "", 75, "continues the run"),
-        ("STOPPED", None, "", 75, "continues the run"),
+        ("FAILED", 76, "", 76, "stopped as asked; the same submission continues the run"),
+        ("STOPPED", None, "", 76, "continues the run"),
         ("FAILED", -9, "", 1, "killed by SIGKILL"),
         ("FAILED", 137, "", 1, "killed by SIGKILL"),
         ("FAILED", 127, "", 1, "not installed"),
@@ -177,7 +261,7 @@ def test_run_of_a_submitted_command(entrypoint: str, run: str | None) -> None:
     ],
 )
 def test_exit_code_of_a_job_that_is_over(state: str, code: int | None, why: str, exit_code: int, said: str) -> None:
-    kind = StoppedEarly if exit_code == 75 else JobError
+    kind = stopped(exit_code) or JobError
     with pytest.raises(kind, match=said) as caught:
         conclude(RayJob("a", state, code, None, None, None, why))
     assert caught.value.exit_code == exit_code
@@ -190,7 +274,7 @@ def test_exit_code_of_a_job_that_is_over(state: str, code: int | None, why: str,
         ("RUNNING", None, "", None, None),
         ("SUCCEEDED", 0, "begun\nhost 0 | done: /runs/a\n", 0, "done: /runs/a"),
         ("FAILED", 2, "host 0 | error: no label\nerror: the job failed\n", 2, "error: no label"),
-        ("STOPPED", None, "host 0 | stopped: saved\n", 75, "stopped: saved"),
+        ("STOPPED", None, "host 0 | stopped: saved\n", 76, "stopped: saved"),
         (
             "FAILED",
             127,
@@ -214,6 +298,75 @@ def test_the_end_of_one_of_many_jobs(
     assert last is None or last_words(str(log)).startswith(last)
 
 
+OF_RAY = """\
+2026-11-29 01:41:34,038\tINFO job_manager.py:581 -- Runtime env is setting up.
+[2026-11-29 01:41:37,704 W 540 540] network_util.cc:330: Failed to determine local IP
+(raylet) The node with node id: 62fa has been marked dead. This can happen when a
+\t(2) raylet has lagging heartbeats due to slow network or busy workload.
+(raylet, ip=10.0.0.2) Raylet is terminated.
+    [state-dump] \tNodeManager.GcsCheckAlive - 1 total (1 active)
+    [state-dump]
+
+"""
+OURS = """\
+Ray job a: 1 node with the CPU (as asked)
+host 0 | (raylet) is a word of the run's
+host 0 |
+host 0 | 2026-11-29 01:41:34,038\tINFO of another library
+"""
+
+
+def test_lines_come_once_however_the_pieces_come_and_rays_own_do_not() -> None:
+    log = "".join(ours + OF_RAY for ours in OURS.splitlines(keepends=True)) + "error: the end"
+    for size in (1, 7, 1000):
+        shown = list[str]()
+        lines = Lines(lambda host, line, shown=shown: shown.append(line))
+        for cut in (0, 90, 300, len(log)):  # a connection each, that begins anew
+            for position in range(0, cut, size):
+                lines.take(log[position : min(position + size, cut)], position)
+        lines.end()
+        assert shown == [*OURS.splitlines(), "error: the end"]
+
+
+def test_a_follower_waits_for_a_head_that_does_not_answer_and_ends_with_one_that_forgot(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each connection ends after its piece; then comes what the head says about the job."""
+    monkeypatch.setattr(jobs, "POLL_SECONDS", 0.01)
+    running = SimpleNamespace(status="RUNNING", entrypoint="", submission_id="a", driver_exit_code=None)
+    for name in ("start_time", "end_time", "error_type", "message"):
+        setattr(running, name, None)
+    unreached = CloudError("no answer", reason="unreached")
+    refused = InputError("the token is refused")
+
+    def follow(answers: list[Any]) -> tuple[list[str], Any]:
+        cluster, shown, log = object.__new__(jobs.RayCluster), list[str](), "one\ntwo\nthree\n"
+
+        async def tail(job: str) -> AsyncIterator[str]:
+            yield log[: 5 * (6 - len(answers))]
+            raise RuntimeError("WebSocket connection closed unexpectedly with close code 1006")
+
+        def details(job: str) -> Any:
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(cluster, "_client", SimpleNamespace(tail_job_logs=tail), raising=False)
+        monkeypatch.setattr(cluster, "_details", details)
+        monkeypatch.setattr(cluster, "logs", lambda job: log)
+        with suppress(InputError, StoppedEarly):
+            jobs.follow_to_its_end(cluster, "a", lambda host, line: shown.append(line))
+            return shown, 0
+        return shown, len(answers)
+
+    done = SimpleNamespace(**{**vars(running), "status": "SUCCEEDED", "driver_exit_code": 0})
+    assert follow([running, unreached, unreached, running, done]) == (["one", "two", "three"], 0)
+    assert capsys.readouterr().err.count("the job goes on; trying again") == 1
+    assert follow([running, refused, done])[1] == 1
+    assert follow([running, None, done])[1] == 1
+
+
 def test_what_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert Ray().entrypoint(Training("a b.yaml", "/runs/a")) == "exec maskwright pretrain 'a b.yaml' --run /runs/a"
     assert Ray().name("/runs/a/").startswith("a-") and jobs.ID.fullmatch(Ray().name("/runs/ü/"))
@@ -225,6 +378,13 @@ def test_what_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch
         with pytest.raises(InputError, match="looks like a secret") as caught:
             Ray(env=(name,)).values()
         assert "hunter2" not in str(caught.value) and "hf_1" not in str(caught.value)
+
+    for secret in ("git+https://me:hunter2@git.example/a", "--index-url https://me:hunter2@pypi.example/simple"):
+        with pytest.raises(InputError, match="holds a secret") as caught:
+            Ray(pip=("wandb", secret))
+        assert "hunter2" not in str(caught.value)
+    words = Ray(pip=("wandb",)).entrypoint(Training("a.yaml", "/runs/a"))
+    assert words == "exec python -m maskwright pretrain a.yaml --run /runs/a"
 
     folder = tmp_path / "work"
     folder.mkdir()
@@ -248,6 +408,20 @@ def test_submit_says_what_it_would_do(tmp_path: Path) -> None:
     assert lines[1] == f"entrypoint   exec maskwright pretrain run.yaml --run /runs/a {keys} {gang}"
     assert lines[2:] == ["uploaded     run.yaml", "environment  RAY_JOB_STOP_WAIT_TIME_S=60"]
     assert maskwright(*words, cwd=tmp_path).splitlines()[1].endswith("pretrain run.yaml --run /runs/a")
+    slice_ = (
+        "--accelerator",
+        "v6e:2x4",
+        "--set",
+        "engine.kind=jax",
+        "--set",
+        "batch.virtual_workers=8",
+        "--pip",
+        "wandb",
+    )
+    lines = maskwright(*words, *slice_, cwd=tmp_path).splitlines()
+    assert lines[-2:] == ["pip install  wandb", "accelerator  v6e:2x4"]
+    maskwright(*words, *slice_[:2], cwd=tmp_path, code=2)  # torch
+    maskwright(*words, "--num-nodes", 3, "--gpus-per-node", 5, cwd=tmp_path, code=2)
     maskwright(*words[:3], "--run", "runs/a", cwd=tmp_path, code=2)
     maskwright(*words, "--datapath", "store", cwd=tmp_path, code=2)
     maskwright("pretrain", "run.yaml", "--run", "runs/a", "--gpus-per-node", 2, cwd=tmp_path, code=2)
@@ -275,23 +449,22 @@ def begin(stand_in: dict[str, str], does: str, run: str, grace_seconds: float = 
     return member
 
 
-def heard(member: Member, seconds: float = 120.0) -> tuple[list[str], int | None, str]:
+def heard(member: Member, seconds: float = 120.0) -> tuple[list[str], int | None]:
     lines, deadline = [], time.monotonic() + seconds
     while time.monotonic() < deadline:
-        more, over, code, reason = member.poll(0.2)
+        more, over, code = member.poll(0.2)
         lines += more
         if over:
-            return lines, code, reason
+            return lines, code
     raise AssertionError(lines)
 
 
 def test_lines_and_exit_code_of_a_worker(stand_in: dict[str, str], tmp_path: Path) -> None:
     run = str(tmp_path / "run")
     says = "import sys, os\nprint('out')\nprint('err', file=sys.stderr)\nprint(len('x' * 10), end='')\n"
-    stop = "open(os.environ['MASKWRIGHT_REASON_FILE'], 'w').write('asked\\n'); sys.exit(75)"
-    assert heard(begin(stand_in, says + stop, run)) == ([f"one {run}", "out", "err", "10"], 75, "asked")
+    assert heard(begin(stand_in, says + "sys.exit(76)", run)) == ([f"one {run}", "out", "err", "10"], 76)
     assert heard(begin(stand_in, "import os; os.kill(os.getpid(), 9)", run))[1] == 137
-    lines, code, _ = heard(begin({"PATH": ""}, "", run))
+    lines, code = heard(begin({"PATH": ""}, "", run))
     assert code == 1 and "cannot be started" in lines[0]
 
 
@@ -303,7 +476,7 @@ def test_a_worker_that_is_told_to_end_has_its_grace_period(stand_in: dict[str, s
     member = begin(stand_in, catch.format("print('saved'); sys.exit(75)"), run)
     wait_until(lambda: "on" in member.poll(1.0)[0])
     member.request_stop()
-    assert heard(member) == (["saved"], 75, "")
+    assert heard(member) == (["saved"], 75)
 
     member = begin(stand_in, catch.format("None") + "\ntime.sleep(60)", run, grace_seconds=0.5)
     wait_until(lambda: "on" in member.poll(1.0)[0])
@@ -313,7 +486,7 @@ def test_a_worker_that_is_told_to_end_has_its_grace_period(stand_in: dict[str, s
     member = Member()
     member.request_stop()
     member.start(["{files}/a.py"], run, {}, stand_in, 1.0)
-    assert heard(member) == ([], 75, "")
+    assert heard(member) == ([], 75)
 
 
 def test_who_begins_again_waits_for_what_still_saves(stand_in: dict[str, str], tmp_path: Path) -> None:

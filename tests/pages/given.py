@@ -27,6 +27,7 @@ from pages import made_up
 from pages.google import google, made
 from pages.markdown import read_page
 from pages.shell import Shell
+from pages.tpu_slice import STORE, a_slice_of_two
 from pages.walk import alone, walk
 from private_network import why_not
 from ray_cluster import ray_cluster
@@ -300,6 +301,19 @@ def a_ray_cluster(shell: Shell) -> Iterator[None]:
         yield
 
 
+def a_slice(shell: Shell) -> Iterator[None]:
+    """In place of Google Cloud, the test has a made-up TPU API behind the real gcloud, and a made-up bucket; the two
+    hosts are folders of this machine, and they really train, on its CPU."""
+    pytest.importorskip("gcsfs", reason="needs the extra gcp")
+    if not shutil.which("gcloud"):
+        pytest.skip("needs gcloud")
+    next(notes(shell))
+    with a_slice_of_two(shell):
+        code, output = shell.run(STORE, 120)
+        assert code == 0, output
+        yield
+
+
 def google_cloud(shell: Shell) -> Iterator[None]:
     """In place of Google Cloud, the test has a made-up one on this machine, with the real Terraform; the two hosts are
     processes of this machine, and they really train."""
@@ -335,6 +349,6 @@ GIVEN: dict[str, Given] = {
     for one in (
         *(nothing, notes, own_text, sentences, letters, hub, original, readme, tour, shard, shards, clone),
         *(files, fine_tuned, pairs, sequences, proteins, no_mask, bucket, a_ray_cluster),
-        *(google_cloud, google_cloud_with_a_disk, lab, pickles),
+        *(google_cloud, google_cloud_with_a_disk, lab, pickles, a_slice),
     )
 }

@@ -54,7 +54,8 @@ def logs(
     address: Address = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run's log. With --follow, end with the run's exit code: 0 for done, 75 for stopped early, else its own."""
+    """Show a run's log. With --follow, end with the run's exit code: 0 done, 76 stopped as asked, 75 interrupted,
+    else its own."""
     target = places.run(run, address, options=frozenset({"--lines"} if lines is not None else ()))
 
     def show(host: int | None, line: str) -> None:
@@ -103,7 +104,7 @@ def list_(
 def forward(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory.", callback=storage.require_local)],
     to: Annotated[
-        Literal["wandb", "mlflow", "trackio"],
+        Literal["wandb", "mlflow"],
         typer.Option(help="Service that gets the run's numbers; its own variables, such as WANDB_PROJECT, say where."),
     ],
     follow: Annotated[
@@ -111,7 +112,7 @@ def forward(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send a run's numbers to W&B, MLflow or trackio, also afterwards; logging.report_to does so while it trains."""
+    """Send a run's numbers to W&B or MLflow, also afterwards; logging.report_to does so while it trains."""
     from maskwright.monitor.forward.forward import forward as send
 
     sent, taken = send(run, to, follow=follow)

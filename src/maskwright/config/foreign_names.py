@@ -125,7 +125,7 @@ _BOTH = {
         "`--processes N` starts a process for each GPU; see also engine.devices"
     ),
     "wandb mlflow trackio tensorboard aim_repo use_wandb": (
-        "logging.report_to lists them: tensorboard, wandb, mlflow, trackio; RUN/metrics.jsonl is for other tools"
+        "logging.report_to lists them: tensorboard, wandb, mlflow; RUN/metrics.jsonl is for other tools"
     ),
     "wandb_project experiment_name": (
         "the services read their own variables, such as WANDB_PROJECT and MLFLOW_EXPERIMENT_NAME"

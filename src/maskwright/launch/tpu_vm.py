@@ -13,8 +13,8 @@ import re
 import secrets
 import shlex
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Literal
 
 from maskwright.config.recipes import find_config
@@ -25,26 +25,17 @@ from maskwright.launch import checks
 from maskwright.launch.attempts import Stop, run
 from maskwright.launch.hosts.script import first_command, script_for
 from maskwright.launch.hosts.supervisor import ShellAttempt
-from maskwright.launch.target import (
-    Env,
-    OnSubmission,
-    Option,
-    Place,
-    Setup,
-    Submission,
-    Training,
-    show,
-    values_of,
-)
+from maskwright.launch.target import Env, OnSubmission, Option, Place, Setup, Submission, Training, show, values_of
 from maskwright.machine import tpus
 
-TPU_VM = ("compute", "tpus", "tpu-vm")
 UNKNOWN = "not known: no answer from Google"
 TRANSITIONAL_STATES = {"CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING", UNKNOWN}
 """States of a slice (TPU API v2, `Node.State`) that lead to READY by themselves."""
 DESCRIBE_SECONDS = 120.0
-POLL_SECONDS, READY_SECONDS, RESTART_WAIT_SECONDS = 5.0, 1800.0, 10.0
-SSH_FLAGS = ("-oConnectTimeout=20", "-oServerAliveInterval=15", "-oServerAliveCountMax=4")
+POLL_SECONDS, READY_SECONDS, RESTART_WAIT_SECONDS = 5.0, 1800.0, 5.0
+SSH_FLAGS = tuple(
+    f"--ssh-flag=-o{flag}" for flag in ("ConnectTimeout=20", "ServerAliveInterval=15", "ServerAliveCountMax=4")
+)
 """With these, ssh notices a lost host after a minute, and not after hours."""
 FIXES = {
     "NOT_FOUND": "see `gcloud compute tpus tpu-vm list`, and give --zone and --project",
@@ -84,26 +75,26 @@ class TpuSlice(Place):
         `EndedAsAsked` (76) if the run can be continued, `JobError` with the exit code of the host that failed first."""
         values = values_of(self.env)
         grace = max(self.grace_seconds, self._check(command))
-        script = partial(
-            script_for,
-            command,
-            folder=self.workdir,
-            setup=self.setup or "",
-            grace=f"{grace:g}",
-            replace="yes" if self.replace else "",
-        )
-        where = f"slice {self.name}"
+        if not any(text.startswith("engine.device=") for text in command.overrides):
+            command = command.setting("engine.device=tpu")  # a host without libtpu must not compute on its CPU
+        where, job = f"slice {self.name}", secrets.token_hex(8)
+
+        def script(mark: str, job: str, values: Mapping[str, str]) -> str:
+            again = {"job": job, "replace": "yes" if self.replace else ""}
+            there = {"folder": self.workdir, "setup": self.setup or "", "grace": f"{grace:g}"}
+            return script_for(command, values, {"mark": mark, **again, **there})
+
         if dry_run:
-            text = self._dry_run_text(script(dict.fromkeys(values, "***"), mark="maskwright-MARK", job="JOB"))
-            return on_submission(Submission(False, where, command.run, shown=text))
-        job = secrets.token_hex(8)
+            text = self._dry_run_text(script("maskwright-MARK", "JOB", dict.fromkeys(values, "***")))
+            on_submission(Submission(False, where, command.run, shown=text))
+            return
 
         def begin(number: int) -> ShellAttempt:
             num_hosts = self._wait_until_ready(stop, restart=number > 1)
             say(f"{where}: attempt {number} on {several(num_hosts, 'host')}: {command}")
             if number == 1:
                 on_submission(Submission(True, where, command.run))
-            return ShellAttempt(num_hosts, self.ssh_words, lambda mark: script(values, mark=mark, job=job), grace)
+            return ShellAttempt(num_hosts, self.ssh_words, lambda mark: script(mark, job, values), grace)
 
         with Stop().on_signals() as stop:
             run(begin, stop, where, wait_seconds=RESTART_WAIT_SECONDS)
@@ -123,29 +114,28 @@ class TpuSlice(Place):
                 say(f"{key}: each host reads {path} in its folder {self.workdir}; {option} brings a store to all hosts")
         return checks.grace_seconds(config)
 
-    def _location(self) -> list[str]:
-        options = {"--zone": self.zone, "--project": self.project}
-        return [f"{option}={value}" for option, value in options.items() if value is not None]
+    def _gcloud(self, verb: str, *words: str, track: tuple[str, ...] = ()) -> list[str]:
+        location = {"--zone": self.zone, "--project": self.project}
+        located = [f"{option}={value}" for option, value in location.items() if value is not None]
+        return ["gcloud", *track, "compute", "tpus", "tpu-vm", verb, self.name, *located, *words]
 
     def ssh_words(self, index: int, command: str) -> list[str]:
         address = {"external": [], "internal": ["--internal-ip"], "iap": ["--tunnel-through-iap"]}[self.via]
-        track = ["alpha"] if self.via == "iap" else []
-        flags = [f"--ssh-flag={flag}" for flag in SSH_FLAGS]
-        words = ["gcloud", *track, *TPU_VM, "ssh", self.name, *self._location(), f"--worker={index}", *address, *flags]
-        return [*words, "--quiet", f"--command={command}"]
+        words = [f"--worker={index}", *address, *SSH_FLAGS, "--quiet", f"--command={command}"]
+        return self._gcloud("ssh", *words, track=("alpha",) if self.via == "iap" else ())
 
     def describe(self) -> tuple[str, str, int]:
         """State, accelerator type and number of hosts. Raises `InputError` if the user has something to mend, and
         another `MaskwrightError` if asking again may help."""
-        words, where = ["gcloud", *TPU_VM, "describe", self.name, *self._location(), "--format=json"], self.name
+        where, words = f"slice {self.name}", self._gcloud("describe", "--format=json")
         absent = "install the Google Cloud CLI: https://cloud.google.com/sdk/docs/install"
         done = checks.ask(words, "", DESCRIBE_SECONDS, absent=absent, silent="check the network, and submit again")
         if done.returncode:
             line = " ".join(done.stderr.split("ERROR: ")[-1].split())[:300]
             for sign, fix in FIXES.items():
                 if sign in line:
-                    raise InputError(line, where=f"slice {where}", fix=fix)
-            raise MaskwrightError(f"gcloud refuses: {line}", where=f"slice {where}", fix="as gcloud says")
+                    raise InputError(line, where=where, fix=fix)
+            raise MaskwrightError(f"gcloud refuses: {line}", where=where, fix="as gcloud says")
         try:
             node = json.loads(done.stdout)
             networks = len(node.get("networkConfigs") or [0])  # a host has an endpoint in each network

@@ -44,7 +44,7 @@ TRIES = 6
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 32.0
 FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.25, 10.0
 TRANSIENT = {500, 502, 503, 504}
-REPEATABLE = re.compile(r"(/listManagedInstances|/listErrors|[:/]testIamPermissions|:getIamPolicy|:cancel)$")
+REPEATABLE = re.compile(r"(entries:list|/list(ManagedInstances|Errors)|[:/]testIamPermissions|:getIamPolicy|:cancel)$")
 """POST methods that are safe to repeat."""
 
 
@@ -111,14 +111,25 @@ class Google:
         return True
 
     def pages(
-        self, api: str, path: str, key: str, *, verb: str = "GET", missed: list[str] | None = None, **query: Any
+        self,
+        api: str,
+        path: str,
+        key: str,
+        *,
+        verb: str = "GET",
+        body: dict[str, Any] | None = None,
+        missed: list[str] | None = None,
+        **query: Any,
     ) -> Iterator[dict[str, Any]]:
         """The items under `key`, from all pages, and from all places of an aggregated list ({"zones/z": {"disks":
-        […]}}). Places that Google could not reach are added to `missed`."""
+        […]}}). Places that Google could not reach are added to `missed`. The page's token is in the `body`, if any."""
         missed = [] if missed is None else missed
         token = None
         while True:
-            answer = self.call(api, verb, path, pageToken=token, **query)
+            if body is None:
+                answer = self.call(api, verb, path, pageToken=token, **query)
+            else:
+                answer = self.call(api, verb, path, {**body, **({"pageToken": token} if token else {})}, **query)
             missed += [str(place).rpartition("/")[2] for place in answer.get("unreachable") or ()]
             by_place = answer.get(key) or []
             if not isinstance(by_place, dict):

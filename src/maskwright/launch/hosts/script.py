@@ -68,7 +68,7 @@ main() {
   fi
   echo "$mw_job -" > "$mw_state/launch.job"
   if [ -n "$mw_setup" ]; then
-    sh -c "$mw_setup" </dev/null 2>&1 9>&- || lacks "$?" "--setup ended with $?" 'its last lines give the cause'
+    sh -c "$mw_setup" </dev/null 2>&1 9>&- || lacks 1 "--setup ended with $?" 'see its lines above'
   fi
   cd "$mw_folder" 2>/dev/null || refuse 2 "$mw_folder: no such folder here. Fix: --workdir, or --setup to make it"
   PATH="$PWD/.venv/bin:$PATH"; export PATH
@@ -101,13 +101,13 @@ def first_command(mark: str) -> str:
     return f"echo {mark} hello; exec sh -s"
 
 
-def script_for(command: Training, values: Mapping[str, str], **settings: str | float) -> str:
+def script_for(command: Training, values: Mapping[str, str], settings: Mapping[str, str]) -> str:
     """The script for the standard input of `first_command`. `values`: environment variables for the command.
 
     `settings`: `mark` begins each line of the protocol; a host refuses a second `job` with another name unless
     `replace` is set; `setup` runs in the home folder, and the command in `folder` of it; `grace`: seconds between
     SIGTERM and SIGKILL."""
-    lines = [f"mw_{name}={shlex.quote(str(value))}" for name, value in {**settings, "install": INSTALL}.items()]
+    lines = [f"mw_{name}={shlex.quote(value)}" for name, value in {**settings, "install": INSTALL}.items()]
     variables = {"PYTHONUNBUFFERED": "1", **values}
     lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     # The shell reads the whole script before it runs `main`, which then reads the rest of the input.

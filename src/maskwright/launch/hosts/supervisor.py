@@ -29,6 +29,8 @@ CONNECT_SECONDS = 300.0
 """Time in which a host must greet: gcloud (528) tries 10 times, with 5 seconds in between."""
 ANSWER_SECONDS = 15.0
 """Time in which a host must report how it ended, beyond the job's grace period."""
+COMPLAINTS = ("ERROR", "ssh: ", "Permission denied")
+"""How errors of ssh and gcloud begin."""
 DRAIN_SECONDS = 1.0
 """Time for the last lines of a connection that has ended."""
 
@@ -50,7 +52,7 @@ class _Host:
 
     def complaint(self, otherwise: str) -> str:
         """The last error of ssh or gcloud."""
-        errors = [line for line in self.tail if line.startswith(("ERROR", "ssh: ", "Permission denied"))]
+        errors = [line for line in self.tail if line.startswith(COMPLAINTS)]
         return " ".join(errors[-1].split()) if errors else otherwise
 
     def send(self, text: str) -> None:
@@ -60,15 +62,19 @@ class _Host:
             self.process.stdin.flush()
 
     def request_stop(self) -> None:
-        """Closes its input, which asks the job to stop."""
         if self.stop_requested_at is None and self.end is None:
             self.stop_requested_at = time.monotonic()
-            assert self.process.stdin
-            with suppress(BrokenPipeError):
-                self.process.stdin.close()
+            self.close_input()
+
+    def close_input(self) -> None:
+        """Asks the job to stop."""
+        assert self.process.stdin
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
 
     def drop(self) -> None:
-        """Ends the connection, which also asks the job to stop, without waiting for it."""
+        """Ends the connection, without waiting for the job."""
+        self.close_input()
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -79,11 +85,7 @@ class ShellAttempt:
     of time."""
 
     def __init__(
-        self,
-        num_hosts: int,
-        argv: Callable[[int, str], list[str]],
-        script: Callable[[str], str],
-        grace_seconds: float,
+        self, num_hosts: int, argv: Callable[[int, str], list[str]], script: Callable[[str], str], grace_seconds: float
     ) -> None:
         self.size, self._argv, self._script, self._grace_seconds = num_hosts, argv, script, grace_seconds
         self.ends: list[End] = []
@@ -103,10 +105,8 @@ class ShellAttempt:
         self._connect_by = time.monotonic() + CONNECT_SECONDS
         for index in [self._waiting.pop(0) for _ in range(min(count, len(self._waiting)))]:
             words, pipe = self._argv(index, first_command(self._mark)), subprocess.PIPE
-            host = _Host(
-                index,
-                subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, start_new_session=True),
-            )
+            process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, start_new_session=True)
+            host = _Host(index, process)
             self.hosts.append(host)
             threading.Thread(target=self._read, args=(host,), daemon=True).start()
 
@@ -120,7 +120,7 @@ class ShellAttempt:
         """Handles the lines that have come; waits up to `seconds` for the first."""
         with suppress(queue.Empty):
             self._on_line(*self._lines.get(timeout=seconds))
-            while True:
+            for _ in range(1000):  # then look at the deadlines, however much a host prints
                 self._on_line(*self._lines.get_nowait())
         self._check_deadlines()
 
@@ -132,7 +132,8 @@ class ShellAttempt:
             self._on_message(host, word, rest)
         else:
             host.tail.append(redact(text))
-            show_line(host.index, text)
+            if host.greeted or text.startswith((*COMPLAINTS, "Retrying")):  # not how gcloud connects
+                show_line(host.index, text)
 
     def _on_message(self, host: _Host, word: str, rest: str) -> None:
         if word == "hello" and host.greeted:  # gcloud has connected anew; this shell gets no script
@@ -154,8 +155,7 @@ class ShellAttempt:
             self._ended(host, int(rest), "")
         elif word == "refused":
             code, _, why = rest.partition(" ")
-            of_setup = int(code) > 125 and int(code) != 127  # a kill of --setup is not one of the job
-            self._ended(host, 1 if of_setup else int(code), why)
+            self._ended(host, int(code), why)
 
     def _ended(self, host: _Host, code: int | None, why: str) -> None:
         told = host.stop_requested_at is not None

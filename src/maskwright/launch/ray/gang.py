@@ -1,9 +1,9 @@
 """`maskwright pretrain` as a Ray job: one command on each node of a gang; they start together and end together.
 
-Ray only launches: a placement group reserves the machines, and an actor in each bundle starts the command. The run
-directory has the checkpoints, the step and the data order, so whatever Ray loses, the same submission continues
-exactly. Ray Train's TorchTrainer would do no more here, but it loads torch in the driver (444 MB, 3 seconds) and polls
-its workers every 2 seconds.
+Ray only launches: a placement group reserves the machines, which is also what its autoscaler reads, and an actor in
+each bundle starts the command. The run directory has the checkpoints, the step and the data order, so whatever Ray
+loses, the same submission continues exactly. Ray Train's TorchTrainer would do no more here, but it loads torch in the
+driver (444 MB, 3 seconds) and polls its workers every 2 seconds.
 """
 
 from __future__ import annotations
@@ -13,35 +13,44 @@ import json
 import logging
 import os
 import time
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from maskwright.config.finetuning import FinetuneConfig
-from maskwright.config.pretraining import RunConfig, require_devices
+from maskwright.config.pretraining import RunConfig
 from maskwright.config.recipes import find_config
 from maskwright.core import storage
-from maskwright.core.console import say, several, show_line, warn
+from maskwright.core.console import say, show_line, warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.secrets import redact
 from maskwright.launch import checks
 from maskwright.launch.attempts import Stop, run
 from maskwright.launch.checks import LONGER_THAN_SAVING_SECONDS
-from maskwright.launch.hosts.supervisor import ANSWER_SECONDS, OTHERS_SECONDS, TAIL_LINES
 from maskwright.launch.outcome import End
 from maskwright.launch.ray.member import Member
+from maskwright.launch.ray.sizes import SLICE_NAME, Gang, Node, asked, choose
 from maskwright.launch.target import Training, node_words
 from maskwright.run.directory import RunDirectory
 
 DRIVER = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Variable that Ray's job server sets for the entrypoint and its children, not for actors (2.60, `JobSupervisor`)."""
+ACCELERATOR_KEY = "maskwright_accelerator"
+"""Key in the job's metadata that carries `submit ray --accelerator`."""
 RESTART_WAIT_SECONDS = 2.0
 STOP_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
 """Variable of the job with the time between SIGTERM and SIGKILL. Ray's default of 3 seconds is too short to save."""
-REPORT_SECONDS, ROOM_SECONDS = 30.0, 1800.0
-"""Time between two messages while the gang waits, and time in which a lost machine may be replaced."""
+FIRST_REPORT_SECONDS, REPORT_SECONDS = 5.0, 60.0
+"""Time to the first message while the gang waits for machines, and between messages."""
+ROOM_SECONDS = 1800.0
+"""Time in which machines that the cluster lacks may join it."""
 POLL_SECONDS = 1.0
+OTHERS_SECONDS = 10.0
+"""Time for the other members to end by themselves after one has failed."""
+ANSWER_SECONDS = 15.0
+"""Time, beyond the grace period, after which a member that was asked to stop counts as lost."""
+TAIL_LINES = 20
 
 
 def job_id() -> str | None:
@@ -58,64 +67,6 @@ def _metadata() -> dict[str, Any]:
     except (ValueError, AttributeError):
         return {}
     return values if isinstance(values, dict) else {}
-
-
-@dataclass(frozen=True)
-class Gang:
-    """`num_nodes` processes (or supervisors of processes) with `gpus` GPUs each; 0 means the CPU."""
-
-    num_nodes: int
-    gpus: int
-
-    @property
-    def bundle(self) -> dict[str, float]:
-        return {"CPU": float(max(1, self.gpus)), **({"GPU": float(self.gpus)} if self.gpus else {})}
-
-    @property
-    def strategy(self) -> str:
-        """GPUs are placed close together, where they are fast, and CPU nodes on different machines if possible."""
-        return "PACK" if self.gpus else "SPREAD"
-
-    def fits(self, machines: Sequence[Mapping[str, float]]) -> bool:
-        """Whether the gang would fit on these machines if they were empty."""
-        room = [min(int(machine.get(name, 0.0) // n) for name, n in self.bundle.items()) for machine in machines]
-        return sum(room) >= self.num_nodes
-
-    def __str__(self) -> str:
-        device = several(self.gpus, "GPU") if self.gpus else "the CPU"
-        return f"{several(self.num_nodes, 'node')} with {device}{' each' * (self.num_nodes > 1)}"
-
-
-def choose(
-    machines: Sequence[Mapping[str, float]],
-    num_nodes: int | None,
-    gpus: int | None,
-    virtual_workers: int,
-    devices: int | None = None,
-) -> Gang:
-    """The gang that was asked for. If a number is None, as many GPUs as the cluster has and the batch can be divided
-    among, or as many as `devices`, on as few machines as possible. Raises `InputError` if the cluster is too small."""
-    gpu_counts = [int(machine.get("GPU", 0.0)) for machine in machines]
-    if gpus is None or (num_nodes is None and gpus):
-        possible = [
-            Gang(count, size)
-            for count in ([num_nodes] if num_nodes else range(1, sum(gpu_counts) + 1))
-            for size in ([gpus] if gpus else range(1, max(gpu_counts, default=0) + 1))
-            if virtual_workers % (count * size) == 0 and devices in (None, count * size)
-            if Gang(count, size).fits(machines)
-        ]
-        smallest = Gang(num_nodes or 1, gpus or 0)
-        gang = max(possible, key=lambda gang: (gang.num_nodes * gang.gpus, gang.gpus), default=smallest)
-    else:
-        gang = Gang(num_nodes or 1, gpus)
-    if not gang.fits(machines):
-        resources = "; ".join(
-            ", ".join(f"{machine.get(name, 0.0):g} {name}s" for name in ("CPU", "GPU")) for machine in machines
-        )
-        what = f"no room for {gang}: the cluster's machines have {resources or 'nothing'}"
-        fix = "ask for less, or add machines first (those that an autoscaler may add do not count yet)"
-        raise InputError(what, where="--num-nodes, --gpus-per-node", fix=fix)
-    return gang
 
 
 def require_lasting(run: str, locations: Mapping[str, str | None], folder: str | None) -> None:
@@ -140,8 +91,6 @@ class _NodeCommand:
     pretrain: Training
     files: dict[str, bytes] = field(default_factory=dict)
     grace_seconds: float = 30.0
-    one_process: bool = False
-    """True for JAX, where one process drives all devices of a node."""
 
     @property
     def run(self) -> str:
@@ -154,10 +103,7 @@ class _NodeCommand:
         """Arguments and environment of one node."""
         # Without GPUs, Ray does not set this variable, and the node would see all GPUs of its machine.
         environment = {} if gang.gpus else {"CUDA_VISIBLE_DEVICES": ""}
-        # A node whose GPUs do not work must fail, and not train on its CPU.
-        device = ["engine.device=cuda"] if gang.gpus else []
-        processes = 1 if self.one_process else max(1, gang.gpus)
-        words = replace(self.pretrain.setting(*device), processes=processes).words()
+        words = self.pretrain.words()
         return words + (node_words(gang.num_nodes, index, rendezvous) if gang.num_nodes > 1 else []), environment
 
 
@@ -166,18 +112,12 @@ def train_as_a_job(
 ) -> None:
     """Trains as the driver of a Ray job, which sends the configuration with the command. Raises as `train` does."""
     require_lasting(command.run, checks.locations(command, config), os.getcwd())
-    if config.engine.device == "cpu":
-        if gpus:
-            raise InputError(f"is cpu, and --gpus-per-node is {gpus}", where="engine.device", fix="leave one out")
-        gpus = 0
     location = find_config(command.config, command.verb)
     name = os.path.basename(location)
     with storage.open_binary(location) as file:
         files = {name: file.read()}
-    on_nodes = replace(command, config=f"{{files}}/{name}")
-    grace = checks.grace_seconds(config)
-    node_command = _NodeCommand(on_nodes, files, grace, one_process=config.engine.kind == "jax")
-    train(node_command, config, num_nodes, gpus)
+    on_nodes = _NodeCommand(replace(command, config=f"{{files}}/{name}"), files, checks.grace_seconds(config))
+    train(on_nodes, config, num_nodes, gpus)
 
 
 def train(command: _NodeCommand, config: RunConfig | FinetuneConfig, num_nodes: int | None, gpus: int | None) -> None:
@@ -186,20 +126,17 @@ def train(command: _NodeCommand, config: RunConfig | FinetuneConfig, num_nodes: 
     import ray
 
     name = f"Ray job {job_id()}"
+    wanted = asked(config, num_nodes, gpus, _metadata().get(ACCELERATOR_KEY))
     ray.init(log_to_driver=False, logging_level=logging.ERROR)
     try:
         with Stop().on_signals() as stop:  # after `init`, which sets its own handler
-            devices = config.engine.devices if config.engine.kind == "torch" else None
-            gang = choose(_machines(), num_nodes, gpus, config.batch.virtual_workers, devices)
-            require_devices(config.engine, gang.num_nodes * max(1, gang.gpus))
-            origin = "as asked" if None not in (num_nodes, gpus) else "chosen by what the cluster has"
-            say(f"{name}: {gang} ({origin})")
-            if not gang.gpus and any(machine.get("GPU") for machine in _machines()):
-                warn("the cluster has GPUs, and none is used; --gpus-per-node sets their number")
+            gang = wanted or choose(_nodes(), config, num_nodes, gpus)
+            on_nodes = replace(command, pretrain=gang.fit(command.pretrain, config))
+            say(f"{name}: {gang} ({'as asked' if wanted else 'chosen by what the cluster has'})")
 
             def begin(number: int) -> _RayAttempt:
-                attempt = _RayAttempt(command, gang)
-                attempt.begin(stop, patient=number > 1)
+                attempt = _RayAttempt(on_nodes, gang)
+                attempt.begin(stop)
                 say(f"{name}: attempt {number} on {', '.join(attempt.hosts)}: {command}")
                 return attempt
 
@@ -209,10 +146,10 @@ def train(command: _NodeCommand, config: RunConfig | FinetuneConfig, num_nodes: 
         ray.shutdown()
 
 
-def _machines() -> list[dict[str, float]]:
+def _nodes() -> list[Node]:
     import ray
 
-    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [node for node in ray.nodes() if node["Alive"]]
 
 
 class _RayAttempt:
@@ -222,10 +159,10 @@ class _RayAttempt:
         self.command, self.gang = command, gang
         self.size, self.hosts = gang.num_nodes, list[str]()
         self.ends: list[End] = []
-        self._group: Any = None
+        self._groups: list[Any] = []
         self._actors: list[Any] = []
         self._pending: dict[Any, int] = {}
-        self._tails = [deque[str](maxlen=TAIL_LINES) for _ in range(gang.num_nodes)]
+        self._tails: dict[int, deque[str]] = defaultdict(lambda: deque(maxlen=TAIL_LINES))
         self._stop_requested_at: float | None = None
         self._failed_at: float | None = None
 
@@ -235,22 +172,27 @@ class _RayAttempt:
 
     # ---- start -------------------------------------------------------------------------------------------------
 
-    def begin(self, stop: Stop, *, patient: bool) -> None:
+    def begin(self, stop: Stop) -> None:
         """Waits for machines. Raises `StoppedEarly` if there are none in time, or at a signal."""
         import ray
-        from ray.util.placement_group import placement_group, placement_group_table
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        self._group = placement_group([self.gang.bundle] * self.gang.num_nodes, strategy=self.gang.strategy)
-        self._wait_for_room(stop, patient)
-        nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes()}
-        placed = placement_group_table(self._group)["bundles_to_node_id"]
-        self.hosts = [nodes[placed[index]] for index in range(self.gang.num_nodes)]
-        for index in range(self.gang.num_nodes):
-            strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
+        if self.gang.slice:
+            (head,) = self._reserve([{self.gang.slice.head: 1.0}], [{}], stop)
+            self.gang = self.gang.on_slice_of(head)
+            self.size = self.gang.num_nodes
+        nodes = self._reserve([self.gang.bundle] * self.size, self.gang.labels, stop)
+        if not nodes:
+            self._ended(0, None, f"{self.gang.slice_name} was lost before all of its hosts had joined")
+            return self._not_started()
+        self.hosts = [node["NodeManagerAddress"] for node in nodes]
+        for index in range(self.size):
+            strategy = PlacementGroupSchedulingStrategy(self._groups[-1], placement_group_bundle_index=index)
+            bundle = self.gang.bundle
             actor = ray.remote(Member).options(
-                num_cpus=self.gang.bundle["CPU"],
-                num_gpus=float(self.gang.gpus),
+                num_cpus=bundle.pop("CPU"),
+                num_gpus=bundle.pop("GPU", 0.0),
+                resources=bundle,
                 scheduling_strategy=strategy,
                 max_concurrency=4,
             )
@@ -259,18 +201,32 @@ class _RayAttempt:
         if ready is not None:
             self._start_all(ready)
 
-    def _wait_for_room(self, stop: Stop, patient: bool) -> None:
-        began = reported_at = time.monotonic()
-        while not self._group.wait(timeout_seconds=0.5):
-            now = time.monotonic()
+    def _reserve(self, bundles: list[dict[str, float]], labels: list[dict[str, str]], stop: Stop) -> list[Node]:
+        """The machine of each bundle, once Ray has reserved all; none if the slice is lost while its hosts join."""
+        import ray
+        from ray.util.placement_group import placement_group, placement_group_table
+
+        strategy = self.gang.strategy
+        group = placement_group(bundles, strategy=strategy, bundle_label_selector=labels if any(labels) else None)
+        self._groups.append(group)
+        lacking_since, report_at = None, time.monotonic() + FIRST_REPORT_SECONDS
+        while not group.wait(timeout_seconds=0.5):
             if stop.asked:
                 raise StoppedEarly("told to end while waiting for machines; nothing was started")
-            enough = self.gang.fits(_machines())
-            if not enough and now - began > (ROOM_SECONDS if patient else REPORT_SECONDS):
-                raise StoppedEarly(f"the cluster has no room for {self.gang} any more; submit again when it has")
-            if now - reported_at > REPORT_SECONDS:
-                reported_at = now
-                say(f"waiting for {self.gang}: {'others use the cluster' if enough else 'a machine is missing'}")
+            now, nodes = time.monotonic(), _nodes()
+            if self.gang.slice_name and self.gang.slice_name not in {node["Labels"].get(SLICE_NAME) for node in nodes}:
+                return []
+            missing = self.gang.missing(nodes)
+            lacking_since = (lacking_since or now) if missing else None
+            if lacking_since and now - lacking_since > ROOM_SECONDS:
+                what = f"no room for {self.gang} in {ROOM_SECONDS / 60:g} minutes: {missing}"
+                raise StoppedEarly(f"{what}; the same submission tries again")
+            if now > report_at:
+                report_at = now + REPORT_SECONDS
+                say(f"waiting for {self.gang}: {missing or 'its machines are not free yet'}")
+        machines = {node["NodeID"]: node for node in ray.nodes()}
+        placed = placement_group_table(group)["bundles_to_node_id"]
+        return [machines[placed[index]] for index in range(len(bundles))]
 
     def _prepare(self, stop: Stop) -> list[tuple[int, bool]] | None:
         """The result of `Member.prepare` on each node; None if one was lost, which ends the attempt."""
@@ -294,11 +250,14 @@ class _RayAttempt:
                 self._ended(index, None, _reason(error))
         if len(ready) == len(references):
             return ready
-        self._stop_requested_at = time.monotonic()
-        lost = {end.host for end in self.ends}
-        for index in set(range(self.gang.num_nodes)) - lost:
-            self._ended(index, StoppedEarly.exit_code, "")
+        self._not_started()
         return None
+
+    def _not_started(self) -> None:
+        """Ends the attempt before any command has started."""
+        self._stop_requested_at = time.monotonic()
+        for index in set(range(self.size)) - {end.host for end in self.ends}:
+            self._ended(index, None, "not started")
 
     def _start_all(self, ready: list[tuple[int, bool]]) -> None:
         for index, (_, free) in enumerate(ready):
@@ -334,8 +293,8 @@ class _RayAttempt:
         self._check_deadlines()
 
     def _ended(self, index: int, code: int | None, why: str) -> None:
-        end = End(index, code, self._stop_requested_at is not None, redact(why), tuple(self._tails[index]))
-        self.ends.append(end)
+        told, tail = self._stop_requested_at is not None, tuple(self._tails[index])
+        self.ends.append(End(index, code, told, redact(why), tail))
         if code != 0:
             self._failed_at = self._failed_at or time.monotonic()
 
@@ -359,9 +318,9 @@ class _RayAttempt:
         """Releases the machines. The end of its actor asks a command that still runs to save and end."""
         from ray.util.placement_group import remove_placement_group
 
-        if self._group is not None:
-            remove_placement_group(self._group)
+        for group in self._groups:
+            remove_placement_group(group)
 
 
 def _reason(error: Exception) -> str:
-    return f"Ray lost it: {' '.join(str(error).split())[:200]}"
+    return f"Ray lost it: {' '.join(str(error).partition('class_name')[0].split())[:200]}"

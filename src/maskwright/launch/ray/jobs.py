@@ -13,16 +13,24 @@ import re
 import shlex
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from maskwright.core.console import Show, lost_terminal_is_no_error, one_line, show_line, warn
-from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly
+from maskwright.core.errors import (
+    CloudError,
+    EndedAsAsked,
+    InputError,
+    JobError,
+    MaskwrightError,
+    StoppedEarly,
+    stopped,
+)
 from maskwright.core.extras import missing
 from maskwright.core.secrets import redact
-from maskwright.launch.follow import followed, wait_until_over
+from maskwright.launch.follow import followed, until_over, wait_until_over
 from maskwright.launch.outcome import killed_by
 from maskwright.launch.target import Option
 from maskwright.processes.ray.authentication import choose_mode, refusal
@@ -30,6 +38,11 @@ from maskwright.processes.ray.authentication import choose_mode, refusal
 USUAL_ADDRESS = "http://127.0.0.1:8265"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 CONNECT_SECONDS, POLL_SECONDS = 10.0, 0.5
+QUIET_SECONDS = 60.0
+"""Time without a line after which a new connection brings them: a dead one looks like a quiet job."""
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+"
+OF_RAY = re.compile(rf"\(raylet\b[^)]*\) |\t\(\d\) |\s*\[state-dump\]|\[{TIME} [A-Z] \d+ \d+\] |{TIME}\t[A-Z]+ |\s*$")
+"""Lines that Ray's processes add to a job's log, in 2.60 dozens for each lost machine. No line of ours begins so."""
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 T = TypeVar("T")
 Address = Annotated[
@@ -88,8 +101,8 @@ def find_address(address: str | None) -> str:
 
 
 class RayCluster:
-    """Client of a cluster's head. Raises `InputError` if the package is missing or the token refused, `MaskwrightError`
-    if the head does not answer."""
+    """Client of a cluster's head. Raises `InputError` if the package is missing or the token refused, `CloudError` if
+    the head does not answer or fails."""
 
     def __init__(self, address: str | None = None) -> None:
         self.address = find_address(address)
@@ -110,9 +123,9 @@ class RayCluster:
         os.environ["RAY_API_SERVER_ADDRESS"] = self.address  # the client prefers this to its argument
         self._client = self.ask(lambda: JobSubmissionClient(self.address))
 
-    def _silent(self, reason: str) -> MaskwrightError:
+    def _silent(self, reason: str) -> CloudError:
         fix = "check --address; from outside: kubectl port-forward service/HEAD 8265, or ssh -L 8265:127.0.0.1:8265"
-        return MaskwrightError(f"no Ray head answers ({reason})", where=self.address, fix=fix)
+        return CloudError(f"no Ray head answers ({reason})", reason="unreached", where=self.address, fix=fix)
 
     def ask(self, request: Callable[[], T]) -> T:
         import requests
@@ -126,8 +139,11 @@ class RayCluster:
             raise self._silent(" ".join(str(error).split())[:200]) from None
         except (RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split()).removeprefix("Request failed with status code ")
-            fix = "see the head's dashboard_Job*.log" if reason.startswith("5") else "correct the options"
-            raise MaskwrightError(f"Ray refuses: {reason[:300]}", where=self.address, fix=fix) from None
+            what = f"Ray refuses: {reason[:300]}"
+            if reason.startswith("5"):
+                fix = "see the head's dashboard_Job*.log"
+                raise CloudError(what, reason="failed", where=self.address, fix=fix) from None
+            raise MaskwrightError(what, where=self.address, fix="correct the options") from None
 
     def job(self, job: str) -> RayJob:
         details = self.ask(lambda: self._details(job))
@@ -158,32 +174,42 @@ class RayCluster:
     def logs(self, job: str) -> str:
         return str(self.ask(lambda: self._client.get_job_logs(job)))
 
-    def follow(self, job: str, show: Callable[[str], None]) -> RayJob:
-        """Follows a job until it is over. `show` gets pieces of the log, from its beginning."""
-        import aiohttp
+    def follow(self, job: str, lines: Lines) -> RayJob:
+        """Follows a job to its end, over lost connections. Raises `StoppedEarly` if the head forgets it."""
+        return until_over(lambda: asyncio.run(self._tail(job, lines)), f"ray:{job}", POLL_SECONDS)
 
-        try:
-            return self.ask(lambda: asyncio.run(self._tail(job, show)))
-        except aiohttp.ClientError as error:
-            raise self._silent(str(error)) from None
-
-    async def _tail(self, job: str, show: Callable[[str], None]) -> RayJob:
-        """Ends with the job: Ray's own tail ends 3 seconds later, so the rest of the log is read at once."""
+    async def _tail(self, job: str, lines: Lines) -> RayJob | None:
+        """The job at its end; None if the connection ends before. Ray's own tail ends 3 seconds after the job, so the
+        rest of the log is read at once."""
         pieces = self._client.tail_job_logs(job)
-        shown = 0
-        coming = asyncio.ensure_future(anext(pieces, None))
+        position, heard = 0, time.monotonic()
+        coming = asyncio.ensure_future(_next(pieces))
         while True:
             await asyncio.wait([coming], timeout=POLL_SECONDS)
             if coming.done() and (piece := coming.result()) is not None:
-                show(piece)
-                shown += len(piece)
-                coming = asyncio.ensure_future(anext(pieces, None))
-            elif (state := self.job(job)).over:
-                coming.cancel()
-                show(self.logs(job)[shown:])
+                lines.take(piece, position)
+                position, heard = position + len(piece), time.monotonic()
+                coming = asyncio.ensure_future(_next(pieces))
+                continue
+            details = self.ask(lambda: self._details(job))
+            if details is None:
+                what = "the head has started again and forgotten the job, which has saved"
+                raise StoppedEarly(f"{what}; the same submission continues the run", where=f"ray:{job}")
+            if (state := _job(details)).over:
+                lines.take(self.logs(job), 0)
                 return state
-            elif coming.done():
-                await asyncio.sleep(POLL_SECONDS)
+            if coming.done() or time.monotonic() - heard > QUIET_SECONDS:
+                return None
+
+
+async def _next(pieces: AsyncIterator[str]) -> str | None:
+    """The next piece of a log; None at the end of the connection. What has ended it, the next request finds."""
+    import aiohttp
+
+    try:
+        return await anext(pieces, None)
+    except (RuntimeError, OSError, aiohttp.ClientError):
+        return None
 
 
 def _job(details: Any) -> RayJob:
@@ -220,33 +246,35 @@ def _run_of(entrypoint: str) -> str | None:
 
 
 class Lines:
-    """Shows whole lines of a log that comes in pieces."""
+    """Shows whole lines of a log that comes in pieces, each once, without those of Ray itself."""
 
     def __init__(self, show: Show) -> None:
-        self._show, self._partial = show, ""
+        self._show, self._partial, self._taken = show, "", 0
 
-    def take(self, piece: str) -> None:
-        *whole, self._partial = (self._partial + piece).split("\n")
+    def take(self, piece: str, position: int) -> None:
+        """`position`: the number of characters before the piece. What was taken before is left out."""
+        new = piece[max(0, self._taken - position) :]
+        self._taken += len(new)
+        *whole, self._partial = (self._partial + new).split("\n")
         for line in whole:
-            with lost_terminal_is_no_error():  # the client would take it for an error of the network
-                self._show(None, line)
+            self._take_line(line)
 
     def end(self) -> None:
         if self._partial:
-            self.take("\n")
+            self._take_line(self._partial)
+
+    def _take_line(self, line: str) -> None:
+        if not OF_RAY.match(line):
+            with lost_terminal_is_no_error():  # the client would take it for an error of the network
+                self._show(None, line)
 
 
 def follow_to_its_end(cluster: RayCluster, name: str, show: Show = show_line) -> None:
     """Shows the log to the job's end, then raises as `conclude` does. Ctrl-C ends the following; the job goes on."""
-    where, lines = f"ray:{name}", Lines(show)
+    lines = Lines(show)
     try:
-        with followed(where):
-            job = cluster.follow(name, lines.take)
-    except StoppedEarly:
-        raise
-    except MaskwrightError as error:
-        fix = "check the head; if it is gone, its jobs have saved and ended, and the same submission continues"
-        raise MaskwrightError(f"cannot be followed any more: {error.what}", where=where, fix=fix) from None
+        with followed(f"ray:{name}"):
+            job = cluster.follow(name, lines)
     finally:
         lines.end()
     conclude(job)
@@ -257,8 +285,10 @@ def conclude(job: RayJob) -> None:
     where, again = f"ray:{job.id}", "the same submission continues the run"
     if job.state == "SUCCEEDED":
         return
-    if job.state == "STOPPED" or job.code == StoppedEarly.exit_code:
-        raise StoppedEarly(again, where=where)
+    asked = EndedAsAsked if job.state == "STOPPED" else None  # by Ray's API, and nothing starts it again
+    if kind := asked or stopped(job.code):
+        how = "stopped as asked" if kind is EndedAsAsked else "interrupted"
+        raise kind(f"{how}; {again}", where=where)
     if job.code is None:  # the driver did not start, or its machine is gone
         lost = "RUNTIME_ENV" not in job.why and "START" not in job.why
         what = " ".join(job.why.split())[:300] or "Ray gives no reason"
@@ -292,7 +322,7 @@ class RayJobTarget:
             follow_to_its_end(cluster, self.job, show)
         else:
             whole = Lines(show)
-            whole.take(cluster.logs(self.job))
+            whole.take(cluster.logs(self.job), 0)
             whole.end()
         return 0
 

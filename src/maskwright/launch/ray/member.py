@@ -162,5 +162,8 @@ def _lock_of(run: str) -> IO[bytes]:
 
 
 def _without_ray(environment: Mapping[str, str]) -> dict[str, str]:
-    """Drops OMP_NUM_THREADS, which Ray sets to the CPUs that an actor reserves: `engine.threads` of the run decides."""
-    return {name: value for name, value in environment.items() if name != "OMP_NUM_THREADS"}
+    """Drops OMP_NUM_THREADS, which Ray sets to the CPUs that an actor reserves (`engine.threads` of the run decides);
+    TPU_VISIBLE_CHIPS, which it sets to a part of a host's chips (a member has all); and MEGASCALE_*, the coordinator of
+    several slices (the gang is on one, and libtpu would wait for the others)."""
+    rays = ("OMP_NUM_THREADS", "TPU_VISIBLE_CHIPS")
+    return {name: value for name, value in environment.items() if name not in rays and name[:10] != "MEGASCALE_"}

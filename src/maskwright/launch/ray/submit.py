@@ -21,8 +21,9 @@ from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.secrets import SECRET_VARIABLE, redact
 from maskwright.core.shell import typed
 from maskwright.launch import checks
-from maskwright.launch.ray.gang import STOP_WAIT, require_lasting
+from maskwright.launch.ray.gang import ACCELERATOR_KEY, STOP_WAIT, require_lasting
 from maskwright.launch.ray.jobs import ID, Address, RayCluster, conclude, find_address, follow_to_its_end
+from maskwright.launch.ray.sizes import asked
 from maskwright.launch.side_by_side import GONE
 from maskwright.launch.target import (
     Env,
@@ -52,11 +53,13 @@ class Ray(Place):
     gpus_per_node: Annotated[
         int | None, Option("GPUs of each of them; 0 computes on the CPU. Default: what the cluster has.", "N", 0)
     ] = None
+    accelerator: Annotated[str | None, Option("TPU slice to train on, as in v6e:4x4.", "KIND:TOPOLOGY")] = None
     address: Address = None
     job_id: Annotated[str | None, Option("ID of the new job. Default: a new one.", "NAME")] = None
     working_dir: Annotated[str | None, Option("Folder to upload beside CONFIG, below 100 MiB.", "PATH")] = None
     follow: Annotated[bool, Option("Show the log until the job is over, and end with its exit code.")] = False
     env: Env = ()
+    pip: Annotated[tuple[str, ...], Option("Package that the cluster lacks, for pip install.", "PACKAGE")] = ()
 
     of_one_job: ClassVar[frozenset[str]] = frozenset({"job_id", "follow"})
 
@@ -64,6 +67,9 @@ class Ray(Place):
         if self.job_id is not None and not ID.fullmatch(self.job_id):
             fix = "letters, digits, '.', '_' and '-', at most 100"
             raise InputError(f"{self.job_id[:120]!r} is not a valid ID", where="--job-id", fix=fix)
+        if any(redact(package) != package for package in self.pip):
+            fix = "name an index without one, or install the package in the cluster's image"
+            raise InputError("holds a secret, and Ray's dashboard shows a job's packages", where="--pip", fix=fix)
 
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Submits the job, and shows its ID or follows it."""
@@ -74,6 +80,8 @@ class Ray(Place):
             lines.append(f"uploaded     {folder}{os.path.basename(command.config)}")
             shown_variables = variables | dict.fromkeys(self.env, "***")
             lines += [f"environment  {name}={value}" for name, value in shown_variables.items()]
+            lines += [f"pip install  {package}" for package in self.pip]
+            lines += [f"accelerator  {self.accelerator}"] if self.accelerator else []
             on_submission(Submission(False, address, command.run, shown="\n".join(lines)))
             return
         name = self._send(command)
@@ -94,6 +102,8 @@ class Ray(Place):
         """(entrypoint, environment, text of the configuration)."""
         config, text = checks.read(command)
         require_lasting(command.run, checks.locations(command, config), self.working_dir)
+        if gang := asked(config, self.num_nodes, self.gpus_per_node, self.accelerator):
+            gang.fit(command, config)
         variables = {STOP_WAIT: str(checks.grace_seconds(config) + BEYOND_GRACE_SECONDS), **self.values()}
         return self.entrypoint(replace(command, config=os.path.basename(command.config))), variables, text
 
@@ -104,10 +114,12 @@ class Ray(Place):
             name = self.name(command.run)
             _refuse_duplicate(self._head, name, command.run)
             os.environ["RAY_RUNTIME_ENV_IGNORE_GITIGNORE"] = "1"  # Ray then uploads ignored files too
+            pip = {"pip": list(self.pip)} if self.pip else {}
             self._head.submit(
                 entrypoint=entrypoint,
                 submission_id=name,
-                runtime_env={"working_dir": folder, "env_vars": variables},
+                runtime_env={"working_dir": folder, "env_vars": variables, **pip},
+                metadata={ACCELERATOR_KEY: self.accelerator} if self.accelerator else {},
             )
         return name
 
@@ -140,10 +152,12 @@ class Ray(Place):
         return "; ".join(f"maskwright stop ray:{job}" for job in jobs)
 
     def entrypoint(self, command: Training) -> str:
-        """The driver's command, which chooses numbers that are None. `exec` leaves no shell before its exit code."""
+        """The driver's command, which chooses numbers that are None. `exec` leaves no shell before its exit code. The
+        environment that Ray makes for `pip` has a `python`, and not always a `maskwright`."""
         options = {"--num-nodes": self.num_nodes, "--gpus-per-node": self.gpus_per_node}
         more = [word for option, number in options.items() if number is not None for word in (option, str(number))]
-        return f"exec {typed([*command.words(), *more])}"
+        words = typed([*command.words(), *more])
+        return f"exec python -m {words}" if self.pip else f"exec {words}"
 
     def name(self, run: str) -> str:
         stem = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(run.rstrip("/"))).strip("-._")[:60] or "run"

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import io
-import tempfile
-import threading
-import weakref
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from maskwright.core.folder import Folder
+from maskwright.run.directory import read_lines
 
-BLOCK_BYTES = 4 << 20
+METRICS = "metrics.jsonl"
+BLOCK_BYTES, PIECE_BYTES = 4 << 20, 256 << 10
+"""Bytes of one read forwards, and of the first backwards: at a URL each is a request."""
 KNOWN_BYTES = 64
 """Bytes remembered before the place where reading goes on. A restart replaces the lines of steps that it computes
 again; these bytes then differ, since a line has the time in it."""
-MEMORY_BYTES = 1 << 20
 
 
 class Grown:
@@ -58,27 +58,46 @@ class Grown:
     def _goes_on(self) -> bool:
         return not self._known or self._folder.get(self._name, self.end - len(self._known), self.end) == self._known
 
+    def rest(self) -> bytes:
+        """The bytes after the last newline, at the last look."""
+        return (self._folder.get(self._name, self.end, self.size) or b"") if self.end < self.size else b""
 
-class Brought:
-    """A growing file at a URL, copied to this machine as it grows: the first megabyte in memory, the rest in a
-    temporary file. Several threads may read it."""
 
-    def __init__(self, folder: Folder, name: str) -> None:
-        self._folder, self._name = folder, name
-        self._grown = Grown(folder, name)
-        self._here = tempfile.SpooledTemporaryFile(MEMORY_BYTES)  # noqa: SIM115 - closed with this object
-        weakref.finalize(self, self._here.close)
-        self._lock = threading.Lock()
+def backwards(folder: Folder, name: str, first: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Yields (the byte at which it begins, a block of whole lines) from the byte `end` back to `first`, which both are
+    where lines begin, or the file's end."""
+    rest, size = b"", PIECE_BYTES
+    while end > first:
+        begin, size = max(end - size, first), min(2 * size, BLOCK_BYTES)
+        block = (folder.get(name, begin, end) or b"") + rest
+        cut = block.find(b"\n") + 1 if begin > first else 0
+        if cut or begin == first:
+            yield begin + cut, block[cut:]
+            block = block[:cut]
+        end, rest = begin, block
 
-    def lines(self) -> Iterator[bytes]:
-        """Yields each line with its newline, except a last one that is not whole yet. Raises `MaskwrightError`."""
-        with self._lock:
-            for block in self._grown.news():
-                if block is None:
-                    self._here.truncate(0)
-                self._here.seek(0, io.SEEK_END)
-                self._here.write(block or b"")
-            self._here.seek(0)
-            yield from self._here
-            if self._grown.end < self._grown.size:
-                yield self._folder.get(self._name, self._grown.end, self._grown.size) or b""
+
+def last_lines(folder: Folder, name: str, lines: int, end: int) -> int:
+    """The byte at which the last `lines` lines before the byte `end` begin."""
+    if not lines:
+        return end
+    for begin, block in backwards(folder, name, 0, end):
+        count = block.count(b"\n", 0, -1) + 1 if block else 0
+        if count < lines:
+            lines -= count
+            continue
+        at = 0
+        for _ in range(count - lines):
+            at = block.find(b"\n", at) + 1
+        return begin + at
+    return 0
+
+
+def lines_of(block: bytes) -> Iterable[dict[str, Any]]:
+    """The records in whole lines. Unbroken lines are parsed in one call, in two thirds of the time."""
+    text = block.decode("utf-8", "replace")
+    try:
+        lines = json.loads(f"[{text.strip().replace(chr(10), ',')}]")
+    except (ValueError, RecursionError):
+        return read_lines(text)
+    return [line for line in lines if isinstance(line, dict) and isinstance(line.get("step"), int)]
