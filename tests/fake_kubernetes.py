@@ -7,12 +7,14 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import ssl
 import struct
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import RLock, Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -274,10 +276,21 @@ def status(code: int, reason: str, message: str) -> dict[str, Any]:
 @contextmanager
 def fake_cluster(kinds: list[str], queues: set[str] | None = None) -> Iterator[FakeCluster]:
     cluster = FakeCluster(kinds, queues)
+    with api_server(cluster) as cluster.url:
+        yield cluster
+
+
+@contextmanager
+def api_server(
+    cluster: FakeCluster, certificate: Path | None = None, key: Path | None = None, tokens: list[str] | None = None
+) -> Iterator[str]:
+    """Its address. With a certificate, over TLS. `tokens` gets what requests show to be let in."""
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self) -> None:
             cluster.calls.append(f"{self.command} {self.path}")
+            if tokens is not None:
+                tokens.append(self.headers.get("Authorization", ""))
             parts, body = urlsplit(self.path), self.rfile.read(int(self.headers.get("Content-Length") or 0))
             query = parse_qs(parts.query)
             if parts.path.endswith("/log"):
@@ -346,11 +359,41 @@ def fake_cluster(kinds: list[str], queues: set[str] | None = None) -> Iterator[F
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    with serving(server) as port:
+        yield f"http{'s' if certificate else ''}://127.0.0.1:{port}"
+
+
+@contextmanager
+def answers(documents: dict[str, Any]) -> Iterator[str]:
+    """The address of a server that answers GET of these paths."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = documents.get(urlsplit(self.path).path)
+            content = json.dumps(found or status(404, "NotFound", self.path)).encode()
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            pass
+
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def serving(server: ThreadingHTTPServer) -> Iterator[int]:
+    """Its port."""
     thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
-    cluster.url = f"http://127.0.0.1:{server.server_address[1]}"
     try:
-        yield cluster
+        yield server.server_address[1]
     finally:
         server.shutdown()
         thread.join()

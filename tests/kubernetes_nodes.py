@@ -83,7 +83,11 @@ class Nodes:
                 secret = next(one for one in secrets if one["metadata"]["name"] == reference["name"])
                 values[entry["name"]] = secret["stringData"][reference["key"]]
         path = f"{self.images[container['image']] or Path(sys.executable).parent}:/usr/bin:/bin"
-        kept = {name: os.environ[name] for name in ("OMP_NUM_THREADS", "COVERAGE_PROCESS_START") if name in os.environ}
+        kept = {
+            name: os.environ[name]
+            for name in ("OMP_NUM_THREADS", "PYTHONUNBUFFERED", "COVERAGE_PROCESS_START")
+            if name in os.environ
+        }
         name = made["metadata"]["name"]
         return kept | {key: self.real(name, value) for key, value in values.items()} | {"PATH": path}
 

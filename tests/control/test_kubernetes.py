@@ -162,7 +162,7 @@ SPOILT: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda job: of(job)["limits"].update({"google.com/tpu": "8"}), "4 requested, limit 8"),
     (lambda job: [of(job)[key].update({"google.com/tpu": "8"}) for key in of(job)], "8 chips are not those"),
     (lambda job: [of(job)[key].pop("google.com/tpu") for key in of(job)], "no google.com/tpu is asked for"),
-    (lambda job: dictionaries(job["spec"]["replicatedJobs"])[2].update(parallelism=5), "5 pods on 4 nodes"),
+    (lambda job: job["spec"]["replicatedJobs"][0]["template"]["spec"].update(parallelism=5), "5 pods on 4 nodes"),
     (lambda job: job["metadata"]["labels"].pop("kueue.x-k8s.io/queue-name"), "the label kueue.x-k8s.io/queue-name"),
     (lambda job: job["metadata"]["labels"].update({"kueue.x-k8s.io/queue-name": "b"}), "queue b does not exist"),
 ]
@@ -271,13 +271,11 @@ def test_a_limit_is_the_servers_and_the_runs_own_comes_before(
 ) -> None:
     """Kueue adds up the time of all admissions; without a queue, the object has a deadline."""
     made = objects(cli, tmp_path, f"--kind={kind}", *queue, "--stop-after-hours=10")
-    assert [
-        found["activeDeadlineSeconds"] for found in dictionaries(made) if "activeDeadlineSeconds" in found
-    ] == deadlines
+    found = [one["activeDeadlineSeconds"] for one in dictionaries(made) if "activeDeadlineSeconds" in one]
+    assert found == deadlines
     assert made[-1]["metadata"]["labels"].get("kueue.x-k8s.io/max-exec-time-seconds") == most
-    assert "--stop-after-hours 9.5" in yaml.safe_dump(made, width=10_000).replace("\n", " ").replace("- ", "").replace(
-        "'", ""
-    ).replace("  ", "")
+    entrypoint = made[-1]["spec"].get("entrypoint") or " ".join(pods(made)[0]["containers"][0]["args"])
+    assert "--stop-after-hours 9.5 " in entrypoint
 
 
 def policy_of(job: dict[str, Any], code: int, disrupted: bool = False) -> tuple[str, int]:
@@ -427,12 +425,17 @@ def test_the_real_kubectl_applies_every_kind(
 def test_what_kubectl_says_is_one_line_with_the_kind_of_refusal(
     cli: Cli, tmp_path: Path, kubectl: Callable[[FakeCluster], None], monkeypatch: Any
 ) -> None:
-    with fake_cluster(["ConfigMap", "NetworkPolicy", "JobSet", "Job", "Pod"], queues={"team-b"}) as cluster:
+    with fake_cluster(["ConfigMap", "Job", "Pod"]) as cluster:
+        kubectl(cluster)
+        unlimited = submit(cli, tmp_path, "--queue=team-a", "--stop-after-hours=10")
+        assert unlimited.code == 2 and unlimited.error.startswith("--queue: the cluster has no kueue.x-k8s.io. Fix: ")
+    kinds = ["ConfigMap", "NetworkPolicy", "JobSet", "Job", "Pod", "Workload"]
+    with fake_cluster(kinds, queues={"team-b"}) as cluster:
         kubectl(cluster)
         denied = submit(cli, tmp_path, *SLICE)
         assert denied.code == 1 and "denied the request: queue team-a does not exist. Fix: " in denied.err
-        missing = submit(cli, tmp_path, "--kind=rayjob", "--queue=team-b")  # a cluster without KubeRay
-        assert missing.code == 1 and missing.error.startswith("kubectl apply: error: ") and "RayJob" in missing.error
+        missing = submit(cli, tmp_path, "--kind=rayjob")
+        assert missing.code == 2 and missing.error.startswith("--kind rayjob: the cluster has no ray.io. Fix: install")
         reasons = []
         for status in (401, 403, 404, 500, 503, 504):
             cluster.refusals = [status]

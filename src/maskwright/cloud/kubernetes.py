@@ -11,12 +11,14 @@ from typing import Annotated, Any, Literal
 from maskwright.cloud import cluster, record
 from maskwright.cloud.environment import Environment, Group, Slice, read_environment, region_of
 from maskwright.cloud.prices import usd_per_hour
+from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
+from maskwright.core.shell import typed
 from maskwright.launch import checks
 from maskwright.launch.schedulers.kubernetes.kubectl import Access
-from maskwright.launch.schedulers.kubernetes.pod import SCRATCH
+from maskwright.launch.schedulers.kubernetes.pod import SCRATCH, inside
 from maskwright.launch.schedulers.kubernetes.submit import Kubernetes
 from maskwright.launch.target import OnSubmission, Option, Training, show
 
@@ -59,7 +61,11 @@ class OnKubernetes(Kubernetes):
             raise InputError(f"jobs of an environment are in {cluster.NAMESPACE}", where="--namespace", fix=fix)
         environment = read_environment(self.env_file)
         nodes = find_nodes(environment, self.env_file, self.target)
-        filled, command = filled_in(self, environment, nodes), in_environment(environment, command)
+        known = record.read(environment)
+        command = in_environment(environment, command)
+        if environment.disk is not None and known.seeded is None:
+            require_no_volume(environment, command, self.env_file)
+        filled = filled_in(self, environment, nodes, known)
         if self.max_cost is not None:
             hours = self.max_cost / usd_per_hour_of(environment, nodes)
             hours = min(hours, command.stop_after_hours or hours)
@@ -80,13 +86,15 @@ def find_nodes(environment: Environment, location: str, target: str | None) -> S
     return environment.hosts[target or kinds[0]]
 
 
-def filled_in(place: OnKubernetes, environment: Environment, nodes: Slice | Group) -> OnKubernetes:
-    """The place with what the environment knows. Options that were given stay."""
+def filled_in(
+    place: OnKubernetes, environment: Environment, nodes: Slice | Group, made: EnvironmentRecord
+) -> OnKubernetes:
+    """The place with what the environment has. Options that were given stay."""
     mount = environment.mount_point
     mounts = [f"{SHARE}:{mount}/nfs_share"] if environment.nfs else []
-    mounts += [f"{DATA}:{mount}/shared_pd:ro"] if environment.disk else []
+    mounts += [f"{DATA}:{mount}/shared_pd:ro"] if environment.disk and made.seeded else []
     known: dict[str, Any] = {
-        "image": place.image or record.read(environment).container(environment),
+        "image": made.container(environment),
         "compute_class": nodes.kind,
         "queue": QUEUE,
         "service_account": ACCOUNT,
@@ -118,6 +126,17 @@ def in_environment(environment: Environment, command: Training) -> Training:
     if config.checkpoint.copy_to is None:
         command = command.setting(f"checkpoint.copy_to=gs://{environment.runs_bucket}/runs/{name}")
     return command
+
+
+def require_no_volume(environment: Environment, command: Training, location: str) -> None:
+    """Raises `InputError` if the command reads the data volume, which is not filled yet."""
+    for key, path in checks.locations(command, checks.read(command)[0]).items():
+        if path and inside(path, f"{environment.mount_point}/shared_pd"):
+            raise InputError(
+                f"{path} is on the data volume, which is not filled yet",
+                where=key,
+                fix=typed(["env", "seed", location]),
+            )
 
 
 def usd_per_hour_of(environment: Environment, nodes: Slice | Group) -> float:

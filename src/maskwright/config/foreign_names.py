@@ -109,7 +109,7 @@ _BOTH = {
     "cache_dir": "set HF_HUB_CACHE to it in the environment; models of the Hub are kept there",
     "tpu tpu_ip conda_env": (
         "`maskwright submit slice NAME CONFIG --run RUN` starts a run on a TPU slice that is there; "
-        "`submit kubernetes` in an environment"
+        "`submit kubernetes --env-file ENV.yaml` on one that an environment creates"
     ),
     "user_dir trust_remote_code": "not here: code of others is not run",
     "activation activation_fn activation_function hidden_act": (

@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 from maskwright.core.console import Show, one_line, say, show_line, warn
 from maskwright.core.errors import CloudError, EndedAsAsked, InputError, MaskwrightError
 from maskwright.core.secrets import redact
+from maskwright.core.shell import typed
 from maskwright.launch.follow import followed, until_over, wait_until_over
 from maskwright.launch.outcome import ASKED, EARLY, conclude, killed_by
 from maskwright.launch.schedulers.kubernetes.kubectl import SECONDS, Access, is_transient, kubectl, stream
@@ -196,7 +197,7 @@ class Jobs:
         self.kubectl(["delete", kind.lower(), name, "--cascade=foreground", "--wait=false", "--ignore-not-found"])
 
     def _jobs(self, selector: str, address_of: Callable[[str], str]) -> list[ClusterJob]:
-        operators = self._has()
+        operators = self.operators()
         kinds = [
             "jobs.batch",
             *(GROUPS[group] for group in ("jobset.x-k8s.io", "ray.io") if group in operators),
@@ -231,8 +232,8 @@ class Jobs:
         done = self.kubectl(["get", kinds, f"--selector={selector}", "--output=json"])
         return list(json.loads(done.stdout)["items"])
 
-    def _has(self) -> set[str]:
-        """The operators that are installed."""
+    def operators(self) -> set[str]:
+        """API groups of the operators that are installed."""
         if self._operators is None:
             groups = json.loads(self.kubectl(["get", "--raw=/apis"]).stdout)["groups"]
             self._operators = {group["name"] for group in groups} & set(GROUPS)
@@ -341,7 +342,7 @@ def _driver_code(status: Manifest) -> int:
 # ---- logs ------------------------------------------------------------------------------------------------------------
 
 
-class Log:
+class LeadersLog:
     """The lines of a job's leaders as they come, each once, however often the stream is cut. `lines`: show only so many
     of those that are there at the beginning."""
 
@@ -445,7 +446,7 @@ def follow_to_its_end(
     """Shows states and lines until the job is over, then raises the error with its exit code. Ctrl-C ends only the
     following."""
     job: ClusterJob | None = jobs.get(name, address)
-    log, shown = Log(jobs.access, show, lines), ""
+    log, shown = LeadersLog(jobs.access, show, lines), ""
 
     def poll() -> ClusterJob | None:
         nonlocal job, shown
@@ -522,7 +523,9 @@ class KubernetesTarget:
         answer = self._ask(jobs, job, checkpoint, wait_seconds)
         if checkpoint:
             if answer is None:
-                raise MaskwrightError("no pod runs that could save", where=self.address, fix=f"status {self.address}")
+                raise MaskwrightError(
+                    "no pod runs that could save", where=self.address, fix=typed(["status", self.address])
+                )
             return answer
         if answer is not None:
             ended = wait_until_over(lambda: jobs.get(self.name, self.address), self.address, POLL_SECONDS, wait_seconds)
@@ -531,7 +534,7 @@ class KubernetesTarget:
         deadline = time.monotonic() + wait_seconds
         while jobs.find(self.name) is not None:
             if time.monotonic() > deadline:
-                fix = f"maskwright status {self.address}"
+                fix = typed(["status", self.address])
                 raise MaskwrightError(f"deleted, and not gone after {wait_seconds:g} s", where=self.address, fix=fix)
             time.sleep(min(POLL_SECONDS, wait_seconds))
         return f"{self.address}: deleted; the same submit continues the run"

@@ -25,10 +25,11 @@ from maskwright.launch.follow import TRANSIENT
 
 SECONDS = 120.0
 ABSENT = "install it (kubernetes.io/docs/tasks/tools)"
-STATUS = re.compile(r"(?:Error from server|You must be logged in to the server) \((\w+)\)")
-"""The reason of an API server's status, as kubectl's StandardErrorMessage prints it."""
+STATUS = re.compile(r"Error from server \((\w+)\)|You must be (logged in) to the server")
+"""The reason of an API server's status, as kubectl prints it (StandardErrorMessage of k8s.io/kubectl); for Unauthorized
+it prints only that sentence."""
 REASONS = {
-    "Unauthorized": "credentials",
+    "logged in": "credentials",
     "Forbidden": "permission",
     "NotFound": "missing",
     "AlreadyExists": "exists",
@@ -115,7 +116,9 @@ def stream(words: list[str], access: Access) -> Iterator[subprocess.Popen[str]]:
 def refusal(words: list[str], stderr: str) -> CloudError:
     """What kubectl complained about, with the reason by the server's status."""
     status = STATUS.search(stderr)
-    reason = REASONS.get(status[1], "other") if status else "unreached" if NO_STATUS.search(stderr) else "other"
+    reason = (
+        REASONS.get(status[1] or status[2], "other") if status else "unreached" if NO_STATUS.search(stderr) else "other"
+    )
     fixes = {
         "credentials": "log in to the cluster again, or choose another --context",
         "permission": "ask for the right that is named in the cluster's namespace",

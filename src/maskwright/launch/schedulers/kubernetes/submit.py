@@ -15,6 +15,7 @@ import yaml
 
 from maskwright.core.console import say, warn
 from maskwright.core.errors import CloudError, InputError
+from maskwright.core.shell import typed
 from maskwright.core.storage import is_url
 from maskwright.launch import checks, target
 from maskwright.launch.schedulers.kubernetes.gke import CLASS_LABEL, SlicePods, slice_pods
@@ -118,6 +119,7 @@ class Kubernetes(target.Place):
             on_submission(Submission(False, "kubectl", command.run, shown=to_yaml(objects)))
             return
         jobs, address = Jobs(self.access()), self.address(job.name)
+        require_operators(jobs, job)
         replace_job_that_is_over(jobs, job.name, address)
         apply(jobs, job, objects, values)
         follow, end = commands_of(address)
@@ -192,13 +194,30 @@ def limited(command: Training) -> tuple[int | None, Training]:
 # ---- the objects in the cluster --------------------------------------------------------------------------------------
 
 
+OPERATORS = {
+    "jobset": ("jobset.x-k8s.io", "JobSet (jobset.sigs.k8s.io/docs/installation)"),
+    "rayjob": ("ray.io", "KubeRay (docs.ray.io/en/latest/cluster/kubernetes)"),
+}
+KUEUE = ("kueue.x-k8s.io", "Kueue (kueue.sigs.k8s.io/docs/installation)")
+
+
+def require_operators(jobs: Jobs, job: KubernetesJob) -> None:
+    """Raises `InputError` without the operator of the job's kind, or without Kueue for a queue: nothing would hold the
+    job back then, nor end it at its limit."""
+    wanted = {f"--kind {job.kind}": OPERATORS.get(job.kind), "--queue": KUEUE if job.queue else None}
+    for option, operator in wanted.items():
+        if operator and operator[0] not in jobs.operators():
+            fix = f"install {operator[1]}, or leave it out"
+            raise InputError(f"the cluster has no {operator[0]}", where=option, fix=fix)
+
+
 def replace_job_that_is_over(jobs: Jobs, name: str, address: str) -> None:
     """Deletes a job of the same name that is over. Raises `InputError` if it is not."""
     before = jobs.find(name)
     if before is None:
         return
     if not before.over:
-        fix = f"`maskwright stop {address}` first, or another --name"
+        fix = f"`{typed(['stop', address])}` first, or another --name"
         raise InputError(f"there is such a job, and it is {before.state}", where=address, fix=fix)
     say(f"{address}: the job of this name, which is {before.state}, is deleted")
     jobs.delete(before.kind, name)
