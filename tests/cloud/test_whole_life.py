@@ -70,7 +70,7 @@ class Life:
 def life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_network: bool
 ) -> Iterator[Life]:
-    with fake_cloud(polls=0) as cloud, TerraformWorld(tmp_path / "terraform", cloud=cloud.url).served() as world:
+    with fake_cloud(polls=0) as cloud, TerraformWorld(tmp_path / "terraform", cloud).served() as world:
         for name, value in {**cloud.environment(), **world.environment(), "XDG_CACHE_HOME": str(tmp_path)}.items():
             monkeypatch.setenv(name, value)
         import gcsfs  # looks at the variables when it is imported
