@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from maskwright.cli.env import DryRun, EnvironmentFile, PollSeconds, ServiceAccount, Yes, asking, env
-from maskwright.cli.options import AsJson, app, in_json, plain, print_result
+from maskwright.cli.options import AsJson, app, plain, print_result
 
 if TYPE_CHECKING:
     from maskwright.cloud.provision.image import Image
@@ -31,21 +31,12 @@ def of_environment(
     source: Source = ".",
     service_account: ServiceAccount = None,
     yes: Yes = False,
-    dry_run: DryRun = False,
     poll_seconds: PollSeconds = 10.0,
     as_json: AsJson = False,
 ) -> None:
     """Build the image that jobs run, with Cloud Build, unless one of the same source exists."""
-    from maskwright.cloud.environment import read_environment
     from maskwright.cloud.provision import image as module
 
-    if dry_run:
-        environment = read_environment(location)
-        arguments = module.arguments_for(environment, accelerator)
-        content = module.pack(source)
-        name, staging = module.image_of(environment, content, arguments), module.staging_of(environment)
-        request = module.build_request(name, staging, "SOURCE.tar.gz", arguments, service_account)
-        return print_result(in_json(request), request, as_json)
     built = module.build_for(
         location,
         folder=source,
@@ -90,8 +81,7 @@ def build(
     arguments = module.arguments_of(accelerator, libtpu=libtpu, run_as=run_as)
     if staging is not None:
         if dry_run:
-            request = module.build_request(name, staging, "SOURCE.tar.gz", arguments, service_account)
-            return print_result(in_json(request), request, as_json)
+            raise InputError("shows what docker would run here", where="--dry-run", fix="leave out --staging")
         content = module.pack(source)
         options: dict[str, Any] = {"service_account": service_account, "poll_seconds": poll_seconds}
         return _print(module.build(name, staging, content, arguments, **options), as_json)
