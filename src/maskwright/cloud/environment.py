@@ -6,7 +6,6 @@ begin with the environment's own, so several environments can stand side by side
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -396,15 +395,11 @@ def build_environment(values: dict[str, Any], where: str) -> Environment:
         raise Guide(Environment, "the environment", known).explain(error, where) from None
 
 
-def read_script(location: str, script: str | None) -> tuple[str, bytes] | None:
-    """sha256 and content of a script that the YAML at `location` names; None without one. Raises `InputError` if it
-    cannot be read."""
-    if script is None:
-        return None
-    folder = os.path.dirname(location)
-    path = script if storage.is_url(script) or os.path.isabs(script) else os.path.join(folder, script)
+def read_script(location: str, script: str) -> str:
+    """The content of a script that the YAML at `location` names. Raises `InputError` if it cannot be read."""
+    path = script if storage.is_url(script) else os.path.join(os.path.dirname(location), script)
     with storage.open_binary(path) as file:
-        content = file.read()
-    if redact(text := content.decode("utf-8", "replace")) != text:
+        text = file.read().decode("utf-8", "replace")
+    if redact(text) != text:
         raise ConfigError("holds a secret", where=path, fix="read it in the script, from Secret Manager")
-    return hashlib.sha256(content).hexdigest(), content
+    return text

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from maskwright.cloud import cluster, record
 from maskwright.cloud.environment import Environment, Group, Slice, read_environment, region_of
 from maskwright.cloud.prices import usd_per_hour
+from maskwright.cloud.provision import objects
 from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core import storage
 from maskwright.core.console import say
@@ -21,11 +22,6 @@ from maskwright.launch.schedulers.kubernetes.kubectl import Access
 from maskwright.launch.schedulers.kubernetes.pod import SCRATCH, inside
 from maskwright.launch.schedulers.kubernetes.submit import Kubernetes
 from maskwright.launch.target import OnSubmission, Option, Training, show
-
-QUEUE, ACCOUNT = "jobs", "train"
-"""The LocalQueue of Kueue and the service account in an environment's namespace."""
-SHARE, DATA = "nfs-share", "shared-pd"
-"""The claims of the NFS share and of the data volume."""
 
 
 @dataclass(frozen=True)
@@ -91,13 +87,13 @@ def filled_in(
 ) -> OnKubernetes:
     """The place with what the environment has. Options that were given stay."""
     mount = environment.mount_point
-    mounts = [f"{SHARE}:{mount}/nfs_share"] if environment.nfs else []
-    mounts += [f"{DATA}:{mount}/shared_pd:ro"] if environment.disk and made.seeded else []
+    mounts = [f"{objects.NFS_CLAIM}:{mount}/nfs_share"] if environment.nfs else []
+    mounts += [f"{objects.DISK_CLAIM}:{mount}/shared_pd:ro"] if environment.disk and made.seeded else []
     known: dict[str, Any] = {
         "image": made.container(environment),
         "compute_class": nodes.kind,
-        "queue": QUEUE,
-        "service_account": ACCOUNT,
+        "queue": objects.QUEUE,
+        "service_account": objects.ACCOUNT,
         "namespace": cluster.NAMESPACE,
         "num_nodes": nodes.hosts,
     }

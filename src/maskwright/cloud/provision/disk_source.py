@@ -31,9 +31,9 @@ def files(google: Google, source: str, *, ending: str = "") -> Iterator[BucketFi
     """Raises `CloudError` if the bucket does not exist, or may not be read."""
     bucket, _, folder = source.removeprefix("gs://").rstrip("/").partition("/")
     prefix = f"{folder}/" if folder else ""
-    query = {"prefix": prefix, "fields": "items(name,size,md5Hash,crc32c,generation),nextPageToken"}
-    pattern = f"{prefix}**{ending}" if ending else None
-    for item in google.pages("storage", f"b/{bucket}/o", "items", matchGlob=pattern, **query):
+    fields, pattern = "items(name,size,md5Hash,crc32c,generation),nextPageToken", f"{prefix}**{ending}"
+    query = {"prefix": prefix, "fields": fields, "matchGlob": pattern if ending else None}
+    for item in google.pages("storage", f"b/{bucket}/o", "items", body=None, **query):
         name = str(item["name"]).removeprefix(prefix)
         if name and not name.endswith("/"):  # the console marks a folder by a final /
             md5, crc32c = item.get("md5Hash", ""), item.get("crc32c", "")

@@ -57,13 +57,12 @@ def seed(
         raise InputError(what, where=location, fix=f"{fix}, once you need nothing on the old one")
     if wanted.seeded is not None:
         wanted = replace(wanted, generation=wanted.generation + 1, seeded=None)
-    prepare = read_script(location, disk.prepare)
+    script = None if disk.prepare is None else read_script(location, disk.prepare)
     if disk.source is not None:
         _check_source(session, disk, disk.source, anyway)
     with session.terraform.ready():
         commands.apply(session, wanted, confirm, delete_data=again or replace_disk)
-        job = _job(session, disk, prepare[1].decode() if prepare else None)
-        _start(session, job)
+        _start(session, _job(session, disk, script))
         counts = _wait(session, poll_seconds)
         _finish(session, counts)
     return session
