@@ -26,7 +26,7 @@ def of_environment(
     location: EnvironmentFile,
     accelerator: Annotated[
         Literal["cpu", "gpu", "tpu"] | None,
-        typer.Option(help="What the jobs compute on. Default: as the YAML says."),
+        typer.Option(help="What the jobs compute on. Default: an image for each kind of nodes of the YAML."),
     ] = None,
     source: Source = ".",
     service_account: ServiceAccount = None,
@@ -35,17 +35,18 @@ def of_environment(
     poll_seconds: PollSeconds = 10.0,
     as_json: AsJson = False,
 ) -> None:
-    """Build the image that jobs run, with Cloud Build, unless one of the same source exists."""
+    """Build the images that jobs run, with Cloud Build, unless there are some of the same source."""
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.provision import image as module
 
     if dry_run:
         environment = read_environment(location)
-        arguments = module.arguments_for(environment, accelerator)
-        content = module.pack(source)
-        name, staging = module.image_of(environment, content, arguments), module.staging_of(environment)
-        request = module.build_request(name, staging, "SOURCE.tar.gz", arguments, service_account)
-        return print_result(in_json(request), request, as_json)
+        content, staging, requests = module.pack(source), module.staging_of(environment), []
+        for chosen in [accelerator] if accelerator else environment.accelerators:
+            arguments = module.arguments_for(chosen)
+            name = module.image_of(environment, content, arguments)
+            requests.append(module.build_request(name, staging, "SOURCE.tar.gz", arguments, service_account))
+        return print_result("\n".join(map(in_json, requests)), {"requests": requests}, as_json)
     built = module.build_for(
         location,
         folder=source,
@@ -54,7 +55,7 @@ def of_environment(
         confirm=asking(yes),
         poll_seconds=poll_seconds,
     )
-    _print(built, as_json)
+    print_result("\n".join(map(_line, built)), {"images": list(map(_document, built))}, as_json)
 
 
 @image.command("build")
@@ -108,6 +109,13 @@ def build(
     _print(module.Image(name, "", True), as_json)
 
 
+def _line(built: Image) -> str:
+    return f"{built.name} {built.digest}".rstrip()
+
+
+def _document(built: Image) -> dict[str, Any]:
+    return {"image": built.name, "digest": built.digest, "built": built.built}
+
+
 def _print(built: Image, as_json: bool) -> None:
-    report = f"{built.name} {built.digest}".rstrip()
-    print_result(report, {"image": built.name, "digest": built.digest, "built": built.built}, as_json)
+    print_result(_line(built), _document(built), as_json)

@@ -123,7 +123,7 @@ def _job(session: EnvironmentSession, disk: Disk, script: str | None) -> list[ob
         made.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": common, "data": {"prepare.sh": script}})
     container = {
         "name": JOB,
-        "image": session.record.container(environment),
+        "image": session.record.container(environment, environment.accelerators[0]),
         "command": command,
         "env": [{"name": "GOOGLE_CLOUD_PROJECT", "value": environment.project}, {"name": "HOME", "value": "/tmp"}],
         "resources": {"requests": {"cpu": "4", "memory": "16Gi"}, "limits": {"memory": "24Gi"}},
