@@ -208,6 +208,7 @@ def test_a_job_waits_in_its_queue_and_is_deleted_with_all_that_is_its_own(
     assert ", of the cluster, setup /tmp/setup, pretrain" in lines and (tmp_path / "setup").read_text() == "its /tmp\n"
     kept = {made["kind"]: json.dumps(made) for made in nodes.cluster.objects.values()}
     assert [kind for kind, text in kept.items() if "hf_made_up" in text] == ["Secret"]
+    assert not [kind for kind, text in kept.items() if "last-applied" in text], "an annotation is no place for a secret"
     assert "hf_made_up" not in lines + json.dumps(nodes.cluster.calls)
     # No run is there that could be asked, so that the job is deleted.
     assert cli("stop", "kubernetes:one").out == "kubernetes:one: deleted; the same submit continues the run\n"

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from maskwright.cloud import cluster, machines
-from maskwright.cloud.cluster import NAMESPACE, kubectl
+from maskwright.cloud.cluster import APPLY, NAMESPACE, kubectl
 from maskwright.cloud.environment import Environment, Group, Placement, Slice
 from maskwright.cloud.google.errors import unsure
 from maskwright.cloud.record import EnvironmentRecord
@@ -51,7 +51,7 @@ def apply(environment: Environment, record: EnvironmentRecord, outputs: dict[str
     """`outputs`: Terraform's. Raises `CloudError` if the cluster refuses."""
     for namespace, address in RELEASES.items():
         say(f"cluster: {address}")
-        run(environment, SERVER_SIDE, text=_release(environment, address))
+        run(environment, APPLY, text=_release(environment, address))
         words = ["wait", "--for=condition=Available", "deployment", "--all", f"--namespace={namespace}"]
         run(environment, [*words, f"--timeout={READY_SECONDS}s"], seconds=READY_SECONDS + 30)
     if record.seeded is not None and environment.disk is not None:
@@ -59,13 +59,10 @@ def apply(environment: Environment, record: EnvironmentRecord, outputs: dict[str
         if bound not in ("", environment.disk_name(record.generation)):
             release(environment, DISK_CLAIM)
     wanted = [*basics(environment), *volumes(environment, record, outputs), *queue(environment), *classes(environment)]
-    run(environment, SERVER_SIDE, text=as_text(wanted))
+    run(environment, APPLY, text=as_text(wanted))
     for kind in KINDS - set(environment.hosts):
         delete_class(environment, kind)
     say("the cluster's queue, classes of nodes and volumes are as in the YAML")
-
-
-SERVER_SIDE = ["apply", "--server-side", "--force-conflicts", "--field-manager=maskwright", "-f", "-"]
 
 
 def run(environment: Environment, words: list[str], *, text: str = "", seconds: float = 120.0) -> str:

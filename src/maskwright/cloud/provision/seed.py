@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from maskwright.cloud import cluster
 from maskwright.cloud.environment import Disk, read_script
 from maskwright.cloud.google.errors import unsure
 from maskwright.cloud.provision import commands, disk_source, objects
@@ -155,7 +156,7 @@ def _start(session: EnvironmentSession, manifests: list[objects.Manifest]) -> No
         say("following the Job that fills the disk already")
         return
     _remove(session)
-    objects.run(environment, objects.SERVER_SIDE, text=objects.as_text(manifests))
+    objects.run(environment, cluster.APPLY, text=objects.as_text(manifests))
     say(f"the Job {JOB} fills {environment.disk_name(session.record.generation)}; it goes on without this command")
 
 
