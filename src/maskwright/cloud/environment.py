@@ -186,6 +186,8 @@ class Slice(_Nodes):
     machine_type: str | None = None
     """Machine type of a node. When not set, it follows from the topology. For v6e and 2x4 it chooses between one node
     of 8 chips and two of 4."""
+    workload_policy: str | None = None
+    """Name of the workload policy that places the hosts. Slices of tpu7x with several hosts require one."""
 
     @property
     def chips(self) -> int:
@@ -216,6 +218,11 @@ class Slice(_Nodes):
         if wrong := tpus.refusal(f"{self.accelerator}:{self.topology}"):
             raise Refused(wrong[0], fix=wrong[1])
         machines.chips_per_host(self.accelerator, self.topology, self.machine_type)
+        # docs.cloud.google.com/kubernetes-engine/docs/concepts/tpu-ironwood#workload-policy
+        if self.accelerator == "tpu7x" and self.hosts > 1 and self.workload_policy is None:
+            made = "gcloud compute resource-policies create workload-policy NAME --type=HIGH_THROUGHPUT"
+            fix = f"`{made} --accelerator-topology={self.topology} --region=REGION`, then workload_policy: NAME"
+            raise Refused("GKE places the hosts of a tpu7x slice by a workload policy", fix=fix)
         return self
 
 

@@ -221,6 +221,7 @@ def _priority(nodes: Slice | Group, place: Placement) -> Manifest:
     if isinstance(nodes, Slice):
         label = TPUS[nodes.accelerator].gke_label
         rule["tpu"] = {"type": label, "count": nodes.chips_per_host, "topology": nodes.topology}
+        rule |= {"placement": {"policyName": nodes.workload_policy}} if nodes.workload_policy else {}
     elif nodes.gpus:
         rule["gpu"] = {"type": machines.GPUS[nodes.machine_type][0], "count": nodes.gpus, "driverVersion": "default"}
     if nodes.max_run_hours is not None:
