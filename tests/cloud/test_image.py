@@ -20,7 +20,7 @@ from maskwright import __version__
 from maskwright.cli.main import run
 from maskwright.cli.options import PANELS
 from maskwright.cloud import record
-from maskwright.cloud.environment import build_environment, read_environment
+from maskwright.cloud.environment import read_environment
 from maskwright.cloud.provision import image
 from maskwright.core.errors import InputError
 
@@ -150,18 +150,18 @@ def test_image_of_the_same_source_is_not_built_again_and_jobs_run_the_last_one(
     cloud: Cloud, lab: Path, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     environment = read_environment(str(lab))
-    assert record.read(environment).container(environment) == TAG
+    assert record.read(environment).container(environment, "tpu") == TAG
     built = []
     for content in ("one", "one", "two"):
         scripted(cloud, GOOD)
         (source / "src/maskwright/__init__.py").write_text(content)
         assert build(lab, source, "--json") == 0
-        built.append(json.loads(capsys.readouterr().out))
+        built += json.loads(capsys.readouterr().out)["images"]
         tag = built[-1]["image"].rpartition(":")[2]
         where = f"{REPOSITORY}/packages/maskwright/tags/{tag}"
         version = f"{REPOSITORY.partition('/')[2]}/packages/maskwright/versions/{built[-1]['digest']}"
         cloud.resources[where] = {"name": where.partition("/")[2], "version": version}
-        assert record.read(environment).container(environment) == f"{NAME}@{built[-1]['digest']}"
+        assert record.read(environment).container(environment, "tpu") == f"{NAME}@{built[-1]['digest']}"
     assert [one["built"] for one in built] == [True, False, True]
     assert built[1] == built[0] | {"built": False} and built[2]["image"] != built[0]["image"]
 
@@ -225,16 +225,30 @@ def test_image_without_an_environment(
 
 
 @pytest.mark.parametrize(
-    ("parts", "kind"),
+    ("parts", "kinds"),
     [
-        ({}, "tpu"),
-        ({"slice": None, "group": {"machine_type": "g2-standard-12"}}, "gpu"),
-        ({"slice": None, "group": {"machine_type": "n2-standard-8"}}, "cpu"),
-        ({"slice": None}, "cpu"),
+        ({}, ["tpu"]),
+        ({"group": {"machine_type": "g2-standard-12"}}, ["tpu", "gpu"]),
+        ({"slice": None, "group": {"machine_type": "n2-standard-8"}}, ["cpu"]),
+        ({"slice": None}, ["cpu"]),
     ],
 )
-def test_accelerator_follows_from_the_hosts(parts: dict[str, Any], kind: str) -> None:
-    assert image.accelerator_of(build_environment({**LAB, **parts}, "lab.yaml")) == kind
+def test_each_kind_of_nodes_has_its_image(
+    cloud: Cloud, lab: Path, source: Path, parts: dict[str, Any], kinds: list[str]
+) -> None:
+    lab.write_text(json.dumps({**LAB, **parts}))
+    environment = read_environment(str(lab))
+    for _ in kinds:
+        scripted(cloud, GOOD)
+    assert build(lab, source) == 0
+    sent = [call["body"]["steps"][0]["args"] for call in cloud.calls("cloudbuild.projects.locations.builds.create")]
+    assert [[word for word in words if word.startswith("ACCELERATOR=")] for words in sent] == [
+        [f"ACCELERATOR={kind}"] for kind in kinds
+    ]
+    known = record.read(environment)
+    assert sorted(known.images) == sorted(kinds)
+    for nodes in environment.hosts.values():
+        assert known.container(environment, nodes.computes_on).startswith(f"{NAME}@sha256:")
 
 
 # ---- the image itself, as far as can be told without Docker ---------------------------------------------------------

@@ -26,7 +26,7 @@ def of_environment(
     location: EnvironmentFile,
     accelerator: Annotated[
         Literal["cpu", "gpu", "tpu"] | None,
-        typer.Option(help="What the jobs compute on. Default: as the YAML says."),
+        typer.Option(help="What the jobs compute on. Default: an image for each kind of nodes of the YAML."),
     ] = None,
     source: Source = ".",
     service_account: ServiceAccount = None,
@@ -34,7 +34,7 @@ def of_environment(
     poll_seconds: PollSeconds = 10.0,
     as_json: AsJson = False,
 ) -> None:
-    """Build the image that jobs run, with Cloud Build, unless one of the same source exists."""
+    """Build the images that jobs run, with Cloud Build, unless there are some of the same source."""
     from maskwright.cloud.provision import image as module
 
     built = module.build_for(
@@ -45,7 +45,7 @@ def of_environment(
         confirm=asking(yes),
         poll_seconds=poll_seconds,
     )
-    _print(built, as_json)
+    print_result("\n".join(map(_line, built)), {"images": list(map(_document, built))}, as_json)
 
 
 @image.command("build")
@@ -98,6 +98,13 @@ def build(
     _print(module.Image(name, "", True), as_json)
 
 
+def _line(built: Image) -> str:
+    return f"{built.name} {built.digest}".rstrip()
+
+
+def _document(built: Image) -> dict[str, Any]:
+    return {"image": built.name, "digest": built.digest, "built": built.built}
+
+
 def _print(built: Image, as_json: bool) -> None:
-    report = f"{built.name} {built.digest}".rstrip()
-    print_result(report, {"image": built.name, "digest": built.digest, "built": built.built}, as_json)
+    print_result(_line(built), _document(built), as_json)

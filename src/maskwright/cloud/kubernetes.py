@@ -61,9 +61,10 @@ class OnKubernetes(Kubernetes):
         command = in_environment(environment, command)
         if environment.disk is not None and known.seeded is None:
             require_no_volume(environment, command, self.env_file)
+        require_fitting(self, nodes)
         filled = filled_in(self, environment, nodes, known)
         if self.max_cost is not None:
-            hours = self.max_cost / usd_per_hour_of(environment, nodes)
+            hours = self.max_cost / usd_per_hour_of(environment, nodes, filled.num_nodes or nodes.hosts)
             hours = min(hours, command.stop_after_hours or hours)
             say(f"--max-cost {self.max_cost:g}: ends after {hours:.2f} hours on these nodes")
             command = replace(command, stop_after_hours=hours)
@@ -90,7 +91,7 @@ def filled_in(
     mounts = [f"{objects.NFS_CLAIM}:{mount}/nfs_share"] if environment.nfs else []
     mounts += [f"{objects.DISK_CLAIM}:{mount}/shared_pd:ro"] if environment.disk and made.seeded else []
     known: dict[str, Any] = {
-        "image": made.container(environment),
+        "image": made.container(environment, nodes.computes_on),
         "compute_class": nodes.kind,
         "queue": objects.QUEUE,
         "service_account": objects.ACCOUNT,
@@ -135,10 +136,25 @@ def require_no_volume(environment: Environment, command: Training, location: str
             )
 
 
-def usd_per_hour_of(environment: Environment, nodes: Slice | Group) -> float:
+def require_fitting(place: OnKubernetes, nodes: Slice | Group) -> None:
+    """Raises `InputError` for options that the environment's nodes never fit: the job would wait for ever."""
+    count, gpus = place.num_nodes or nodes.hosts, place.gpus_per_node or 0
+    if isinstance(nodes, Slice):
+        what = f"{nodes.accelerator}:{nodes.topology}"
+        wrong = {"--accelerator": place.accelerator not in (None, what), "--num-nodes": count != nodes.hosts}
+    else:
+        what = f"{nodes.size} x {nodes.machine_type}"
+        wrong = {"--accelerator": place.accelerator is not None, "--gpus-per-node": gpus > nodes.gpus}
+        wrong["--num-nodes"] = count > nodes.hosts
+    for option in (name for name, is_wrong in wrong.items() if is_wrong):
+        fix = "leave it out, or change the YAML and run `maskwright env up`"
+        raise InputError(f"the environment's {nodes.kind} is {what}", where=option, fix=fix)
+
+
+def usd_per_hour_of(environment: Environment, nodes: Slice | Group, num_nodes: int) -> float:
     """What the nodes of a job cost by the hour, in the dearest of the placements that they may get. Raises `InputError`
     if one has no price."""
-    what, count = (nodes.accelerator, nodes.chips) if isinstance(nodes, Slice) else (nodes.machine_type, nodes.hosts)
+    what, count = (nodes.accelerator, nodes.chips) if isinstance(nodes, Slice) else (nodes.machine_type, num_nodes)
     costs = []
     for place in nodes.placements(environment.zone):
         price = usd_per_hour(what, place.model, region_of(place.zone))

@@ -18,11 +18,11 @@ import tarfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from maskwright import __version__
 from maskwright.cloud import record
-from maskwright.cloud.environment import Environment
+from maskwright.cloud.environment import Accelerator, Environment
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.provision.commands import Confirm, EnvironmentSession, create_repository
 from maskwright.core.console import say
@@ -30,7 +30,6 @@ from maskwright.core.errors import CloudError, InputError
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 
-Accelerator = Literal["cpu", "gpu", "tpu"]
 DOCKERFILE = "deploy/Dockerfile"
 FILES = ("pyproject.toml", "README.md", "LICENSE", ".dockerignore")
 FOLDERS = ("src", "deploy", "recipes", "requirements")
@@ -48,13 +47,6 @@ class Image(NamedTuple):
     name: str
     digest: str
     built: bool
-
-
-def accelerator_of(environment: Environment) -> Accelerator:
-    """The device that its jobs compute on: TPUs if there is a slice."""
-    if environment.slice is not None:
-        return "tpu"
-    return "gpu" if environment.group is not None and environment.group.gpus else "cpu"
 
 
 # ---- the source ----------------------------------------------------------------------------------------------------
@@ -201,29 +193,32 @@ def build_for(
     service_account: str | None = None,
     confirm: Confirm,
     poll_seconds: float = POLL_SECONDS,
-) -> Image:
-    """Build the image of an environment, which the next jobs run, unless one of this source exists. Without a
-    repository, create that first."""
+) -> list[Image]:
+    """Build the images of an environment, which the next jobs run: one for each of its accelerators, or for the given
+    one, unless there is one of this source. Without a repository, create that first."""
     session = EnvironmentSession(location)
     environment = session.environment
     if environment.image is not None:
         say(f"{location}: `image:` names an image, so there is nothing to build")
-        return Image(environment.image, "", False)
-    content, device = pack(folder), accelerator or accelerator_of(environment)
-    # An image for TPUs holds libtpu: the repository is the environment's own, and its nodes need no way to PyPI.
-    arguments = arguments_of(device, libtpu=device == "tpu")
-    digits = hashlib.sha256(content + json.dumps(arguments, sort_keys=True).encode()).hexdigest()[:12]
-    image = f"{environment.built_image}:{__version__}-{digits}"
-    parts = _parts_of(image)
-    found = session.google.find("artifactregistry", f"{parts.path}/packages/{parts.name}/tags/{parts.tag}")
-    if found is not None:
-        built = Image(image, str(found["version"]).rpartition("/")[2], False)
-        say(f"{image} exists: {built.digest}")
-    else:
-        if session.google.find("artifactregistry", parts.path) is None:
-            create_repository(session, confirm)
-        staging = f"gs://{environment.state}/{environment.prefix}/image"
-        options: dict[str, Any] = {"service_account": service_account, "poll_seconds": poll_seconds}
-        built = build(image, staging, content, arguments, **options)
-    session.store(replace(record.read(environment), image=f"{built.name}@{built.digest}"))
-    return built
+        return [Image(environment.image, "", False)]
+    content, made = pack(folder), []
+    for device in [accelerator] if accelerator else environment.accelerators:
+        # An image for TPUs holds libtpu: the repository is the environment's own, and its nodes need no way to PyPI.
+        arguments = arguments_of(device, libtpu=device == "tpu")
+        digits = hashlib.sha256(content + json.dumps(arguments, sort_keys=True).encode()).hexdigest()[:12]
+        image = f"{environment.built_image}:{__version__}-{digits}"
+        parts = _parts_of(image)
+        found = session.google.find("artifactregistry", f"{parts.path}/packages/{parts.name}/tags/{parts.tag}")
+        if found is not None:
+            built = Image(image, str(found["version"]).rpartition("/")[2], False)
+            say(f"{image} exists: {built.digest}")
+        else:
+            if session.google.find("artifactregistry", parts.path) is None:
+                create_repository(session, confirm)
+            staging = f"gs://{environment.state}/{environment.prefix}/image"
+            options: dict[str, Any] = {"service_account": service_account, "poll_seconds": poll_seconds}
+            built = build(image, staging, content, arguments, **options)
+        before = record.read(environment)
+        session.store(replace(before, images={**before.images, device: f"{built.name}@{built.digest}"}))
+        made.append(built)
+    return made

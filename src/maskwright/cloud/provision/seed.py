@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from maskwright.cloud import cluster
 from maskwright.cloud.environment import Disk, read_script
 from maskwright.cloud.provision import commands, disk_source, objects
 from maskwright.cloud.provision.commands import Confirm, EnvironmentSession
@@ -115,7 +116,7 @@ def _job(session: EnvironmentSession, disk: Disk, script: str | None) -> list[ob
         made.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": common, "data": {"prepare.sh": script}})
     container = {
         "name": JOB,
-        "image": session.record.container(environment),
+        "image": session.record.container(environment, environment.accelerators[0]),
         "command": command,
         "env": [{"name": "GOOGLE_CLOUD_PROJECT", "value": environment.project}, {"name": "HOME", "value": "/tmp"}],
         "resources": {"requests": {"cpu": "4", "memory": "16Gi"}, "limits": {"memory": "24Gi"}},
@@ -147,7 +148,7 @@ def _start(session: EnvironmentSession, manifests: list[objects.Manifest]) -> No
         say("following the Job that fills the disk already")
         return
     _remove(session)
-    objects.run(environment, objects.SERVER_SIDE, text=objects.as_text(manifests))
+    objects.run(environment, cluster.APPLY, text=objects.as_text(manifests))
     say(f"the Job {JOB} fills {environment.disk_name(session.record.generation)}; it goes on without this command")
 
 
