@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google_cloud import terraform_world
+from google_cloud import make_schema, terraform_world
 from google_cloud.fake import fake_cloud
 from google_cloud.terraform_world import ROOT, SOURCE, Terraform, TerraformWorld, copy_of_source
 
@@ -68,6 +68,12 @@ def test_valid_without_a_warning(terraform: Terraform) -> None:
 
 def test_its_own_tests(terraform: Terraform) -> None:
     assert re.search(r"Success! \d+ passed, 0 failed", terraform.run("test"))
+
+
+def test_the_schema_is_what_terraform_shows_of_it(terraform: Terraform) -> None:
+    """So the file can be made again from the real provider."""
+    known = {name: block for name, block in SCHEMA.items() if name != "made from"}
+    assert make_schema.made(terraform.folder, known, terraform.environment) == known
 
 
 def test_compute_is_small() -> None:
