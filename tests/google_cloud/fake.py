@@ -73,7 +73,6 @@ class Cloud:
     terraform: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     """(type, id) -> the state of what Terraform has made."""
     operations: dict[str, Operation] = field(default_factory=dict)
-    uploads: dict[str, storage.Upload] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     denied: set[str] = field(default_factory=set)
     disabled: set[str] = field(default_factory=set)

@@ -101,20 +101,14 @@ class Handler(BaseHTTPRequestHandler):
         lists = parse_qs(query, keep_blank_values=True)
         if path == "/__terraform":
             return self.terraform(raw, lists, record)
-        if path == "/batch/storage/v1":
-            return self.batch(raw, record)
         document, path, plain = self.document(path)
         if document is None and plain:
             record["method"] = "storage.xml"
             self.authorised(optional=True)
-            return storage.read_plain(self.cloud, verb, *plain, self.headers)
+            return storage.read_plain(self.cloud, verb, *plain)
         if document is None:
             raise Refused(f"The requested URL {path} was not found on this server.", 404)
         self.authorised(optional=document.name == "storage")
-        if "upload_id" in lists:
-            record["method"] = "storage.objects.insert"
-            self.cloud.trip("storage.objects.insert")
-            return storage.resume(self.cloud, lists["upload_id"][0], verb, self.headers, raw, self.cloud.url)
         method, names, media = document.match(verb, path)
         record["method"] = method["id"]
         names = {name: unquote(value) for name, value in names.items()}
@@ -146,26 +140,9 @@ class Handler(BaseHTTPRequestHandler):
         document.check_response(method, body)
         return 200, {}, json.dumps(body).encode()
 
-    def batch(self, raw: bytes, record: dict[str, Any]) -> Answer:
-        """Several of storage's requests in one, as gcsfs deletes. Names come with their slashes."""
-        record["method"] = "storage.batch"
-        answers = []
-        for verb, target in re.findall(rb"(?m)^(\w+) (/storage/v1/\S+) HTTP/1", raw):
-            path, _, query = target.decode().partition("?")
-            lead, mark, name = path.partition("/o/")
-            one = {"verb": verb.decode(), "path": path, "query": query}
-            try:
-                code, _, content = self.route(one["verb"], lead + mark + name.replace("/", "%2F"), query, b"", one)
-            except Refused as error:
-                code, content = error.code, json.dumps(error.body()).encode()
-            self.cloud.journal.append(one | {"code": code})
-            head = f"--batch_1\r\nContent-Type: application/http\r\n\r\nHTTP/1.1 {code} X\r\n"
-            answers.append(head.encode() + b"Content-Type: application/json\r\n\r\n" + content + b"\r\n")
-        return 200, {"Content-Type": "multipart/mixed; boundary=batch_1"}, b"".join(answers) + b"--batch_1--"
-
     def document(self, path: str) -> tuple[Api | None, str, tuple[str, str] | None]:
         """The API, the path as its document has it, and (bucket, object) of what may be a read by storage's XML API."""
-        for lead in ("/download/storage/v1/", "/storage/v1/", "/upload/storage/v1/", "/resumable/upload/storage/v1/"):
+        for lead in ("/download/storage/v1/", "/storage/v1/", "/upload/storage/v1/"):
             if path.startswith(lead):
                 return api("storage", "v1"), path.replace("/download/", "/", 1), None
         if path.startswith("/compute/v1/"):

@@ -27,14 +27,6 @@ class Object:
     live: bool = True
 
 
-@dataclass
-class Upload:
-    bucket: str
-    about: dict[str, Any]
-    query: dict[str, str]
-    content: bytearray
-
-
 Content = tuple[int, dict[str, str], bytes]
 
 
@@ -162,21 +154,13 @@ def get_object(cloud: Cloud, request: Request) -> Any:
     bucket(cloud, request.path["bucket"])
     found = newest(cloud, request.path["bucket"], request.path["object"], request.query.get("generation"))
     check_preconditions(request.query, found)
-    return content(found, {}) if request.query.get("alt") == "media" else found.about
+    return content(found) if request.query.get("alt") == "media" else found.about
 
 
-def content(found: Object, headers: Any) -> Content:
-    about, data, code, more = found.about, found.content, 200, {}
-    part = re.fullmatch(r"bytes=(\d*)-(\d*)", headers.get("Range", "") if headers else "")
-    if part and data:
-        first = int(part[1]) if part[1] else max(0, len(data) - int(part[2]))
-        last = min(int(part[2]), len(data) - 1) if part[1] and part[2] else len(data) - 1
-        if first >= len(data):
-            raise Refused("Request range not satisfiable", 416)
-        code, more = 206, {"Content-Range": f"bytes {first}-{last}/{len(data)}"}
-        data = data[first : last + 1]
+def content(found: Object) -> Content:
+    about = found.about
     return (
-        code,
+        200,
         {
             "Content-Type": about["contentType"],
             "X-Goog-Generation": about["generation"],
@@ -187,17 +171,16 @@ def content(found: Object, headers: Any) -> Content:
             "X-Goog-Storage-Class": about["storageClass"],
             "Last-Modified": formatdate(usegmt=True),
             "ETag": f'"{about["etag"]}"',
-        }
-        | more,
-        data,
+        },
+        found.content,
     )
 
 
-def read_plain(cloud: Cloud, verb: str, name: str, object_name: str, headers: Any) -> Content:
+def read_plain(cloud: Cloud, verb: str, name: str, object_name: str) -> Content:
     """Storage's XML API, as Terraform's backend reads."""
     if verb not in ("GET", "HEAD") or f"storage/b/{name}" not in cloud.resources:
         raise Refused("NoSuchBucket: The specified bucket does not exist.", 404)
-    return content(newest(cloud, name, object_name), headers)
+    return content(newest(cloud, name, object_name))
 
 
 def list_objects(cloud: Cloud, request: Request) -> Any:
@@ -208,8 +191,6 @@ def list_objects(cloud: Cloud, request: Request) -> Any:
     folders: set[str] = set()
     for (owner, object_name), kept in sorted(cloud.objects.items()):
         if owner != name or not object_name.startswith(start):
-            continue
-        if query.get("startOffset", "") > object_name or (query.get("endOffset") or "\U0010ffff") <= object_name:
             continue
         shown = [one.about for one in kept if one.live or query.get("versions") == "true"]
         rest = object_name[len(start) :]
@@ -238,26 +219,12 @@ def delete_object(cloud: Cloud, request: Request) -> Any:
         retire(cloud, owner, key)
 
 
-def copy_object(cloud: Cloud, request: Request) -> Any:
-    path = request.path
-    found = newest(cloud, path["sourceBucket"], path["sourceObject"], request.query.get("sourceGeneration"))
-    about = found.about | request.body | {"name": path["destinationObject"]}
-    made = store(cloud, path["destinationBucket"], about, found.content, request.query)
-    if request.verb == "copy":
-        return made
-    size = made["size"]
-    done = {"kind": "storage#rewriteResponse", "done": True, "totalBytesRewritten": size, "objectSize": size}
-    return done | {"resource": made}
-
-
 # ---- uploads -------------------------------------------------------------------------------------------------------
 
 
 def take_apart(kind: str, query: dict[str, str], raw: bytes) -> tuple[dict[str, Any], bytes]:
-    """(about the object, its content) of a simple or multipart upload, or of the first request of a resumable one."""
+    """(about the object, its content) of a simple or multipart upload."""
     way = query.get("uploadType", "media")
-    if way == "resumable":
-        return (json.loads(raw) if raw else {}), b""
     if way == "media":
         return {"name": query.get("name", ""), "contentType": kind or "application/octet-stream"}, raw
     boundary = re.search(r"boundary=['\"]?([^'\";]+)", kind)
@@ -276,35 +243,7 @@ def upload(cloud: Cloud, request: Request, data: bytes) -> Any:
     bucket(cloud, owner)
     if not about["name"]:
         raise Refused("Required")
-    if request.query.get("uploadType") != "resumable":
-        return store(cloud, owner, about, data, request.query)
-    check_preconditions(request.query, live(cloud, owner, about["name"]))
-    ident = f"upload-{cloud.number()}"
-    cloud.uploads[ident] = Upload(owner, about, request.query, bytearray())
-    place = f"{cloud.url}/upload/storage/v1/b/{owner}/o?uploadType=resumable&upload_id={ident}"
-    return 200, {"Location": place, "X-GUploader-UploadID": ident}, b""
-
-
-def resume(cloud: Cloud, ident: str, verb: str, headers: Any, raw: bytes, base: str) -> Content:
-    if ident not in cloud.uploads:
-        raise Refused("The upload does not exist or is over.", 410)
-    here = cloud.uploads[ident]
-    if verb == "DELETE":
-        del cloud.uploads[ident]
-        return 499, {}, b""
-    said = headers.get("Content-Range", "")
-    begin = re.match(r"bytes (\d+)-", said)
-    if begin and int(begin[1]) <= len(here.content):
-        del here.content[int(begin[1]) :]
-        here.content += raw
-    elif not said:
-        here.content = bytearray(raw)
-    total = re.search(r"/(\d+)$", said)
-    if said and not (total and len(here.content) >= int(total[1])):
-        return 308, ({"Range": f"bytes=0-{len(here.content) - 1}"} if here.content else {}), b""
-    made = store(cloud, here.bucket, here.about, bytes(here.content), here.query)
-    del cloud.uploads[ident]
-    return 200, {}, json.dumps(made).encode()
+    return store(cloud, owner, about, data, request.query)
 
 
 HANDLERS = {
@@ -313,6 +252,4 @@ HANDLERS = {
     "storage.objects.get": get_object,
     "storage.objects.list": list_objects,
     "storage.objects.delete": delete_object,
-    "storage.objects.copy": copy_object,
-    "storage.objects.rewrite": copy_object,
 }
