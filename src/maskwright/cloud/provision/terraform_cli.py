@@ -45,20 +45,12 @@ class Change:
     type: str
     kind: str
     """create, update, replace or delete"""
-    before: Mapping[str, Any] | None = None
-    """The existing resource's values in Terraform's state."""
     deposed: bool = False
     """Whether it was already replaced, as confirmed then, and only its deletion has failed."""
 
     @property
     def loses_data(self) -> bool:
         return self.kind in ("replace", "delete") and self.type in HOLDS_DATA and not self.deposed
-
-    @property
-    def restorable_days(self) -> float:
-        """Days for which deleted data can be restored: that of a bucket, by its policy in the state. Else 0."""
-        policies = (self.before or {}).get("soft_delete_policy") or ({"retention_duration_seconds": 0},)
-        return float(policies[0]["retention_duration_seconds"]) / 86400.0
 
 
 @dataclass(frozen=True)
@@ -255,5 +247,4 @@ def _changes(shown: dict[str, Any]) -> Iterator[Change]:
         if actions in (["no-op"], ["read"]):
             continue
         kind = "replace" if len(actions) == 2 else actions[0]
-        before, deposed = entry["change"].get("before"), bool(entry.get("deposed"))
-        yield Change(entry["address"], entry["type"], kind, before, deposed)
+        yield Change(entry["address"], entry["type"], kind, bool(entry.get("deposed")))
