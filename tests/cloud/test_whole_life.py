@@ -1,5 +1,5 @@
-"""The whole life of an environment, as a user drives it: our command line, real Terraform with its real gcs backend, the
-stand-in provider, a made-up Google Cloud, and the real kubectl with a made-up cluster."""
+"""The whole life of an environment, as a user drives it: our command line, real Terraform with its real gcs backend,
+the stand-in provider, a made-up Google Cloud, and the real kubectl with a made-up cluster."""
 
 from __future__ import annotations
 
@@ -228,10 +228,11 @@ def test_down_of_a_class_ends_its_jobs(life: Life) -> None:
     for name, kind in (("roberta", "slice"), ("bert", "group")):
         pod = {"nodeSelector": {"cloud.google.com/compute-class": kind}, "containers": [{"name": "node"}]}
         path = f"/apis/batch/v1/namespaces/maskwright/jobs/{name}"
-        metadata = {"name": name, "namespace": "maskwright", "uid": name}
+        labels = {"app.kubernetes.io/name": "maskwright", "app.kubernetes.io/instance": name}
+        metadata = {"name": name, "namespace": "maskwright", "uid": name, "labels": labels}
         job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata}
         life.cluster.objects[path] = {**job, "spec": {"template": {"spec": pod}}}
-    assert life.document("status")["jobs"] == {"roberta": "running", "bert": "running"}
+    assert life.document("status")["jobs"] == {"roberta": "waiting", "bert": "waiting"}
     assert SECRET not in life.cloud.text("gs://lab-proj-maskwright-state/env/lab1/default.tfstate")
     life.write(disk=None, nfs=None, slice=None, group={"machine_type": "c3-standard-8"})
     assert "jobs end, and save: job/roberta" in life.env("up", code=2), "no job ends without a yes"
