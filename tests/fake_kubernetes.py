@@ -1,16 +1,23 @@
-"""As much of a Kubernetes API server as `kubectl apply` asks for, on loopback: which kinds there are, that it validates
-fields itself, and objects that are kept. What it is sent is checked strictly against the published schemas, and by the
-rules of GKE for TPU slices and of Kueue for queues."""
+"""As much of a Kubernetes API server as kubectl asks for, on loopback: which kinds there are, objects that are applied,
+listed and deleted, the log of a pod, and a command in it. What it is sent is checked strictly against the published
+schemas, and by the rules of GKE for TPU slices and of Kueue for queues. `kubernetes_nodes.py` runs the pods."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
-from collections.abc import Iterator
+import ssl
+import struct
+import time
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from pathlib import Path
+from threading import RLock, Thread
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from reference.kubernetes.check import faults, published
 
@@ -20,13 +27,14 @@ RESOURCES = {
     "Job": ("batch/v1", "jobs"),
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
     "JobSet": ("jobset.x-k8s.io/v1alpha2", "jobsets"),
-    "TrainJob": ("trainer.kubeflow.org/v1alpha1", "trainjobs"),
-    "TrainingRuntime": ("trainer.kubeflow.org/v1alpha1", "trainingruntimes"),
     "RayJob": ("ray.io/v1", "rayjobs"),
+    "Secret": ("v1", "secrets"),
+    "Pod": ("v1", "pods"),
+    "Workload": ("kueue.x-k8s.io/v1beta2", "workloads"),
 }
 
-
 KIND_LABEL, TOPOLOGY_LABEL = "cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-tpu-topology"
+CLASS_LABEL = "cloud.google.com/compute-class"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 FLAT = {
     "1x1": {1: 1}, "2x2": {4: 1}, "2x4": {8: 1, 4: 2}, "4x4": {4: 4}, "4x8": {4: 8}, "8x8": {4: 16}, "8x16": {4: 32},
@@ -61,6 +69,8 @@ def _of_tpus(job: dict[str, Any], kind: str) -> list[str]:
     pod = job["template"]["spec"]
     selected = pod.get("nodeSelector", {})
     label, topology = selected.get(KIND_LABEL), selected.get(TOPOLOGY_LABEL)
+    if CLASS_LABEL in selected and not label and not topology:
+        return []  # the ComputeClass has both
     (amounts,) = (container["resources"] for container in pod["containers"])
     request, limit = (amounts[which].get("google.com/tpu") for which in ("requests", "limits"))
     if request is None and limit is None:
@@ -90,8 +100,16 @@ class FakeCluster:
         self.objects: dict[str, dict[str, Any]] = {}
         self.calls: list[str] = []
         self.url = ""
+        self.lock = RLock()
+        self.refusals: list[int] = []
+        """Statuses of the next answers to lists, such as 503. All else is asked for again by kubectl itself."""
+        self.log_of: Callable[[str], tuple[list[str], bool]] = lambda pod: ([], True)
+        """The lines of a pod with their times, and whether it has ended."""
+        self.run_in: Callable[[str, list[str]], tuple[int, str]] = lambda pod, words: (1, "no such pod\n")
+        self.most_log_lines: int | None = None
+        """After how many lines a stream of a log is cut."""
 
-    def answer(self, method: str, path: str, body: bytes) -> tuple[int, dict[str, Any]]:
+    def answer(self, method: str, path: str, query: dict[str, list[str]], body: bytes) -> tuple[int, dict[str, Any]]:
         versions = sorted({version for version, _ in self.resources.values()})
         groups = {version.partition("/")[0]: version for version in versions if "/" in version}
         known: dict[str, dict[str, Any]] = {
@@ -112,14 +130,62 @@ class FakeCluster:
         for version in versions:
             known[prefix(version)] = self._resources(version)
             known[f"/openapi/v3{prefix(version)}"] = self._openapi(version)
-        if method == "GET" and (found := known.get(path) or self.objects.get(path)):
-            return 200, found
-        if method == "POST":
-            return self._create(path, json.loads(body))
-        return 404, status(404, "NotFound", f"{path} not found")
+        with self.lock:
+            if method == "GET" and (found := known.get(path) or self.objects.get(path) or self._list(path, query)):
+                return 200, found
+            if method == "POST":
+                return self._create(path, json.loads(body))
+            if path not in self.objects:
+                return 404, status(404, "NotFound", f"{path} not found")
+            if method == "DELETE":
+                self.objects[path]["metadata"]["deletionTimestamp"] = now()
+                if not self.objects[path]["metadata"].get("finalizers"):
+                    self.remove(path)
+                return 200, {"kind": "Status", "apiVersion": "v1", "status": "Success"}
+            merged = merge(self.objects[path], json.loads(body))
+            if wrong := self._wrong(merged):
+                return wrong
+            self.objects[path] = merged
+            return 200, merged
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [made for made in self.objects.values() if made["kind"] == kind]
+
+    def path_of(self, made: dict[str, Any]) -> str:
+        version, plural = RESOURCES[made["kind"]]
+        return f"{prefix(version)}/namespaces/{made['metadata']['namespace']}/{plural}/{made['metadata']['name']}"
+
+    def add(self, made: dict[str, Any]) -> dict[str, Any]:
+        """Keeps an object of a controller, or of `kubectl`."""
+        made["metadata"] |= {"uid": uuid.uuid4().hex, "creationTimestamp": now()}
+        self.objects[self.path_of(made)] = made
+        return made
+
+    def remove(self, path: str) -> None:
+        """And what belongs to it, as the garbage collector does."""
+        if (made := self.objects.pop(path, None)) is None:
+            return
+        for other, one in list(self.objects.items()):
+            if made["metadata"]["uid"] in [owner["uid"] for owner in one["metadata"].get("ownerReferences", ())]:
+                self.remove(other)
+
+    def _list(self, path: str, query: dict[str, list[str]]) -> dict[str, Any] | None:
+        kinds = {plural: (kind, version) for kind, (version, plural) in self.resources.items()}
+        before, _, plural = path.rpartition("/")
+        if plural not in kinds or not before.startswith(prefix(kinds[plural][1])):
+            return None
+        kind, version = kinds[plural]
+        wanted = [one.split("=") for one in query.get("labelSelector", [""])[0].split(",") if one]
+        items = [
+            made
+            for other, made in self.objects.items()
+            if other.rpartition("/")[0] == path
+            and all(made["metadata"].get("labels", {}).get(key) == value for key, value in wanted)
+        ]
+        return {"kind": f"{kind}List", "apiVersion": version, "metadata": {}, "items": items}
 
     def _resources(self, version: str) -> dict[str, Any]:
-        same = {"namespaced": True, "verbs": ["get", "create", "patch"]}
+        same = {"namespaced": True, "verbs": ["get", "list", "create", "patch", "delete"]}
         found = [
             {"name": plural, "singularName": kind.lower(), "kind": kind, **same}
             for kind, (where, plural) in self.resources.items()
@@ -144,14 +210,52 @@ class FakeCluster:
         return {"openapi": "3.0.0", "info": {"title": "made up", "version": "1"}, "paths": paths}
 
     def _create(self, path: str, made: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if wrong := self._wrong(made):
+            return wrong
+        made["metadata"].setdefault("namespace", path.split("/namespaces/")[1].split("/")[0])
+        if made["kind"] in ("Job", "JobSet", "RayJob"):
+            made["metadata"]["finalizers"] = ["foregroundDeletion"]
+        return 201, self.add(made)
+
+    def _wrong(self, made: dict[str, Any]) -> tuple[int, dict[str, Any]] | None:
         schemas = published()
-        if wrong := list(faults(made, schemas[made["kind"]], schemas)):
+        bare = made | {"metadata": {key: made["metadata"][key] for key in made["metadata"] if key not in SERVERS}}
+        bare.pop("status", None)
+        if made["kind"] in schemas and (wrong := list(faults(bare, schemas[made["kind"]], schemas))):
             return 400, status(400, "BadRequest", f"strict decoding error: {wrong[0]}")
         if wrong := admission(made, self.queues):
             return 403, status(403, "Forbidden", f"admission webhook denied the request: {wrong[0]}")
-        made["metadata"].setdefault("namespace", path.split("/namespaces/")[1].split("/")[0])
-        self.objects[f"{path}/{made['metadata']['name']}"] = made
-        return 201, made
+        return None
+
+
+REASONS = {
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+}
+"""kubernetes.io/docs/reference/kubernetes-api/common-definitions/status"""
+SERVERS = ("uid", "creationTimestamp", "deletionTimestamp", "finalizers")
+"""Metadata of the server's own."""
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def merge(old: Any, new: Any) -> Any:
+    """JSON merge patch (RFC 7386). A strategic one differs only in lists, none of which is patched here."""
+    if not isinstance(new, dict):
+        return new
+    merged = dict(old) if isinstance(old, dict) else {}
+    for key, value in new.items():
+        if value is None:
+            merged.pop(key, None)
+        elif not key.startswith("$"):
+            merged[key] = merge(merged.get(key), value)
+    return merged
 
 
 def prefix(version: str) -> str:
@@ -172,12 +276,33 @@ def status(code: int, reason: str, message: str) -> dict[str, Any]:
 @contextmanager
 def fake_cluster(kinds: list[str], queues: set[str] | None = None) -> Iterator[FakeCluster]:
     cluster = FakeCluster(kinds, queues)
+    with api_server(cluster) as cluster.url:
+        yield cluster
+
+
+@contextmanager
+def api_server(
+    cluster: FakeCluster, certificate: Path | None = None, key: Path | None = None, tokens: list[str] | None = None
+) -> Iterator[str]:
+    """Its address. With a certificate, over TLS. `tokens` gets what requests show to be let in."""
 
     class Handler(BaseHTTPRequestHandler):
         def answer(self) -> None:
             cluster.calls.append(f"{self.command} {self.path}")
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            code, value = cluster.answer(self.command, urlsplit(self.path).path, body)
+            if tokens is not None:
+                tokens.append(self.headers.get("Authorization", ""))
+            parts, body = urlsplit(self.path), self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            query = parse_qs(parts.query)
+            if parts.path.endswith("/log"):
+                return self.log(parts.path.split("/")[-2], query)
+            if cluster.refusals and "labelSelector" in query:
+                code = cluster.refusals.pop(0)
+                return self.reply(code, status(code, REASONS[code], "made up"))
+            if parts.path.endswith("/exec"):
+                return self.execute(parts.path.split("/")[-2], query["command"])
+            return self.reply(*cluster.answer(self.command, parts.path, query, body))
+
+        def reply(self, code: int, value: dict[str, Any]) -> None:
             content = json.dumps(value).encode()
             self.send_response(code)
             self.send_header("Content-Type", "application/json")
@@ -185,17 +310,90 @@ def fake_cluster(kinds: list[str], queues: set[str] | None = None) -> Iterator[F
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = do_PATCH = answer
+        def log(self, pod: str, query: dict[str, list[str]]) -> None:
+            """As the kubelet: lines as they come, with nine digits of a second; `sinceTime` counts whole seconds."""
+            self.send_response(200)
+            self.end_headers()
+            lines, _ = cluster.log_of(pod)
+            tail = query.get("tailLines")
+            sent = max(0, len(lines) - int(tail[0])) if tail else 0
+            since, shown = query.get("sinceTime", [""])[0][:19], 0
+            while True:
+                lines, over = cluster.log_of(pod)
+                for line in lines[sent:]:
+                    if line[:19] >= since:
+                        timed = query.get("timestamps") == ["true"]
+                        self.wfile.write((line if timed else line.partition(" ")[2]).encode() + b"\n")
+                        shown += 1
+                        if shown == cluster.most_log_lines:
+                            return
+                sent = len(lines)
+                if over or query.get("follow") != ["true"]:
+                    return
+                time.sleep(0.02)
+
+        def execute(self, pod: str, words: list[str]) -> None:
+            """The WebSocket protocol v5.channel.k8s.io: one byte for the channel, 1 is stdout and 3 the status."""
+            key = self.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455
+            self.protocol_version = "HTTP/1.1"
+            self.send_response(101)
+            self.send_header("Upgrade", "websocket")
+            self.send_header("Connection", "Upgrade")
+            self.send_header("Sec-WebSocket-Accept", base64.b64encode(hashlib.sha1(key.encode()).digest()).decode())
+            self.send_header("Sec-WebSocket-Protocol", "v5.channel.k8s.io")
+            self.end_headers()
+            code, text = cluster.run_in(pod, words)
+            causes = {"details": {"causes": [{"reason": "ExitCode", "message": str(code)}]}}
+            failed = status(500, "NonZeroExitCode", f"command terminated with exit code {code}") | causes
+            end = failed if code else {"metadata": {}, "status": "Success"}
+            for channel, content in ((1, text.encode()), (3, json.dumps(end).encode())):
+                payload = bytes([channel]) + content
+                length = bytes([len(payload)]) if len(payload) < 126 else b"\x7e" + struct.pack(">H", len(payload))
+                self.wfile.write(b"\x82" + length + payload)
+            self.wfile.write(b"\x88\x02\x03\xe8")  # closed, 1000
+            self.close_connection = True
+
+        do_GET = do_POST = do_PATCH = do_DELETE = answer
 
         def log_message(self, format: str, *arguments: Any) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = Thread(target=server.serve_forever, daemon=True)
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    with serving(server) as port:
+        yield f"http{'s' if certificate else ''}://127.0.0.1:{port}"
+
+
+@contextmanager
+def answers(documents: dict[str, Any]) -> Iterator[str]:
+    """The address of a server that answers GET of these paths."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = documents.get(urlsplit(self.path).path)
+            content = json.dumps(found or status(404, "NotFound", self.path)).encode()
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            pass
+
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def serving(server: ThreadingHTTPServer) -> Iterator[int]:
+    """Its port."""
+    thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
-    cluster.url = f"http://127.0.0.1:{server.server_address[1]}"
     try:
-        yield cluster
+        yield server.server_address[1]
     finally:
         server.shutdown()
         thread.join()

@@ -17,8 +17,6 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-KILL_WAIT_SECONDS = 10.0
-
 
 def root() -> Path:
     return Path(os.environ["FAKE_SLURM"])
@@ -92,27 +90,20 @@ def run(job: str) -> None:
 
 def srun(words: list[str]) -> int:
     """One task a node. The highest exit code of all."""
-    options = []
     while words[0].startswith("-"):
-        options.append(words.pop(0))
+        words.pop(0)
     job, count = os.environ["SLURM_JOB_ID"], int(os.environ["SLURM_NNODES"])
     codes: dict[int, int] = {}
     tasks = {}
     for node in range(count):
-        environment = os.environ | {"SLURM_NODEID": str(node), "SLURM_PROCID": str(node)}
+        environment = os.environ | {"SLURM_NODEID": str(node), "SLURM_PROCID": str(node), "SLURM_STEP_ID": "0"}
         tasks[node] = subprocess.Popen(words, env=environment, start_new_session=True)
         (root() / job / f"task-{node}").write_text(str(tasks[node].pid))
-    killed_at = 0.0
     while len(codes) < count:
         for node, task in tasks.items():
             if node not in codes and (code := task.poll()) is not None:
                 codes[node] = code if code >= 0 else 128 - code
                 (root() / job / f"task-{node}").unlink()
-                if code and "--kill-on-bad-exit=1" in options and not killed_at:
-                    killed_at = time.monotonic()
-                    send(job, "task-*", signal.SIGTERM)
-        if killed_at and time.monotonic() - killed_at > KILL_WAIT_SECONDS:
-            send(job, "task-*", signal.SIGKILL)
         time.sleep(0.02)
     return max(codes.values())
 
@@ -134,8 +125,7 @@ def scontrol(words: list[str]) -> int:
             print("slurm_load_jobs error: Invalid job id specified", file=sys.stderr)
             return 1
         state = read(job)
-        code = 0 if state["state"] == "CANCELLED" else state["exit"]
-        told = f"JobId={job} JobName={state['name']} JobState={state['state']} Reason=None ExitCode={code}:0"
+        told = f"JobId={job} JobName={state['name']} JobState={state['state']} Reason=None ExitCode={state['exit']}:0"
         print(f"{told} StdOut={state['log']}")
     elif words[0] == "requeue":
         write(words[1], requeue=True, state="PENDING")
@@ -144,7 +134,11 @@ def scontrol(words: list[str]) -> int:
 
 
 def scancel(words: list[str]) -> int:
-    job, wanted = words[-1], [word.removeprefix("--signal=") for word in words if word.startswith("--signal=")]
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a job that cancels itself: the wish is with slurmctld
+    job, wanted = (
+        words[-1].partition(".")[0],
+        [word.removeprefix("--signal=") for word in words if word.startswith("--signal=")],
+    )
     if wanted:
         number = signal.Signals[f"SIG{wanted[0]}"]
         if "--batch" in words:  # the shell alone, not what it has started

@@ -1,5 +1,5 @@
-"""A TPU slice of its own on loopback: the few calls of Google's TPU and Compute APIs that `gcloud compute tpus tpu-vm`
-makes, a stub `ssh` that runs what it is given with the local shell, and a metadata server such as TPU hosts have.
+"""A TPU slice of its own on loopback: the few calls of Google's TPU and Compute APIs that `gcloud compute tpus` makes,
+and a stub `ssh` that runs what it is given with the local shell.
 
 The real `gcloud` is the client. Hosts are told apart by their address; each has a home folder of its own.
 """
@@ -67,7 +67,8 @@ sys.exit(code)
 
 
 class FakeCloud:
-    """`node` is what the TPU API says of the slice; `calls` are the requests that came."""
+    """`node` is what the TPU API says of the slice; `calls` are the requests that came. A slice of a queued resource
+    takes its name and type."""
 
     def __init__(self, workers: int) -> None:
         self.calls: list[str] = []
@@ -95,9 +96,24 @@ class FakeCloud:
             return 200, {**self.node, "state": self.states.pop(0) if self.states else "READY"}
         if path == f"/tpu/v2/projects/{PROJECT}/locations/{ZONE}/operations/1":
             return 200, {"name": path.removeprefix("/tpu/v2/"), "done": True, "response": self.node}
+        if "/queuedResources" in path:
+            return self._queue(method, path, body)
         if path == f"/compute/v1/projects/{PROJECT}":
             return 200, {"name": PROJECT, "kind": "compute#project", "commonInstanceMetadata": {"items": []}}
         return 404, {"error": {"code": 404, "status": "NOT_FOUND", "message": f"Resource '{path}' was not found"}}
+
+    def _queue(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        done = {"name": f"projects/{PROJECT}/locations/{ZONE}/operations/1", "done": True, "response": {}}
+        if method == "POST":
+            [spec] = body["tpu"]["nodeSpec"]
+            assert spec["node"]["runtimeVersion"] and spec["parent"] == f"projects/{PROJECT}/locations/{ZONE}"
+            name = f"{spec['parent']}/nodes/{spec['nodeId']}"
+            self.node |= {"name": name, "acceleratorType": spec["node"]["acceleratorType"]}
+        elif method == "GET":
+            return 200, {"name": path.removeprefix("/tpu/v2/"), "state": {"state": "ACTIVE"}}
+        else:
+            self.node["name"] = "deleted"
+        return 200, done
 
 
 @contextmanager
@@ -127,7 +143,7 @@ def fake_cloud(workers: int) -> Iterator[FakeCloud]:
             self.end_headers()
             self.wfile.write(body)
 
-        do_POST = do_PATCH = do_GET
+        do_POST = do_PATCH = do_DELETE = do_GET
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -137,18 +153,18 @@ def fake_cloud(workers: int) -> Iterator[FakeCloud]:
         yield cloud
 
 
-def gcloud_environment(cloud: FakeCloud, folder: Path, path: str) -> dict[str, str]:
+def gcloud_environment(cloud: FakeCloud, folder: Path, path: str, own_path: str = os.environ["PATH"]) -> dict[str, str]:
     """For a `gcloud` that talks to `cloud` only, with a home of its own in `folder` and the stub as `ssh`. `path`: the
     PATH of hosts."""
     home, tools = folder / "home", folder / "tools"
-    home.mkdir()
+    home.mkdir(exist_ok=True)
     tools.mkdir()
     (tools / "ssh").write_text(STUB_SSH.format(python=sys.executable))
     (tools / "ssh").chmod(0o755)
     kept = {name: os.environ[name] for name in ("LANG", "TMPDIR") if name in os.environ}
     return kept | {
         "HOME": str(home),
-        "PATH": f"{tools}:{os.environ['PATH']}",
+        "PATH": f"{tools}:{own_path}",
         "STUB_HOSTS": str(folder / "hosts"),
         "STUB_PATH": path,
         "CLOUDSDK_CONFIG": str(home / "gcloud"),
@@ -174,7 +190,9 @@ class Hosts:
         self.folder, self.workers = folder, range(workers)
         (folder / "bin").mkdir(parents=True)
         command = folder / "bin" / "maskwright"
-        command.write_text("#!/bin/sh\nn=$(($(cat n 2>/dev/null || echo 0) + 1))\necho $n > n\n. ./plan\n")
+        command.write_text(
+            "#!/bin/sh\n[ $1 = --version ] && exit\nn=$(($(cat n 2>/dev/null || echo 0) + 1))\necho $n > n\n. ./plan\n"
+        )
         command.chmod(0o755)
         self.path = f"{folder / 'bin'}:/usr/bin:/bin"
         for worker in self.workers:
@@ -213,26 +231,3 @@ class Hosts:
             if inside and words:
                 found.append(words)
         return found
-
-
-@contextmanager
-def metadata_server(worker: int, workers: int) -> Iterator[str]:
-    """Host and port of one that tells a TPU VM which host of its slice it is."""
-    endpoints = ",".join(f"uid{n}:8470:10.0.0.{n}" for n in range(workers))
-    known = {"agent-worker-number": str(worker), "worker-network-endpoints": endpoints}
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            value = known.get(self.path.removeprefix("/computeMetadata/v1/instance/attributes/"))
-            asked_well = self.headers.get("Metadata-Flavor") == "Google"
-            body = (value or "").encode() if asked_well else b""
-            self.send_response(403 if not asked_well else 404 if value is None else 200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with serving(Handler) as url:
-        yield url.removeprefix("http://")

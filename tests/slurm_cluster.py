@@ -42,7 +42,7 @@ SchedulerType=sched/builtin
 SchedulerParameters=sched_interval=1
 AccountingStorageType=accounting_storage/none
 ReturnToService=2
-KillWait=10
+KillWait=3
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid

@@ -1,10 +1,19 @@
-# The service account of hosts. Each role is granted on the one resource that it is for; none reaches Terraform's state,
-# and none is on the project: whoever could grant that one could grant every other too.
+# Two service accounts: of jobs, and of nodes. Pods never get the nodes' account (GKE_METADATA). None of their roles reaches
+# Terraform's state.
 
 resource "google_service_account" "train" {
   account_id   = "${var.name}-train"
-  display_name = "maskwright ${var.name}: hosts"
-  description  = "Hosts and the seeding machine of the maskwright environment ${var.name}."
+  display_name = "maskwright ${var.name}: jobs"
+  description  = "Jobs of the maskwright environment ${var.name}."
+}
+
+# Kubernetes's ServiceAccount `train` in the namespace `maskwright` acts as it. The pool exists once the project has a
+# cluster with Workload Identity: docs.cloud.google.com/kubernetes-engine/docs/how-to/workload-identity
+resource "google_service_account_iam_member" "jobs_act_as_train" {
+  service_account_id = google_service_account.train.name
+  role               = "roles/iam.workloadIdentityUser"
+  member             = "serviceAccount:${var.project}.svc.id.goog[maskwright/train]"
+  depends_on         = [google_container_cluster.environment]
 }
 
 resource "google_storage_bucket_iam_member" "reads_dataset" {
@@ -20,45 +29,25 @@ resource "google_storage_bucket_iam_member" "uses_runs" {
   member = google_service_account.train.member
 }
 
-# Hosts read their orders and cannot write them, or one host that was taken over would have all the others. Listing is
-# a right on the bucket, which no condition on the names of objects grants or limits, so this role has no condition.
-resource "google_storage_bucket_iam_member" "reads_jobs" {
-  bucket = google_storage_bucket.jobs.name
-  role   = "roles/storage.objectViewer"
-  member = google_service_account.train.member
+resource "google_service_account" "nodes" {
+  account_id   = "${var.name}-nodes"
+  display_name = "maskwright ${var.name}: nodes"
+  description  = "Nodes of the maskwright environment ${var.name}."
 }
 
-locals {
-  # In conditions, which need uniform access: docs.cloud.google.com/iam/docs/conditions-resource-attributes
-  objects = "projects/_/buckets/${var.jobs_bucket}/objects"
+# The one role on the project, which Google's page asks for: logs and metrics can be written nowhere narrower.
+# docs.cloud.google.com/kubernetes-engine/docs/how-to/service-accounts#node-service-accounts
+resource "google_project_iam_member" "nodes" {
+  project = var.project
+  role    = "roles/container.defaultNodeServiceAccount"
+  member  = google_service_account.nodes.member
 }
 
-resource "google_storage_bucket_iam_member" "writes_reports" {
-  bucket = google_storage_bucket.jobs.name
-  role   = "roles/storage.objectUser"
-  member = google_service_account.train.member
-  condition {
-    title      = "reports"
-    expression = "resource.name.startsWith('${local.objects}/slice/reports/') || resource.name.startsWith('${local.objects}/group/reports/')"
-  }
-}
-
-# Creator, not User: replacing an object takes the right to delete it (docs.cloud.google.com/storage/docs/access-control/
-# iam-roles), so no host changes the claim of another, or takes back a result and has hosts compute again.
-resource "google_storage_bucket_iam_member" "makes_claims" {
-  bucket = google_storage_bucket.jobs.name
-  role   = "roles/storage.objectCreator"
-  member = google_service_account.train.member
-  condition {
-    title      = "claims and results"
-    expression = "resource.name.startsWith('${local.objects}/slice/claims/') || resource.name.startsWith('${local.objects}/slice/results/') || resource.name.startsWith('${local.objects}/group/claims/') || resource.name.startsWith('${local.objects}/group/results/')"
-  }
-}
-
-resource "google_artifact_registry_repository_iam_member" "pulls_images" {
+resource "google_artifact_registry_repository_iam_member" "nodes_pull" {
+  for_each   = { images = google_artifact_registry_repository.images, mirror = google_artifact_registry_repository.mirror }
   project    = var.project
-  location   = google_artifact_registry_repository.images.location
-  repository = google_artifact_registry_repository.images.repository_id
+  location   = each.value.location
+  repository = each.value.repository_id
   role       = "roles/artifactregistry.reader"
-  member     = google_service_account.train.member
+  member     = google_service_account.nodes.member
 }

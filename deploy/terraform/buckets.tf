@@ -1,5 +1,4 @@
-# The buckets of data, of runs with their checkpoints, and of jobs: private, and safe from a destroy while var.delete_data
-# is false. With deletion_policy PREVENT the provider refuses to delete the bucket, with force_destroy false to delete
+# The buckets of data and of runs with their checkpoints: private, and safe from a destroy while var.delete_data is false. With deletion_policy PREVENT the provider refuses to delete the bucket, with force_destroy false to delete
 # what is in it (registry.terraform.io/providers/hashicorp/google/latest/docs/resources/storage_bucket). It reads both
 # from the state, so an apply with delete_data = true comes before the destroy.
 
@@ -69,36 +68,6 @@ resource "google_storage_bucket" "runs" {
     }
     condition {
       age = 7
-    }
-  }
-}
-
-# Orders of hosts, and their reports (src/maskwright/launch/bucket/job_folder.py). Without versions: a heartbeat is
-# replaced every few seconds, and each of its versions would be billed, and be deleted one by one with the bucket.
-resource "google_storage_bucket" "jobs" {
-  name                        = var.jobs_bucket
-  location                    = upper(var.bucket_location)
-  labels                      = var.labels
-  uniform_bucket_level_access = true # conditions of IAM need it
-  public_access_prevention    = "enforced"
-  force_destroy               = var.delete_data
-  deletion_policy             = var.delete_data ? "DELETE" : "PREVENT"
-
-  versioning {
-    enabled = false
-  }
-  soft_delete_policy {
-    retention_duration_seconds = 0
-  }
-  # Pieces of logs, 5,760 a day and host. Everything else is replaced in place, or a few small files a job, of which the
-  # numbers of later jobs and claims follow.
-  lifecycle_rule {
-    action {
-      type = "Delete"
-    }
-    condition {
-      age            = 90
-      matches_suffix = [".txt"]
     }
   }
 }

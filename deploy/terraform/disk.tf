@@ -1,5 +1,5 @@
-# The data disk. One machine writes it (seeder.tf), then all hosts read it. Another size or a new seeding makes a disk
-# of another name. The new disk is there before hosts move to it; the old one goes once no host holds it.
+# The data disk. The Job of `env seed` writes it, then the pods of all jobs read it. Another size or a new seeding makes a
+# disk of another name.
 
 resource "google_compute_disk" "data" {
   count  = var.disk == null ? 0 : 1
@@ -12,8 +12,4 @@ resource "google_compute_disk" "data" {
   # Hyperdisk ML is told how it is shared, and READ_ONLY_MANY cannot be taken back; persistent disks are shared
   # read-only as they are: docs.cloud.google.com/compute/docs/disks/sharing-disks-between-vms
   access_mode = var.disk.type == "hyperdisk-ml" ? (var.disk.seeded ? "READ_ONLY_MANY" : "READ_WRITE_SINGLE") : null
-
-  lifecycle {
-    create_before_destroy = true
-  }
 }

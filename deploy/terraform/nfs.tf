@@ -1,4 +1,4 @@
-# Filestore: the folder over NFS that all hosts read and write.
+# Filestore: the folder over NFS that all jobs read and write.
 
 locals {
   nfs_in = var.network == null ? google_compute_network.environment[0].name : var.network.shared ? var.network.id : basename(var.network.id)

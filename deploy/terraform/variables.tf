@@ -19,7 +19,7 @@ variable "name" {
 }
 
 variable "region" {
-  description = "Home of the image repository, and of NFS in tier REGIONAL."
+  description = "Home of everything: subnetwork, cluster, repositories, and NFS in tier REGIONAL."
   type        = string
   validation {
     condition     = can(regex("^[a-z]+-[a-z]+[0-9]+$", var.region))
@@ -28,20 +28,11 @@ variable "region" {
 }
 
 variable "zone" {
-  description = "Home of the disk, NFS and the seeding machine."
+  description = "Home of the disk and of NFS."
   type        = string
   validation {
     condition     = can(regex("^[a-z]+-[a-z]+[0-9]+-[a-z]$", var.zone))
     error_message = "zone is a name such as us-east5-b."
-  }
-}
-
-variable "regions" {
-  description = "Every region where hosts may ever be: each gets a subnetwork."
-  type        = list(string)
-  validation {
-    condition     = length(var.regions) > 0 && length(distinct(var.regions)) == length(var.regions)
-    error_message = "regions names each region once, and at least one."
   }
 }
 
@@ -61,18 +52,29 @@ variable "labels" {
   }
 }
 
+variable "cluster" {
+  description = "The GKE cluster."
+  type = object({
+    location        = string # a zone, or the region
+    release_channel = string
+    machine_type    = string # of the nodes for controllers
+  })
+}
+
 variable "nat" {
-  description = "Whether hosts, which have no addresses of their own, reach the internet."
+  description = "Whether nodes, which have no addresses of their own, reach the internet."
   type        = bool
   default     = false
 }
 
 variable "network" {
-  description = "A network that exists, with its subnetworks by region; nothing is made in it. null: one is made here."
+  description = "A network that exists, with its subnetwork; nothing is made in it. null: one is made here."
   type = object({
-    id          = string # projects/PROJECT/global/networks/NAME
-    subnetworks = map(string)
-    shared      = bool # whether it is a host project's (Shared VPC)
+    id             = string # projects/PROJECT/global/networks/NAME
+    subnetwork     = string
+    pods_range     = optional(string) # secondary ranges of the subnetwork; null: GKE makes them
+    services_range = optional(string)
+    shared         = bool # whether it is a host project's (Shared VPC)
   })
   default = null
 }
@@ -90,21 +92,6 @@ variable "dataset_bucket" {
 variable "runs_bucket" {
   description = "Name of the bucket with runs and checkpoints."
   type        = string
-}
-
-variable "jobs_bucket" {
-  description = "Name of the bucket with the orders of hosts and their reports."
-  type        = string
-}
-
-variable "mount_point" {
-  description = "Folder on hosts that holds nfs_share and shared_pd."
-  type        = string
-  default     = "/mnt/common"
-  validation {
-    condition     = can(regex("^(/[A-Za-z0-9._-]+)+$", var.mount_point))
-    error_message = "mount_point is an absolute path."
-  }
 }
 
 variable "nfs" {
@@ -127,7 +114,7 @@ variable "nfs" {
 }
 
 variable "disk" {
-  description = "The data disk: written by the seeding machine while seeded is false, then read by all hosts."
+  description = "The data disk: written by the Job of `env seed` while seeded is false, then read by all jobs."
   type = object({
     name    = string
     type    = string
@@ -137,94 +124,8 @@ variable "disk" {
   default = null
   validation {
     condition     = var.disk == null ? true : contains(["hyperdisk-ml", "pd-balanced", "pd-ssd", "pd-standard"], var.disk.type)
-    error_message = "disk.type is one that many hosts can read: hyperdisk-ml, pd-balanced, pd-ssd or pd-standard."
+    error_message = "disk.type is one that many nodes can read: hyperdisk-ml, pd-balanced, pd-ssd or pd-standard."
   }
-}
-
-variable "seeder" {
-  description = "The temporary machine that fills the disk."
-  type = object({
-    machine_type = string
-    boot_disk    = string
-    image        = string
-    source       = string
-    prepare      = optional(string)
-    result       = string
-    max_hours    = number
-  })
-  default = null
-  validation {
-    condition     = var.seeder == null ? true : startswith(var.seeder.source, "gs://") && startswith(var.seeder.result, "gs://")
-    error_message = "seeder.source and seeder.result are in buckets: gs://…"
-  }
-}
-
-variable "slice" {
-  description = "A TPU slice: one instance group whose hosts are joined by the chips' own network."
-  type = object({
-    machine_type       = string
-    topology           = optional(string)
-    hosts              = number
-    accelerator        = optional(string)
-    boot_disk          = string
-    data_disks         = list(string)
-    zone               = string
-    region             = string
-    provisioning_model = string
-    reservation        = optional(string)
-    max_run_hours      = optional(number)
-    image              = string
-    attach_disk        = bool
-  })
-  default = null
-  validation {
-    condition = (
-      var.slice == null ? true :
-      contains(["STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND"], var.slice.provisioning_model)
-    )
-    error_message = "slice.provisioning_model is STANDARD, SPOT, FLEX_START or RESERVATION_BOUND."
-  }
-}
-
-variable "group" {
-  description = "A group of hosts with GPUs, or without any accelerator."
-  type = object({
-    machine_type       = string
-    topology           = optional(string)
-    hosts              = number
-    accelerator        = optional(string)
-    boot_disk          = string
-    data_disks         = list(string)
-    zone               = string
-    region             = string
-    provisioning_model = string
-    reservation        = optional(string)
-    max_run_hours      = optional(number)
-    image              = string
-    attach_disk        = bool
-  })
-  default = null
-  validation {
-    condition     = var.group == null ? true : var.group.hosts >= 1 && floor(var.group.hosts) == var.group.hosts
-    error_message = "group.hosts is the number of hosts, 1 or more."
-  }
-  validation {
-    condition = (
-      var.group == null ? true :
-      contains(["STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND"], var.group.provisioning_model)
-    )
-    error_message = "group.provisioning_model is STANDARD, SPOT, FLEX_START or RESERVATION_BOUND."
-  }
-}
-
-variable "host" {
-  description = "What every host runs."
-  type = object({
-    container    = string
-    setup        = optional(string)
-    idle_minutes = optional(number)
-    version      = string
-  })
 }
 
 variable "delete_data" {

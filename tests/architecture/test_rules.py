@@ -59,10 +59,10 @@ LAYERS["prove"] = (LAYERS["speedrun"] | {"training", "speedrun"}) - {"machine"}
 LAYERS["api"] = (LAYERS["speedrun"] | {"labels"}) - {"machine"}
 LAYERS["cli"] = set(LAYERS)
 ROOMS = {
-    "cloud": [{"google"}, {"provision", "vertex", "old_setup"}, {"jobs"}, {"report"}],
+    "cloud": [{"google"}, {"provision", "vertex", "old_setup"}, {"report"}],
     "data": [{"foreign", "prepare"}, {"pregenerate"}],
     "engines": [{"torch", "jax"}],
-    "launch": [{"hosts"}, {"bucket", "ray"}, {"schedulers"}],
+    "launch": [{"hosts"}, {"ray"}, {"schedulers"}],
     "model": [{"hf"}, {"torch", "jax", "onnx"}],
     "monitor": [{"forward", "watch"}],
     "processes": [{"ray"}],
@@ -107,7 +107,6 @@ HEAVY = {
     "requests": {"cloud/google/rest.py", "launch/ray/jobs.py"},
     "wandb": {"monitor/forward/wandb.py"},
     "mlflow": {"monitor/forward/mlflow.py"},
-    "trackio": {"monitor/forward/trackio.py"},
     "starlette": {"monitor/watch/server.py"},
     "uvicorn": {"monitor/watch/server.py"},
     "plotly": set(),
@@ -367,7 +366,7 @@ def test_locks_agree_and_hold_what_the_project_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     wanted = {"core": [*project["dependencies"], *extras["train"], *extras["fast"]], "tpu": ["libtpu"]}
-    alone = ("dev", "clean", "jax", "ray", "onnx", "wandb", "mlflow", "trackio", "web", "linear")
+    alone = ("dev", "clean", "jax", "ray", "onnx", "wandb", "mlflow", "web", "linear")
     wanted |= {"gcp": [*project["dependencies"], *extras["gcp"]]} | {name: extras[name] for name in alone}
     for name, lines in wanted.items():
         for line in lines:

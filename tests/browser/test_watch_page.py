@@ -88,6 +88,39 @@ def test_a_run_is_shown(browser: Any, served: Served, two: Path) -> None:
         assert "1 line with “step 3900”" in seen(page, "#log-found")
 
 
+def test_a_long_log_is_shown_from_its_end_and_as_it_grows(
+    browser: Any, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [f"line {number}" for number in range(50_000)]
+    made = MadeRun(tmp_path / "long", lines=40).write()
+    log = made.folder / "log.txt"
+    log.write_text("".join(f"{line}\n" for line in lines))
+    monkeypatch.setattr("maskwright.monitor.watch.details.READ_BYTES", 300_000)
+    with opened(browser, served.folder(tmp_path), ready="#log .log-line") as page:
+
+        def shown() -> list[str]:
+            return page.locator("#log .log-line").all_inner_texts()  # type: ignore[no-any-return]
+
+        assert shown() == lines[-200:]
+        page.click("#log-older")
+        until(page, "document.querySelectorAll('#log .log-line').length === 400")
+        assert shown() == lines[-400:]
+        with log.open("a") as file:
+            file.write("a new line\n")
+        status = json.loads((made.folder / "status.json").read_text())
+        made._json("status.json", status | {"step": status["step"] + 10, "heartbeat": time.time()})
+        until(page, "document.querySelectorAll('#log .log-line').length > 400")
+        assert shown() == [*lines[-400:], "a new line"]
+        page.fill("#log-search", "line 31")
+        until(page, "document.querySelector('#log-found').textContent.includes('not searched yet')")
+        assert re.search(r"lines with “line 31”; the first [\d.]+ kB are not searched yet", seen(page, "#log-found"))
+        while page.locator("#log-older").is_visible():
+            before = seen(page, "#log-found")
+            page.click("#log-older")
+            until(page, f"document.querySelector('#log-found').textContent !== {json.dumps(before)}")
+        assert shown()[0] == "line 31" and "searched" not in seen(page, "#log-found")
+
+
 def test_several_ranks_that_are_lost(browser: Any, served: Served, tmp_path: Path) -> None:
     MadeRun(tmp_path / "torn", ranks=8, lost=(4, 5, 6, 7)).write()
     with opened(browser, served.folder(tmp_path), ready="#ranks .strip") as page:
@@ -101,7 +134,7 @@ def test_several_ranks_that_are_lost(browser: Any, served: Served, tmp_path: Pat
         assert ages == ["60 s ago", "2 h ago"]
         # What was read at a URL is as old as it is said to be.
         told = page.evaluate("""() => import('/details.js').then(({showCheckpoints, showGlance}) => {
-            const run = {id: "far", name: "far", location: "gs://b/far", state: "only checkpoints", looked: 1};
+            const run = {id: "far", location: "gs://b/far", state: "only checkpoints", looked: 1, limits: []};
             showGlance([run], 41, new Map());
             showCheckpoints({checkpoints: [{step: 40, state: "whole", bytes: 9}], listed: 1}, 61);
             return ["glance", "checkpoints"].map((id) => document.getElementById(id).textContent);

@@ -22,34 +22,33 @@ from maskwright.processes import child
 from maskwright.processes.child import CommandSequence
 
 D, T = "default", "true"
-SEED, RESEED = "seed e.yaml --yes", "seed e.yaml --move-hosts --yes"
-UP, DOWN = "up e.yaml --only {} --yes", "down e.yaml --only {} --yes"
-BOTH = "slice --only group"
+IMAGE, UP, RESEED = "image e.yaml --yes", "up e.yaml --yes", "seed e.yaml --replace --yes"
+SLICE, GROUP = "down e.yaml --only slice --yes", "down e.yaml --only group --yes"
 ROWS = [
     (("initialize", D, D, D), ["init e.yaml"]),
-    (("initialize", D, D, T), ["init e.yaml", SEED]),
-    (("update", D, D, T), [RESEED]),
-    (("update", D, T, T), [RESEED, UP.format("group")]),
+    (("initialize", D, D, T), ["init e.yaml", IMAGE, "seed e.yaml --yes"]),
+    (("update", D, D, T), [IMAGE, RESEED]),
+    (("update", D, T, T), [IMAGE, RESEED, UP]),
     (("destroy", D, D, T), ["down e.yaml --only disk --delete-data --yes"]),
-    (("create", D, D, D), ["image e.yaml --if-missing --yes", "up e.yaml --only nfs --only slice --only group --yes"]),
-    (("update", T, D, D), [UP.format("slice")]),
-    (("update", T, D, T), [UP.format("slice")]),
-    (("update", T, T, D), [UP.format(BOTH)]),
-    (("update", T, T, T), [UP.format(BOTH)]),
-    (("update", D, T, D), [UP.format("group")]),
-    (("destroy", T, D, D), [DOWN.format("slice")]),
-    (("destroy", T, D, T), [DOWN.format("slice")]),
-    (("destroy", D, T, D), [DOWN.format("group")]),
-    (("destroy", D, T, T), [DOWN.format("group")]),
-    (("destroy", T, T, D), [DOWN.format(BOTH)]),
-    (("destroy", T, T, T), [DOWN.format(BOTH)]),
-    (("destroy", D, D, D), ["down e.yaml --only slice --only group --only nfs --delete-data --yes"]),
+    (("create", D, D, D), [IMAGE, UP]),
+    (("update", T, D, D), [IMAGE, UP]),
+    (("update", T, D, T), [IMAGE, UP]),
+    (("update", T, T, D), [IMAGE, UP]),
+    (("update", T, T, T), [IMAGE, UP]),
+    (("update", D, T, D), [IMAGE, UP]),
+    (("destroy", T, D, D), [SLICE]),
+    (("destroy", T, D, T), [SLICE]),
+    (("destroy", D, T, D), [GROUP]),
+    (("destroy", D, T, T), [GROUP]),
+    (("destroy", T, T, D), [SLICE, GROUP]),
+    (("destroy", T, T, T), [SLICE, GROUP]),
+    (("destroy", D, D, D), ["down e.yaml --yes", "down e.yaml --only nfs --delete-data --yes"]),
 ]
 
 
 @pytest.mark.parametrize(("asked", "listed"), ROWS, ids=[",".join(asked) for asked, _ in ROWS])
 def test_row_runs_its_commands(asked: tuple[str, str, str, str], listed: list[str]) -> None:
-    found, _ = commands(row_of(*asked), "e.yaml", build_table.PARTS)
+    found, _ = commands(row_of(*asked), "e.yaml", ["slice", "group"])
     assert [" ".join(words) for words in found] == listed
 
 
@@ -75,15 +74,14 @@ def test_flags_are_true_or_left_out(value: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "parts", "listed", "told"),
     [
-        (("update", D, T, D), ["slice"], [UP.format("slice")], "the slice's own hosts run the code, so _MIG=true is"),
-        (("update", T, T, D), ["slice"], [UP.format("slice")], "the slice's own hosts run the code, so _MIG=true is"),
-        (("update", D, T, T), ["slice"], [RESEED, UP.format("slice")], "the slice's own hosts run the code"),
-        (("update", D, T, D), ["nfs"], [], "neither group nor slice in the YAML, so _MIG=true changes nothing"),
-        (("destroy", D, T, D), ["slice"], [DOWN.format("group")], "no group to delete; the slice's own hosts run"),
-        (("destroy", T, T, D), ["slice"], [DOWN.format(BOTH)], "no group to delete"),
+        (("update", D, T, D), ["slice"], [IMAGE, UP], "there is no group: jobs run on the slice's own hosts"),
+        (("update", T, D, D), ["group"], [IMAGE, UP], "there is no slice, so _TPU=true"),
+        (("destroy", D, T, D), ["slice"], [], "there is no group"),
+        (("destroy", T, T, D), ["slice"], [SLICE], "there is no group"),
+        (("destroy", T, T, D), ["group"], [GROUP], "there is no slice"),
     ],
 )
-def test_without_a_group_the_slices_hosts_are_meant(
+def test_a_part_that_the_yaml_lacks_is_said(
     asked: tuple[str, str, str, str], parts: list[str], listed: list[str], told: str
 ) -> None:
     found, remarks = commands(row_of(*asked), "e.yaml", parts)
@@ -96,19 +94,19 @@ def test_refilling_has_a_substitution(tmp_path: Path, capsys: pytest.CaptureFixt
     words = ["env", "build", str(path), "--disk", "true", "--dry-run", "--action"]
     assert run([*words, "update"]) == 0
     shown = capsys.readouterr()
-    assert shown.out == f"maskwright env seed {path} --move-hosts --yes\n" and "_REFILL=true fills a new" in shown.err
+    image = f"maskwright env image {path} --yes\n"
+    assert shown.out == f"{image}maskwright env seed {path} --replace --yes\n" and "_REFILL=true fills a" in shown.err
     assert run([*words, "update", "--refill", "true"]) == 0
-    assert capsys.readouterr().out == f"maskwright env seed {path} --move-hosts --yes --again\n"
+    assert capsys.readouterr().out == f"{image}maskwright env seed {path} --replace --yes --again\n"
     assert run([*words, "destroy", "--refill", "true"]) == 2
     assert "_REFILL: is for update with _DISK=true" in capsys.readouterr().err
 
 
-def test_create_makes_what_the_yaml_has() -> None:
+def test_create_needs_something_to_create_and_names_who_builds() -> None:
     row = row_of("create", D, D, D)
-    assert commands(row, "e.yaml", ["slice"])[0][1] == ["up", "e.yaml", "--only", "slice", "--yes"]
     assert commands(row, "e.yaml", ["group"], "me@lab-proj")[0][0][-2:] == ["--service-account", "me@lab-proj"]
     with pytest.raises(InputError, match="neither slice nor group"):
-        commands(row, "e.yaml", ["nfs"])
+        commands(row, "e.yaml", [])
 
 
 def test_words_are_ones_that_the_command_line_knows() -> None:
@@ -164,14 +162,14 @@ def test_first_failure_ends_the_build_with_its_code(
 
 
 def test_commands_are_run_as_processes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A YAML without a disk cannot be seeded: the code of that command, exit 2, is the build's."""
+    """A YAML that does not load: the code of that command, exit 2, is the build's, and the next does not run."""
     path = tmp_path / "e.yaml"
     path.write_text(LAB.replace("name: lab1", "name: LAB"))
     with pytest.raises(JobError) as caught:
-        build_table.run([["prices", str(path)], ["prices"]], CommandSequence())
+        build_table.run([["image", str(path), "--dry-run"], ["schema"]], CommandSequence())
     assert caught.value.exit_code == 2
     shown = capfd.readouterr()
-    assert "error: " in shown.err and "currency" not in shown.out
+    assert "error: " in shown.err and "$defs" not in shown.out
 
 
 def test_dry_run_prints_and_says_what_has_no_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,13 +190,6 @@ def test_page_has_every_row() -> None:
     page = (Path(__file__).parents[2] / "docs" / "from-values-env.md").read_text()
     for row in build_table.ROWS:
         assert " · ".join(f"`{command}`" for command in row.commands) in page, row
-
-
-def test_roles_that_refusals_name_are_on_their_page() -> None:
-    from maskwright.cloud.google.errors import ROLES
-
-    page = (Path(__file__).parents[2] / "docs" / "google-cloud-roles.md").read_text()
-    assert [role for _, role in ROLES if role not in page] == []
 
 
 def test_a_build_that_is_stopped_lets_its_command_clean_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

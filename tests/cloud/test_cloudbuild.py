@@ -111,6 +111,17 @@ def test_environment_step_builds_and_passes_its_exit_code_on(box: Box) -> None:
     assert box.run("environment", asked, CODE="75") == 75
 
 
+def test_kubectl_is_at_hand(box: Box) -> None:
+    (box.workspace / "bin").mkdir()
+    box.stub(box.workspace / "bin" / "kubectl", "echo kubectl")
+    (box.workspace / "link").mkdir()
+    (box.workspace / "link" / "kubectl").symlink_to(box.workspace / "bin" / "kubectl")
+    assert box.run("kubectl", PATH=f"{box.workspace}/link:/usr/bin:/bin") == 0
+    copied = box.tools / "kubectl"
+    assert not copied.is_symlink() and subprocess.run([copied], check=True).returncode == 0
+    assert box.run("kubectl", PATH="/usr/bin:/bin") != 0 or shutil.which("kubectl", path="/usr/bin:/bin")
+
+
 def test_values_env_is_imported_first_and_a_failed_import_ends_the_build(box: Box) -> None:
     for name in ("values.env", "values.env.auto"):
         (box.workspace / name).write_text(VALUES)
@@ -148,7 +159,7 @@ def test_whole_build_with_the_real_command_line(box: Box) -> None:
     box.stub(python, f'exec "{sys.executable}" "$@"')
     (box.workspace / "values.env").write_text(VALUES)
     source = {"PYTHONPATH": str(ROOT / "src")}
-    assert box.run("environment", {"_BUILD_ACTION": "default", "_ACCELERATOR": "v6e"}, **source) == 2
+    assert box.run("environment", {"_BUILD_ACTION": "default"}, **source) == 2
     made = yaml.safe_load((box.workspace / "environment.yaml").read_text())
     assert made["slice"] == {"accelerator": "v6e", "topology": "4x4"}
     os.unlink(box.workspace / "environment.yaml")
@@ -184,7 +195,7 @@ def test_gcloud_submits_it(tmp_path: Path) -> None:
         done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         (call,) = [call for call in cloud.journal if call["method"].endswith("builds.create")]
-        assert call["body"]["substitutions"]["_TPU"] == "true" and len(call["body"]["steps"]) == 3
+        assert call["body"]["substitutions"]["_TPU"] == "true" and len(call["body"]["steps"]) == len(STEPS)
     listed = subprocess.run(
         ["gcloud", "meta", "list-files-for-upload", "."],
         cwd=folder, env=environment, capture_output=True, text=True, check=True,

@@ -14,11 +14,9 @@ import fsspec
 import pytest
 from google_cloud.fake import Cloud
 
-from maskwright.cloud.google import groups, queued_resource
 from maskwright.cloud.google.rest import Google
 
 needs_gcloud = pytest.mark.skipif(shutil.which("gcloud") is None, reason="`gcloud` is not on the path")
-ZONE = "us-east5-b"
 
 
 def gcloud(*words: str, code: int = 0) -> str:
@@ -54,72 +52,6 @@ def test_buckets_and_files(cloud: Cloud, tmp_path: Path) -> None:
     assert made["publicAccessPrevention"] == "enforced" and made["uniformBucketLevelAccess"]["enabled"]
     assert Google("lab-proj").call("storage", "GET", "b/lab-one")["location"] == "US-EAST5"
     assert [one for one in cloud.journal if "uploadType=resumable" in one["query"]]
-
-
-@pytest.mark.long
-@needs_gcloud
-def test_queued_resources(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What gcloud makes is what we make, but for its defaults, and each sees the other's."""
-    account = "t@lab-proj.iam.gserviceaccount.com"
-    flags = [
-        "--node-id=q1",
-        "--accelerator-type=v5litepod-16",
-        "--runtime-version=v2-alpha-tpuv5-lite",
-        "--spot",
-        "--async",
-    ]
-    flags += ["--internal-ips", "--network=n", "--subnetwork=s", f"--service-account={account}", "--labels=a=b"]
-    flags += [f"--scopes={queued_resource.SCOPE}", "--metadata=k=v"]
-    place = f"--zone={ZONE}"
-    gcloud("compute", "tpus", "queued-resources", "create", "q1", place, *flags)
-    sent = cloud.calls("tpu.projects.locations.queuedResources.create")[0]["body"]
-    wanted = queued_resource.Wanted(
-        "q1",
-        ZONE,
-        "v5litepod-16",
-        "v2-alpha-tpuv5-lite",
-        "SPOT",
-        "n",
-        "s",
-        account,
-        metadata={"k": "v"},
-        labels={"a": "b"},
-    )
-    found = queued_resource.create_if_missing(Google("lab-proj"), wanted)
-    assert found.phase == "waiting" and len(cloud.calls("tpu.projects.locations.queuedResources.create")) == 1
-    assert sent["tpu"]["nodeSpec"][0]["node"] == wanted.node()
-    show = ["compute", "tpus", "queued-resources", "describe", "q1", place, "--format=value(state.state)"]
-    assert gcloud(*show) == "ACTIVE"
-    cloud.preempt("q1")
-    assert gcloud(*show) == "SUSPENDED"
-    gcloud("compute", "tpus", "queued-resources", "delete", "q1", place, "--force", "--quiet")
-    assert queued_resource.describe(Google("lab-proj"), ZONE, "q1") is None
-
-
-@pytest.mark.long
-@needs_gcloud
-def test_instance_groups_and_disks(cloud: Cloud) -> None:
-    place = f"--zone={ZONE}"
-    gcloud("compute", "disks", "create", "data-1", place, "--size=10", "--type=hyperdisk-ml", "--labels=a=b")
-    assert gcloud("compute", "disks", "list", "--filter=labels.a=b", "--format=value(name)") == "data-1"
-    policy = ["--type=high-throughput", "--accelerator-topology=4x4", "--region=us-east5"]
-    gcloud("compute", "resource-policies", "create", "workload-policy", "policy", *policy)
-    template = ["--machine-type=ct6e-standard-4t", "--provisioning-model=SPOT", "--instance-termination-action=DELETE"]
-    template += ["--image=projects/x/global/images/y", "--no-address", "--network=default", "--labels=a=b"]
-    template += ["--disk=name=data-1,mode=ro,device-name=shared-pd,auto-delete=no"]
-    gcloud("compute", "instance-templates", "create", "t1", *template)
-    made = ["--size=2", "--template=t1", "--workload-policy=projects/lab-proj/regions/us-east5/resourcePolicies/policy"]
-    gcloud("compute", "instance-groups", "managed", "create", "g1", place, *made)
-    for _ in range(3):
-        found = groups.describe(Google("lab-proj"), ZONE, "g1")
-    assert found is not None and found.stable and len(found.members) == found.target == 2
-    listing = ["compute", "instance-groups", "managed", "list-instances", "g1", place]
-    told = gcloud(*listing, "--format=value(NAME,STATUS,ACTION)").split()
-    assert told == [word for member in found.members for word in (member.name, "RUNNING", "NONE")]
-    assert "already being used by" in gcloud("compute", "disks", "delete", "data-1", place, "--quiet", code=1)
-    gcloud("compute", "instance-groups", "managed", "delete", "g1", place, "--quiet")
-    gcloud("compute", "disks", "delete", "data-1", place, "--quiet")
-    assert not [key for key in cloud.resources if "/instances/" in key or "/disks/" in key]
 
 
 @pytest.mark.long

@@ -20,8 +20,8 @@ from maskwright import __version__
 from maskwright.cli.main import run
 from maskwright.cli.options import PANELS
 from maskwright.cloud import record
-from maskwright.cloud.environment import Environment, Host, build_environment, read_environment
-from maskwright.cloud.provision import image, variables
+from maskwright.cloud.environment import build_environment, read_environment
+from maskwright.cloud.provision import image
 from maskwright.core.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,18 +56,26 @@ def lab(tmp_path: Path) -> Path:
     return path
 
 
+TRACKED = (image.DOCKERFILE, *image.FILES, "src/maskwright/__init__.py", "deploy/terraform/main.tf")
+SECRETS = ("deploy/terraform/lab.tfvars", "src/.env", "src/maskwright/notes.py~", "deploy/.#Dockerfile", "src/key.pem")
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """The least that counts as a checkout."""
+    """The least that counts as a checkout, with files that must not leave it."""
     folder = tmp_path / "source"
-    for name in (image.DOCKERFILE, *image.FILES, "src/maskwright/__init__.py", "deploy/terraform/main.tf"):
+    for name in (*TRACKED, *SECRETS, "src/maskwright/__pycache__/a.pyc", "deploy/terraform/.terraform/x"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(name)
     (folder / "src" / "terraform").symlink_to("../deploy/terraform")
-    for junk in ("src/maskwright/__pycache__/a.pyc", "deploy/terraform/.terraform/x", "deploy/terraform.tfstate"):
-        (folder / junk).parent.mkdir(parents=True, exist_ok=True)
-        (folder / junk).write_text("junk")
+    git(folder, "init", "--quiet")
+    git(folder, "add", *TRACKED, "src/terraform")
+    (folder / "src/maskwright/not-added.py").write_text("")
     return folder
+
+
+def git(folder: Path, *words: str) -> None:
+    subprocess.run(["git", *words], cwd=folder, check=True)
 
 
 def build(lab: Path, source: Path, *words: str) -> int:
@@ -97,15 +105,30 @@ def test_build_is_sent_waited_for_and_its_digest_printed(
     assert body["images"] == [tag] and body["logsBucket"] == f"gs://{STATE}/env/lab1/image"
     words = body["steps"][0]["args"]
     assert words[:3] == ["build", "-f", "deploy/Dockerfile"] and words[-3:] == ["-t", tag, "."]
-    assert {"ACCELERATOR=tpu", "LIBTPU=no", "RUN_AS=root"} < set(words)
+    assert {"ACCELERATOR=tpu", "LIBTPU=yes", "RUN_AS=maskwright"} < set(words)
     place = body["source"]["storageSource"]
     content = cloud.objects[(place["bucket"], place["object"])][-1].content
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         names = archive.getnames()
         assert archive.getmember("src/terraform").linkname == "../deploy/terraform"
-    assert "deploy/Dockerfile" in names and "deploy/terraform/main.tf" in names
-    assert not [name for name in names if "pycache" in name or "tfstate" in name or ".terraform" in name]
+    assert set(names) == {*TRACKED, "src/terraform"}
     assert image.pack(str(source)) == content  # the same bytes for the same files
+
+
+def test_only_what_git_tracks_is_uploaded(source: Path, tmp_path: Path) -> None:
+    """Without git, as in a build of cloudbuild.yaml, by the endings of our files."""
+    assert image.sources(str(source)) == sorted([*TRACKED, "src/terraform"])
+    os.unlink(source / "deploy/terraform/main.tf")  # deleted, and not committed yet
+    assert image.sources(str(source)) == sorted([*TRACKED[:-1], "src/terraform"])
+    shutil.rmtree(source / ".git")
+    assert image.sources(str(source)) == sorted([*TRACKED[:-1], "src/terraform", "src/maskwright/not-added.py"])
+    (source / ".git").write_text("gitdir: nowhere")
+    with pytest.raises(InputError, match="git cannot list its files"):
+        image.sources(str(source))
+    ours = ["git", "ls-files", *image.FOLDERS]
+    listed = subprocess.run(ours, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    unknown = [name for name in listed if not name.endswith(image.ENDINGS) and not (ROOT / name).is_symlink()]
+    assert {Path(name).suffix for name in unknown} <= {".md", ".in"}, "endings of files that the image is made of"
 
 
 def test_failed_build_shows_the_end_of_its_log(
@@ -121,51 +144,24 @@ def test_failed_build_shows_the_end_of_its_log(
     assert "the build ended with FAILURE: step 0 failed" in err.splitlines()[-1]
 
 
-def test_image_that_is_there_is_not_built_again(
+def test_image_of_the_same_source_is_not_built_again_and_jobs_run_the_last_one(
     cloud: Cloud, lab: Path, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scripted(cloud, GOOD)
-    built = []
-    for there in (False, True, True, False):
-        if there:
-            (source / "src" / "new.py").write_text("another source of the same version")
-            docker = f"{REPOSITORY}/dockerImages/maskwright@{built[0]['digest']}"
-            cloud.resources[docker] = {"name": docker.partition("/")[2], "uri": f"{NAME}@{built[0]['digest']}"}
-        assert build(lab, source, "--if-missing", "--json") == 0
-        built.append(json.loads(capsys.readouterr().out))
-        assert built[-1]["built"] is not there
-        cloud.resources.pop(f"{REPOSITORY}/dockerImages/maskwright@{built[0]['digest']}", None)
-    assert built[1] == built[2] == built[0] | {"built": False} and built[3]["image"] != built[0]["image"]
-
-
-def test_hosts_run_the_last_image_that_was_built_by_its_digest(
-    cloud: Cloud, lab: Path, source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """So a second image of one version is another one to `env up`, and to no host before that."""
     environment = read_environment(str(lab))
-
-    def container(of: Environment = environment) -> str:
-        return str(variables.variables(of, record.read(of), None)["host"]["container"])
-
-    assert container() == TAG
-    cloud.script("builds", [GOOD])
-    seen = []
-    for content in ("one", "two"):
-        (source / "src" / "maskwright" / "__init__.py").write_text(content)
-        assert build(lab, source) == 0
-        tag, digest = capsys.readouterr().out.split()
-        assert container() == f"{NAME}@{digest}"
-        seen.append((tag, variables.variables(environment, record.read(environment), None)))
-    (first, before), (second, after) = seen
-    assert first != second and before["host"]["container"] != after["host"]["container"]
-    assert variables.with_image_of(before, after["host"]) == before["host"]  # as a watcher makes lost hosts again
-    assert container(environment.model_copy(update={"zone": "us-east1-b"})).endswith(f"lab1/maskwright:{__version__}")
-    own = environment.model_copy(update={"host": Host(container=f"{NAME}:mine")})
-    assert container(own) == f"{NAME}:mine"
-    lab.write_text(json.dumps({**LAB, "host": {"container": f"{NAME}:mine"}}))
-    assert build(lab, source) == 0
-    tag, digest = capsys.readouterr().out.split()
-    assert (tag, container(own)) == (f"{NAME}:mine", f"{NAME}@{digest}")
+    assert record.read(environment).container(environment) == TAG
+    built = []
+    for content in ("one", "one", "two"):
+        scripted(cloud, GOOD)
+        (source / "src/maskwright/__init__.py").write_text(content)
+        assert build(lab, source, "--json") == 0
+        built.append(json.loads(capsys.readouterr().out))
+        tag = built[-1]["image"].rpartition(":")[2]
+        where = f"{REPOSITORY}/packages/maskwright/tags/{tag}"
+        version = f"{REPOSITORY.partition('/')[2]}/packages/maskwright/versions/{built[-1]['digest']}"
+        cloud.resources[where] = {"name": where.partition("/")[2], "version": version}
+        assert record.read(environment).container(environment) == f"{NAME}@{built[-1]['digest']}"
+    assert [one["built"] for one in built] == [True, False, True]
+    assert built[1] == built[0] | {"built": False} and built[2]["image"] != built[0]["image"]
 
 
 def test_refusals_name_what_is_missing(
@@ -185,14 +181,15 @@ def test_refusals_name_what_is_missing(
 
 
 def test_own_image_is_not_built(cloud: Cloud, lab: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lab.write_text(json.dumps({**LAB, "host": {"container": "docker.io/me/mine:1"}}))
+    lab.write_text(json.dumps({**LAB, "image": "docker.io/me/mine:1"}))
     assert build(lab, source) == 0
     assert cloud.calls("cloudbuild.*") == [] and "nothing to build" in capsys.readouterr().err
 
 
-def test_dry_run_prints_the_request_that_the_document_accepts(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_prints_the_request(lab: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     who = "maskwright-build@lab-proj.iam.gserviceaccount.com"
-    assert run(["env", "image", str(lab), "--accelerator", "gpu", "--dry-run", "--service-account", who]) == 0
+    words = ["--accelerator", "gpu", "--dry-run", "--service-account", who, "--source", str(source)]
+    assert run(["env", "image", str(lab), *words]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert "ACCELERATOR=gpu" in shown["steps"][0]["args"]
     assert shown["serviceAccount"] == f"projects/lab-proj/serviceAccounts/{who}"
@@ -213,12 +210,11 @@ def test_image_without_an_environment(
     line += f" --build-arg RUN_AS=maskwright -t maskwright:gpu {source}"
     assert log.read_text().splitlines() == [line] * 2 and "docker ended with 1" in capsys.readouterr().err
     docker.unlink()
-    monkeypatch.setenv("PATH", str(docker.parent))
-    assert run(words) == 2
-    assert (
-        "docker: is not installed, or not on the path. Fix: install it, or let Cloud Build" in capsys.readouterr().err
-    )
-
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", str(docker.parent))
+        assert run(words) == 2
+    told = "docker: is not installed, or not on the path. Fix: install it, or let Cloud Build"
+    assert told in capsys.readouterr().err
     cloud.put("gs://mine/started", "")
     words = ["image", "build", TAG, "--source", str(source), "--staging", "gs://mine/images", "--poll-seconds", "0.01"]
     scripted(cloud, GOOD)
@@ -266,12 +262,7 @@ def test_dockerfile_copies_what_is_packed_and_declares_what_is_passed() -> None:
     copied = {word for line in lines if line.startswith("COPY") for word in line.split()[1:-1]}
     assert copied <= {*image.FILES, *image.FOLDERS}
     declared = {line.split()[1].partition("=")[0] for line in lines if line.startswith("ARG")}
-    request = image.build_request(
-        image.build_of(build_environment(LAB, "lab.yaml"), "0"),
-        "s",
-        image.arguments_of("tpu", libtpu=True, run_as="root"),
-        service_account=None,
-    )
+    request = image.build_request(TAG, "gs://s/t", "s", image.arguments_of("tpu", libtpu=True), None)
     passed = {word.partition("=")[0] for word in request["steps"][0]["args"] if "=" in word}
     assert passed == {"ACCELERATOR", "LIBTPU", "RUN_AS"} and passed < declared
     installs = re.findall(r"pip install [^&;]*", " ".join(lines))
@@ -291,41 +282,63 @@ def test_scripts_of_the_image_are_a_shells(tmp_path: Path) -> None:
         subprocess.run(["sh", "-n", str(script)], check=True)
 
 
-def test_libtpu_is_fetched_once_and_only_to_compute(tmp_path: Path) -> None:
-    """The wrapper of images that do not hold libtpu, with stubs for pip and for the command itself."""
+@pytest.fixture
+def wrapper(tmp_path: Path) -> dict[str, str]:
+    """The wrapper of images that do not hold libtpu, with stubs for pip and for the command itself; its variables."""
     tools = tmp_path / "bin"
     tools.mkdir()
     stubs = {
-        "python": 'echo "$@" >>"$LOG"; [ ! -e "$FAIL" ]',
-        "maskwright-itself": 'echo "itself $* with ${PYTHONPATH:-nothing}" >>"$LOG"',
+        "python": 'echo "$@" >>"$LOG"; [ ! -e "$FAIL" ] || exit 1\n'
+        'while [ "$1" != --target ]; do shift; done\n'
+        'echo half >"$2/libtpu"; sleep "$SECONDS_OF_PIP"; echo whole >"$2/libtpu"',
+        "maskwright-itself": 'echo "itself $* with ${PYTHONPATH:-nothing}" >>"$LOG"; [ -z "${PYTHONPATH:-}" ] || '
+        'grep -q whole "$PYTHONPATH/libtpu"',
     }
     for name, body in stubs.items():
         (tools / name).write_text(f"#!/bin/sh\n{body}\n")
         (tools / name).chmod(0o755)
     shutil.copy(ROOT / "deploy" / "with-libtpu.sh", tools / "maskwright")
-    log, lock, fail = tmp_path / "log", tmp_path / "lock", tmp_path / "fail"
-    lock.write_text("libtpu==1")
-    variables = {
-        "PATH": f"{tools}:/usr/bin:/bin", "HOME": str(tmp_path), "LOG": str(log), "FAIL": str(fail),
-        "MASKWRIGHT_LIBTPU_LOCK": str(lock),
+    (tmp_path / "lock").write_text("libtpu==1")
+    return {
+        "PATH": f"{tools}:/usr/bin:/bin", "HOME": str(tmp_path), "LOG": str(tmp_path / "log"),
+        "FAIL": str(tmp_path / "fail"), "SECONDS_OF_PIP": "0", "MASKWRIGHT_LIBTPU_LOCK": str(tmp_path / "lock"),
     }  # fmt: skip
 
-    def call(*words: str) -> int:
-        return subprocess.run(["maskwright", *words], env=variables, capture_output=True, check=False).returncode
 
+def start(variables: dict[str, str], *words: str) -> subprocess.Popen[bytes]:
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen(["maskwright", *words], env=variables, stdout=quiet, stderr=quiet)
+
+
+def test_libtpu_is_fetched_once_and_only_to_compute(wrapper: dict[str, str]) -> None:
+    log, fail = Path(wrapper["LOG"]), Path(wrapper["FAIL"])
     for command in ("--version", "--debug doctor", "--debug submit pretrain"):
-        assert call(*command.split()) == 0
+        assert start(wrapper, *command.split()).wait() == 0
         assert log.read_text() == f"itself {command} with nothing\n"
         log.unlink()
     fail.touch()
-    assert call("agent", "x") == 1  # nothing is run without it
+    assert start(wrapper, "pretrain", "x").wait() == 75, "the package index may be back at the next start"
     fail.unlink()
     log.unlink()
-    assert call("agent", "x") == 0 and call("--debug", "finetune", "run.yaml") == 0
+    assert start(wrapper, "pretrain", "x").wait() == 0 and start(wrapper, "--debug", "finetune", "run.yaml").wait() == 0
     pip, *rest = log.read_text().splitlines()
-    assert "--require-hashes" in pip and str(lock) in pip
-    libtpu = tmp_path / ".local/share/maskwright/libtpu"
-    assert rest == [f"itself agent x with {libtpu}", f"itself --debug finetune run.yaml with {libtpu}"]
+    assert "--require-hashes" in pip and wrapper["MASKWRIGHT_LIBTPU_LOCK"] in pip
+    (libtpu,) = (Path(wrapper["HOME"]) / ".local/share/maskwright/libtpu").iterdir()
+    assert rest == [f"itself pretrain x with {libtpu}", f"itself --debug finetune run.yaml with {libtpu}"]
+
+
+def test_two_first_commands_at_once_do_not_take_libtpu_from_each_other(wrapper: dict[str, str]) -> None:
+    libtpu = Path(wrapper["HOME"]) / ".local/share/maskwright/libtpu"
+    both = [start(wrapper | {"SECONDS_OF_PIP": seconds}, "pretrain", "x") for seconds in ("0.4", "0.8")]
+    assert [process.wait() for process in both] == [0, 0]
+    killed = start(wrapper | {"SECONDS_OF_PIP": "5", "MASKWRIGHT_LIBTPU": f"{libtpu}/other"}, "pretrain", "x")
+    while not list(libtpu.glob("other/*/libtpu")):
+        assert killed.poll() is None
+    killed.kill()
+    killed.wait()
+    assert start(wrapper | {"MASKWRIGHT_LIBTPU": f"{libtpu}/other"}, "pretrain", "x").wait() == 0, (
+        "half a folder is none"
+    )
 
 
 def test_all_that_computes_on_a_tpu_gets_libtpu() -> None:
@@ -335,6 +348,6 @@ def test_all_that_computes_on_a_tpu_gets_libtpu() -> None:
     commands = {name for names in PANELS.values() for name in names}
     assert exceptions < commands
     assert commands - exceptions == {
-        *("agent", "compare", "drill", "finetune", "plan", "pretrain", "replay", "reproduce", "speedrun"),
+        *("compare", "drill", "finetune", "plan", "pretrain", "replay", "reproduce", "speedrun"),
         "verify-resume",
     }

@@ -19,9 +19,7 @@ from maskwright.core.errors import CloudError, InputError
 
 P = "projects/lab-proj"
 DISKS = f"{P}/zones/us-east5-b/disks"
-INSTANCES = f"{P}/zones/us-east5-b/instances"
-QUEUE = f"{P}/locations/us-east5-b/queuedResources"
-DISK = {"name": "d1", "sizeGb": "10", "labels": {"maskwright-environment": "lab1"}}
+SHARES = f"{P}/locations/us-east5-b/instances"
 
 
 @pytest.fixture
@@ -37,66 +35,46 @@ def refused(google: Google, *call: Any, **query: Any) -> CloudError:
     return caught.value
 
 
-def insert(google: Google, name: str = "d1", **query: Any) -> dict[str, Any]:
-    return google.wait("compute", google.call("compute", "POST", DISKS, DISK | {"name": name}, **query), seconds=10)
+SHARE = {"tier": "BASIC_HDD", "fileShares": [{"name": "share", "capacityGb": "1024"}], "networks": [{"network": "n"}]}
+
+
+def make_bucket(google: Google, name: str = "bucket-1") -> dict[str, Any]:
+    return google.call("storage", "POST", "b", {"name": name}, project="lab-proj")
 
 
 # ---- what works ----------------------------------------------------------------------------------------------------
 
 
-def test_a_disk_is_made_found_listed_and_deleted(cloud: Cloud, google: Google) -> None:
-    assert insert(google)["status"] == "DONE"
-    found = google.find("compute", f"{DISKS}/d1")
-    assert found and found["status"] == "READY" and found["labels"] == DISK["labels"]
-    everywhere = google.pages("compute", f"{P}/aggregated/disks", "items", filter="labels.maskwright-environment=lab1")
-    assert [one["name"] for one in everywhere] == ["d1"]
-    other = google.pages("compute", f"{P}/aggregated/disks", "items", filter="labels.maskwright-environment=lab2")
-    assert list(other) == []
-    google.wait("compute", google.call("compute", "DELETE", f"{DISKS}/d1"), seconds=10)
-    assert google.find("compute", f"{DISKS}/d1") is None
-
-
-def test_all_pages_are_read(cloud: Cloud, google: Google) -> None:
+def test_all_pages_are_read_and_what_is_not_there_is_none(cloud: Cloud, google: Google) -> None:
     for number in range(7):
-        insert(google, f"d{number}")
+        cloud.resources[f"compute/{DISKS}/d{number}"] = {"name": f"d{number}", "kind": "compute#disk"}
     found = list(google.pages("compute", DISKS, "items", maxResults=3))
     assert [one["name"] for one in found] == [f"d{number}" for number in range(7)]
     assert len(cloud.calls("compute.disks.list")) == 3
+    assert google.find("compute", f"{DISKS}/d7") is None
 
 
-def test_slow_operations_are_waited_for(cloud: Cloud, google: Google) -> None:
-    cloud.slow("compute.disks.insert", 6)
-    insert(google)
-    assert len(cloud.calls("compute.zoneOperations.get")) == 6
+def test_slow_operations_are_waited_for_and_waiting_ends(cloud: Cloud, google: Google) -> None:
     cloud.slow("file.*", 4)
-    body = {
-        "tier": "BASIC_HDD",
-        "fileShares": [{"name": "share", "capacityGb": "1024"}],
-        "networks": [{"network": "n"}],
-    }
-    operation = google.call("file", "POST", f"{P}/locations/us-east5-b/instances", body, instanceId="lab1-nfs")
-    made = google.wait("file", operation, seconds=10)
+    made = google.wait("file", google.call("file", "POST", SHARES, SHARE, instanceId="lab1-nfs"), seconds=10)
     assert made["state"] == "READY" and made["networks"][0]["ipAddresses"]
-
-
-def test_waiting_ends_and_says_so(cloud: Cloud, google: Google) -> None:
-    cloud.slow("compute.disks.insert", 10_000)
-    operation = google.call("compute", "POST", DISKS, DISK)
+    cloud.slow("file.*", 10_000)
+    operation = google.call("file", "POST", SHARES, SHARE, instanceId="lab2-nfs")
     begun = time.monotonic()
-    with pytest.raises(CloudError, match=r"disks/d1: is still running after 0 s") as caught:
-        google.wait("compute", operation, seconds=0.2)
+    with pytest.raises(CloudError, match=r"instances.*: is still running after 0 s") as caught:
+        google.wait("file", operation, seconds=0.2)
     assert caught.value.reason == "other" and time.monotonic() - begun < 60
 
 
 def test_addresses(monkeypatch: pytest.MonkeyPatch, google: Google) -> None:
-    for name in ("COMPUTE", "TPU", "AIPLATFORM"):
+    for name in ("COMPUTE", "FILE", "AIPLATFORM"):
         monkeypatch.delenv(f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}")
     assert google.address("compute") == "https://compute.googleapis.com/compute/v1"
-    assert google.address("tpu") == "https://tpu.googleapis.com/v2"
+    assert google.address("file") == "https://file.googleapis.com/v1"
     job = f"{P}/locations/us-central1/customJobs"
     assert google.address("aiplatform", job) == "https://us-central1-aiplatform.googleapis.com/v1"
-    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", "https://tpu.example.com/")
-    assert google.address("tpu") == "https://tpu.example.com/v2"
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_FILE", "https://file.example.com/")
+    assert google.address("file") == "https://file.example.com/v1"
 
 
 @pytest.mark.parametrize(
@@ -104,9 +82,9 @@ def test_addresses(monkeypatch: pytest.MonkeyPatch, google: Google) -> None:
     ["http://example.com/", "http://127.0.0.1.example.com/", "ftp://127.0.0.1/", "http://127.0.0.1@example.com/"],
 )
 def test_the_token_goes_nowhere_in_the_clear(address: str, monkeypatch: pytest.MonkeyPatch, google: Google) -> None:
-    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", address)
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_FILE", address)
     with pytest.raises(InputError, match="in the clear"):
-        google.call("tpu", "GET", QUEUE)
+        google.call("file", "GET", SHARES)
 
 
 # ---- what Google refuses -------------------------------------------------------------------------------------------
@@ -115,8 +93,14 @@ def test_the_token_goes_nowhere_in_the_clear(address: str, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("api", "verb", "path", "permission", "role"),
     [
-        ("compute", "POST", DISKS, "compute.disks.create", "roles/compute.instanceAdmin.v1"),
-        ("tpu", "POST", QUEUE, "tpu.queuedResources.create", "roles/tpu.admin"),
+        ("compute", "POST", DISKS, "compute.disks.create", "roles/compute.storageAdmin"),
+        (
+            "cloudasset",
+            "GET",
+            f"{P}:searchAllResources",
+            "cloudasset.assets.searchAllResources",
+            "roles/cloudasset.viewer",
+        ),
         ("storage", "POST", "b", "storage.buckets.create", "roles/storage.admin"),
         (
             "aiplatform",
@@ -125,14 +109,14 @@ def test_the_token_goes_nowhere_in_the_clear(address: str, monkeypatch: pytest.M
             "aiplatform.customJobs.list",
             "roles/aiplatform.user",
         ),
-        ("file", "GET", f"{P}/locations/us-east5-b/instances", "file.instances.list", "roles/file.editor"),
+        ("file", "GET", SHARES, "file.instances.list", "roles/file.editor"),
     ],
 )
 def test_a_missing_permission_is_named_with_its_role(
     api: str, verb: str, path: str, permission: str, role: str, cloud: Cloud, google: Google
 ) -> None:
     cloud.deny(permission)
-    query = {"storage": {"project": "lab-proj"}, "tpu": {"queuedResourceId": "q"}}.get(api, {})
+    query = {"project": "lab-proj"} if api == "storage" else {}
     error = refused(google, api, verb, path, {} if verb == "POST" else None, **query)
     assert error.reason == "permission" and error.exit_code == 1
     assert f"permission {permission} is missing in project lab-proj" in str(error)
@@ -141,14 +125,14 @@ def test_a_missing_permission_is_named_with_its_role(
 
 
 def test_an_api_that_is_off_comes_with_the_line_that_turns_it_on(cloud: Cloud, google: Google) -> None:
-    cloud.disable_api("tpu")
-    error = refused(google, "tpu", "GET", QUEUE)
+    cloud.disable_api("file")
+    error = refused(google, "file", "GET", SHARES)
     assert error.reason == "disabled"
-    assert "gcloud services enable tpu.googleapis.com --project=lab-proj" in str(error)
+    assert "gcloud services enable file.googleapis.com --project=lab-proj" in str(error)
     google.wait(
-        "serviceusage", google.call("serviceusage", "POST", f"{P}/services/tpu.googleapis.com:enable", {}), seconds=5
+        "serviceusage", google.call("serviceusage", "POST", f"{P}/services/file.googleapis.com:enable", {}), seconds=5
     )
-    assert google.call("tpu", "GET", QUEUE) == {"queuedResources": []}
+    assert google.call("file", "GET", SHARES) == {"instances": []}
 
 
 TPU_QUOTA = (
@@ -184,29 +168,12 @@ def test_a_used_up_quota_is_named_and_not_waited_for(
     assert len(cloud.journal) == 1
 
 
-def test_no_machines_at_a_zone(cloud: Cloud, google: Google) -> None:
-    cloud.stockout("us-east5-b")
-    body = {"name": "vm", "machineType": "zones/us-east5-b/machineTypes/g2-standard-12"}
-    operation = google.call("compute", "POST", INSTANCES, body)
-    with pytest.raises(CloudError, match="does not have enough resources") as caught:
-        google.wait("compute", operation, seconds=5)
-    assert caught.value.reason == "capacity" and "slice.fallbacks" in str(caught.value)
-    node = {"acceleratorType": "v4-8", "runtimeVersion": "r"}
-    operation = google.call("tpu", "POST", f"{P}/locations/us-east5-b/nodes", node, nodeId="n")
-    with pytest.raises(CloudError, match="no more capacity in the zone") as caught:
-        google.wait("tpu", operation, seconds=5)
-    assert caught.value.reason == "capacity"
-    cloud.stockout("us-east5-b", False)
-    assert google.wait("compute", google.call("compute", "POST", INSTANCES, body), seconds=5)["status"] == "DONE"
-
-
 def test_missing_existing_and_wrong(cloud: Cloud, google: Google) -> None:
-    assert refused(google, "compute", "DELETE", f"{DISKS}/d9").reason == "missing"
-    insert(google)
-    assert refused(google, "compute", "POST", DISKS, DISK).reason == "exists"
-    assert refused(google, "compute", "POST", DISKS, DISK | {"sizeGB": "1"}).reason == "other"
-    google.call("storage", "POST", "b", {"name": "bucket-1"}, project="lab-proj")
-    assert refused(google, "storage", "POST", "b", {"name": "bucket-1"}, project="lab-proj").reason == "exists"
+    assert refused(google, "compute", "GET", f"{DISKS}/d9").reason == "missing"
+    make_bucket(google)
+    call = ("storage", "POST", "b")
+    assert refused(google, *call, {"name": "bucket-1"}, project="lab-proj").reason == "exists"
+    assert refused(google, *call, {"name": "bucket-2", "nam": "1"}, project="lab-proj").reason == "other"
     cloud.put("gs://bucket-1/x", "1")
     error = refused(google, "storage", "DELETE", "b/bucket-1")
     assert error.reason == "other" and "not empty" in str(error)
@@ -291,9 +258,9 @@ def test_too_many_requests_are_waited_out_even_for_what_may_not_be_repeated(
     code: int, message: str, reason: str, cloud: Cloud, google: Google
 ) -> None:
     """A refused one did nothing."""
-    cloud.fault(r"compute\.disks\.insert", code, "", message, times=2, reason=reason)
-    insert(google)
-    assert len(cloud.calls("compute.disks.insert")) == 3
+    cloud.fault(r"storage\.buckets\.insert", code, "", message, times=2, reason=reason)
+    make_bucket(google)
+    assert len(cloud.calls("storage.buckets.insert")) == 3
 
 
 def test_back_off_doubles_and_is_bounded(monkeypatch: pytest.MonkeyPatch, cloud: Cloud, google: Google) -> None:
@@ -309,34 +276,27 @@ def test_back_off_doubles_and_is_bounded(monkeypatch: pytest.MonkeyPatch, cloud:
     )
 
 
-def test_what_may_have_been_done_is_not_repeated_without_a_request_id(cloud: Cloud, google: Google) -> None:
-    cloud.fault(r"compute\.disks\.insert", 503, "UNAVAILABLE", "try again")
-    assert "status 503" in str(refused(google, "compute", "POST", DISKS, DISK))
+def test_what_may_have_been_done_is_not_repeated(cloud: Cloud, google: Google) -> None:
+    cloud.fault(r"storage\.buckets\.insert", 503, "UNAVAILABLE", "try again")
+    call = ("storage", "POST", "b", {"name": "bucket-1"})
+    assert "status 503" in str(refused(google, *call, project="lab-proj"))
     assert len(cloud.journal) == 1
-    cloud.fault(r"compute\.disks\.insert", 0, lost=True)
-    error = refused(google, "compute", "POST", DISKS, DISK)
-    assert "may or may not be done" in str(error) and f"compute/{DISKS}/d1" in cloud.resources
+    cloud.fault(r"storage\.buckets\.insert", 0, lost=True)
+    error = refused(google, *call, project="lab-proj")
+    assert "may or may not be done" in str(error) and "storage/b/bucket-1" in cloud.resources
 
 
-def test_a_lost_answer_makes_nothing_twice_with_a_request_id(cloud: Cloud, google: Google) -> None:
-    cloud.fault(r"compute\.disks\.insert", 0, lost=True)
-    insert(google, requestId=rest.new_request_id())
-    assert len(cloud.calls("compute.disks.insert")) == 2
-    assert [key for key in cloud.resources if "/disks/" in key] == [f"compute/{DISKS}/d1"]
-
-
-def test_a_delete_whose_answer_was_lost_is_done(cloud: Cloud, google: Google) -> None:
-    google.call("storage", "POST", "b", {"name": "bucket-1"}, project="lab-proj")
-    cloud.fault(r"storage\.buckets\.delete", 0, lost=True)
-    assert google.call("storage", "DELETE", "b/bucket-1") == {}
-    assert [one["code"] for one in cloud.calls("storage.buckets.delete")] == [0, 404]
+def test_a_post_that_only_reads_is_repeated(cloud: Cloud, google: Google) -> None:
+    cloud.fault(r"cloudresourcemanager\.projects\.testIamPermissions", 503, "UNAVAILABLE", "try again", times=2)
+    body = {"permissions": ["storage.buckets.get"]}
+    assert google.call("cloudresourcemanager", "POST", f"{P}:testIamPermissions", body) == body
 
 
 def test_nobody_there(monkeypatch: pytest.MonkeyPatch, google: Google) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", f"http://127.0.0.1:{port}/")
-    assert "cannot be reached" in str(refused(google, "tpu", "GET", QUEUE))
+    monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_FILE", f"http://127.0.0.1:{port}/")
+    assert "cannot be reached" in str(refused(google, "file", "GET", SHARES))
 
 
 def test_an_answer_that_is_not_googles(monkeypatch: pytest.MonkeyPatch, google: Google) -> None:
@@ -354,9 +314,9 @@ def test_an_answer_that_is_not_googles(monkeypatch: pytest.MonkeyPatch, google: 
 
         thread = threading.Thread(target=serve)
         thread.start()
-        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU", f"http://127.0.0.1:{server.getsockname()[1]}/")
-        assert "not JSON" in str(refused(google, "tpu", "GET", QUEUE))
-        assert "status 302" in str(refused(google, "tpu", "GET", QUEUE))
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_FILE", f"http://127.0.0.1:{server.getsockname()[1]}/")
+        assert "not JSON" in str(refused(google, "file", "GET", SHARES))
+        assert "status 302" in str(refused(google, "file", "GET", SHARES))
         thread.join()
 
 
@@ -391,9 +351,6 @@ def test_reasons(code: int, message: str, reason: str) -> None:
         ({"code": 8, "message": "Quota limit 'X' has been exceeded."}, "quota"),
         ({"code": 7, "message": "Permission 'tpu.nodes.create' denied"}, "permission"),
         ({"code": 5, "message": "nothing"}, "missing"),
-        ({"errors": [{"code": "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", "message": "no"}]}, "capacity"),
-        ({"errors": [{"code": "QUOTA_EXCEEDED", "message": "Quota 'N2_CPUS' exceeded."}]}, "quota"),
-        ({"errors": [{"code": "RESOURCE_NOT_FOUND", "message": "The resource 'x' was not found"}]}, "missing"),
     ],
 )
 def test_reasons_of_operations(error: dict[str, Any], reason: str) -> None:

@@ -1,104 +1,90 @@
-"""Permissions that commands ask for, beside the resources of deploy/terraform and the page of roles."""
+"""Permissions that are asked for are those of Terraform's resources and of the calls of the package, and no more."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
-
-from google_cloud import watcher_role
-from google_cloud.terraform_world import ROOT, SOURCE
 
 from maskwright.cloud.environment import Environment, build_environment
 from maskwright.cloud.google import permissions
-from maskwright.cloud.google.errors import role_of
+from maskwright.cloud.google.errors import ROLES, role_of
 
-PAGE = (ROOT / "docs" / "google-cloud-roles.md").read_text()
-ALL: dict[str, Any] = {
-    "name": "lab1",
-    "project": "lab-proj",
-    "zone": "us-east5-b",
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "google-cloud-access.md").read_text()
+LAB: dict[str, Any] = {"name": "lab1", "project": "lab-proj", "zone": "us-east5-b"}
+ALL = {
+    **LAB,
     "nfs": {},
     "network": {"nat": True},
-    "disk": {"size_gb": 9999, "source": "gs://corpus/x"},
-    "group": {"machine_type": "g2-standard-12"},
+    "disk": {"size_gb": 100, "source": "gs://corpus/text"},
+    "slice": {"accelerator": "v6e", "topology": "4x4"},
 }
-SLICES = ({"accelerator": "v6e", "topology": "4x4"}, {"accelerator": "v5e", "topology": "4x4"})
 CHANGES = {
     "google_artifact_registry_repository": "artifactregistry.repositories create update delete",
     "google_artifact_registry_repository_iam_member": "artifactregistry.repositories setIamPolicy",
     "google_compute_disk": "compute.disks create update delete",
-    "google_compute_firewall": "compute.firewalls create update delete",
-    "google_compute_instance": "compute.instances create delete",
-    "google_compute_instance_group_manager": "compute.instanceGroupManagers create update delete",
-    "google_compute_instance_template": "compute.instanceTemplates create delete",
     "google_compute_network": "compute.networks create delete",
-    "google_compute_resource_policy": "compute.resourcePolicies create delete",
     "google_compute_router": "compute.routers create update delete",
     "google_compute_router_nat": "compute.routers update",
-    "google_compute_subnetwork": "compute.subnetworks create delete",
+    "google_compute_subnetwork": "compute.subnetworks create update delete",
+    "google_container_cluster": "container.clusters create update delete",
+    "google_container_node_pool": "container.clusters update",
     "google_filestore_instance": "file.instances create update delete",
+    "google_project_iam_member": "resourcemanager.projects setIamPolicy",
     "google_service_account": "iam.serviceAccounts create delete",
+    "google_service_account_iam_member": "iam.serviceAccounts setIamPolicy",
     "google_storage_bucket": "storage.buckets create update delete",
     "google_storage_bucket_iam_member": "storage.buckets setIamPolicy",
 }
 """What the provider asks for when it changes a resource of the type."""
-BY_REST = {f"tpu.nodes.{verb}" for verb in ("create", "delete")} | {
-    f"storage.objects.{verb}"
-    for verb in ("create", "delete")  # state, records and jobs
-}
+BY_REST = {"storage.objects.create", "storage.objects.delete"}
+"""Terraform's state, and the record."""
 CHANGING = ("create", "update", "delete", "setIamPolicy")
-ON_THE_PROJECT = ("roles/owner", "roles/iam.securityAdmin", "roles/resourcemanager.projectIamAdmin")
-"""Roles with resourcemanager.projects.setIamPolicy that are granted on projects."""
+IN_THE_CLUSTER = re.compile(r"container\.(?!clusters|operations)")
 
 
-def environments() -> list[Environment]:
-    return [build_environment({**ALL, "slice": hosts}, "x") for hosts in SLICES]
-
-
-def types(*files: str) -> set[str]:
-    texts = [path.read_text() for pattern in files for path in SOURCE.glob(pattern)]
-    return {name for text in texts for name in re.findall(r'(?m)^resource "(\w+)"', text)}
-
-
-def expand(names: set[str]) -> set[str]:
-    pairs = (CHANGES[name].split(" ", 1) for name in names)
-    return {f"{kind}.{verb}" for kind, verbs in pairs for verb in verbs.split()}
-
-
-def changing(names: set[str]) -> set[str]:
-    return {name for name in names if name.rpartition(".")[2] in CHANGING}
+def needed(**changes: Any) -> dict[str, list[str]]:
+    environment: Environment = build_environment({**ALL, **changes}, "lab.yaml")
+    return permissions.needed(environment)
 
 
 def test_up_and_down_may_change_what_terraform_has_and_nothing_else() -> None:
-    assert types("*.tf", "modules/*/*.tf") == set(CHANGES)
-    asked = [permissions.needed(environment).items() for environment in environments()]
-    held = {name for items in asked for name, commands in items if {"up", "down", "seed"} & set(commands)}
-    assert changing(held) == expand(set(CHANGES)) | BY_REST
+    files = (ROOT / "deploy" / "terraform").rglob("*.tf")
+    types = {name for path in files for name in re.findall(r'(?m)^resource "(\w+)"', path.read_text())}
+    assert types == set(CHANGES)
+    pairs = (CHANGES[name].split(" ", 1) for name in types)
+    terraform = {f"{kind}.{verb}" for kind, verbs in pairs for verb in verbs.split()}
+    asked = {name for name, users in needed().items() if {"up", "down"} & set(users) and not IN_THE_CLUSTER.match(name)}
+    assert {name for name in asked if name.rpartition(".")[2] in CHANGING} == terraform | BY_REST
 
 
-def test_a_watcher_may_change_hosts_and_nothing_else() -> None:
-    """The role of the page has what `env up` needs for hosts; of everything else what Terraform reads. Rights on
-    objects are granted on two buckets."""
-    own = {*permissions.HOSTS, *permissions.SLICE, *permissions.QUEUED, "compute.subnetworks.use"}
-    asked = [permissions.needed(environment).items() for environment in environments()]
-    up = {name for items in asked for name, commands in items if "up" in commands}
-    read = {name for name in up if name.rpartition(".")[2] in ("get", "getIamPolicy", "useReadOnly")}
-    assert watcher_role.permissions() == own | {name for name in read if not name.startswith("storage.objects.")}
-    hosts = expand(types("modules/hosts/*.tf")) | {"compute.instances.create", "compute.instances.delete"}
-    boot_disks, nodes = {"compute.disks.create"}, {"tpu.nodes.create", "tpu.nodes.delete"}
-    assert changing(watcher_role.permissions()) == hosts | boot_disks | nodes
+def test_only_what_the_environment_has_is_asked_for() -> None:
+    theirs = {"name": "vpc", "subnetworks": {"us-east5": "train"}}
+    plain = needed(nfs=None, disk=None, network=theirs)
+    assert not [
+        name for name in plain if name.startswith(("file.", "compute.net", "compute.subnet", "compute.routers"))
+    ]
+    assert not [name for name in plain if name.startswith("compute.disks")] and "seed" not in str(plain.values())
 
 
-def test_nobody_grants_roles_on_the_project() -> None:
-    for environment in environments():
-        assert "resourcemanager.projects.setIamPolicy" not in permissions.needed(environment)
-        asked = {role_of(name) for name in permissions.needed(environment)}
-        assert not asked & {*ON_THE_PROJECT, "roles/iam.serviceAccountAdmin"}
+def test_each_role_is_on_the_page_and_none_is_the_owners() -> None:
+    asked = {role_of(name) for name in needed()}
+    assert [role for role in asked if role not in PAGE] == []
+    assert [role for _, role in ROLES if role not in PAGE] == []
+    assert not asked & {"roles/owner", "roles/editor", "roles/iam.securityAdmin"}
     build = PAGE.partition("## Cloud Build")[2]
     granted = {f"roles/{name}" for name in re.findall(r"for role in ([\w.\\\s]+);", build)[0].replace("\\", "").split()}
-    table = [line for line in PAGE.splitlines() if line.startswith("|")]
-    for role in (*ON_THE_PROJECT, "roles/iam.serviceAccountAdmin"):
-        assert role not in granted and not [line for line in table if role in line]
-    asked = {role_of(name) for environment in environments() for name in permissions.needed(environment)}
-    in_others = {"roles/artifactregistry.reader", "roles/storage.objectUser"}  # parts of the admins' roles
-    assert asked - in_others - {"roles/tpu.admin"} <= granted
+    limited = {"roles/resourcemanager.projectIamAdmin"}
+    parts_of_others = {"roles/artifactregistry.reader", "roles/storage.objectUser", "roles/compute.networkUser"}
+    assert asked - parts_of_others - limited <= granted and not limited & granted
+
+
+def test_who_may_change_the_projects_policy_may_grant_the_role_of_nodes_alone() -> None:
+    (role,) = re.findall(r'role += "(roles/[\w.]+)"', (ROOT / "deploy/terraform/access.tf").read_text().split(
+        'resource "google_project_iam_member"'
+    )[1])[:1]  # fmt: skip
+    lines = permissions.grants("lab-proj", ["resourcemanager.projects.setIamPolicy", "storage.buckets.get"])
+    limit = f".hasOnly(['{role}'])"
+    assert limit in lines["roles/resourcemanager.projectIamAdmin"] and limit in PAGE
+    assert lines["roles/storage.admin"].endswith("--role=roles/storage.admin --condition=None")

@@ -5,7 +5,6 @@ What it makes is in a file; the last tests use the real gcs backend and the fake
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -15,23 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from google_cloud import iam, storage, terraform_world
+from google_cloud import terraform_world
 from google_cloud.fake import Cloud, fake_cloud
-from google_cloud.sandbox import HOST, script_text
 from google_cloud.terraform_world import ROOT, SOURCE, Terraform, TerraformWorld, copy_of_source
 
 from maskwright.cloud.environment import Environment, build_environment
-from maskwright.cloud.provision.variables import seeder, variables
+from maskwright.cloud.provision.variables import variables
 from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core.secrets import redact
 
 pytestmark = pytest.mark.skipif(terraform_world.why_not() is not None, reason=str(terraform_world.why_not()))
 DISK = {"size_gb": 2055, "source": "gs://corpus/text"}
-SLICE = {"accelerator": "v6e", "topology": "4x4", "provisioning_model": "SPOT"}
-GROUP = {"machine_type": "g2-standard-12", "size": 2}
 SEEDED = {"files": 1, "bytes": 1, "manifest_sha256": "0" * 64, "time": "2026-11-20T00:00:00Z"}
-MANAGER, TEMPLATE = "google_compute_instance_group_manager", "google_compute_instance_template"
-POLICY, DATA_DISK = "google_compute_resource_policy", "google_compute_disk"
+CLUSTER, POOL, DATA_DISK = "google_container_cluster", "google_container_node_pool", "google_compute_disk"
 SCHEMA = json.loads((ROOT / "tests" / "google_cloud" / "provider_schema.json").read_text())
 
 
@@ -42,11 +37,7 @@ def environment(**parts: Any) -> Environment:
 
 def lab(*, generation: int = 1, seeded: bool = False, **parts: Any) -> dict[str, Any]:
     """Variables as the product writes them, of an environment with these parts."""
-    return variables(environment(**parts), EnvironmentRecord(generation, SEEDED if seeded else None), None)
-
-
-def seeding(**parts: Any) -> dict[str, Any]:
-    return {**lab(**parts), "seeder": seeder(environment(**parts), EnvironmentRecord(), None)}
+    return variables(environment(**parts), EnvironmentRecord(generation, SEEDED if seeded else None))
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +67,14 @@ def test_valid_without_a_warning(terraform: Terraform) -> None:
 
 
 def test_its_own_tests(terraform: Terraform) -> None:
-    assert re.search(r"Success! \d\d passed, 0 failed", terraform.run("test"))
+    assert re.search(r"Success! \d+ passed, 0 failed", terraform.run("test"))
+
+
+def test_compute_is_small() -> None:
+    """The goal for all shell and HCL of compute."""
+    files = [SOURCE / name for name in ("cluster.tf", "access.tf", "registry.tf")]
+    assert sum(len(file.read_text().splitlines()) for file in files) < 300
+    assert not list(SOURCE.rglob("*.sh"))
 
 
 WRONG = """
@@ -92,10 +90,9 @@ resource "google_compute_disk" "c" {
   name = "c"
   size = []
 }
-resource "google_compute_firewall" "d" {
-  name      = "d"
-  network   = "n"
-  direction = "INCOMING"
+resource "google_container_cluster" "d" {
+  name = "d"
+  release_channel { channel = "WEEKLY" }
 }
 """
 
@@ -108,12 +105,11 @@ def test_arguments_that_the_provider_does_not_have(terraform: Terraform) -> None
     assert 'Blocks of type "scheduling_config" are not expected here' in said
     assert 'An argument named "acess_mode" is not expected here' in said
     assert "Inappropriate value for attribute" in said
-    (terraform.folder / "more.tf").write_text(WRONG[WRONG.index('resource "google_compute_firewall"') :])
-    assert 'expected direction to be one of ["INGRESS", "EGRESS"], got INCOMING' in terraform.run("validate", code=1)
+    (terraform.folder / "more.tf").write_text(WRONG[WRONG.index('resource "google_container_cluster"') :])
+    assert "got WEEKLY" in terraform.run("validate", code=1)
 
 
-EVERYTHING = {"disk": DISK, "slice": SLICE, "group": GROUP, "nfs": {"share": "code"}, "network": {"nat": True}}
-EVERYTHING |= {"seeded": True}
+EVERYTHING: dict[str, Any] = {"disk": DISK, "nfs": {"share": "code"}, "network": {"nat": True}, "seeded": True}
 
 
 @pytest.fixture(scope="module")
@@ -132,11 +128,8 @@ def test_everything_and_then_nothing_to_do(everything: tuple[Terraform, str]) ->
     terraform.plan(lab(**EVERYTHING))
     outputs = json.loads(terraform.run("output", "-json"))
     assert {name: output["value"] for name, output in outputs.items()} == {
-        "buckets": {name: f"lab-proj-lab1-{name}" for name in ("dataset", "runs", "jobs")},
-        "hosts": {"group": 2, "slice": 4},
-        "nfs_address": "10.20.30.2:/code",
+        "nfs": {"address": "10.20.30.2", "handle": "modeInstance/us-east5-b/lab1-nfs/code"},
         "repository": "us-east5-docker.pkg.dev/lab-proj/lab1",
-        "service_account": "lab1-train@lab-proj.iam.gserviceaccount.com",
     }
 
 
@@ -148,241 +141,86 @@ def test_no_secret_in_plan_and_state(everything: tuple[Terraform, str]) -> None:
 
 def assert_no_secret(text: str, terraform: Terraform) -> None:
     assert terraform.environment["GOOGLE_OAUTH_ACCESS_TOKEN"] not in text
-    text = text.replace('"index_key"', '"index"')  # Terraform's, of for_each; taken for the name of a secret
+    text = text.replace('"index_key"', '"index"')  # Terraform's, of count; taken for the name of a secret
     assert redact(text) == text
 
 
 def test_labels_wherever_there_can_be_any(everything: tuple[Terraform, str]) -> None:
-    """`env down` finds by them what is left. Boot disks take theirs from the machine's disk block."""
+    """The audit finds by them what is left."""
     terraform, _ = everything
     carried = {"maskwright-environment": "lab1", "team": "nlp"}
-    found = 0
+    labelled = []
     for key, state in terraform.world.resources.items():
-        boots = [disk for disk in state.get("disk") or [] if disk["boot"]]
-        for place in [*([state] if "labels" in SCHEMA[key.split("|")[0]]["attributes"] else []), *boots]:
-            assert place["labels"] == carried, key
-            found += 1
-    assert found >= 9
-
-
-def test_no_public_address(everything: tuple[Terraform, str]) -> None:
-    terraform, _ = everything
-    interfaces = [(k, i) for k, s in terraform.world.resources.items() for i in s.get("network_interface") or []]
-    assert len(interfaces) == 2
-    for key, interface in interfaces:
-        assert interface["access_config"] == [] == interface["ipv6_access_config"], key
-    assert not [key for key in terraform.world.resources if "address" in key.split("|")[0]]
-
-
-def test_hosts_read_the_metadata_that_is_written(everything: tuple[Terraform, str]) -> None:
-    terraform, _ = everything
-    states = {key: state for key, state in terraform.world.resources.items() if key.startswith(TEMPLATE)}
-    written = {state["metadata"]["maskwright-kind"]: state["metadata"] for state in states.values()}
-    read = set(re.findall(r"\bmaskwright-[a-z-]+", _attributes("startup.sh")))
-    assert read, "startup.sh has changed how it reads metadata"
-    assert read - set(written["slice"]) == {"maskwright-setup"}, "the one that is null here"
-    assert written["slice"]["maskwright-topology"] == "4x4"
-    assert written["slice"]["startup-script"] == script_text("startup.sh")
-    script = {"startup-script": "…", "shutdown-script": "…"}
-    assert written["group"] | script == script | {
-        "enable-oslogin": "TRUE",
-        "block-project-ssh-keys": "TRUE",
-        "serial-port-enable": "FALSE",
-        "maskwright-environment": "lab1",
-        "maskwright-kind": "group",
-        "maskwright-hosts": "2",
-        "maskwright-spec": "gs://lab-proj-lab1-jobs/group/job.json",
-        "maskwright-mount-point": "/mnt/common",
-        "maskwright-nfs": "10.20.30.2:/code",
-        "maskwright-disk": "shared-pd",
-        "maskwright-container": lab()["host"]["container"],
-        "maskwright-version": lab()["host"]["version"],
-        "maskwright-idle-minutes": "60",
-    }
-
-
-def test_no_shell_function_stands_twice() -> None:
-    """Both scripts have their own `begin`, `report_failure` and `main`; common.sh calls the second."""
-    defined = {path.name: set(re.findall(r"(?m)^(\w+)\(\) ", path.read_text())) for path in HOST.glob("*.sh")}
-    assert len(defined["common.sh"]) > 10
-    assert defined["startup.sh"] & defined["seed.sh"] == {"begin", "report_failure", "main", "mount_disk"}
-    assert not defined["common.sh"] & (defined["startup.sh"] | defined["seed.sh"])
-
-
-def _attributes(script: str) -> str:
-    lines = (SOURCE / "host" / script).read_text().splitlines()
-    return "\n".join(line for line in lines if line.strip().startswith("attribute "))
+        attributes = SCHEMA[key.split("|")[0]]["attributes"]
+        for name in {"labels", "resource_labels"} & set(attributes):
+            assert state[name] == carried, key
+            labelled.append(key)
+    (pool,) = [state for key, state in terraform.world.resources.items() if key.startswith(POOL)]
+    assert pool["node_config"][0]["resource_labels"] == carried and len(labelled) >= 7
 
 
 def test_least_privilege(everything: tuple[Terraform, str]) -> None:
-    """None on the project: the account that applies this then needs no right to grant there. The conditions are those
-    under which tests have hosts run (`iam.grant_hosts`)."""
+    """One role on the project, without which nodes can write no logs; jobs have none."""
     terraform, _ = everything
     given = {
-        (state.get("bucket") or state["repository"], state["role"]): state.get("condition") or []
+        (state.get("bucket") or state.get("repository") or state.get("service_account_id") or "project", state["role"])
         for key, state in terraform.world.resources.items()
         if key.split("|")[0].endswith("_iam_member")
     }
-    assert set(given) == {
+    train = "projects/lab-proj/serviceAccounts/lab1-train@lab-proj.iam.gserviceaccount.com"
+    assert given == {
         ("lab-proj-lab1-dataset", "roles/storage.objectViewer"),
         ("lab-proj-lab1-runs", "roles/storage.objectUser"),
-        ("lab-proj-lab1-jobs", "roles/storage.objectViewer"),
-        ("lab-proj-lab1-jobs", "roles/storage.objectUser"),
-        ("lab-proj-lab1-jobs", "roles/storage.objectCreator"),
         ("lab1", "roles/artifactregistry.reader"),
+        ("lab1-k8s", "roles/artifactregistry.reader"),
+        (train, "roles/iam.workloadIdentityUser"),
+        ("project", "roles/container.defaultNodeServiceAccount"),
     }
-    assert not [key for key in terraform.world.resources if "service_account_key" in key]
-    cloud = Cloud()
-    iam.grant_hosts(cloud, "a", **{name: f"lab-proj-lab1-{name}" for name in ("dataset", "runs", "jobs")})
-    for (bucket, role), conditions in given.items():
-        if bucket != "lab1":
-            (binding,) = [one for one in storage.policy(cloud, bucket)["bindings"] if one["role"] == role]
-            expressions = [binding["condition"]["expression"]] if "condition" in binding else []
-            assert [condition["expression"] for condition in conditions] == expressions
+    (binding,) = [s for k, s in terraform.world.resources.items() if "service_account_iam_member" in k]
+    assert binding["member"] == "serviceAccount:lab-proj.svc.id.goog[maskwright/train]"
+    assert not [key for key in terraform.world.resources if "service_account_key" in key or "address" in key]
 
 
 def test_disk_is_written_and_then_read(terraform: Terraform) -> None:
-    """The seeding machine is gone before the disk becomes read-only, and hosts attach it after that."""
-    terraform.apply(seeding(disk=DISK, slice=SLICE))
+    terraform.apply(lab(disk=DISK))
     key = f"{DATA_DISK}|projects/lab-proj/zones/us-east5-b/disks/lab1-data-1"
     assert terraform.world.resources[key]["access_mode"] == "READ_WRITE_SINGLE"
-    machine = terraform.world.resources[
-        "google_compute_instance|projects/lab-proj/zones/us-east5-b/instances/lab1-seeder"
-    ]
-    assert machine["metadata"] == {
-        "startup-script": script_text("seed.sh"),
-        "enable-oslogin": "TRUE",
-        "block-project-ssh-keys": "TRUE",
-        "serial-port-enable": "FALSE",
-        "maskwright-environment": "lab1",
-        "maskwright-seed-source": "gs://corpus/text",
-        "maskwright-seed-result": "gs://lab-proj-lab1-runs/seed/lab1-data-1/result.json",
-        "maskwright-disk": "shared-pd",
-    }
-    assert machine["network_interface"][0]["access_config"] == []
-    terraform.apply(lab(disk=DISK, slice=SLICE, seeded=True))
-    changes = [change for change in terraform.world.changes() if change[1] != TEMPLATE]
-    assert sorted(changes[:2]) == [
-        ("delete", "google_compute_instance", "lab1-seeder"),
-        ("delete", MANAGER, "lab1-slice"),
-    ]
-    assert changes[2:] == [("update", DATA_DISK, "lab1-data-1"), ("create", MANAGER, "lab1-slice")]
-    assert terraform.world.resources[key]["access_mode"] == "READ_ONLY_MANY"
-    terraform.plan(lab(disk=DISK, slice=SLICE, seeded=True))
+    terraform.apply(lab(disk=DISK, seeded=True))
+    assert terraform.world.changes() == [("update", DATA_DISK, "lab1-data-1")]
+    terraform.apply(lab(disk=DISK, generation=2))
+    assert terraform.world.changes() == [("delete", DATA_DISK, "lab1-data-1"), ("create", DATA_DISK, "lab1-data-2")]
+    terraform.plan(lab(disk=DISK, generation=2))
 
 
-def order(terraform: Terraform, *kinds: str) -> list[tuple[str, str]]:
-    """(op, type) of the last apply's changes of these types."""
-    return [(op, kind) for op, kind, _ in terraform.world.changes() if kind in kinds]
-
-
-def test_another_topology_replaces_the_slice_in_order(terraform: Terraform) -> None:
-    terraform.apply(lab(slice=SLICE))
-    terraform.apply(lab(slice={**SLICE, "topology": "8x8"}))
-    assert order(terraform, MANAGER, POLICY) == [
-        ("delete", MANAGER),
-        ("create", POLICY),
-        ("create", MANAGER),
-        ("delete", POLICY),
-    ]
-    names = [name for op, kind, name in terraform.world.changes() if kind == POLICY]
-    assert names == ["lab1-slice-8x8", "lab1-slice-4x4"]
-    changes = [(op, kind) for op, kind, _ in terraform.world.changes()]
-    assert changes.index(("delete", TEMPLATE)) > changes.index(("create", MANAGER))
-    terraform.plan(lab(slice={**SLICE, "topology": "8x8"}))
-
-
-def test_slice_of_one_host_has_no_policy(terraform: Terraform) -> None:
-    """Terraform 1.11 cannot plan `replace_triggered_by` with a resource of which there is none."""
-    terraform.apply(lab(slice=SLICE))
-    terraform.apply(lab(slice={**SLICE, "topology": "2x2"}))
-    assert order(terraform, MANAGER, POLICY) == [("delete", MANAGER), ("create", MANAGER), ("delete", POLICY)]
-    terraform.plan(lab(slice={**SLICE, "topology": "2x2"}))
-    terraform.apply(lab(slice=SLICE))
-    assert order(terraform, MANAGER, POLICY) == [("delete", MANAGER), ("create", POLICY), ("create", MANAGER)]
-
-
-def test_new_disk_is_there_before_the_old_one_goes(terraform: Terraform) -> None:
-    """And no host holds the old one by then: Google would not delete it."""
-    terraform.apply(lab(disk=DISK, slice=SLICE, seeded=True))
-    terraform.apply(lab(disk=DISK, slice=SLICE, generation=2, seeded=True))
-    names = {"lab1-data-1": "old", "lab1-data-2": "new", "lab1-slice": "hosts"}
-    assert [(op, names[name]) for op, kind, name in terraform.world.changes() if name in names] == [
-        ("delete", "hosts"),
-        ("create", "new"),
-        ("create", "hosts"),
-        ("delete", "old"),
-    ]
-
-
-def test_other_place_of_the_slice(terraform: Terraform) -> None:
-    """A fallback in another region: its subnetwork is there from the start, so nothing else moves."""
-    slice_ = {**SLICE, "fallbacks": [{"zone": "us-east1-d", "provisioning_model": "FLEX_START"}], "max_run_hours": 24}
-    terraform.apply(lab(slice=slice_))
-    terraform.apply(variables(environment(slice=slice_), EnvironmentRecord().moved("slice", 1), None))
-    assert {kind for _, kind, _ in terraform.world.changes()} == {MANAGER, TEMPLATE, POLICY}
-    made = [entry["state"] for entry in terraform.world.journal() if entry["op"] == "create"]
-    assert [state["zone"] for state in made if "target_size_policy" in state] == ["us-east1-d"]
-    assert [state["region"] for state in made if "workload_policy" in state] == ["us-east1"]
+def test_larger_cluster_changes_in_place_and_another_location_is_another_cluster(terraform: Terraform) -> None:
+    terraform.apply(lab())
+    terraform.apply(lab(cluster={"release_channel": "STABLE"}))
+    assert terraform.world.changes() == [("update", CLUSTER, "lab1")]
+    terraform.apply(lab(cluster={"location": "us-east5"}))
+    kinds = [(op, kind) for op, kind, _ in terraform.world.changes()]
+    assert kinds.index(("delete", POOL)) < kinds.index(("delete", CLUSTER)) < kinds.index(("create", CLUSTER))
+    terraform.plan(lab(cluster={"location": "us-east5"}))
 
 
 def test_half_failed_apply_is_finished_by_the_next(terraform: Terraform) -> None:
-    what = "The zone 'us-east5-b' does not have enough resources available to fulfill the request"
-    terraform.apply(lab(slice=SLICE, group=GROUP))
-    terraform.world.fail(f"terraform.{MANAGER}.create", 403, what, reason="ZONE_RESOURCE_POOL_EXHAUSTED")
-    said = terraform.apply(lab(slice={**SLICE, "topology": "8x8"}, group=GROUP), code=1)
-    assert what in " ".join(said.replace("│", " ").split())
-    assert ("create", MANAGER, "lab1-slice") not in terraform.world.changes()
-    terraform.apply(lab(slice={**SLICE, "topology": "8x8"}, group=GROUP))
-    assert ("create", MANAGER, "lab1-slice") in terraform.world.changes()
-    assert "lab1-group" not in {name for _, _, name in terraform.world.changes()}
-    assert not [key for key in terraform.world.resources if key.endswith("lab1-slice-4x4")], "nothing is left behind"
-    terraform.plan(lab(slice={**SLICE, "topology": "8x8"}, group=GROUP))
-
-
-def test_what_went_behind_its_back_is_made_again(terraform: Terraform) -> None:
-    terraform.apply(lab(slice=SLICE))
-    terraform.world.remove(f"{MANAGER}|projects/lab-proj/zones/us-east5-b/instanceGroupManagers/lab1-slice")
-    assert "1 to add, 0 to change, 0 to destroy" in terraform.plan(lab(slice=SLICE), code=2)
+    what = "Insufficient regional quota to satisfy request"
+    terraform.world.fail(f"terraform.{CLUSTER}.create", 403, what, reason="quotaExceeded")
+    assert what in " ".join(terraform.apply(lab(), code=1).replace("│", " ").split())
+    terraform.apply(lab())
+    assert ("create", CLUSTER, "lab1") in terraform.world.changes()
+    terraform.world.remove(f"{POOL}|projects/lab-proj/locations/us-east5-b/clusters/lab1/nodePools/system")
+    assert "1 to add, 0 to change, 0 to destroy" in terraform.plan(lab(), code=2)
 
 
 def test_data_is_not_destroyed_unless_asked(terraform: Terraform) -> None:
-    terraform.apply(lab(nfs={}, slice=SLICE))
+    terraform.apply(lab(nfs={}))
     said = terraform.run("destroy", "-auto-approve", code=1)
     kept = {key.split("|")[0] for key in terraform.world.resources}
-    assert {"google_storage_bucket", "google_filestore_instance"} <= kept and MANAGER not in kept
-    assert said.count("deletion_policy is PREVENT") == 4
-    terraform.apply({**lab(nfs={}, slice=SLICE), "delete_data": True})
+    assert {"google_storage_bucket", "google_filestore_instance"} <= kept and CLUSTER not in kept
+    assert said.count("deletion_policy is PREVENT") == 3
+    terraform.apply({**lab(nfs={}), "delete_data": True})
     terraform.run("destroy", "-auto-approve")
     assert terraform.world.resources == {}
-
-
-REGIONS = [
-    "africa-south1", "asia-east1", "asia-east2", "asia-northeast1",
-    "asia-northeast2", "asia-northeast3", "asia-south1", "asia-south2",
-    "asia-southeast1", "asia-southeast2", "asia-southeast3", "australia-southeast1",
-    "australia-southeast2", "europe-central2", "europe-north1", "europe-north2",
-    "europe-southwest1", "europe-west1", "europe-west10", "europe-west12",
-    "europe-west2", "europe-west3", "europe-west4", "europe-west6",
-    "europe-west8", "europe-west9", "me-central1", "me-central2",
-    "me-west1", "northamerica-northeast1", "northamerica-northeast2", "northamerica-south1",
-    "southamerica-east1", "southamerica-west1", "us-central1", "us-central2",
-    "us-east1", "us-east4", "us-east5", "us-east7",
-    "us-south1", "us-west1", "us-west2", "us-west3",
-    "us-west4", "us-west8",
-]  # fmt: skip
-"""docs.cloud.google.com/compute/docs/regions-zones, and those where TPUs are"""
-
-
-def test_regions_have_ranges_of_their_own(terraform: Terraform) -> None:
-    terraform.apply({**lab(), "regions": REGIONS})
-    kind = "google_compute_subnetwork"
-    ranges = {s["region"]: s["ip_cidr_range"] for k, s in terraform.world.resources.items() if k.startswith(kind)}
-    assert len(set(ranges.values())) == len(REGIONS) == len(ranges)
-    number = int(hashlib.md5(b"us-east5").hexdigest()[:3], 16)
-    assert ranges["us-east5"] == f"10.{number // 16}.{number % 16 * 16}.0/20"
-    terraform.apply({**lab(), "regions": ["us-west1", "us-east5"]})
-    assert not [change for change in terraform.world.changes() if change[2] == "lab1-us-east5"], "a range stays"
 
 
 # ---- with the gcs backend and the fake cloud ----------------------------------------------------------------------
@@ -415,8 +253,8 @@ def in_cloud(cloud: Cloud, tmp_path: Path) -> Iterator[Callable[[], Terraform]]:
 def test_state_in_a_bucket_and_what_is_made_in_the_cloud(cloud: Cloud, in_cloud: Callable[[], Terraform]) -> None:
     everything = lab(**EVERYTHING)
     in_cloud().apply(everything)
-    group = cloud.resources["compute/projects/lab-proj/zones/us-east5-b/instanceGroupManagers/lab1-slice"]
-    assert group["targetSize"] == 4
+    cluster = cloud.resources["container/projects/lab-proj/locations/us-east5-b/clusters/lab1"]
+    assert cluster["controlPlaneEndpointsConfig"]["dnsEndpointConfig"]["endpoint"].endswith(".gke.goog")
     other = in_cloud()
     other.plan(everything)
     text = cloud.text("gs://lab-proj-maskwright-state/env/lab1/default.tfstate")
@@ -425,20 +263,6 @@ def test_state_in_a_bucket_and_what_is_made_in_the_cloud(cloud: Cloud, in_cloud:
     other.apply({**everything, "delete_data": True})
     other.run("destroy", "-auto-approve")
     assert [key for key in cloud.resources if "lab1" in key and not key.startswith("policy/")] == []
-
-
-def test_every_step_of_a_life_is_one_that_the_cloud_allows(cloud: Cloud, in_cloud: Callable[[], Terraform]) -> None:
-    """Disks in use, policies of living groups and templates of groups are not deleted there, as at Google's."""
-    terraform = in_cloud()
-    larger = {**SLICE, "topology": "8x8"}
-    terraform.apply(seeding(disk=DISK, group=GROUP))
-    terraform.apply(lab(disk=DISK, slice=SLICE, group=GROUP, seeded=True))
-    terraform.apply(lab(disk=DISK, slice=larger, group=GROUP, generation=2))
-    terraform.apply(lab(disk=DISK, slice=larger, group=GROUP, generation=2, seeded=True))
-    terraform.plan(lab(disk=DISK, slice=larger, group=GROUP, generation=2, seeded=True))
-    terraform.apply(lab())
-    kinds = ("disks/", "instances/", "instanceGroupManagers/", "instanceTemplates/", "resourcePolicies/")
-    assert not [key for key in cloud.resources if any(f"/{kind}lab1" in key for kind in kinds)]
 
 
 def test_held_lock_is_told(cloud: Cloud, in_cloud: Callable[[], Terraform]) -> None:

@@ -11,18 +11,18 @@ import time
 from pathlib import Path
 
 import pytest
+from google_cloud.fake import Cloud
 
 from maskwright.cli.env import replaced
 from maskwright.cloud.environment import build_environment
-from maskwright.cloud.provision import variables
+from maskwright.cloud.google.rest import Google
 from maskwright.cloud.provision.terraform_cli import Change, Terraform, TerraformPlan, _changes
-from maskwright.cloud.record import EnvironmentRecord
 
 ENVIRONMENT = {"name": "lab1", "project": "lab-proj", "zone": "us-east5-b"}
 BINARY = """#!/bin/bash
 case $1 in
   version) echo '{"terraform_version": "1.11.4"}' ;;
-  init) env >"$NOTES/environment" ;;
+  init) env >"$NOTES/environment"; [ -e .terraform.lock.hcl ] || echo "hashes $$" >.terraform.lock.hcl ;;
   plan) touch next.tfplan; exit 2 ;;
   show) echo '{"resource_changes": []}' ;;
   apply)
@@ -41,7 +41,10 @@ from maskwright.core.signals import ending, raise_on
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run under nohup, or in the background
 raise_on(ending(), stopped_by)
 from maskwright.cloud.environment import build_environment
+from maskwright.cloud.google.rest import Google
 from maskwright.cloud.provision.terraform_cli import Terraform
+from maskwright.cloud.google.rest import Google
+Google("lab-proj")
 made = Terraform(build_environment({"name": "lab1", "project": "lab-proj", "zone": "us-east5-b"}, ""))
 with made.ready():
     made.apply(made.plan({}))
@@ -49,7 +52,9 @@ with made.ready():
 
 
 @pytest.fixture
-def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def notes(cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    cloud.put("gs://lab-proj-maskwright-state/made", "")
+    Google("lab-proj")  # gives gcsfs the token
     binary = tmp_path / "bin" / "terraform"
     binary.parent.mkdir()
     binary.write_text(BINARY)
@@ -89,8 +94,8 @@ def test_what_is_left_in_the_work_folder(notes: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("TF_VAR_name", "other")
     terraform = Terraform(build_environment(ENVIRONMENT, ""))
     folder = Path(terraform.folder)
-    old = folder / "modules" / "hosts" / "of_an_older_version.tf"
-    old.parent.mkdir(parents=True)
+    folder.mkdir(parents=True)
+    old = folder / "of_an_older_version.tf"
     old.write_text("")
     with terraform.ready():
         terraform.plan({})
@@ -99,6 +104,18 @@ def test_what_is_left_in_the_work_folder(notes: Path, monkeypatch: pytest.Monkey
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     given = (notes / "environment").read_text()
     assert "lock=false" not in given and "TF_VAR_name" not in given
+
+
+def test_all_users_run_the_provider_of_the_first(notes: Path, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hashes that the first `init` wrote are beside the state, and each later one has to agree with them."""
+    found = []
+    for user in ("ada", "grace"):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(notes / user))
+        terraform = Terraform(build_environment(ENVIRONMENT, ""))
+        with terraform.ready():
+            found.append((Path(terraform.folder) / ".terraform.lock.hcl").read_text())
+    (kept,) = [name for _, name in cloud.objects if name.startswith("env/lab1/terraform-")]
+    assert found[0] == found[1] == cloud.text(f"gs://lab-proj-maskwright-state/{kept}")
 
 
 def test_what_was_replaced_already_loses_nothing_more() -> None:
@@ -123,21 +140,3 @@ def test_who_deletes_data_is_told_what_can_be_restored() -> None:
         "with their data, which is gone at once, old versions too: google_storage_bucket.runs, " + disk.address,
         "with their data, which Google keeps for 7 days (soft delete): google_storage_bucket.older",
     ]
-
-
-def test_only_leaves_hosts_what_they_live_in() -> None:
-    """Their region's network and their gateway, though the YAML does not name them any more; and their container, if no
-    hosts are asked for."""
-    far = {"accelerator": "v6e", "topology": "4x4", "zone": "us-east1-d"}
-    before = variables.variables(build_environment({**ENVIRONMENT, "slice": far}, ""), EnvironmentRecord(), None)
-    group = {"machine_type": "g2-standard-12"}
-    wished = variables.variables(build_environment({**ENVIRONMENT, "group": group}, ""), EnvironmentRecord(), None)
-    assert before["nat"] and not wished["nat"]
-    both = variables.only(before, wished, ("group",))
-    assert both["nat"] and both["regions"] == ["us-east5", "us-east1"] and both["slice"] == before["slice"]
-    assert variables.only(before, wished, ("slice", "group"))["regions"] == ["us-east5"]
-
-    newer = {**wished, "host": {**wished["host"], "version": "99"}}
-    for parts, version in ((("disk", "seeder"), before["host"]["version"]), (("group",), "99")):
-        assert variables.only(before, newer, parts)["host"]["version"] == version
-    assert variables.only({**before, "slice": None}, newer, ("disk",))["host"]["version"] == "99", "no hosts stay"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,33 +129,8 @@ def test_defaults_of_the_older_set_up_become_an_environment_that_loads() -> None
     assert environment.nfs is not None and environment.disk is not None
     assert (environment.nfs.share, environment.nfs.tier, environment.nfs.capacity_gb) == ("tpushare", "BASIC_HDD", 1024)
     assert (environment.disk.source, environment.disk.size_gb) == ("gs://tpu-demo-eu/dataset", 2055)
-    assert environment.disk.prepare is None and environment.host.setup is None
+    assert environment.disk.prepare is None
     assert yaml.safe_load(done.text)["name"] == "env-20200430"
-
-
-def test_v3_is_offered_and_never_chosen() -> None:
-    done = imported()
-    assert done.environment.slice is None and done.environment.group is None
-    assert [offer.partition("  #")[0] for offer in done.offers] == [
-        "slice: {accelerator: v6e, topology: 4x4}",
-        "slice: {accelerator: v5e, topology: 4x4}",
-        "slice: {accelerator: v5p, topology: 2x2x4}",
-        "slice: {accelerator: tpu7x, topology: 2x2x4}",
-        "slice: {accelerator: v3, topology: 4x4}",
-    ]
-    assert "slice: null" in done.text and all(f"# {offer}" in done.text for offer in done.offers)
-
-
-@pytest.mark.parametrize("offer", range(5))
-def test_each_offer_loads_when_it_is_taken(offer: int, tmp_path: Path) -> None:
-    done = imported()
-    lines = [line for line in done.text.splitlines() if not line.startswith("slice:")]
-    path = tmp_path / "lab.yaml"
-    text = "\n".join([*lines, done.offers[offer]])
-    old = done.offers[offer].endswith("its disks are pd-balanced")
-    path.write_text(text.replace("type: hyperdisk-ml", "type: pd-balanced") if old else text)
-    environment = read_environment(str(path))
-    assert environment.slice is not None and environment.slice.chips == 16
 
 
 @pytest.mark.parametrize(
@@ -168,9 +140,9 @@ def test_each_offer_loads_when_it_is_taken(offer: int, tmp_path: Path) -> None:
         ("v3-8", "v5e", ("v5e", "2x2")),
         ("v2-512", "v5e", ("v5e", "16x16")),
         ("v3-2048", "v5p", ("v5p", "8x8x16")),
-        ("v3-32", "v3", ("v3", "4x4")),
-        ("v2-512", "v2", ("v2", "16x16")),
-        ("v3-2048", "v3", ("v3", "32x32")),
+        ("v3-32", None, ("v6e", "4x4")),
+        ("v2-32", None, ("v5e", "4x4")),
+        ("v3-2048", None, ("v5p", "8x8x16")),
         ("v4-32", None, ("v4", "2x2x4")),
         ("v5litepod-16", None, ("v5e", "4x4")),
         ("v5p-32", None, ("v5p", "2x2x4")),
@@ -180,25 +152,22 @@ def test_each_offer_loads_when_it_is_taken(offer: int, tmp_path: Path) -> None:
 )
 def test_accelerators_keep_their_number_of_chips(text: str, accelerator: str | None, slice_: tuple[str, str]) -> None:
     done = imported({"TPU_ACCELERATOR_TYPE": text, "GCS_DATASET": ""}, accelerator=accelerator)
-    assert done.environment.slice is not None and not done.offers
+    assert done.environment.slice is not None
     assert (done.environment.slice.accelerator, done.environment.slice.topology) == slice_
 
 
-def test_large_slices_are_only_offered_where_they_exist() -> None:
-    assert [offer.split()[2] for offer in imported({"TPU_ACCELERATOR_TYPE": "v3-2048"}).offers] == [
-        "v5p,",
-        "tpu7x,",
-        "v3,",
-    ]
+def test_the_kind_that_replaces_v2_and_v3_is_said_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["env", "import", *write(tmp_path, "4f52a18")]) == 0
+    told = "GKE has no v3: 16 chips of v6e, the nearest kind, replace it; or give --accelerator"
+    assert f"warning: TPU_ACCELERATOR_TYPE=v3-32: {told}" in capsys.readouterr().err
     assert "1024 chips; v6e comes with 1, 4, 8" in fails({"TPU_ACCELERATOR_TYPE": "v3-2048"}, accelerator="v6e")
+    assert "GKE has no v3" in fails({}, accelerator="v3"), "asked for, it is refused"
 
 
-@pytest.mark.parametrize(("text", "size"), [("v3-32", 4), ("v3-8", 1), ("v3-128", 16)])
-def test_group_has_a_host_for_eight_cores(text: str, size: int) -> None:
-    done = imported({"TPU_ACCELERATOR_TYPE": text}, with_group=True)
-    assert done.environment.group is not None
-    assert (done.environment.group.machine_type, done.environment.group.size) == ("n1-standard-64", size)
-    assert f"# group: {{machine_type: n1-standard-64, size: {size}}}" in imported({"TPU_ACCELERATOR_TYPE": text}).text
+def test_a_group_is_what_remains_without_tpus() -> None:
+    alone = imported({"TPU_ACCELERATOR_TYPE": ""}).environment
+    assert alone.slice is None and alone.group is not None and alone.group.machine_type == "n1-standard-64"
+    assert imported().environment.group is None
 
 
 def test_disk_type_is_one_that_hosts_attach() -> None:
@@ -209,23 +178,20 @@ def test_disk_type_is_one_that_hosts_attach() -> None:
 
     assert type_of({}, accelerator="v6e") == ("hyperdisk-ml", "defaulted")
     assert type_of({}, accelerator="v4") == ("pd-balanced", "defaulted")
-    assert type_of({}, accelerator="v5e", with_group=True) == ("pd-balanced", "defaulted")
-    told = "SHARED_PD_DISK_TYPE fits no host of v6e and n1-standard-64."  # N1 takes no Hyperdisk
-    assert told in fails({}, accelerator="v6e", with_group=True)
     assert type_of({"TPU_ACCELERATOR_TYPE": None}) == ("pd-ssd", "mapped")  # a group alone: n1 machines take it
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_each_version_of_the_file_is_imported(version: str, tmp_path: Path) -> None:
     out = tmp_path / "lab.yaml"
-    assert run(["env", "import", *write(tmp_path, version), "--to", str(out), "--accelerator", "v6e"]) == 0
+    assert run(["env", "import", *write(tmp_path, version), "--to", str(out)]) == 0
     environment = read_environment(str(out))
     assert environment.name == ("env-20200428" if version == "af6e915" else "env-20200430")
     assert environment.mount_point == "/mnt/common" and environment.slice is not None
     assert environment.disk is not None and environment.disk.size_gb == (1024 if version == "af6e915" else 2055)
-    assert environment.host.setup is None and environment.disk.prepare is None, "the set-up's own scripts"
+    assert environment.disk.prepare is None, "the set-up's own scripts"
     if version == "8c0b29c":
-        assert environment == imported(accelerator="v6e").environment, "what differs is a group's, and left out"
+        assert environment == imported().environment, "what differs is a group's, and left out"
 
 
 def test_generated_values_refer_to_those_of_the_other_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -236,41 +202,14 @@ def test_generated_values_refer_to_those_of_the_other_file(tmp_path: Path, capsy
     assert "which is not set above. Fix: set it above, or name the file that sets it" in capsys.readouterr().err
 
 
-def test_an_edited_script_of_the_set_up_is_told_from_an_untouched_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = b"#!/bin/bash\nPROJECT_ID=\nENV_BUILD_NAME=\nmount\n"
-    blob = hashlib.sha1(b"blob %d\0%b" % (len(whole), whole), usedforsecurity=False).hexdigest()
-    for name, script in values_env.SCRIPTS.items():
-        assert all(re.fullmatch("[0-9a-f]{12}", digest) for digest in script.untouched.split())
-        monkeypatch.setitem(values_env.SCRIPTS, name, replace(script, untouched=f"000000000000 {blob[:12]}"))
-
-    def fate(content: bytes | None, **changes: str) -> str:
-        asked = list[str]()
-
-        def read(path: str) -> bytes | None:
-            asked.append(path)
-            return content
-
-        done = imported(dict(changes), read=read)
-        assert asked[0] == "env_setup/scripts/setup_mig.sh" and asked[1].startswith("models/roberta/env_setup/")
-        assert done.environment.host.setup is None
-        return next(row.reason for row in done.rows if row.variable == "MIG_SEED_DATA_PREP_SCRIPT")
-
-    built = whole.replace(b"PROJECT_ID=", b"PROJECT_ID=mine").replace(b"BUILD_NAME=", b"BUILD_NAME=20200430")
-    for untouched in (whole, built, whole.replace(b"\n", b"\r\n")):
-        assert "data_prep_seed_shared_disk_pd.sh is unchanged" in fate(untouched)
-    assert "is unchanged" in fate(whole, MIG_SETUP_SCRIPT="../../env_setup/scripts/setup_mig.sh")
-    assert "is not beside values.env, so whether it was edited is unknown" in fate(None)
-    told = (
-        "MIG_SETUP_SCRIPT names env_setup/scripts/setup_mig.sh, which was edited since the set-up wrote it. Fix: move"
-    )
-    assert told in fails({}, read=lambda path: whole + b"mine\n")
-    assert "MIG_SEED_DATA_PREP_SCRIPT names models/roberta/" in fails({"MIG_SETUP_SCRIPT": ""}, read=lambda path: b"")
-
-
-def test_own_scripts_are_kept() -> None:
-    done = imported({"MIG_SETUP_SCRIPT": "scripts/mine.sh", "MIG_SEED_DATA_PREP_SCRIPT": "mine/prepare.sh"})
-    assert done.environment.host.setup == "scripts/mine.sh"
+def test_own_scripts_prepare_the_disk_and_set_up_no_nodes() -> None:
+    done = imported({"MIG_SETUP_SCRIPT": "scripts/mine.sh", "MIG_SEED_DATA_PREP_SCRIPT": "../mine/prepare.sh"})
+    rows = {row.variable: row for row in done.rows}
     assert done.environment.disk is not None and done.environment.disk.prepare == "models/mine/prepare.sh"
+    assert rows["MIG_SETUP_SCRIPT"].fate == "refused" and "submit --setup" in rows["MIG_SETUP_SCRIPT"].reason
+    for name in ("MIG_SETUP_SCRIPT", "MIG_SEED_DATA_PREP_SCRIPT"):
+        (row,) = [row for row in imported().rows if row.variable == name]
+        assert row.fate == "defaulted" and "what you added to it" in row.reason, "it may have been edited"
 
 
 def test_premium_nfs_and_spaces_at_the_end() -> None:
@@ -290,9 +229,10 @@ def test_a_network_that_was_chosen_is_taken_and_default_was_not_chosen() -> None
     assert imported().environment.network.name is None
     done = imported({"NETWORK": "lab-vpc"})
     assert next(row.fate for row in done.rows if row.variable == "NETWORK") == "mapped"
-    assert done.environment.subnetwork_path("europe-west4").endswith("/regions/europe-west4/subnetworks/lab-vpc")
-    shared = imported({"NETWORK": "projects/host-proj/global/networks/vpc"}).environment.network
-    assert (shared.project, shared.name) == ("host-proj", "vpc")
+    assert done.environment.subnetwork_path.endswith("/regions/europe-west4/subnetworks/lab-vpc")
+    own = imported({"NETWORK": "projects/pytorch-tpu-new/global/networks/vpc"}).environment.network
+    assert (own.project, own.name) == (None, "vpc")
+    assert "NETWORK is a network of another project" in fails({"NETWORK": "projects/host-proj/global/networks/vpc"})
 
 
 def test_region_of_another_zone_is_refused() -> None:
@@ -308,7 +248,7 @@ def test_region_of_another_zone_is_refused() -> None:
         ({"ZONE": "europe"}, "zone is 'europe'. Fix: give a string such as us-east5-b, by"),
         ({"ENV_BUILD_NAME": "a-name-that-is-much-too-long"}, "name is 'a-name-that-is-much-too-long'"),
         ({"TPU_ACCELERATOR_TYPE": "v3-pod"}, "is not a kind of TPU and a size"),
-        ({"TPU_ACCELERATOR_TYPE": "v3-24"}, "has 12 chips, which no kind has"),
+        ({"TPU_ACCELERATOR_TYPE": "v3-24"}, "has 12 chips; v6e comes with 1, 4, 8"),
         ({"SHARED_FS_CAPACITY": "1 TB"}, "is not a number"),
         ({"SHARED_FS_CAPACITY": "100"}, "nfs.capacity_gb"),
         ({"SHARED_FS_TIER": "GOLD"}, "SHARED_FS_TIER is 'GOLD'"),
@@ -324,7 +264,7 @@ def test_what_cannot_become_an_environment_says_why(changes: dict[str, str | Non
 
 
 def test_secret_is_refused() -> None:
-    assert "holds a secret" in fails({"MIG_SETUP_SCRIPT": "https://me:hunter2pass@host/setup.sh"})
+    assert "holds a secret" in fails({"MIG_SEED_DATA_PREP_SCRIPT": "https://me:hunter2pass@host/prepare.sh"})
 
 
 # ---- the command ----------------------------------------------------------------------------------------------------
@@ -346,7 +286,6 @@ def test_command_writes_a_yaml_and_a_row_for_each_variable(
     shown = capsys.readouterr()
     assert len(shown.out.splitlines()) == len(DEFAULTS) + len(AUTO) + 1
     assert "warning: STRANGE: not a variable of values.env, left out" in shown.err
-    assert "warning: slice is null until you choose: slice: {accelerator: v6e" in shown.err
     assert read_environment(str(out)).name == "env-20200430"
     assert run(["env", "import", str(values), "--to", str(out)]) == 2  # never over what a user has written since
     assert "exists already" in capsys.readouterr().err
@@ -355,13 +294,13 @@ def test_command_writes_a_yaml_and_a_row_for_each_variable(
 
 
 def test_command_prints_the_yaml_or_json(values: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["env", "import", str(values), "--accelerator", "v5e", "--with-group"]) == 0
+    assert run(["env", "import", str(values), "--accelerator", "v5e"]) == 0
     assert yaml.safe_load(capsys.readouterr().out)["slice"] == {"accelerator": "v5e", "topology": "4x4"}
     assert run(["env", "import", str(values), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert {row["variable"] for row in shown["rows"]} == set(DEFAULTS) and len(shown["offers"]) == 5
+    assert {row["variable"] for row in shown["rows"]} == set(DEFAULTS)
 
 
 def test_page_lists_every_variable() -> None:
     page = (Path(__file__).parents[2] / "docs" / "from-values-env.md").read_text()
-    assert [name for name in [*DEFAULTS, *values_env.REFUSED, "DISK_SIZE_GB"] if f"`{name}`" not in page] == []
+    assert [name for name in values_env.CONVERSIONS if f"`{name}`" not in page] == []

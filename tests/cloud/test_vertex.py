@@ -118,7 +118,7 @@ def test_on_a_tpu_slice(submit: Cli, kind: str, topology: str, machine: str) -> 
     assert pool["machineSpec"] == {"machineType": machine, "tpuTopology": topology}
     assert pool["replicaCount"] == "1", "a slice is one replica, however many machines it has"
     container = pool["containerSpec"]
-    assert container["command"] == ["maskwright"] and container["args"][-1] == "engine.device=tpu"
+    assert container["args"][3:5] == ["maskwright", "pretrain"] and container["args"][-1] == "engine.device=tpu"
 
 
 @pytest.mark.parametrize(
@@ -173,6 +173,7 @@ def test_flex_start_and_nfs(submit: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
         (["--from", "runs/one"], RUN, "--from"),
         (["--set", "data.store=hf://team/texts"], RUN, "data.store"),
         (["--accelerator", "v5p:2x2x1"], RUN, "--accelerator"),
+        (["--accelerator", "v3:2x2"], RUN, "--accelerator: Vertex AI documents JAX for v5e and v6e alone"),
         (["--accelerator", "v6e"], RUN, "--accelerator"),
         (["--accelerator", "v6e:2x2"], RUN, "engine.kind"),
         (["--accelerator", "v6e:2x2", "--num-nodes", "2"], RUN, "--num-nodes"),
@@ -182,6 +183,7 @@ def test_flex_start_and_nfs(submit: Cli, monkeypatch: pytest.MonkeyPatch) -> Non
         ([*GPU, "--accelerator", "NVIDIA_TESLA_T4"], RUN, "--accelerator"),
         (["--accelerator", "NVIDIA_TESLA_T4"], RUN, "--accelerator"),
         (["--accelerator", "NVIDIA_TESLA_K80:2", "--machine-type", "n1-standard-8"], RUN, "--accelerator"),
+        (["--accelerator", "NVIDIA_TESLA_T4:3", "--machine-type", "n1-standard-8"], RUN, "--accelerator"),
         (["--accelerator", "NVIDIA_TESLA_T4:x", "--machine-type", "n1-standard-8"], RUN, "--accelerator"),
         (["--label", "team=hf_0123456789abcdef"], RUN, "--label"),
         (["--strategy", "FLEX_START", "--wait-hours", "1", "--stop-after-hours", "2"], RUN, "--strategy FLEX_START"),
@@ -202,7 +204,7 @@ def test_what_could_not_work_is_refused_before_it_is_asked_for(
     monkeypatch.setenv("PAGE", "https://me:hunter2hunter2@example.org/")
     result = submit(*words, run=run)
     assert (result.code, result.out) == (2, "")
-    assert result.error.startswith(f"{where}: ") and "hf_0123456789abcdef" not in result.err
+    assert result.error.startswith(where if ": " in where else f"{where}: ") and "hf_0123456789abcdef" not in result.err
     assert "hunter2" not in result.err and not cloud.calls(r"aiplatform\..*")
 
 
@@ -282,8 +284,9 @@ EXIT = "The replica workerpool{pool} exited with a non-zero status of {code}. To
         ("FAILED", EXIT.format(pool="0-0", code=137), 1, "was killed"),
         ("FAILED", EXIT.format(pool="0-0", code=127), 1, "no such command"),
         ("FAILED", "Internal error occurred.", 1, "Internal error"),
-        ("CANCELLED", "", 75, "cancelled"),
-        ("EXPIRED", "", 75, "expired"),
+        ("FAILED", EXIT.format(pool="0-0", code=76), 76, "the same submit continues the run"),
+        ("CANCELLED", "", 76, "cancelled"),
+        ("EXPIRED", "", 76, "expired"),
     ],
 )
 def test_the_exit_code_is_the_jobs(submit: Cli, cloud: Cloud, state: str, why: str, code: int, said: str) -> None:
@@ -294,6 +297,26 @@ def test_the_exit_code_is_the_jobs(submit: Cli, cloud: Cloud, state: str, why: s
     assert (told["job"], told["where"], told["end"]) == (target, "lab-proj/us-central1", f"maskwright stop {target}")
     assert json.loads(result.err.splitlines()[-1])["error"]["exit_code"] == code
     assert result.code == code and said in result.err.splitlines()[-1], result.err
+
+
+@pytest.mark.parametrize("parsed", [True, False])
+def test_a_run_that_ended_as_asked_is_76_though_its_container_ended_with_0(
+    submit: Cli, cloud: Cloud, parsed: bool
+) -> None:
+    cloud.script("customJobs", [{"state": "JOB_STATE_RUNNING"}] * 3 + [{"state": "JOB_STATE_SUCCEEDED"}])
+
+    def speak() -> None:
+        while not [key for key in list(cloud.resources) if key.startswith(JOBS)]:
+            time.sleep(0.005)
+        fields = {"message": "ended as asked", node.ENDED_WITH: 76}
+        said = line(job_of(cloud)[0], "workerpool0-0", json.dumps(fields), 1)
+        cloud.logs.append(said | {"textPayload": "", "jsonPayload": fields} if parsed else said)
+
+    speaker = threading.Thread(target=speak)
+    speaker.start()
+    result = submit()
+    speaker.join()
+    assert (result.code, result.out) == (76, "") and "stopped as asked" in result.err.splitlines()[-1]
 
 
 def test_a_lost_answer_makes_one_job(submit: Cli, cloud: Cloud) -> None:
@@ -407,8 +430,12 @@ def test_every_replica_knows_its_number_and_where_they_meet() -> None:
             node.node_options(text)
 
 
-def test_the_command_gets_the_words_and_its_code_is_the_containers() -> None:
-    show = [sys.executable, "-c", "import sys; print(sys.argv[1:]); sys.exit(7)", "pretrain"]
+@pytest.mark.parametrize(
+    ("ends", "code", "said"), [("7", 7, ""), ("75", 75, ""), ("76", 0, f'"{node.ENDED_WITH}": 76')]
+)
+def test_the_command_gets_the_words_and_its_code_is_the_containers(ends: str, code: int, said: str) -> None:
+    """But 76: Vertex AI would start the container again."""
+    show = [sys.executable, "-c", f"import sys; print(sys.argv[1:]); sys.exit({ends})", "pretrain"]
     done = subprocess.run(
         [sys.executable, "-m", "maskwright.cloud.vertex.node", *show],
         env={**os.environ, "CLUSTER_SPEC": told("workerpool1", 1, CLUSTER)},
@@ -416,8 +443,20 @@ def test_the_command_gets_the_words_and_its_code_is_the_containers() -> None:
         text=True,
         check=False,
     )
-    assert done.returncode == 7, done.stderr
-    assert done.stdout.strip() == "['pretrain', '--num-nodes', '3', '--node-rank', '2', '--rendezvous', 'a-0:2222']"
+    assert done.returncode == code, done.stderr
+    words, *more = done.stdout.splitlines()
+    assert words == "['pretrain', '--num-nodes', '3', '--node-rank', '2', '--rendezvous', 'a-0:2222']"
+    assert said in "".join(more) and len(more) == bool(said)
+
+
+def test_a_signal_to_the_container_reaches_the_command() -> None:
+    saves = "import signal, sys, time; signal.signal(15, lambda *a: sys.exit(75))"
+    saves += "; print('ready', flush=True); time.sleep(60)"
+    words = [sys.executable, "-m", "maskwright.cloud.vertex.node", sys.executable, "-c", saves]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout and process.stdout.readline() == "ready\n"
+        process.terminate()
+        assert process.wait(60) == 75
 
 
 @pytest.mark.long

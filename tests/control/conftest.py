@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+import yaml
+from fake_kubernetes import FakeCluster
 from in_process import Result
 
 from maskwright.cli.main import run
@@ -23,3 +27,26 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Result]]:
     yield call
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeCluster], None]:
+    """The real one, told of no cluster but this."""
+    if not shutil.which("kubectl"):
+        pytest.skip("needs kubectl on the path")
+
+    def point_at(cluster: FakeCluster) -> None:
+        names = {"cluster": "made-up", "user": "", "namespace": "ml"}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "made-up", "cluster": {"server": cluster.url}}],
+            "contexts": [{"name": "made-up", "context": names}],
+            "current-context": "made-up",
+        }
+        (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+    return point_at

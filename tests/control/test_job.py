@@ -1,15 +1,13 @@
-"""What a job is, how its exit code comes about, and what happens on one host; without gcloud, with a real shell."""
+"""How a job's exit code comes about, and what happens on the hosts of a slice; without gcloud, with a real shell."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +15,22 @@ import pytest
 from fake_tpu import Hosts
 
 from maskwright.config.pretraining import build_config
-from maskwright.core.errors import InputError, JobError, StoppedEarly
+from maskwright.core.errors import EndedAsAsked, InputError, JobError, MaskwrightError, StoppedEarly
+from maskwright.launch import attempts as attempts_module
 from maskwright.launch import tpu_vm as slice_module
-from maskwright.launch.bucket.place import BucketPlace
 from maskwright.launch.checks import sized
 from maskwright.launch.hosts import supervisor as host_module
-from maskwright.launch.hosts.script import first_command, script_for
+from maskwright.launch.hosts.script import INSTALL, first_command, script_for
 from maskwright.launch.hosts.supervisor import ShellAttempt
 from maskwright.launch.outcome import End, JobOutcome, judge, report
-from maskwright.launch.target import JobSpec, Training, parse_spec, require_clean
+from maskwright.launch.target import Training, require_clean
 from maskwright.training.stop import StopRequest
 
-SPEC = JobSpec(Training("a.yaml", "runs/a"), folder="maskwright", grace_seconds=3.0)
+COMMAND = Training("a.yaml", "runs/a")
+SETTINGS = {"job": "one", "folder": "maskwright", "setup": "", "grace": "3", "replace": ""}
 
 
-COMMAND = asdict(SPEC.command)
-
-
-# ---- the spec ------------------------------------------------------------------------------------------------------
-
-
-def test_spec_comes_back_from_json() -> None:
-    command = Training("a.yaml", "runs/a", ("a.b='c d'",), 0.1, 7, 3, 8)
-    spec = JobSpec(command, ("HF_TOKEN", "_a1"), "x", "echo 'é\n'", 0, 12.5, 7)
-    assert parse_spec(spec.to_json(), "job.json") == spec
-    assert parse_spec(SPEC.to_json(), "job.json") == SPEC
+# ---- the command ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -53,51 +42,12 @@ def test_spec_comes_back_from_json() -> None:
         ("CREDENTIALS=/home/me/a.json", True),
         ("export HF_TOKEN=hf_abcdefghijkl && pip install x", False),
         ("WANDB_API_KEY='0123456789abc'; pip install x", False),
+        (INSTALL, True),
     ],
 )
 def test_a_setup_that_sets_a_secret_is_not_submitted(setup: str, is_clean: bool) -> None:
-    """One that was submitted before can still be read, to be shown and stopped."""
     with nullcontext() if is_clean else pytest.raises(InputError, match="setup sets a secret variable. Fix: pass it"):
-        require_clean(BucketPlace("gs://b/job.json", setup=setup), SPEC.command)
-    values = json.loads(SPEC.to_json()) | {"setup": setup}
-    assert parse_spec(json.dumps(values), "gs://b/job.json").setup == setup
-
-
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        ({"format": 1}, "format 1"),
-        ({"format": True}, "format True"),
-        ({"command": ["rm", "-rf", "/"]}, "command is of the wrong type"),
-        ({"command": {"config": "a.yaml"}}, "lacks key 'command.run'"),
-        ({"command": COMMAND | {"config": ""}}, "command lacks its configuration or its run"),
-        ({"command": COMMAND | {"overrides": ["a", 1]}}, r"command.overrides.1 is of the wrong type"),
-        ({"command": COMMAND | {"stop_after_steps": 1.5}}, "stop_after_steps is of the wrong type"),
-        ({"command": COMMAND | {"profile_steps": True}}, "profile_steps is of the wrong type"),
-        ({"command": COMMAND | {"words": []}}, "unknown key 'words'"),
-        ({"environment": ["A=secret"]}, "is not the name of a variable"),
-        ({"restarts": 1.5}, "restarts is of the wrong type"),
-        ({"restarts": -1}, "restarts is below 0"),
-        ({"grace_seconds": float("nan")}, "grace_seconds is not above 0"),
-        ({"setup": "a\0b"}, "setup holds a zero byte"),
-        ({"command": COMMAND | {"overrides": ["a=https://me:hunter2@host/x"]}}, "command holds a secret"),
-        ({"restart": 3}, "unknown key 'restart'"),
-        ({"folder": None}, "folder is of the wrong type"),
-    ],
-)
-def test_spec_is_refused(change: dict[str, Any], complaint: str) -> None:
-    values = json.loads(SPEC.to_json()) | change
-    with pytest.raises(InputError, match=complaint) as caught:
-        parse_spec(json.dumps(values), "gs://b/job.json")
-    assert str(caught.value).startswith("gs://b/job.json: ") and ". Fix: " in str(caught.value)
-
-
-def test_spec_lacks_a_key_or_is_no_json() -> None:
-    values = json.loads(SPEC.to_json())
-    del values["setup"]
-    for text, complaint in ((json.dumps(values), "lacks key 'setup'"), ("{", "not JSON"), ("[]", "not a job spec")):
-        with pytest.raises(InputError, match=complaint):
-            parse_spec(text, "x")
+        require_clean(slice_module.TpuSlice("pod", setup=setup), COMMAND)
 
 
 def test_words_are_those_that_a_person_would_type() -> None:
@@ -135,9 +85,9 @@ def test_words_are_those_that_a_person_would_type() -> None:
         ([End(0, 75), End(1, 1, told=True)], 75, True, 0),
         ([End(0, 75, told=True), End(1, 75, told=True)], 75, True, 0),
         ([End(0, 75), End(1, None, told=True)], 75, True, 1),
-        ([End(0, 75, reason="agreed"), End(1, 75, reason="asked")], 75, False, 1),
-        ([End(0, 75, reason="limit"), End(1, 75)], 75, False, 0),
-        ([End(0, 75, reason="signal"), End(1, 75, reason="agreed")], 75, True, 0),
+        ([End(0, 75), End(1, 76)], 76, False, 1),  # one host had ended before it heard of the request
+        ([End(0, 76), End(1, None, time=9)], 76, False, 0),
+        ([End(0, 76), End(1, 1)], 1, False, 1),
         ([End(0, 0), End(1, 255)], 255, False, 1),
     ],
 )
@@ -151,7 +101,7 @@ def test_a_job_that_was_told_to_end_is_not_begun_again() -> None:
     told = [End(0, 75, told=True), End(1, 0, told=True)]
     assert judge(told, 2, asked=True).code == 75 and not judge(told, 2, asked=True).restart
     assert judge([End(0, 0, told=True)], 1, asked=True).code == 0
-    assert judge([End(1, 75, reason="agreed"), End(0, 75, reason="asked")], 2, asked=True).reason == "asked"
+    assert judge([End(1, 75), End(0, 76)], 2, asked=True).code == 76
     assert judge([*told, End(2, 1, told=True)], 3, asked=True).code == 1  # such as a disk that was full when it saved
 
 
@@ -165,13 +115,13 @@ def test_a_job_that_was_told_to_end_is_not_begun_again() -> None:
     ],
 )
 def test_job_that_was_stopped_before_every_host_was_done_is_not_done(ends: list[End]) -> None:
-    assert judge(ends, 2, asked=True) == JobOutcome(75, False, None, "signal")
+    assert judge(ends, 2, asked=True) == JobOutcome(75, False, None)
     assert judge(ends, 2).code == 75
 
 
 @pytest.mark.parametrize("times", [1, 2])
 def test_submit_that_is_ended_while_it_connects_ends_with_75(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    def connect(*_: Any) -> list[str]:
+    def connect(*given: Any) -> list[str]:
         for _ in range(times):
             signal.raise_signal(signal.SIGTERM)
         return ["sleep", "60"]
@@ -179,11 +129,11 @@ def test_submit_that_is_ended_while_it_connects_ends_with_75(monkeypatch: pytest
     monkeypatch.setattr(slice_module.TpuSlice, "describe", lambda _: ("READY", "v4-32", 2))
     monkeypatch.setattr(slice_module.TpuSlice, "ssh_words", connect)
     with pytest.raises(StoppedEarly):
-        slice_module.TpuSlice("pod").submit(SPEC.command, dry_run=False)
+        slice_module.TpuSlice("pod").submit(COMMAND, dry_run=False)
 
 
 def test_a_limit_is_a_reason_and_the_first_reason_stays() -> None:
-    for request in (StopRequest(stop_after_steps=1), StopRequest(stop_after_hours=0.0)):
+    for request in (StopRequest(stop_after_steps=1, stop_at_step=1), StopRequest(stop_after_hours=1.0, stop_at=0.0)):
         request.look(None, 1)
         request.ask("signal", "SIGTERM")
         assert request.reason == "limit" and request.why.startswith("--")
@@ -195,26 +145,31 @@ def test_report_begins_with_the_host_to_look_at() -> None:
         "first: host 2: exit 1",
         "host 2 | a",
         "host 2 | error: b",
-        "host 0: exit 75, stopped early",
+        "host 0: exit 75, interrupted",
         "host 1: lost, told to end (did not answer)",
     ]
 
 
 # ---- on a host -----------------------------------------------------------------------------------------------------
 
-Run = Callable[..., ShellAttempt]
-
 
 @pytest.fixture
 def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
     monkeypatch.setattr(host_module, "OTHERS_SECONDS", 0.5)
     monkeypatch.setattr(slice_module, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(slice_module, "RESTART_WAIT_SECONDS", 0.0)
     return Hosts(tmp_path / "hosts", 2)
 
 
-def begin(hosts: Hosts, spec: JobSpec = SPEC, *, workers: int = 1, job: str = "one", **options: Any) -> ShellAttempt:
-    options = {"values": {}, "setup": True, **options}
-    return ShellAttempt(spec, range(workers), hosts.argv, job=job, **options)
+def begin(hosts: Hosts, command: Training = COMMAND, *, workers: int = 1, **changed: Any) -> ShellAttempt:
+    """`changed`: other `SETTINGS`, or `values` of variables."""
+    values = changed.pop("values", {})
+    settings: dict[str, str] = SETTINGS | changed
+
+    def script(mark: str) -> str:
+        return script_for(command, values, {"mark": mark, **settings})
+
+    return ShellAttempt(workers, hosts.argv, script, float(settings["grace"]))
 
 
 def finish(attempt: ShellAttempt) -> list[End]:
@@ -235,16 +190,15 @@ def wait_for(path: Path, attempt: ShellAttempt | None = None) -> None:
 
 def test_words_and_values_survive_the_shell(hosts: Hosts, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["it's", 'a "b"', "$HOME `id` \\", "x\ny", "", "*", "--set", "a=b c", "é"]
-    there = ["pretrain", "a", "--run", "b", *(w for word in words for w in ("--set", word)), "--node-rank", "1"]
+    there = ["pretrain", "a", "--run", "b", *(w for word in words for w in ("--set", word))]
     hosts.plan(0, 'printf "<%s>" "$@" "$ODD"; echo')
-    spec = replace(SPEC, command=Training("a", "b", tuple(words)), environment=("ODD",))
-    [end] = finish(begin(hosts, spec, values={"ODD": 'v\'1 "$2"\n'}, more=["--node-rank", "1"]))
+    [end] = finish(begin(hosts, Training("a", "b", tuple(words)), values={"ODD": 'v\'1 "$2"\n'}))
     assert end.code == 0
     text = "".join(line.removeprefix("host 0 | ") for line in capsys.readouterr().out.splitlines(True))
     assert text.strip() == "".join(f"<{word}>" for word in [*there, 'v\'1 "$2"\n'])
 
 
-@pytest.mark.parametrize("code", [0, 1, 2, 3, 75, 255])
+@pytest.mark.parametrize("code", [0, 1, 2, 3, 75, 76, 255])
 def test_exit_code_is_the_one_of_the_job(hosts: Hosts, code: int) -> None:
     hosts.plan(0, f"printf 'no newline'; exit {code}")
     [end] = finish(begin(hosts))
@@ -263,17 +217,34 @@ def test_what_a_job_prints_is_never_taken_for_an_exit_code(hosts: Hosts) -> None
 
 
 def test_what_is_missing_on_a_host_is_one_line(hosts: Hosts) -> None:
-    for spec, code, complaint in (
-        (replace(SPEC, folder="no such"), 2, "no such: no such folder here. Fix: "),
-        (replace(SPEC, setup="echo tried; exit 4"), 4, "--setup ended with 4"),
-        (replace(SPEC, setup="exit 75"), 75, "--setup ended with 75"),
-    ):
-        [end] = finish(begin(hosts, spec))
+    """Exit code 75 of a setup is not one of the job, which would start it again without end."""
+    command = hosts.folder / "bin" / "maskwright"
+    rows: list[tuple[dict[str, Any], int, str]] = [
+        ({"folder": "no such"}, 2, "no such: no such folder here. Fix: "),
+        ({"setup": "echo tried; exit 75"}, 1, "--setup ended with 75. Fix: see its lines above"),
+        (
+            {"setup": f"echo 'echo bad interpreter; exit 126' > {command}"},
+            127,
+            "does not start: bad interpreter. Fix: ",
+        ),
+        ({"setup": f"rm {command}"}, 127, "maskwright: not installed here. Fix: --workdir with a .venv, or --setup"),
+    ]
+    for settings, code, complaint in rows:
+        [end] = finish(begin(hosts, **settings))
         assert end.code == code and complaint in end.why
-    (hosts.folder / "bin" / "maskwright").unlink()
-    [end] = finish(begin(hosts))
-    assert end.code == 127 and "maskwright: not installed here. Fix: " in end.why
     assert not hosts.file(0, "n").exists()
+
+
+@pytest.mark.parametrize("settings", [{}, {"setup": "echo 'requires a different Python'; exit 1"}])
+def test_host_whose_python_is_too_old_gets_the_line_that_brings_a_newer_one(
+    hosts: Hosts, settings: dict[str, Any]
+) -> None:
+    (hosts.folder / "bin" / "maskwright").unlink()
+    python = hosts.folder / "bin" / "python3"
+    python.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.10.12 || exit 1\n')
+    python.chmod(0o755)
+    [end] = finish(begin(hosts, **settings))
+    assert end.code in (1, 127) and f"and Python 3.10.12 is older than 3.11. Fix: --setup '{INSTALL}'" in end.why
 
 
 def test_nothing_begins_before_every_host_is_ready(hosts: Hosts) -> None:
@@ -283,14 +254,14 @@ def test_nothing_begins_before_every_host_is_ready(hosts: Hosts) -> None:
     assert not hosts.file(0, "n").exists()
 
 
-def test_setup_runs_in_the_home_folder_before_the_first_attempt_only(hosts: Hosts) -> None:
-    spec = replace(SPEC, setup="pwd >> set-up; mkdir -p made", folder="made")
+def test_setup_runs_in_the_home_folder_before_each_attempt(hosts: Hosts) -> None:
+    """A host that was made anew in between has an empty disk."""
     (hosts.home(0) / "maskwright" / "plan").rename(hosts.home(0) / "plan")
     (hosts.folder / "bin" / "maskwright").write_text("#!/bin/sh\npwd\n")
-    for first in (True, False):
-        [end] = finish(begin(hosts, spec, setup=first))
+    for attempt in (1, 2):
+        [end] = finish(begin(hosts, setup="pwd >> set-up; mkdir -p made", folder="made"))
         assert end.code == 0 and end.tail == (f"{hosts.home(0)}/made",)
-    assert (hosts.home(0) / "set-up").read_text() == f"{hosts.home(0)}\n"
+        assert (hosts.home(0) / "set-up").read_text() == f"{hosts.home(0)}\n" * attempt
 
 
 CATCH = "trap 'echo saving; echo term >> got; exit 75' TERM; sleep 100 & echo $$ > pid; wait"
@@ -319,7 +290,7 @@ def test_launcher_that_was_killed_leaves_no_job_behind(hosts: Hosts) -> None:
 def test_connection_that_breaks_lets_the_job_save(hosts: Hosts) -> None:
     """What it prints meanwhile has no reader any more, which in a pipe would kill it."""
     hosts.plan(0, "trap 'echo saving; echo saving; echo term >> got; exit 75' TERM; echo $$ > pid; sleep 100 & wait")
-    script = script_for(SPEC, {}, mark="mark", job="one", setup=False)
+    script = script_for(COMMAND, {}, {"mark": "mark", **SETTINGS})
     pipe = subprocess.PIPE
     with subprocess.Popen(hosts.argv(0, first_command("mark")), stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdin and process.stdout and process.stdout.readline() == "mark hello\n"
@@ -338,7 +309,7 @@ def test_connection_that_breaks_lets_the_job_save(hosts: Hosts) -> None:
 
 def test_job_that_ignores_sigterm_is_killed_after_the_grace_period(hosts: Hosts) -> None:
     hosts.plan(0, "trap 'echo not now' TERM; echo > pid; while :; do sleep 0.1; done")
-    attempt = begin(hosts, replace(SPEC, grace_seconds=1.0))
+    attempt = begin(hosts, grace="1")
     wait_for(hosts.file(0, "pid"), attempt)
     began = time.monotonic()
     attempt.request_stop()
@@ -380,6 +351,24 @@ def test_host_that_does_not_answer_is_lost(hosts: Hosts, monkeypatch: pytest.Mon
     assert hosts.left_over() == []
 
 
+def test_host_that_cannot_be_reached_is_lost_and_the_job_never_begins(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = hosts.argv
+    complain = "echo 'ssh: connect to host h: Connection timed out'"
+    for words, seconds, why in (
+        (["sh", "-c", f"{complain}; sleep 60"], 0.5, "ssh: connect to host h: Connection timed out"),
+        (["sh", "-c", f"{complain}; exit 255"], 60.0, "ssh: connect to host h: Connection timed out"),
+        (["sleep", "60"], 0.5, "cannot be reached"),
+    ):
+        monkeypatch.setattr(host_module, "CONNECT_SECONDS", seconds)
+        second: list[str] = words
+        hosts.argv = lambda worker, command: second if worker else once(worker, command)  # type: ignore[method-assign]  # noqa: B023
+        ends = finish(begin(hosts, workers=2))
+        assert [(end.host, end.code, end.told) for end in ends] == [(1, None, False), (0, None, True)]
+        assert ends[0].why == why and not hosts.file(0, "n").exists()
+
+
 def orphaned(hosts: Hosts, job: str) -> None:
     """A job whose launcher is gone without the host having noticed."""
     hosts.plan(0, CATCH)
@@ -401,10 +390,10 @@ def test_next_attempt_first_ends_what_is_left_of_the_one_before(hosts: Hosts) ->
 def test_job_of_somebody_else_is_ended_only_with_replace(hosts: Hosts) -> None:
     orphaned(hosts, "theirs")
     [end] = finish(begin(hosts, job="mine"))
-    assert end.code == 2 and "is busy with job theirs. Fix: " in end.why
+    assert end.code == 2 and "is busy with another job. Fix: " in end.why
     os.kill(int(hosts.file(0, "pid").read_text()), 0)
     hosts.plan(0, "exit 0")
-    [end] = finish(begin(hosts, job="mine", replace=True))
+    [end] = finish(begin(hosts, job="mine", replace="yes"))
     assert end.code == 0 and hosts.file(0, "got").exists()
     hosts.kept.close()  # type: ignore[attr-defined]
 
@@ -414,7 +403,7 @@ def test_connection_that_makes_itself_again_starts_no_second_job(hosts: Hosts) -
     hosts.plan(0, "kill -KILL $PPID; sleep 1")  # the shell that supervises it
     once = hosts.argv
     hosts.argv = lambda worker, command: once(worker, f"({command}); sleep 0.1; ({command})")  # type: ignore[method-assign]
-    [end] = finish(begin(hosts, replace(SPEC, grace_seconds=0.5)))
+    [end] = finish(begin(hosts, grace="0.5"))
     assert end.code is None and end.why == "the connection was lost"
     assert hosts.file(0, "n").read_text() == "1\n" and hosts.left_over() == []
 
@@ -437,62 +426,73 @@ def test_lines_of_hosts_never_mix_and_carry_no_secret(
 # ---- attempts ------------------------------------------------------------------------------------------------------
 
 
-class Place:
-    """Hosts of this machine as a slice."""
+def submit(hosts: Hosts, monkeypatch: pytest.MonkeyPatch, *states: str | MaskwrightError) -> None:
+    """On hosts of this machine; `states`: what Google says of the slice each time, and READY from then on."""
+    left = list(states)
 
-    name, replace, connect_seconds, restart_wait_seconds = "pod", False, 5.0, 0.0
+    def describe(place: object) -> tuple[str, str, int]:
+        state = left.pop(0) if left else "READY"
+        if isinstance(state, MaskwrightError):
+            raise state
+        return state, "v4-16", 2
 
-    def __init__(self, hosts: Hosts, *states: str) -> None:
-        self.states, self.ssh_words = list(states), hosts.argv
-
-    def describe(self) -> tuple[str, str, int]:
-        return self.states.pop(0) if self.states else "READY", "v4-16", 2
-
-
-def submit(hosts: Hosts, *states: str, restarts: int = 1) -> None:
-    place: Any = Place(hosts, *states)
-    slice_module.attempts(place, replace(SPEC, restarts=restarts), {})
-
-
-def test_lost_host_is_begun_again_and_the_job_ends_well(hosts: Hosts, capsys: pytest.CaptureFixture[str]) -> None:
-    hosts.plan(0, "[ $n = 1 ] && kill -KILL $$; exit 0")
-    hosts.plan(1, "[ $n = 1 ] && exit 75; exit 0")
-    submit(hosts)
-    assert [hosts.file(worker, "n").read_text() for worker in hosts.workers] == ["2\n", "2\n"]
-    assert "restarting in 0 s (restart 1 of 1)" in capsys.readouterr().err
+    monkeypatch.setattr(slice_module.TpuSlice, "describe", describe)
+    monkeypatch.setattr(slice_module.TpuSlice, "ssh_words", lambda place, *given: hosts.argv(*given))
+    slice_module.TpuSlice("pod", grace_seconds=3.0).submit(COMMAND, dry_run=False)
 
 
 @pytest.mark.parametrize(
     ("plan", "error", "code", "attempts"),
     [
-        ("exit 75", StoppedEarly, 75, 2),
-        ("kill -KILL $$", JobError, 1, 2),
+        ("[ $n = 1 ] && kill -KILL $$; exit 0", None, 0, 2),
+        ("[ $n -lt 9 ] && exit 75; exit 0", None, 0, 9),  # the run itself counts its starts
+        ("kill -KILL $$", JobError, 1, 3),
         ("echo 'error: bad' >&2; exit 2", JobError, 2, 1),
         ("exit 3", JobError, 3, 1),
-        ('echo limit > "$MASKWRIGHT_REASON_FILE"; exit 75', StoppedEarly, 75, 1),
+        ("exit 76", EndedAsAsked, 76, 1),
     ],
 )
-def test_budget_of_restarts_and_what_is_final(
-    hosts: Hosts, plan: str, error: type[Exception], code: int, attempts: int
+def test_what_is_started_again_and_what_is_final(
+    hosts: Hosts,
+    monkeypatch: pytest.MonkeyPatch,
+    plan: str,
+    error: type[MaskwrightError] | None,
+    code: int,
+    attempts: int,
 ) -> None:
+    """The other host loses its partner; it is killed where no end of the first counts as a start of the run."""
+    monkeypatch.setattr(attempts_module, "MOST_LOST", 2)
+    lost = "kill -KILL $$" if "KILL" in plan else "exit 75"
+    until = "while [ $(cat ../../host-0/maskwright/n || echo 0) -lt $n ]; do sleep 0.02; done"
     hosts.plan(0, plan)
-    hosts.plan(1, "while ! [ -e ../../host-0/maskwright/n ]; do sleep 0.05; done; sleep 0.1; exit 75")
-    with pytest.raises(error) as caught:
-        submit(hosts)
-    assert caught.value.exit_code == code  # type: ignore[attr-defined]
+    hosts.plan(1, f"{until}; [ $n = {attempts} ] && [ {code} = 0 ] && exit 0; sleep 0.1; {lost}")
+    if error is None:
+        submit(hosts, monkeypatch)
+    else:
+        with pytest.raises(error) as caught:
+            submit(hosts, monkeypatch)
+        assert caught.value.exit_code == code
     assert hosts.file(0, "n").read_text() == f"{attempts}\n"
 
 
 def test_slice_that_is_not_ready(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    submit(hosts, "CREATING", "STARTING", "READY")
+    """Before a restart, a moment without an answer ends nothing; what the user has to mend ends the attempts."""
+    unreached, refused = MaskwrightError("no answer in 120 s"), InputError("NOT_FOUND: no such node")
+    submit(hosts, monkeypatch, "CREATING", "STARTING", "READY")
+    rows: list[tuple[list[str | MaskwrightError], type[MaskwrightError], str]] = [
+        (["STOPPED"], InputError, "is STOPPED, not READY"),
+        ([unreached], MaskwrightError, "no answer"),
+        ([refused], InputError, "no such node"),
+        (["READY", unreached, "REPAIRING", "PREEMPTED"], StoppedEarly, "is PREEMPTED, not READY"),
+        (["READY", refused], StoppedEarly, "no such node"),
+    ]
+    hosts.plan(0, "exit 75")
+    for states, error, complaint in rows:
+        with pytest.raises(error, match=complaint):
+            submit(hosts, monkeypatch, *states)
     monkeypatch.setattr(slice_module, "READY_SECONDS", 0.05)
     with pytest.raises(StoppedEarly, match="is still REPAIRING"):
-        submit(hosts, *["REPAIRING"] * 100)
-    with pytest.raises(InputError, match="is STOPPED, not READY"):
-        submit(hosts, "STOPPED")
-    hosts.plan(0, "exit 75")
-    with pytest.raises(StoppedEarly, match="is PREEMPTED, not READY"):
-        submit(hosts, "READY", "PREEMPTED")
+        submit(hosts, monkeypatch, *["REPAIRING"] * 100)
 
 
 def test_signal_numbers_without_a_name() -> None:
@@ -518,8 +518,8 @@ def test_what_each_machine_computes_on_is_what_was_asked_for(
     config = build_config(values, "test")
     if isinstance(found, str):
         with pytest.raises(InputError, match=found):
-            sized(SPEC.command, config, nodes, gpus)
+            sized(COMMAND, config, nodes, gpus)
     else:
         device, processes = found
-        there = sized(SPEC.command, config, nodes, gpus)
-        assert there == replace(SPEC.command, overrides=(f"engine.device={device}",), processes=processes)
+        there = sized(COMMAND, config, nodes, gpus)
+        assert there == replace(COMMAND, overrides=(f"engine.device={device}",), processes=processes)

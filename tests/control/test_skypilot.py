@@ -32,10 +32,12 @@ def test_task(cli: Cli, tmp_path: Path) -> None:
     """Each key is one that SkyPilot 0.14's schema of a task knows; its `Task.from_yaml` took this one, by hand."""
     made = task(
         cli, tmp_path, "--num-nodes=2", "--accelerator=H100:8", "--cpus=64", "--spot",
-        "--mount=gs://my-bucket:/data", "--env=HF_TOKEN", "--setup=pip install ./maskwright.whl", "--restarts=5",
+        "--mount=gs://my-bucket:/data", "--env=HF_TOKEN", "--setup=pip install ./maskwright.whl",
+        "--stop-after-hours=8",
     )  # fmt: skip
     assert set(made) == {"name", "resources", "num_nodes", "file_mounts", "secrets", "setup", "run"}
-    assert made["resources"] == {**RESOURCES, "job_recovery": {"max_restarts_on_errors": 5}}
+    assert made["resources"] == {**RESOURCES, "job_recovery": {"recover_on_exit_codes": [75]}}
+    assert made["run"].split(" --num-nodes ")[0].endswith(" --stop-after-hours 8.0 --processes 8")
     assert made["name"] == "one" and made["num_nodes"] == 2
     assert made["file_mounts"] == {
         "~/maskwright-run.yaml": str(tmp_path / "run.yaml"),

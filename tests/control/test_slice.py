@@ -17,7 +17,7 @@ import pytest
 from fake_tpu import PROJECT, ZONE, FakeCloud, Hosts, fake_cloud, gcloud_environment
 
 from maskwright.core.errors import InputError, MaskwrightError
-from maskwright.launch.target import Training, parse_spec
+from maskwright.launch.target import Training
 from maskwright.launch.tpu_vm import TpuSlice
 
 needs_gcloud = pytest.mark.skipif(not shutil.which("gcloud"), reason="needs gcloud on the path")
@@ -33,7 +33,7 @@ class Pod:
         words = ["submit", "slice", "pod", "a.yaml", "--run", "runs/a", f"--zone={ZONE}", "--grace-seconds=5"]
         environment = self.environment | {"PYTHONPATH": os.environ.get("PYTHONPATH", "")} | more
         return subprocess.Popen(
-            [sys.executable, "-m", "maskwright", *words, "--restart-wait-seconds=0", *arguments],
+            [sys.executable, "-m", "maskwright", *words, *arguments],
             env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             start_new_session=True,
         )  # fmt: skip
@@ -65,12 +65,12 @@ def test_first_error_comes_first_and_its_code_is_the_jobs(pod: Pod) -> None:
     assert code == 3, err
     lines = err.splitlines()
     first = lines.index("first: host 1: exit 3")
-    assert lines[first + 1 : first + 3] == ["host 1 | error: loss is nan", "host 0: exit 75, stopped early"]
+    assert lines[first + 1 : first + 3] == ["host 1 | error: loss is nan", "host 0: exit 75, interrupted"]
     assert json.loads(lines[-1])["error"]["message"] == "slice pod: the job failed: host 1: exit 3"
     assert "host 0 | token *** here" in lines and secret not in out + err
     told = json.loads(out)
     assert (told["submitted"], told["where"], told["run"], told["job"]) == (True, "slice pod", "runs/a", None)
-    words = ["pretrain", "a.yaml", "--run", "runs/a", "--set", "a.b='c d'", secret]
+    words = ["pretrain", "a.yaml", "--run", "runs/a", "--set", "a.b='c d'", "--set", "engine.device=tpu", secret]
     assert pod.hosts.file(1, "seen").read_text() == "".join(f"<{word}>" for word in words)
     for worker in (0, 1):
         log = pod.ssh_log(worker)
@@ -94,9 +94,10 @@ def test_lost_connection_is_noticed_and_the_job_begun_again_once_the_old_one_has
     assert process.returncode == 0, err
     assert pod.hosts.file(1, "events").read_text() == "1 begun\n1 ended\n2 begun\n"
     assert pod.hosts.file(0, "n").read_text() == "2\n"
-    assert "host 1: lost (the connection was lost)" in err and "restart 1 of 3" in err
+    assert "host 1: lost (the connection was lost)" in err and "restarting in 5 s" in err
     assert "host 1 | (ending an earlier attempt)" in out
-    assert pod.ssh_log(1).count("\n") == 2 and "@10.0.0.1" in pod.ssh_log(1)  # gcloud's own tries were stopped
+    # gcloud's own second try, which gets no script, and the restart.
+    assert pod.ssh_log(1).count("\n") == 3 and "@10.0.0.1" in pod.ssh_log(1)
     assert pod.hosts.left_over() == []
 
 
@@ -114,17 +115,22 @@ def test_ctrl_c_is_passed_on_and_nothing_stays_behind(pod: Pod) -> None:
     assert process.returncode == 75, err
     assert "asking the hosts to save and stop" in err and "restart" not in err
     assert {"host 0 | saving", "host 1 | saving"} <= set(out.splitlines())
-    assert err.splitlines()[-1] == "stopped: slice pod: the same command continues the run"
+    assert err.splitlines()[-1] == "stopped: slice pod: interrupted; the same command continues the run"
     assert pod.hosts.left_over() == []
 
 
 @needs_gcloud
-def test_host_that_cannot_be_reached_is_lost(pod: Pod) -> None:
+def test_host_that_cannot_be_reached_is_tried_again_while_the_others_wait(pod: Pod) -> None:
     (pod.hosts.home(1) / "unreachable").touch()
-    code, out, err = pod.submit("--connect-seconds=15", "--restarts=0")
-    assert code == 75, err
-    assert "first: host 1: lost (ssh: connect to host 192.0.2.1 port 22: Connection timed out)" in err
-    assert "host 1 | (ssh: connect to host 192.0.2.1 port 22: Connection timed out; gcloud tries again)" in out
+    process = pod.start()
+    assert process.stdout
+    shown: list[str] = []
+    while "Retrying" not in "".join(shown):
+        shown.append(process.stdout.readline().strip())
+    os.killpg(process.pid, signal.SIGTERM)
+    _, err = process.communicate(timeout=240)
+    assert process.returncode == 75, err
+    assert "host 1 | ssh: connect to host 192.0.2.1 port 22: Connection timed out" in shown
     assert not pod.hosts.file(0, "n").exists()  # the other one was ready and never began
     assert pod.hosts.left_over() == []
 
@@ -157,15 +163,15 @@ def test_what_is_wrong_with_the_slice_is_one_line(pod: Pod, monkeypatch: pytest.
         assert "\n" not in str(caught.value) and ". Fix: " in str(caught.value)
         return str(caught.value)
 
-    assert "slice other: no such TPU VM slice" in complaint(TpuSlice("other", ZONE))
-    assert "no zone is given. Fix: give --zone" in complaint(TpuSlice("pod"))
+    assert ". Fix: see `gcloud compute tpus tpu-vm list`" in complaint(TpuSlice("other", ZONE))
+    assert ". Fix: give --zone, or `gcloud config set compute/zone ZONE`" in complaint(TpuSlice("pod"))
     monkeypatch.setenv("CLOUDSDK_COMPUTE_ZONE", ZONE)
     assert TpuSlice("pod").describe()[0] == "READY"
     monkeypatch.delenv("CLOUDSDK_CORE_PROJECT")
     assert TpuSlice("pod", ZONE, PROJECT).describe()[0] == "READY"
-    assert "no project is given. Fix: give --project" in complaint(TpuSlice("pod", ZONE))
+    assert ". Fix: give --project, or " in complaint(TpuSlice("pod", ZONE))
     monkeypatch.delenv("CLOUDSDK_AUTH_ACCESS_TOKEN")
-    assert "gcloud is not logged in. Fix: `gcloud auth login`" in complaint(TpuSlice("pod", ZONE, PROJECT))
+    assert ". Fix: `gcloud auth login`" in complaint(TpuSlice("pod", ZONE, PROJECT))
     pod.cloud.node["networkEndpoints"] = None
     monkeypatch.setenv("CLOUDSDK_AUTH_ACCESS_TOKEN", "made-up-token")
     with pytest.raises(MaskwrightError, match="in an unknown format"):
@@ -174,7 +180,7 @@ def test_what_is_wrong_with_the_slice_is_one_line(pod: Pod, monkeypatch: pytest.
 
 def test_gcloud_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match=r"gcloud: is not installed.* Fix: .*submit bucket"):
+    with pytest.raises(InputError, match=r"gcloud: is not installed.* Fix: install the Google Cloud CLI"):
         TpuSlice("pod", ZONE).describe()
 
 
@@ -187,7 +193,6 @@ def test_gcloud_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp
         (["slice", "a", "a.yaml", "--env", "NOT_SET_HERE"], "--env NOT_SET_HERE: is not set here"),
         (["slice", "a", "a.yaml", "--env", "A=b"], "is not the name of a variable"),
         (["slice", "a", "https://me:hunter2@host/a.yaml"], "command holds a secret"),
-        (["bucket", "gs://bucket/other.json", "a.yaml"], "gs://bucket/other.json: is not job.json in a folder"),
     ],
 )
 def test_bad_usage_is_one_line(
@@ -201,18 +206,30 @@ def test_bad_usage_is_one_line(
     assert complaint in err and err.startswith("error: ") and err.count("\n") == 1
 
 
-def test_limits_of_a_run_are_in_the_command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_limits_and_the_grace_period_of_a_run_reach_the_hosts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A configuration that lies here may ask for a longer grace period than the option."""
     from maskwright.cli.main import run
 
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest keeps its own
-    words = ["submit", "bucket", "gs://b/job.json", "a.yaml", "--run", "runs/a", "--dry-run"]
+    monkeypatch.setattr(TpuSlice, "describe", lambda place: ("READY", "v3-8", 1))
+    config = tmp_path / "a.yaml"
+    config.write_text(
+        "data: {store: gs://b/s}\nschedule: {steps: 1}\nengine: {kind: jax}\nbatch: {virtual_workers: 8}\n"
+        "checkpoint: {grace_seconds: 100}\n"
+    )
+    words = ["submit", "slice", "pod", "a.yaml", "--run", "runs/a", "--dry-run"]
     limits = ["--stop-after-hours", "0.5", "--stop-after-steps", "100", "--profile-steps", "3"]
-    for more, hours, steps, profiled in (([], None, None, 0), (limits, 0.5, 100, 3)):
+    for more, grace, last in (
+        (["--set", "engine.device=cpu"], 30, "main maskwright pretrain a.yaml --run runs/a --set engine.device=cpu"),
+        (["--grace-seconds", "7", *limits], 7, "=tpu --stop-after-hours 0.5 --stop-after-steps 100 --profile-steps 3"),
+    ):
         assert run([*words, *more]) == 0
-        spec = parse_spec(capsys.readouterr().out, "job.json")
-        assert spec.command == Training("a.yaml", "runs/a", (), hours, steps, profiled)
+        out = capsys.readouterr().out.rstrip()
+        assert f"\nmw_grace={grace}\n" in out and out.endswith(last)
+    assert run([word.replace("a.yaml", str(config)) for word in words]) == 0
+    assert "\nmw_grace=105\n" in capsys.readouterr().out
 
 
 def wait_for(path: Path) -> None:

@@ -16,7 +16,7 @@ from command_line import maskwright, write_config
 from in_process import Cli
 from slurm_cluster import Cluster, fake_cluster, real_cluster, why_not_real
 
-from maskwright.core.errors import InputError
+from maskwright.core.errors import CloudError, InputError
 from maskwright.data.store import TokenStore
 from maskwright.launch.schedulers.slurm import Slurm
 from maskwright.launch.target import Training
@@ -44,6 +44,7 @@ def slurm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def cluster(slurm: Cluster) -> Cluster:
     for path in slurm.folder.glob("*-[01]"):
         path.unlink()
+    shutil.rmtree(slurm.folder / "runs", ignore_errors=True)
     return slurm
 
 
@@ -67,10 +68,13 @@ def test_every_node_runs_the_command_with_its_rank(cluster: Cluster) -> None:
     assert "hello from 0 over ib 0" in cluster.log(job) and "== done" in cluster.log(job)
 
 
-def test_a_setup_that_fails_ends_the_job(cluster: Cluster) -> None:
-    job = cluster.submit("", "--setup", "no-such-command && true")
-    assert cluster.wait(job)["ExitCode"] == "2:0" and not (cluster.folder / "starts-0").exists()
-    assert "error: --setup ended with 127 on" in cluster.log(job)
+@pytest.mark.parametrize(("setup", "code"), [("no-such-command && true", 127), ('[ "$SLURM_NODEID" = 0 ]', 1)])
+def test_a_setup_that_fails_ends_the_job(cluster: Cluster, setup: str, code: int) -> None:
+    """Also where it fails on one node: the other is told, before or after its command has begun."""
+    job = cluster.submit(WAIT, "--setup", setup)
+    assert cluster.wait(job)["ExitCode"] == "2:0", cluster.log(job)
+    assert f"error: --setup ended with {code} on" in cluster.log(job)
+    assert not (cluster.folder / "starts-1").exists()
 
 
 def test_an_error_is_the_jobs_end_though_others_end_with_75(cluster: Cluster) -> None:
@@ -86,22 +90,41 @@ def test_a_killed_process_restarts_all_nodes(cluster: Cluster) -> None:
     job = cluster.submit(first)
     assert cluster.wait(job)["JobState"] == "COMPLETED", cluster.log(job)
     assert cluster.starts(0) == cluster.starts(1) == 2
-    assert "exit 137: restart 1 of 3" in cluster.log(job)
+    assert "exit 137: starting again" in cluster.log(job)
 
 
-def test_restarts_are_counted(cluster: Cluster) -> None:
-    job = cluster.submit("trap 'exit 75' TERM; sleep 3; exit 75", "--restarts", "2")  # srun ends the slower one
+KILLED = "trap '' TERM; sleep 0.3; kill -KILL $$"
+
+
+@pytest.mark.parametrize(
+    ("plan", "starts", "code", "said"),
+    [
+        ('[ "$start" -lt 8 ] || exit 0; trap "exit 75" TERM; sleep 0.3; exit 75', 8, "0:0", "== done"),
+        (f'mkdir -p "$STUB/runs/one/checkpoints/$start"; [ "$start" -lt 8 ] || exit 0; {KILLED}', 8, "0:0", "== done"),
+        (KILLED, 6, "1:0", "failed: exit 137, 6 times in a row without a newer checkpoint"),
+    ],
+    ids=["75", "killed after a checkpoint", "killed"],
+)
+def test_only_kills_without_a_newer_checkpoint_are_counted(
+    cluster: Cluster, plan: str, starts: int, code: str, said: str
+) -> None:
+    """The trainer counts the starts that it sees."""
+    job = cluster.submit(plan, "--num-nodes", "1")
+    assert (cluster.wait(job)["ExitCode"], cluster.starts(0)) == (code, starts), cluster.log(job)
+    assert said in cluster.log(job)
+
+
+SLOW = WAIT.replace("exit 75", "sleep 6; exit 75")
+
+
+@pytest.mark.parametrize("other", [WAIT, SLOW], ids=["saves", "saves for longer than KillWait"])
+def test_an_end_as_asked_is_final(cluster: Cluster, other: str) -> None:
+    """srun has another code where it kills one of the tasks."""
+    until = OTHER_RUNS.replace("runs-0", "runs-1")
+    job = cluster.submit(f'[ "$SLURM_NODEID" = 0 ] || {{ {other}}}\n{until}; exit 76')
     state = cluster.wait(job)
-    assert (state["JobState"], state["ExitCode"]) == ("FAILED", "75:0")
-    assert cluster.starts(0) == 3 and "stopped early in 3 attempts" in cluster.log(job)
-
-
-@pytest.mark.parametrize("reason", ["asked", "limit"])
-def test_a_wish_to_stop_is_not_begun_again(cluster: Cluster, reason: str) -> None:
-    job = cluster.submit(f'[ "$SLURM_NODEID" = 0 ] || {{ {WAIT} }}\necho {reason} > "$MASKWRIGHT_REASON_FILE"; exit 75')
-    state = cluster.wait(job)
-    assert (state["ExitCode"], cluster.starts(0)) == ("75:0", 1), cluster.log(job)
-    assert "stopped on request" in cluster.log(job)
+    assert (state["ExitCode"], cluster.starts(0)) == ("76:0", 1), cluster.log(job)
+    assert "stopped as asked" in cluster.log(job)
 
 
 def test_before_the_time_limit_the_run_saves_and_goes_on_in_another_start(cluster: Cluster) -> None:
@@ -152,7 +175,7 @@ def test_two_nodes_train_one_run_through_a_kill_to_the_same_bits(cluster: Cluste
     (cluster.folder / "train.yaml").write_text(text)
     job = cluster.submit(TRAIN, config="train.yaml")
     assert cluster.wait(job, seconds=240)["JobState"] == "COMPLETED", cluster.log(job)
-    assert "exit 137: restart 1 of 3" in cluster.log(job) and "continuing at step" in cluster.log(job)
+    assert "exit 137: starting again" in cluster.log(job) and "continuing at step" in cluster.log(job)
     maskwright("pretrain", "train.yaml", "--run", "runs/whole", "--processes", "1", cwd=cluster.folder)
     for name in ("model.safetensors", "optimizer.safetensors"):
         one, whole = (
@@ -171,14 +194,14 @@ here = os.path.join(os.getcwd(), "many")
 def one(run):
     return FinetuneCommand("news.yaml", run, ("seed=1",), f"{run}.log", f"{run}/results.json")
 runs = [one(f"{here}/{run}") for run in sys.argv[1:]]
-ends = side_by_side.run_side_by_side(Slurm(restarts=0), runs, at_once=2)
+ends = side_by_side.run_side_by_side(Slurm(), runs, at_once=2)
 print(json.dumps({sys.argv[1 + number]: code for number, code in ends}))
 """
 ENDS = """
 case "$4" in
   *refused) echo "error: a label is missing. Fix: add it" >&2; exit 2 ;;
   *killed) kill -KILL $$ ;;
-  *asked) echo asked > "$MASKWRIGHT_REASON_FILE"; exit 75 ;;
+  *asked) exit 76 ;;
   *cancelled) scancel "$SLURM_JOB_ID"; sleep 60 ;;
 esac
 echo "it ran"
@@ -187,7 +210,7 @@ echo "it ran"
 
 def test_many_jobs_end_with_their_codes(cluster: Cluster) -> None:
     """And each with a log of its own."""
-    codes = {"done %j it's": 0, "refused": 2, "killed": 1, "asked": 75, "cancelled": 75}
+    codes = {"done %j it's": 0, "refused": 2, "killed": 1, "asked": 76, "cancelled": 76}
     (cluster.folder / "news.yaml").write_text("data: {train: train.csv}\nmodel: {init_from: model}\n")
     (cluster.folder / "plan").write_text(ENDS)
     (cluster.folder / "many").mkdir()
@@ -203,7 +226,8 @@ def test_many_jobs_end_with_their_codes(cluster: Cluster) -> None:
         ("JobState=COMPLETED Reason=None ExitCode=0:0", 0, ""),
         ("JobState=FAILED Reason=NonZeroExitCode ExitCode=2:0", 2, ""),
         ("JobState=RUNNING Reason=None ExitCode=0:0", None, ""),
-        ("JobState=CANCELLED Reason=None ExitCode=0:15", 75, "job 4 ended as CANCELLED"),
+        ("JobState=CANCELLED Reason=None ExitCode=75:0", 76, ""),
+        ("JobState=CANCELLED Reason=None ExitCode=0:15", 76, "job 4 ended as CANCELLED"),
         ("JobState=NODE_FAIL Reason=NodeDown ExitCode=0:0", 75, "job 4 ended as NODE_FAIL, NodeDown"),
         ("JobState=OUT_OF_MEMORY Reason=OutOfMemory ExitCode=0:125", 1, "job 4 ended as OUT_OF_MEMORY"),
         ("JobState=FAILED Reason=JobLaunchFailure ExitCode=0:53", 1, "does its node see"),
@@ -219,6 +243,10 @@ def test_the_end_of_one_of_many_jobs(
     log = tmp_path / "one.log"
     assert Slurm().ended("4", str(log)) == code
     assert said in log.read_text() if said else not log.exists()
+    silent = subprocess.CompletedProcess([], 1, "", "slurm_load_jobs error: Unable to contact slurm controller")
+    monkeypatch.setattr("maskwright.launch.checks.ask", lambda *words, **fixes: silent)
+    with pytest.raises(CloudError, match="Unable to contact"):  # which is waited out
+        Slurm().ended("4", str(log))
 
 
 def test_a_node_without_maskwright_says_so_and_what_many_jobs_may_not_share(cluster: Cluster) -> None:

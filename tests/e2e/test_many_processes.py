@@ -20,6 +20,9 @@ import warm
 from command_line import COMMAND, free_port, slow_after
 
 from maskwright.config.pretraining import RunConfig
+from maskwright.launch import local
+from maskwright.launch.topology import LaunchOptions, WorkerGroup, choose
+from maskwright.machine import hardware
 from maskwright.prove.verify_resume import compare
 from maskwright.run.directory import RunDirectory
 from maskwright.run.heartbeat import Beat
@@ -201,9 +204,8 @@ def test_a_stop_saves_in_all_and_is_not_begun_again(machine: Machine) -> None:
 
 def test_what_is_lost_every_time_is_given_up(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     """One process meets a kill at its first step, in each attempt; there is no checkpoint in between."""
-    from maskwright.launch import attempts, local
+    from maskwright.launch import attempts
     from maskwright.launch.target import Training
-    from maskwright.launch.topology import WorkerGroup
 
     monkeypatch.setattr(attempts, "MOST_LOST", 1)
     words = ["-c", "import os; os.kill(os.getpid(), 9)"]
@@ -223,18 +225,66 @@ def test_an_error_in_one_process_is_the_runs(machine: Machine) -> None:
     assert (machine.folder / "run" / "other.txt").read_text() == "mine"
 
 
-def test_a_process_that_hangs_is_ended_and_the_run_goes_on(machine: Machine) -> None:
-    """As `supervise` does, but with less patience."""
+AUTO = {"engine.device": "auto"}
+
+
+@pytest.mark.parametrize("processes", [2, None], ids=["of two", "alone on a GPU"])
+def test_a_process_that_hangs_is_ended_and_the_run_goes_on(machine: Machine, processes: int | None) -> None:
+    """As `supervise` does, but with less patience. What computes on one GPU has a supervisor too."""
     patience = "from maskwright.launch import local\nlocal.HUNG_SECONDS, local.HANG_POLL_SECONDS = 2.0, 0.5\n"
+    patience += "from maskwright.machine import hardware\nhardware.cuda_devices = lambda: 1\n" * (processes is None)
     python, option, supervisor = words(machine.folder, slow_at_first(machine.folder))
-    process = machine.start("hung", 2, command=[python, option, patience + supervisor], **LONG)
+    process = machine.start("hung", processes, command=[python, option, patience + supervisor], **LONG, **AUTO)
     directory = machine.directory("hung")
     until(lambda: newest(directory) >= 12)
-    os.kill(children(process.pid)[1], signal.SIGSTOP)
+    last = (processes or 1) - 1
+    os.kill(children(process.pid)[last], signal.SIGSTOP)
     (machine.folder / "dead").touch()
     code, said = machine.ended(process)
     assert code == 0, said
-    assert "process 1 hangs" in said and "process 1: killed by SIGKILL: restarting" in said
+    assert f"process {last} hangs" in said and f"process {last}: killed by SIGKILL: restarting" in said
+
+
+@pytest.mark.parametrize(
+    ("keys", "gpus", "chips", "made"),
+    [
+        (AUTO, 0, 0, None),
+        ({"engine.device": "cpu"}, 1, 1, None),
+        (AUTO, 1, 0, WorkerGroup(1)),
+        ({"engine.device": "cuda", "engine.kind": "jax"}, 1, 0, WorkerGroup(1, takes_listener=False)),
+        ({**AUTO, "engine.kind": "jax"}, 0, 8, WorkerGroup(1, takes_listener=False, on_tpu=True)),
+        (AUTO, 0, 8, None),
+    ],
+)
+def test_one_process_is_supervised_where_a_device_may_hang(
+    keys: dict[str, Any],
+    gpus: int,
+    chips: int,
+    made: WorkerGroup | None,
+    monkeypatch: pytest.MonkeyPatch,
+    config: Config,
+) -> None:
+    """That of a TPU host gets no WORLD_SIZE: it would train without the other hosts of its slice."""
+    monkeypatch.setattr(hardware, "tpu_chips", lambda: chips)
+    assert choose(config(**keys), LaunchOptions(), gpus=gpus) == made
+    for name, value in made.variables(0, 1).items() if made else ():
+        monkeypatch.setenv(name, value)
+    assert not (made and made.on_tpu and "WORLD_SIZE" in os.environ)
+    assert made is None or choose(config(**keys), LaunchOptions(), gpus=gpus) is None
+
+
+def test_a_line_of_several_processes_is_shown_once_and_each_time_that_one_repeats_it() -> None:
+    lines, text = local._Lines(), "warning: slow disk"
+    assert [lines.is_new(number, text) for number in (1, 2, 3, 2, 1, 3, 3)] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert all(lines.is_new(1, str(number)) for number in range(1000)) and len(lines._counts) == local.LINES
 
 
 # ---- lost where the others are not yet, or no longer, in a step ----

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -13,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,10 +25,7 @@ from maskwright.core.folder import Folder
 from maskwright.data.store import TokenStore
 from maskwright.monitor.status import RunReport, look
 from maskwright.run import liveness
-from maskwright.run.directory import RunDirectory
-from maskwright.run.heartbeat import read_beats, states_here
-from maskwright.training import beats as writer
-from maskwright.training.beats import Beats
+from maskwright.run.heartbeat import read_beats
 
 EVERY_SECONDS = 0.25
 """Between signs of life, and for the judgement's limits to be short as well."""
@@ -239,62 +234,6 @@ def test_a_rank_that_is_slow(team: Team, kind: str) -> None:
         found = team.wait_for(lambda found: verdicts(found) == {0: "fine", 1: "slow"})
     assert found.state == "running" and "rank 1 slow" in found.why and "times as long" in found.report()
     team.trains()
-
-
-# ---- a loop of processes that wait for each other after each piece of work, whatever the engine ----------------------
-
-
-class Waits:
-    waiting: Any = nullcontext
-
-
-def work(run: str, rank: int, together: Any, over: Any) -> None:
-    writer.EVERY_SECONDS, writer.WINDOW_SECONDS = EVERY_SECONDS, 2.0
-    engine = Waits()
-    with Beats(RunDirectory(run), rank, 3, "one").begin(engine, attempt=1) as beats:
-        step = 0
-        while not over.is_set():
-            beats.begin_step(step)
-            for _ in range(20):
-                hashlib.sha256(b"0" * 200_000).digest()
-            with engine.waiting():
-                together.wait()
-            step += 1
-            beats.end_step(step)
-
-
-def test_three_processes_of_which_one_is_slow_then_gone(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    together, over = context.Barrier(3), context.Event()
-    run = str(tmp_path)
-    processes = [context.Process(target=work, args=(run, rank, together, over), daemon=True) for rank in range(3)]
-    for process in processes:
-        process.start()
-
-    def judged() -> dict[int, str]:
-        beats = read_beats(Folder(run))
-        return {one.beat.rank: one.verdict for one in liveness.judge(beats, time.time(), states_here(beats))}
-
-    def becomes(expected: dict[int, str]) -> None:
-        deadline = time.monotonic() + 300.0
-        while judged() != expected:
-            assert time.monotonic() < deadline, (judged(), read_beats(Folder(run)))
-            time.sleep(0.05)
-
-    try:
-        becomes(dict.fromkeys(range(3), "fine"))
-        assert processes[1].pid
-        with stopped_most_of_the_time(processes[1].pid):
-            becomes({0: "fine", 1: "slow", 2: "fine"})
-        becomes(dict.fromkeys(range(3), "fine"))
-        processes[1].kill()
-        becomes({0: "fine", 1: "lost", 2: "fine"})
-        time.sleep(1.0)
-        assert judged() == {0: "fine", 1: "lost", 2: "fine"}  # the others wait for it, and are not to blame
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
 
 
 # ---- one process, and folders that are no run -----------------------------------------------------------------------

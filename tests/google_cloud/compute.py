@@ -1,4 +1,4 @@
-"""The fake cloud's Compute Engine: what all its collections have in common. Managed instance groups are in groups.py.
+"""The fake cloud's Compute Engine: what all its collections have in common.
 
 By hand, because the discovery document does not say it: what has to exist before, what is in use and so cannot go, how
 disks are shared, and the filters of lists.
@@ -10,7 +10,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from google_cloud import groups, places
+from google_cloud import places
 from google_cloud.judge import Refused, Request
 from google_cloud.names import last, link, matcher, relative
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 SINGULAR = {"resourcePolicies": "resourcePolicy", "addresses": "address"}
 SCOPED = re.compile(r"projects/[^/]+/(?:zones/[^/]+|regions/[^/]+|global)")
-HOLDERS = {"instances", "instanceGroupManagers", "subnetworks", "firewalls", "routers"}
-"""Only these keep what they name from being deleted; an instance template does not."""
+HOLDERS = {"instances", "subnetworks", "firewalls", "routers"}
+"""These keep what they name from being deleted."""
 PAGE = 500
 
 
@@ -28,12 +28,7 @@ def call(cloud: Cloud, request: Request) -> Any:
     _, collection, verb = request.id.split(".")
     if collection.endswith("Operations"):
         return operation(cloud, request)
-    function = (
-        HANDLERS.get(request.id)
-        or groups.HANDLERS.get(request.id)
-        or places.HANDLERS.get(request.id)
-        or COMMON.get(verb)
-    )
+    function = HANDLERS.get(request.id) or places.HANDLERS.get(request.id) or COMMON.get(verb)
     if function is None:
         raise NotImplementedError(request.id)
     return function(cloud, request)
@@ -95,8 +90,6 @@ def remove(cloud: Cloud, name: str) -> None:
             400,
             reason="resourceInUseByAnotherResource",
         )
-    if body["kind"] == "compute#instanceGroupManager":
-        groups.remove_members(cloud, name)
     cloud.resources.pop(f"compute/{name}", None)
 
 
@@ -150,14 +143,6 @@ def attach(cloud: Cloud, owner: str, disk: dict[str, Any]) -> None:
     disk["source"] = link(cloud, name)
 
 
-def settle_group(cloud: Cloud, name: str, made: dict[str, Any]) -> None:
-    groups.settle(cloud, name, made)
-
-
-def settle_policy(cloud: Cloud, name: str, made: dict[str, Any]) -> None:
-    made["status"] = "READY"
-
-
 def settle_address(cloud: Cloud, name: str, made: dict[str, Any]) -> None:
     made.setdefault("address", f"198.51.100.{int(made['id']) % 250}")
     made["status"] = "RESERVED"
@@ -166,8 +151,6 @@ def settle_address(cloud: Cloud, name: str, made: dict[str, Any]) -> None:
 SETTLE = {
     "disks": settle_disk,
     "instances": settle_instance,
-    "instanceGroupManagers": settle_group,
-    "resourcePolicies": settle_policy,
     "addresses": settle_address,
 }
 
@@ -274,8 +257,6 @@ def _again(error: Refused) -> dict[str, Any]:
 
 def get(cloud: Cloud, request: Request) -> Any:
     found = cloud.need(request.key)
-    if found["kind"] == "compute#instanceGroupManager":
-        return groups.shown(cloud, request.name, found)
     if found["kind"] == "compute#disk":
         return found | {"users": [link(cloud, one) for one in users(cloud, request.name)]}
     return found
@@ -293,8 +274,6 @@ def listed(cloud: Cloud, request: Request) -> Any:
 
 def get_shown(cloud: Cloud, key: str, found: dict[str, Any]) -> dict[str, Any]:
     name = key.removeprefix("compute/")
-    if found["kind"] == "compute#instanceGroupManager":
-        return groups.shown(cloud, name, found)
     return (
         found | {"users": [link(cloud, one) for one in users(cloud, name)]}
         if found["kind"] == "compute#disk"
@@ -331,8 +310,6 @@ def patch(cloud: Cloud, request: Request) -> Any:
 
     def change() -> dict[str, Any]:
         found.update(request.body)
-        if found["kind"] == "compute#instanceGroupManager":
-            groups.settle(cloud, request.name, found)
         return {}
 
     return started(cloud, request, request.name, request.verb, change)
@@ -344,53 +321,13 @@ def set_labels(cloud: Cloud, request: Request) -> Any:
     return started(cloud, request, name, "setLabels")
 
 
-def power(cloud: Cloud, request: Request) -> Any:
-    name, _, verb = request.name.rpartition("/")
-    found = cloud.need(f"compute/{name}")
-    state = {"stop": "TERMINATED", "suspend": "SUSPENDED"}.get(verb, "RUNNING")
-    return started(cloud, request, name, verb, lambda: found.update(status=state) or {})
-
-
-def serial_port(cloud: Cloud, request: Request) -> Any:
-    text = cloud.need(f"compute/{request.name.removesuffix('/serialPort')}").get("_serial", "")
-    return {
-        "kind": "compute#serialPortOutput",
-        "contents": text,
-        "start": "0",
-        "next": str(len(text)),
-        "selfLink": request.base,
-    }
-
-
 def may(cloud: Cloud, request: Request) -> Any:
     cloud.need(f"compute/{request.name.removesuffix('/testIamPermissions')}")
     return {"permissions": [one for one in request.body["permissions"] if one not in cloud.denied]}
-
-
-def preempt(cloud: Cloud, name: str, hosts: list[int] | None) -> bool:
-    for key, body in list(cloud.resources.items()):
-        if key.startswith("compute/") and last(key) == name:
-            if body["kind"] == "compute#instanceGroupManager":
-                groups.preempt(cloud, key.removeprefix("compute/"), body, hosts)
-                return True
-            if body["kind"] == "compute#instance":
-                ends = (body.get("scheduling") or {}).get("instanceTerminationAction", "STOP")
-                if ends == "DELETE":
-                    del cloud.resources[key]
-                else:
-                    body["status"] = "TERMINATED"
-                return True
-    return False
 
 
 COMMON = {"insert": insert, "get": get, "list": listed, "aggregatedList": aggregated, "delete": delete, "patch": patch}
 COMMON |= {"update": patch, "setLabels": set_labels}
 HANDLERS = {
     "compute.subnetworks.testIamPermissions": may,
-    "compute.instances.start": power,
-    "compute.instances.stop": power,
-    "compute.instances.suspend": power,
-    "compute.instances.resume": power,
-    "compute.instances.reset": power,
-    "compute.instances.getSerialPortOutput": serial_port,
 }

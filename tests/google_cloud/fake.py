@@ -1,7 +1,7 @@
 """A Google Cloud of its own on loopback, judged by Google's discovery documents: `with fake_cloud() as cloud`.
 
 What exists is in `cloud.resources` ("compute/projects/p/zones/z/disks/d" -> its JSON) and `cloud.objects`; every call
-in `cloud.journal`. Failures come by `fault`, `deny`, `disable_api`, `stockout`, `preempt`, `slow`; quotas by
+in `cloud.journal`. Failures come by `fault`, `deny`, `disable_api`, `stockout`, `slow`; quotas by
 `set_quota`.
 
 Accepted is what the documents accept (judge.py). What they do not say (what must exist first, what excludes what, which
@@ -21,13 +21,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from google_cloud import compute, services, storage, terraform_types, tpu
+from google_cloud import compute, services, storage, terraform_types
 from google_cloud.judge import Refused, Request
 
 TOKEN = "fake-token-0123456789"
 PROJECT, NUMBER = "lab-proj", "123456789012"
 SERVICES = ("aiplatform", "artifactregistry", "cloudbuild", "cloudresourcemanager", "file", "iam", "logging")
-SERVICES += ("serviceusage", "tpu")
+SERVICES += ("cloudasset", "container", "serviceusage", "tpu")
 TITLES = {"tpu": "Cloud TPU API", "compute": "Compute Engine API", "file": "Cloud Filestore API"}
 VERBS = {"insert": "create", "patch": "update", "aggregatedList": "list", "batchEnable": "enable"}
 VERBS |= {"recreateInstances": "update", "listManagedInstances": "get", "listErrors": "get"}
@@ -71,6 +71,8 @@ class Cloud:
     journal: list[dict[str, Any]] = field(default_factory=list)
     logs: list[dict[str, Any]] = field(default_factory=list)
     """Entries of Cloud Logging, in the order of their writing."""
+    indexed: list[dict[str, Any]] = field(default_factory=list)
+    """What Cloud Asset Inventory finds besides `resources`."""
     terraform: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     """(type, id) -> {"state": …, "key": of what it made in `resources`, or None}."""
     operations: dict[str, Operation] = field(default_factory=dict)
@@ -155,13 +157,6 @@ class Cloud:
         """No machines free there from now on; `dry` False brings them back."""
         (self.dry.add if dry else self.dry.discard)(zone)
 
-    def preempt(self, group: str, hosts: list[int] | None = None) -> None:
-        """Google takes the machines of a group, TPU node, queued resource or single instance of that name; of a group
-        all, or those `hosts` (numbers in the order of names)."""
-        with self.lock:
-            if not (compute.preempt(self, group, hosts) or tpu.preempt(self, group)):
-                raise AssertionError(f"nothing is called {group}: {sorted(self.resources)}")
-
     def script(self, kind: str, states: list[dict[str, Any]]) -> None:
         """What reads of resources made from now on see in turn. Kinds: customJobs, builds, queuedResources."""
         self.scripts[kind] = states
@@ -231,7 +226,7 @@ class Cloud:
             )
             facts = {"service": f"{service}.googleapis.com", "consumer": f"projects/{NUMBER}"}
             raise Refused(message, 403, reason="accessNotConfigured", details=[error_info("SERVICE_DISABLED", facts)])
-        kind, verb = parts[-2:]
+        kind, verb = parts[-2:] if len(parts) > 1 else ("assets", parts[0])
         permission = f"{service.replace('cloudresourcemanager', 'resourcemanager')}.{kind}.{VERBS.get(verb, verb)}"
         if permission not in self.denied and (self.granted is None or permission in self.granted):
             return

@@ -31,18 +31,16 @@ RESOURCES = [
     "artifact_registry_repository",
     "artifact_registry_repository_iam_member",
     "compute_disk",
-    "compute_firewall",
-    "compute_instance",
-    "compute_instance_group_manager",
-    "compute_instance_template",
     "compute_network",
-    "compute_resource_policy",
     "compute_router",
     "compute_router_nat",
     "compute_subnetwork",
+    "container_cluster",
+    "container_node_pool",
     "filestore_instance",
     "project_iam_member",
     "service_account",
+    "service_account_iam_member",
     "storage_bucket",
     "storage_bucket_iam_member",
 ]
@@ -154,11 +152,14 @@ def download(folder: Path) -> Path:
 
 
 def source(archive: tarfile.TarFile, name: str) -> str:
-    """A resource's TypeScript: the JavaScript ends with a map that carries it."""
-    script = archive.extractfile(f"package/lib/{name.replace('_', '-')}/index.js")
-    assert script is not None
-    text = script.read().decode().rpartition("sourceMappingURL=data:application/json;base64,")[2]
-    return str(json.loads(base64.b64decode(text.strip()))["sourcesContent"][0])
+    """A resource's TypeScript: the JavaScript ends with a map that carries it. A large one is in several files."""
+    folder, texts = f"package/lib/{name.replace('_', '-')}/", []
+    for path in sorted(path for path in archive.getnames() if path.startswith(folder) and path.endswith(".js")):
+        script = archive.extractfile(path)
+        assert script is not None
+        text = script.read().decode().rpartition("sourceMappingURL=data:application/json;base64,")[2]
+        texts.append(str(json.loads(base64.b64decode(text.strip()))["sourcesContent"][0]))
+    return "\n".join(texts)
 
 
 def main() -> None:

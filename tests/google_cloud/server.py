@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from google_cloud import iam, storage, terraform_types
+from google_cloud import storage, terraform_types
 from google_cloud.judge import Api, Refused, Request, api
 
 if TYPE_CHECKING:
@@ -27,9 +27,8 @@ class Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def serve(cloud: Cloud, account: str = "") -> Server:
-    """`account`: the service account that callers of this server are; without one they own the project."""
-    server = Server(("127.0.0.1", 0), type("Handler", (Handler,), {"cloud": cloud, "account": account}))
+def serve(cloud: Cloud) -> Server:
+    server = Server(("127.0.0.1", 0), type("Handler", (Handler,), {"cloud": cloud}))
     server.daemon_threads = True
     cloud.url = cloud.url or f"http://127.0.0.1:{server.server_port}"
     # shutdown() waits for a round of polling, by default half a second.
@@ -39,7 +38,6 @@ def serve(cloud: Cloud, account: str = "") -> Server:
 
 class Handler(BaseHTTPRequestHandler):
     cloud: Cloud
-    account: str
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
@@ -109,8 +107,6 @@ class Handler(BaseHTTPRequestHandler):
         if document is None and plain:
             record["method"] = "storage.xml"
             self.authorised(optional=True)
-            if self.account:
-                iam.require(self.cloud, self.account, *plain, "get")
             return storage.read_plain(self.cloud, verb, *plain, self.headers)
         if document is None:
             raise Refused(f"The requested URL {path} was not found on this server.", 404)
@@ -133,8 +129,6 @@ class Handler(BaseHTTPRequestHandler):
         record["body"] = request.body
         self.cloud.allow(method["id"], request.name)
         document.check_request(method, names, lists, request.body)
-        if self.account:
-            iam.permit(self.cloud, self.account, request)
         lost = self.cloud.trip(method["id"], request.name)
         if media:
             result = storage.upload(self.cloud, request, content)

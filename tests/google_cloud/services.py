@@ -1,4 +1,4 @@
-"""The fake cloud's younger services, which share one way of creating, reading and waiting: Cloud TPU, Filestore, Vertex
+"""The fake cloud's younger services, which share one way of creating, reading and waiting: GKE, Filestore, Vertex
 AI, Cloud Build, Artifact Registry, IAM, projects, Service Usage, Logging.
 
 States go on with each `get` of a resource: `DEFAULT_SCRIPTS`, or what `cloud.script` says.
@@ -11,7 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from google_cloud import platform, tpu
+from google_cloud import platform
 from google_cloud.judge import Refused, Request
 from google_cloud.names import last, matcher
 
@@ -26,7 +26,33 @@ ENDED = {"JOB_STATE_SUCCEEDED", "JOB_STATE_FAILED", "JOB_STATE_CANCELLED"}
 BUILD_ENDED = {"SUCCESS", "FAILURE", "INTERNAL_ERROR", "TIMEOUT", "CANCELLED", "EXPIRED"}
 
 
+ASSETS = {"disks": "Disk", "instances": "Instance", "clusters": "Cluster", "b": "Bucket", "customJobs": "CustomJob"}
+ASSETS |= {"instanceTemplates": "InstanceTemplate", "repositories": "Repository"}
+
+
+def search_assets(cloud: Cloud, request: Request) -> Any:
+    """Labelled resources, by words of a label's value: "lab1" finds "lab1-b" too. `cloud.indexed` has what the search
+    still finds after its deletion."""
+    wanted = re.findall(r"labels\.([\w-]+):([\w-]+)", request.query.get("query", ""))
+    found = list(cloud.indexed)
+    for key, one in sorted(cloud.resources.items()):
+        service, _, name = key.partition("/")
+        kind = ASSETS.get(name.rpartition("/")[0].rpartition("/")[2], "Other")
+        labels = one.get("labels") or {}
+        if any(
+            value in re.split(r"[-_]", str(labels.get(label))) or labels.get(label) == value for label, value in wanted
+        ):
+            place = re.search(r"(?:zones|regions|locations)/([^/]+)", name)
+            about = {"assetType": f"{service}.googleapis.com/{kind}", "location": place[1] if place else "global"}
+            found.append({"name": f"//{service}.googleapis.com/{name.removeprefix('b/')}", "labels": labels, **about})
+    first = int(request.query.get("pageToken") or 0)
+    more = {"nextPageToken": str(first + 2)} if first + 2 < len(found) else {}
+    return {"results": found[first : first + 2], **more}
+
+
 def call(cloud: Cloud, request: Request) -> Any:
+    if request.id == "cloudasset.searchAllResources":
+        return search_assets(cloud, request)
     collection = request.id.split(".")[-2]
     if collection == "operations":
         return operation(cloud, request)
@@ -152,16 +178,13 @@ def advance(one: Any, *, reading: bool) -> dict[str, Any]:
 def go_on(cloud: Cloud, key: str, found: dict[str, Any]) -> None:
     """To the next state of the resource's script."""
     kind = key.rsplit("/", 2)[1]
-    if "_script" not in found or not found["_script"] or (kind == "queuedResources" and tpu.waits(cloud, key)):
+    if "_script" not in found or not found["_script"]:
         return
     found["_left"] = found.get("_left", cloud.polls_of(f"states.{kind}")) - 1
     if found["_left"] > 0:
         return
     del found["_left"]
     told = dict(found["_script"].pop(0))
-    if kind == "queuedResources":
-        tpu.be_in_state(cloud, key.removeprefix("tpu/"), found, told)
-        return
     found |= told
     if told.get("state") in ENDED | {"JOB_STATE_RUNNING"} or told.get("status") in BUILD_ENDED | {"WORKING"}:
         found.setdefault("startTime", cloud.now())
@@ -282,22 +305,19 @@ def settle_repository(cloud: Cloud, name: str, made: dict[str, Any]) -> None:
 
 
 KINDS = {
-    ("tpu", "queuedResources"), ("tpu", "nodes"), ("tpu", "acceleratorTypes"), ("file", "instances"),
+    ("tpu", "queuedResources"), ("tpu", "nodes"), ("file", "instances"),
     ("file", "backups"), ("aiplatform", "customJobs"), ("cloudbuild", "builds"),
-    ("artifactregistry", "repositories"), ("artifactregistry", "dockerImages"), ("cloudresourcemanager", "projects"),
-    ("iam", "serviceAccounts"), ("serviceusage", "services"), ("logging", "entries"),
+    ("artifactregistry", "repositories"), ("artifactregistry", "tags"), ("cloudresourcemanager", "projects"),
+    ("iam", "serviceAccounts"), ("serviceusage", "services"), ("logging", "entries"), ("container", "clusters"),
 }  # fmt: skip
 SETTLE = {
-    "queuedResources": tpu.settle_queued,
-    "nodes": tpu.settle_node,
     "instances": settle_filestore,
     "customJobs": settle_job,
     "repositories": settle_repository,
 }
-GONE = {"queuedResources": tpu.queued_gone, "nodes": tpu.node_gone, "instances": filestore_gone}
+GONE = {"instances": filestore_gone}
 COMMON = {"create": create, "get": get, "list": listed, "patch": patch, "delete": delete}
 HANDLERS = platform.HANDLERS | {
-    "acceleratorTypes.get": tpu.accelerator_type,
     "customJobs.cancel": cancel_job,
     "builds.create": create_build,
     "builds.get": get_build,

@@ -32,30 +32,31 @@ REPLACES = {
     "google_artifact_registry_repository": ["format", "location", "repository_id", "mode", "project"],
     "google_artifact_registry_repository_iam_member": ["*"],
     "google_compute_disk": ["name", "type", "zone", "project", "image", "snapshot", "description"],
-    "google_compute_firewall": ["name", "network", "project", "direction"],
-    "google_compute_instance": ["name", "zone", "project", "boot_disk", "scratch_disk", "network_interface"],
-    "google_compute_instance_group_manager": ["name", "base_instance_name", "zone", "project", "description"],
-    "google_compute_instance_template": ["*"],
     "google_compute_network": ["name", "auto_create_subnetworks", "project", "description"],
-    "google_compute_resource_policy": ["*"],
     "google_compute_router": ["name", "network", "region", "project"],
     "google_compute_router_nat": ["name", "router", "region", "project"],
     "google_compute_subnetwork": ["name", "network", "region", "project", "description"],
+    "google_container_cluster": ["name", "location", "project", "network", "subnetwork", "networking_mode"]
+    + ["datapath_provider", "default_max_pods_per_node", "ip_allocation_policy", "private_cluster_config"]
+    + ["enable_shielded_nodes", "description", "node_config", "initial_node_count"],
+    "google_container_node_pool": ["name", "location", "project", "cluster", "initial_node_count", "max_pods_per_node"]
+    + ["node_config.oauth_scopes", "node_config.service_account", "node_config.shielded_instance_config"],
     "google_filestore_instance": ["name", "tier", "location", "zone", "project", "networks", "file_shares.name"],
     "google_project_iam_member": ["*"],
     "google_service_account": ["account_id", "project"],
+    "google_service_account_iam_member": ["*"],
     "google_storage_bucket": ["name", "location", "project"],
     "google_storage_bucket_iam_member": ["*"],
 }
 # Of arguments whose words the bindings tell in a sentence only.
 WORDS = {
-    "default_action_on_failure": ["REPAIR", "DO_NOTHING"],
     "deletion_policy": ["DELETE", "ABANDON", "PREVENT"],
-    "force_update_on_repair": ["YES", "NO"],
-    "instance_termination_action": ["STOP", "DELETE"],
-    "nic_type": ["GVNIC", "VIRTIO_NET", "IDPF", "MRDMA", "IRDMA"],
-    "on_host_maintenance": ["MIGRATE", "TERMINATE"],
-    "provisioning_model": ["STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND"],
+    "channel": ["UNSPECIFIED", "RAPID", "REGULAR", "STABLE", "EXTENDED"],
+    "datapath_provider": ["DATAPATH_PROVIDER_UNSPECIFIED", "LEGACY_DATAPATH", "ADVANCED_DATAPATH"],
+    "insecure_kubelet_readonly_port_enabled": ["TRUE", "FALSE"],
+    "location_policy": ["BALANCED", "ANY"],
+    "mode": ["STANDARD_REPOSITORY", "VIRTUAL_REPOSITORY", "REMOTE_REPOSITORY", "GKE_METADATA", "GCE_METADATA"],
+    "networking_mode": ["VPC_NATIVE", "ROUTES"],
     "public_access_prevention": ["inherited", "enforced"],
     "tier": ["STANDARD", "PREMIUM", "BASIC_HDD", "BASIC_SSD", "HIGH_SCALE_SSD", "ZONAL", "REGIONAL", "ENTERPRISE"],
 }
@@ -63,18 +64,16 @@ IDS = {
     "google_artifact_registry_repository": "projects/{project}/locations/{location}/repositories/{repository_id}",
     "google_artifact_registry_repository_iam_member": "{repository}/{role}/{member}",
     "google_compute_disk": "projects/{project}/zones/{zone}/disks/{name}",
-    "google_compute_firewall": "projects/{project}/global/firewalls/{name}",
-    "google_compute_instance": "projects/{project}/zones/{zone}/instances/{name}",
-    "google_compute_instance_group_manager": "projects/{project}/zones/{zone}/instanceGroupManagers/{name}",
-    "google_compute_instance_template": "projects/{project}/global/instanceTemplates/{name}",
     "google_compute_network": "projects/{project}/global/networks/{name}",
-    "google_compute_resource_policy": "projects/{project}/regions/{region}/resourcePolicies/{name}",
     "google_compute_router": "projects/{project}/regions/{region}/routers/{name}",
     "google_compute_router_nat": "{project}/{region}/{router}/{name}",
     "google_compute_subnetwork": "projects/{project}/regions/{region}/subnetworks/{name}",
+    "google_container_cluster": "projects/{project}/locations/{location}/clusters/{name}",
+    "google_container_node_pool": "projects/{project}/locations/{location}/clusters/{cluster}/nodePools/{name}",
     "google_filestore_instance": "projects/{project}/locations/{location}/instances/{name}",
     "google_project_iam_member": "{project}/{role}/{member}",
     "google_service_account": "projects/{project}/serviceAccounts/{email}",
+    "google_service_account_iam_member": "{service_account_id}/{role}/{member}",
     "google_storage_bucket": "{name}",
     "google_storage_bucket_iam_member": "b/{bucket}/{role}/{member}",
 }
@@ -93,19 +92,6 @@ def refused_words(block: Block, value: dict[str, Value]) -> list[str]:
                 found.append(f"expected {name} to be one of {json.dumps(allowed)}, got {word}")
     for _, inner, one in items(block, value):
         found += refused_words(inner, one)
-    return found
-
-
-def refused_config(kind: str, config: dict[str, Value]) -> list[str]:
-    """What the provider itself says no to, beyond names and types."""
-    found = refused_words(SCHEMA[kind], config)
-    if kind == "google_compute_instance_template" and config.get("name") and config.get("name_prefix"):
-        found.append('"name": conflicts with name_prefix')
-    for rule in config.get("scheduling") or []:
-        if rule.get("provisioning_model") == "SPOT" and rule.get("preemptible") is False:
-            found.append("scheduling.preemptible must be true when the provisioning model is SPOT")
-        if rule.get("provisioning_model") == "SPOT" and rule.get("automatic_restart") is not False:
-            found.append("scheduling.automatic_restart must be false when the provisioning model is SPOT")
     return found
 
 
@@ -208,7 +194,7 @@ class Provider:
         return message("SchemaAnswer", provider=provider, resource_schemas=named)
 
     def validate_resource_config(self, asked: Message) -> Message:
-        found = refused_config(asked.type_name, read(asked.config))
+        found = refused_words(SCHEMA[asked.type_name], read(asked.config))
         return message("Answer", diagnostics=[error(text) for text in found])
 
     def configure_provider(self, asked: Message) -> Message:
@@ -305,8 +291,8 @@ class Provider:
             state[link] = COMPUTE + state["id"] + ("?uniqueId=" + mark if link.endswith("unique") else "")
         if kind == "google_storage_bucket":
             state["url"] = f"gs://{state['name']}"
-        if kind == "google_compute_instance_group_manager":
-            state["instance_group"] = state["self_link"].replace("instanceGroupManagers", "instanceGroups")
+        if kind == "google_container_cluster":
+            state["node_config"] = []  # of the default pool, which is removed
         if kind == "google_filestore_instance":
             state["networks"] = [{**network, "ip_addresses": ["10.20.30.2"]} for network in state["networks"]]
         self.labels(kind, state)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from google_cloud import compute, groups, platform, services, storage
+from google_cloud import compute, platform, services, storage
 from google_cloud.judge import Refused, api
 from google_cloud.names import last
 from google_cloud.standin_world import told
@@ -26,21 +26,12 @@ ZONE, REGION, GLOBAL = (
 )
 COMPUTE = {
     "google_compute_disk": ("Disk", ZONE + "disks"),
-    "google_compute_instance": ("Instance", ZONE + "instances"),
-    "google_compute_instance_template": ("InstanceTemplate", GLOBAL + "instanceTemplates"),
-    "google_compute_instance_group_manager": ("InstanceGroupManager", ZONE + "instanceGroupManagers"),
-    "google_compute_resource_policy": ("ResourcePolicy", REGION + "resourcePolicies"),
     "google_compute_network": ("Network", GLOBAL + "networks"),
     "google_compute_subnetwork": ("Subnetwork", REGION + "subnetworks"),
-    "google_compute_firewall": ("Firewall", GLOBAL + "firewalls"),
     "google_compute_router": ("Router", REGION + "routers"),
-    "google_compute_address": ("Address", REGION + "addresses"),
 }
 RENAMED = {  # REST field -> Terraform's attribute, where it is not the same words
     "Disk": {"sizeGb": "size", "sourceImage": "image", "accessMode": "access_mode"},
-    "InstanceGroupManager": {"versions": "version", "resourcePolicies": "resource_policies"},
-    "Firewall": {"allowed": "allow", "denied": "deny"},
-    "AccessConfig": {"natIP": "nat_ip"},
     "FileShareConfig": {"capacityGb": "capacity_gb"},
 }
 
@@ -51,8 +42,6 @@ def read(cloud: Cloud, kind: str, ident: str) -> dict[str, Any] | None:
     if known is None or (known["key"] and known["key"] not in cloud.resources):
         return None
     state = dict(known["state"])
-    if "target_size" in state and known["key"]:
-        state["target_size"] = cloud.resources[known["key"]]["targetSize"]
     return state
 
 
@@ -100,12 +89,6 @@ def computed(cloud: Cloud, kind: str, key: str | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if kind in COMPUTE and key:
         found = {"self_link": body["selfLink"], "creation_timestamp": body["creationTimestamp"]}
-        if kind == "google_compute_instance_group_manager":
-            found |= {"instance_group": body["instanceGroup"], "fingerprint": body["fingerprint"]}
-        if kind == "google_compute_address":
-            found["address"] = body["address"]
-        if kind == "google_compute_instance":
-            found |= {"instance_id": body["id"], "current_status": body["status"]}
     elif kind == "google_storage_bucket" and key:
         found = {
             "self_link": body["selfLink"],
@@ -173,53 +156,8 @@ def labels(state: dict[str, Any]) -> dict[str, Any]:
     return {"labels": found} if found else {}
 
 
-def machine(state: dict[str, Any], schema: str) -> dict[str, Any]:
-    """The parts of an instance, which a template has under `properties`."""
-    made = to_rest("compute", "v1", schema, state)
-    for field in ("metadata", "tags", "serviceAccounts", "disks", "labels", "resourcePolicies"):
-        made.pop(field, None)
-    values = dict(state.get("metadata") or {})
-    if state.get("metadata_startup_script"):
-        values["startup-script"] = state["metadata_startup_script"]
-    made["metadata"] = {"items": [{"key": key, "value": str(value)} for key, value in sorted(values.items())]}
-    if state.get("tags"):
-        made["tags"] = {"items": list(state["tags"])}
-    accounts = state.get("service_account") or []
-    if accounts:
-        made["serviceAccounts"] = [
-            {"email": one.get("email"), "scopes": list(one.get("scopes") or [])} for one in accounts
-        ]
-    made["disks"] = []
-    for disk in [*(state.get("boot_disk") or []), *(state.get("disk") or []), *(state.get("attached_disk") or [])]:
-        one = to_rest("compute", "v1", "AttachedDisk", disk)
-        inside = (disk.get("initialize_params") or [{}])[0] | {
-            key: disk.get(key) for key in ("source_image", "disk_size_gb", "disk_type") if disk.get(key)
-        }
-        if not one.get("source"):
-            one["initializeParams"] = {
-                "sourceImage": inside.get("source_image") or inside.get("image") or "",
-                "diskType": str(inside.get("disk_type") or inside.get("type") or "pd-balanced"),
-            }
-        one["boot"] = bool(disk.get("boot")) or disk in (state.get("boot_disk") or [])
-        made["disks"].append(one)
-    return made | labels(state)
-
-
-def group(state: dict[str, Any], made: dict[str, Any]) -> dict[str, Any]:
-    policies = (state.get("resource_policies") or [{}])[0]
-    if policies.get("workload_policy"):
-        made["resourcePolicies"] = {"workloadPolicy": policies["workload_policy"]}
-    made["targetSize"] = int(state.get("target_size") or 0)
-    return made
-
-
 def compute_body(kind: str, state: dict[str, Any]) -> dict[str, Any]:
     schema = COMPUTE[kind][0]
-    name = state.get("name")
-    if kind == "google_compute_instance_template":
-        return {"name": name, "properties": machine(state, "InstanceProperties")}
-    if kind == "google_compute_instance":
-        return machine(state, "Instance") | {"name": name, "machineType": f"machineTypes/{state.get('machine_type')}"}
     made = to_rest("compute", "v1", schema, state)
     for field in (
         "id",
@@ -233,12 +171,6 @@ def compute_body(kind: str, state: dict[str, Any]) -> dict[str, Any]:
         "status",
     ):
         made.pop(field, None)
-    if kind == "google_compute_instance_group_manager":
-        return group(state, made)
-    if kind == "google_compute_firewall":
-        for field in ("allowed", "denied"):
-            rules = [{"IPProtocol": one["protocol"], "ports": one.get("ports") or []} for one in made.pop(field, [])]
-            made |= {field: rules} if rules else {}
     if kind == "google_compute_disk":
         made["type"] = f"diskTypes/{last(str(state.get('type') or 'pd-standard'))}"
     return made | labels(state)
@@ -265,12 +197,7 @@ def update(cloud: Cloud, kind: str, key: str, project: str, state: dict[str, Any
     body = cloud.need(key)
     if kind in COMPUTE:
         changed = compute_body(kind, state)
-        if kind == "google_compute_instance_group_manager":
-            body |= changed
-            groups.settle(cloud, key.removeprefix("compute/"), body)
-            return
-        kept = {field: body[field] for field in ("type", "disks", "networkInterfaces", "machineType") if field in body}
-        body |= changed | kept
+        body |= changed | {field: body[field] for field in ("type",) if field in body}
     elif kind == "google_storage_bucket":
         body |= bucket_body(state)
     elif kind == "google_filestore_instance":
@@ -333,6 +260,22 @@ def make_filestore(cloud: Cloud, state: dict[str, Any]) -> str:
     return f"file/{name}"
 
 
+def make_cluster(cloud: Cloud, state: dict[str, Any]) -> str:
+    """What other commands ask of it: whether it runs, and where."""
+    name = f"projects/{state.get('project') or cloud.project}/locations/{state['location']}/clusters/{state['name']}"
+    if f"container/{name}" in cloud.resources:
+        raise Refused(f"Already exists: {name}", 409)
+    dns = {"endpoint": f"gke-{state['name']}.us-east5.gke.goog", "allowExternalTraffic": True}
+    cloud.resources[f"container/{name}"] = {
+        "name": state["name"],
+        "location": state["location"],
+        "status": "RUNNING",
+        "resourceLabels": state.get("resource_labels") or {},
+        "controlPlaneEndpointsConfig": {"dnsEndpointConfig": dns},
+    }
+    return f"container/{name}"
+
+
 def make_account(cloud: Cloud, state: dict[str, Any]) -> str:
     about = {"displayName": state["display_name"]} if state.get("display_name") else {}
     return f"iam/{platform.make_account(cloud, state['account_id'], about)['name']}"
@@ -388,6 +331,7 @@ POLICIES = {
 OTHERS: dict[str, tuple[str, Callable[..., str]]] = {
     "google_storage_bucket": ("storage.buckets", make_bucket),
     "google_filestore_instance": ("file.projects.locations.instances", make_filestore),
+    "google_container_cluster": ("container.projects.locations.clusters", make_cluster),
     "google_service_account": ("iam.projects.serviceAccounts", make_account),
     "google_artifact_registry_repository": ("artifactregistry.projects.locations.repositories", make_repository),
 }

@@ -21,12 +21,11 @@ import pytest
 from fairseq_files import write_fairseq
 from fake_gcs import fake_gcs
 from fake_hub import TOKEN, fake_hub
-from google_cloud.seeding import SEEDED, seeder
 from original_epochs import spoil
 from pages import made_up
-from pages.google import google, made
 from pages.markdown import read_page
 from pages.shell import Shell
+from pages.tpu_slice import STORE, a_slice_of_two
 from pages.walk import alone, walk
 from private_network import why_not
 from ray_cluster import ray_cluster
@@ -300,29 +299,24 @@ def a_ray_cluster(shell: Shell) -> Iterator[None]:
         yield
 
 
-def google_cloud(shell: Shell) -> Iterator[None]:
-    """In place of Google Cloud, the test has a made-up one on this machine, with the real Terraform; the two hosts are
-    processes of this machine, and they really train."""
-    with google(shell, "lab1", "group", hosts=2):
+def a_slice(shell: Shell) -> Iterator[None]:
+    """In place of Google Cloud, the test has a made-up TPU API behind the real gcloud, and a made-up bucket; the two
+    hosts are folders of this machine, and they really train, on its CPU."""
+    pytest.importorskip("gcsfs", reason="needs the extra gcp")
+    if not shutil.which("gcloud"):
+        pytest.skip("needs gcloud")
+    next(notes(shell))
+    with a_slice_of_two(shell):
+        code, output = shell.run(STORE, 120)
+        assert code == 0, output
         yield
 
 
-def google_cloud_with_a_disk(shell: Shell) -> Iterator[None]:
-    """In place of Google Cloud, the test has a made-up one on this machine, with the real Terraform; the disk and the
-    share are folders, and the slice's host is a process that really trains, on a CPU in place of its chips."""
-    mounted = shell.root / "mnt" / "common"
-    (mounted / "nfs_share").mkdir(parents=True)
-    shell.places["/mnt/common"] = str(mounted)
-    devices = "--set engine.device=cpu --set engine.devices=4"  # virtual ones, for the four chips
-    with google(shell, "env-20200430", "slice", hosts=1, more=devices) as cloud:
-        cloud.script("builds", [{"status": "SUCCESS"}])
-        with seeder(cloud, SEEDED, mounted / "shared_pd"):
-            yield
-
-
 def lab(shell: Shell) -> Iterator[None]:
-    """In place of Google Cloud, the test has a made-up one, where the disk of `lab.yaml` is filled and its hosts are
-    up; nothing computes on them."""
+    """In place of Google Cloud, the test has a made-up one, where the disk of `lab.yaml` is filled and its cluster was
+    deleted by `env down`."""
+    from pages.google import made
+
     blocks = read_page(DOCS / "google-cloud.md").blocks
     text = next("\n".join(block.body) for block in blocks if block.file == "lab.yaml")
     (shell.folder / "lab.yaml").write_text(text + "\n", encoding="utf-8")
@@ -335,6 +329,6 @@ GIVEN: dict[str, Given] = {
     for one in (
         *(nothing, notes, own_text, sentences, letters, hub, original, readme, tour, shard, shards, clone),
         *(files, fine_tuned, pairs, sequences, proteins, no_mask, bucket, a_ray_cluster),
-        *(google_cloud, google_cloud_with_a_disk, lab, pickles),
+        *(lab, pickles, a_slice),
     )
 }

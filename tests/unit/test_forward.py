@@ -188,26 +188,6 @@ def test_mlflow(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert client.get_experiment_by_name("another") is None
 
 
-def test_trackio(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("trackio", reason="the extra trackio is not installed")
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "tracked"))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    from trackio.sqlite_storage import SQLiteStorage
-
-    sent = sent_to(run, "trackio")
-
-    def losses() -> list[tuple[int, float]]:
-        logs = SQLiteStorage.get_logs("maskwright", sent.run_id)
-        return [(row["step"], row["train/loss"]) for row in logs if "train/loss" in row]
-
-    assert losses() == [(10, 5.0), (20, 4.0)]
-    assert SQLiteStorage.get_run_config("maskwright", sent.run_id)["data.store"] == "s3://me:***@host/store"
-    assert CANARY.encode() not in bytes_below(tmp_path / "tracked")
-    write(run, [trained(10, 5.0), trained(20, 4.0), trained(30, 3.0)])
-    assert sent_to(run, "trackio").run_id == sent.run_id
-    assert losses() == [(10, 5.0), (20, 4.0), (30, 3.0)]
-
-
 # ---- what is sent, and again -----------------------------------------------------------------------------------------
 
 
@@ -317,21 +297,21 @@ def test_a_service_that_fails_at_the_end_is_told_again_later(run: Path) -> None:
 def test_a_missing_package_ends_a_run_before_it_begins(
     config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(extras, "installed", lambda package: package not in ("wandb", "trackio"))
+    monkeypatch.setattr(extras, "installed", lambda package: package not in ("wandb", "mlflow"))
     with pytest.raises(ConfigError, match=r"logging.report_to: the package wandb is not installed.*\[wandb\]") as found:
         task.pretrain(config(**{"logging.report_to": ["tensorboard", "wandb"]}), str(tmp_path / "run"))
     assert found.value.exit_code == 2 and not (tmp_path / "run").exists()
-    assert main.run(["forward", str(tmp_path / "run"), "--to", "trackio"]) == 2
-    assert "scripts/install --trackio" in capfd.readouterr().err
+    assert main.run(["forward", str(tmp_path / "run"), "--to", "mlflow"]) == 2
+    assert "scripts/install --mlflow" in capfd.readouterr().err
 
 
 def test_a_run_reports_while_it_trains_and_is_the_same_run(
     config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Trackio takes the lines; MLflow's server does not answer. The weights are those of a run without either."""
-    for package in ("trackio", "mlflow"):
+    """W&B takes the lines, offline; MLflow's server does not answer. The weights are those of a run without either."""
+    for package in ("wandb", "mlflow"):
         pytest.importorskip(package, reason=f"the extra {package} is not installed")
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "tracked"))
+    monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setattr(forwarders, "WAIT_SECONDS", 300.0)  # a loaded machine imports a service's package slowly
@@ -339,12 +319,12 @@ def test_a_run_reports_while_it_trains_and_is_the_same_run(
     run = tmp_path / "reported"
     capsys.readouterr()
     began = time.monotonic()
-    task.pretrain(config(**{"logging.report_to": ["trackio", "mlflow", "tensorboard"]}), str(run))
+    task.pretrain(config(**{"logging.report_to": ["wandb", "mlflow", "tensorboard"]}), str(run))
     assert time.monotonic() - began < 240.0  # it does not wait for a server that does not answer
     said = capsys.readouterr().err
     assert said.count("warning: mlflow: ") == 1 and "the run is not touched by it" in said
     assert "warning: mlflow: " in (run / "log.txt").read_text()
-    sent = json.loads((run / FOLDER / "trackio.json").read_text())
+    sent = json.loads((run / FOLDER / "wandb.json").read_text())
     lines = RunDirectory(str(run)).read_metrics()
     assert (sent["lines"], sent["trained"], sent["outcome"]) == (len(lines), 12, "done")
     weights = [checkpoint.load(str(place / "checkpoints/step-00000012"))[0] for place in (tmp_path / "plain", run)]

@@ -270,7 +270,8 @@ def test_the_trainer_of_pregenerated_epochs(tmp_path: Path) -> None:
         "maskwright data convert d --tokenizer hf://FacebookAI/roberta-base --to store --special-tokens remove "
         "--valid-fraction 0",
         "maskwright data push store --to gs://BUCKET/store",
-        "maskwright submit env ENV.yaml x.yaml --run o_bert --set data.store=gs://BUCKET/store --set data.format=store",
+        "maskwright submit kubernetes x.yaml --run o_bert --env-file ENV.yaml --target slice "
+        "--set data.store=gs://BUCKET/store --set data.format=store",
     ]
     assert values["schedule"] == {"epochs": 3.0, "kind": "linear", "warmup_steps": 100}
     assert fates(found)["--reduce_memory"] == "not needed"

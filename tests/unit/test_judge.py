@@ -195,7 +195,8 @@ GOING = Status("training", 70, 100, heartbeat=NOW - 2.0, pid=100)
         (GOING, [beat(rank, age=300) for rank in range(4)], {}, None, "silent", "no sign of life"),
         (replace(GOING, phase="done", exit=0, message="trained"), team(*ENDED), {}, None, "done", "trained"),
         (replace(GOING, phase="failed", exit=3, message="nan"), [], {}, None, "failed", "nan (exit 3)"),
-        (replace(GOING, phase="stopped", exit=75, message="x"), [], {}, None, "stopped", "x (exit 75)"),
+        (replace(GOING, phase="stopped", exit=75, message="x"), [], {}, None, "stopped", "interrupted (exit 75): x"),
+        (replace(GOING, phase="stopped", exit=76, message="x"), [], {}, None, "stopped", "as asked (exit 76): x"),
         (replace(GOING, phase="stopped", exit=75), [], {}, 8, "starting", "process 8"),
         (replace(GOING, phase="stopped", exit=75), [], {}, 100, "stopped", "75"),  # it ends at this moment
         (replace(GOING, phase="stopped", heartbeat=NOW - 950), team(), {}, None, "starting", "process 100 on h"),

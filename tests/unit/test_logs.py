@@ -5,50 +5,77 @@ from __future__ import annotations
 import json
 import os
 import time
+import tracemalloc
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from maskwright.cli.main import run as command
 from maskwright.core.errors import InputError
-from maskwright.monitor.logs import RESTART_SECONDS, Tail, follow, show
+from maskwright.core.folder import Folder
+from maskwright.monitor import grown
+from maskwright.monitor.logs import RESTART_SECONDS, GrowingLog, follow, show
 from maskwright.monitor.status import look
 from maskwright.run.directory import Status
 from maskwright.run.heartbeat import Beat, pid_started, write_beat
 from maskwright.run.lease import this_pid_space
+from maskwright.run.starts import Starts
 
 
 def test_whole_lines_as_they_come(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
-    tail = Tail(str(path), None)
-    assert tail.read() == []
-    path.write_text("one\ntwo\nthr")
-    assert tail.read() == ["one", "two"] and tail.read() == []
-    with path.open("a") as file:
-        file.write("ee\n\nfour\n")
-    assert tail.read() == ["three", "", "four"]
-    path.write_text("cut\n")
-    assert tail.read() == ["cut"]
+    log = GrowingLog(Folder(str(tmp_path)), None)
+
+    def read(text: str = "", mode: str = "a") -> list[str]:
+        with path.open(mode) as file:
+            file.write(text)
+        return list(log.news())
+
+    assert list(log.news()) == []
+    assert read("one\ntwo\nthr") == ["one", "two"] and read() == []
+    assert read("ee\n\nfour\n") == ["three", "", "four"]
+    assert read("cut\n", "w") == ["cut"]
     other = tmp_path / "other"
     other.write_text("another file, longer than the one before\n")
     os.replace(other, path)
-    assert tail.read() == ["another file, longer than the one before"]
+    assert read() == ["another file, longer than the one before"]
     path.unlink()
-    assert tail.read() == [] and tail.rest() == []
+    assert list(log.news()) == [] and log.rest() == []
     path.write_bytes(b"again\n\xff no newline")
-    assert tail.read() == ["again"] and tail.rest() == ["\ufffd no newline"]
+    assert read() == ["again"] and log.rest() == ["\ufffd no newline"]
 
 
-def test_only_the_last_lines_at_first(tmp_path: Path) -> None:
+@pytest.mark.parametrize("piece_bytes", [1, 5, 64, 1 << 18])
+@pytest.mark.parametrize("text", ["", "\n", "one", "one\n", "one\n\ntwo\n", "one\n\n" + "long " * 9 + "\nthree"])
+def test_the_last_lines_are_found_from_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, piece_bytes: int
+) -> None:
+    monkeypatch.setattr(grown, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(grown, "BLOCK_BYTES", piece_bytes)
+    folder = Folder(str(tmp_path))
+    folder.put("log.txt", text.encode())
+    lines = text.removesuffix("\n").split("\n") if text else []
+    for count in range(len(lines) + 2):
+        begin = grown.last_lines(folder, "log.txt", count, len(text))
+        last = lines[max(len(lines) - count, 0) :]
+        assert text[begin:] == "".join(f"{line}\n" for line in last)[: None if text.endswith("\n") else -1]
+
+
+def test_the_end_of_a_long_log_takes_no_memory(tmp_path: Path) -> None:
+    """And a run that goes on afterwards shows its next lines."""
     path = tmp_path / "log.txt"
-    path.write_text("".join(f"{n}\n" for n in range(10)))
-    tail = Tail(str(path), 3)
-    assert tail.read() == ["7", "8", "9"]
+    path.write_text("".join(f"line {number}\n" for number in range(2_000_000)))
+    log = GrowingLog(Folder(str(tmp_path)), 2)
+    tracemalloc.start()
+    assert list(log.news()) == ["line 1999998", "line 1999999"]
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 4 * grown.PIECE_BYTES < path.stat().st_size / 20
     with path.open("a") as file:
-        file.write("".join(f"{n}\n" for n in range(10, 16)))
-    assert tail.read() == [str(n) for n in range(10, 16)]
-    assert Tail(str(path), 0).read() == [] and len(Tail(str(path), 99).read()) == 16
+        file.write("one\ntwo\nthree\n")
+    assert list(log.news()) == ["one", "two", "three"]
 
 
 class Run:
@@ -87,7 +114,7 @@ class Run:
         return follow(folder, lines, write=self.take, clock=lambda: self.now, sleep=self.sleep)
 
 
-@pytest.mark.parametrize(("phase", "code"), [("done", 0), ("failed", 3), ("stopped", 75)])
+@pytest.mark.parametrize(("phase", "code"), [("done", 0), ("failed", 3), ("stopped", 76)])
 def test_it_waits_for_the_start_and_ends_with_the_runs_code(
     tmp_path: Path, phase: str, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,7 +127,7 @@ def test_it_waits_for_the_start_and_ends_with_the_runs_code(
     assert run.follow() == code
     assert run.lines == ["2026  step 1  loss 2", "2026  step 2  loss 1", "2026  end"]
     said = capsys.readouterr().err
-    assert said.count("no run there yet") == 1 and f"{phase}: so it was" in said
+    assert said.count("no run there yet") == 1 and "so it was" in said and f"/run: {phase}: " in said
     assert run.polls < 30
 
 
@@ -108,15 +135,15 @@ def test_after_a_lost_process_it_waits_for_the_launcher(tmp_path: Path, capsys: 
     run = Run(tmp_path / "run")
     run.write()
     run.actions = {
-        4: lambda: run.write(phase="stopped", exit=75, reason="lost"),
-        40: lambda: (run.write(phase="training", exit=None, reason="", attempt=2), run.log("attempt 2\n")),
+        4: lambda: run.write(phase="stopped", exit=75),
+        40: lambda: (run.write(phase="training", exit=None, attempt=2), run.log("attempt 2\n")),
         60: lambda: run.write(phase="done", exit=0, message="trained to the last step"),
     }
     assert run.follow() == 0 and run.lines == ["attempt 2"]
     assert "waiting 60 s for its launcher" in capsys.readouterr().err
 
     began, run.polls = run.now, 0
-    run.actions = {4: lambda: run.write(phase="stopped", exit=75, reason="lost")}
+    run.actions = {4: lambda: run.write(phase="stopped", exit=75)}
     run.write(phase="training")
     assert run.follow() == 75  # nobody begins again
     assert RESTART_SECONDS < run.now - began < RESTART_SECONDS + 10
@@ -138,6 +165,30 @@ def test_a_run_that_ended_without_a_word(tmp_path: Path) -> None:
     # The same file of a process that is there, and then silent for long: it is not over, as far as one can say.
     write_beat(str(run.folder / "processes"), replace(beat, pid=os.getpid(), pid_started=pid_started(os.getpid())))
     assert look(str(run.folder)).state == "running"
+
+
+@pytest.mark.parametrize(
+    ("starts", "said"),
+    [
+        ({}, []),
+        ({"stop_after_hours": 20.0, "stop_at": 1796040000.0}, ["stops at 2026-11-30 12:00 (--stop-after-hours 20)"]),
+        ({"stop_after_steps": 5000, "stop_at_step": 7500}, ["stops at step 7,500 (--stop-after-steps 5000)"]),
+        ({"starts": 9, "without_checkpoint": 3, "step": 2500},
+         ["start 3 of 6 without a newer checkpoint than step 2,500"]),
+    ],
+)  # fmt: skip
+def test_limits_and_starts_in_vain_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starts: dict[str, Any], said: list[str]
+) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    run = Run(tmp_path / "run")
+    run.write()
+    assert look(str(run.folder)).limits() == []
+    (run.folder / "starts.json").write_text(json.dumps(asdict(Starts(**starts))))
+    found = look(str(run.folder))
+    assert found.limits() == said and all(f"\n  {line}\n" in found.report() + "\n" for line in said)
+    assert found.to_json()["starts"] == asdict(Starts(**starts))
 
 
 def test_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

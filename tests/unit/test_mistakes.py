@@ -61,8 +61,7 @@ def told(values: dict[str, Any]) -> str:
         ("logging.report_to=[tensorboard, bogus]", "report_to.1 is 'bogus'. Fix: give one of tensorboard, wandb,"),
         (
             "logging.report_to=bogus",
-            "is 'bogus'. Fix: give a list, each entry one of tensorboard, wandb, mlflow, trackio; the default is "
-            "[tensorboard]",
+            "is 'bogus'. Fix: give a list, each entry one of tensorboard, wandb, mlflow; the default is [tensorboard]",
         ),
         ("schedule={stepz: 3}", "unknown key schedule.stepz. Fix: did you mean schedule.steps?"),
         ("schedule={kind: wsd}", "key schedule.steps is missing"),

@@ -20,9 +20,10 @@ from rich.console import Console
 
 from maskwright.core.errors import MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
+from maskwright.monitor import grown
+from maskwright.monitor.grown import Grown
 from maskwright.monitor.status import look
 from maskwright.monitor.watch import details, find, numbers, terminal
-from maskwright.monitor.watch.grown import Grown
 from maskwright.monitor.watch.numbers import POINTS, Numbers
 from maskwright.monitor.watch.runs import Runs
 from maskwright.monitor.watch.series import KEPT_SECONDS, RunCurves, Shelf, buckets
@@ -301,7 +302,7 @@ def test_no_broken_file_of_a_run_ends_the_watching(sweep: Path, tmp_path: Path) 
                 watched = runs.get(row["id"])
                 assert watched is not None
                 json.dumps(details.details(watched), allow_nan=False)
-                details.log(watched, "a", 5, None)
+                details.log(watched, "a", 5, None, None)
                 RunCurves(watched.folder).curves(["loss"], 10)
         path.unlink()
         path.mkdir()
@@ -324,53 +325,79 @@ def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(tmp_path: Path, name: st
     for row in runs.rows():
         watched = runs.get(row["id"])
         assert watched is not None
-        if row["name"] == "run" and name in ("log.txt", "history.jsonl"):
+        if row["name"] == "run" and name == "log.txt":
+            assert details.log(watched, "", 5, None, None)["lines"] == []
+        if row["name"] == "run" and name == "history.jsonl":
             with pytest.raises(MaskwrightError, match="is not a regular file"):
-                details.log(watched, "", 5, None) if name == "log.txt" else details.details(watched)
+                details.details(watched)
 
 
-def test_the_log_of_a_run_at_a_url_is_brought_as_it_grows(
-    far: str, sweep: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("at_a_url", [False, True])
+def test_the_log_is_read_from_its_end_and_each_byte_once(
+    far: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_a_url: bool
 ) -> None:
-    files, name = fsspec.filesystem("memory"), "/watched/well/log.txt"
-    files.put(f"{sweep}/b/well/", "/watched/well", recursive=True)
-    runs = Runs([far])
+    """Whoever looks at a running run gets the last lines, then what was added; a search goes back in parts."""
+    MadeRun(tmp_path / "run", lines=40).write()
+    if at_a_url:
+        fsspec.filesystem("memory").put(f"{tmp_path}/run/", "/watched/run", recursive=True)
+    folder = Folder(f"{far}/run" if at_a_url else str(tmp_path / "run"))
+    runs = Runs([far if at_a_url else str(tmp_path)])
     runs.refresh(wait=True)
     watched = runs.get(runs.rows()[0]["id"])
     assert watched is not None
-    brought, real = [0], Folder.get
+    read, real = [0], Folder.get
 
     def get(folder: Folder, name: str, *part: int) -> bytes | None:
         content = real(folder, name, *part)
-        brought[0] += len(content or b"")
+        read[0] += len(content or b"")
         return content
 
     monkeypatch.setattr(Folder, "get", get)
-    content = b"a line\n" * 200_000  # more than is held in memory
-    for more, shown, most in (
-        (b"", [(199_999, "a line"), (200_000, "a line")], len(content)),
-        (b"next\nhal", [(200_000, "a line"), (200_001, "next")], 100),
-        (b"f\n", [(200_001, "next"), (200_002, "half")], 100),
-        (b"", [(200_001, "next"), (200_002, "half")], 0),
-    ):
-        content += more
-        files.pipe_file(name, content)
-        brought[0] = 0
-        found = details.log(watched, "", 2, None)
-        assert [(line["number"], line["text"]) for line in found["lines"]] == shown and brought[0] <= most
-    files.pipe_file(name, b"anew\n")
-    assert [line["text"] for line in details.log(watched, "", 2, None)["lines"]] == ["anew"]
+    monkeypatch.setattr(details, "READ_BYTES", 1 << 20)
+    lines = [f"line {number} of \u00e9\u00e8" for number in range(200_000)]
+    content = "".join(f"{line}\n" for line in lines).encode()
+    folder.put("log.txt", content + b"hal")
+    shown, most = "", grown.PIECE_BYTES
+
+    def ask(search: str = "", lines: int = 2, **part: int) -> tuple[list[str], int, int]:
+        read[0] = 0
+        found = details.log(watched, search, lines, part.get("before"), part.get("after"))
+        assert [content.find(line["text"].encode() + b"\n", line["at"]) for line in found["lines"]] == [
+            line["at"] for line in found["lines"]
+        ]
+        return [line["text"] for line in found["lines"]], found["start"], found["end"]
+
+    shown, start, end = ask()
+    assert shown == lines[-2:] and end == len(content) and read[0] <= most
+    assert ask(before=start)[0] == lines[-4:-2] and read[0] <= most
+    assert ask(after=end) == ([], end, end) and read[0] <= len(b"hal")
+    content += b"half\nnext\n"
+    folder.put("log.txt", content)
+    assert ask(after=end) == (["half", "next"], end, len(content)) and read[0] == len(b"half\nnext\n")
+    assert ask(after=end, lines=1)[:2] == (["next"], end + 5)  # more than one answer holds
+
+    matches, end, total = [], len(content), 0
+    while end:
+        shown, start, _ = ask("LINE 7777 ", before=end)
+        total += read[0]
+        assert start < end and read[0] <= details.READ_BYTES + 2 * grown.BLOCK_BYTES
+        matches, end = shown + matches, start
+    assert matches == ["line 7777 of \u00e9\u00e8"] and len(content) <= total < 1.2 * len(content)
+
+    content = b"anew\n"
+    folder.put("log.txt", content)
+    assert ask(after=10_000) == (["anew"], 0, 5)
 
 
 def test_a_file_is_read_as_it_grows_is_cut_and_written_anew(tmp_path: Path) -> None:
     path = tmp_path / "lines"
-    grown = Grown(Folder(str(tmp_path)), "lines")
-    assert list(grown.news()) == [None]  # it is not there yet
+    file = Grown(Folder(str(tmp_path)), "lines")
+    assert list(file.news()) == [None]  # it is not there yet
 
     def write(text: str, mode: str = "w") -> list[bytes | None]:
-        with path.open(mode) as file:
-            file.write(text)
-        return list(grown.news())
+        with path.open(mode) as written:
+            written.write(text)
+        return list(file.news())
 
     assert write("one\ntw") == [b"one\n"]
     assert write("", "a") == []
@@ -382,7 +409,7 @@ def test_a_file_is_read_as_it_grows_is_cut_and_written_anew(tmp_path: Path) -> N
     other.replace(path)
     assert write("four\n", "a") == [b"four\n"]  # another file with the same lines is the same file
     path.unlink()
-    assert list(grown.news()) == [None]
+    assert list(file.news()) == [None]
 
 
 @pytest.mark.parametrize("lines", [0, 1, 59, 200, 6_000])

@@ -10,107 +10,82 @@ variables {
   project         = "lab-proj"
   region          = "us-east5"
   zone            = "us-east5-b"
-  regions         = ["us-east5"]
   name            = "lab1"
   labels          = { maskwright-environment = "lab1", team = "nlp" }
+  cluster         = { location = "us-east5-b", release_channel = "REGULAR", machine_type = "e2-standard-4" }
   bucket_location = "us-east5"
   dataset_bucket  = "lab-proj-lab1-dataset"
   runs_bucket     = "lab-proj-lab1-runs"
-  jobs_bucket     = "lab-proj-lab1-jobs"
-  host            = { container = "us-east5-docker.pkg.dev/lab-proj/lab1/maskwright:1", version = "1" }
 }
 
-run "empty" {
+run "smallest" {
   command = plan
   assert {
-    condition = (
-      output.hosts == {} && output.nfs_address == null && length(google_compute_disk.data) == 0 &&
-      length(google_compute_instance.seeder) == 0 && length(google_compute_router_nat.nat) == 0
-    )
+    condition     = output.nfs == null && length(google_compute_disk.data) + length(google_compute_router_nat.nat) == 0
     error_message = "what is null does not exist"
   }
   assert {
     condition = alltrue([
-      for bucket in [google_storage_bucket.dataset, google_storage_bucket.runs, google_storage_bucket.jobs] :
+      for bucket in [google_storage_bucket.dataset, google_storage_bucket.runs] :
       bucket.uniform_bucket_level_access && bucket.public_access_prevention == "enforced" &&
-      bucket.versioning[0].enabled == (bucket.name != "lab-proj-lab1-jobs") && bucket.deletion_policy == "PREVENT" && !bucket.force_destroy &&
+      bucket.versioning[0].enabled && bucket.deletion_policy == "PREVENT" && !bucket.force_destroy &&
       bucket.soft_delete_policy[0].retention_duration_seconds == 0 &&
       bucket.labels == tomap({ maskwright-environment = "lab1", team = "nlp" })
-    ])
-    error_message = "buckets are private, labelled and protected, and versioned except for jobs"
+    ]) && one(google_storage_bucket.runs.lifecycle_rule[0].condition).days_since_noncurrent_time == 7
+    error_message = "buckets are private, labelled, protected and versioned; old versions of checkpoints go"
   }
   assert {
     condition = (
-      one(google_storage_bucket.runs.lifecycle_rule[0].condition).days_since_noncurrent_time == 7 &&
-      length(google_storage_bucket.jobs.lifecycle_rule) == 1 &&
-      one(google_storage_bucket.jobs.lifecycle_rule[0].condition).age == 90 &&
-      one(google_storage_bucket.jobs.lifecycle_rule[0].condition).matches_suffix == tolist([".txt"])
+      google_container_cluster.environment.private_cluster_config[0].enable_private_nodes &&
+      google_container_cluster.environment.control_plane_endpoints_config[0].dns_endpoint_config[0].allow_external_traffic &&
+      !google_container_cluster.environment.control_plane_endpoints_config[0].ip_endpoints_config[0].enabled &&
+      google_container_cluster.environment.workload_identity_config[0].workload_pool == "lab-proj.svc.id.goog" &&
+      google_container_cluster.environment.datapath_provider == "ADVANCED_DATAPATH" &&
+      google_container_cluster.environment.enable_shielded_nodes
     )
-    error_message = "old versions of checkpoints and pieces of logs go, and orders, claims and heartbeats stay"
+    error_message = "nodes have no addresses, the control plane has a name only, and pods have identities"
   }
   assert {
     condition = (
-      google_compute_firewall.iap_ssh[0].source_ranges == toset(["35.235.240.0/20"]) &&
-      alltrue([for allow in google_compute_firewall.iap_ssh[0].allow : allow.protocol == "tcp" && allow.ports == tolist(["22"])]) &&
-      google_compute_firewall.inside[0].source_ranges == toset([google_compute_subnetwork.region["us-east5"].ip_cidr_range])
+      google_container_node_pool.system.node_config[0].workload_metadata_config[0].mode == "GKE_METADATA" &&
+      google_container_node_pool.system.node_config[0].shielded_instance_config[0].enable_secure_boot &&
+      google_container_node_pool.system.autoscaling[0].total_max_node_count == 3
     )
-    error_message = "in come SSH from Identity-Aware Proxy, and hosts"
+    error_message = "pods do not get the nodes' account"
   }
 }
 
 run "everything" {
   variables {
     nat     = true
-    regions = ["us-east5", "us-east1"]
     nfs     = { tier = "REGIONAL", capacity_gb = 2048, share = "code" }
     disk    = { name = "lab1-data-1", type = "hyperdisk-ml", size_gb = 100, seeded = true }
-    slice = {
-      machine_type       = "ct6e-standard-4t", topology = "4x4", hosts = 4, zone = "us-east5-b", region = "us-east5"
-      accelerator        = "tpu", boot_disk = "hyperdisk-balanced", data_disks = ["hyperdisk-ml"]
-      provisioning_model = "SPOT", image = "i", attach_disk = true
-    }
-    group = {
-      machine_type       = "g2-standard-12", hosts = 3, zone = "us-east1-c", region = "us-east1"
-      accelerator        = "gpu", boot_disk = "pd-balanced", data_disks = ["pd-balanced"]
-      provisioning_model = "STANDARD", image = "i", attach_disk = false
-    }
-  }
-  assert {
-    condition     = output.hosts == { slice = 4, group = 3 } && output.nfs_address == "10.9.9.9:/code"
-    error_message = "slice and group side by side, in two regions"
+    cluster = { location = "us-east5", release_channel = "RAPID", machine_type = "e2-standard-2" }
   }
   assert {
     condition = (
-      google_filestore_instance.nfs[0].location == "us-east5" && google_filestore_instance.nfs[0].deletion_protection_enabled &&
-      google_compute_disk.data[0].access_mode == "READ_ONLY_MANY" && length(google_compute_router_nat.nat) == 2
+      output.nfs.address == "10.9.9.9" && output.nfs.handle == "modeInstance/us-east5/lab1-nfs/code" &&
+      google_filestore_instance.nfs[0].deletion_protection_enabled
     )
-    error_message = "REGIONAL lives in the region, a seeded disk is for many readers, each region has its gateway"
+    error_message = "REGIONAL lives in the region, and the driver finds it"
   }
   assert {
     condition = (
-      length(distinct([for subnet in google_compute_subnetwork.region : subnet.ip_cidr_range])) == 2 &&
-      alltrue([for subnet in google_compute_subnetwork.region : subnet.private_ip_google_access])
+      google_compute_disk.data[0].access_mode == "READ_ONLY_MANY" && length(google_compute_router_nat.nat) == 1 &&
+      google_compute_subnetwork.region[0].private_ip_google_access
     )
-    error_message = "regions have ranges of their own, and reach Google without public addresses"
+    error_message = "a seeded disk is for many readers"
   }
 }
 
 run "seeding" {
   command = plan
   variables {
-    disk   = { name = "lab1-data-1", type = "hyperdisk-ml", size_gb = 100, seeded = false }
-    seeder = { machine_type = "n2-standard-8", boot_disk = "pd-balanced", image = "i", source = "gs://b/p", result = "gs://r/x", max_hours = 12 }
+    disk = { name = "lab1-data-1", type = "hyperdisk-ml", size_gb = 100, seeded = false }
   }
   assert {
-    condition = (
-      google_compute_disk.data[0].access_mode == "READ_WRITE_SINGLE" &&
-      google_compute_instance.seeder[0].scheduling[0].max_run_duration[0].seconds == 43200 &&
-      google_compute_instance.seeder[0].scheduling[0].instance_termination_action == "DELETE" &&
-      google_compute_instance.seeder[0].metadata["maskwright-seed-source"] == "gs://b/p" &&
-      !contains(keys(google_compute_instance.seeder[0].metadata), "maskwright-seed-prepare") &&
-      length(google_compute_instance.seeder[0].network_interface[0].access_config) == 0
-    )
-    error_message = "the seeding machine writes, and is deleted by Google if by nobody else"
+    condition     = google_compute_disk.data[0].access_mode == "READ_WRITE_SINGLE"
+    error_message = "one node writes it"
   }
 }
 
@@ -118,52 +93,25 @@ run "network_of_a_host_project" {
   command = plan
   variables {
     network = {
-      id = "projects/host-proj/global/networks/shared-vpc", shared = true
-      subnetworks = {
-        us-east5 = "projects/host-proj/regions/us-east5/subnetworks/a", us-east1 = "projects/host-proj/regions/us-east1/subnetworks/b"
-      }
+      id         = "projects/host-proj/global/networks/shared-vpc", subnetwork = "projects/host-proj/regions/us-east5/subnetworks/a"
+      pods_range = "pods", services_range = "services", shared = true
     }
-    regions = ["us-east5", "us-east1"]
-    nat     = true
-    nfs     = {}
-    disk    = { name = "lab1-data-1", type = "hyperdisk-ml", size_gb = 100, seeded = false }
-    seeder  = { machine_type = "n2-standard-8", boot_disk = "pd-balanced", image = "i", source = "gs://b/p", result = "gs://r/x", max_hours = 12 }
+    nat = true
+    nfs = {}
   }
   assert {
-    condition = (
-      length(google_compute_network.environment) + length(google_compute_subnetwork.region) == 0 &&
-      length(google_compute_firewall.inside) + length(google_compute_firewall.iap_ssh) + length(google_compute_router.nat) == 0
-    )
+    condition     = length(google_compute_network.environment) + length(google_compute_subnetwork.region) + length(google_compute_router.nat) == 0
     error_message = "nothing is made in it"
   }
   assert {
     condition = (
-      google_compute_instance.seeder[0].network_interface[0].subnetwork == "projects/host-proj/regions/us-east5/subnetworks/a" &&
+      google_container_cluster.environment.subnetwork == "projects/host-proj/regions/us-east5/subnetworks/a" &&
+      google_container_cluster.environment.ip_allocation_policy[0].cluster_secondary_range_name == "pods" &&
       google_filestore_instance.nfs[0].networks[0].network == "projects/host-proj/global/networks/shared-vpc" &&
       google_filestore_instance.nfs[0].networks[0].connect_mode == "PRIVATE_SERVICE_ACCESS"
     )
-    error_message = "machines are in the region's subnetwork, NFS behind private services access"
+    error_message = "the cluster is in its subnetwork and ranges, NFS behind private services access"
   }
-}
-
-run "network_of_this_project_without_a_subnetwork_for_a_region" {
-  command = plan
-  variables {
-    network = {
-      id          = "projects/lab-proj/global/networks/default", shared = false
-      subnetworks = { us-east5 = "projects/lab-proj/regions/us-east5/subnetworks/default" }
-    }
-    regions = ["us-east5", "us-east1"]
-    nfs     = {}
-  }
-  assert {
-    condition = (
-      google_filestore_instance.nfs[0].networks[0].network == "default" &&
-      google_filestore_instance.nfs[0].networks[0].connect_mode == null
-    )
-    error_message = "NFS of a network in this project is peered directly"
-  }
-  expect_failures = [output.hosts]
 }
 
 run "protection_is_taken_off_on_request" {
@@ -174,44 +122,11 @@ run "protection_is_taken_off_on_request" {
   }
   assert {
     condition = (
-      google_storage_bucket.runs.force_destroy && google_storage_bucket.jobs.force_destroy && google_storage_bucket.runs.deletion_policy == "DELETE" &&
+      google_storage_bucket.runs.force_destroy && google_storage_bucket.runs.deletion_policy == "DELETE" &&
       google_filestore_instance.nfs[0].deletion_policy == "DELETE" && !google_filestore_instance.nfs[0].deletion_protection_enabled
     )
     error_message = "delete_data takes the protection off"
   }
-}
-
-run "seeded_disks_are_not_written" {
-  command = plan
-  variables {
-    disk   = { name = "lab1-data-1", type = "hyperdisk-ml", size_gb = 100, seeded = true }
-    seeder = { machine_type = "n2-standard-8", boot_disk = "pd-balanced", image = "i", source = "gs://b/p", result = "gs://r/x", max_hours = 12 }
-  }
-  expect_failures = [google_compute_instance.seeder]
-}
-
-run "attach_without_a_disk" {
-  command = plan
-  variables {
-    slice = {
-      machine_type       = "ct6e-standard-4t", topology = "2x2", hosts = 1, zone = "us-east5-b", region = "us-east5"
-      accelerator        = "tpu", boot_disk = "hyperdisk-balanced", data_disks = ["hyperdisk-ml"]
-      provisioning_model = "SPOT", image = "i", attach_disk = true
-    }
-  }
-  expect_failures = [output.hosts]
-}
-
-run "image_without_docker" {
-  command = plan
-  variables {
-    slice = {
-      machine_type = "ct6e-standard-4t", topology = "2x2", hosts = 1, zone = "us-east5-b", region = "us-east5"
-      accelerator  = "tpu", boot_disk = "hyperdisk-balanced", data_disks = ["hyperdisk-ml"], provisioning_model = "SPOT"
-      image        = "projects/ubuntu-os-accelerator-images/global/images/family/f", attach_disk = false
-    }
-  }
-  expect_failures = [check.hosts_can_have_docker]
 }
 
 run "zone_of_another_region" {
@@ -222,6 +137,14 @@ run "zone_of_another_region" {
   expect_failures = [google_compute_network.environment]
 }
 
+run "cluster_of_another_region" {
+  command = plan
+  variables {
+    cluster = { location = "us-east1", release_channel = "REGULAR", machine_type = "e2-standard-4" }
+  }
+  expect_failures = [google_container_cluster.environment]
+}
+
 run "variables_are_refused" {
   command = plan
   variables {
@@ -229,16 +152,6 @@ run "variables_are_refused" {
     labels = { team = "nlp" }
     nfs    = { tier = "BASIC_SSD", capacity_gb = 1024 }
     disk   = { name = "d", type = "pd-extreme", size_gb = 100, seeded = false }
-    slice = {
-      machine_type       = "ct6e-standard-4t", topology = "4x4", hosts = 4, zone = "us-east5-b", region = "us-east5"
-      accelerator        = "tpu", boot_disk = "hyperdisk-balanced", data_disks = ["hyperdisk-ml"]
-      provisioning_model = "PREEMPTIBLE", image = "i", attach_disk = false
-    }
-    group = {
-      machine_type       = "g2-standard-12", hosts = 0, zone = "us-east5-b", region = "us-east5"
-      accelerator        = "gpu", boot_disk = "pd-balanced", data_disks = ["pd-balanced"]
-      provisioning_model = "PREEMPTIBLE", image = "i", attach_disk = false
-    }
   }
-  expect_failures = [var.name, var.labels, var.nfs, var.disk, var.slice, var.group]
+  expect_failures = [var.name, var.labels, var.nfs, var.disk]
 }

@@ -3,59 +3,38 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection
-from dataclasses import asdict
 from json import dumps
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from maskwright.cli.options import (
     AsJson,
     AsSchema,
-    StopAfterHours,
     app,
     plain,
-    print_line,
     print_result,
     require_alone,
     stdout_for_document,
 )
 from maskwright.core.console import answer
-from maskwright.core.shell import typed
 
 if TYPE_CHECKING:
-    from maskwright.cloud.environment import Environment
-    from maskwright.cloud.google.rest import Google
-    from maskwright.cloud.jobs.policy import WatcherEvent
-    from maskwright.cloud.provision.commands import Confirm
+    from maskwright.cloud.provision.commands import Confirm, EnvironmentSession
     from maskwright.cloud.provision.terraform_cli import TerraformPlan
-    from maskwright.cloud.record import EnvironmentRecord
 
-env = typer.Typer(help="Create, seed, watch and delete a training environment on Google Cloud.", **plain)
+env = typer.Typer(help="Create, seed and delete a training environment on Google Cloud.", **plain)
 app.add_typer(env, name="env")
 
 EnvironmentFile = Annotated[str, typer.Argument(metavar="ENV", help="YAML of the environment.")]
 Only = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--only",
-        metavar="PART",
-        help="Part to change: slice, group, disk or nfs. The others stay as they are. Give it again for another part.",
-    ),
+    Literal["slice", "group", "disk", "nfs"] | None,
+    typer.Option("--only", help="Part to delete: slice or group ends its jobs; disk and nfs need --delete-data."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and start nothing.")]
 DeleteData = Annotated[
     bool, typer.Option("--delete-data", help="Also delete disks, NFS and buckets, with what is on them.")
-]
-Prices = Annotated[
-    str | None,
-    typer.Option(
-        "--prices",
-        metavar="PATH",
-        help="YAML with your own prices. Default: the built-in table, which `env prices` prints.",
-    ),
 ]
 PollSeconds = Annotated[float, typer.Option(metavar="N", help="Seconds between two polls.", min=0.01)]
 LockTimeoutSeconds = Annotated[
@@ -88,7 +67,7 @@ def schema(
 
 @env.command("init")
 def init(location: EnvironmentFile, json: AsJson = False) -> None:
-    """Prepare the project; check permissions, quota and capacity. Exit code 1 if something is missing."""
+    """Prepare the project; check permissions and machine types. Exit code 1 if something is missing."""
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.google.rest import Google
     from maskwright.cloud.provision import init as task
@@ -103,8 +82,6 @@ def init(location: EnvironmentFile, json: AsJson = False) -> None:
 @env.command("plan")
 def plan(
     location: EnvironmentFile,
-    only: Only = None,
-    prices: Prices = None,
     detailed_exitcode: Annotated[
         bool,
         typer.Option(
@@ -114,20 +91,16 @@ def plan(
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
     json: AsJson = False,
 ) -> None:
-    """Show what `env up` would do and what it costs. Changes nothing."""
-    from maskwright.cloud.prices import estimate, read_prices, table
+    """Show what `env up` would do. Changes nothing."""
     from maskwright.cloud.provision import commands
 
-    known = read_prices(prices)
-    session, planned = commands.plan(location, parts=parts(only), lock_timeout_seconds=lock_timeout_seconds)
-    cost = estimate(session.environment, known, session.record.placement)
+    _, planned = commands.plan(location, lock_timeout_seconds=lock_timeout_seconds)
     changes = [
         {"address": change.address, "change": change.kind, "loses_data": change.loses_data}
         for change in planned.changes
     ]
-    while_up = ["", f"While everything in {location} is up:", table(cost)]
-    report = "\n".join([planned.text.rstrip(), *replaced(planned), *while_up])
-    print_result(report, {"differs": planned.differs, "changes": changes, "cost": cost.as_json()}, json)
+    report = "\n".join([planned.text.rstrip(), *replaced(planned)])
+    print_result(report, {"differs": planned.differs, "changes": changes}, json)
     if detailed_exitcode and planned.differs:
         raise typer.Exit(2)
 
@@ -135,29 +108,16 @@ def plan(
 @env.command("up")
 def up(
     location: EnvironmentFile,
-    only: Only = None,
     yes: Yes = False,
     delete_data: DeleteData = False,
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
     json: AsJson = False,
 ) -> None:
     """Create what the YAML asks for, or change what exists accordingly."""
-    from maskwright.cloud.environment import read_environment
-    from maskwright.cloud.prices import estimate, read_prices
     from maskwright.cloud.provision import commands
-    from maskwright.core.console import say
 
-    cost = estimate(read_environment(location), read_prices())
-    for line in (f"about {cost.hourly:,.2f} USD an hour while all of it is up (`env prices`)", *cost.unpriced.values()):
-        say(line)
     with stdout_for_document(json):
-        commands.up(
-            location,
-            parts=parts(only),
-            confirm=asking(yes),
-            delete_data=delete_data,
-            lock_timeout_seconds=lock_timeout_seconds,
-        )
+        commands.up(location, confirm=asking(yes), delete_data=delete_data, lock_timeout_seconds=lock_timeout_seconds)
     if json:
         status(location, json=True)
 
@@ -166,12 +126,8 @@ def up(
 def seed(
     location: EnvironmentFile,
     again: Annotated[bool, typer.Option("--again", help="Seed a new disk, which replaces the seeded one.")] = False,
-    move_hosts: Annotated[
-        bool,
-        typer.Option(
-            "--move-hosts",
-            help="Replace the disk even if hosts have it; they are recreated with the new one.",
-        ),
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Let a disk of another size or type replace the one that exists.")
     ] = False,
     anyway: Annotated[bool, typer.Option("--anyway", help="Copy the bucket even if no run can read it.")] = False,
     yes: Yes = False,
@@ -179,82 +135,29 @@ def seed(
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
     json: AsJson = False,
 ) -> None:
-    """Fill the disk from its bucket, on a machine that is deleted afterwards; then the disk is read-only."""
-    from maskwright.cloud.provision import commands
+    """Fill the disk by a Job in the cluster, which verifies it; then the disk is read-only. Runs `env up` first."""
     from maskwright.cloud.provision import seed as seeding
-    from maskwright.core.console import say
 
     with stdout_for_document(json):
-        ask, wait = asking(yes), lock_timeout_seconds
-        moving = seeding.hosts_to_move(location, again) if move_hosts else []
-        if moving:
-            say(f"{' and '.join(moving)}: deleted first, then recreated with the new disk")
-            confirm = _confirm_and_end_jobs(location, moving, ask)
-            commands.down(location, parts=moving, confirm=confirm, lock_timeout_seconds=wait)
-        try:
-            seeding.seed(
-                location,
-                again=again,
-                move_hosts=move_hosts,
-                anyway=anyway,
-                confirm=ask,
-                poll_seconds=poll_seconds,
-                lock_timeout_seconds=wait,
-            )
-        except BaseException:
-            if moving:
-                up_again = f"`{typed(['env', 'up', location])}` recreates the hosts, once the disk is seeded"
-                say(f"{' and '.join(moving)}: deleted; {up_again}")
-            raise
-        if moving:
-            commands.up(location, parts=moving, confirm=ask, lock_timeout_seconds=wait)
+        seeding.seed(
+            location,
+            again=again,
+            replace_disk=replace,
+            anyway=anyway,
+            confirm=asking(yes),
+            poll_seconds=poll_seconds,
+            lock_timeout_seconds=lock_timeout_seconds,
+        )
     if json:
         status(location, json=True)
 
 
-@env.command("watch")
-def watch(
-    location: EnvironmentFile,
-    target: Annotated[
-        Literal["slice", "group"] | None, typer.Option(help="Which hosts to watch, if ENV has a slice and a group.")
-    ] = None,
-    max_cost: Annotated[
-        float | None,
-        typer.Option(metavar="N", help="Cost in USD at which the run saves and the hosts are deleted.", min=0.0),
-    ] = None,
-    stop_after_hours: StopAfterHours = None,
-    down_when_done: Annotated[
-        bool, typer.Option("--down-when-done", help="Delete the hosts when the job is over.")
-    ] = False,
-    prices: Prices = None,
-    stay: Annotated[bool, typer.Option("--stay", help="Watch the next jobs too, until you end it.")] = False,
-    poll_seconds: PollSeconds = 10.0,
-    json: AsJson = False,
-) -> None:
-    """Recreate the hosts of a job when they are preempted, and delete them at a limit."""
-    from maskwright.cloud.jobs import follow as following
-    from maskwright.cloud.jobs import spec as jobs
-    from maskwright.cloud.jobs.google_hosts import GoogleHosts
-
-    place = jobs.find(location, target)
-    limits = following.make_limits(max_cost, stop_after_hours, down_when_done)
-    pool = GoogleHosts(place.location, place.kind, prices)
-    with stdout_for_document(json) as documents:
-
-        def on_event(event: WatcherEvent) -> None:
-            if json:
-                print_line(asdict(event), documents)
-
-        following.watch(place, pool, limits, stay=stay, poll_seconds=poll_seconds, on_event=on_event)
-
-
 @env.command("status")
-def status(location: EnvironmentFile, json: AsJson = False, prices: Prices = None) -> None:
-    """Show what exists, what it costs, how each host is, the disk and the job."""
-    from maskwright.cloud.prices import read_prices
+def status(location: EnvironmentFile, json: AsJson = False) -> None:
+    """Show the cluster with its nodes and jobs, and the disk."""
     from maskwright.cloud.report import status as task
 
-    report = task.read(location, read_prices(prices).find)
+    report = task.read(location)
     print_result(report.report(), report.to_json(), json)
 
 
@@ -264,97 +167,44 @@ def down(
     only: Only = None,
     delete_data: DeleteData = False,
     yes: Yes = False,
-    prices: Prices = None,
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
     json: AsJson = False,
 ) -> None:
-    """Delete what runs. Data is kept, and listed with its cost, unless you give --delete-data."""
-    from maskwright.cloud.jobs import status
+    """Delete what runs. Data is kept, and listed, unless you give --delete-data."""
     from maskwright.cloud.provision import commands
 
-    chosen_parts = parts(only)
     with stdout_for_document(json):
         session = commands.down(
             location,
-            parts=chosen_parts,
+            only=only,
             delete_data=delete_data,
-            confirm=_confirm_and_end_jobs(location, chosen_parts, asking(yes)),
+            confirm=asking(yes),
             lock_timeout_seconds=lock_timeout_seconds,
         )
-        if not (delete_data and not chosen_parts):
-            status.end_jobs(location, chosen_parts)  # also if there was nothing to delete
-    _audit(session.google, session.environment, session.wanted, session.record, prices, json=json)
+    _audit(session, json=json)
 
 
 @env.command("audit")
-def audit(location: EnvironmentFile, json: AsJson = False, prices: Prices = None) -> None:
+def audit(location: EnvironmentFile, json: AsJson = False) -> None:
     """List all that exists, what costs money, and why. Exit code 1 if a leftover costs money."""
-    from maskwright.cloud import record
-    from maskwright.cloud.environment import read_environment
-    from maskwright.cloud.google.rest import Google
+    from maskwright.cloud.provision.commands import EnvironmentSession
 
-    environment = read_environment(location)
-    wanted, known = record.wanted(environment), record.read(environment)
-    _audit(Google(environment.project), environment, wanted, known, prices, json=json)
-
-
-@env.command("prices")
-def prices(
-    environment: Annotated[
-        str | None,
-        typer.Argument(metavar="[ENV]", help="YAML of the environment to price. Without it, the table is printed."),
-    ] = None,
-    prices: Prices = None,
-    as_json: AsJson = False,
-) -> None:
-    """Print the dated price table, which you may edit, or what an environment costs by it."""
-    from maskwright.cloud import prices as module
-    from maskwright.cloud.environment import read_environment
-
-    known = module.read_prices(prices)
-    if environment is None:
-        if as_json:
-            return print_result("", known.model_dump(mode="json", exclude_none=True), True)
-        with open(prices or module.TABLE, encoding="utf-8") as file:
-            return answer(file.read().rstrip("\n"))
-    costs = module.estimate(read_environment(environment), known)
-    print_result(module.table(costs), costs.as_json(), as_json)
+    _audit(EnvironmentSession(location), json=json)
 
 
 # ---- shared by the commands ----------------------------------------------------------------------------------------
 
 
-def _audit(
-    google: Google, environment: Environment, wanted: Any, known: EnvironmentRecord, prices: str | None, json: bool
-) -> None:
+def _audit(session: EnvironmentSession, *, json: bool) -> None:
     """Print what exists, what it costs, and why. Exit code 1 if something unwanted costs money."""
-    from maskwright.cloud.prices import read_prices
     from maskwright.cloud.report import audit
 
-    queued, price = known.queued_zone is not None, read_prices(prices).find
-    audited = audit.audit(google, environment, wanted=wanted, queued=queued, price=price)
+    with session.terraform.ready():
+        resources = session.terraform.resources()
+    audited = audit.audit(session.google, session.environment, resources)
     print_result(audited.report(), audited.to_json(), json)
     if not audited.clean:
         raise typer.Exit(1)
-
-
-def parts(only: list[str] | None) -> tuple[str, ...]:
-    from maskwright.cloud.provision.variables import PARTS
-    from maskwright.core.errors import InputError
-
-    if wrong := [name for name in only or () if name not in PARTS]:
-        raise InputError(f"{wrong[0][:40]!r} is not a part", where="--only", fix=f"one of {', '.join(PARTS)}")
-    return tuple(dict.fromkeys(only or ()))
-
-
-def _confirm_and_end_jobs(location: str, kinds: Collection[str], ask: Confirm) -> Confirm:
-    def confirm(planned: TerraformPlan) -> None:
-        from maskwright.cloud.jobs import status
-
-        ask(planned)
-        status.end_jobs(location, kinds)  # before the hosts are deleted: a watcher would recreate them
-
-    return confirm
 
 
 def asking(yes: bool) -> Confirm:

@@ -44,9 +44,8 @@ def build(
 
     row = build_table.row_of(action, tpu, mig, disk)
     environment = read_environment(location)
-    parts = [part for part in build_table.PARTS if getattr(environment, part) is not None]
     again = build_table.flag("_REFILL", refill)
-    listed, notes = build_table.commands(row, location, parts, service_account, refill=again)
+    listed, notes = build_table.commands(row, location, environment.hosts, service_account, refill=again)
     if again and not any("--again" in words for words in listed):
         raise InputError("is for update with _DISK=true", where="_REFILL", fix="leave it out")
     for line in notes:
@@ -55,7 +54,7 @@ def build(
         warn(build_table.DISK_HAS_NO_PART)
 
     def print_steps(of: Sequence[Step]) -> None:
-        image = environment.host.container or environment.built_image
+        image = environment.image or environment.built_image
         value = {"environment": location, "image": image, "steps": [asdict(step) for step in of]}
         print_result("\n".join(step.command for step in of), value, as_json)
 
@@ -80,9 +79,9 @@ def import_(
         str | None, typer.Option("--to", metavar="PATH", help="YAML to write. Default: it is printed.")
     ] = None,
     accelerator: Annotated[
-        TpuKind | None, typer.Option(help="Kind of TPU that replaces the v2 or v3 of values.env.")
+        TpuKind | None,
+        typer.Option(help="Kind of TPU that replaces that of values.env. Default: for v2 and v3, the nearest."),
     ] = None,
-    with_group: Annotated[bool, typer.Option("--with-group", help="Keep the instance group beside the slice.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Turn the older Cloud Build set-up's values.env into an environment, and report what becomes of each variable."""
@@ -99,19 +98,12 @@ def import_(
     variables: dict[str, Variable] = {}
     for location in values:
         variables = read_variables(location, variables)
-
-    def beside(path: str) -> bytes | None:
-        place = os.path.join(os.path.dirname(values[0]), path)
-        if not os.path.isfile(place):
-            return None
-        with open(place, "rb") as file:
-            return file.read()
-
-    imported = import_values(variables, values[0], accelerator=accelerator, with_group=with_group, read=beside)
+    imported = import_values(variables, values[0], accelerator=accelerator)
     if unknown := [row.variable for row in imported.rows if row.fate == "unknown"]:
         warn(f"{', '.join(unknown)}: not a variable of values.env, left out")
-    if imported.offers:
-        warn(f"slice is null until you choose: {'; '.join(imported.offers)}")
+    for row in imported.rows:
+        if row.key == "slice" and row.reason:
+            warn(f"{row.variable}={row.value}: {row.reason}")
     if out is not None:
         with output.writer(out) as file:
             file.write(imported.text.encode())

@@ -1,8 +1,8 @@
-"""The image that containers run: `image build` for any place, `env image` for the hosts of an environment."""
+"""The image that containers run: `image build` for any place, `env image` for the jobs of an environment."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -26,12 +26,8 @@ def of_environment(
     location: EnvironmentFile,
     accelerator: Annotated[
         Literal["cpu", "gpu", "tpu"] | None,
-        typer.Option(help="What the hosts compute on. Default: as the YAML says."),
+        typer.Option(help="What the jobs compute on. Default: as the YAML says."),
     ] = None,
-    libtpu: Libtpu = False,
-    if_missing: Annotated[
-        bool, typer.Option("--if-missing", help="Build nothing if an image of this version exists already.")
-    ] = False,
     source: Source = ".",
     service_account: ServiceAccount = None,
     yes: Yes = False,
@@ -39,23 +35,21 @@ def of_environment(
     poll_seconds: PollSeconds = 10.0,
     as_json: AsJson = False,
 ) -> None:
-    """Build the image that hosts run, by Cloud Build, into the environment's repository."""
+    """Build the image that jobs run, with Cloud Build, unless one of the same source exists."""
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.provision import image as module
 
     if dry_run:
         environment = read_environment(location)
-        chosen = accelerator or module.accelerator_of(environment)
-        arguments = module.arguments_of(chosen, libtpu=libtpu, run_as="root")
-        order = module.build_of(environment, "SOURCE")
-        request = module.build_request(order, "SOURCE.tar.gz", arguments, service_account=service_account)
+        arguments = module.arguments_for(environment, accelerator)
+        content = module.pack(source)
+        name, staging = module.image_of(environment, content, arguments), module.staging_of(environment)
+        request = module.build_request(name, staging, "SOURCE.tar.gz", arguments, service_account)
         return print_result(in_json(request), request, as_json)
     built = module.build_for(
         location,
         folder=source,
         accelerator=accelerator,
-        libtpu=libtpu,
-        if_missing=if_missing,
         service_account=service_account,
         confirm=asking(yes),
         poll_seconds=poll_seconds,
@@ -90,21 +84,17 @@ def build(
     import shlex
     import subprocess
 
-    from maskwright.cloud.google.rest import Google
     from maskwright.cloud.provision import image as module
     from maskwright.core.errors import InputError, MaskwrightError
 
-    arguments, content = module.arguments_of(accelerator, libtpu=libtpu, run_as=run_as), module.pack(source)
+    arguments = module.arguments_of(accelerator, libtpu=libtpu, run_as=run_as)
     if staging is not None:
-        order = module.parse_build(name, staging)
         if dry_run:
-            request = module.build_request(order, "SOURCE.tar.gz", arguments, service_account=service_account)
+            request = module.build_request(name, staging, "SOURCE.tar.gz", arguments, service_account)
             return print_result(in_json(request), request, as_json)
-        google = Google(order.project)
-        built = module.build(
-            google, order, content, arguments, service_account=service_account, poll_seconds=poll_seconds
-        )
-        return _print(built, as_json)
+        content = module.pack(source)
+        options: dict[str, Any] = {"service_account": service_account, "poll_seconds": poll_seconds}
+        return _print(module.build(name, staging, content, arguments, **options), as_json)
     words = ["docker", *module.docker_arguments(name, source, arguments)]
     if dry_run:
         return print_result(shlex.join(words), {"command": words}, as_json)

@@ -25,7 +25,6 @@ from maskwright.cli import (  # noqa: F401 - each puts its commands into the tab
     doctor,
     env,
     env_build,
-    env_smoke,
     image,
     imports,
     models,

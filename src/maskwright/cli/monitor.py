@@ -54,7 +54,8 @@ def logs(
     address: Address = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run's log. With --follow, end with the run's exit code: 0 for done, 75 for stopped early, else its own."""
+    """Show a run's log. With --follow, end with the run's exit code: 0 done, 76 stopped as asked, 75 interrupted,
+    else its own."""
     target = places.run(run, address, options=frozenset({"--lines"} if lines is not None else ()))
 
     def show(host: int | None, line: str) -> None:
@@ -83,12 +84,19 @@ def stop(
 
 @app.command("list")
 def list_(
-    place: Annotated[str, typer.Argument(metavar="PLACE", help="A place that keeps a list of its jobs: ray.")] = "ray",
+    place: Annotated[
+        str, typer.Argument(metavar="PLACE", help="A place that keeps a list of its jobs: ray or kubernetes.")
+    ] = "ray",
     address: Address = None,
+    context: Annotated[str | None, typer.Option(metavar="NAME", help="Context of kubectl.")] = None,
+    namespace: Annotated[str | None, typer.Option(metavar="NAME", help="Namespace in Kubernetes.")] = None,
+    env_file: Annotated[
+        str, typer.Option(metavar="PATH", help="YAML of an environment, whose cluster has the jobs.")
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
     """List the jobs that were submitted to a cluster."""
-    report = places.jobs(place, address)
+    report = places.jobs(place, address, env_file, context, namespace)
     print_result(report.report(), report.to_json(), as_json)
 
 
@@ -96,7 +104,7 @@ def list_(
 def forward(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory.", callback=storage.require_local)],
     to: Annotated[
-        Literal["wandb", "mlflow", "trackio"],
+        Literal["wandb", "mlflow"],
         typer.Option(help="Service that gets the run's numbers; its own variables, such as WANDB_PROJECT, say where."),
     ],
     follow: Annotated[
@@ -104,7 +112,7 @@ def forward(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send a run's numbers to W&B, MLflow or trackio, also afterwards; logging.report_to does so while it trains."""
+    """Send a run's numbers to W&B or MLflow, also afterwards; logging.report_to does so while it trains."""
     from maskwright.monitor.forward.forward import forward as send
 
     sent, taken = send(run, to, follow=follow)

@@ -24,7 +24,7 @@ PANELS = {
     "Use": ["predict", "embed"],
     "Judge": ["evaluate", "compare", "fill", "export", "verify-resume", "drill", "replay", "reproduce", "speedrun"],
     "Watch": ["watch", "status", "logs", "stop", "report", "forward"],
-    "Elsewhere": ["submit", "list", "agent", "env", "image"],
+    "Elsewhere": ["submit", "list", "env", "image"],
 }
 """The commands in the order in which users need them, as in the main help."""
 
@@ -242,12 +242,6 @@ def require_alone(as_json: bool, others: Mapping[str, object]) -> None:
 def as_document(value: Mapping[str, Any]) -> str:
     assert "version" not in value
     return in_json({"version": JSON_VERSION, **value})
-
-
-def print_line(value: Mapping[str, Any], file: TextIO) -> None:
-    """Prints one document of many, on a line of its own. If the reader has gone, the work goes on without it."""
-    with lost_terminal_is_no_error():
-        answer(as_line(value), file)
 
 
 def as_line(value: Mapping[str, Any]) -> str:

@@ -5,10 +5,15 @@ A place is imported when it is chosen. Nothing here knows typer, so a program ma
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from maskwright.core.errors import InputError
 from maskwright.launch.target import Place, RunTarget, TargetReport
+
+if TYPE_CHECKING:
+    from maskwright.launch.schedulers.kubernetes.kubectl import Access
 
 PLACES = {
     "ray": "Train on a Ray cluster, over its job API.",
@@ -17,12 +22,10 @@ PLACES = {
     "skypilot": "Print a task for `sky jobs launch`; SkyPilot finds the machines.",
     "slice": "Train on all hosts of a Cloud TPU VM slice over ssh, while you watch.",
     "vertex": "Train on Vertex AI, as a custom job.",
-    "env": "Train on the hosts of an environment on Google Cloud (`maskwright env`).",
-    "bucket": "Train on hosts whose agents wait for a job in a bucket.",
 }
 CLUSTERS = ("ray", "slurm")
 """Places that accept many jobs, for `compare --place`."""
-RUNS = "Run directory (or a copy's URL), ray:ID, vertex:PROJECT/REGION/ID, an environment YAML or gs://…/job.json."
+RUNS = "Run directory (or a copy's URL), ray:ID, kubernetes:NAME or vertex:PROJECT/REGION/ID."
 
 
 def place(name: str) -> type[Place]:
@@ -37,9 +40,9 @@ def place(name: str) -> type[Place]:
 
             return Slurm
         case "kubernetes":
-            from maskwright.launch.schedulers.kubernetes.apply import Kubernetes
+            from maskwright.cloud.kubernetes import OnKubernetes
 
-            return Kubernetes
+            return OnKubernetes
         case "skypilot":
             from maskwright.launch.schedulers.skypilot import SkyPilot
 
@@ -52,14 +55,6 @@ def place(name: str) -> type[Place]:
             from maskwright.cloud.vertex.request import Vertex
 
             return Vertex
-        case "env":
-            from maskwright.cloud.jobs.follow import OnEnvironment
-
-            return OnEnvironment
-        case "bucket":
-            from maskwright.launch.bucket.place import BucketPlace
-
-            return BucketPlace
     near = get_close_matches(name, PLACES, 1)
     fix = f"did you mean {near[0]}?" if near else f"maskwright submit PLACE CONFIG --run RUN; PLACE is {_listed()}"
     raise InputError(f"{name[:40]!r} is no place to run", where="submit", fix=fix)
@@ -89,24 +84,42 @@ def _run(location: str, address: str | None) -> RunTarget:
         from maskwright.cloud.vertex.jobs import VertexJobTarget
 
         return VertexJobTarget(location)
-    if location.endswith((".yaml", ".yml")):
-        from maskwright.cloud.jobs.status import EnvironmentJobs
+    if location.startswith("kubernetes:"):
+        from maskwright.launch.schedulers.kubernetes.jobs import KubernetesTarget, parse_address
 
-        return EnvironmentJobs(location)
-    if location.endswith("/job.json"):
-        from maskwright.launch.bucket.place import BucketPlace
-
-        return BucketPlace(location)
+        where, name = parse_address(location)
+        return KubernetesTarget(location, name, _cluster(where)[0])
     from maskwright.monitor.run import RunFolder
 
     return RunFolder(location)
 
 
-def jobs(name: str, address: str | None) -> TargetReport:
-    """All jobs that were submitted to a place. Raises `InputError` if it keeps no list of them."""
+def _cluster(
+    where: str, context: str | None = None, namespace: str | None = None
+) -> tuple[Access, Callable[[str], str]]:
+    """The access to a cluster, and the address of a job there by its name. `where`: the YAML of an environment, or the
+    part of an address before the job's name."""
+    from maskwright.cloud.kubernetes import OnKubernetes
+
+    if where.endswith((".yaml", ".yml")):
+        place = OnKubernetes(env_file=where, context=context, namespace=namespace)
+    else:
+        before, _, last = where.rpartition("/")
+        place = OnKubernetes(context=context or before or None, namespace=namespace or last or None)
+    return place.access(), place.address
+
+
+def jobs(name: str, address: str | None, where: str, context: str | None, namespace: str | None) -> TargetReport:
+    """All jobs that were submitted to a place: Ray's head at `address`, or a Kubernetes cluster (`_cluster`). Raises
+    `InputError` if the place keeps no list of them."""
+    if name == "kubernetes":
+        from maskwright.launch.schedulers.kubernetes.jobs import list_jobs as list_in_cluster
+
+        return list_in_cluster(*_cluster(where, context, namespace))
     if name != "ray":
         place(name)
-        raise InputError(f"{name} keeps no list of jobs", where="list", fix="maskwright list ray")
+        fix = "maskwright list ray, or maskwright list kubernetes"
+        raise InputError(f"{name} keeps no list of jobs", where="list", fix=fix)
     from maskwright.launch.ray.jobs import list_jobs
 
     return list_jobs(address)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,7 +10,6 @@ import typer
 from maskwright.cli.options import AsJson, Config, Set, app, print_result
 
 if TYPE_CHECKING:
-    from maskwright.cloud.prices import Prices
     from maskwright.config.pretraining import RunConfig
     from maskwright.tasks.planning.devices import DeviceCount
     from maskwright.tasks.planning.estimate import Estimate
@@ -38,26 +38,23 @@ def plan(
     region: Annotated[
         str, typer.Option(metavar="REGION", help="Google Cloud region whose prices are taken.")
     ] = "us-central1",
-    prices: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Table of prices; `maskwright env prices` prints ours.")
-    ] = None,
     set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what a run takes: memory, speed, hours, energy and cost, measured here or projected elsewhere."""
-    from maskwright.cloud.prices import read_prices, require_region
+    from maskwright.cloud.prices import require_region
     from maskwright.config.pretraining import read_config
     from maskwright.tasks.planning import run as task
 
-    resolved, table = read_config(config, set_), read_prices(prices)
-    require_region(region, table)
+    resolved = read_config(config, set_)
+    require_region(region)
     requested = [(name, _places(name, region)) for name in on or ["here"]]
     work, ready = task.prepared(resolved, vocab_size, here=any(name == "here" for name, _ in requested))
     estimates: list[Estimate] = []
     for name, places in requested:
         if name == "here" and ready:
             estimates.append(task.plan_here(work, ready, probe_seconds))
-        estimates += [_elsewhere(work, resolved, table, *priced_place, vocab_size, search) for priced_place in places]
+        estimates += [_elsewhere(work, resolved, *priced_place, vocab_size, search) for priced_place in places]
     result = task.PlanReport(work, estimates)
     print_result(result.report(), result.to_json(), as_json)
     if result.refused:
@@ -67,18 +64,13 @@ def plan(
 def _places(name: str, region: str) -> list[tuple[DeviceCount, str | None, int, str]]:
     """(place, priced machine, number of them, region) of each part of an environment, or of a device."""
     from maskwright.cloud.machines import ATTACHED
-    from maskwright.cloud.offers import gpu_machine, training_hosts
-    from maskwright.tasks.planning.devices import ACCELERATORS, DEVICES, DeviceCount, place
+    from maskwright.cloud.prices import gpu_machine
+    from maskwright.tasks.planning.devices import place
 
     if name == "here":
         return []
     if name.endswith((".yaml", ".yml")):
-        places: list[tuple[DeviceCount, str | None, int, str]] = []
-        for hosts in training_hosts(name):
-            device = DEVICES[ACCELERATORS.get(hosts.accelerator, hosts.accelerator)]
-            device_count = DeviceCount(f"{name} {hosts.part}", device, hosts.count, hosts.topology)
-            places.append((device_count, hosts.machine, hosts.machines, hosts.region))
-        return places
+        return list(_of_environment(name))
     device_count = place(name)
     if device_count.is_slice:
         return [(device_count, device_count.device.name, device_count.count, region)]
@@ -86,6 +78,24 @@ def _places(name: str, region: str) -> list[tuple[DeviceCount, str | None, int, 
     if google in ATTACHED:
         return [(device_count, google if device_count.count in ATTACHED[google] else None, device_count.count, region)]
     return [(device_count, gpu_machine(google, device_count.count) if google else None, 1, region)]
+
+
+def _of_environment(location: str) -> Iterator[tuple[DeviceCount, str | None, int, str]]:
+    """Like `_places`, of the slice and the group of an environment's YAML. A group without GPUs has no plan."""
+    from maskwright.cloud.environment import read_environment, region_of
+    from maskwright.cloud.machines import GPUS
+    from maskwright.machine import tpus
+    from maskwright.tasks.planning.devices import ACCELERATORS, DEVICES, DeviceCount
+
+    environment = read_environment(location)
+    if (slice_ := environment.slice) is not None:
+        count, region = tpus.chips(slice_.topology), region_of(slice_.zone or environment.zone)
+        device = DeviceCount(f"{location} slice", DEVICES[slice_.accelerator], count, slice_.topology)
+        yield device, slice_.accelerator, count, region
+    if (group := environment.group) is not None and group.machine_type in GPUS:
+        gpu, gpus = GPUS[group.machine_type]
+        device = DeviceCount(f"{location} group", DEVICES[ACCELERATORS[gpu]], gpus * group.size, None)
+        yield device, group.machine_type, group.size, region_of(group.zone or environment.zone)
 
 
 def _names(device: str) -> list[str]:
@@ -98,7 +108,6 @@ def _names(device: str) -> list[str]:
 def _elsewhere(
     work: Work,
     config: RunConfig,
-    prices: Prices,
     place: DeviceCount,
     machine: str | None,
     count: int,
@@ -106,12 +115,12 @@ def _elsewhere(
     vocab_size: int | None,
     search: bool,
 ) -> Estimate:
-    from maskwright.cloud.offers import counts_sold, hourly_offers
+    from maskwright.cloud.prices import counts_sold, hourly_offers
     from maskwright.core.extras import installed, missing
     from maskwright.tasks.planning import slices
     from maskwright.tasks.planning.estimate import Quote, elsewhere
 
-    quotes = [Quote(*price) for price in hourly_offers(prices, machine, region, count)] if machine else []
+    quotes = [Quote(*price) for price in hourly_offers(machine, region, count)] if machine else []
     unpriced = None
     if not quotes and place.device.family != "cpu":
         what = machine or f"a machine with {place.count} x {place.device.name}"

@@ -1,4 +1,4 @@
-"""`maskwright submit PLACE`, with the place's fields as options, and `maskwright agent`.
+"""`maskwright submit PLACE`, with the place's fields as options.
 
 The job is exactly the command that a user would type there."""
 
@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from maskwright.cli import options as common
-from maskwright.cli.options import all_overrides, app, as_document, plain, print_line, stdout_for_document
+from maskwright.cli.options import all_overrides, app, as_document, plain
 from maskwright.cli.places import CLUSTERS, PLACES, place
 from maskwright.core.console import answer
 from maskwright.core.errors import InputError
@@ -152,46 +152,3 @@ submit_app = typer.Typer(
     help="Train on other machines. Each place has its own options.", **plain | {"cls": _PlaceCommands}
 )
 app.add_typer(submit_app, name="submit")
-
-
-@app.command("agent")
-def agent(
-    spec: Annotated[
-        str, typer.Argument(metavar="URL", help="The job.json in a bucket that `submit bucket` or `submit env` writes.")
-    ],
-    host_index: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Index of this host, from 0; a TPU VM knows it, others take a free one.", min=0),
-    ] = None,
-    num_hosts: Annotated[
-        int | None, typer.Option(metavar="N", help="Number of hosts; a TPU VM knows it.", min=1)
-    ] = None,
-    instance: Annotated[str | None, typer.Option(metavar="NAME", help="Name of this host. Default: its own.")] = None,
-    idle_minutes: Annotated[
-        float | None, typer.Option(metavar="N", help="End with 0 when no job has come for so long.", min=0.0)
-    ] = None,
-    once: Annotated[bool, typer.Option("--once", help="End with the first submission, by its exit code.")] = False,
-    poll_seconds: Annotated[
-        float, typer.Option(metavar="N", help="Seconds between two polls of the bucket.", min=0.1)
-    ] = 5.0,
-    as_json: common.AsJson = False,
-) -> None:
-    """Wait on a host for jobs in a bucket, and run them. For a host's start-up script."""
-    from maskwright.launch.bucket.agent import AgentEvent, run_agent
-
-    with stdout_for_document(as_json) as documents:
-
-        def on_event(event: AgentEvent) -> None:
-            if as_json:
-                print_line(asdict(event), documents)
-
-        run_agent(
-            spec,
-            host_index,
-            num_hosts,
-            once=once,
-            poll_seconds=poll_seconds,
-            instance=instance,
-            idle_minutes=idle_minutes,
-            on_event=on_event,
-        )

@@ -34,9 +34,6 @@ cloud.google.com/compute/docs/gpus"""
 
 SHARED_DISKS = ("hyperdisk-ml", "pd-balanced", "pd-ssd", "pd-standard")
 """Types of disk that many hosts can read at once."""
-CONTAINER_IMAGE = "projects/cos-cloud/global/images/family/cos-stable"
-TPU_IMAGE = "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2204-amd64-tpu-v5e-v5p-v6e"
-TPU7X_IMAGE = "projects/ubuntu-os-accelerator-images/global/images/family/ubuntu-accel-2404-amd64-tpu-tpu7x"
 
 
 @dataclass(frozen=True)
@@ -49,19 +46,17 @@ class MachineFamily:
     """Type of the disk that its machines boot from."""
     accelerator: Literal["tpu", "gpu"] | None = None
     """Device of its machines besides their CPUs."""
-    image: str = CONTAINER_IMAGE
-    """Boot image of its hosts, unless the YAML names another."""
 
 
 ONLY_ML, ML_OR_BALANCED = ("hyperdisk-ml",), ("pd-balanced", "hyperdisk-ml")
 ML_OR_SSD, NO_HYPERDISK = ("hyperdisk-ml", "pd-balanced", "pd-ssd"), ("pd-balanced", "pd-ssd", "pd-standard")
 HYPERDISK_ONLY = MachineFamily(ONLY_ML, "hyperdisk-balanced")
 FAMILIES = {
-    **dict.fromkeys(("v2", "v3", "v4"), MachineFamily(("pd-balanced",), accelerator="tpu")),
-    "v5litepod": MachineFamily(ML_OR_BALANCED, accelerator="tpu"),
-    "ct5p": MachineFamily(ML_OR_BALANCED, accelerator="tpu", image=TPU_IMAGE),
-    "ct6e": MachineFamily(ONLY_ML, "hyperdisk-balanced", "tpu", TPU_IMAGE),
-    "tpu7x": MachineFamily(ONLY_ML, "hyperdisk-balanced", "tpu", TPU7X_IMAGE),
+    "ct4p": MachineFamily(("pd-balanced",), accelerator="tpu"),
+    "ct5lp": MachineFamily(ML_OR_BALANCED, accelerator="tpu"),
+    "ct5p": MachineFamily(ML_OR_BALANCED, accelerator="tpu"),
+    "ct6e": MachineFamily(ONLY_ML, "hyperdisk-balanced", "tpu"),
+    "tpu7x": MachineFamily(ONLY_ML, "hyperdisk-balanced", "tpu"),
     "g2": MachineFamily(ML_OR_SSD, accelerator="gpu"),
     "g4": MachineFamily(accelerator="gpu"),
     "a2": MachineFamily(accelerator="gpu"),
@@ -71,7 +66,7 @@ FAMILIES = {
     **dict.fromkeys(("n1", "n2", "n2d", "e2"), MachineFamily(NO_HYPERDISK)),
     **dict.fromkeys(("c4", "c4a", "c4d", "n4", "n4a", "n4d", "h4d", "x4"), HYPERDISK_ONLY),
 }
-"""Families by the prefix of a machine type or accelerator type. Others can attach any of `SHARED_DISKS`:
+"""Families by the prefix of a machine type. Others can attach any of `SHARED_DISKS`:
  docs.cloud.google.com/tpu/docs/attach-durable-block-storage, …/compute/docs/disks/hyperdisks and
 …/compute/docs/accelerator-optimized-machines. Unverified: Hyperdisk ML on a3-ultragpu and a4, which the documentation
 of 2025 does not mention."""
@@ -82,19 +77,12 @@ def family_of(machine_type: str) -> MachineFamily:
     return FAMILIES.get(f"{first}-{rest[0]}" if rest else first) or FAMILIES.get(first) or MachineFamily()
 
 
-def machine_of(kind: str) -> str:
-    """A name with which `family_of` finds the family of a TPU kind."""
-    tpu = TPUS[kind]
-    return tpu.type_prefix if tpu.runtime_version else next(iter(tpu.machines.values()))
-
-
 def chips_per_host(kind: str, topology: str, machine_type: str | None = None) -> int:
     """Raises `Refused` for a machine type that cannot form the topology."""
     sizes = tpus.host_sizes(kind, topology)
     if machine_type is None:
         return sizes[0]
-    names = {TPUS[kind].machines[size]: size for size in sizes if not TPUS[kind].runtime_version}
+    names = {TPUS[kind].machines[size]: size for size in sizes}
     if machine_type not in names:
-        fix = f"{' or '.join(names)}, or leave it out" if names else "leave it out"
-        raise Refused(f"{machine_type} cannot form {kind} {topology}", fix=fix)
+        raise Refused(f"{machine_type} cannot form {kind} {topology}", fix=f"{' or '.join(names)}, or leave it out")
     return names[machine_type]

@@ -1,25 +1,22 @@
-"""The record of an environment beside Terraform's state, in the same bucket: `env/NAME/record.json`.
+"""The record of an environment beside Terraform's state, in the same bucket: `env/NAME/record-N.json`.
 
-Terraform's state says what exists. The record has the rest: which disk is the current one, whether it was seeded, which
-placement of the hosts is in use, and which image was built last.
+Terraform's state says what exists. The record has the rest: which disk is the current one, whether it was seeded, and
+which image was built last. Each change is another object with the next number, which only one command can create.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from maskwright import __version__
 from maskwright.cloud.environment import Environment
-from maskwright.core.errors import MaskwrightError
+from maskwright.core.errors import Locked, MaskwrightError
 from maskwright.core.folder import Folder
 
-FORMAT = 1
-NAME = "record.json"
-DISK_FIELDS = ("generation", "seeded", "disk_gb", "disk_type")
-"""Fields under `disk` in the file."""
-WANTED = "wanted.json"
-"""File with the variables of Terraform that were wanted last."""
+FORMAT = 2
+NAME = re.compile(r"record-(\d+)\.json")
 
 
 @dataclass(frozen=True)
@@ -32,12 +29,10 @@ class EnvironmentRecord:
     """Size of the disk of this generation, once it exists. Another size is another disk."""
     disk_type: str | None = None
     """Type of that disk. Another type is another disk too."""
-    placement: dict[str, int] = field(default_factory=lambda: {"slice": 0, "group": 0})
-    """Placements in use: by slice and group, the number in `placements` of its section."""
-    queued_zone: str | None = None
-    """Zone of the queued resource, which Terraform does not manage."""
     image: str | None = None
     """Image that `env image` built last, as REPOSITORY/maskwright:VERSION-SHA12@sha256:…"""
+    number: int = field(default=0, compare=False)
+    """Number of the object that it was read from; 0 before the first."""
 
     def for_disk(self, environment: Environment) -> EnvironmentRecord:
         """The same record for the same disk. A disk of another size or type is a new one, not seeded yet."""
@@ -47,23 +42,23 @@ class EnvironmentRecord:
         generation = self.generation + (self.disk_gb is not None)
         return replace(self, generation=generation, seeded=None, disk_gb=disk.size_gb, disk_type=disk.type)
 
+    def without_disk(self) -> EnvironmentRecord:
+        """The next disk gets another name, since Google may remember the old one for a while."""
+        return replace(self, generation=self.generation + 1, seeded=None, disk_gb=None, disk_type=None)
+
     def built(self, environment: Environment) -> str | None:
-        """The image by its digest, if it has this version and is for this environment. So a recreated host
-        runs the same image as the others, whatever was built since."""
+        """The image by its digest, if it has this version and is for this environment. So all pods of a job run the
+        same image, whatever was built since."""
         name, _, digest = (self.image or "").partition("@")
-        container, of_version = environment.host.container, f"{environment.built_image}:{__version__}-"
-        if not digest or not (name == container if container else name.startswith(of_version)):
+        wanted, of_version = environment.image, f"{environment.built_image}:{__version__}-"
+        if not digest or not (name == wanted if wanted else name.startswith(of_version)):
             return None
         folder, _, last = name.rpartition("/")
         return f"{folder}/{last.partition(':')[0]}@{digest}"
 
     def container(self, environment: Environment) -> str:
-        """The image that hosts run. Before `env image`, it may not exist yet."""
-        named = environment.host.container or f"{environment.built_image}:{__version__}"
-        return self.built(environment) or named
-
-    def moved(self, kind: str, number: int) -> EnvironmentRecord:
-        return replace(self, placement={**self.placement, kind: number})
+        """The image that jobs run. Before `env image`, it may not exist yet."""
+        return self.built(environment) or environment.image or f"{environment.built_image}:{__version__}"
 
 
 def folder(environment: Environment) -> Folder:
@@ -71,28 +66,23 @@ def folder(environment: Environment) -> Folder:
 
 
 def read(environment: Environment) -> EnvironmentRecord:
-    """The record, or a new one if there is none. Raises `MaskwrightError` for another format."""
+    """The newest record, or a new one if there is none. Raises `MaskwrightError` for another format."""
     root = folder(environment)
-    values = root.get_json(NAME)
-    if values is None and root.get(NAME) is None:
+    number = max((int(found[1]) for name in root.names() if (found := NAME.fullmatch(name))), default=0)
+    if not number:
         return EnvironmentRecord()
-    if values is None or values.get("format") != FORMAT:
-        fix = "use the version that wrote it, or restore the object's last version"
-        raise MaskwrightError(f"is not a record of format {FORMAT}", where=f"{root.location}/{NAME}", fix=fix)
-    disk = {key: values["disk"].get(key) for key in DISK_FIELDS}
-    placement = {**EnvironmentRecord().placement, **values["placement"]}
-    return EnvironmentRecord(
-        **disk, placement=placement, queued_zone=values.get("queued_zone"), image=values.get("image")
-    )
+    values = root.get_json(name := f"record-{number}.json")
+    if values is None or values.pop("format", None) != FORMAT:
+        fix = "use the version that wrote it, or delete the object: the one before it then counts"
+        raise MaskwrightError(f"is not a record of format {FORMAT}", where=f"{root.location}/{name}", fix=fix)
+    return EnvironmentRecord(**values, number=number)
 
 
-def wanted(environment: Environment) -> dict[str, Any] | None:
-    """The wanted variables; None before the first `env up`, or if they cannot be read."""
-    return folder(environment).get_json(WANTED)
-
-
-def write(environment: Environment, record: EnvironmentRecord) -> None:
-    values = vars(record)
-    disk = {key: values[key] for key in DISK_FIELDS}
-    rest = {key: value for key, value in values.items() if key not in DISK_FIELDS}
-    folder(environment).put_json(NAME, {"format": FORMAT, "disk": disk, **rest})
+def write(environment: Environment, record: EnvironmentRecord) -> EnvironmentRecord:
+    """Raises `Locked` if another command has written one since `record` was read."""
+    number = record.number + 1
+    values = {key: value for key, value in vars(record).items() if key != "number"}
+    if not folder(environment).create_json(f"record-{number}.json", {"format": FORMAT, **values}):
+        fix = "run the same command again; it then sees that change"
+        raise Locked("another command has changed the environment meanwhile", where=environment.name, fix=fix)
+    return replace(record, number=number)

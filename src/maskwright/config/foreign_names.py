@@ -108,8 +108,8 @@ _BOTH = {
     "fast_dev_run": "`--dry-run` checks everything, and `--stop-after-steps 1` trains one step and saves",
     "cache_dir": "set HF_HUB_CACHE to it in the environment; models of the Hub are kept there",
     "tpu tpu_ip conda_env": (
-        "`maskwright submit slice NAME CONFIG --run RUN` starts a run on a TPU slice that is there; `submit env` in an "
-        "environment"
+        "`maskwright submit slice NAME CONFIG --run RUN` starts a run on a TPU slice that is there; "
+        "`submit kubernetes --env-file ENV.yaml` on one that an environment creates"
     ),
     "user_dir trust_remote_code": "not here: code of others is not run",
     "activation activation_fn activation_function hidden_act": (
@@ -125,7 +125,7 @@ _BOTH = {
         "`--processes N` starts a process for each GPU; see also engine.devices"
     ),
     "wandb mlflow trackio tensorboard aim_repo use_wandb": (
-        "logging.report_to lists them: tensorboard, wandb, mlflow, trackio; RUN/metrics.jsonl is for other tools"
+        "logging.report_to lists them: tensorboard, wandb, mlflow; RUN/metrics.jsonl is for other tools"
     ),
     "wandb_project experiment_name": (
         "the services read their own variables, such as WANDB_PROJECT and MLFLOW_EXPERIMENT_NAME"

@@ -216,7 +216,7 @@ class EvaluationSection(Section):
     checkpoint of the lowest loss is kept, and is what is evaluated and exported."""
 
 
-Reported = Literal["tensorboard", "wandb", "mlflow", "trackio"]
+Reported = Literal["tensorboard", "wandb", "mlflow"]
 
 
 class Logging(Section):

@@ -18,7 +18,7 @@ EXTRAS = {
     "onnxruntime": "onnx",
     "libtpu": "tpu",
     **dict.fromkeys(("fastwarc", "ftfy", "py3langid", "rensa"), "clean"),
-    **{service: service for service in ("wandb", "mlflow", "trackio")},
+    **{service: service for service in ("wandb", "mlflow")},
     **dict.fromkeys(("starlette", "uvicorn", "plotly"), "web"),
     "sklearn": "linear",
     **dict.fromkeys(("sentence_transformers", "bm25s"), "search"),

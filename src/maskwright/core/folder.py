@@ -46,7 +46,7 @@ A = TypeVar("A")
 
 
 class Folder:
-    """A folder. `reach`: the store's host must answer at once; an agent waits instead. `tries`: tries of each access.
+    """A folder. `reach`: the store's host must answer at once, or else may come later. `tries`: tries of each access.
 
     Raises `InputError` if `location` cannot be opened or holds a secret, `MaskwrightError` if an access fails."""
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 
-from maskwright.doctor import frameworks, surroundings
+from maskwright.doctor import frameworks
 from maskwright.doctor.finding import DoctorFinding, DoctorReport
 from maskwright.doctor.frameworks import FrameworkProbe, present
 from maskwright.doctor.machine import machine
-from maskwright.doctor.tools import tools
+from maskwright.doctor.network import network as look
 
 SECONDS = 9.0
 """Deadline, with whatever results there are. The rest of the ten seconds is for starting Python and printing."""
@@ -24,10 +23,7 @@ def examine(*, network: bool = False) -> DoctorReport:
     # torch needs the GPU's memory for measuring: JAX would take three quarters of it.
     jax = FrameworkProbe(frameworks.JAX, XLA_PYTHON_CLIENT_PREALLOCATE="false") if present("jax") else None
     torch = FrameworkProbe(frameworks.TORCH) if present("torch") else None
-    with ThreadPoolExecutor(3) as pool:
-        programs = pool.submit(lambda: list(tools()))
-        servers = pool.submit(lambda: list(surroundings.network(reach=network)))
-        secrets = pool.submit(lambda: list(surroundings.credentials(reach=network)))
+    servers = list(look(reach=network))
     for probe in (jax, torch):
         if probe:
             probe.wait(begin + IMPORTED_SECONDS, lines=1)
@@ -45,4 +41,4 @@ def examine(*, network: bool = False) -> DoctorReport:
     ]
     kernels = [finding for finding in about_torch if finding.area == "hardware"]
     findings: list[DoctorFinding] = [*software, about_jax, *kernels, *hardware]
-    return DoctorReport([*findings, *servers.result(), *secrets.result(), *programs.result()], time.monotonic() - begin)
+    return DoctorReport([*findings, *servers], time.monotonic() - begin)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import stat
 import textwrap
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -21,7 +18,7 @@ class DoctorFinding:
     slower than it could. `ok`: also things that are absent and needed by a few commands only, named in `detail`."""
 
     area: str
-    """software, hardware, network, credentials or tools"""
+    """software, hardware or network"""
     name: str
     state: State
     detail: str
@@ -29,17 +26,6 @@ class DoctorFinding:
     """What to do, in one line; None if there is nothing to do."""
     values: dict[str, Any] = field(default_factory=dict)
     """The detail as values for programs; units are in the names."""
-
-
-def credential(name: str, detail: str, files: list[str], **values: Any) -> DoctorFinding:
-    """A finding about credentials; it warns if other users can read the secret `files`."""
-    for path in files:
-        with suppress(OSError):
-            if os.stat(path).st_mode & (stat.S_IRGRP | stat.S_IROTH):
-                return DoctorFinding(
-                    "credentials", name, "warn", f"{detail}; others may read {path}", f"chmod 600 {path}", values
-                )
-    return DoctorFinding("credentials", name, "ok", detail, None, values)
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,8 @@ def cores(cgroups: Cgroups, proc: str = "/proc") -> DoctorFinding:
         detail += f"; the hypervisor kept {stolen:.0%} of their time for others"
         return DoctorFinding("hardware", "cores", "warn", detail, "take a larger or a dedicated machine", values)
     if others is None:
-        return DoctorFinding("hardware", "cores", "ok", f"{detail}; who else uses them is not told here", None, values)
+        detail += "; the load of other programs cannot be read on this system"
+        return DoctorFinding("hardware", "cores", "ok", detail, None, values)
     if others > BUSY_SHARE * min(len(allowed), quota or len(allowed)):
         detail += f"; others compute on {others:.1f} of them now ({busiest})"
         fix = "wait for them, or end them: what is measured now is less than the machine can do"

@@ -170,7 +170,7 @@ def starting(processes: Processes) -> Iterator[Agree]:
         yield lambda *, last=False: meet(b"", last)
     except Exception as error:
         if processes.lost(error):
-            raise _gone(error) from None
+            raise partner_gone(error) from None
         if waited_for:
             code = error.exit_code if isinstance(error, MaskwrightError) else 1
             text = str(error) if isinstance(error, MaskwrightError) else f"{type(error).__name__}: {error}"
@@ -194,11 +194,11 @@ def together(processes: Processes) -> Iterator[None]:
     except Exception as error:
         if not processes.lost(error):
             raise
-        raise _gone(error) from None
+        raise partner_gone(error) from None
     processes.close()
 
 
-def _gone(error: Exception) -> StoppedEarly:
+def partner_gone(error: Exception) -> StoppedEarly:
     return StoppedEarly(
         f"another process of this run is gone ({str(error).splitlines()[0][:200]}); start the same command on all "
         "hosts again, it continues from the last checkpoint",

@@ -67,17 +67,16 @@ class Attempt(Protocol):
 
 
 class Stop:
-    """Handles the signals that end a command: `asked` after the first, `urgent` after the second. `patient` ignores
-    repeated SIGTERMs: when a machine shuts down, docker sends several while the job saves. `quiet`: the job itself
-    reports what it does, and no signal is urgent."""
+    """Handles the signals that end a command: `asked` after the first, `urgent` after the second. `quiet`: the job
+    itself reports what it does, and no signal is urgent."""
 
-    def __init__(self, *, patient: bool = False, quiet: bool = False) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
         self.asked = self.urgent = False
-        self._patient, self._quiet = patient, quiet
+        self._quiet = quiet
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         leave_closed_terminal(number)
-        if self.asked and (self._quiet or number == signal.SIGHUP or (self._patient and number == signal.SIGTERM)):
+        if self.asked and (self._quiet or number == signal.SIGHUP):
             return  # a closed terminal sends SIGHUP, and its shell sends it once more
         self.urgent = self.asked
         self.asked = True

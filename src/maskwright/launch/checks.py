@@ -12,7 +12,7 @@ from maskwright.config.finetuning import FinetuneConfig, read_finetune_config
 from maskwright.config.pretraining import RunConfig, in_words, read_config, require_devices, shareable, shared_out
 from maskwright.config.recipes import find_config
 from maskwright.core import storage
-from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.errors import CloudError, InputError
 from maskwright.core.secrets import redact
 from maskwright.launch.target import Training
 from maskwright.run.directory import RunDirectory, whole_steps
@@ -28,7 +28,7 @@ LONGER_THAN_SAVING_SECONDS = 5.0
 
 def ask(words: list[str], text: str, seconds: float, *, absent: str, silent: str) -> CompletedProcess[str]:
     """Runs another program's command with `text` on its standard input. Raises `InputError` if it cannot be started,
-    with the fix `absent`, and `MaskwrightError` if it does not answer within `seconds`, with the fix `silent`."""
+    with the fix `absent`, and `CloudError` if there is no answer within `seconds`, with the fix `silent`."""
     try:
         return subprocess.run(
             words, input=text, capture_output=True, text=True, errors="replace", timeout=seconds, check=False,
@@ -39,7 +39,7 @@ def ask(words: list[str], text: str, seconds: float, *, absent: str, silent: str
         what = "is not installed, or not on the path" if missing else f"cannot be started: {error.strerror}"
         raise InputError(what, where=words[0], fix=absent) from None
     except subprocess.TimeoutExpired:
-        raise MaskwrightError(f"no answer in {seconds:.0f} s", where=words[0], fix=silent) from None
+        raise CloudError(f"no answer in {seconds:.0f} s", reason="unreached", where=words[0], fix=silent) from None
 
 
 def read(command: Training) -> tuple[RunConfig | FinetuneConfig, str]:

@@ -5,6 +5,8 @@ passes to process 0. So no other program can take the port, and no store of a fa
 (torchrun's restart, which keeps its store, failed in 4 of 10 trials with gloo). The kernel kills them when this
 process dies.
 
+One process that computes on a GPU or a TPU is supervised too: a hang ends it. On the CPU a single process trains alone.
+
 On several machines, each runs this with its own number. Then nothing is restarted here, since all machines have to
 start together: the launcher that started the command on all of them restarts it.
 """
@@ -18,6 +20,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections import Counter, OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
@@ -50,6 +53,8 @@ ANSWER_SECONDS = 10.0
 RESTART_WAIT_SECONDS = 0.5
 HANG_POLL_SECONDS, HUNG_SECONDS = 5.0, 60.0
 """A process that has hung for longer than `HUNG_SECONDS` is killed: an operator may have stopped one for a moment."""
+LINES = 100
+"""Different lines of the other processes that are compared."""
 
 # ---- one attempt ----------------------------------------------------------------------------------------------------
 
@@ -60,6 +65,8 @@ class _RankProcess:
     process: subprocess.Popen[bytes]
     reader: threading.Thread | None = None
     stop_requested_at: float | None = None
+    hung_since: float | None = None
+    killed: bool = False
     end: End | None = None
 
     def send(self, number: int) -> None:
@@ -73,13 +80,31 @@ class _RankProcess:
             self.send(signal.SIGTERM)
 
 
+class _Lines:
+    """The last lines of processes other than 0. What several of them print is shown once, and what one of them repeats
+    is shown again."""
+
+    def __init__(self) -> None:
+        self._counts, self._lock = OrderedDict[str, Counter[int]](), threading.Lock()
+
+    def is_new(self, number: int, line: str) -> bool:
+        """Whether no other process has printed the line as often as process `number` now has."""
+        with self._lock:
+            counts = self._counts.pop(line, Counter())
+            others = max(counts[other] for other in (*counts, -1) if other != number)
+            counts[number] += 1
+            self._counts[line] = counts
+            if len(self._counts) > LINES:
+                self._counts.popitem(last=False)
+            return counts[number] > others
+
+
 class _LocalAttempt:
     """All processes of this machine, from start to end. Call `poll` until `over`."""
 
     def __init__(self, command: Training, group: WorkerGroup, run: str, grace_seconds: float) -> None:
         self._grace_seconds, self._failed_at, self.size = grace_seconds, 0.0, group.processes
-        self._run, self._polled_at, self._hung_since, self._hung_rank = run, time.monotonic(), 0.0, -1
-        self._shown: set[str] = set()
+        self._run, self._looked_at, self._hung_pid, self._lines = run, time.monotonic(), -1, _Lines()
         self.ends: list[End] = []
         self.members: list[_RankProcess] = []
         self._errors = tempfile.TemporaryDirectory(prefix="maskwright-")
@@ -103,8 +128,8 @@ class _LocalAttempt:
         self, words: list[str], group: WorkerGroup, number: int, port: int, listener: socket.socket | None
     ) -> _RankProcess:
         variables = {**os.environ, **group.variables(number, port), PARENT: str(os.getpid())}
-        variables[ERROR_FILE] = os.path.join(self._errors.name, f"{variables['RANK']}.json")
-        rank_0, passed = variables["RANK"] == "0", []
+        variables[ERROR_FILE] = os.path.join(self._errors.name, f"{group.rank(number)}.json")
+        rank_0, passed = group.rank(number) == 0, []
         if rank_0 and listener and group.takes_listener:
             variables[LISTENER], passed = str(listener.fileno()), [listener.fileno()]
         process = subprocess.Popen(
@@ -116,20 +141,19 @@ class _LocalAttempt:
             pass_fds=passed,
             start_new_session=True,  # this process passes a Ctrl-C in the terminal on
         )
-        member = _RankProcess(int(variables["RANK"]), process)
+        member = _RankProcess(group.rank(number), process)
         if not rank_0:
             member.reader = threading.Thread(target=self._relay, args=(member,), daemon=True)
             member.reader.start()
         return member
 
     def _relay(self, member: _RankProcess) -> None:
-        """Shows the lines of a process other than 0; a line that several processes print is shown once."""
+        """Shows the lines of a process other than 0."""
         assert member.process.stderr
         with member.process.stderr as stream:
             for raw in stream:
                 line = redact(raw.decode(errors="replace").rstrip())
-                if line and line not in self._shown:
-                    self._shown.add(line)
+                if line and self._lines.is_new(member.number, line):
                     say(f"process {member.number} | {line}")
 
     @property
@@ -152,40 +176,42 @@ class _LocalAttempt:
         if self._failed_at and now - self._failed_at > OTHERS_SECONDS:
             self.request_stop()
         for member in self.members:
-            if member.stop_requested_at and now - member.stop_requested_at > self._grace_seconds + ANSWER_SECONDS:
+            if member.end is None and not member.killed and (why := self._stuck(member, now)):
+                warn(f"process {member.number} {why}, so it is killed")
                 member.send(signal.SIGKILL)
-        self._kill_hung(now)
+                member.killed = True
 
-    def _kill_hung(self, now: float) -> None:
-        """Kills a process that makes no progress while the others wait for it, by the heartbeats in the run directory.
-        A hang then counts as a loss, after which all processes are restarted."""
-        if now - self._polled_at < HANG_POLL_SECONDS:
-            return
-        self._polled_at = now
-        rank = self._find_hung()
-        if rank is None or rank != self._hung_rank:
-            self._hung_rank, self._hung_since = -1 if rank is None else rank, now
-        elif now - self._hung_since >= HUNG_SECONDS:
-            for member in self.members:
-                if member.number == rank and member.end is None:
-                    warn(f"process {rank} hangs: no progress for {HUNG_SECONDS:.0f} s, so it is killed")
-                    member.send(signal.SIGKILL)
+    def _stuck(self, member: _RankProcess, now: float) -> str | None:
+        """Why a process has to be killed; None if it has not. A hang then counts as a loss, after which all processes
+        are restarted."""
+        if member.stop_requested_at is not None:
+            late = now - member.stop_requested_at > self._grace_seconds + ANSWER_SECONDS
+            return "has not ended in its grace period" if late else None
+        if now - self._looked_at >= HANG_POLL_SECONDS:
+            self._looked_at, self._hung_pid = now, self._find_hung()
+        if member.process.pid != self._hung_pid:
+            member.hung_since = None
+            return None
+        member.hung_since = member.hung_since or now
+        return f"hangs: no progress for {HUNG_SECONDS:.0f} s" if now - member.hung_since >= HUNG_SECONDS else None
 
-    def _find_hung(self) -> int | None:
-        pids = {member.process.pid for member in self.members}
+    def _find_hung(self) -> int:
+        """The pid of the process for which the others wait, by the heartbeats in the run directory; -1 if none."""
+        pids = {member.process.pid: member.number for member in self.members}
         try:
             beats = [beat for beat in read_beats(Folder(self._run)) if beat.pid in pids]  # not of an earlier attempt
         except MaskwrightError:  # a heartbeat is only a hint
-            return None
+            return -1
         states = states_here(beats)
         rank = hung(beats, time.time(), states)
         if rank is None and beats and all(beat.doing == "waiting" for beat in beats):
-            return next(iter(missing(beats)), None)  # it hangs before its first heartbeat
-        for beat in beats:
-            # A process whose file is old but that is not stopped may still train, and only fail to write its file.
-            if beat.rank == rank and states.get(rank) != "stopped" and time.time() - beat.time > stale_after(beat):
-                return None
-        return rank
+            absent = next(iter(missing(beats)), None)  # it hangs before its first heartbeat
+            return next((pid for pid, number in pids.items() if number == absent), -1)
+        beat = next((beat for beat in beats if beat.rank == rank), None)
+        # A process whose file is old but that is not stopped may still train, and only fail to write its file.
+        if beat is None or (states.get(beat.rank) != "stopped" and time.time() - beat.time > stale_after(beat)):
+            return -1
+        return beat.pid
 
     def request_stop(self) -> None:
         for member in self.members:
@@ -215,13 +241,14 @@ def supervise(command: Training, group: WorkerGroup, grace_seconds: float) -> No
         for member in running:
             member.send(number)
 
+    many = "one process" if group.processes == 1 else f"{group.processes} processes"
     # On several machines, the launcher of all of them restarts the run.
     with stop.on_signals({signal.SIGUSR1: save}):
         run(
             begin,
             stop,
-            f"{group.processes} processes",
-            restarts=group.nodes == 1,
+            many,
+            restarts=group.nodes == 1 and not group.on_tpu,
             wait_seconds=RESTART_WAIT_SECONDS,
             saved=directory.newest_step,
             member="process",

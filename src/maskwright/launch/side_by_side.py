@@ -18,7 +18,8 @@ from maskwright.processes.child import FinetuneCommand, signals_wait
 
 POLL_SECONDS = 5.0
 GONE = StoppedEarly.exit_code
-"""The code of a job that its cluster does not know any more: the run's folder shows how far it came."""
+"""The code of a job that its cluster has lost, or does not know any more: the run's folder shows how far it came. A job
+that somebody ended has 76 (`EndedAsAsked`)."""
 
 
 class Cluster(Place, Protocol):
@@ -49,7 +50,8 @@ def run_side_by_side(
 ) -> Generator[tuple[int, int], None, None]:
     """Yields (index in `commands`, exit code) as jobs end. Closing the iterator leaves the jobs to their cluster.
 
-    Raises `MaskwrightError` if the cluster does not answer at first; later it is polled again."""
+    Raises `MaskwrightError` if the cluster does not answer at first; later it is polled again after a
+    `CloudError` that may pass (`follow.TRANSIENT`)."""
     trainings = [Training(command.config, command.run, command.overrides, verb="finetune") for command in commands]
     runs, jobs = [command.run for command in commands], dict[int, str]()
     for training in trainings:

@@ -1,27 +1,21 @@
-"""Places to train, and the values that they get: a command, or a job as JSON (`job.json`, format 2).
+"""Places to train, and the command that they get.
 
 A place to train is a `Place`; a run that trains somewhere is a `RunTarget`. `cli/places.py` chooses both by name.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
-from pydantic import ValidationError
-
-from maskwright.core import records
 from maskwright.core.console import Show, answer, warn
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import SECRET_VARIABLE, SHORTEST_SECRET, redact
 from maskwright.core.shell import typed
 
-FORMAT = 2
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 BY_NAME = "pass it on by its variable's name: --env NAME"
 VALUE = rf"[^\s'\";&|$]{{{SHORTEST_SECRET},}}(?![^\s'\";&|])"
@@ -92,11 +86,12 @@ class Option(NamedTuple):
 LOST = re.compile(r"(?:^|[;&|\n])\s*(export|module load|conda activate|mamba activate)\b")
 """Shell commands whose only effect is on the shell that runs them."""
 Workdir = Annotated[str, Option("Folder on the hosts to run in; its .venv is used.", "PATH")]
-Setup = Annotated[str | None, Option("Shell command that each host runs once, in a shell of its own.", "COMMAND")]
+Setup = Annotated[
+    str | None, Option("Shell command that each host runs before the job, in a shell of its own.", "COMMAND")
+]
 Env = Annotated[tuple[str, ...], Option("Name of an environment variable that the job gets too.", "NAME")]
 JobName = Annotated[str | None, Option("Name of the job. Default: that of the run's folder.", "NAME")]
 Restarts = Annotated[int, Option("How many times the job is restarted after a host was lost.", "N", min=0)]
-GraceSeconds = Annotated[float, Option("Time between SIGTERM and SIGKILL in which a run saves.", "N", min=1.0)]
 
 
 @dataclass(frozen=True)
@@ -159,10 +154,13 @@ def submit(place: Place, command: Training, *, dry_run: bool = False, on_submiss
 def require_clean(place: Place, command: Training) -> None:
     """Raises `InputError` if the place's setup or the command holds a secret."""
     texts = [("command", word) for word in command.words()] + [("setup", getattr(place, "setup", None) or "")]
-    _require_clean(texts)
     for key, text in texts:
-        is_set = any(map(SECRET_VARIABLE.search, ASSIGNMENT.findall(text)))
-        _require(not is_set, key, "sets a secret variable", BY_NAME)
+        if "\0" in text:
+            raise InputError(f"{key} holds a zero byte", where="job", fix="correct it")
+        if redact(text) != text:
+            raise InputError(f"{key} holds a secret", where="job", fix=BY_NAME)
+        if any(map(SECRET_VARIABLE.search, ASSIGNMENT.findall(text))):
+            raise InputError(f"{key} sets a secret variable", where="job", fix=BY_NAME)
 
 
 def values_of(names: Iterable[str]) -> dict[str, str]:
@@ -208,79 +206,3 @@ class RunTarget(Protocol):
     def stop(self, *, checkpoint: bool, wait_seconds: float) -> str:
         """Waits until the run has saved. Returns its outcome in one line, which may be empty."""
         ...
-
-
-# ---- the job that hosts fetch --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class JobSpec:
-    """The job of every host. It names environment variables without their values, since others can read a spec in its
-    bucket."""
-
-    command: Training
-    environment: tuple[str, ...] = ()
-    """Names of variables, whose values each host has."""
-    folder: str = "."
-    """Relative to the home folder."""
-    setup: str | None = None
-    """Shell command, run once in the home folder before the first attempt."""
-    restarts: int = 3
-    """How many times the job is restarted after a host was lost."""
-    grace_seconds: float = 30.0
-    """Time between SIGTERM and SIGKILL."""
-    submission: int = 1
-    """Number of this submission to the same place, from 1."""
-
-    def __post_init__(self) -> None:
-        _require(bool(self.command.config and self.command.run), "command", "lacks its configuration or its run")
-        for name in self.environment:
-            _require(VARIABLE.fullmatch(name) is not None, "environment", f"{name!r} is not the name of a variable")
-        _require(bool(self.folder), "folder", "is empty")
-        _require(self.restarts >= 0, "restarts", "is below 0")
-        _require(math.isfinite(self.grace_seconds) and self.grace_seconds > 0, "grace_seconds", "is not above 0")
-        _require(self.submission >= 1, "submission", "is below 1")
-        words = [("command", word) for word in self.command.words()]
-        _require_clean([("folder", self.folder), ("setup", self.setup or ""), *words])
-
-    def to_json(self) -> str:
-        return json.dumps({"format": FORMAT, **asdict(self)}, indent=2, ensure_ascii=False) + "\n"
-
-
-def parse_spec(text: str | bytes, where: str) -> JobSpec:
-    """Reads a spec strictly: an unknown, missing or wrongly typed key is an `InputError` that names it and `where`."""
-    fix = "submit the job again with this version"
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError):
-        raise InputError("is not JSON", where=where, fix=fix) from None
-    if not isinstance(values, dict) or "format" not in values:
-        raise InputError("is not a job spec: it has no format number", where=where, fix=fix)
-    if values["format"] != FORMAT or isinstance(values["format"], bool):
-        raise InputError(f"has format {str(values['format'])[:20]}, this version reads {FORMAT}", where=where, fix=fix)
-    del values["format"]
-    try:
-        spec = records.strictly(JobSpec, json.dumps(values))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key, value = ".".join(map(str, first["loc"])), json.dumps(first["input"])[:40]
-        what = f"lacks key {key!r}" if first["type"] == "missing" else f"{key} is of the wrong type: {value}"
-        raise InputError(what, where=where, fix=fix) from None
-    except InputError as error:
-        raise InputError(error.what, where=where, fix=error.fix) from None
-    for known, present in ((asdict(spec), values), (asdict(spec.command), values["command"])):
-        for key in sorted(set(known) ^ set(present)):
-            what = f"{'lacks' if key in known else 'has an unknown'} key {key[:40]!r}"
-            raise InputError(what, where=where, fix=fix)
-    return spec
-
-
-def _require(holds: bool, key: str, what: str, fix: str = "correct it") -> None:
-    if not holds:
-        raise InputError(f"{key} {what}", where="job", fix=fix)
-
-
-def _require_clean(texts: Iterable[tuple[str, str]]) -> None:
-    for key, text in texts:
-        _require("\0" not in text, key, "holds a zero byte")
-        _require(redact(text) == text, key, "holds a secret", BY_NAME)

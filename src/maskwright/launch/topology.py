@@ -37,15 +37,24 @@ class WorkerGroup:
     """HOST:PORT of node 0."""
     takes_listener: bool = True
     """Whether process 0 accepts a listening socket; JAX opens its own."""
+    on_tpu: bool = False
+    """Whether it is the one process of a TPU host. It finds the other hosts of its slice by the machine's metadata, so
+    only the launcher that started all hosts can restart them."""
+
+    def rank(self, number: int) -> int:
+        """Rank of process `number` of this machine."""
+        return self.node_rank * self.processes + number
 
     def variables(self, number: int, port: int) -> dict[str, str]:
         """Environment variables of process `number` of this machine."""
+        if self.on_tpu:
+            return {"LOCAL_RANK": "0"}
         host, _, master_port = (self.rendezvous or f"127.0.0.1:{port}").rpartition(":")
         return {
             "MASTER_ADDR": host,
             "MASTER_PORT": master_port,
             "WORLD_SIZE": str(self.nodes * self.processes),
-            "RANK": str(self.node_rank * self.processes + number),
+            "RANK": str(self.rank(number)),
             "LOCAL_WORLD_SIZE": str(self.processes),
             "LOCAL_RANK": str(number),
         }
@@ -55,7 +64,7 @@ def choose(
     config: RunConfig | FinetuneConfig, machines: LaunchOptions, *, gpus: int | None = None
 ) -> WorkerGroup | None:
     """The processes that were asked for, else one for each GPU that torch is to use, else one. None if this process is
-    to train by itself: alone, or as one of several that another launcher started.
+    to train by itself: alone on the CPU, or as one that a launcher started.
 
     Raises `ConfigError` if there are fewer GPUs than processes, or if the batch cannot be divided among them."""
     processes, nodes = machines.processes, machines.num_nodes or 1
@@ -64,6 +73,8 @@ def choose(
         if processes is not None or nodes > 1:
             fix = "leave --processes and --num-nodes to it, or unset WORLD_SIZE"
             raise ConfigError("another launcher has started this process", where="WORLD_SIZE", fix=fix)
+        return None
+    if "LOCAL_RANK" in os.environ:  # the process of a TPU host
         return None
     V, engine = config.batch.virtual_workers, config.engine
     gpus = hardware.cuda_devices() if gpus is None else gpus
@@ -93,6 +104,10 @@ def choose(
     if engine.kind == "torch":
         shared_out(V, total, "processes", config.batch.micro_batch_rows if isinstance(config, RunConfig) else None)
     require_devices(engine, total)
-    if total == 1:
+    torch, on_tpu = engine.kind == "torch", engine.kind == "jax" and engine.device in ("auto", "tpu") and total == 1
+    if on_tpu and hardware.tpu_chips():
+        return WorkerGroup(1, takes_listener=False, on_tpu=True)
+    # One process gets a supervisor too where a driver may hang or a card be lost.
+    if total == 1 and (engine.device in ("cpu", "mps") or not gpus):
         return None
-    return WorkerGroup(processes, nodes, node_rank, rendezvous if nodes > 1 else None, engine.kind == "torch")
+    return WorkerGroup(processes, nodes, node_rank, rendezvous if nodes > 1 else None, torch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import glob
 import os
 import platform
 import shutil
@@ -12,6 +13,9 @@ from functools import cache
 
 from maskwright.core.errors import InputError
 from maskwright.machine.cgroups import Cgroups
+
+GOOGLE, TPU_DEVICES = "0x1ae0", {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}
+"""PCI vendor, and the PCI devices of its TPUs from v3 to 7x."""
 
 
 @cache
@@ -84,6 +88,15 @@ def cuda_devices(devices: str = "/dev") -> int:
     named = [name.strip() for name in visible.split(",")]
     visible_names = named[: named.index("-1")] if "-1" in named else [name for name in named if name]
     return min(device_count, len(visible_names))
+
+
+def tpu_chips(devices: str = "/sys/bus/pci/devices") -> int:
+    """Number of TPU chips in this machine, counted without loading libtpu."""
+    chips = 0
+    for path in glob.glob(os.path.join(glob.escape(devices), "*", "vendor")):
+        with open(path, encoding="ascii") as vendor, open(path[:-6] + "device", encoding="ascii") as device:
+            chips += vendor.read().strip() == GOOGLE and device.read().strip() in TPU_DEVICES
+    return chips
 
 
 def physical_cores(allowed: list[int], topology: str) -> list[int]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from maskwright.core.console import Show, human_seconds, say
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.folder import Folder
+from maskwright.monitor.grown import Grown, last_lines
 from maskwright.monitor.status import RunReport, look
 
 LOG = "log.txt"
@@ -22,13 +22,13 @@ KILLED = 1
 
 def show(run: str, lines: int | None, *, write: Show) -> int:
     """Writes the last `lines` of the log, or all. Raises `InputError` where there is no run."""
-    report = look(run)
-    content = Folder(run, reach=True).get(LOG)
-    if content is None:
+    report, folder = look(run), Folder(run, reach=True)
+    if folder.size(LOG) is None:
         say(f"{report.run}: no log yet ({report.state})")
         return 0
-    log_lines = content.decode(errors="replace").removesuffix("\n").split("\n") if content else []
-    _emit(_last(log_lines, lines), write)
+    log = GrowingLog(folder, lines)
+    _emit(log.news(), write)
+    _emit(log.rest(), write)
     return 0
 
 
@@ -41,20 +41,22 @@ def follow(
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
     """Writes the log's lines as they come. Returns the run's exit code when it is over, at once if it already is."""
-    path = Folder(run).path
+    folder = Folder(run)
+    path = folder.path
     if path is None:
         fix = "follow it where the folder is; `maskwright logs` without --follow shows what there is"
         raise InputError("cannot be followed at a URL", where=run, fix=fix)
-    tail, said = Tail(os.path.join(path, LOG), lines), ""
+    log, said = GrowingLog(folder, lines), ""
     looked = float("-inf")
     while True:
-        _emit(tail.read(), write)
+        _emit(log.news(), write)
         if clock() - looked >= LOOK_SECONDS:
             looked = clock()
             report = _look(path, clock)
             code = exit_code(report)
             if code is not None:
-                _emit(tail.read() + tail.rest(), write)
+                _emit(log.news(), write)
+                _emit(log.rest(), write)
                 if report:
                     say(f"{report.run}: {report.state}" + (f": {report.why}" if report.why else ""))
                 return code
@@ -78,42 +80,27 @@ def exit_code(report: RunReport | None) -> int | None:
     return KILLED if all(rank.verdict in ("lost", "ended", "silent") for rank in report.ranks) else None
 
 
-class Tail:
-    """Reads a text file's whole lines as they come; starts over when the file was replaced or cut."""
+class GrowingLog:
+    """A run's log as it grows, in constant memory. `lines`: how many of the lines that are there already count; all of
+    them without it."""
 
-    def __init__(self, path: str, lines: int | None) -> None:
-        self._path, self._lines = path, lines
-        self._inode: int | None = None
-        self._offset, self._partial = 0, b""
-        self.again = False
-        """Whether the last `read` began at the file's start."""
+    def __init__(self, folder: Folder, lines: int | None) -> None:
+        self._folder, self._lines = folder, lines
+        self._grown = Grown(folder, LOG)
 
-    def read(self) -> list[str]:
-        self.again = False
-        try:
-            with open(self._path, "rb") as file:
-                file_status = os.fstat(file.fileno())
-                self.again = file_status.st_ino != self._inode or file_status.st_size < self._offset
-                first, self._inode = self._inode is None, file_status.st_ino
-                if self.again:
-                    self._offset, self._partial = 0, b""
-                file.seek(self._offset)
-                content = file.read()
-        except OSError:
-            return []
-        self._offset += len(content)
-        whole, newline, self._partial = (self._partial + content).rpartition(b"\n")
-        log_lines = whole.decode(errors="replace").split("\n") if newline else []
-        return _last(log_lines, self._lines if first else None)
+    def news(self) -> Iterator[str]:
+        """Yields the whole lines that came since the last call; all of them after the file was replaced or cut."""
+        for block in self._grown.news():
+            if block:
+                yield from block.decode(errors="replace").removesuffix("\n").split("\n")
+            elif block is None and self._lines is not None and self._grown.size:
+                self._grown.begin(last_lines(self._folder, LOG, self._lines, self._grown.size))
+                self._lines = None
 
     def rest(self) -> list[str]:
         """The text after the last newline, once the run has ended."""
-        partial, self._partial = self._partial, b""
-        return [partial.decode(errors="replace")] if partial else []
-
-
-def _last(lines: list[str], count: int | None) -> list[str]:
-    return lines if count is None else lines[max(len(lines) - count, 0) :]
+        rest = self._grown.rest().decode(errors="replace")
+        return [rest] if rest else []
 
 
 def _look(run: str, clock: Callable[[], float]) -> RunReport | None:
@@ -134,6 +121,6 @@ def _note(report: RunReport | None) -> str:
     return ""
 
 
-def _emit(lines: list[str], write: Show) -> None:
+def _emit(lines: Iterable[str], write: Show) -> None:
     for line in lines:
         write(None, line)

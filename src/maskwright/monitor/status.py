@@ -13,18 +13,20 @@ from typing import Any, Literal
 
 from maskwright.core import records
 from maskwright.core.console import human_count, human_seconds
-from maskwright.core.errors import InputError
+from maskwright.core.errors import EndedAsAsked, InputError, stopped
 from maskwright.core.folder import Folder
 from maskwright.run.directory import MANIFEST, Status, step_folder, whole_steps
 from maskwright.run.heartbeat import Beat, State, read_beats, state_of, states_here
 from maskwright.run.lease import WATCH_SECONDS, this_pid_space
 from maskwright.run.lineage import Lineage, describe
 from maskwright.run.liveness import Judgement, judge, missing
+from maskwright.run.starts import MOST_STARTS, STARTS, Starts
 
 Whole = Literal[
     "never started", "starting", "running", "hung", "lost", "silent", "done", "stopped", "failed", "only checkpoints"
 ]
 OVER: dict[str, Whole] = {"done": "done", "stopped": "stopped", "failed": "failed"}
+INTERRUPTED = "interrupted"
 SILENT_SECONDS = 120.0
 """Without other signs, a run counts as running while `status.json` is younger than this: a step may be slow."""
 CONTINUES = "the same command continues it"
@@ -69,6 +71,8 @@ class RunReport:
     """Changes to the configuration between starts: `step`, `time`, `keys`."""
     lineage: Lineage | None = None
     """The run whose checkpoint it began from."""
+    starts: Starts | None = None
+    """The starts since the run last ended by itself, and its limits."""
 
     @property
     def over(self) -> bool:
@@ -76,9 +80,13 @@ class RunReport:
 
     @property
     def restartable(self) -> bool:
-        """Whether a process's death ended it, after which a launcher restarts it, and not a request to stop."""
-        lost = self.status is not None and self.status.reason == "lost"
-        return self.state == "lost" or (self.state == "stopped" and lost)
+        """Whether it was interrupted, after which an engine starts it again."""
+        return self.state == "lost" or self.ending == INTERRUPTED
+
+    @property
+    def ending(self) -> str:
+        """How a stopped run ended; empty for any other."""
+        return _ending(self.status.exit) if self.status and self.state == "stopped" else ""
 
     def to_json(self) -> dict[str, Any]:
         """Its fields; each rank has its heartbeat's fields beside its verdict."""
@@ -101,10 +109,25 @@ class RunReport:
             lines.append(f"  last checkpoint: step {self.checkpoint.step:,}{of}{age}")
         elif self.state != "never started":
             lines.append("  last checkpoint: none yet")
-        lines += [f"  {line}" for line in describe(self.lineage)]
+        lines += [f"  {line}" for line in [*self.limits(), *describe(self.lineage)]]
         for change in self.changes[-MOST_CHANGES:]:
             lines.append(f"  changed at step {change['step']}: {', '.join(map(str, change['keys']))}")
         return "\n".join([*lines, *self._ranks()])
+
+    def limits(self) -> list[str]:
+        """Where the limits of a run that is not over for good end it, in words."""
+        starts, lines = self.starts, list[str]()
+        if starts is None:
+            return lines
+        if starts.stop_at is not None:
+            moment = time.strftime("%Y-%m-%d %H:%M", time.localtime(starts.stop_at))
+            lines.append(f"stops at {moment} (--stop-after-hours {starts.stop_after_hours:g})")
+        if starts.stop_at_step is not None:
+            lines.append(f"stops at step {starts.stop_at_step:,} (--stop-after-steps {starts.stop_after_steps})")
+        if starts.without_checkpoint > 1:
+            count = f"start {starts.without_checkpoint} of {MOST_STARTS}"
+            lines.append(f"{count} without a newer checkpoint than step {starts.step:,}")
+        return lines
 
     def _ranks(self) -> list[str]:
         if not self.ranks:
@@ -118,7 +141,7 @@ class RunReport:
             named = ", ".join(map(str, self.missing[:8])) + (" …" if len(self.missing) > 8 else "")
             lines.append(f"  no word from rank {named}: not begun yet, or on hosts that do not see the folder")
         telling = [rank for rank in self.ranks if rank.why]
-        telling += [rank for rank in self.ranks if rank.beat.ended and rank.beat.exit not in (0, 75)]
+        telling += [rank for rank in self.ranks if rank.beat.ended and rank.beat.exit and not stopped(rank.beat.exit)]
         lines += [f"  {rank.line()}" for rank in telling[:MOST_LINES]]
         return lines + ([f"  … and {len(telling) - MOST_LINES} more (--json)"] if len(telling) > MOST_LINES else [])
 
@@ -183,6 +206,7 @@ def look(location: str, *, clock: Callable[[], float] = time.time) -> RunReport:
         held_by,
         changes,
         record.get("lineage"),
+        records.read(Starts, folder.get(STARTS)),
     )
 
 
@@ -209,8 +233,16 @@ def whole(
         mend = f"log.txt and the rank's own output say more; when it is mended, {_again(status, saved)}"
         fix = mend if status.phase == "failed" else ""  # what stopped says itself what the same command does
         code = f" (exit {status.exit})" if status.exit else ""
-        return OVER[status.phase], status.message + code, fix
+        why = status.message + code
+        if status.phase == "stopped" and (how := _ending(status.exit)):
+            why = f"{how}{code}" + (f": {status.message}" if status.message else "")
+        return OVER[status.phase], why, fix
     return _going_on(status, ranks, held_by, now, _again(status, saved))
+
+
+def _ending(code: int | None) -> str:
+    kind = stopped(code)
+    return "" if kind is None else "as asked" if kind is EndedAsAsked else INTERRUPTED
 
 
 def _again(status: Status, saved: bool) -> str:

@@ -17,6 +17,9 @@ from maskwright.core.errors import JobError, stopped
 from maskwright.core.shell import typed
 from maskwright.processes.parent import PARENT
 
+LAST_BYTES = 64 << 10
+"""The end of a log in which its last line is looked for."""
+
 
 @dataclass(frozen=True)
 class FinetuneCommand:
@@ -147,10 +150,11 @@ def run_side_by_side(commands: Sequence[FinetuneCommand], at_once: int) -> Gener
 
 
 def last_words(log: str) -> str:
-    """The last line that a run has printed, without those of its launcher below."""
+    """The last line that a run has printed, without those of its launcher below; its log may be long."""
     lines: list[str] = []
-    with suppress(FileNotFoundError), open(log, encoding="utf-8", errors="replace") as file:
-        lines = file.read().splitlines()
+    with suppress(FileNotFoundError), open(log, "rb") as file:
+        file.seek(max(os.fstat(file.fileno()).st_size - LAST_BYTES, 0))
+        lines = file.read().decode(errors="replace").splitlines()
     of_run = [line for line in lines if not line.startswith(("== ", "srun: ", "slurmstepd"))]
     return (of_run or lines or ["it printed nothing"])[-1]
 

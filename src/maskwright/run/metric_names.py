@@ -19,7 +19,7 @@ def is_held_out(record: dict[str, Any]) -> bool:
 
 
 def trainer_names(record: dict[str, Any]) -> dict[str, float]:
-    """`train/…` and `eval/…`, the names that the Trainer's callbacks give to TensorBoard, W&B and trackio. Words, the
+    """`train/…` and `eval/…`, the names that the Trainer's callbacks give to TensorBoard and W&B. Words, the
     step, the time and what is not finite are left out."""
     found: dict[str, float] = {}
     for name, value in record.items():

@@ -1,11 +1,11 @@
-"""Makes `schemas.json` from the published schemas of Kubernetes and Kubeflow: names, types, what is required, what may
+"""Makes `schemas.json` from the published schemas of Kubernetes and JobSet: names, types, what is required, what may
 be said. No descriptions, and of all kinds only those that maskwright writes. In an environment of its own:
 
     pip install kubernetes-validate==1.37.0 kubeflow-trainer-api==2.3.0
     python tests/reference/kubernetes/reduce.py > tests/reference/kubernetes/schemas.json
 
 The first holds the OpenAPI definitions of Kubernetes 1.37; the second is generated from those of Kubeflow Trainer 2.3,
-with the JobSet that it is built on. KubeRay publishes none on a package index: `rayjob.json` was written by hand from
+of which only the JobSet that it is built on is taken. KubeRay publishes none on a package index: `rayjob.json` was written by hand from
 its reference, and is compared with the CRD itself where that is at hand (`test_kubernetes_schemas.py`).
 """
 
@@ -23,11 +23,13 @@ CORE = {
     "Service": "io.k8s.api.core.v1.Service",
     "NetworkPolicy": "io.k8s.api.networking.v1.NetworkPolicy",
     "Job": "io.k8s.api.batch.v1.Job",
+    "Namespace": "io.k8s.api.core.v1.Namespace",
+    "PersistentVolume": "io.k8s.api.core.v1.PersistentVolume",
+    "PersistentVolumeClaim": "io.k8s.api.core.v1.PersistentVolumeClaim",
+    "ServiceAccount": "io.k8s.api.core.v1.ServiceAccount",
 }
 KUBEFLOW = {
     "JobSet": "JobsetV1alpha2JobSet",
-    "TrainJob": "TrainerV1alpha1TrainJob",
-    "TrainingRuntime": "TrainerV1alpha1TrainingRuntime",
 }
 FREE = {"Quantity": {"type": ["string", "number"]}, "IntOrString": {"type": ["string", "integer"]}}
 KEPT = ("type", "enum", "required")

@@ -19,31 +19,35 @@ LOGIN = "gcloud auth application-default login, or a fresh token in GOOGLE_OAUTH
 ROLES = (  # the role that adds least to that permission; https://cloud.google.com/iam/docs/roles-permissions
     ("storage.objects", "roles/storage.objectUser"),
     ("storage.", "roles/storage.admin"),
-    ("compute.instances.osLogin", "roles/compute.osLogin"),
+    ("compute.subnetworks.use", "roles/compute.networkUser"),
     ("compute.networks", "roles/compute.networkAdmin"),
-    ("compute.subnetworks.use", "roles/compute.instanceAdmin.v1"),
     ("compute.subnetworks", "roles/compute.networkAdmin"),
     ("compute.routers", "roles/compute.networkAdmin"),
-    ("compute.firewalls", "roles/compute.securityAdmin"),
-    ("compute.", "roles/compute.instanceAdmin.v1"),
-    ("tpu.", "roles/tpu.admin"),
+    ("compute.disks", "roles/compute.storageAdmin"),
+    ("compute.", "roles/compute.viewer"),
+    ("container.", "roles/container.admin"),
     ("file.", "roles/file.editor"),
     ("aiplatform.", "roles/aiplatform.user"),
+    ("cloudasset.", "roles/cloudasset.viewer"),
     ("cloudbuild.", "roles/cloudbuild.builds.editor"),
     ("artifactregistry.repositories.uploadArtifacts", "roles/artifactregistry.writer"),
     ("artifactregistry.repositories.downloadArtifacts", "roles/artifactregistry.reader"),
     ("artifactregistry.dockerimages", "roles/artifactregistry.reader"),
     ("artifactregistry.", "roles/artifactregistry.admin"),
     ("iam.serviceAccounts.actAs", "roles/iam.serviceAccountUser"),
-    ("iam.serviceAccounts.delete", "roles/iam.serviceAccountDeleter"),
-    ("iam.serviceAccounts", "roles/iam.serviceAccountCreator"),
+    ("iam.serviceAccounts", "roles/iam.serviceAccountAdmin"),
+    ("resourcemanager.projects.setIamPolicy", "roles/resourcemanager.projectIamAdmin"),
     ("resourcemanager.projects", "roles/browser"),
     ("serviceusage.services.use", "roles/serviceusage.serviceUsageConsumer"),
     ("serviceusage.", "roles/serviceusage.serviceUsageAdmin"),
-    ("logging.logEntries.create", "roles/logging.logWriter"),
     ("logging.", "roles/logging.viewer"),
-    ("iap.", "roles/iap.tunnelResourceAccessor"),
 )
+ONLY_NODES = (
+    "api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', [])"
+    ".hasOnly(['roles/container.defaultNodeServiceAccount'])"
+)
+"""A condition under which projectIamAdmin can grant nothing but the role of nodes:
+https://docs.cloud.google.com/iam/docs/setting-limits-on-granting-roles"""
 PARTS = r"(?:\.\w{1,60}+){2,9}+"
 PERMISSION = re.compile(
     rf"(?:permission|access)[^\w']*'?([a-z]\w{{0,60}}+{PARTS})|\b([a-z]\w{{0,60}}+{PARTS})'? permission"
@@ -73,13 +77,6 @@ BILLING = re.compile(
 ABSENT_PROJECT = re.compile(r"CONSUMER_INVALID|not found or deleted", re.IGNORECASE)
 CODES = {3: 400, 5: 404, 6: 409, 7: 403, 8: 429, 9: 400, 10: 409, 13: 500, 14: 503, 16: 401}
 """google.rpc.Code, the error codes of long-running operations, as HTTP statuses of the same meaning."""
-NAMES = {  # compute's operations have names instead
-    "QUOTA_EXCEEDED": 403,
-    "PERMISSIONS_ERROR": 403,
-    "RESOURCE_NOT_FOUND": 404,
-    "RESOURCE_ALREADY_EXISTS": 409,
-    "INTERNAL_ERROR": 500,
-}
 
 
 def unsure(error: CloudError) -> bool:
@@ -132,16 +129,9 @@ def of_answer(code: int, body: Any, text: str) -> Refusal:
 
 
 def of_operation(operation: dict[str, Any]) -> Refusal | None:
-    """None if the operation did not fail. Compute's errors are a list, the others' a google.rpc.Status."""
-    error = operation.get("error")
-    if not error:
+    """None if the operation did not fail."""
+    if not (error := operation.get("error")):
         return None
-    if "errors" in error:
-        entries = error["errors"] or [{}]
-        message = "; ".join(str(entry.get("message") or entry.get("code", "")) for entry in entries)
-        first = str(entries[0].get("code", ""))
-        code = NAMES.get(first) or int(operation.get("httpErrorStatusCode") or 400)
-        return Refusal(code, message, " ".join(str(entry.get("code", "")) for entry in entries))
     return Refusal(CODES.get(int(error.get("code", 2)), 500), str(error.get("message", "")), str(error.get("details")))
 
 
@@ -217,7 +207,8 @@ def _first(pattern: re.Pattern[str], text: str) -> str | None:
 
 def grant(project: str, role: str) -> str:
     """The command with which an owner grants a role."""
-    return f"gcloud projects add-iam-policy-binding {project} --member=user:YOU --role={role}"
+    limit = f'"title=nodes,expression={ONLY_NODES}"' if role == "roles/resourcemanager.projectIamAdmin" else "None"
+    return f"gcloud projects add-iam-policy-binding {project} --member=user:YOU --role={role} --condition={limit}"
 
 
 def role_of(permission: str) -> str:

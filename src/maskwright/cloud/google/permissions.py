@@ -1,7 +1,7 @@
-"""The permissions that the user or build that runs a command needs. docs/google-cloud-roles.md lists them by role.
+"""The permissions that the user or build that runs a command needs. docs/google-cloud-access.md lists them by role.
 
 They follow from the provider's resources in deploy/terraform, the REST calls in this package and the permission
-reference (https://cloud.google.com/iam/docs/permissions-reference). Hosts have a service account with far fewer.
+reference (https://cloud.google.com/iam/docs/permissions-reference). Jobs and nodes have accounts with far fewer.
 """
 
 from __future__ import annotations
@@ -25,66 +25,52 @@ ALWAYS: dict[str, tuple[str, ...]] = {
     "init": (
         *_all("serviceusage.services", "enable get list"),
         *_all("storage.buckets", "create get"),
+        *_all("compute", "machineTypes.get diskTypes.get"),
         "resourcemanager.projects.get",
     ),
     "plan, up, down": (
-        "resourcemanager.projects.get",
-        *_all("storage.buckets", "create get update delete list getIamPolicy setIamPolicy"),
+        *_all("resourcemanager.projects", "get getIamPolicy setIamPolicy"),
+        *_all("storage.buckets", "create get update delete getIamPolicy setIamPolicy"),
         *_all("storage.objects", "create get delete list"),
-        *_all("iam.serviceAccounts", "create get list delete actAs"),
-        *_all("artifactregistry.repositories", "create get list delete update getIamPolicy setIamPolicy"),
-        *_all("compute", "projects.get regions.get zones.get machineTypes.get"),
-        *_all("compute", "globalOperations.get regionOperations.get zoneOperations.get"),
+        *_all("iam.serviceAccounts", "create get delete actAs getIamPolicy setIamPolicy"),
+        *_all("artifactregistry.repositories", "create get update delete getIamPolicy setIamPolicy"),
+        *_all("container.clusters", "create get update delete connect"),
+        *_all("container.operations", "get list"),
     ),
-    "status, audit": _all(
-        "compute",
-        "instances.list disks.list snapshots.list instantSnapshots.list images.list machineImages.list "
-        "storagePools.list reservations.list futureReservations.list addresses.list forwardingRules.list "
-        "instanceGroupManagers.list instanceTemplates.list resourcePolicies.list routers.list networks.list "
-        "subnetworks.list firewalls.list",
+    # What Kueue and JobSet are made of, and the queue, the classes of nodes and the volumes. These stand for the rest
+    # of the role that has them: no smaller predefined role may create a ClusterRole.
+    "up": (
+        *_all("container.clusterRoles", "create bind escalate"),
+        *_all("container.thirdPartyObjects", "create get update delete"),
+        *_all("container", "customResourceDefinitions.create mutatingWebhookConfigurations.create namespaces.create"),
     ),
+    "status, audit": ("container.clusters.get", "cloudasset.assets.searchAllResources"),
     "image": (*_all("cloudbuild.builds", "create get"), "artifactregistry.dockerimages.list"),
-    "logs": ("logging.logEntries.list",),
 }
-HOSTS = (
-    *_all("compute.instances", "create get list delete setLabels setMetadata setServiceAccount setTags"),
-    *_all("compute.instanceTemplates", "create get list delete useReadOnly"),
-    *_all("compute.instanceGroupManagers", "create get list delete update use"),
-    *_all("compute.disks", "create setLabels"),
-)
-SLICE = _all("compute.resourcePolicies", "create get list delete use")
-QUEUED = (*_all("tpu.nodes", "create get list delete"), "tpu.operations.get")
-DISK = _all("compute.disks", "create get list delete update setLabels use useReadOnly")
-SEED = _all("compute.instances", "create get delete attachDisk setLabels setMetadata setServiceAccount setTags")
-NFS = (*_all("file.instances", "create get list delete update"), "file.operations.get", "file.backups.list")
+DISK = _all("compute.disks", "create get delete update setLabels")
+SEED = (*_all("container.jobs", "create get delete"), *_all("container.pods", "get list getLogs"))
+NFS = (*_all("file.instances", "create get update delete"), "file.operations.get")
 NETWORK = (
-    *_all("compute.networks", "create get list delete use updatePolicy"),
-    *_all("compute.subnetworks", "create get list delete use"),
-    *_all("compute.firewalls", "create get list delete update"),
+    *_all("compute.networks", "create get delete updatePolicy"),
+    *_all("compute.subnetworks", "create get update delete use"),
+    "compute.globalOperations.get",
+    "compute.regionOperations.get",
 )
-"""For a network of the environment's own. For one that exists, provision/existing_network.py checks each subnetwork."""
-NAT = _all("compute.routers", "create get list delete update use")
-RESERVED = _all("compute.reservations", "get list")
+"""For a network of the environment's own."""
+NAT = _all("compute.routers", "create get update delete")
 
 
 def needed(environment: Environment) -> dict[str, list[str]]:
     """Permission -> the commands that need it."""
     groups: list[tuple[str, Iterable[str]]] = list(ALWAYS.items())
-    parts = environment.hosts.values()
-    if any(not hosts.queued for hosts in parts):
-        groups.append(("up, down", HOSTS))
-    if environment.slice is not None:
-        groups.append(("up, down", QUEUED if environment.queued else SLICE))
     if environment.disk is not None:
-        groups += [("up, down", DISK), ("seed", SEED)]
+        groups += [("plan, up, down", (*DISK, "compute.zoneOperations.get")), ("seed", SEED)]
     if environment.nfs is not None:
-        groups.append(("up, down", NFS))
+        groups.append(("plan, up, down", NFS))
     if environment.network.name is None:
         groups.append(("plan, up, down", NETWORK))
-    if environment.nat:
-        groups.append(("up, down", NAT))
-    if any("RESERVATION_BOUND" in hosts.models() for hosts in parts):
-        groups.append(("up", RESERVED))
+    if environment.network.nat:
+        groups.append(("plan, up, down", NAT))
     users: dict[str, list[str]] = {}
     for commands, permissions in groups:
         for permission in permissions:
@@ -113,12 +99,6 @@ def held(google: Google, permissions: list[str]) -> tuple[set[str], set[str]]:
     return has | more, unknown | others
 
 
-def role_for(permission: str) -> str:
-    """The predefined role to ask for: a viewer role for permissions that only list."""
-    only_lists = permission.startswith("compute.") and permission in ALWAYS["status, audit"]
-    return "roles/compute.viewer" if only_lists else role_of(permission)
-
-
 def grants(project: str, missing: Iterable[str]) -> dict[str, str]:
     """Role -> the command with which an owner grants it."""
-    return {role: grant(project, role) for role in sorted({role_for(permission) for permission in missing})}
+    return {role: grant(project, role) for role in sorted({role_of(permission) for permission in missing})}

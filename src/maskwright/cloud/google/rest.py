@@ -12,7 +12,6 @@ import os
 import random
 import re
 import time
-import uuid
 from collections.abc import Iterator
 from typing import Any, cast
 from urllib.parse import quote, urlsplit
@@ -25,15 +24,16 @@ from maskwright.core.secrets import HIDDEN
 VERSIONS = {
     "aiplatform": "v1",
     "artifactregistry": "v1",
+    "cloudasset": "v1",
     "cloudbuild": "v1",
     "cloudresourcemanager": "v3",
     "compute": "compute/v1",
+    "container": "v1",
     "file": "v1",
     "iam": "v1",
     "logging": "v2",
     "serviceusage": "v1",
     "storage": "storage/v1",
-    "tpu": "v2",
 }
 """The APIs that are called. gcloud's variables for compute and storage include the version."""
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
@@ -42,13 +42,8 @@ TRIES = 6
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 32.0
 FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.25, 10.0
 TRANSIENT = {500, 502, 503, 504}
-REPEATABLE = re.compile(r"(/listManagedInstances|/listErrors|[:/]testIamPermissions|:getIamPolicy|:cancel)$")
+REPEATABLE = re.compile(r"[:/](testIamPermissions|batchEnable|cancel|list)$")
 """POST methods that are safe to repeat."""
-
-
-def new_request_id() -> str:
-    """A new `requestId`. Google executes requests of the same ID only once."""
-    return str(uuid.uuid4())
 
 
 class Google:
@@ -62,27 +57,22 @@ class Google:
 
     def call(self, api: str, verb: str, path: str, body: dict[str, Any] | None = None, **query: Any) -> dict[str, Any]:
         """`path` has no version, as in "projects/p/zones/z/disks". Transient failures (too many requests, 5xx, a lost
-        connection) are retried if that is safe: for reads, PUT, DELETE, and requests with a `requestId`."""
-        repeatable = verb in ("GET", "PUT", "DELETE") or bool(query.get("requestId") or REPEATABLE.search(path))
+        connection) are retried if that is safe."""
+        repeatable = verb == "GET" or bool(REPEATABLE.search(path))
         address = f"{self.address(api, path)}/{quote(path, safe='/:%@-._~')}"
-        may_have_run = False
         for attempt in range(TRIES):
             last = attempt == TRIES - 1
             try:
                 answer = self._send(verb, address, body, query)
             except ConnectionError as error:
-                may_have_run = True
                 if not repeatable or last:
                     raise self._lost(api, path, error, repeatable) from None
                 time.sleep(_pause(attempt, None))
                 continue
             if answer.status_code < 300:
                 return self._content(answer, api, path)
-            if answer.status_code == 404 and verb == "DELETE" and may_have_run:
-                return {}  # only the answer to the first try was lost
             refusal = errors.of_answer(answer.status_code, _json(answer), answer.text)
             transient = answer.status_code in TRANSIENT and refusal.reason == "failed"
-            may_have_run = may_have_run or transient
             # A rate limit refuses before anything is done, so even a POST may be repeated.
             if last or not (refusal.reason == errors.RATE or (transient and repeatable)):
                 raise self._refused(refusal, api, path)
@@ -98,49 +88,25 @@ class Google:
                 return None
             raise
 
-    def delete(self, api: str, path: str, *, seconds: float, **query: Any) -> bool:
-        """Wait until it is deleted. False if it did not exist."""
-        try:
-            self.wait(api, self.call(api, "DELETE", path, **query), seconds=seconds)
-        except CloudError as error:
-            if error.reason == "missing":
-                return False
-            raise
-        return True
-
     def pages(
-        self, api: str, path: str, key: str, *, verb: str = "GET", missed: list[str] | None = None, **query: Any
+        self, api: str, path: str, key: str, *, body: dict[str, Any] | None = None, **query: Any
     ) -> Iterator[dict[str, Any]]:
-        """The items under `key`, from all pages, and from all places of an aggregated list ({"zones/z": {"disks":
-        […]}}). Places that Google could not reach are added to `missed`."""
-        missed = [] if missed is None else missed
+        """The items under `key`, from all pages. With a `body`, which then has the token of the page, it is a POST."""
         token = None
         while True:
-            answer = self.call(api, verb, path, pageToken=token, **query)
-            missed += [str(place).rpartition("/")[2] for place in answer.get("unreachable") or ()]
-            by_place = answer.get(key) or []
-            if not isinstance(by_place, dict):
-                by_place = {"some places": {"warning": answer.get("warning"), key: by_place}}
-            for place, content in by_place.items():
-                if (content.get("warning") or {}).get("code") == "UNREACHABLE":
-                    missed.append(place)
-                yield from (item for part in content.values() if isinstance(part, list) for item in part)
-            token = answer.get("nextPageToken")
-            if not token:
+            if body is None:
+                answer = self.call(api, "GET", path, pageToken=token, **query)
+            else:
+                answer = self.call(api, "POST", path, {**body, **({"pageToken": token} if token else {})}, **query)
+            yield from answer.get(key) or ()
+            if not (token := answer.get("nextPageToken")):
                 return
 
     def wait(self, api: str, operation: dict[str, Any], *, seconds: float) -> dict[str, Any]:
-        """Wait until an operation is done. Returns compute's operation, or the "response" of google.longrunning's,
-        which may be {}. An empty `operation` is a DELETE that was done before (`call`)."""
-        if not operation:
-            return {}
-        path, until, pause = _path(operation, "selfLink", "name"), time.monotonic() + seconds, FIRST_POLL_SECONDS
-        target = _path(operation, "targetLink") or str((operation.get("metadata") or {}).get("target", "")) or path
-        while True:
-            if operation.get("done") or operation.get("status") == "DONE":
-                if refusal := errors.of_operation(operation):
-                    raise self._refused(refusal, api, target)
-                return operation if "status" in operation else cast(dict[str, Any], operation.get("response") or {})
+        """Wait until a google.longrunning operation is done. Returns its "response", which may be {}."""
+        until, pause = time.monotonic() + seconds, FIRST_POLL_SECONDS
+        target = str((operation.get("metadata") or {}).get("target", "")) or str(operation["name"])
+        while not operation.get("done"):
             left = until - time.monotonic()
             if left <= 0:
                 what = f"is still running after {seconds:.0f} s; Google continues it"
@@ -148,7 +114,28 @@ class Google:
                 raise CloudError(what, reason="other", where=target, fix=fix)
             time.sleep(min(pause, left))
             pause = min(pause * 1.6, LONGEST_POLL_SECONDS)
-            operation = self.call(api, "GET", path)
+            operation = self.call(api, "GET", str(operation["name"]))
+        if refusal := errors.of_operation(operation):
+            raise self._refused(refusal, api, target)
+        return cast(dict[str, Any], operation.get("response") or {})
+
+    def token(self) -> str:
+        """An access token that is valid for the next minutes, for programs that cannot get one themselves."""
+        from google.auth.exceptions import GoogleAuthError, TransportError
+        from google.auth.transport.requests import Request
+
+        if self._session is None:
+            self._session = _session()
+        credentials = self._session.credentials
+        try:
+            if not credentials.valid:
+                credentials.refresh(Request())
+        except TransportError as error:
+            what = f"no answer about a token: {' '.join(str(error).split())[:200]}"
+            raise CloudError(what, reason="unreached", fix="check the network and proxies") from None
+        except GoogleAuthError as error:
+            raise _no_credentials(error) from None
+        return str(credentials.token)
 
     def address(self, api: str, path: str = "") -> str:
         """Address of the API with its version. Vertex AI has one for each location, which the path names."""
@@ -222,12 +209,6 @@ def seconds_of(timestamp: str) -> float | None:
         return float(calendar.timegm(time.strptime(timestamp[:19], "%Y-%m-%dT%H:%M:%S")))
     except ValueError:
         return None
-
-
-def _path(operation: dict[str, Any], link: str, otherwise: str = "") -> str:
-    """The path in a link of compute's operations. Other operations have a name that is a path."""
-    url = str(operation.get(link, ""))
-    return url[url.index("projects/") :] if "projects/" in url else str(operation.get(otherwise, ""))
 
 
 def _session() -> Any:

@@ -6,7 +6,6 @@ are refused.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -14,8 +13,6 @@ from maskwright.core.console import say
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.processes.child import CommandSequence, require
 
-PARTS = ("nfs", "slice", "group")
-"""Parts that `create` creates if the YAML has them. Disks are seeded separately."""
 FLAGS = {"true": True, "false": False, "default": False, "": False}
 DISK_HAS_NO_PART = "_DISK=true has no effect in this row, as before; give it alone"
 
@@ -40,25 +37,25 @@ class _Row:
         return f"{self.action:<10} {words[self.tpu]:<5} {words[self.mig]:<5} {words[self.disk]:<5}"
 
 
-SEED, RESEED = "seed ENV --yes", "seed ENV --move-hosts --yes"
-"""RESEED also creates a disk of another size, and moves hosts to it."""
+IMAGE, UP = "image ENV --yes", "up ENV --yes"
+"""IMAGE builds nothing where an image of the same source exists."""
+RESEED = "seed ENV --replace --yes"
+"""Also creates a disk of another size."""
+SLICE, GROUP = "down ENV --only slice --yes", "down ENV --only group --yes"
 ROWS = (
     _Row("initialize", False, False, False, ("init ENV",)),
-    _Row("initialize", False, False, True, ("init ENV", SEED)),
-    _Row("update", False, False, True, (RESEED,)),
-    _Row("update", False, True, True, (RESEED, "up ENV --only group --yes")),
+    _Row("initialize", False, False, True, ("init ENV", IMAGE, "seed ENV --yes")),
+    _Row("update", False, False, True, (IMAGE, RESEED)),
+    _Row("update", False, True, True, (IMAGE, RESEED, UP)),
     _Row("destroy", False, False, True, ("down ENV --only disk --delete-data --yes",)),
-    _Row(
-        *("create", False, False, False),
-        ("image ENV --if-missing --yes", "up ENV --only nfs --only slice --only group --yes"),
-    ),
-    _Row("update", True, True, None, ("up ENV --only slice --only group --yes",)),
-    _Row("update", True, False, None, ("up ENV --only slice --yes",)),
-    _Row("update", False, True, False, ("up ENV --only group --yes",)),
-    _Row("destroy", True, True, None, ("down ENV --only slice --only group --yes",)),
-    _Row("destroy", True, False, None, ("down ENV --only slice --yes",)),
-    _Row("destroy", False, True, None, ("down ENV --only group --yes",)),
-    _Row("destroy", False, False, False, ("down ENV --only slice --only group --only nfs --delete-data --yes",)),
+    _Row("create", False, False, False, (IMAGE, UP)),
+    _Row("update", True, True, None, (IMAGE, UP)),
+    _Row("update", True, False, None, (IMAGE, UP)),
+    _Row("update", False, True, False, (IMAGE, UP)),
+    _Row("destroy", True, True, None, (SLICE, GROUP)),
+    _Row("destroy", True, False, None, (SLICE,)),
+    _Row("destroy", False, True, None, (GROUP,)),
+    _Row("destroy", False, False, False, ("down ENV --yes", "down ENV --only nfs --delete-data --yes")),
 )
 """`initialize` with _DISK=true does what that set-up's README promised and its build did not do."""
 
@@ -98,41 +95,27 @@ def commands(
     *,
     refill: bool = False,
 ) -> tuple[list[list[str]], list[str]]:
-    """Arguments of `maskwright env`, and remarks for users of that set-up. `parts`: those that the YAML has. `create`
-    leaves out the others; without a group, `update` means the slice's own hosts. `service_account` builds the image.
-    Raises `InputError` if the YAML has nothing to `create`."""
-    if row.action == "create" and not {"slice", "group"} & set(parts):
-        fix = "name a kind of TPU for a values.env with v2 or v3: _ACCELERATOR=v6e; in a YAML, add `slice:` or `group:`"
+    """Arguments of `maskwright env`, and remarks for users of that set-up. `parts`: slice and group, if the YAML has
+    them. `service_account` builds the image. Raises `InputError` if the YAML has nothing to `create`."""
+    if row.action == "create" and not parts:
+        fix = "add `slice:` or `group:` to the YAML"
         raise InputError("has neither slice nor group, so there is nothing to create", where=environment, fix=fix)
     listed, remarks = [], []
+    if row.mig and "group" not in parts:
+        remarks.append("there is no group: jobs run on the slice's own hosts, so _MIG=true has no part of its own")
+    if row.tpu and "slice" not in parts:
+        remarks.append("there is no slice, so _TPU=true has no part of its own")
     for command in row.commands:
-        if row.action == "create":
-            command = re.sub(r"--only (\w+) ", lambda only: only[0] if only[1] in parts else "", command)
-        if row.mig and "group" not in parts:
-            command, remark = _without_group(row.action, command, parts)
-            remarks += [remark] if remark else []
+        if (command == SLICE and "slice" not in parts) or (command == GROUP and "group" not in parts):
+            continue
         words = [environment if word == "ENV" else word for word in command.split()]
-        if words[:1] == ["image"] and service_account is not None:
+        if command == IMAGE and service_account is not None:
             words += ["--service-account", service_account]
         if command == RESEED:
             words += ["--again"] if refill else []
             remarks += [] if refill else ["a seeded disk stays as it is; _REFILL=true fills a new one"]
-        listed += [words] if words else []
+        listed.append(words)
     return listed, remarks
-
-
-def _without_group(action: str, command: str, parts: Collection[str]) -> tuple[str, str]:
-    """The command and a remark, if there is no group. In that set-up, _MIG's machines ran the code beside the TPUs;
-    here the slice's own hosts do."""
-    if "--only group " not in command:
-        return command, ""
-    if action == "destroy":
-        return command, "there is no group to delete; the slice's own hosts run the code, and _TPU=true deletes them"
-    if "slice" not in parts:
-        return "", "there is neither group nor slice in the YAML, so _MIG=true changes nothing"
-    both = "--only slice " in command
-    command = command.replace("--only group ", "" if both else "--only slice ")
-    return command, "there is no group: the slice's own hosts run the code, so _MIG=true is about them"
 
 
 def run(listed: Sequence[Sequence[str]], steps: CommandSequence) -> None:

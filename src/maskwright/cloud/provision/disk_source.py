@@ -1,4 +1,4 @@
-"""The bucket folder that the shared disk is filled from: whether a run can read it, and where hosts will find it. Reads
+"""The bucket folder that the shared disk is filled from: whether a run can read it, and where jobs will find it. Reads
 only names and the manifests of token stores."""
 
 from __future__ import annotations
@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import islice
 
-from maskwright.cloud.environment import Disk
 from maskwright.cloud.google.rest import Google
 from maskwright.core import formats
 from maskwright.core.errors import InputError
@@ -60,9 +59,9 @@ class DiskSource:
         ]
 
 
-def read(google: Google, disk: Disk) -> DiskSource:
+def read(google: Google, source: str) -> DiskSource:
     """Raises `MaskwrightError` if the bucket does not exist, or may not be read."""
-    bucket, _, folder = disk.source.removeprefix("gs://").rstrip("/").partition("/")
+    bucket, _, folder = source.removeprefix("gs://").rstrip("/").partition("/")
     prefix = f"{folder}/" if folder else ""
 
     def listed(pattern: str | None = None) -> list[str]:
@@ -72,10 +71,10 @@ def read(google: Google, disk: Disk) -> DiskSource:
         return [name for name in names if name and not name.endswith("/")]
 
     manifests = [name for name in listed(f"{prefix}**{MANIFEST}") if f"/{name}".endswith(f"/{MANIFEST}")]
-    root = Folder(disk.source)
+    root = Folder(source)
     # After the first MOST_STORES, every manifest counts as a store's without being read.
     stores = [name for n, name in enumerate(manifests) if n >= MOST_STORES or "dtype" in (root.get_json(name) or {})]
-    return DiskSource(disk.source, [name.removesuffix(MANIFEST).rstrip("/") for name in stores], listed())
+    return DiskSource(source, [name.removesuffix(MANIFEST).rstrip("/") for name in stores], listed())
 
 
 def require_readable(source: DiskSource) -> None:

@@ -1,7 +1,8 @@
-"""Build the container image: for the hosts of an environment, into its repository, or for any other place.
+"""Build the container image from a checkout: with docker here, or with Cloud Build into Artifact Registry.
 
-Docker builds it here, or Cloud Build in the user's project. For an environment, source and build logs go to the state
-bucket, which hosts cannot write to: all of them run what is built from it.
+Only files that git tracks are uploaded, so a `.env`, a `*.tfvars` or an editor's backup never leaves. For an
+environment, source and build logs go to the state bucket, which jobs cannot write to: all of them run what is built
+from it.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ import io
 import json
 import os
 import re
+import subprocess
 import tarfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Any, Literal, NamedTuple
 
 from maskwright import __version__
+from maskwright.cloud import record
 from maskwright.cloud.environment import Environment
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.provision.commands import Confirm, EnvironmentSession, apply
-from maskwright.cloud.provision.variables import only
+from maskwright.cloud.provision.commands import Confirm, EnvironmentSession, create_repository
 from maskwright.core.console import say
 from maskwright.core.errors import CloudError, InputError
 from maskwright.core.folder import Folder
@@ -32,106 +34,63 @@ Accelerator = Literal["cpu", "gpu", "tpu"]
 DOCKERFILE = "deploy/Dockerfile"
 FILES = ("pyproject.toml", "README.md", "LICENSE", ".dockerignore")
 FOLDERS = ("src", "deploy", "recipes", "requirements")
-LEFT_OUT = ("__pycache__", ".terraform", ".egg-info", ".tfstate", ".tfvars.json")
+ENDINGS = (".py", ".typed", ".yaml", ".html", ".js", ".css", ".svg", ".tf", ".hcl", ".sh", ".lock", "Dockerfile")
+"""Files that are taken where there is no git, as in a build of cloudbuild.yaml."""
+REPOSITORY = re.compile(r"([a-z0-9-]+)-docker\.pkg\.dev/([a-z0-9:.-]+)/([a-z0-9-]+)/([a-z0-9/._-]+):([\w.-]+)")
 DOCKER = "gcr.io/cloud-builders/docker"
 """Google's own builder: github.com/GoogleCloudPlatform/cloud-builders"""
 BUILD_SECONDS = 3600
 POLL_SECONDS = 10.0
 LOG_LINES = 40
-SUCCEEDED, UNFINISHED = "SUCCESS", ("PENDING", "QUEUED", "WORKING")
 
 
-@dataclass(frozen=True)
-class Image:
+class Image(NamedTuple):
     name: str
     digest: str
     built: bool
 
 
-@dataclass(frozen=True)
-class ImageBuild:
-    """An image to build in a repository of Artifact Registry."""
-
-    image: str
-    """Its name with a tag: REGION-docker.pkg.dev/PROJECT/REPOSITORY/NAME:TAG"""
-    region: str
-    project: str
-    repository: str
-    folder: str
-    """Folder gs://… for the source and the log."""
-
-    @property
-    def path(self) -> str:
-        """Path of the repository in the API."""
-        return f"projects/{self.project}/locations/{self.region}/repositories/{self.repository}"
-
-
-def build_of(environment: Environment, source: str) -> ImageBuild:
-    """`source`: the tag's part after the version, unless the YAML names the image."""
-    folder = f"gs://{environment.state}/{environment.prefix}/image"
-    image = environment.host.container or f"{environment.built_image}:{__version__}-{source}"
-    return ImageBuild(image, environment.region, environment.project, environment.name, folder)
-
-
-def source_tag(content: bytes, arguments: Mapping[str, str]) -> str:
-    """Twelve digits that identify the source and the arguments of a build."""
-    return hashlib.sha256(content + json.dumps(arguments, sort_keys=True).encode()).hexdigest()[:12]
-
-
-def parse_build(image: str, folder: str) -> ImageBuild:
-    """Raises `InputError` unless the image is for a repository of Artifact Registry."""
-    name = re.fullmatch(r"([a-z0-9-]+)-docker\.pkg\.dev/([a-z0-9:.-]+)/([a-z0-9-]+)/[a-z0-9/._-]+:[\w.-]+", image)
-    if name is None:
-        fix = "REGION-docker.pkg.dev/PROJECT/REPOSITORY/maskwright:TAG"
-        raise InputError(f"{image[:120]!r} is not an image of Artifact Registry with a tag", where="IMAGE", fix=fix)
-    if not folder.startswith("gs://"):
-        raise InputError(f"{folder[:80]!r} is not a bucket", where="--staging", fix="--staging gs://bucket/folder")
-    return ImageBuild(image, name[1], name[2], name[3], folder.rstrip("/"))
-
-
-def docker_arguments(image: str, folder: str, arguments: Mapping[str, str]) -> list[str]:
-    build_arguments = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
-    return [
-        "build",
-        "-f",
-        os.path.join(folder, DOCKERFILE) if folder != "." else DOCKERFILE,
-        *build_arguments,
-        "-t",
-        image,
-        folder,
-    ]
-
-
-def arguments_of(accelerator: Accelerator, *, libtpu: bool, run_as: str) -> dict[str, str]:
-    return {"ACCELERATOR": accelerator, "LIBTPU": "yes" if libtpu else "no", "RUN_AS": run_as}
-
-
 def accelerator_of(environment: Environment) -> Accelerator:
-    """The device that its hosts compute on: TPUs if there is a slice."""
+    """The device that its jobs compute on: TPUs if there is a slice."""
     if environment.slice is not None:
         return "tpu"
     return "gpu" if environment.group is not None and environment.group.gpus else "cpu"
 
 
-def pack(folder: str) -> bytes:
-    """The source as tar.gz, the same bytes for the same files. Raises `InputError` outside a checkout."""
+# ---- the source ----------------------------------------------------------------------------------------------------
+
+
+def sources(folder: str) -> list[str]:
+    """Files of the checkout that the image is made of. Raises `InputError` for a folder that is not a checkout."""
     missing = [name for name in (DOCKERFILE, *FILES) if not os.path.isfile(os.path.join(folder, name))]
     if missing:
         fix = "run it in a checkout of the repository, or name one: --source FOLDER"
         raise InputError(f"has no {missing[0]}", where=folder, fix=fix)
+    if os.path.exists(os.path.join(folder, ".git")):
+        command = ["git", "ls-files", "-z", "--", *FILES, *FOLDERS]
+        try:
+            listed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+        except (OSError, subprocess.CalledProcessError) as error:
+            fix = "install git, and run it as the owner of the checkout"
+            raise InputError("git cannot list its files", where=folder, fix=fix) from error
+        return sorted(name for name in listed.split("\0") if name and os.path.lexists(os.path.join(folder, name)))
     names = list(FILES)
     for top in FOLDERS:
         for path, folders, files in os.walk(os.path.join(folder, top)):
             links = [name for name in folders if os.path.islink(os.path.join(path, name))]
-            folders[:] = sorted(name for name in folders if not name.endswith(LEFT_OUT) and name not in links)
-            kept = [name for name in [*files, *links] if not name.endswith(LEFT_OUT)]
-            names += [os.path.relpath(os.path.join(path, name), folder) for name in kept]
+            kept = [name for name in files if name.endswith(ENDINGS) and (name[0] != "." or name.endswith(".lock.hcl"))]
+            names += [os.path.relpath(os.path.join(path, name), folder) for name in [*kept, *links]]
+    return sorted(names)
+
+
+def pack(folder: str) -> bytes:
+    """The source as tar.gz, the same bytes for the same files."""
     content = io.BytesIO()
     with (
         gzip.GzipFile(fileobj=content, mode="wb", mtime=0) as zipped,
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.GNU_FORMAT) as archive,
     ):
-        for name in sorted(names):
+        for name in sources(folder):
             archive.add(os.path.join(folder, name), arcname=name, recursive=False, filter=_without_owner)
     return content.getvalue()
 
@@ -143,75 +102,54 @@ def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
+# ---- the build -----------------------------------------------------------------------------------------------------
+
+
+def arguments_of(accelerator: Accelerator, *, libtpu: bool, run_as: str = "maskwright") -> dict[str, str]:
+    return {"ACCELERATOR": accelerator, "LIBTPU": "yes" if libtpu else "no", "RUN_AS": run_as}
+
+
+def arguments_for(environment: Environment, accelerator: Accelerator | None) -> dict[str, str]:
+    """An image for TPUs holds libtpu: the repository is the environment's own, and its nodes need no way to PyPI."""
+    chosen = accelerator or accelerator_of(environment)
+    return arguments_of(chosen, libtpu=chosen == "tpu")
+
+
+def docker_arguments(image: str, folder: str, arguments: Mapping[str, str]) -> list[str]:
+    options = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
+    return ["build", "-f", os.path.normpath(os.path.join(folder, DOCKERFILE)), *options, "-t", image, folder]
+
+
 def build_request(
-    wanted: ImageBuild, source: str, arguments: Mapping[str, str], *, service_account: str | None
+    image: str, staging: str, source: str, arguments: Mapping[str, str], service_account: str | None
 ) -> dict[str, Any]:
-    """The body of cloudbuild's builds.create. `source` is the name of the archive in the build's folder."""
-    bucket, _, folder = wanted.folder.removeprefix("gs://").partition("/")
+    """The body of cloudbuild's builds.create. `source`: name of the archive in the folder `staging`, gs://…"""
+    bucket, _, folder = staging.removeprefix("gs://").partition("/")
     request: dict[str, Any] = {
         "source": {"storageSource": {"bucket": bucket, "object": f"{folder}/{source}".lstrip("/")}},
-        "steps": [{"id": "image", "name": DOCKER, "args": docker_arguments(wanted.image, ".", arguments)}],
-        "images": [wanted.image],
+        "steps": [{"id": "image", "name": DOCKER, "args": docker_arguments(image, ".", arguments)}],
+        "images": [image],
         "timeout": f"{BUILD_SECONDS}s",
-        "logsBucket": wanted.folder,
+        "logsBucket": staging,
         "options": {"logging": "GCS_ONLY", "machineType": "E2_HIGHCPU_8", "diskSizeGb": "100"},
-        "tags": [f"maskwright-{wanted.repository}"],
     }
     if service_account is not None:
-        request["serviceAccount"] = f"projects/{wanted.project}/serviceAccounts/{service_account}"
+        _, project, *_ = parts_of(image)
+        request["serviceAccount"] = f"projects/{project}/serviceAccounts/{service_account}"
     return request
 
 
-def build_for(
-    location: str,
-    *,
-    folder: str,
-    accelerator: Accelerator | None = None,
-    libtpu: bool = False,
-    if_missing: bool = False,
-    service_account: str | None = None,
-    confirm: Confirm,
-    poll_seconds: float = POLL_SECONDS,
-) -> Image:
-    """Build the image of an environment, whose hosts get it with the next `env up`. Without a repository, first create
-    what every environment has (network, buckets, the repository). With `if_missing`, any image of this version is
-    enough, whatever its source."""
-    session = EnvironmentSession(location)
-    environment, google = session.environment, session.google
-    container = environment.host.container
-    registry = f"{environment.region}-docker.pkg.dev/{environment.project}/{environment.name}/"
-    if container is not None and (not container.startswith(registry) or "@" in container):
-        say(f"{location}: host.container names an image from elsewhere, so there is nothing to build")
-        return Image(container, "", False)
-    if if_missing and (existing := _existing(session)) is not None:
-        say(f"{existing.name} exists: {existing.digest}")
-        return existing
-    content = pack(folder)
-    arguments = arguments_of(accelerator or accelerator_of(environment), libtpu=libtpu, run_as="root")
-    wanted = build_of(environment, source_tag(content, arguments))
-    if google.find("artifactregistry", wanted.path) is None:
-        say("creating the repository first, with the network and the buckets")
-        with session.terraform.ready():
-            apply(session, only(session.wanted, session.requested(disk=False), ()), confirm, delete_data=False)
-    image = build(google, wanted, content, arguments, service_account=service_account, poll_seconds=poll_seconds)
-    session.refresh()  # another command may have changed the record meanwhile
-    session.store_record(replace(session.record, image=f"{image.name}@{image.digest}"))
-    return image
-
-
-def _existing(session: EnvironmentSession) -> Image | None:
-    """The image that was built last, if it has this version and is still in its repository."""
-    built, path = session.record.built(session.environment), build_of(session.environment, "").path
-    if built is None or session.google.find("artifactregistry", path) is None:
-        return None
-    images = session.google.pages("artifactregistry", f"{path}/dockerImages", "dockerImages")
-    name, _, digest = str(session.record.image).partition("@")
-    return Image(name, digest, False) if any(image.get("uri") == built for image in images) else None
+def parts_of(image: str) -> tuple[str, ...]:
+    """Region, project, repository, name and tag. Raises `InputError` for an image that Cloud Build cannot push."""
+    if (match := REPOSITORY.fullmatch(image)) is None:
+        fix = "REGION-docker.pkg.dev/PROJECT/REPOSITORY/maskwright:TAG"
+        raise InputError(f"{image[:120]!r} is not an image of Artifact Registry with a tag", where="IMAGE", fix=fix)
+    return match.groups()
 
 
 def build(
-    google: Google,
-    wanted: ImageBuild,
+    image: str,
+    staging: str,
     content: bytes,
     arguments: Mapping[str, str],
     *,
@@ -220,43 +158,94 @@ def build(
 ) -> Image:
     """Build `content` (see `pack`) with Cloud Build, and wait. Raises `CloudError` for a build that fails, after the
     end of its log was shown."""
-    if google.find("artifactregistry", wanted.path) is None:
-        fix = f"gcloud artifacts repositories create {wanted.repository} --repository-format=docker"
-        fix += f" --location={wanted.region} --project={wanted.project}"
-        raise InputError(f"there is no repository {wanted.repository}", where=wanted.image, fix=fix)
+    region, project, repository, *_ = parts_of(image)
+    if not staging.startswith("gs://"):
+        raise InputError(f"{staging[:80]!r} is not a bucket", where="--staging", fix="--staging gs://bucket/folder")
+    google, staging = Google(project), staging.rstrip("/")
+    parent = f"projects/{project}/locations/{region}"
+    if google.find("artifactregistry", f"{parent}/repositories/{repository}") is None:
+        fix = f"gcloud artifacts repositories create {repository} --repository-format=docker"
+        raise InputError(
+            f"there is no repository {repository}", where=image, fix=f"{fix} --location={region} --project={project}"
+        )
     source = f"{hashlib.sha256(content).hexdigest()}.tar.gz"
-    Folder(wanted.folder).put(source, content)
-    body = build_request(wanted, source, arguments, service_account=service_account)
-    parent = f"projects/{wanted.project}/locations/{wanted.region}"
-    operation = google.call("cloudbuild", "POST", f"{parent}/builds", body)
-    started = operation["metadata"]["build"]
-    say(f"building {wanted.image} for {arguments['ACCELERATOR']}: {started.get('logUrl', started['id'])}")
-    done = _wait(google, f"{parent}/builds/{started['id']}", poll_seconds)
-    if done["status"] != SUCCEEDED:
-        raise _failed(wanted, done)
-    images = (done.get("results") or {}).get("images", [])
-    digest = next((image["digest"] for image in images if "digest" in image), "")
-    return Image(wanted.image, digest, True)
-
-
-def _wait(google: Google, path: str, poll_seconds: float) -> dict[str, Any]:
-    until = time.monotonic() + 2 * BUILD_SECONDS  # it may wait in Google's queue
-    while True:
-        build = google.call("cloudbuild", "GET", path)
-        if build["status"] not in UNFINISHED:
-            return build
+    Folder(staging).put(source, content)
+    body = build_request(image, staging, source, arguments, service_account)
+    started = google.call("cloudbuild", "POST", f"{parent}/builds", body)["metadata"]["build"]
+    say(f"building {image} for {arguments['ACCELERATOR']}: {started.get('logUrl', started['id'])}")
+    done, until = started, time.monotonic() + 2 * BUILD_SECONDS  # it may wait in Google's queue
+    while done["status"] in ("PENDING", "QUEUED", "WORKING"):
         if time.monotonic() > until:
             fix = "see it in the console; running the same command again starts another build"
-            raise CloudError("the build is still running after two hours", reason="other", where=path, fix=fix)
+            raise CloudError("the build is still running after two hours", reason="other", where=image, fix=fix)
         time.sleep(poll_seconds)
+        done = google.call("cloudbuild", "GET", f"{parent}/builds/{started['id']}")
+    if done["status"] != "SUCCESS":
+        raise _failed(image, staging, done)
+    digests = [one["digest"] for one in (done.get("results") or {}).get("images", []) if "digest" in one]
+    return Image(image, digests[0] if digests else "", True)
 
 
-def _failed(wanted: ImageBuild, done: dict[str, Any]) -> CloudError:
+def _failed(image: str, staging: str, done: Mapping[str, Any]) -> CloudError:
     """Show the end of the log, which has the reason, and return the error."""
-    log = Folder(wanted.folder).get(f"log-{done['id']}.txt")
+    log = Folder(staging).get(f"log-{done['id']}.txt")
     for line in (log or b"").decode(errors="replace").splitlines()[-LOG_LINES:]:
         say(redact(line))
     detail = (done.get("failureInfo") or {}).get("detail") or done.get("statusDetail") or ""
     what = f"the build ended with {done['status']}{': ' if detail else ''}{detail}"
     fix = "see its log above, or in the console" if log else f"see its log: {done.get('logUrl', 'in the console')}"
-    return CloudError(what, reason="other", where=wanted.image, fix=fix)
+    return CloudError(what, reason="other", where=image, fix=fix)
+
+
+# ---- of an environment ---------------------------------------------------------------------------------------------
+
+
+def build_for(
+    location: str,
+    *,
+    folder: str,
+    accelerator: Accelerator | None = None,
+    service_account: str | None = None,
+    confirm: Confirm,
+    poll_seconds: float = POLL_SECONDS,
+) -> Image:
+    """Build the image of an environment, which the next jobs run, unless one of this source exists. Without a
+    repository, create that first."""
+    session = EnvironmentSession(location)
+    environment = session.environment
+    if environment.image is not None:
+        say(f"{location}: `image:` names an image, so there is nothing to build")
+        return Image(environment.image, "", False)
+    content = pack(folder)
+    arguments = arguments_for(environment, accelerator)
+    image = image_of(environment, content, arguments)
+    built = _existing(session.google, image)
+    if built is None:
+        region, project, repository, *_ = parts_of(image)
+        path = f"projects/{project}/locations/{region}/repositories/{repository}"
+        if session.google.find("artifactregistry", path) is None:
+            create_repository(session, confirm)
+        options: dict[str, Any] = {"service_account": service_account, "poll_seconds": poll_seconds}
+        built = build(image, staging_of(environment), content, arguments, **options)
+    else:
+        say(f"{image} exists: {built.digest}")
+    session.store(replace(record.read(environment), image=f"{built.name}@{built.digest}"))
+    return built
+
+
+def image_of(environment: Environment, content: bytes, arguments: Mapping[str, str]) -> str:
+    """Its tag is the version and twelve digits that identify the source and the arguments of the build."""
+    digits = hashlib.sha256(content + json.dumps(arguments, sort_keys=True).encode()).hexdigest()[:12]
+    return f"{environment.built_image}:{__version__}-{digits}"
+
+
+def staging_of(environment: Environment) -> str:
+    return f"gs://{environment.state}/{environment.prefix}/image"
+
+
+def _existing(google: Google, image: str) -> Image | None:
+    """The image with its digest, if Artifact Registry has the tag."""
+    region, project, repository, name, tag = parts_of(image)
+    path = f"projects/{project}/locations/{region}/repositories/{repository}/packages/{name}/tags/{tag}"
+    found = google.find("artifactregistry", path)
+    return None if found is None else Image(image, str(found["version"]).rpartition("/")[2], False)

@@ -1,7 +1,7 @@
 """`env init` prepares a project for its first environment, and checks whether this one can be created there.
 
-It enables the APIs, creates the bucket for Terraform's state, and checks permissions, quota and capacity. It names
-everything that is missing at once. Another run changes nothing that exists.
+It enables the APIs, creates the bucket for Terraform's state, and checks permissions and the zones' machines.
+It names everything that is missing at once. Another run changes nothing that exists.
 """
 
 from __future__ import annotations
@@ -11,14 +11,12 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from maskwright.cloud import record
 from maskwright.cloud.environment import Environment
-from maskwright.cloud.google import groups, permissions
-from maskwright.cloud.google.errors import unsure
+from maskwright.cloud.google import permissions
+from maskwright.cloud.google.errors import role_of, unsure
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.provision import checks, existing_network
-from maskwright.cloud.provision.checks import Check
-from maskwright.core.errors import CloudError, MaskwrightError
+from maskwright.cloud.provision.checks import Check, offered
+from maskwright.core.errors import CloudError
 
 APIS = (
     "compute",
@@ -27,9 +25,9 @@ APIS = (
     "storage",
     "artifactregistry",
     "cloudbuild",
+    "container",
     "logging",
-    "oslogin",
-    "iap",
+    "cloudasset",
 )
 STATE_LABELS = {"maskwright": "state"}
 API_SECONDS = 600.0
@@ -65,17 +63,14 @@ class Outcome:
 
 def init(google: Google, environment: Environment) -> Outcome:
     results = [*enable_apis(google, environment), state_bucket(google, environment), *granted(google, environment)]
-    results += existing_network.check(google, environment)
-    results += checks.quota(google, environment, existing_parts(google, environment))
-    results += checks.capacity(google, environment)
-    return Outcome(environment.name, results)
+    return Outcome(environment.name, [*results, *offered(google, environment)])
 
 
 # ---- APIs ----------------------------------------------------------------------------------------------------------
 
 
 def needed_apis(environment: Environment) -> list[str]:
-    names = [*APIS, *(["file"] if environment.nfs else []), *(["tpu"] if environment.queued else [])]
+    names = [*APIS, *(["file"] if environment.nfs else [])]
     return [f"{name}.googleapis.com" for name in names]
 
 
@@ -186,7 +181,7 @@ def _check_bucket(google: Google, environment: Environment, bucket: dict[str, An
     return Check("bucket", what, "ok", "exists: versioned, private")
 
 
-# ---- permissions and existing parts --------------------------------------------------------------------------------
+# ---- permissions --------------------------------------------------------------------------------------------------
 
 
 def granted(google: Google, environment: Environment) -> Iterator[Check]:
@@ -199,31 +194,10 @@ def granted(google: Google, environment: Environment) -> Iterator[Check]:
     missing = [name for name in sorted(needed) if name not in has | unknown]
     fixes = permissions.grants(google.project, missing)
     for name in missing:
-        role = permissions.role_for(name)
+        role = role_of(name)
         detail = f"needed by env {', '.join(needed[name])}; {role} has it"
         yield Check("permissions", name, "missing", detail, f"an owner runs: {fixes[role]}")
     for name in sorted(unknown):
         yield Check("permissions", name, "unknown", "Google does not check it for a project")
     if not missing:
         yield Check("permissions", "project", "ok", f"{len(has)} of {len(needed)} are held")
-
-
-def existing_parts(google: Google, environment: Environment) -> list[str]:
-    """Parts that exist, so that quotas count them as in use. Parts that cannot be read are left out."""
-    parts = []
-    try:
-        for request in checks.host_requests(environment):
-            group = groups.describe(google, request.zone, f"{environment.name}-{request.part}")
-            if group is not None and group.target >= request.hosts.hosts and request.part not in parts:
-                parts.append(request.part)
-        if environment.disk is not None:
-            name = environment.disk_name(record.read(environment).generation)
-            if google.find("compute", f"projects/{google.project}/zones/{environment.zone}/disks/{name}"):
-                parts.append("disk")
-        if environment.nfs is not None:
-            path = f"projects/{google.project}/locations/{environment.zone}/instances/{environment.name}-nfs"
-            if google.find("file", path):
-                parts.append("nfs")
-    except MaskwrightError:
-        pass  # the other checks report it
-    return parts

@@ -24,6 +24,7 @@ from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, Locked, MaskwrightError, TerraformError
 from maskwright.core.extras import OLDEST_TERRAFORM
+from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 from maskwright.processes.child import signals_wait
 
@@ -32,6 +33,7 @@ INTERRUPT_SECONDS = 600.0
 """Time for terraform to finish its current step after an interrupt, and to save the state."""
 LOG_POLL_SECONDS = 0.1
 HOLDS_DATA = ("google_compute_disk", "google_filestore_instance", "google_storage_bucket")
+HASHES = ".terraform.lock.hcl"
 DROPPED = re.compile(r"^TF_(CLI_ARGS|VAR|WORKSPACE|DATA_DIR|INPUT|IN_AUTOMATION)")
 """Variables that would change these commands, such as `TF_CLI_ARGS_apply=-lock=false`."""
 
@@ -89,22 +91,39 @@ class Terraform:
         storage.make_folder(self.folder)
         with storage.locked(os.path.join(self.folder, ".in-use"), remove=False):
             self._remove(".tf", ".tfplan")  # left by an older version
-            shutil.rmtree(os.path.join(self.folder, "modules"), ignore_errors=True)
             ignore = shutil.ignore_patterns("tests", ".terraform*")
             shutil.copytree(CONFIGURATION, self.folder, dirs_exist_ok=True, ignore=ignore)
             os.chmod(self.folder, 0o700)  # plans and logs are private to the user
-            where = [f"-backend-config=bucket={self.environment.state}"]
-            where += [f"-backend-config=prefix={self.environment.prefix}"]
-            self._run("init", ["-reconfigure", self._lock, *where], quiet=True)
+            self._init()
             try:
                 yield
             finally:
                 self._remove(".tfplan")  # it has the same values as the state
 
-    def plan(self, variables: Mapping[str, Any], *, destroy: bool = False) -> TerraformPlan:
+    def _init(self) -> None:
+        """The provider's hashes are kept beside the state: all users of an environment run the bytes of the first."""
+        bucket = Folder(f"gs://{self.environment.state}/{self.environment.prefix}")
+        path, name = os.path.join(self.folder, HASHES), f"terraform-{_version()}.lock.hcl"
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        if (known := bucket.get(name)) is not None:
+            with open(path, "wb") as file:
+                file.write(known)
+        where = [f"-backend-config=bucket={self.environment.state}"]
+        where += [f"-backend-config=prefix={self.environment.prefix}"]
+        self._run("init", ["-reconfigure", self._lock, *where], quiet=True)
+        if known is None and os.path.exists(path):
+            with open(path, "rb") as file:
+                bucket.create(name, file.read())
+
+    def plan(
+        self, variables: Mapping[str, Any], *, destroy: bool = False, targets: Sequence[str] = ()
+    ) -> TerraformPlan:
+        """With `targets`, of these addresses alone, and what they need; with `destroy` also what needs them."""
         storage.write_json(os.path.join(self.folder, "terraform.tfvars.json"), variables)
         file = os.path.join(self.folder, "next.tfplan")
         words = ["-detailed-exitcode", f"-out={file}", self._lock, *(["-destroy"] if destroy else [])]
+        words += [f"-target={target}" for target in targets]
         code = self._run("plan", words, allowed=(0, 2), quiet=True)
         text = self._read("show", [file])
         shown = json.loads(self._read("show", ["-json", file]))
@@ -115,6 +134,12 @@ class Terraform:
 
     def outputs(self) -> dict[str, Any]:
         return {name: value["value"] for name, value in json.loads(self._read("output", ["-json"])).items()}
+
+    def resources(self) -> dict[str, dict[str, Any]]:
+        """The values in the state, by address: developer.hashicorp.com/terraform/internals/json-format"""
+        shown = json.loads(self._read("show", ["-json"]))
+        found = shown.get("values", {}).get("root_module", {}).get("resources", [])
+        return {resource["address"]: resource["values"] for resource in found}
 
     # ---- running -------------------------------------------------------------------------------------------------
 
@@ -213,6 +238,11 @@ def find_binary() -> str:
         fix = f"install {OLDEST_TERRAFORM[0]}.{OLDEST_TERRAFORM[1]} or newer"
         raise InputError(f"{binary} is version {version}", where="terraform", fix=fix)
     return binary
+
+
+def _version() -> str:
+    """Digits of what the configuration says of Terraform and its provider: another version has other hashes."""
+    return storage.sha256_of_file(os.path.join(CONFIGURATION, "versions.tf"))[:12]
 
 
 def _variables() -> dict[str, str]:

@@ -1,46 +1,20 @@
-"""`env status`: what exists and bills, how each host is, the disk and the job."""
+"""`env status`: the cluster with its nodes and jobs, the disk, and what costs money."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from maskwright.cloud import record
-from maskwright.cloud.environment import Environment, Slice, read_environment
+from maskwright.cloud.environment import Environment, read_environment
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.jobs.status import EnvironmentJobs, JobsReport
-from maskwright.cloud.prices import HOURS_A_MONTH
+from maskwright.cloud.provision import objects
 from maskwright.cloud.record import EnvironmentRecord
-from maskwright.cloud.report import host_health
-from maskwright.cloud.report.audit import FindPrice, ResourceAudit, audit
-from maskwright.cloud.report.host_health import HostHealth
 from maskwright.core.console import human_bytes, human_count, several
 from maskwright.core.errors import CloudError
 from maskwright.core.shell import typed
-
-
-@dataclass(frozen=True)
-class _HostsStatus:
-    """The hosts of the slice or the group."""
-
-    kind: str
-    what: str
-    """Machine type, topology, provisioning model and zone."""
-    wanted: int
-    hosts: list[HostHealth]
-    trouble: str = ""
-    """Why they cannot be read; empty if they can."""
-
-    def lines(self) -> list[str]:
-        if self.trouble:
-            return [f"{self.kind}: {self.what}: cannot be read: {self.trouble}"]
-        well = sum(host.well for host in self.hosts)
-        head = f"{self.kind}: {self.what}: {len(self.hosts)} of {several(self.wanted, 'host')}, {well} well"
-        return [head, *(f"  {host.line()}" for host in self.hosts)]
-
-    def to_json(self) -> dict[str, Any]:
-        return {**vars(self), "hosts": [host.to_json() for host in self.hosts]}
 
 
 @dataclass(frozen=True)
@@ -48,64 +22,70 @@ class EnvironmentStatus:
     environment: str
     location: str
     """Path or address of the YAML."""
-    exists: ResourceAudit
-    hosts: list[_HostsStatus]
+    cluster: str
+    """Google's word for its state, such as RUNNING; "absent"; or why it cannot be read."""
+    nodes: dict[str, int]
+    """Ready nodes by ComputeClass; "system" are those of the controllers."""
+    jobs: dict[str, str]
+    """State of each JobSet and Job: running, waiting, complete or failed."""
     disk: str
-    jobs: JobsReport
 
     def report(self) -> str:
-        lines = [f"{self.environment}: {_count(self.exists)}"]
-        for hosts in self.hosts:
-            lines += hosts.lines()
+        lines = [f"{self.environment}: cluster {self.cluster}"]
+        lines += [f"nodes: {', '.join(f'{count} {kind}' for kind, count in self.nodes.items())}"] if self.nodes else []
+        if self.jobs:
+            lines += [
+                f"{several(len(self.jobs), 'job')}:",
+                *(f"  {name}: {state}" for name, state in self.jobs.items()),
+            ]
         lines += [self.disk] if self.disk else []
-        lines += [job.report() for job in self.jobs.jobs if job.job.submission]
-        plan = f"`{typed(['env', 'plan', self.location])}` shows what `env up` would change"
-        return "\n".join([*lines, plan, self.exists.report()])
+        plan, audit = (typed(["env", command, self.location]) for command in ("plan", "audit"))
+        return "\n".join([*lines, f"`{plan}` shows what `env up` would change, `{audit}` what costs money"])
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "environment": self.environment,
-            "hosts": [hosts.to_json() for hosts in self.hosts],
-            "disk": self.disk or None,
-            **self.jobs.to_json(),
-            "exists": self.exists.to_json(),
-        }
+        return {key: value for key, value in asdict(self).items() if key != "location"}
 
 
-def _count(exists: ResourceAudit) -> str:
-    bills = [item for item in exists.items if item.resource.bills]
-    usd = sum(item.usd_per_hour or 0.0 for item in bills)
-    cost = f", {usd:,.2f} USD/hour and {usd * HOURS_A_MONTH:,.2f} USD/month as far as prices are known" if usd else ""
-    return f"{len(exists.items)} things exist, {len(bills)} cost money{cost}"
-
-
-def read(location: str, price: FindPrice | None = None) -> EnvironmentStatus:
+def read(location: str) -> EnvironmentStatus:
     """Status of the environment whose YAML is at `location`. Needs neither Terraform nor its lock."""
     environment = read_environment(location)
-    google, wanted = Google(environment.project), record.wanted(environment)
     remembered = record.read(environment).for_disk(environment)
-    jobs = EnvironmentJobs(location).status()
-    exists = audit(google, environment, wanted=wanted, queued=remembered.queued_zone is not None, price=price)
-    hosts = [_hosts(google, environment, kind, wanted or {}, remembered) for kind in environment.hosts]
-    wanted_hosts = [status for status in hosts if status is not None]
-    return EnvironmentStatus(environment.name, location, exists, wanted_hosts, _disk(environment, remembered), jobs)
+    cluster, nodes, jobs = _cluster(environment)
+    return EnvironmentStatus(environment.name, location, cluster, nodes, jobs, _disk(environment, remembered))
 
 
-def _hosts(
-    google: Google, environment: Environment, kind: str, wanted: Mapping[str, Any], remembered: EnvironmentRecord
-) -> _HostsStatus | None:
-    """None if none are wanted."""
-    hosts = environment.hosts[kind]
-    zone = remembered.queued_zone if hosts.queued else (wanted.get(kind) or {}).get("zone")
-    if zone is None:
-        return None
-    place = hosts.place(environment.zone, remembered.placement[kind])
-    topology = f" {hosts.topology}" if isinstance(hosts, Slice) else ""
-    what = f"{hosts.machine()}{topology} {place.model} in {zone}"
+def _cluster(environment: Environment) -> tuple[str, dict[str, int], dict[str, str]]:
+    path = f"projects/{environment.project}/locations/{environment.location}/clusters/{environment.name}"
+    found = Google(environment.project).find("container", path)
+    if found is None:
+        return "absent", {}, {}
+    where = f"{found.get('status', 'unknown')} in {environment.location}"
     try:
-        return _HostsStatus(kind, what, hosts.hosts, host_health.describe(google, environment, kind, zone))
+        nodes = _items(environment, "nodes")
+        jobs = _items(environment, objects.JOBS)
     except CloudError as error:
-        return _HostsStatus(kind, what, hosts.hosts, [], str(error))
+        return f"{where}, cannot be read: {error}", {}, {}
+    counts = Counter(
+        (node["metadata"].get("labels") or {}).get(objects.CLASS_LABEL, "system")
+        for node in nodes
+        if any(
+            one["type"] == "Ready" and one["status"] == "True" for one in node.get("status", {}).get("conditions", [])
+        )
+    )
+    owned = [job for job in jobs if not job["metadata"].get("ownerReferences")]  # the Jobs of a JobSet are its own
+    return where, dict(sorted(counts.items())), {job["metadata"]["name"]: _state(job) for job in owned}
+
+
+def _items(environment: Environment, kinds: str) -> list[dict[str, Any]]:
+    return list(json.loads(objects.run(environment, ["get", kinds, "-o", "json"]))["items"])
+
+
+def _state(job: dict[str, Any]) -> str:
+    """Of a JobSet or Job; Kueue suspends those that wait for their quota."""
+    conditions = {one["type"] for one in job.get("status", {}).get("conditions", []) if one["status"] == "True"}
+    ended = {"Completed": "complete", "Complete": "complete", "Failed": "failed"}
+    state = next((word for condition, word in ended.items() if condition in conditions), "")
+    return state or ("waiting" if job["spec"].get("suspend") else "running")
 
 
 def _disk(environment: Environment, remembered: EnvironmentRecord) -> str:
@@ -113,7 +93,7 @@ def _disk(environment: Environment, remembered: EnvironmentRecord) -> str:
         return ""
     name = environment.disk_name(remembered.generation)
     if remembered.seeded is None:
-        return f"disk {name}: not seeded; `env seed` fills it from {environment.disk.source}"
+        return f"disk {name}: not seeded; jobs have it once `env seed` has filled it"
     files, size = remembered.seeded.get("files", 0), remembered.seeded.get("bytes", 0)
     when = f" on {str(remembered.seeded['time'])[:10]}" if remembered.seeded.get("time") else ""
     return f"disk {name}: seeded{when} with {human_count(files)} files, {human_bytes(size)}"

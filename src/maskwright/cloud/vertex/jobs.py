@@ -1,22 +1,26 @@
 """Custom jobs of Vertex AI: create, follow, status, logs, stop. A job is `vertex:PROJECT/REGION/ID`.
 
 The state comes from the job, lines from Cloud Logging, where they arrive some seconds late and out of order. The exit
-code of the container is only in the sentence with which Vertex AI explains a failure.
+code of a failed container is only in the sentence with which Vertex AI explains the failure. A container whose run
+ended as asked (76) ends with 0, and its code is a line of the log (`node`).
 """
 
 from __future__ import annotations
 
+import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 from maskwright.cloud.google.errors import unsure
 from maskwright.cloud.google.rest import Google, seconds_of
+from maskwright.cloud.vertex.node import ENDED_WITH
 from maskwright.core.console import Show, say, show_line
-from maskwright.core.errors import CloudError, InputError, JobError, StoppedEarly
+from maskwright.core.errors import CloudError, EndedAsAsked, InputError, JobError, StoppedEarly, stopped
 from maskwright.core.secrets import redact
 from maskwright.core.shell import typed
 from maskwright.launch.follow import followed, until_over, wait_until_over
@@ -26,8 +30,6 @@ LATE_SECONDS = 60
 """How far back each poll of the log goes: entries arrive late, with another delay for each replica."""
 FINAL_LOG_POLLS = 3
 """Polls of the log after the job's end, until one brings nothing new."""
-SEARCHES = 3
-"""Searches for a job whose request got no answer, `POLL_SECONDS` apart."""
 SUBMISSION_LABEL = "maskwright-submission"
 """Label by which a job is found whose request got no answer."""
 OVER = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED")
@@ -61,188 +63,118 @@ class VertexJob:
         return f"vertex:{self.project}/{self.region}/{self.id}"
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.__dict__, "target": self.target}
+        return {**asdict(self), "target": self.target}
 
     def report(self) -> str:
-        lines = [f"{self.target}  {self.name}", f"  state    {self.state}"]
-        for word, time_ in (("created", self.created), ("started", self.started), ("ended", self.ended)):
-            lines += [f"  {word:<8} {time_}"] if time_ else []
-        return "\n".join([*lines, f"  why      {redact(self.why)}"] if self.why else lines)
+        rows = {"state": self.state, "created": self.created, "started": self.started, "ended": self.ended}
+        rows["why"] = redact(self.why)
+        return "\n".join([f"{self.target}  {self.name}", *(f"  {key:<8} {row}" for key, row in rows.items() if row)])
 
 
-def parse_target(target: str) -> tuple[str, str, str]:
-    match = TARGET.fullmatch(target)
-    if not match:
-        fix = "write it as vertex:PROJECT/REGION/ID, as submit prints it"
-        raise InputError(f"{target[:120]!r} is not a Vertex AI job", where="vertex:…", fix=fix)
-    return match[1], match[2], match[3]
-
-
-class VertexJobs:
-    """The jobs of one project and region."""
-
-    def __init__(self, project: str, region: str) -> None:
-        self.project, self.region = project, region
-        self._google = Google(project)
-        self._parent = f"projects/{project}/locations/{region}"
-
-    def create(self, request: Mapping[str, Any]) -> VertexJob:
-        """Create one job, even if the answer to the request is lost: then the job is found by its label."""
-        path, number = f"{self._parent}/customJobs", request["labels"][SUBMISSION_LABEL]
-        try:
-            return self._job(self._google.call("aiplatform", "POST", path, dict(request)))
-        except CloudError as error:
-            if not unsure(error):
-                raise
-            if (created := self.find(number)) is None:
-                fix = self._search_advice(number)
-                raise CloudError(error.what, reason=error.reason, where=error.where, fix=fix) from None
-            return created
-        except StoppedEarly as stopped:
-            if (created := self.find(number)) is None:
-                what = f"there may be a job: {self._search_advice(number)}"
-                raise StoppedEarly(what, where=stopped.where) from None
-            what = f"submitted, not followed; the job continues: `{typed(['logs', created.target, '--follow'])}`"
-            raise StoppedEarly(what, where=created.target) from None
-
-    def find(self, number: str) -> VertexJob | None:
-        """The job of a submission. It may take some seconds to appear."""
-        query, path = f'labels.{SUBMISSION_LABEL}="{number}"', f"{self._parent}/customJobs"
-        for search in range(SEARCHES):
-            time.sleep(POLL_SECONDS if search else 0)
-            with suppress(CloudError):
-                for body in self._google.pages("aiplatform", path, "customJobs", filter=query):
-                    return self._job(body)
-        return None
-
-    def _search_advice(self, number: str) -> str:
-        """How to find the job: submitting again could create a second one, at twice the cost."""
-        options = f"--project={self.project} --region={self.region} --filter=labels.{SUBMISSION_LABEL}={number}"
-        return f"search for it before you submit again: gcloud ai custom-jobs list {options}"
-
-    def get(self, job: str) -> VertexJob:
-        return self._job(self._google.call("aiplatform", "GET", f"{self._parent}/customJobs/{job}"))
-
-    def cancel(self, job: str) -> None:
-        self._google.call("aiplatform", "POST", f"{self._parent}/customJobs/{job}:cancel", {})
-
-    def entries(self, job: str, since: str) -> list[dict[str, Any]]:
-        """Entries of its log from a time on, sorted by time."""
-        query = f'resource.type="ml_job" AND resource.labels.job_id="{job}" AND timestamp>="{since}"'
-        request = {"resourceNames": [f"projects/{self.project}"], "filter": query, "orderBy": "timestamp asc"}
-        entries: list[dict[str, Any]] = []
-        token = None
-        while True:
-            page = {**request, "pageSize": 1000, **({"pageToken": token} if token else {})}
-            answer = self._google.call("logging", "POST", "entries:list", page)
-            entries += answer.get("entries", [])
-            token = answer.get("nextPageToken")
-            if not token:
-                return entries
-
-    def _job(self, body: Mapping[str, Any]) -> VertexJob:
-        why = str((body.get("error") or {}).get("message", ""))
-        return VertexJob(
-            self.project,
-            self.region,
-            str(body["name"]).rpartition("/")[2],
-            str(body.get("displayName", "")),
-            str(body.get("state", "JOB_STATE_UNSPECIFIED")).removeprefix("JOB_STATE_"),
-            exit_code(why),
-            why,
-            str(body.get("createTime", "")),
-            body.get("startTime"),
-            body.get("endTime"),
-        )
+def _job(project: str, region: str, body: Mapping[str, Any]) -> VertexJob:
+    why, ident = str((body.get("error") or {}).get("message", "")), str(body["name"]).rpartition("/")[2]
+    state = str(body.get("state", "UNSPECIFIED")).removeprefix("JOB_STATE_")
+    times = str(body.get("createTime", "")), body.get("startTime"), body.get("endTime")
+    return VertexJob(project, region, ident, str(body.get("displayName", "")), state, exit_code(why), why, *times)
 
 
 def exit_code(why: str) -> int | None:
     """The exit code. Of several machines, one with an error matters more than its partners' 75 or signal."""
     codes = [int(status or code) for status, code in EXITS.findall(why)]
-    errors = [code for code in codes if code not in (0, StoppedEarly.exit_code) and code <= 128]
+    errors = [code for code in codes if code and not stopped(code) and code <= 128]
     return next(iter(errors or codes), None)
 
 
-# ---- following -----------------------------------------------------------------------------------------------------
+def create(project: str, region: str, request: Mapping[str, Any]) -> VertexJob:
+    """Creates one job. If the answer to the request is lost, or a signal comes before it, the job is found by its
+    label: to submit again could create a second one, at twice the cost."""
+    google, path = Google(project), f"projects/{project}/locations/{region}/customJobs"
+    label = f"labels.{SUBMISSION_LABEL}={request['labels'][SUBMISSION_LABEL]}"
+    try:
+        return _job(project, region, google.call("aiplatform", "POST", path, dict(request)))
+    except (CloudError, StoppedEarly) as error:
+        if isinstance(error, CloudError) and not unsure(error):
+            raise
+        created = None
+        with suppress(CloudError):
+            time.sleep(POLL_SECONDS)  # it may take some seconds to appear
+            found = google.pages("aiplatform", path, "customJobs", filter=label)
+            created = next((_job(project, region, body) for body in found), None)
+        if created is None:
+            command = f"gcloud ai custom-jobs list --project={project} --region={region} --filter={label}"
+            error.what = "there may be a job" if isinstance(error, StoppedEarly) else error.what
+            error.fix = f"search for it before you submit again: {command}"
+            raise
+        if isinstance(error, StoppedEarly):
+            what = f"submitted, not followed; the job continues: `{typed(['logs', created.target, '--follow'])}`"
+            raise StoppedEarly(what, where=created.target) from None
+        return created
 
 
-class Log:
-    """A job's log as it is shown."""
+class _Log:
+    """A job's log as it is shown. `ended_as_asked`: whether a container has said so."""
 
-    def __init__(self, jobs: VertexJobs, job: VertexJob, show: Show) -> None:
-        self._jobs, self._job, self._show = jobs, job, show
-        self._since, self._shown = job.created or "1970-01-01T00:00:00Z", set[str]()
+    def __init__(self, google: Google, job: VertexJob, show: Show) -> None:
+        self._google, self._job, self._show = google, job, show
+        self._since, self._shown, self.ended_as_asked = job.created or "1970-01-01T00:00:00Z", set[str](), False
 
     def show_new(self) -> bool:
-        """Show entries that have arrived since; True if there were any."""
+        """Shows entries that have arrived since; True if there were any."""
         any_new = False
-        for entry in self._jobs.entries(self._job.id, self._since):
-            ident = str(entry.get("insertId", "")) + str(entry.get("timestamp", ""))
+        for entry in self._entries():
+            time_ = str(entry.get("timestamp", ""))
+            ident = str(entry.get("insertId", "")) + time_
             if ident in self._shown:
                 continue
             self._shown.add(ident)
             any_new = True
-            host, line = line_of(entry)
+            host, line, fields = line_of(entry)
             if host is None:
-                say(line)
+                say(f"Vertex AI: {line}")
+            elif fields.get(ENDED_WITH) == EndedAsAsked.exit_code:
+                self.ended_as_asked = True
             else:
                 self._show(host, line)
-            self._since = max(self._since, _earlier(str(entry.get("timestamp", ""))))
+            if (seconds := seconds_of(time_)) is not None:
+                late = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds - LATE_SECONDS))
+                self._since = max(self._since, late)
         return any_new
 
+    def _entries(self) -> Iterator[dict[str, Any]]:
+        of_job = f'resource.type="ml_job" AND resource.labels.job_id="{self._job.id}"'
+        query = {
+            "resourceNames": [f"projects/{self._job.project}"],
+            "filter": f'{of_job} AND timestamp>="{self._since}"',
+            "orderBy": "timestamp asc",
+            "pageSize": 1000,
+        }
+        return self._google.pages("logging", "entries:list", "entries", body=query)
 
-def line_of(entry: Mapping[str, Any]) -> tuple[int | None, str]:
-    """The replica's number, or None for Vertex AI itself, and the line."""
-    payload = entry.get("jsonPayload") or {}
-    text = str(entry.get("textPayload") or payload.get("message") or payload or "").rstrip("\n")
+
+def line_of(entry: Mapping[str, Any]) -> tuple[int | None, str, dict[str, Any]]:
+    """The replica's number, or None for Vertex AI itself; the line; and the fields of a line that is JSON."""
+    fields = entry.get("jsonPayload") or {}
+    text = str(entry.get("textPayload") or fields.get("message") or fields or "").rstrip("\n")
+    if text.startswith("{"):
+        with suppress(ValueError):
+            fields = json.loads(text)
     task = str((entry.get("resource", {}).get("labels") or {}).get("task_name", ""))
-    match = re.fullmatch(r"workerpool(\d+)-(\d+)", task)
-    if not match:
-        return None, f"Vertex AI: {text}"
-    return int(match[2]) + (1 if int(match[1]) else 0), text
+    replica = re.fullmatch(r"workerpool(\d+)-(\d+)", task)
+    return int(replica[2]) + (replica[1] != "0") if replica else None, text, fields
 
 
-def _earlier(timestamp: str) -> str:
-    """`LATE_SECONDS` before, to the second."""
-    seconds = seconds_of(timestamp)
-    if seconds is None:
-        return ""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds - LATE_SECONDS))
-
-
-def follow_to_its_end(job: VertexJob, show: Show = show_line) -> None:
-    """Show state and log until the job is over; raise the error with its exit code. Ctrl-C ends only the following."""
-    jobs, state, where = VertexJobs(job.project, job.region), "", job.target
-    log = Log(jobs, job, show)
-
-    def poll() -> VertexJob | None:
-        nonlocal state
-        current = jobs.get(job.id)
-        if current.state != state:
-            state = current.state
-            say(f"{where}: {state.lower()}")
-        log.show_new()
-        return current if current.over else None
-
-    with followed(where):
-        ended = until_over(poll, where, POLL_SECONDS)
-        with suppress(CloudError):
-            for _ in range(FINAL_LOG_POLLS):
-                time.sleep(POLL_SECONDS)
-                if not log.show_new():
-                    break
-    conclude(ended)
-
-
-def conclude(job: VertexJob) -> None:
-    """Return if the job has succeeded; else raise the error with its exit code."""
+def conclude(job: VertexJob, ended_as_asked: bool) -> None:
+    """Returns if the job has succeeded; else raises the error with its exit code."""
     why = redact(" ".join(job.why.split()))[:400]
-    if job.state == "SUCCEEDED":
+    if job.state == "SUCCEEDED" and not ended_as_asked:
         return
-    if job.state in ("CANCELLED", "EXPIRED") or job.code == StoppedEarly.exit_code:
-        raise StoppedEarly(f"{job.state.lower()}{': ' + why if why else ''}{LATER}", where=job.target)
+    if ended_as_asked or job.state in ("CANCELLED", "EXPIRED"):
+        how = "stopped as asked" if ended_as_asked else job.state.lower()
+        raise EndedAsAsked(f"{how}{': ' + why if why else ''}{LATER}", where=job.target)
+    if kind := stopped(job.code):
+        raise kind(f"{job.state.lower()}: {why}{LATER}", where=job.target)
     if job.code in (126, 127):
-        fix = "use an image with maskwright in it: `maskwright env image` builds one"
+        fix = "use an image with maskwright in it: `maskwright image build` builds one"
         raise JobError(f"the image has no such command: {why}", 1, where=job.target, fix=fix)
     if job.code is not None and job.code > 128:
         raise JobError(f"the container was killed: {why}{LATER}", 1, where=job.target)
@@ -258,27 +190,55 @@ class VertexJobTarget:
 
     takes: ClassVar[frozenset[str]] = frozenset()
 
-    def _find(self) -> tuple[VertexJobs, VertexJob]:
-        project, region, ident = parse_target(self.name)
-        jobs = VertexJobs(project, region)
-        return jobs, jobs.get(ident)
+    @cached_property
+    def _at(self) -> tuple[Google, str, str, str]:
+        """The APIs; project, region and path of the job. Raises `InputError` for another address."""
+        if (match := TARGET.fullmatch(self.name)) is None:
+            fix = "write it as vertex:PROJECT/REGION/ID, as submit prints it"
+            raise InputError(f"{self.name[:120]!r} is not a Vertex AI job", where="vertex:…", fix=fix)
+        project, region, ident = match.groups()
+        return Google(project), project, region, f"projects/{project}/locations/{region}/customJobs/{ident}"
 
     def status(self) -> VertexJob:
-        return self._find()[1]
+        google, project, region, path = self._at
+        return _job(project, region, google.call("aiplatform", "GET", path))
 
     def logs(self, *, follow: bool, lines: int | None, show: Show) -> int:
-        jobs, job = self._find()
         if follow:
-            follow_to_its_end(job, show)
+            self.follow(show)
         else:
-            Log(jobs, job, show).show_new()
+            _Log(self._at[0], self.status(), show).show_new()
         return 0
 
+    def follow(self, show: Show = show_line) -> None:
+        """Shows state and log until the job is over; raises the error with its exit code. Ctrl-C ends only the
+        following."""
+        log, state = None, ""
+
+        def poll() -> tuple[VertexJob, _Log] | None:
+            nonlocal log, state
+            job = self.status()
+            log = log or _Log(self._at[0], job, show)
+            if job.state != state:
+                state = job.state
+                say(f"{self.name}: {state.lower()}")
+            log.show_new()
+            return (job, log) if job.over else None
+
+        with followed(self.name):
+            job, log = until_over(poll, self.name, POLL_SECONDS)
+            with suppress(CloudError):
+                for _ in range(FINAL_LOG_POLLS):
+                    time.sleep(POLL_SECONDS)
+                    if not log.show_new():
+                        break
+        conclude(job, log.ended_as_asked)
+
     def stop(self, *, checkpoint: bool = False, wait_seconds: float = 120.0) -> str:
-        """Cancel it: the containers get SIGTERM, upon which a run saves, and are then killed. Raises `MaskwrightError`
+        """Cancels it: the containers get SIGTERM, upon which a run saves, and are then killed. Raises `MaskwrightError`
         if it is not over after `wait_seconds`."""
-        jobs, job = self._find()
-        if not job.over:
-            jobs.cancel(job.id)
-        ended = wait_until_over(lambda: jobs.get(job.id), self.name, POLL_SECONDS, wait_seconds)
+        if not self.status().over:
+            google, _, _, path = self._at
+            google.call("aiplatform", "POST", f"{path}:cancel", {})
+        ended = wait_until_over(self.status, self.name, POLL_SECONDS, wait_seconds)
         return f"{self.name}: {ended.state.lower()}"

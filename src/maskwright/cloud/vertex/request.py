@@ -17,9 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from maskwright.cloud import machines
-from maskwright.cloud.vertex.jobs import SUBMISSION_LABEL, VertexJobs, follow_to_its_end
-from maskwright.config.finetuning import FinetuneConfig
-from maskwright.config.pretraining import RunConfig
+from maskwright.cloud.vertex.jobs import SUBMISSION_LABEL, VertexJobTarget, create
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder
@@ -83,17 +81,11 @@ class Vertex(Place):
     label: Annotated[tuple[str, ...], Option("Label of the job.", "KEY=VALUE")] = ()
     env: Env = ()
 
-    leaves_out = frozenset({"stop_after_steps", "profile_steps"})
+    leaves_out = frozenset({"profile_steps"})
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z]+-[a-z]+[0-9]+", self.region):
             raise InputError(f"{self.region[:40]!r} is not a region", where="--region", fix="as in us-central1")
-        if not re.fullmatch(r"[^\s]+", self.image):
-            fix = "--image REGION-docker.pkg.dev/PROJECT/REPOSITORY/maskwright:TAG"
-            raise InputError(f"{self.image!r} is not an image", where="--image", fix=fix)
-        if self.staging is not None and not self.staging.startswith("gs://"):
-            fix = "--staging gs://bucket/folder"
-            raise InputError(f"{self.staging[:80]!r} is not a bucket", where="--staging", fix=fix)
         if self.nfs and self.network is None:
             fix = "--network projects/NUMBER/global/networks/NAME, one that is peered with Vertex AI"
             raise InputError("needs the network of the server", where="--nfs", fix=fix)
@@ -114,11 +106,11 @@ class Vertex(Place):
         folder, _, name = where.rpartition("/")
         if self.staging is not None and folder == self.staging.rstrip("/"):
             Folder(folder).put(name, text.encode())
-        job = VertexJobs(project, self.region).create(request)
+        job = create(project, self.region, request)
         follow, end = commands_of(job.target)
         say(f"{job.target}: submitted; `{end}` stops it")
         on_submission(Submission(True, f"{project}/{self.region}", command.run, job.target, follow, end))
-        follow_to_its_end(job)
+        VertexJobTarget(job.target).follow()
 
     @property
     def slice(self) -> tuple[str, str] | None:
@@ -150,31 +142,33 @@ def machine_spec(place: Vertex) -> tuple[dict[str, Any], int]:
     if place.slice is not None:
         return _slice_spec(place, *place.slice), 0
     machine = place.machine_type or CPU_MACHINE
-    built_in, built_in_count = machines.GPUS.get(machine, ("", 0))
-    if place.accelerator is None:
-        if not built_in:
-            return {"machineType": machine}, 0
-        name, count = built_in, built_in_count
-    else:
-        name, _, number = place.accelerator.partition(":")
-        if built_in:
+    name, count = machines.GPUS.get(machine, ("", 0))
+    if place.accelerator is not None:
+        if name:
             fix = "leave it out, or use an N1 machine"
-            raise InputError(f"{machine} has {built_in_count} {built_in} built in", where="--accelerator", fix=fix)
-        if place.machine_type is None or not (number or "1").isdecimal() or number == "0":
-            fix = "--machine-type n1-standard-8 --accelerator NVIDIA_TESLA_T4:2, or a TPU slice: v6e:4x4"
-            raise InputError(f"{place.accelerator[:40]!r} needs a machine type", where="--accelerator", fix=fix)
-        count = int(number or 1)
-    if "K80" in name.upper():
-        raise InputError("Google no longer offers the K80", where="--accelerator", fix=f"NVIDIA_TESLA_T4:{count}")
-    name = name.upper().replace("-", "_")
-    return {"machineType": machine, "acceleratorType": name, "acceleratorCount": count}, count
+            raise InputError(f"{machine} has {count} {name} built in", where="--accelerator", fix=fix)
+        given, _, number = place.accelerator.partition(":")
+        name = given.lower().replace("_", "-")
+        count = int(number) if number.isdecimal() else 1
+        if place.machine_type is None or number not in ("", str(count)) or count not in machines.ATTACHED.get(name, ()):
+            known = ", ".join(f"{_name(gpu)}:{max(counts)}" for gpu, counts in machines.ATTACHED.items())
+            fix = f"--machine-type n1-standard-8 --accelerator with up to {known}; or a TPU slice, as v6e:4x4"
+            what = f"{place.accelerator[:40]!r} cannot be attached to {place.machine_type or 'the default machine'}"
+            raise InputError(what, where="--accelerator", fix=fix)
+    gpus = {"acceleratorType": _name(name), "acceleratorCount": count} if count else {}
+    return {"machineType": machine, **gpus}, count
+
+
+def _name(gpu: str) -> str:
+    """Vertex AI's name for a kind of GPU of Compute Engine."""
+    return gpu.upper().replace("-", "_")
 
 
 def _slice_spec(place: Vertex, kind: str, topology: str) -> dict[str, Any]:
     if kind not in TPU_KINDS:
-        on_gke = "on GKE and " * bool(TPUS[kind].gke_label)
-        fix = f"use {' or '.join(TPU_KINDS)}; {kind} is {on_gke}in an environment: docs/which-way.md"
-        raise InputError(f"Vertex AI has no {kind}", where="--accelerator", fix=fix)
+        elsewhere = "submit kubernetes" if TPUS[kind].gke_label else "submit slice"
+        what = f"Vertex AI documents JAX for {' and '.join(TPU_KINDS)} alone, and not for {kind}"
+        raise InputError(what, where="--accelerator", fix=f"use one of these, or `maskwright {elsewhere}`")
     if wrong := tpus.refusal(f"{kind}:{topology}"):
         raise InputError(wrong[0], where="--accelerator", fix=wrong[1])
     if place.num_nodes != 1:
@@ -253,27 +247,23 @@ def check_paths(place: Vertex, locations: Mapping[str, str | None], run: str, co
             raise InputError(f"{path} is not in a container", where=key, fix=fix)
 
 
-def sized(place: Vertex, command: Training, config: RunConfig | FinetuneConfig, gpus: int) -> Training:
-    """The command for the devices of each machine."""
-    if place.slice is None:
-        return checks.sized(command, config, place.num_nodes, gpus)
-    return checks.for_tpu(command, config, tpus.devices(*place.slice))
-
-
 def body(place: Vertex, command: Training, submission: str) -> tuple[dict[str, Any], str, str]:
     """The request, the address for the configuration, and its text. Raises `InputError` for a job that cannot work."""
     config, text = checks.read(command)
     check_paths(place, checks.locations(command, config), command.run, bool(config.checkpoint.copy_to))
     where = staged(place, command.config, text)
     machine, gpus = machine_spec(place)
-    words = ["maskwright", *replace(sized(place, command, config, gpus), config=where).words()]
+    if place.slice is None:
+        sized = checks.sized(command, config, place.num_nodes, gpus)
+    else:
+        sized = checks.for_tpu(command, config, tpus.devices(*place.slice))
+    words = ["maskwright", *replace(sized, config=where).words()]
     if any("$(" in word for word in words):
         raise InputError(
             "contains $(, which Vertex AI may replace", where="the command", fix="write it in CONFIG instead"
         )
-    # The hosts of a TPU slice find each other by themselves.
-    first, *rest = words if place.slice else ["python", "-P", "-m", "maskwright.cloud.vertex.node", *words]
-    container: dict[str, Any] = {"imageUri": place.image, "command": [first], "args": rest}
+    arguments = ["-P", "-m", "maskwright.cloud.vertex.node", *words]
+    container: dict[str, Any] = {"imageUri": place.image, "command": ["python"], "args": arguments}
     if environment := variables(values_of(place.env)):
         container["env"] = environment
     pool: dict[str, Any] = {"machineSpec": machine, "replicaCount": "1", "containerSpec": container}

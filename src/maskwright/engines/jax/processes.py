@@ -31,8 +31,10 @@ from maskwright.engines.processes import (
     find,
     is_loopback,
     launch_variables,
+    partner_gone,
 )
 from maskwright.machine import hardware
+from maskwright.machine.hardware import tpu_chips
 
 CPU_DEVICES, CACHE_FOLDER = "jax_num_cpu_devices", "jax_compilation_cache_dir"
 MOST_VIRTUAL_DEVICES = 64
@@ -45,8 +47,6 @@ PROGRAMS_BYTES = 4 * 1024**3
 """The cache of compiled programs deletes those that were used longest ago."""
 LOST = ("gloo", "connection", "unavailable", "heartbeat", "socket", "deadline_exceeded", "coordination")
 """Words in the errors of collectives and of the coordination service when another process has died."""
-GOOGLE, TPU_DEVICES = "0x1ae0", {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}
-"""PCI vendor, and the PCI devices of its TPUs from v3 to 7x."""
 
 
 class _JaxProcesses:
@@ -76,15 +76,6 @@ class _JaxProcesses:
         with suppress(RuntimeError, ValueError):
             self.broadcast(b"")  # waits while rank 0 copies its last checkpoint; shutdown waits 30 seconds
             jax.distributed.shutdown()
-
-
-def tpu_chips(devices: str = "/sys/bus/pci/devices") -> int:
-    """Number of TPU chips in this machine, counted without loading libtpu."""
-    chips = 0
-    for path in glob.glob(os.path.join(glob.escape(devices), "*", "vendor")):
-        with open(path, encoding="ascii") as vendor, open(path[:-6] + "device", encoding="ascii") as device:
-            chips += vendor.read().strip() == GOOGLE and device.read().strip() in TPU_DEVICES
-    return chips
 
 
 def choose_device(wanted: str) -> Platform:
@@ -139,6 +130,10 @@ def connect(engine: EngineSection) -> tuple[Platform, list[Any], Processes]:
         jax.config.update("jax_platforms", device)
         devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
     except RuntimeError as error:
+        # The backends of several hosts exchange what each has. "Unavailable" is also what libtpu says of its own chips.
+        signs = [sign for sign in LOST if sign != "unavailable"]
+        if jax.distributed.is_initialized() and any(sign in str(error).lower() for sign in signs):
+            raise partner_gone(error) from None
         raise MaskwrightError(
             f"JAX cannot use this device: {error}", where=f"engine.device {device}", fix="see the driver's own message"
         ) from None

@@ -11,7 +11,7 @@ import yaml
 from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.pretraining import RunConfig
 from maskwright.config.recipes import find_config
-from maskwright.core.errors import InputError
+from maskwright.core.errors import InputError, StoppedEarly
 from maskwright.launch import checks
 from maskwright.launch.target import (
     Env,
@@ -19,7 +19,6 @@ from maskwright.launch.target import (
     OnSubmission,
     Option,
     Place,
-    Restarts,
     Setup,
     Submission,
     Training,
@@ -43,10 +42,8 @@ class SkyPilot(Place):
     spot: Annotated[bool, Option("Use machines that may be preempted, for less money.")] = False
     env: Env = ()
     setup: Setup = None
-    restarts: Restarts = 3
 
-    # SkyPilot restarts a job after each 75, so a run that is to stop early would go on.
-    leaves_out = frozenset({"stop_after_hours", "stop_after_steps", "dry_run"})
+    leaves_out = frozenset({"dry_run"})
 
     def submit(self, command: Training, *, dry_run: bool = True, on_submission: OnSubmission = show) -> None:
         """Shows the task, and submits nothing."""
@@ -69,9 +66,9 @@ class SkyPilot(Place):
             **({"accelerators": self.accelerator} if self.accelerator else {}),
             **({"cpus": f"{self.cpus}+"} if self.cpus else {}),
             "use_spot": self.spot,
-            # Preempted machines are always replaced. `recover_on_exit_codes: 75` would hide an error: it restarts the
-            # job without end if any node ends with 75, even if another node's 3 was the cause (0.14).
-            "job_recovery": {"max_restarts_on_errors": self.restarts},
+            # Preempted machines are always replaced. Of several nodes only the code of the first to end counts: the
+            # others are killed, and noted with 137 (0.14.1, sky/backends/task_codegen.py).
+            "job_recovery": {"recover_on_exit_codes": [StoppedEarly.exit_code]},
         }
         mounts = {folder: {"source": url, "mode": "MOUNT"} for url, folder in map(_url_and_folder, self.mount)}
         return {

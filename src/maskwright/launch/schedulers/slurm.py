@@ -1,9 +1,10 @@
 """`submit slurm`: a batch script for `sbatch`. It starts the same command on each node of an allocation with `srun`,
-restarts it if a node's process was lost, and requeues the job near its time limit.
+starts it again if a node was lost, and requeues the job near its time limit.
 
-The script decides by exit codes alone, like `outcome.py`. srun returns the highest code of all tasks, so a 75 (stopped
-early) would hide a 3 (the error that caused it). Therefore each task adds 200 to an error, and turns the 75 of a run
-that was asked to stop (`processes.parent`) into 199. So errors rank first, then requests, kills (129 to 192), 75, 0.
+The script decides by exit codes alone. srun returns the highest code of all tasks, except where it kills one of them.
+So it kills none: a task that ends early sends SIGTERM to the others, which then save and end by themselves. Final codes
+are made the highest: 200 + code for an error, 200 for 76 (ended as asked). Below are kills (129 to 192), 75 (start me
+again) and 0.
 """
 
 from __future__ import annotations
@@ -18,17 +19,18 @@ from subprocess import CompletedProcess
 from typing import Annotated, ClassVar
 
 from maskwright.core.console import say
-from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.errors import CloudError, EndedAsAsked, InputError, MaskwrightError
 from maskwright.core.secrets import redact
 from maskwright.core.shell import typed
 from maskwright.launch import checks
+from maskwright.launch.attempts import MOST_LOST
 from maskwright.launch.side_by_side import GONE
-from maskwright.launch.target import JobName, OnSubmission, Option, Place, Restarts, Submission, Training, show
+from maskwright.launch.target import JobName, OnSubmission, Option, Place, Submission, Training, show
 
 BEFORE_SECONDS = 30
 """Time between the end of the grace period and the time limit."""
 ANSWER_SECONDS = 120.0
-OF_THE_CLUSTER = ("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE")
+ENDED_EARLY = ("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE")
 """States of a job that the cluster or a user ended; the same command continues its run."""
 
 SHORT = {
@@ -50,7 +52,9 @@ OURS = {
 """Options of sbatch that the script decides, and what to do instead."""
 
 TASK = r"""
-trap : TERM
+ended=
+trap 'ended=1' TERM
+trap '[ "$?" -eq 0 ] || (trap "" TERM && scancel --signal=TERM "$SLURM_JOB_ID.$SLURM_STEP_ID" 2>/dev/null)' EXIT
 # setup
 if [ "$SLURM_NNODES" -gt 1 ]; then
   set -- "$@" --num-nodes "$SLURM_NNODES" --node-rank "$SLURM_NODEID" --rendezvous "$MASKWRIGHT_RENDEZVOUS"
@@ -59,11 +63,14 @@ if ! command -v "$1" >/dev/null; then
   echo "error: $1 is not on the PATH of $(hostname). Fix: submit from a folder whose .venv all nodes see" >&2
   exit 201
 fi
+[ -z "$ended" ] || exit 75
 "$@"
 code=$?
-if [ "$code" -eq 0 ] || [ "$code" -eq 75 ] || [ "$code" -eq 76 ] || [ "$code" -gt 128 ]; then exit "$code"; fi
-[ "$code" -le 55 ] || code=55
-exit $((200 + code))
+case $code in
+  0 | 75) exit "$code" ;;
+  76) exit 200 ;;
+  *) [ "$code" -le 128 ] || exit "$code"; exit $((200 + (code < 55 ? code : 55))) ;;
+esac
 """
 
 SCRIPT = r"""
@@ -73,7 +80,7 @@ stop() { asked=$1; scancel --signal=TERM "$SLURM_JOB_ID" 2>/dev/null; }
 trap 'stop limit' USR1
 trap 'stop end' TERM
 start() {
-  srun --kill-on-bad-exit=1 ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"} "$@" &
+  srun --kill-on-bad-exit=0 --wait=0 ${SLURM_CPUS_PER_TASK:+--cpus-per-task="$SLURM_CPUS_PER_TASK"} "$@" &
   step=$!
   while :; do
     wait "$step"
@@ -85,9 +92,16 @@ start() {
   [ "$after" -eq 127 ] || code=$after
 }
 finish() { echo "== $1" >&2; exit "$2"; }
+leave_if_asked() {
+  [ "$asked" != end ] || finish 'ended by a signal; the same command continues the run' 75
+  [ "$asked" = limit ] || return 0
+  echo '== the time limit is near: requeueing the job'
+  scontrol requeue "$SLURM_JOB_ID" || finish 'cannot be requeued; the same command continues the run' 75
+  exit 75
+}
 
 host=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-attempt=0
+attempt=0 lost=0 newest=
 while :; do
   attempt=$((attempt + 1))
   echo "== start ${SLURM_RESTART_COUNT:-0}, attempt $attempt on $SLURM_JOB_NODELIST"
@@ -96,21 +110,17 @@ while :; do
   export MASKWRIGHT_RENDEZVOUS="$host:$port"
   start $labels bash -c "$task" task "${words[@]}"
   [ "$code" -ne 0 ] || finish 'done' 0
-  [ "$code" -le 200 ] || finish "failed: exit $((code - 200))" $((code - 200))
-  if [ "$asked" = end ]; then finish 'ended by a signal; the same command continues the run' 75; fi
-  if [ "$code" -eq 76 ]; then finish 'stopped as asked; the same command continues the run' 76; fi
-  if [ "$asked" = limit ]; then
-    echo '== the time limit is near: requeueing the job'
-    scontrol requeue "$SLURM_JOB_ID" && exit 75
-    finish 'cannot be requeued; the same command continues the run' 75
-  fi
-  if [ "$attempt" -gt "$restarts" ]; then
-    [ "$code" -eq 75 ] || finish "failed: exit $code in $attempt attempts" 1
-    finish "stopped early in $attempt attempts; the same command continues the run" 75
-  fi
-  echo "== exit $code: restart $attempt of $restarts"
+  [ "$code" -ne 200 ] || finish 'stopped as asked; the same command continues the run' 76
+  [ "$code" -lt 200 ] || finish "failed: exit $((code - 200))" $((code - 200))
+  leave_if_asked
+  # The trainer counts starts without a newer checkpoint. Here are counted those in which it may not have come so far.
+  before=$newest newest=$(ls -- "$checkpoints" 2>/dev/null)
+  lost=$((lost + 1))
+  if [ "$code" -eq 75 ] || [ "$newest" != "$before" ]; then lost=0; fi
+  [ "$lost" -le "$most_lost" ] || finish "failed: exit $code, $lost times in a row without a newer checkpoint" 1
+  echo "== exit $code: starting again"
   sleep "${MASKWRIGHT_RESTART_WAIT_SECONDS:-10}"
-  [ -z "$asked" ] || finish 'ended by a signal; the same command continues the run' 75
+  leave_if_asked
 done
 """
 
@@ -129,7 +139,6 @@ class Slurm(Place):
         str | None,
         Option("Bash lines before the command, in its own shell: 'module load cuda; export NAME=…'.", "LINES"),
     ] = None
-    restarts: Restarts = 3
 
     setup_is_in_the_jobs_shell: ClassVar[bool] = True
     of_one_job: ClassVar[frozenset[str]] = frozenset({"name"})
@@ -173,24 +182,27 @@ class Slurm(Place):
     def live(self, runs: Sequence[str]) -> dict[str, str]:
         queue = _ask(["squeue", "--me", "--noheader", "--format=%i %j"])
         if queue.returncode:
-            raise MaskwrightError(_complaint(queue), where="squeue", fix="see `sinfo`")
+            raise CloudError(_complaint(queue), reason="failed", where="squeue", fix="see `sinfo`")
         jobs = {name: job for job, _, name in (line.partition(" ") for line in queue.stdout.splitlines())}
         return {run: jobs[name] for run in runs if (name := _name_of(run)) in jobs}
 
     def ended(self, job: str, log: str) -> int | None:
         shown = _ask(["scontrol", "show", "job", "-o", job])
+        if shown.returncode and "Invalid job id" not in shown.stderr:
+            raise CloudError(_complaint(shown), reason="failed", where="scontrol", fix="see `sinfo`")
         if shown.returncode:  # SLURM forgets a job some minutes after its end (MinJobAge)
             return GONE
         fields = dict(re.findall(r"\b(\w+)=(\S+)", shown.stdout))
         state, reason, code = fields["JobState"], fields["Reason"], int(fields["ExitCode"].partition(":")[0])
         if state in ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING"):
             return None
+        early = EndedAsAsked.exit_code if state == "CANCELLED" else GONE  # scancel is a wish
         if code or state == "COMPLETED":
-            return code
+            return early if code == GONE else code
         with open(log, "a", encoding="utf-8") as file:
             unseen = f"; does its node see {os.path.dirname(log)}?" if reason == "JobLaunchFailure" else ""
             file.write(f"job {job} ended as {state}, {reason}{unseen}\n")
-        return GONE if state in OF_THE_CLUSTER else 1
+        return early if state in ENDED_EARLY else 1
 
     def ending(self, jobs: Iterable[str]) -> str:
         return " ".join(["scancel", *jobs])
@@ -221,7 +233,7 @@ def script(place: Slurm, name: str, command: Training, log: str) -> str:
     lines += [
         "",
         f"words=({typed(command.words())})",
-        f"restarts={place.restarts}",
+        f"checkpoints={shlex.quote(command.run.rstrip('/') + '/checkpoints')} most_lost={MOST_LOST}",
         f"labels={'--label' if place.num_nodes > 1 else ''}",
         f"task={shlex.quote(TASK.strip().replace('# setup', _setup(place)))}",
         *_folder(place),

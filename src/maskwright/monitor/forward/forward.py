@@ -18,18 +18,20 @@ from typing import Any, Literal, TextIO
 from maskwright.core import extras, records, storage
 from maskwright.core.console import answer, lost_terminal_is_no_error
 from maskwright.core.errors import Locked, MaskwrightError, StoppedEarly
+from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact, redact_all
 from maskwright.core.shell import typed
-from maskwright.monitor.forward import mlflow, trackio, wandb
+from maskwright.monitor.forward.mlflow import MLflow
 from maskwright.monitor.forward.service import About, Begin, MetricsLine, Outcome, Service
-from maskwright.monitor.logs import Tail
+from maskwright.monitor.forward.wandb import Wandb
+from maskwright.monitor.grown import METRICS, Grown, lines_of
 from maskwright.monitor.status import look
-from maskwright.run.directory import RunDirectory, read_lines
+from maskwright.run.directory import RunDirectory
 from maskwright.run.heartbeat import read_local
 from maskwright.run.metric_names import is_held_out, trainer_names
 
-To = Literal["wandb", "mlflow", "trackio"]
-SERVICES: dict[To, Begin] = {"wandb": wandb.begin, "mlflow": mlflow.begin, "trackio": trackio.begin}
+To = Literal["wandb", "mlflow"]
+SERVICES: dict[To, Begin] = {"wandb": Wandb, "mlflow": MLflow}
 FOLDER = "forward"
 POLL_SECONDS = 1.0
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 300.0
@@ -81,7 +83,7 @@ class Forwarder:
         self.directory.require()
         self._begin, self._clock, self._sleep = begin or SERVICES[to], clock, sleep
         self._path = self.directory.path(FOLDER, f"{to}.json")
-        self._tail = Tail(self.directory.metrics, None)
+        self._grown = Grown(Folder(run), METRICS)
         self._service: Service | None = None
         self._waiting: list[dict[str, Any]] = []
         self._said = False
@@ -149,11 +151,12 @@ class Forwarder:
     def _read(self) -> None:
         """Queues the new lines. A file that the run has rewritten repeats lines that were sent. Steps computed again
         have the same numbers after a restart, but different ones after a rollback."""
-        text = "".join(f"{line}\n" for line in self._tail.read())
-        if self._tail.again:
-            self._waiting = []
-            self._take_back()
-        self._waiting += read_lines(text)
+        for block in self._grown.news():
+            if block is None:
+                self._waiting = []
+                self._take_back()
+            else:
+                self._waiting += lines_of(block)
 
     def _take_back(self) -> None:
         path = self.directory.path("rollbacks.json")

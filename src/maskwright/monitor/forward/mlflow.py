@@ -17,16 +17,12 @@ PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
 STATUS = {"done": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
 
 
-def begin(about: About, run_id: str | None) -> MLflow:
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    # The forwarder tries again by itself; by default MLflow waits for minutes in each call.
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
-    return MLflow(about, run_id)
-
-
 class MLflow:
     def __init__(self, about: About, run_id: str | None) -> None:
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+        # The forwarder tries again by itself; by default MLflow waits for minutes in each call.
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
         from mlflow import MlflowClient
 
         # The client alone: mlflow.start_run would add the user, the script and the git commit.

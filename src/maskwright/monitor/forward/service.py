@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -49,7 +49,5 @@ class Service(Protocol):
         ...
 
 
-class Begin(Protocol):
-    def __call__(self, about: About, run_id: str | None) -> Service:
-        """Opens a new run, or reopens run `run_id`."""
-        ...
+Begin = Callable[[About, str | None], Service]
+"""Opens a new run, or reopens the run of this id."""

@@ -12,14 +12,10 @@ STEP = "train/global_step"
 """The Trainer's name of the axis. W&B's own step cannot go back, as a run does after a rollback."""
 
 
-def begin(about: About, run_id: str | None) -> Wandb:
-    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # crash reports to W&B's makers
-    os.environ.setdefault("WANDB_DIR", about.folder)
-    return Wandb(about, run_id)
-
-
 class Wandb:
     def __init__(self, about: About, run_id: str | None) -> None:
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # crash reports to W&B's makers
+        os.environ.setdefault("WANDB_DIR", about.folder)
         import wandb
 
         settings = wandb.Settings(

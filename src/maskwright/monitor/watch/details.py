@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-import os
-from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 from maskwright.core.errors import MaskwrightError
-from maskwright.core.folder import Folder, open_regular
+from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact, redact_all
+from maskwright.monitor.grown import backwards
 from maskwright.monitor.logs import LOG
 from maskwright.monitor.watch.numbers import is_number
 from maskwright.monitor.watch.runs import GOING, LIST_SECONDS, Watched, known
@@ -20,6 +20,8 @@ from maskwright.run.directory import HISTORY, MANIFEST, read_lines, step_folder,
 MOST_INCIDENTS = 500
 MOST_LINES, MOST_LETTERS = 1_000, 4_000
 """Limits: lines of an answer, letters of a line."""
+READ_BYTES = 64 << 20
+"""Bytes of the log that are searched for one answer: about 0.2 seconds."""
 
 
 def details(watched: Watched) -> dict[str, Any]:
@@ -94,7 +96,7 @@ def _incidents(history: bytes, changes: list[dict[str, Any]]) -> list[dict[str, 
     before: dict[str, Any] = {}
     for line in read_lines(history.decode("utf-8", "replace")):
         if line.get("event") == "started" and before and before.get("event") != "ended":
-            incidents.append(_incident(before, "gone", "the process was gone without a word"))
+            incidents.append(_incident(before, "gone", "the process died without recording why"))
         if said := _said(line, first=not before):
             incidents.append(_incident(line, str(line.get("event")), said))
         before = line
@@ -147,36 +149,37 @@ def _ranks(watched: Watched) -> list[dict[str, Any]]:
 # ---- the log ---------------------------------------------------------------------------------------------------------
 
 
-def log(watched: Watched, search: str, lines: int, before: int | None) -> dict[str, Any]:
-    """The last `lines` lines of log.txt with `search` in them, in any case of letters, of those before line
-    `before` (from 1); and whether there are more before these. A line that the run is still writing is left out.
-    Raises `MaskwrightError` where it cannot be read."""
-    lines = min(max(lines, 1), MOST_LINES)
-    wanted, writing = search.casefold(), watched.report.state in GOING
-    kept: deque[tuple[int, str]] = deque(maxlen=lines + 1)
-    for number, raw in enumerate(_log_lines(watched), start=1):
-        if (before is not None and number >= before) or (writing and not raw.endswith(b"\n")):
+def log(watched: Watched, search: str, lines: int, before: int | None, after: int | None) -> dict[str, Any]:
+    """The last `lines` lines of log.txt with `search` in them, in any case of letters, of those between the bytes
+    `after` and `before`. The answer is about the bytes from `start` to `end`: older lines are before `start`, since
+    at most `READ_BYTES` are read for it, and later ones after `end`. A line that the run is still writing is left out.
+    Raises `MaskwrightError` where the file cannot be read."""
+    folder, name = watched.folder, watched.inside + LOG
+    size = folder.size(name) or 0
+    start = end = size if before is None else min(before, size)
+    first = after if after is not None and after <= end else 0  # a file that was cut is read again
+    whole = before is not None or watched.report.state not in GOING
+    lines, wanted, found = min(max(lines, 1), MOST_LINES), search.casefold(), list[dict[str, Any]]()
+    for begin, block in backwards(folder, name, first, end):
+        start = begin
+        if not whole:
+            lines_end = block.rfind(b"\n") + 1
+            end, block, whole = begin + lines_end, block[:lines_end], True
+        if wanted in block.decode("utf-8", "replace").casefold():
+            found += itertools.islice(_matching(begin, block, wanted), lines - len(found))
+        if len(found) == lines:
+            start = found[-1]["at"]
+        if len(found) == lines or end - start >= READ_BYTES:
             break
-        text = raw.decode("utf-8", "replace").rstrip("\r\n")
+    return {"lines": found[::-1], "start": start, "end": end}
+
+
+def _matching(begin: int, block: bytes, wanted: str) -> Iterator[dict[str, Any]]:
+    """Yields the lines of a block that begins at this byte, from the last to the first, if they have `wanted`."""
+    at = begin + len(block) + (not block.endswith(b"\n"))
+    for raw in reversed(block.removesuffix(b"\n").split(b"\n") if block else []):
+        at -= len(raw) + 1
+        text = raw.decode("utf-8", "replace").rstrip("\r")
         # Search the redacted text, or a reader could guess a secret letter by letter.
-        if not wanted or (wanted in text.casefold() and wanted in (text := redact(text)).casefold()):
-            kept.append((number, text))
-    more = len(kept) > lines
-    shown = list(kept)[-lines:]
-    return {"lines": [{"number": n, "text": redact(text)[:MOST_LETTERS]} for n, text in shown], "more": more}
-
-
-def _log_lines(watched: Watched) -> Iterator[bytes]:
-    """Yields each line with its newline: a log of weeks is not held in memory."""
-    if watched.folder.path is None:
-        yield from watched.log.lines()
-        return
-    path = os.path.join(watched.folder.path, watched.inside + LOG)
-    try:
-        with open_regular(path) as file:
-            yield from file
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        what = f"cannot be read: {error.strerror or error}"
-        raise MaskwrightError(what, where=path, fix="check the permissions") from None
+        if wanted in text.casefold() and wanted in (text := redact(text)).casefold():
+            yield {"at": at, "text": text[:MOST_LETTERS]}

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from maskwright.core.folder import Folder
-from maskwright.monitor.watch.grown import Grown
-from maskwright.run.directory import read_lines
+from maskwright.monitor.grown import METRICS, Grown, backwards, lines_of
 
-METRICS = "metrics.jsonl"
 LOSS = "loss"
 """Only the lines of training have it."""
 POINTS = 60
@@ -22,8 +19,7 @@ SAMPLE_BYTES = 4 << 10
 """Bytes read at each of the other places: about ten lines."""
 PLACES, PLACES_URL = 40, 10
 """At a URL each place is a request."""
-SEARCH_BYTES, LONGEST_LINE = 1 << 20, 64 << 10
-"""To find the last evaluation, the file is read backwards in pieces of this size; at a URL, one piece only."""
+FAR_BYTES = 1 << 20
 
 
 class Numbers:
@@ -98,35 +94,18 @@ class Numbers:
             lengths.append(len(content) / max(len(lines), 1))
         usual = sorted(lengths)[len(lengths) // 2] or 1.0
         self._lines_a_point = max(1, round(end / places / usual))
-        for line in self._evaluation(end):
-            self._remember(line)
+        self._remember(self._evaluation(end))
 
-    def _evaluation(self, end: int) -> Iterator[dict[str, Any]]:
-        """Yields the last line before the byte `end` with a held-out loss, if one is found."""
-        word, start = b'"valid_loss"', end
-        while start > 0:
-            start = max(start - SEARCH_BYTES, 0)
-            block = self._folder.get(self._name, start, min(start + SEARCH_BYTES + LONGEST_LINE, end)) or b""
-            match = block.rfind(word)
-            while match >= 0:
-                begin, stop = block.rfind(b"\n", 0, match) + 1, block.find(b"\n", match)
-                records = read_lines(block[begin : stop + 1].decode("utf-8", "replace")) if stop >= 0 else []
-                if records:
-                    yield records[0]
-                    return
-                match = block.rfind(word, 0, match)
-            if self._folder.path is None:
-                return
-
-
-def lines_of(block: bytes) -> Iterable[dict[str, Any]]:
-    """The records in whole lines. Unbroken lines are parsed in one call, in two thirds of the time."""
-    text = block.decode("utf-8", "replace")
-    try:
-        lines = json.loads(f"[{text.strip().replace(chr(10), ',')}]")
-    except (ValueError, RecursionError):
-        return read_lines(text)
-    return [line for line in lines if isinstance(line, dict) and isinstance(line.get("step"), int)]
+    def _evaluation(self, end: int) -> dict[str, Any]:
+        """The last line before the byte `end` with a held-out loss; at a URL it is not looked for in more than about
+        `FAR_BYTES`."""
+        for begin, block in backwards(self._folder, self._name, 0, end):
+            lines = lines_of(block) if b'"valid_loss"' in block else []
+            if found := [line for line in lines if "valid_loss" in line]:
+                return found[-1]
+            if self._folder.path is None and end - begin >= FAR_BYTES:
+                break
+        return {}
 
 
 def is_number(value: Any) -> bool:

@@ -20,11 +20,10 @@ from maskwright.core.console import several
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
-from maskwright.monitor.logs import LOG
+from maskwright.monitor.grown import METRICS, Grown, lines_of
 from maskwright.monitor.status import RunReport, look
 from maskwright.monitor.watch.find import FoundRuns, RunLocation, find
-from maskwright.monitor.watch.grown import Brought, Grown
-from maskwright.monitor.watch.numbers import METRICS, Numbers, lines_of
+from maskwright.monitor.watch.numbers import Numbers
 from maskwright.run.directory import HISTORY, step_folder
 
 FIND_SECONDS, FIND_SHARE = 10.0, 0.05
@@ -56,8 +55,6 @@ class Watched:
     report: RunReport
     numbers: Numbers
     history: Grown
-    log: Brought
-    """The log of a run at a URL."""
     inside: str
     """Where its records lie below the folder: with copies of checkpoints, beside the newest, with a slash at the
     end."""
@@ -90,6 +87,7 @@ class Watched:
             "state": report.state,
             "why": clean(report.why),
             "fix": clean(report.fix),
+            "limits": report.limits(),
             "health": clean(self._health()),
             "step": status.step if status else saved.step if saved else 0,
             "of": status.of if status else (saved.of if saved else None) or 0,
@@ -116,6 +114,8 @@ class Watched:
             return self.problem
         if report.state in ("hung", "lost", "silent", "failed"):
             return report.why
+        if report.ending:
+            return report.ending
         if loss is not None and not math.isfinite(loss):
             return "the loss is NaN" if math.isnan(loss) else "the loss is infinite"
         slow = [str(rank.beat.rank) for rank in report.ranks if rank.verdict == "slow"]
@@ -286,8 +286,7 @@ def _seen(key: str, place: RunLocation, report: RunReport, old: Watched | None) 
         old.report, old.kind, old.metric = report, kind, metric
         return old
     numbers, history = Numbers(folder, inside + METRICS), Grown(folder, inside + HISTORY)
-    log = Brought(folder, inside + LOG)
-    return Watched(place, key, folder, report, numbers, history, log, inside, kind, metric, 0.0)
+    return Watched(place, key, folder, report, numbers, history, inside, kind, metric, 0.0)
 
 
 def _read_history(watched: Watched) -> None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from maskwright.core.folder import Folder
-from maskwright.monitor.watch.grown import Grown
-from maskwright.monitor.watch.numbers import METRICS, is_number, lines_of
+from maskwright.monitor.grown import METRICS, Grown, lines_of
+from maskwright.monitor.watch.numbers import is_number
 
 MOST_POINTS = 5_000
 KEPT_SECONDS = 600.0

@@ -19,9 +19,9 @@ from maskwright.core.console import answer, print_exception
 from maskwright.core.errors import InputError, MaskwrightError, as_record
 from maskwright.core.extras import missing, require
 from maskwright.monitor import run as target
+from maskwright.monitor.grown import METRICS
 from maskwright.monitor.watch import details
 from maskwright.monitor.watch.guard import Guard, given_token, is_loopback, new_token
-from maskwright.monitor.watch.numbers import METRICS
 from maskwright.monitor.watch.runs import Runs, Watched
 from maskwright.monitor.watch.series import Shelf
 from maskwright.run.directory import Request, RunDirectory
@@ -82,8 +82,10 @@ class RunIndex:
         self._look()
         return details.details(self.run(id_))
 
-    def log(self, id_: str, search: str, lines: int, before: int | None) -> dict[str, Any]:
-        return details.log(self.run(id_), search, lines, before)
+    def log(
+        self, id_: str, search: str, lines: int, before: int | None = None, after: int | None = None
+    ) -> dict[str, Any]:
+        return details.log(self.run(id_), search, lines, before, after)
 
     def series(
         self, ids: Sequence[str], metrics: Sequence[str], points: int, first: int | None, last: int | None
@@ -196,8 +198,9 @@ def _code(error: MaskwrightError, asked: Any) -> int:
 
 def _log(index: RunIndex, asked: Any) -> dict[str, Any]:
     query = asked.query_params
-    lines, before = _number(query.get("lines"), "lines", 200), _number(query.get("before"), "before", None)
-    return index.log(asked.path_params["id"], query.get("search", "")[:1_000], lines or 0, before)
+    before, after = (_number(query.get(name), name, None) for name in ("before", "after"))
+    lines = _number(query.get("lines"), "lines", 200) or 0
+    return index.log(asked.path_params["id"], query.get("search", "")[:1_000], lines, before, after)
 
 
 def _series(index: RunIndex, asked: Any) -> dict[str, Any]:

@@ -197,8 +197,9 @@ class Taken:
                 store, source = "store", ["--set", "data.format=store"]
             lines.append(typed(["data", "push", store, "--to", "gs://BUCKET/store"]))
             source = ["--set", "data.store=gs://BUCKET/store", *source]
-        place = ["slice", self.typed.slice] if self.typed.slice else ["env", "ENV.yaml"]
-        return [*lines, typed(["submit", *place, config, "--run", self.run, *source])]
+        slice_there, cluster = ["slice", self.typed.slice], ["--env-file", "ENV.yaml", "--target", "slice"]
+        place, options = (slice_there, []) if self.typed.slice else (["kubernetes"], cluster)
+        return [*lines, typed(["submit", *place, config, "--run", self.run, *options, *source])]
 
     def on_slurm(self, config: str) -> list[str]:
         """The command that comes in place of the training where the script is a SLURM job's."""

@@ -134,7 +134,7 @@ def _not_tried(ready: Prepared) -> str | None:
     if launch and launch.world_size > 1:
         return f"{launch.world_size} processes train together, and a dry run is one"
     if engine.kind == "jax" and engine.device in ("auto", "tpu"):
-        from maskwright.engines.jax.processes import tpu_chips
+        from maskwright.machine.hardware import tpu_chips
 
         if tpu_chips():
             return "a dry run leaves the TPU to the runs that hold it; `maskwright plan` compiles for it"

@@ -15,7 +15,10 @@ from maskwright.launch.schedulers.kubernetes.pod import Kind
 from maskwright.machine import tpus
 
 KIND_LABEL, TOPOLOGY_LABEL = "cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-tpu-topology"
-"""GKE refuses a pod that asks for TPU chips and does not select both."""
+"""GKE refuses a pod that asks for TPU chips and does not select both, or a ComputeClass."""
+CLASS_LABEL = "cloud.google.com/compute-class"
+"""A ComputeClass has the topology itself:
+docs.cloud.google.com/kubernetes-engine/docs/concepts/about-custom-compute-classes"""
 
 
 class SlicePods(NamedTuple):

@@ -1,8 +1,9 @@
 """The objects for each kind of job, with their rules for a pod's end (`docs/kubernetes.md`).
 
 The end of one pod ends all: the others lose their partner and end with 75. So all pods are restarted, without counting
-it, after a 75 and a disruption (preemption, drain, eviction); an error (1, 2, 3) ends the job; any other end, such as
-a kill for memory, counts as one of `--restarts`.
+it, after a 75 and a disruption (preemption, drain, eviction): the run itself counts its starts without a newer
+checkpoint. An error (1, 2, 3) and an end that was asked for (76) end the job. Any other end, such as a kill for memory,
+is one of `RESTARTS`.
 """
 
 from __future__ import annotations
@@ -15,25 +16,32 @@ import yaml
 
 from maskwright.core.errors import InputError
 from maskwright.launch.checks import PORT
-from maskwright.launch.outcome import EARLY
+from maskwright.launch.outcome import ASKED, EARLY
 from maskwright.launch.ray.gang import STOP_WAIT
 from maskwright.launch.schedulers.kubernetes.pod import (
     CONFIG,
     CONTAINER,
+    INSTANCE,
+    RAY_CONTAINER,
+    RAY_WORKER,
     KubernetesJob,
     Manifest,
+    labels,
     literal,
     metadata,
+    metadata_of_job,
     template,
 )
 from maskwright.launch.target import Training, node_words
 
-FINAL = [1, 2, 3, 126, 127]
-"""Exit codes that a restart would give again: failed, bad input, health, and no such command in the image."""
-ONE_SLICE = {"annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}}
+FINAL = [1, 2, 3, ASKED, 126, 127]
+"""Exit codes that end a job: failed, bad input, health, as asked, and no such command in the image."""
+RESTARTS = 20
+"""Restarts after pods that were killed, in the whole life of a job: Kubernetes cannot count those in a row. Of a gang,
+each pod that JAX kills after another was lost is one."""
+ONE_SLICE = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
 """All pods on one node pool, which is a slice, and no other job's there:
 docs.cloud.google.com/kubernetes-engine/docs/how-to/tpu-multislice"""
-INSTANCE = "app.kubernetes.io/instance"
 RAY_VERSION = "2.60.0"
 """KubeRay requires a version, and at least 2.52 for tokens. The image has the Ray that runs."""
 STOP_SECONDS = 30
@@ -44,13 +52,12 @@ def manifests(job: KubernetesJob, command: Training, config: str) -> list[Manife
     """The objects in the order in which they are applied; the job is the last."""
     name = metadata(job) | {"name": job.config_map}
     config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": name, "data": {"run.yaml": config}}
-    kinds = {"indexed-job": _indexed_job, "jobset": _jobset, "trainjob": _trainjob, "rayjob": _rayjob}
+    kinds = {"indexed-job": _indexed_job, "jobset": _jobset, "rayjob": _rayjob}
     return [config_map, *kinds[job.kind](job, command)]
 
 
 def _words(command: Training) -> list[str]:
-    """Words of the command without its limit of hours, which is the scheduler's (`_deadline`)."""
-    return ["maskwright", *replace(command, config=CONFIG, stop_after_hours=None).words()]
+    return ["maskwright", *replace(command, config=CONFIG).words()]
 
 
 def _words_on(job: KubernetesJob, command: Training, node_rank: str, rendezvous: str) -> list[str]:
@@ -60,9 +67,10 @@ def _words_on(job: KubernetesJob, command: Training, node_rank: str, rendezvous:
     return words + (node_words(job.num_pods, node_rank, rendezvous) if meet else [])
 
 
-def _deadline(command: Training) -> Manifest:
-    hours = command.stop_after_hours
-    return {} if hours is None else {"activeDeadlineSeconds": max(1, round(hours * 3600))}
+def _deadline(job: KubernetesJob) -> Manifest:
+    """The server's own limit where there is no queue, whose label has it. It counts from the start of the object: of a
+    Job and a RayJob over all restarts; of a JobSet's Job from each restart."""
+    return {"activeDeadlineSeconds": job.limit_seconds} if job.limit_seconds and not job.queue else {}
 
 
 # ---- Job (batch/v1) ------------------------------------------------------------------------------------------------
@@ -74,11 +82,11 @@ def _indexed_job(job: KubernetesJob, command: Training) -> list[Manifest]:
     indexed_job = {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": metadata(job, queued=True),
+        "metadata": metadata_of_job(job),
         "spec": {
             **_gang(job),
-            **_deadline(command),
-            "backoffLimit": job.restarts,
+            **_deadline(job),
+            "backoffLimit": RESTARTS,
             "podFailurePolicy": _policy("Ignore"),
             # A pod is not replaced while it still saves.
             "podReplacementPolicy": "Failed",
@@ -129,15 +137,16 @@ def _network_policy(job: KubernetesJob) -> Manifest:
     }
 
 
-# ---- JobSet, and Kubeflow's TrainJob, which creates one --------------------------------------------------------------
+# ---- JobSet --------------------------------------------------------------------------------------------------------
 
 
-def _jobset_spec(job: KubernetesJob, words: Sequence[str] | None) -> Manifest:
+def _jobset_spec(job: KubernetesJob, words: Sequence[str]) -> Manifest:
     """The first pod that fails makes the only Job fail, and then all pods are recreated. The message of a Job that
     failed by its policy ends in the number of the rule: so the JobSet distinguishes an early stop from an error."""
     by_policy = {"onJobFailureReasons": ["PodFailurePolicy"]}
     job_spec = {
         **_gang(job),
+        **_deadline(job),
         "backoffLimit": 0,
         "podFailurePolicy": _policy("FailJob"),
         "podReplacementPolicy": "Failed",
@@ -145,7 +154,7 @@ def _jobset_spec(job: KubernetesJob, words: Sequence[str] | None) -> Manifest:
     }
     return {
         "failurePolicy": {
-            "maxRestarts": job.restarts,
+            "maxRestarts": RESTARTS,
             # No new pod starts before all old ones are gone: the run directory has one writer.
             "restartStrategy": "BlockingRecreate",
             "rules": [
@@ -160,54 +169,23 @@ def _jobset_spec(job: KubernetesJob, words: Sequence[str] | None) -> Manifest:
             ],
         },
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-        "replicatedJobs": [{"name": CONTAINER, "replicas": 1, "template": {"spec": job_spec}}],
+        "replicatedJobs": [
+            {"name": CONTAINER, "replicas": 1, "template": {"metadata": {"labels": labels(job)}, "spec": job_spec}}
+        ],
     }
 
 
 def _jobset(job: KubernetesJob, command: Training) -> list[Manifest]:
     words = _words_on(job, command, "$(JOB_COMPLETION_INDEX)", f"{job.name}-{CONTAINER}-0-0.{job.name}:{PORT}")
-    inner = _jobset_spec(job, words)
-    inner["replicatedJobs"][0]["template"]["spec"].update(_deadline(command))
+    made = metadata_of_job(job)
+    made["annotations"] |= ONE_SLICE if job.chips and job.num_pods > 1 else {}
     jobset = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
-        "metadata": metadata(job, queued=True) | (ONE_SLICE if job.chips and job.num_pods > 1 else {}),
-        "spec": inner,
+        "metadata": made,
+        "spec": _jobset_spec(job, words),
     }
     return [_network_policy(job), jobset] if job.num_pods > 1 else [jobset]
-
-
-def _trainjob(job: KubernetesJob, command: Training) -> list[Manifest]:
-    """A TrainJob with its own runtime: it cannot change the rules for restarts in a shared one."""
-    inner = _jobset_spec(job, None)
-    step = {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}
-    inner["replicatedJobs"][0]["template"]["metadata"] = step
-    api = "trainer.kubeflow.org"
-    runtime = {
-        "apiVersion": f"{api}/v1alpha1",
-        "kind": "TrainingRuntime",
-        "metadata": metadata(job),
-        "spec": {"mlPolicy": {"numNodes": job.num_pods, "torch": {}}, "template": {"spec": inner}},
-    }
-    words = _words_on(job, command, "$(PET_NODE_RANK)", "$(PET_MASTER_ADDR):$(PET_MASTER_PORT)")
-    trainjob = {
-        "apiVersion": f"{api}/v1alpha1",
-        "kind": "TrainJob",
-        "metadata": metadata(job, queued=True),
-        "spec": {
-            **_deadline(command),
-            "runtimeRef": {"apiGroup": api, "kind": "TrainingRuntime", "name": job.name},
-            "trainer": {
-                "image": job.image,
-                "command": words[:1],
-                "args": words[1:],
-                "numNodes": job.num_pods,
-                "numProcPerNode": job.gpus or 1,
-            },
-        },
-    }
-    policies = [_network_policy(job)] if job.num_pods > 1 else []
-    return [*policies, runtime, trainjob]
 
 
 # ---- RayJob (KubeRay) ------------------------------------------------------------------------------------------------
@@ -215,12 +193,15 @@ def _trainjob(job: KubernetesJob, command: Training) -> list[Manifest]:
 
 def _rayjob(job: KubernetesJob, command: Training) -> list[Manifest]:
     """A head that computes nothing, and `num_pods` pods. The same command is the job's driver: it runs its gang on the
-    pods and restarts it by itself."""
+    pods and restarts it by itself, so a driver that failed is not started again."""
     words = [*_words(command), "--num-nodes", str(job.num_pods), "--gpus-per-node", str(job.gpus)]
     for word in words:
         if shlex.quote(word) != word:
             fix = "write it into the configuration, or use another --kind"
             raise InputError(f"{word[:80]!r} does not survive the two shells of a RayJob", where="submit", fix=fix)
+    if job.setup:
+        fix = "--kind jobset, or an image with it"
+        raise InputError("is not run in the pods of a RayJob, whose commands are KubeRay's", where="--setup", fix=fix)
     if job.cpus.isdecimal() and int(job.cpus) < job.gpus:
         raise InputError(f"{job.cpus} is less than one for each GPU", where="--cpus", fix=f"--cpus {4 * job.gpus}")
     wait = {"env_vars": {STOP_WAIT: str(job.grace_seconds + STOP_SECONDS)}}
@@ -228,14 +209,14 @@ def _rayjob(job: KubernetesJob, command: Training) -> list[Manifest]:
         {
             "apiVersion": "ray.io/v1",
             "kind": "RayJob",
-            "metadata": metadata(job, queued=True),
+            "metadata": metadata_of_job(job),
             "spec": {
-                **_deadline(command),
+                **_deadline(job),
                 "entrypoint": f"exec {' '.join(words)}",
                 "runtimeEnvYAML": yaml.safe_dump(wait),
                 "submissionMode": "K8sJobMode",
                 "shutdownAfterJobFinishes": True,  # Kueue requires it, and an idle cluster costs money
-                "backoffLimit": job.restarts,
+                "backoffLimit": 0,
                 "rayClusterSpec": _ray_cluster(job),
                 "submitterPodTemplate": _ray_pod(job, cpus="500m", memory="1Gi"),
             },
@@ -245,9 +226,9 @@ def _rayjob(job: KubernetesJob, command: Training) -> list[Manifest]:
 
 def _ray_cluster(job: KubernetesJob) -> Manifest:
     workers = template(job, None)
-    workers["spec"]["containers"][0]["name"] = "ray-worker"
+    workers["spec"]["containers"][0]["name"] = RAY_WORKER
     del workers["spec"]["restartPolicy"]  # KubeRay's own
-    head = _ray_pod(job, cpus="2", memory="8Gi")
+    head = _ray_pod(job, cpus="2", memory=job.head_memory)
     del head["spec"]["restartPolicy"]
     count = job.num_pods
     return {
@@ -271,5 +252,5 @@ def _ray_pod(job: KubernetesJob, *, cpus: str, memory: str) -> Manifest:
     """A pod like those that train, but without GPUs."""
     small = replace(job, gpus=0, node_selector=(), cpus=cpus, memory=memory)
     pod = template(small, None)
-    pod["spec"]["containers"][0]["name"] = "ray"
+    pod["spec"]["containers"][0]["name"] = RAY_CONTAINER
     return pod

@@ -14,9 +14,15 @@ USER = 1000
 """User and group of the processes, whatever the image says: `runAsNonRoot` needs a number. It owns the files that it
 writes to a claim (`fsGroup`)."""
 GPU, TPU = "nvidia.com/gpu", "google.com/tpu"
-CONTAINER = "node"
-"""The name that Kubeflow's trainer requires."""
-Kind = Literal["indexed-job", "jobset", "trainjob", "rayjob"]
+CONTAINER, RAY_CONTAINER, RAY_WORKER = "node", "ray", "ray-worker"
+INSTANCE, RUN = "app.kubernetes.io/instance", "maskwright/run"
+"""The label of all objects of a job, whose value is its name, and the annotation with its run directory."""
+QUEUE, MOST_SECONDS = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/max-exec-time-seconds"
+"""Labels of Kueue. It adds up the time of a job over all of its admissions, and deactivates the job at the limit:
+kueue.sigs.k8s.io/docs/concepts/workload (maximumExecutionTimeSeconds)"""
+SETUP_FOLDER = "/tmp/setup"
+"""pip installs there in `--setup`, and Python looks there first: the image's own folders are read-only."""
+Kind = Literal["indexed-job", "jobset", "rayjob"]
 SCRATCH = "/tmp"
 """The only writable folder of a container besides claims; it is deleted with the pod."""
 CONFIG_FOLDER = "/etc/maskwright"
@@ -49,12 +55,17 @@ class KubernetesJob:
     namespace: str | None
     queue: str | None
     service_account: str | None
-    secrets: tuple[tuple[str, str], ...]
-    """(Secret of the cluster, the key in it that is a variable of the job)."""
+    secrets: tuple[tuple[str, str, str], ...]
+    """(Secret of the cluster, key in it, variable of the job)"""
     cpus: str
     memory: str
+    head_memory: str
+    """Memory of a RayJob's head, whose driver collects the lines of all pods."""
     node_selector: tuple[tuple[str, str], ...]
-    restarts: int
+    setup: str | None
+    run: str
+    limit_seconds: int | None
+    """Seconds after which the server ends the job."""
     grace_seconds: int
     config_map: str
     """Name of the object with the configuration."""
@@ -65,7 +76,8 @@ class KubernetesJob:
             if name is not None and not NAME.fullmatch(name):
                 fix = "small letters, digits and -"
                 raise InputError(f"{name[:80]!r} is not a valid name", where=option, fix=fix)
-        for option, quantity in (("--cpus", self.cpus), ("--memory", self.memory)):
+        quantities = {"--cpus": self.cpus, "--memory": self.memory, "--head-memory": self.head_memory}
+        for option, quantity in quantities.items():
             if not QUANTITY.fullmatch(quantity):
                 raise InputError(f"{quantity[:40]!r} is not a quantity", where=option, fix="as in 4, 500m or 16Gi")
         if not re.fullmatch(r"[^\s]+", self.image):
@@ -87,14 +99,21 @@ def inside(path: str, folder: str) -> bool:
 
 
 def labels(job: KubernetesJob) -> dict[str, str]:
-    return {"app.kubernetes.io/name": "maskwright", "app.kubernetes.io/instance": job.name}
+    return {"app.kubernetes.io/name": "maskwright", INSTANCE: job.name}
 
 
-def metadata(job: KubernetesJob, *, queued: bool = False) -> Manifest:
-    """`queued`: Kueue admits the object, with all of its pods or none, and suspends it to end it."""
-    queue = {"kueue.x-k8s.io/queue-name": job.queue} if queued and job.queue else {}
+def metadata(job: KubernetesJob) -> Manifest:
     namespace = {"namespace": job.namespace} if job.namespace else {}
-    return {"name": job.name, **namespace, "labels": labels(job) | queue}
+    return {"name": job.name, **namespace, "labels": labels(job)}
+
+
+def metadata_of_job(job: KubernetesJob) -> Manifest:
+    """With a queue, Kueue admits all of its pods or none, and suspends it to end it."""
+    made = metadata(job)
+    if job.queue:
+        made["labels"] |= {QUEUE: job.queue}
+        made["labels"] |= {MOST_SECONDS: str(job.limit_seconds)} if job.limit_seconds else {}
+    return made | {"annotations": {RUN: job.run}}
 
 
 def literal(word: str) -> str:
@@ -103,8 +122,7 @@ def literal(word: str) -> str:
 
 
 def template(job: KubernetesJob, words: Sequence[str] | None) -> Manifest:
-    """The `PodTemplateSpec`. `words`: the command, without a shell, so that SIGTERM reaches it; None if an operator
-    sets it."""
+    """The `PodTemplateSpec`. `words`: the command; None if an operator sets it."""
     buckets = any(mount.bucket for mount in job.mounts)
     annotations = {"annotations": {"gke-gcsfuse/volumes": "true"}} if buckets else {}
     account = {"serviceAccountName": job.service_account} if job.service_account else {}
@@ -135,7 +153,11 @@ def template(job: KubernetesJob, words: Sequence[str] | None) -> Manifest:
 
 def _container(job: KubernetesJob, words: Sequence[str] | None) -> Manifest:
     amounts = {"cpu": job.cpus, "memory": job.memory}
-    command = {"command": [words[0]], "args": list(words[1:])} if words else {}
+    words = list(words or [])
+    if words and job.setup:
+        # The shell replaces itself by the command, so that SIGTERM reaches it. A setup that fails ends the job.
+        words = ["/bin/sh", "-c", literal('sh -ec "$0" || exit 1; exec "$@"'), literal(job.setup), *words]
+    command = {"command": words[:1], "args": words[1:]} if words else {}
     return {
         "name": CONTAINER,
         "image": job.image,
@@ -161,11 +183,15 @@ def _container(job: KubernetesJob, words: Sequence[str] | None) -> Manifest:
 
 
 def environment(job: KubernetesJob) -> list[Manifest]:
-    """Variables: secrets come from keys of the same names in a Secret."""
+    """Variables, of which secrets come from keys in a Secret."""
     # torch puts caches into the home folder and names them after the user, whose number the image may not know.
     known = [{"name": "HOME", "value": SCRATCH}, {"name": "USER", "value": "maskwright"}]
-    secret = [{"name": key, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}} for name, key in job.secrets]
-    return known + secret
+    if job.setup:
+        known += [{"name": name, "value": SETUP_FOLDER} for name in ("PIP_TARGET", "PYTHONPATH")]
+    return known + [
+        {"name": variable, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
+        for name, key, variable in job.secrets
+    ]
 
 
 def _volumes(job: KubernetesJob) -> list[Manifest]:

@@ -38,11 +38,11 @@ function glance(run, now) {
     cell("Checkpoint", whole(run.checkpoint_step), run.checkpoint_step === null ? "none yet" : "last saved step"),
   ];
   const bad = BAD.has(run.state);
-  const trouble = run.health && run.health !== "fine" && run.health !== run.why ? run.health : "";
+  const trouble = run.health && run.health !== "fine" && !run.why.startsWith(run.health) ? run.health : "";
   const why = run.why && (bad || run.fix || !advancing) ? `${run.state}: ${run.why}` : "";
   const sentences = [why, trouble, run.fix && `To do: ${run.fix}`].filter(Boolean).map((words) => make("p", {}, sentence(words)));
   return [
-    make("p", { class: "faint" }, [run.location, ageOfReading(run, now)].filter(Boolean).join(" · ")),
+    make("p", { class: "faint" }, [run.location, ageOfReading(run, now), ...run.limits].filter(Boolean).join(" · ")),
     sentences.length ? make("div", { class: bad ? "answer bad" : "answer" }, ...sentences) : "",
     make("dl", { class: "glance" }, ...cells.filter(Boolean)),
   ];
@@ -110,7 +110,7 @@ function ranksOf(detail, many) {
   const size = `${whole(detail.world_size ?? ranks.length)} on ${several(hosts.size, "host")}`;
   return make("div", {},
     many ? make("h4", {}, detail.name) : null,
-    make("p", {}, ranks.length ? `${ranksInWords(countedVerdicts(ranks))} of ${size}` : "No rank has left a sign of life."),
+    make("p", {}, ranks.length ? `${ranksInWords(countedVerdicts(ranks))} of ${size}` : "No process has reported yet."),
     make("ul", { class: "strips" }, ...rows),
     reasons.length ? make("ul", {}, ...reasons) : null,
   );

@@ -2,29 +2,29 @@
 
 import { find, make, say, show } from "./elements.js";
 import { Gone, Refused, ask, runPath } from "./server.js";
-import { several } from "./words.js";
+import { bytes, several } from "./words.js";
 
 const LINES = 200;
 const AT_END = 24; // pixels from the end that still count as there
 let run = ""; // id
 let shownQuestion = ""; // the run and the text that the lines belong to
 let shownVersion = ""; // of the run
+let [shownStart, shownEnd] = [0, 0]; // bytes of the log that the lines are from
 let requests = 0;
 
 function searchText() {
   return find("log-search").value.trim();
 }
 
-function address(before) {
-  const query = new URLSearchParams({ lines: String(LINES) });
+function address(part) {
+  const query = new URLSearchParams({ lines: String(LINES), ...part });
   if (searchText()) query.set("search", searchText());
-  if (before) query.set("before", String(before));
   return runPath(run, `/log?${query}`);
 }
 
 // Marks the text that is searched for, which is in lower case here.
-function elementOf({ number, text }, searched) {
-  const element = make("div", { class: "log-line", "data-number": number });
+function elementOf(text, searched) {
+  const element = make("div", { class: "log-line" });
   const lower = text.toLowerCase();
   let end = 0;
   for (let start = searched ? lower.indexOf(searched) : -1; start >= 0; start = lower.indexOf(searched, end)) {
@@ -35,50 +35,50 @@ function elementOf({ number, text }, searched) {
   return element;
 }
 
-function numberOf(element) {
-  return element ? Number(element.dataset.number) : 0;
+function elementsOf(answer) {
+  return answer.lines.map(({ text }) => elementOf(text, searchText().toLowerCase()));
 }
 
-function sayHowMany(more) {
+function sayHowMany() {
   const lines = find("log").childElementCount;
-  show(find("log-older"), more);
-  if (searchText()) say(find("log-found"), `${several(lines, "line")} with “${searchText()}”${more ? ", and older ones" : ""}`);
+  show(find("log-older"), shownStart > 0);
+  const unread = shownStart > 0 ? `; the first ${bytes(shownStart)} are not searched yet` : "";
+  if (searchText()) say(find("log-found"), `${several(lines, "line")} with “${searchText()}”${unread}`);
   else say(find("log-found"), lines ? "" : "The log has no line yet.");
 }
 
-// `version` changes when the run has gone on.
+// `version` changes when the run has gone on. Only what the log has grown by since is read then.
 export async function showLog(id, version) {
   run = id;
   const question = JSON.stringify([id, searchText()]);
   if (question === shownQuestion && version === shownVersion) return;
   const request = ++requests;
-  const answer = await ask(address());
+  const fresh = question !== shownQuestion;
+  const answer = await ask(address(fresh ? {} : { after: String(shownEnd) }));
   if (request !== requests) return;
   const box = find("log");
-  const fresh = question !== shownQuestion;
   const atEnd = fresh || box.scrollHeight - box.scrollTop - box.clientHeight < AT_END;
-  const last = fresh ? 0 : numberOf(box.lastElementChild);
-  const lines = answer.lines.filter((line) => line.number > last);
-  // More was written than one answer holds: the lines between those shown and these are missing.
-  const gap = !fresh && lines.length === answer.lines.length && answer.more && lines.length > 0;
-  const elements = lines.map((line) => elementOf(line, searchText().toLowerCase()));
-  if (fresh || gap) box.replaceChildren(...elements);
-  else box.append(...elements);
-  if (fresh || gap || !box.childElementCount) sayHowMany(answer.more);
-  else if (elements.length) sayHowMany(!find("log-older").hidden);
+  // Otherwise more was written than one answer holds, or the log was cut.
+  if (!fresh && answer.start === shownEnd) box.append(...elementsOf(answer));
+  else {
+    box.replaceChildren(...elementsOf(answer));
+    shownStart = answer.start;
+  }
+  [shownQuestion, shownVersion, shownEnd] = [question, version, answer.end];
+  sayHowMany();
   if (atEnd) box.scrollTop = box.scrollHeight;
-  [shownQuestion, shownVersion] = [question, version];
 }
 
 async function showOlder() {
   const box = find("log");
-  const [question, first] = [shownQuestion, numberOf(box.firstElementChild)];
-  const answer = await ask(address(first));
-  if (question !== shownQuestion || first !== numberOf(box.firstElementChild)) return;
+  const [question, start] = [shownQuestion, shownStart];
+  const answer = await ask(address({ before: String(start) }));
+  if (question !== shownQuestion || start !== shownStart) return;
   const height = box.scrollHeight;
-  box.prepend(...answer.lines.map((line) => elementOf(line, searchText().toLowerCase())));
+  box.prepend(...elementsOf(answer));
   box.scrollTop += box.scrollHeight - height;
-  sayHowMany(answer.more);
+  shownStart = answer.start;
+  sayHowMany();
 }
 
 function throwUnlessUnanswered(error) {

@@ -1,4 +1,0 @@
-output "hosts" {
-  description = "Number of hosts."
-  value       = var.hosts
-}

@@ -1,1 +1,0 @@
-"""Jobs on an environment: submit, follow, and watch their hosts."""

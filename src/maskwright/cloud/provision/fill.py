@@ -1,0 +1,195 @@
+"""The program of the Job of `env seed`: `python -m maskwright.cloud.provision.fill DISK --source gs://… …`.
+
+It copies the folder of the bucket to the disk, verifies every file by the bucket's checksums, runs the preparation
+script, and writes MANIFEST.sha256. Started again, it continues: files that are right stay. With a script, the copy is
+in DISK/source, where the script may delete it; a script that was interrupted runs again from its beginning.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from maskwright.cloud.google.rest import Google
+from maskwright.core import storage
+from maskwright.core.console import human_bytes, say
+from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.folder import Folder, each
+
+RESULT = "/dev/termination-log"
+"""Kubernetes shows the content of this file as the end of the container."""
+NOTES, MANIFEST = ".maskwright", "MANIFEST.sha256"
+OURS = (NOTES, MANIFEST, "lost+found")
+TRIES = 8
+"""Of each file, and of files that differ: 2 rounds."""
+
+
+@dataclass(frozen=True)
+class BucketFile:
+    """A file of the bucket's folder. `crc32c` is there for all, `md5` not for those that were composed of parts."""
+
+    name: str
+    size: int
+    md5: str
+    crc32c: str
+    generation: str
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("disk")
+    parser.add_argument("--source", default="")
+    parser.add_argument("--prepare", default="")
+    parser.add_argument("--result", default=RESULT)
+    given = parser.parse_args()
+    try:
+        result = fill(given.disk, given.source, given.prepare)
+    except MaskwrightError as error:
+        say(str(error))
+        with open(given.result, "w", encoding="utf-8") as file:
+            json.dump({"error": str(error)[:3000]}, file)
+        sys.exit(error.exit_code)
+    with open(given.result, "w", encoding="utf-8") as file:
+        json.dump(result, file)
+
+
+def fill(disk: str, source: str, prepare: str) -> dict[str, int | str]:
+    """Files, bytes and the digest of the manifest. Raises `MaskwrightError` if the disk is not as it should be."""
+    listing = list_source(source) if source else []
+    script = storage.sha256_of_file(prepare) if prepare else ""
+    wanted = storage.sha256_of([source, script, [vars(file) for file in listing]])
+    notes = os.path.join(disk, NOTES, "done.json")
+    if not os.path.exists(notes) or storage.read_json(notes).get("for") != wanted:
+        for name in (notes, os.path.join(disk, MANIFEST)):
+            if os.path.exists(name):
+                os.unlink(name)
+        target = os.path.join(disk, "source") if prepare else disk
+        if source:
+            copy(source, listing, target)
+        if prepare:
+            _run(prepare, target, disk)
+        os.sync()
+        storage.make_folder(os.path.dirname(notes))
+        storage.write_json(notes, {"for": wanted})
+    return write_manifest(disk)
+
+
+def list_source(source: str) -> list[BucketFile]:
+    bucket, _, folder = source.removeprefix("gs://").rstrip("/").partition("/")
+    prefix = f"{folder}/" if folder else ""
+    fields = "items(name,size,md5Hash,crc32c,generation),nextPageToken"
+    google = Google(os.environ.get("GOOGLE_CLOUD_PROJECT", ""))
+    found = []
+    for item in google.pages("storage", f"b/{bucket}/o", "items", prefix=prefix, fields=fields):
+        name = str(item["name"]).removeprefix(prefix)
+        if not name or name.endswith("/") or name.split("/")[0] in OURS:  # the console marks a folder by a final /
+            continue
+        if {"", ".", ".."} & set(name.split("/")):
+            raise InputError(f"{name!r} is no name of a file", where=source, fix="rename the object")
+        found.append(
+            BucketFile(
+                name, int(item["size"]), item.get("md5Hash", ""), item.get("crc32c", ""), str(item["generation"])
+            )
+        )
+    if not found:
+        raise InputError("has no files", where=source, fix="check disk.source")
+    return found
+
+
+def copy(source: str, listing: list[BucketFile], target: str) -> None:
+    """Make `target` the same as the listing. Raises `MaskwrightError` for files that still differ after two rounds."""
+    names = {file.name for file in listing}
+    for name, path in list(_below(target)):
+        if name not in names:
+            os.unlink(path)
+    free = shutil.disk_usage(os.path.dirname(target) or target).free
+    missing = [file for file in listing if _size(os.path.join(target, file.name)) != file.size]
+    if (bytes_ := sum(file.size for file in missing)) > free:
+        what = f"{human_bytes(bytes_)} do not fit into {human_bytes(free)}"
+        raise InputError(what, where=target, fix="raise disk.size_gb")
+    folder, bad = Folder(source, tries=TRIES), listing
+    for _ in range(2):
+        say(f"copy and verify: {len(bad):,} files")
+
+        def bring(file: BucketFile) -> BucketFile | None:
+            path = os.path.join(target, file.name)
+            if _is_same(path, file):
+                return None
+            storage.make_folder(os.path.dirname(path))
+            folder.download(file.name, path)
+            return None if _is_same(path, file) else file
+
+        bad = [file for file in each(bring, bad) if file is not None]
+        if not bad:
+            return
+    what = f"{len(bad):,} files differ from the bucket's, such as {bad[0].name}"
+    raise MaskwrightError(what, where=source, fix="make sure that nothing writes there, then `maskwright env seed`")
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return None
+
+
+def _is_same(path: str, file: BucketFile) -> bool:
+    if _size(path) != file.size:
+        return False
+    if file.md5:
+        return base64.b64encode(bytes.fromhex(_digest(path, "md5"))).decode() == file.md5
+    import google_crc32c
+
+    checksum = google_crc32c.Checksum()
+    with open(path, "rb") as content:
+        while block := content.read(storage.READ_BYTES):
+            checksum.update(block)
+    return base64.b64encode(checksum.digest()).decode() == file.crc32c
+
+
+def _digest(path: str, kind: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
+
+
+def _run(prepare: str, target: str, disk: str) -> None:
+    say("prepare")
+    code = subprocess.run(["bash", prepare, target, disk], stdin=subprocess.DEVNULL, check=False).returncode
+    if code:
+        raise MaskwrightError(f"the preparation script ended with {code}", where="disk.prepare", fix="see its output")
+
+
+def write_manifest(disk: str) -> dict[str, int | str]:
+    """A line of `sha256sum` for each file."""
+    say("manifest")
+    files = sorted(_below(disk))
+    digests = each(lambda file: _digest(file[1], "sha256"), files)
+    text = "".join(f"{digest}  {name}\n" for digest, (name, _) in zip(digests, files, strict=True)).encode()
+    with storage.atomic_writer(os.path.join(disk, MANIFEST)) as out:
+        out.write(text)
+    size = sum(os.path.getsize(path) for _, path in files)
+    return {"files": len(files), "bytes": size, "manifest_sha256": hashlib.sha256(text).hexdigest()}
+
+
+def _below(folder: str) -> Iterator[tuple[str, str]]:
+    """(name relative to the folder, path) of each file, besides our own."""
+    for where, folders, names in os.walk(folder):
+        if where == folder:
+            folders[:] = [name for name in folders if name not in OURS]
+        for name in names:
+            path = os.path.join(where, name)
+            relative = os.path.relpath(path, folder)
+            if relative not in OURS and not os.path.islink(path):
+                yield relative, path
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""One job on hosts, which fetch it from a bucket."""

@@ -1,0 +1,564 @@
+"""Jobs in a Kubernetes cluster: status, logs, stop, list. The address of a job leads to its cluster:
+
+    kubernetes:NAME                        in kubectl's current context and namespace
+    kubernetes:NAMESPACE/NAME              in another namespace
+    kubernetes:CONTEXT/NAMESPACE/NAME      in another context; without NAMESPACE in its own
+    kubernetes:FOLDER/lab.yaml/NAME        in the cluster of an environment
+
+Its state is that of its object (Job, JobSet or RayJob) and its pods, all with the label `INSTANCE`, and of Kueue's
+Workload. Its exit code is that of its pods: an error before 76, 76 before 75.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+from maskwright.core.console import Show, one_line, say, show_line, warn
+from maskwright.core.errors import CloudError, EndedAsAsked, InputError, MaskwrightError
+from maskwright.core.secrets import redact
+from maskwright.core.shell import typed
+from maskwright.launch.follow import followed, until_over, wait_until_over
+from maskwright.launch.outcome import ASKED, EARLY, conclude, killed_by
+from maskwright.launch.schedulers.kubernetes.kubectl import SECONDS, Access, is_transient, kubectl, stream
+from maskwright.launch.schedulers.kubernetes.pod import (
+    CONTAINER,
+    INSTANCE,
+    QUEUE,
+    RAY_CONTAINER,
+    RAY_WORKER,
+    RUN,
+    Manifest,
+)
+
+POLL_SECONDS = 5.0
+REST_SECONDS = 30.0
+"""How long the rest of the log is read for after the job's end."""
+MOST_FAILURES = 3
+"""Streams of a pod that has ended and whose lines cannot be read, as those of a node that is gone."""
+LAST_LINES = 20
+"""Lines of a pod that failed, if it is not the one that is followed."""
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+GROUPS = {
+    "jobset.x-k8s.io": "jobsets.jobset.x-k8s.io",
+    "ray.io": "rayjobs.ray.io",
+    "kueue.x-k8s.io": "workloads.kueue.x-k8s.io",
+}
+"""Resources of operators, by the API group that the cluster has with them."""
+DRIVER_CODE = re.compile(r"exit code (\d+)")
+"""In the message of a RayJob, as Ray's job manager words it; no field has the code."""
+TAKES = frozenset({"--lines", "--checkpoint"})
+
+
+@dataclass(frozen=True)
+class JobPod:
+    name: str
+    container: str
+    index: int | None
+    """Its place among the pods that train; None in a RayJob."""
+    role: str
+    """In a RayJob: head or worker; empty for the pod that submits the driver."""
+    created: str
+    node: str
+    phase: str
+    began: bool
+    """Whether its container has run."""
+    code: int | None
+    """Exit code of its container, once it has ended."""
+    ended: str
+    why: str
+
+    @property
+    def failed(self) -> bool:
+        """Whether a restart would end in the same way."""
+        return self.code not in (None, 0, EARLY, ASKED) and killed_by(self.code) is None
+
+
+@dataclass(frozen=True)
+class ClusterJob:
+    address: str
+    """As `status`, `logs` and `stop` take it."""
+    name: str
+    kind: str
+    """Job, JobSet or RayJob."""
+    state: str
+    """waiting, running, done, failed or stopped"""
+    code: int | None
+    """Exit code of a job that is over."""
+    run: str
+    """Run directory there."""
+    created: str
+    restarts: int
+    why: str
+    """Why it waits, or how it ended."""
+    pods: list[JobPod] = field(default_factory=list)
+
+    @property
+    def over(self) -> bool:
+        return self.code is not None
+
+    @property
+    def leaders(self) -> list[JobPod]:
+        """The pods whose lines are the job's, in order: pod 0 of each attempt, or the submitter of a RayJob."""
+        wanted = (None if self.kind == "RayJob" else 0, "")
+        return [pod for pod in self.pods if (pod.index, pod.role) == wanted]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def report(self) -> str:
+        lines = [f"{self.address}  {self.kind}", f"  state    {self.state}"]
+        lines += [f"  exit     {self.code}"] if self.over else []
+        lines += [f"  restarts {self.restarts}"] if self.restarts else []
+        lines += [f"  run      {self.run}", f"  created  {self.created}"]
+        lines += [f"  why      {redact(one_line(self.why))}"] if self.why else []
+        for pod in self.pods:
+            how = f"exit {pod.code}" if pod.code is not None else pod.phase.lower()
+            more = "  ".join(filter(None, (pod.node, redact(one_line(pod.why)))))
+            lines.append(f"  pod      {pod.name}  {how}  {more}".rstrip())
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class ClusterJobs:
+    """All jobs of a namespace."""
+
+    jobs: list[ClusterJob]
+
+    @property
+    def over(self) -> bool:
+        return all(job.over for job in self.jobs)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"jobs": [job.to_json() for job in self.jobs]}
+
+    def report(self) -> str:
+        lines = [("JOB", "KIND", "STATE", "EXIT", "CREATED", "RUN")]
+        for job in self.jobs:
+            code = "-" if job.code is None else str(job.code)
+            lines.append((job.address, job.kind, job.state, code, job.created, one_line(job.run)))
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(
+            redact("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+            for line in lines
+        )
+
+
+def parse_address(address: str) -> tuple[str, str]:
+    """Where a job is, and its name. Where: an environment's YAML, `CONTEXT/NAMESPACE`, `NAMESPACE`, or nothing."""
+    where, _, name = address.removeprefix("kubernetes:").rpartition("/")
+    if not NAME.fullmatch(name):
+        fix = "write it as kubernetes:NAME, as submit prints it; `maskwright list kubernetes` lists all"
+        raise InputError(f"{address[:120]!r} is not a job in Kubernetes", where="kubernetes:…", fix=fix)
+    return where, name
+
+
+# ---- the cluster -----------------------------------------------------------------------------------------------------
+
+
+class Jobs:
+    """The jobs of one namespace. Raises `CloudError`s of `kubectl`."""
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self._operators: set[str] | None = None
+
+    def kubectl(
+        self, words: list[str], *, text: str = "", seconds: float = SECONDS
+    ) -> subprocess.CompletedProcess[str]:
+        return kubectl(words, text=text, access=self.access, seconds=seconds)
+
+    def get(self, name: str, address: str = "") -> ClusterJob:
+        """Raises `InputError` if there is no such job."""
+        found = self.find(name, address)
+        if found is None:
+            fix = (
+                "`maskwright list kubernetes` lists those that there are; a deleted job leaves its run, which continues"
+            )
+            raise InputError("no such job", where=address or f"kubernetes:{name}", fix=fix)
+        return found
+
+    def find(self, name: str, address: str = "") -> ClusterJob | None:
+        return next(iter(self._jobs(f"{INSTANCE}={name}", lambda _: address or f"kubernetes:{name}")), None)
+
+    def all(self, address_of: Callable[[str], str]) -> list[ClusterJob]:
+        return self._jobs("app.kubernetes.io/name=maskwright", address_of)
+
+    def delete(self, kind: str, name: str) -> None:
+        """In the foreground: the object is gone when its pods, which save first, are."""
+        self.kubectl(["delete", kind.lower(), name, "--cascade=foreground", "--wait=false", "--ignore-not-found"])
+
+    def _jobs(self, selector: str, address_of: Callable[[str], str]) -> list[ClusterJob]:
+        operators = self.operators()
+        kinds = [
+            "jobs.batch",
+            *(GROUPS[group] for group in ("jobset.x-k8s.io", "ray.io") if group in operators),
+            "pods",
+        ]
+        made = self._items(",".join(kinds), selector)
+        pods = [item for item in made if item["kind"] == "Pod"]
+        found = []
+        for item in made:
+            # A JobSet's inner Job has the label too, and belongs to the JobSet.
+            if item["kind"] == "Pod" or item["metadata"].get("ownerReferences"):
+                continue
+            name = item["metadata"]["labels"][INSTANCE]
+            inner = [one for one in made if one["kind"] == "Job" and one["metadata"]["labels"][INSTANCE] == name]
+            own = [pod for pod in pods if pod["metadata"]["labels"].get(INSTANCE) == name]
+            found.append(_job_of(item, inner, own, self._workload(item, operators), address_of(name)))
+        return found
+
+    def _workload(self, item: Manifest, operators: set[str]) -> Manifest | None:
+        """Kueue's object for a job in a queue. Not everybody may read it."""
+        if QUEUE not in item["metadata"].get("labels", {}) or "kueue.x-k8s.io" not in operators:
+            return None
+        try:
+            selector = f"kueue.x-k8s.io/job-uid={item['metadata']['uid']}"
+            return next(iter(self._items(GROUPS["kueue.x-k8s.io"], selector)), None)
+        except CloudError as error:
+            if error.reason != "permission":
+                raise
+            return None
+
+    def _items(self, kinds: str, selector: str) -> list[Manifest]:
+        done = self.kubectl(["get", kinds, f"--selector={selector}", "--output=json"])
+        return list(json.loads(done.stdout)["items"])
+
+    def operators(self) -> set[str]:
+        """API groups of the operators that are installed."""
+        if self._operators is None:
+            groups = json.loads(self.kubectl(["get", "--raw=/apis"]).stdout)["groups"]
+            self._operators = {group["name"] for group in groups} & set(GROUPS)
+        return self._operators
+
+
+# ---- from objects to a state -----------------------------------------------------------------------------------------
+
+
+def _condition(item: Manifest | None, kind: str, status: str = "True") -> Manifest | None:
+    """The condition of this type, if it has this status."""
+    conditions = ((item or {}).get("status") or {}).get("conditions") or ()
+    return next((one for one in conditions if (one["type"], one["status"]) == (kind, status)), None)
+
+
+def _words_of(condition: Manifest | None) -> str:
+    return ": ".join(filter(None, (condition.get("reason"), condition.get("message")))) if condition else ""
+
+
+def _job_of(
+    item: Manifest, inner: Sequence[Manifest], pods: Sequence[Manifest], workload: Manifest | None, address: str
+) -> ClusterJob:
+    made, status = item["metadata"], item.get("status") or {}
+    parsed = sorted(map(_pod_of, pods), key=lambda pod: (pod.created, pod.index or 0))
+    state, code, why = _state_of(item, inner, parsed, workload)
+    run, created = (made.get("annotations") or {}).get(RUN, ""), made.get("creationTimestamp", "")
+    # A Job keeps the pods of all attempts, and a JobSet counts them.
+    firsts = [pod for pod in parsed if pod.index == 0]
+    restarts = status.get("restarts") or max(0, len(firsts) - 1)
+    return ClusterJob(address, made["name"], item["kind"], state, code, run, created, restarts, why, parsed)
+
+
+def _pod_of(pod: Manifest) -> JobPod:
+    made, status = pod["metadata"], pod.get("status") or {}
+    given = made.get("labels") or {}
+    index = given.get("batch.kubernetes.io/job-completion-index")
+    states = {one["name"]: one.get("state") or {} for one in status.get("containerStatuses") or ()}
+    names = [one["name"] for one in pod["spec"]["containers"]]  # GKE may have added others
+    container = next(name for name in (CONTAINER, RAY_CONTAINER, RAY_WORKER, *names) if name in names)
+    state = states.get(container, {})
+    ended, waits = state.get("terminated") or {}, state.get("waiting") or {}
+    words = [
+        "disrupted" if _condition(pod, "DisruptionTarget") else "",
+        _words_of(_condition(pod, "PodScheduled", "False")),
+        _words_of(waits or ended or status) if waits.get("reason") != "ContainerCreating" else "",
+    ]
+    return JobPod(
+        made["name"],
+        container,
+        int(index) if index is not None else None,
+        str(given.get("ray.io/node-type", "")),
+        made.get("creationTimestamp", ""),
+        pod["spec"].get("nodeName", ""),
+        str(status.get("phase", "Pending")),
+        bool(ended or "running" in state),
+        ended.get("exitCode"),
+        ended.get("finishedAt", ""),
+        "; ".join(filter(None, words)),
+    )
+
+
+def _state_of(
+    item: Manifest, inner: Sequence[Manifest], pods: Sequence[JobPod], workload: Manifest | None
+) -> tuple[str, int | None, str]:
+    """State, exit code once it is over, and why."""
+    status, spec = item.get("status") or {}, item["spec"]
+    ray = str(status.get("jobDeploymentStatus", ""))
+    if _condition(item, "Complete") or _condition(item, "Completed") or status.get("jobStatus") == "SUCCEEDED":
+        return "done", 0, ""
+    failed = [one for one in (_condition(made, "Failed") for made in (item, *inner)) if one]
+    if _condition(item, "Failed") or ray == "Failed" or (ray == "Complete" and status.get("jobStatus")):
+        # The inner Job of a JobSet has the reason.
+        why = "; ".join(dict.fromkeys(map(_words_of, failed))) or _words_of(status)
+        if "DeadlineExceeded" in [one.get("reason") for one in failed] + [status.get("reason")]:
+            return "stopped", ASKED, f"its limit of time is over: {why}"
+        code = _driver_code(status) if ray else _code_of(pods)
+        return ("stopped" if code in (ASKED, EARLY) else "failed"), code, why
+    if workload is not None and workload["spec"].get("active") is False:
+        return "stopped", ASKED, _words_of(_condition(workload, "Evicted")) or "deactivated in Kueue"
+    if spec.get("suspend"):
+        why = _words_of(_condition(workload, "QuotaReserved", "False") or _condition(workload, "Admitted", "False"))
+        return "waiting", None, why or "suspended"
+    if any(pod.began and pod.code is None for pod in pods):
+        return "running", None, ""
+    return "waiting", None, next((pod.why for pod in reversed(pods) if pod.why), "")
+
+
+def _code_of(pods: Sequence[JobPod]) -> int:
+    """The exit code of a job that failed: of an error, the first; else 76, 75, or 1 for a kill."""
+    errors = sorted((pod for pod in pods if pod.failed), key=lambda pod: pod.ended)
+    if errors and errors[0].code is not None:
+        return errors[0].code if errors[0].code not in (126, 127) else 1
+    codes = {pod.code for pod in pods}
+    if ASKED in codes:
+        return ASKED
+    return 1 if any(killed_by(code) for code in codes) or EARLY not in codes else EARLY
+
+
+def _driver_code(status: Manifest) -> int:
+    if status.get("jobStatus") == "STOPPED":
+        return ASKED
+    found = DRIVER_CODE.search(str(status.get("message", "")))
+    return int(found[1]) if found and 0 < int(found[1]) < 126 else 1
+
+
+# ---- logs ------------------------------------------------------------------------------------------------------------
+
+
+class LeadersLog:
+    """The lines of a job's leaders as they come, each once, however often the stream is cut. `lines`: show only so many
+    of those that are there at the beginning."""
+
+    def __init__(self, access: Access, show: Show, lines: int | None) -> None:
+        self._access, self._show, self._lines = access, show, lines
+        self._read = set[str]()
+        """Pods of which all lines were shown."""
+        self._pod = ""
+        self._last = ""
+        """Time of the last line of this pod. The kubelet writes nine digits of a second, so that texts compare."""
+        self._partial = b""
+        self._ended = False
+        """Whether the pod had ended when its stream began, which then ends with the log."""
+        self._failures = 0
+        self._stack = ExitStack()
+        self._process: subprocess.Popen[str] | None = None
+
+    def pump(self, job: ClusterJob | None, seconds: float) -> None:
+        """Shows lines that come within `seconds`."""
+        deadline = time.monotonic() + seconds
+        if self._process is None and job is not None:
+            with suppress(CloudError):  # the next poll of the job has it too
+                self._begin(job)
+        while (left := deadline - time.monotonic()) > 0:
+            if self._process is None:
+                return time.sleep(left)
+            if not self._take(left):
+                self._end()
+        return None
+
+    def rest(self, job: ClusterJob, seconds: float) -> None:
+        """Shows all that is left of a job that is over."""
+        deadline = time.monotonic() + seconds
+        self._end()
+        while time.monotonic() < deadline:
+            if self._process is None:
+                self._begin(job)
+            if self._process is None:
+                return
+            if not self._take(max(0.1, deadline - time.monotonic())):
+                self._end()
+
+    def close(self) -> None:
+        self._stack.close()
+        self._process = None
+
+    def _begin(self, job: ClusterJob) -> None:
+        pod = next((one for one in job.leaders if one.began and one.name not in self._read), None)
+        if self._lines is not None and self._pod == "":
+            pod = next((one for one in reversed(job.leaders) if one.began), None)
+        if pod is None:
+            return
+        if pod.name != self._pod:
+            self._last, self._failures = "", 0
+        if self._lines is not None and self._pod == "":
+            self._read |= {one.name for one in job.leaders if one.name != pod.name and one.created <= pod.created}
+        since = [f"--since-time={self._last}"] if self._last else []
+        tail = [f"--tail={self._lines}"] if self._lines is not None and self._pod == "" else []
+        words = ["logs", pod.name, f"--container={pod.container}", "--follow", "--timestamps", *since, *tail]
+        self._pod, self._ended = pod.name, pod.code is not None or job.over
+        self._process = self._stack.enter_context(stream(words, self._access))
+
+    def _take(self, seconds: float) -> bool:
+        """Shows what comes within `seconds`; False at the stream's end."""
+        assert self._process is not None and self._process.stdout is not None
+        descriptor = self._process.stdout.fileno()
+        if not select.select([descriptor], [], [], seconds)[0]:
+            return True
+        piece = os.read(descriptor, 1 << 16)
+        *whole, self._partial = (self._partial + piece).split(b"\n")
+        for line in whole:
+            self._one(line.decode(errors="replace"))
+        return bool(piece)
+
+    def _one(self, line: str) -> None:
+        moment, _, text = line.partition(" ")
+        if moment > self._last:
+            self._last = moment
+            self._show(None, text)
+
+    def _end(self) -> None:
+        """The stream's end is that of the log only if the pod had ended before."""
+        if self._process is None:
+            return
+        if self._ended:
+            self._failures += self._process.wait() != 0
+            if self._process.returncode == 0 or self._failures >= MOST_FAILURES:
+                self._read.add(self._pod)
+        self._partial = b""
+        self.close()
+
+
+def follow_to_its_end(
+    jobs: Jobs,
+    name: str,
+    address: str,
+    show: Show = show_line,
+    lines: int | None = None,
+    poll_seconds: float = POLL_SECONDS,
+) -> None:
+    """Shows states and lines until the job is over, then raises the error with its exit code. Ctrl-C ends only the
+    following."""
+    job: ClusterJob | None = jobs.get(name, address)
+    log, shown = LeadersLog(jobs.access, show, lines), ""
+
+    def poll() -> ClusterJob | None:
+        nonlocal job, shown
+        job = jobs.find(name, address)
+        if job is None:
+            raise EndedAsAsked("the job was deleted; the same submit continues the run", where=address)
+        words = f"{job.state}{f', restarted {job.restarts} times' if job.restarts else ''}"
+        words += f": {redact(one_line(job.why))}" if job.why else ""
+        if words != shown:
+            say(f"{address}: {words}")
+        shown = words
+        return job if job.over else None
+
+    with followed(address):
+        try:
+            ended = until_over(poll, address, 0.0, meanwhile=lambda: log.pump(job, poll_seconds))
+            with suppress(MaskwrightError):
+                log.rest(ended, REST_SECONDS)
+                _show_first_failure(jobs, ended, show)
+        finally:
+            log.close()
+    conclude(ended.code or 0, redact(one_line(ended.why)), address)
+
+
+def _show_first_failure(jobs: Jobs, job: ClusterJob, show: Show) -> None:
+    failed = sorted((pod for pod in job.pods if pod.failed), key=lambda pod: pod.ended)
+    if not failed or failed[0] in job.leaders:
+        return
+    pod = failed[0]
+    words = ["logs", pod.name, f"--container={pod.container}", f"--tail={LAST_LINES}"]
+    for line in jobs.kubectl(words).stdout.splitlines():
+        show(pod.index, line)
+
+
+# ---- the run target --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class KubernetesTarget:
+    """A run target: one job."""
+
+    address: str
+    name: str
+    access: Access
+
+    takes: ClassVar[frozenset[str]] = TAKES
+
+    def status(self) -> ClusterJob:
+        return Jobs(self.access).get(self.name, self.address)
+
+    def logs(self, *, follow: bool, lines: int | None, show: Show) -> int:
+        jobs = Jobs(self.access)
+        if follow:
+            follow_to_its_end(jobs, self.name, self.address, show, lines)
+            return 0
+        job = jobs.get(self.name, self.address)
+        if (pod := next((pod for pod in reversed(job.leaders) if pod.began), None)) is None:
+            say(f"{self.address}: {job.state}, and no line yet{f': {redact(one_line(job.why))}' if job.why else ''}")
+            return 0
+        tail = [] if lines is None else [f"--tail={lines}"]
+        with stream(["logs", pod.name, f"--container={pod.container}", *tail], self.access) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                show(None, line.rstrip("\n"))
+        return 0
+
+    def stop(self, *, checkpoint: bool, wait_seconds: float) -> str:
+        """Asks the run, in its first pod, to save and end with 76; if no pod can take that, deletes the job, whose pods
+        save on SIGTERM. Raises `MaskwrightError` if it is not over after `wait_seconds`."""
+        jobs = Jobs(self.access)
+        job = jobs.get(self.name, self.address)
+        if job.over:
+            return f"{self.address}: {job.state} already, with exit code {job.code}"
+        answer = self._ask(jobs, job, checkpoint, wait_seconds)
+        if checkpoint:
+            if answer is None:
+                raise MaskwrightError(
+                    "no pod runs that could save", where=self.address, fix=typed(["status", self.address])
+                )
+            return answer
+        if answer is not None:
+            ended = wait_until_over(lambda: jobs.get(self.name, self.address), self.address, POLL_SECONDS, wait_seconds)
+            return f"{self.address}: {ended.state}, exit code {ended.code}; the same submit continues the run"
+        jobs.delete(job.kind, self.name)
+        deadline = time.monotonic() + wait_seconds
+        while jobs.find(self.name) is not None:
+            if time.monotonic() > deadline:
+                fix = typed(["status", self.address])
+                raise MaskwrightError(f"deleted, and not gone after {wait_seconds:g} s", where=self.address, fix=fix)
+            time.sleep(min(POLL_SECONDS, wait_seconds))
+        return f"{self.address}: deleted; the same submit continues the run"
+
+    def _ask(self, jobs: Jobs, job: ClusterJob, checkpoint: bool, wait_seconds: float) -> str | None:
+        """The answer of `maskwright stop RUN` in a pod that sees the run; None if none runs or it refuses."""
+        heads = [pod for pod in job.pods if pod.role == "head"] or job.leaders
+        pod = next((pod for pod in reversed(heads) if pod.began and pod.code is None), None)
+        if pod is None or not job.run:
+            return None
+        words = ["maskwright", "stop", job.run, f"--wait-seconds={wait_seconds:g}"]
+        words += ["--checkpoint"] if checkpoint else []
+        try:
+            # kubectl's own limit: the command in the pod has the other.
+            done = jobs.kubectl(
+                ["exec", pod.name, f"--container={pod.container}", "--", *words], seconds=wait_seconds + SECONDS
+            )
+        except CloudError as error:
+            if is_transient(error):
+                raise
+            warn(f"{error.what}")
+            return None
+        return done.stdout.strip()
+
+
+def list_jobs(access: Access, address_of: Callable[[str], str]) -> ClusterJobs:
+    return ClusterJobs(Jobs(access).all(address_of))

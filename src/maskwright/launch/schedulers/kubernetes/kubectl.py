@@ -1,0 +1,159 @@
+"""kubectl with a cluster: `kubectl` runs one command, `stream` shows the lines of one that goes on.
+
+Refusals are `CloudError`s whose `reason` follows from the API server's status (its `reason`, which kubectl prints in
+parentheses): kubernetes.io/docs/reference/kubernetes-api/common-definitions/status.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from subprocess import CompletedProcess
+from typing import NamedTuple
+
+import yaml
+
+from maskwright.core.errors import CloudError, InputError, MaskwrightError
+from maskwright.core.secrets import redact
+from maskwright.launch.follow import TRANSIENT
+
+SECONDS = 120.0
+ABSENT = "install it (kubernetes.io/docs/tasks/tools)"
+STATUS = re.compile(r"Error from server \((\w+)\)|You must be (logged in) to the server")
+"""The reason of an API server's status, as kubectl prints it (StandardErrorMessage of k8s.io/kubectl); for Unauthorized
+it prints only that sentence."""
+REASONS = {
+    "logged in": "credentials",
+    "Forbidden": "permission",
+    "NotFound": "missing",
+    "AlreadyExists": "exists",
+    "Conflict": "exists",
+    "InternalError": "failed",
+    "ServerTimeout": "failed",
+    "ServiceUnavailable": "failed",
+    "Timeout": "failed",
+    "TooManyRequests": "failed",
+}
+NO_STATUS = re.compile(r"^(?:Error from server: |Unable to connect to the server|The connection to the server )", re.M)
+"""No status came: the connection failed or was cut. Only kubectl's words are left to see that by."""
+
+
+class SignIn(NamedTuple):
+    """A cluster's https address, and a token that it takes for the next minutes."""
+
+    server: str
+    token: str
+
+
+@dataclass(frozen=True)
+class Access:
+    """How kubectl reaches a cluster: by its own configuration, or by `sign_in`."""
+
+    context: str | None = None
+    """Context of kubectl's configuration. None: the current one."""
+    namespace: str | None = None
+    """None: that of the context."""
+    sign_in: Callable[[], SignIn] | None = None
+    """Called for each command, since tokens expire."""
+
+    @contextmanager
+    def kubectl(self) -> Iterator[list[str]]:
+        """The first words of a command. A token is in a file that only this user reads, and that is deleted."""
+        named = [("--context", self.context), ("--namespace", self.namespace)]
+        words = [f"{option}={value}" for option, value in named if value]
+        if self.sign_in is None:
+            yield ["kubectl", *words]
+            return
+        with tempfile.NamedTemporaryFile("w", prefix="maskwright-", suffix=".yaml") as file:  # mode 0600
+            file.write(_kubeconfig(self.sign_in()))
+            file.flush()
+            yield ["kubectl", f"--kubeconfig={file.name}", *words]
+
+
+def kubectl(words: list[str], *, text: str = "", access: Access, seconds: float = SECONDS) -> CompletedProcess[str]:
+    """Runs `kubectl WORDS` with `text` on its standard input. Raises `InputError` if there is no kubectl, and
+    `CloudError` if it fails or does not answer within `seconds`."""
+    with access.kubectl() as first:
+        try:
+            done = subprocess.run(
+                [*first, *words], input=text, capture_output=True, text=True, errors="replace", timeout=seconds,
+                check=False, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise _not_started(error) from None
+        except subprocess.TimeoutExpired:
+            what = f"no answer in {seconds:.0f} s"
+            raise CloudError(what, reason="unreached", where=_where(words), fix="check the network") from None
+    if done.returncode:
+        raise refusal(words, done.stderr)
+    return done
+
+
+@contextmanager
+def stream(words: list[str], access: Access) -> Iterator[subprocess.Popen[str]]:
+    """`kubectl WORDS` while it runs; it is ended with the block."""
+    with access.kubectl() as first:
+        try:
+            process = subprocess.Popen(
+                [*first, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                errors="replace", start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise _not_started(error) from None
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.communicate()
+
+
+def refusal(words: list[str], stderr: str) -> CloudError:
+    """What kubectl complained about, with the reason by the server's status."""
+    status = STATUS.search(stderr)
+    reason = (
+        REASONS.get(status[1] or status[2], "other") if status else "unreached" if NO_STATUS.search(stderr) else "other"
+    )
+    fixes = {
+        "credentials": "log in to the cluster again, or choose another --context",
+        "permission": "ask for the right that is named in the cluster's namespace",
+        "missing": "check the name, --namespace and --context",
+        "unreached": "check the network, and `kubectl cluster-info`",
+        "failed": "try again; the API server failed",
+    }
+    what = redact(" ".join(stderr.split())[:600]) or "failed without a word"
+    return CloudError(what, reason=reason, where=_where(words), fix=fixes.get(reason, "as kubectl says"))
+
+
+def is_transient(error: MaskwrightError) -> bool:
+    """Whether the next try may succeed: no answer came, or the API server failed."""
+    return isinstance(error, CloudError) and error.reason in TRANSIENT
+
+
+def _where(words: list[str]) -> str:
+    return " ".join(["kubectl", *words[:1]])
+
+
+def _not_started(error: OSError) -> InputError:
+    missing = isinstance(error, FileNotFoundError)
+    what = "is not installed, or not on the path" if missing else f"cannot be started: {os.strerror(error.errno or 0)}"
+    return InputError(what, where="kubectl", fix=ABSENT)
+
+
+def _kubeconfig(sign_in: SignIn) -> str:
+    """kubernetes.io/docs/reference/config-api/kubeconfig.v1"""
+    name = "maskwright"
+    values = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": {"server": sign_in.server}}],
+        "users": [{"name": name, "user": {"token": sign_in.token}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "current-context": name,
+    }
+    return yaml.safe_dump(values)

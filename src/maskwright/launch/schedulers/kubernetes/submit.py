@@ -1,0 +1,317 @@
+"""`submit kubernetes`: prints the objects as YAML, or applies them with kubectl."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import yaml
+
+from maskwright.core.console import say, warn
+from maskwright.core.errors import CloudError, InputError
+from maskwright.core.shell import typed
+from maskwright.core.storage import is_url
+from maskwright.launch import checks, target
+from maskwright.launch.schedulers.kubernetes.gke import CLASS_LABEL, SlicePods, slice_pods
+from maskwright.launch.schedulers.kubernetes.jobs import Jobs, follow_to_its_end
+from maskwright.launch.schedulers.kubernetes.kinds import manifests
+from maskwright.launch.schedulers.kubernetes.kubectl import Access
+from maskwright.launch.schedulers.kubernetes.pod import (
+    NAME,
+    SCRATCH,
+    Kind,
+    KubernetesJob,
+    Manifest,
+    Mount,
+    inside,
+    metadata,
+)
+from maskwright.launch.target import (
+    VARIABLE,
+    Env,
+    JobName,
+    OnSubmission,
+    Option,
+    Setup,
+    Submission,
+    Training,
+    commands_of,
+    show,
+    values_of,
+)
+
+LARGEST_CONFIG = 200_000
+"""Bytes. kubectl writes the whole object into an annotation, and annotations may have 262,144 bytes."""
+SAVING_SHARE, MOST_SAVING_SECONDS = 0.1, 1800.0
+"""By how much a run's own limit lies before the server's, as pods start after their admission and have to save: a tenth
+of the time, at most half an hour."""
+GONE_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Kubernetes(target.Place):
+    image: Annotated[str | None, Option("Container image with maskwright in it.", "IMAGE")] = None
+    mount: Annotated[
+        tuple[str, ...],
+        Option(
+            "PersistentVolumeClaim or gs://BUCKET (GKE) to mount in a folder; CLAIM:PATH:ro only reads.", "NAME:PATH"
+        ),
+    ] = ()
+    num_nodes: Annotated[
+        int | None, Option("Number of pods that train together. Default: the slice's hosts, or 1.", "N", min=1)
+    ] = None
+    gpus_per_node: Annotated[
+        int | None, Option("GPUs of each pod that compute; 0, the default, computes on the CPU.", "N", min=0)
+    ] = None
+    accelerator: Annotated[str | None, Option("TPU slice on GKE, as in v6e:4x4.", "KIND:TOPOLOGY")] = None
+    compute_class: Annotated[
+        str | None, Option("ComputeClass of GKE whose nodes the pods take; it has the slice's topology.", "NAME")
+    ] = None
+    cpus: Annotated[str | None, Option("Cores of each pod. Default: 4 for each GPU or chip.", "N")] = None
+    memory: Annotated[str, Option("Memory of each pod, as Kubernetes writes it.", "N")] = "16Gi"
+    head_memory: Annotated[str, Option("Memory of a RayJob's head.", "N")] = "8Gi"
+    kind: Annotated[
+        Kind | None,
+        Option(
+            "Object to create; all but indexed-job need an operator in the cluster. Default: jobset for a TPU slice of "
+            "several hosts, else indexed-job."
+        ),
+    ] = None
+    name: JobName = None
+    context: Annotated[str | None, Option("Context of kubectl. Default: its current one.", "NAME")] = None
+    namespace: Annotated[str | None, Option("Namespace of the job. Default: kubectl's.", "NAME")] = None
+    queue: Annotated[str | None, Option("Queue of Kueue, which starts all pods or none.", "NAME")] = None
+    service_account: Annotated[str | None, Option("Service account that the pods run as.", "NAME")] = None
+    env: Env = ()
+    secret: Annotated[
+        tuple[str, ...],
+        Option(
+            "Secret and the key in it that the job gets as a variable, under the key's name or another.", "NAME:KEY"
+        ),
+    ] = ()
+    node_selector: Annotated[tuple[str, ...], Option("Label that the nodes must have.", "KEY=VALUE")] = ()
+    setup: Setup = None
+    follow: Annotated[bool, Option("Follow the job, and end with its exit code.")] = False
+
+    def access(self) -> Access:
+        return Access(self.context, self.namespace)
+
+    def address(self, name: str) -> str:
+        """The job's address, as `status`, `logs` and `stop` take it."""
+        where = f"{self.context}/{self.namespace or ''}" if self.context else self.namespace
+        return f"kubernetes:{where}/{name}" if where else f"kubernetes:{name}"
+
+    def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
+        """Applies the objects with kubectl, or with `dry_run` shows them."""
+        values = values_of(self.env)
+        job, objects = self.objects(command)
+        if dry_run:
+            if values:
+                warn(
+                    f"the Secret {values_name(job.name)}, with the values of --env, is not shown, and the job needs it"
+                )
+            on_submission(Submission(False, "kubectl", command.run, shown=to_yaml(objects)))
+            return
+        jobs, address = Jobs(self.access()), self.address(job.name)
+        require_operators(jobs, job)
+        replace_job_that_is_over(jobs, job.name, address)
+        apply(jobs, job, objects, values)
+        follow, end = commands_of(address)
+        say(f"{address}: submitted; `{follow}` follows it, `{end}` saves and ends it")
+        on_submission(Submission(True, "kubectl", command.run, address, follow, end))
+        if self.follow:
+            follow_to_its_end(jobs, job.name, address)
+
+    def objects(self, command: Training) -> tuple[KubernetesJob, list[Manifest]]:
+        """The job and its objects. Raises `InputError` for options that cannot work in a cluster."""
+        config, text = checks.read(command)
+        if len(text.encode()) > LARGEST_CONFIG:
+            what = f"is larger than {LARGEST_CONFIG:,} bytes"
+            raise InputError(what, where=command.config, fix="shorten its comments")
+        if self.image is None:
+            raise InputError("is missing", where="--image", fix="--image REGISTRY/NAME:TAG, which holds maskwright")
+        # Named by its content: another submission under the same name does not change it for a running job.
+        digest, name = hashlib.sha256(text.encode()).hexdigest()[:8], checks.name_for(command.run, self.name)
+        limit, command = limited(command)
+        same = ("image", "namespace", "queue", "service_account", "memory", "head_memory", "setup")
+        pods, gpus = self._slice(), self.gpus_per_node or 0
+        labels = {CLASS_LABEL: self.compute_class} if self.compute_class else pods.labels if pods else {}
+        job = KubernetesJob(
+            **{field: getattr(self, field) for field in same},
+            kind=pods.object_kind(self.kind) if pods else self.kind or "indexed-job",
+            name=name,
+            mounts=tuple(map(parse_mount, self.mount)),
+            num_pods=pods.hosts if pods else self.num_nodes or 1,
+            gpus=gpus,
+            chips=pods.chips if pods else 0,
+            cpus=self.cpus or str(4 * max(1, gpus, pods.chips if pods else 0)),
+            secrets=(
+                *map(parse_secret, self.secret),
+                *((values_name(name), variable, variable) for variable in self.env),
+            ),
+            node_selector=(*labels.items(), *map(parse_selector, self.node_selector)),
+            run=command.run,
+            limit_seconds=limit,
+            grace_seconds=checks.grace_seconds(config),
+            config_map=f"{name}-{digest}",
+        )
+        check_paths(job, checks.locations(command, config), command.run, bool(config.checkpoint.copy_to))
+        if pods:
+            sized = checks.for_tpu(command, config, pods.devices)
+        else:
+            sized = checks.sized(command, config, job.num_pods, job.gpus)
+        # The driver of a RayJob chooses the device of each pod.
+        return job, manifests(job, command if job.kind == "rayjob" else sized, text)
+
+    def _slice(self) -> SlicePods | None:
+        if self.accelerator is None:
+            return None
+        if self.gpus_per_node:
+            raise InputError("cannot be given with a TPU slice", where="--gpus-per-node", fix="leave it out")
+        pods = slice_pods(self.accelerator, self.num_nodes)
+        if taken := [key for key, _ in map(parse_selector, self.node_selector) if key in pods.labels]:
+            raise InputError(f"{taken[0]} follows from --accelerator", where="--node-selector", fix="leave it out")
+        return pods
+
+
+def limited(command: Training) -> tuple[int | None, Training]:
+    """The seconds after which the server ends the job, and the command, which saves and ends with 76 before."""
+    if command.stop_after_hours is None:
+        return None, command
+    seconds = command.stop_after_hours * 3600.0
+    if not 1.0 <= seconds < 2**31:
+        raise InputError(f"{command.stop_after_hours:g} is no limit", where="--stop-after-hours", fix="give its hours")
+    own = seconds - min(SAVING_SHARE * seconds, MOST_SAVING_SECONDS)
+    return math.ceil(seconds), replace(command, stop_after_hours=float(f"{own / 3600.0:.6g}"))
+
+
+# ---- the objects in the cluster --------------------------------------------------------------------------------------
+
+
+OPERATORS = {
+    "jobset": ("jobset.x-k8s.io", "JobSet (jobset.sigs.k8s.io/docs/installation)"),
+    "rayjob": ("ray.io", "KubeRay (docs.ray.io/en/latest/cluster/kubernetes)"),
+}
+KUEUE = ("kueue.x-k8s.io", "Kueue (kueue.sigs.k8s.io/docs/installation)")
+
+
+def require_operators(jobs: Jobs, job: KubernetesJob) -> None:
+    """Raises `InputError` without the operator of the job's kind, or without Kueue for a queue: nothing would hold the
+    job back then, nor end it at its limit."""
+    wanted = {f"--kind {job.kind}": OPERATORS.get(job.kind), "--queue": KUEUE if job.queue else None}
+    for option, operator in wanted.items():
+        if operator and operator[0] not in jobs.operators():
+            fix = f"install {operator[1]}, or leave it out"
+            raise InputError(f"the cluster has no {operator[0]}", where=option, fix=fix)
+
+
+def replace_job_that_is_over(jobs: Jobs, name: str, address: str) -> None:
+    """Deletes a job of the same name that is over. Raises `InputError` if it is not."""
+    before = jobs.find(name)
+    if before is None:
+        return
+    if not before.over:
+        fix = f"`{typed(['stop', address])}` first, or another --name"
+        raise InputError(f"there is such a job, and it is {before.state}", where=address, fix=fix)
+    say(f"{address}: the job of this name, which is {before.state}, is deleted")
+    jobs.delete(before.kind, name)
+    deadline = time.monotonic() + GONE_SECONDS
+    while jobs.find(name) is not None:
+        if time.monotonic() > deadline:
+            what = f"it is not gone {GONE_SECONDS:.0f} s after it was deleted"
+            raise CloudError(what, reason="other", where=address, fix="see its pods: `kubectl describe pods`")
+        time.sleep(1.0)
+
+
+def values_name(name: str) -> str:
+    """Name of the Secret with the values of `--env`."""
+    return f"{name}-env"
+
+
+def apply(jobs: Jobs, job: KubernetesJob, objects: list[Manifest], values: Mapping[str, str]) -> None:
+    """Applies the objects and the Secret. All are the job's own, so that they are deleted with it."""
+    *others, main = objects
+    if values:
+        made = metadata(job) | {"name": values_name(job.name)}
+        others.append({"apiVersion": "v1", "kind": "Secret", "metadata": made, "stringData": dict(values)})
+    jobs.kubectl(["apply", "--filename=-"], text=to_yaml(others))
+    done = json.loads(jobs.kubectl(["apply", "--filename=-", "--output=json"], text=to_yaml([main])).stdout)
+    owner = {key: main[key] for key in ("apiVersion", "kind")}
+    owner |= {"name": job.name, "uid": done["metadata"]["uid"]}
+    for other in others:
+        other["metadata"]["ownerReferences"] = [owner]
+    jobs.kubectl(["apply", "--filename=-"], text=to_yaml(others))
+
+
+# ---- options ---------------------------------------------------------------------------------------------------------
+
+
+def parse_mount(text: str) -> Mount:
+    """`CLAIM:/folder`, `CLAIM:/folder:ro` or `gs://BUCKET:/folder`."""
+    bucket, read_only = text.startswith("gs://"), text.endswith(":ro")
+    name, _, folder = text.removeprefix("gs://").removesuffix(":ro").partition(":")
+    tidy = re.fullmatch(r"(/[A-Za-z0-9._-]+)+", folder) and not {".", ".."} & set(folder.split("/"))
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?", name) or not tidy:
+        fix = "--mount my-claim:/data, --mount my-claim:/data:ro, or --mount gs://my-bucket:/data"
+        raise InputError(f"{text[:80]!r} is not NAME:/folder", where="--mount", fix=fix)
+    return Mount(name, folder, bucket, bucket or read_only)
+
+
+def parse_secret(text: str) -> tuple[str, str, str]:
+    """Secret, key and variable of `SECRET:KEY` or `SECRET:KEY=VARIABLE`."""
+    name, _, rest = text.partition(":")
+    key, _, variable = rest.partition("=")
+    variable = variable or key
+    if not NAME.fullmatch(name) or not re.fullmatch(r"[-._a-zA-Z0-9]+", key) or not VARIABLE.fullmatch(variable):
+        fix = "--secret hugging-face:HF_TOKEN, or --secret hugging-face:token=HF_TOKEN for a key of another name"
+        raise InputError(f"{text[:80]!r} is not NAME:KEY or NAME:KEY=VARIABLE", where="--secret", fix=fix)
+    return name, key, variable
+
+
+def parse_selector(text: str) -> tuple[str, str]:
+    """`KEY=VALUE` of a label."""
+    key, _, value = text.partition("=")
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9./_-]*[A-Za-z0-9])?", key) or not re.fullmatch(r"[\w.-]+", value):
+        fix = "--node-selector cloud.google.com/gke-accelerator=nvidia-h100-80gb"
+        raise InputError(f"{text[:80]!r} is not KEY=VALUE", where="--node-selector", fix=fix)
+    return key, value
+
+
+def check_paths(job: KubernetesJob, locations: Mapping[str, str | None], run: str, copied: bool) -> None:
+    """Raises `InputError` if a pod does not see the data, or if the run would be lost with its pod. `locations`: see
+    `checks.locations`; `copied`: whether checkpoints are copied elsewhere."""
+    claims = [mount.folder for mount in job.mounts if not mount.read_only]
+    kept = [*claims, *([SCRATCH] if copied else [])]
+    if not any(run.startswith(folder + "/") for folder in kept):
+        fix = "give a folder in a --mount CLAIM:/folder; or one in /tmp with checkpoint.copy_to, to continue from there"
+        raise InputError(f"{run} would be lost with its pod", where="--run", fix=fix)
+    if ".." in run.split("/"):
+        raise InputError(f"{run} leaves its folder", where="--run", fix="write it without ..")
+    seen = [mount.folder for mount in job.mounts]
+    for key, path in locations.items():
+        remote = is_url(path or "") and key != "--from"
+        if path and not remote and not any(inside(path, folder) for folder in seen):
+            fix = f"mount it with --mount NAME:/folder, and {checks.setting(key, '/folder/…')}"
+            raise InputError(f"{path} is not in a pod", where=key, fix=fix)
+
+
+def to_yaml(objects: list[dict[str, Any]]) -> str:
+    return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True  # an alias such as &id001 is hard to read and to edit
+
+    def text(self, value: str) -> yaml.Node:
+        style = "|" if "\n" in value else None
+        return self.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.text)

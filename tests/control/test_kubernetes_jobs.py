@@ -1,0 +1,291 @@
+"""Whole lives of jobs in a made-up cluster: the real kubectl, the published rules, and pods that are processes."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import yaml
+from command_line import maskwright, write_config
+from fake_kubernetes import RESOURCES, FakeCluster, answers, api_server, fake_cluster
+from in_process import Cli
+from kubernetes_nodes import Nodes, running
+
+from maskwright.cloud import record
+from maskwright.cloud.prices import usd_per_hour
+from maskwright.cloud.record import EnvironmentRecord
+from maskwright.data.store import TokenStore
+from maskwright.launch.schedulers.kubernetes import jobs, kinds
+from maskwright.prove.verify_resume import compare
+from maskwright.run.directory import RunDirectory
+
+BASE = ["--mount=data:/data:ro", "--mount=runs:/runs"]
+
+
+@pytest.fixture
+def nodes(
+    store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kubectl: Callable[[FakeCluster], None]
+) -> Iterator[Nodes]:
+    monkeypatch.setattr(jobs, "POLL_SECONDS", 0.2)
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # as in the image
+    monkeypatch.setattr(jobs.follow_to_its_end, "__defaults__", (*jobs.follow_to_its_end.__defaults__[:-1], 0.2))
+    folders = {"/data": Path(store.location).parent, "/runs": tmp_path / "runs"}
+    folders["/runs"].mkdir()
+    with fake_cluster(list(RESOURCES)) as cluster:
+        kubectl(cluster)
+        with running(Nodes(cluster, tmp_path / "pods", folders, {"real": None})) as made:
+            yield made
+
+
+def stub(nodes: Nodes, tmp_path: Path, lines: str) -> str:
+    """An image whose maskwright is a script."""
+    program = tmp_path / "image" / "maskwright"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n{lines}\n")
+    program.chmod(0o755)
+    nodes.images["stub"] = program.parent
+    return "--image=stub"
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def submit(cli: Cli, folder: Path, *options: str, run: str = "one", **schedule: object) -> Any:
+    write_config(folder / "run.yaml", "/data/store", **schedule)
+    return cli("submit", "kubernetes", str(folder / "run.yaml"), "--run", f"/runs/{run}", *BASE, *options)
+
+
+ENDS = [
+    # what pods do, the exit code of the follower, the number of attempts
+    ("exit 0", "indexed-job", 0, 1),
+    ("exit 1", "indexed-job", 1, 1),
+    ("exit 2", "jobset", 2, 1),
+    ("exit 3", "jobset", 3, 1),
+    ("exit 76", "indexed-job", 76, 1),
+    ("exit 76", "jobset", 76, 1),
+    ("exit 127", "indexed-job", 1, 1),
+    ("AGAIN 75", "indexed-job", 0, 2),
+    ("AGAIN 75", "jobset", 0, 2),
+    ("kill -9 $$", "indexed-job", 1, 3),
+    ("kill -9 $$", "jobset", 1, 3),
+]
+
+
+@pytest.mark.parametrize(("lines", "kind", "code", "attempts"), ENDS, ids=[f"{row[0]}-{row[1]}" for row in ENDS])
+def test_each_end_of_a_pod(
+    cli: Cli, nodes: Nodes, tmp_path: Path, monkeypatch: Any, lines: str, kind: str, code: int, attempts: int
+) -> None:
+    """75 is no error and not counted, kills are (here two), and all else is final."""
+    monkeypatch.setattr(kinds, "RESTARTS", 2)
+    count = f"echo begun >> {tmp_path}/attempts; echo line of $JOB_COMPLETION_INDEX"
+    again = f"[ $(wc -l < {tmp_path}/attempts) -gt 1 ] || exit"
+    image = stub(nodes, tmp_path, f"{count}\n{lines.replace('AGAIN', again)}")
+    result = submit(cli, tmp_path, image, f"--kind={kind}", "--follow")
+    assert result.code == code, result.err
+    assert len((tmp_path / "attempts").read_text().splitlines()) == attempts
+    kept = attempts if kind == "indexed-job" else 1  # a JobSet deletes the pods of earlier attempts, and their lines
+    assert kept <= result.out.count("line of 0") <= attempts
+    listed = json.loads(cli("list", "kubernetes", "--json").out)["jobs"]
+    (job,) = listed
+    assert (job["code"], job["run"], job["address"]) == (code, "/runs/one", "kubernetes:one")
+
+
+def trained(nodes: Nodes, folder: Path, run: str, step: int) -> Callable[[], bool]:
+    metrics = folder / "runs" / run / "metrics.jsonl"
+    return lambda: metrics.exists() and f'"step":{step}' in metrics.read_text().replace(" ", "")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole")
+    write_config(folder / "run.yaml", store.location, steps=STEPS)
+    maskwright("pretrain", "run.yaml", "--run", "run", *WORKERS, cwd=folder)
+    return folder / "run"
+
+
+def differences(uninterrupted: Path, folder: Path) -> list[str]:
+    return compare(RunDirectory(str(uninterrupted)), RunDirectory(str(folder / "runs" / "one")))[2]
+
+
+STEPS = 150
+WORKERS = ["--set", "batch.virtual_workers=2", "--set", "logging.every_steps=1", "--set", "batch.micro_batch_rows=32"]
+
+
+def test_a_gang_is_preempted_and_stopped_and_continues_to_the_same_bits(
+    cli: Cli, nodes: Nodes, tmp_path: Path, uninterrupted: Path
+) -> None:
+    options = ["--image=real", "--kind=jobset", "--num-nodes=2", *WORKERS]
+    assert submit(cli, tmp_path, *options, steps=STEPS).code == 0
+    wait_for(trained(nodes, tmp_path, "one", 25))
+    again = submit(cli, tmp_path, *options, steps=STEPS)
+    assert again.code == 2 and "kubernetes:one: there is such a job, and it is running" in again.err
+    nodes.disrupt(nodes.names(1)[0])  # pod 1 ends with 75, and pod 0 has lost its partner
+    wait_for(lambda: json.loads(cli("status", "kubernetes:one", "--json").out)["restarts"] == 1)
+    began = time.time()
+    wait_for(lambda: (tmp_path / "runs" / "one" / "metrics.jsonl").stat().st_mtime > began + 0.5)  # it trains again
+    stopped = cli("stop", "kubernetes:one")
+    assert stopped.out == "kubernetes:one: stopped, exit code 76; the same submit continues the run\n", stopped.err
+    before = len(nodes.processes)
+    assert before == 4 and not trained(nodes, tmp_path, "one", STEPS)()
+    result = submit(cli, tmp_path, *options, "--follow", steps=STEPS)
+    assert result.code == 0 and "the job of this name, which is stopped, is deleted" in result.err, result.err
+    assert differences(uninterrupted, tmp_path) == []
+
+
+def test_a_killed_pod_and_cut_streams_change_nothing(
+    cli: Cli, nodes: Nodes, tmp_path: Path, uninterrupted: Path
+) -> None:
+    nodes.cluster.most_log_lines = 20
+
+    def kill_once_it_has_saved() -> None:
+        wait_for(trained(nodes, tmp_path, "one", 45))
+        nodes.kill(nodes.names()[0])
+        nodes.cluster.refusals += [503, 503]
+
+    killer = Thread(target=kill_once_it_has_saved)
+    killer.start()
+    result = submit(cli, tmp_path, "--image=real", *WORKERS, "--follow", steps=STEPS)
+    killer.join()
+    assert result.code == 0, result.err
+    assert "trying again" in result.err and "kubernetes:one: running, restarted 1 times" in result.err
+    assert differences(uninterrupted, tmp_path) == []
+    written = [line.partition(" ")[2] for name in nodes.names() for line in nodes.lines[name]]
+    shown = [line for line in (result.err + result.out).splitlines() if line in set(written)]
+    assert shown == written  # each line once
+    tail = cli("logs", "kubernetes:one", "--lines", "3")
+    assert tail.out.splitlines() == written[-3:]
+
+
+def test_limits_are_the_servers(cli: Cli, nodes: Nodes, tmp_path: Path, monkeypatch: Any) -> None:
+    """A run saves and ends before; one that does not is ended by the server. Neither is an error."""
+    image = stub(nodes, tmp_path, "echo $*; exec sleep 60")
+    for options in (["--kind=indexed-job"], ["--kind=jobset"], ["--kind=jobset", "--queue=team-a"]):
+        result = submit(cli, tmp_path, image, *options, "--stop-after-hours=0.0005", "--follow")
+        assert result.code == 76 and "--stop-after-hours 0.00045 " in result.out, result.err
+    assert "DeactivatedDueToMaximumExecutionTimeExceeded: exceeding the maximum time" in result.err
+    assert cli("submit", "kubernetes", "x", "--run", "y", "--stop-after-hours=0").code == 2
+
+
+def test_a_job_waits_in_its_queue_and_is_deleted_with_all_that_is_its_own(
+    cli: Cli, nodes: Nodes, tmp_path: Path, monkeypatch: Any
+) -> None:
+    nodes.admits = False
+    monkeypatch.setenv("HF_TOKEN", "hf_made_up_value_0123456789")
+    nodes.cluster.add({"apiVersion": "v1", "kind": "Secret", "stringData": {"key": "of the cluster"}, "metadata": {
+        "name": "theirs", "namespace": "ml"}})  # fmt: skip
+    image = stub(
+        nodes,
+        tmp_path,
+        "[ $1 = pretrain ] || exit 2; echo token $HF_TOKEN, $OTHER, setup $PIP_TARGET, $*; exec sleep 60",
+    )
+    wanted = [
+        "--queue=team-a",
+        "--env=HF_TOKEN",
+        "--secret=theirs:key=OTHER",
+        "--kind=jobset",
+        "--num-nodes=2",
+        *WORKERS,
+    ]
+    wanted += [f"--setup=echo its $HOME > {tmp_path}/$(date +setup)"]
+    assert submit(cli, tmp_path, image, *wanted).code == 0
+    report = wait_for(lambda: "insufficient" in (said := cli("status", "kubernetes:ml/one").out) and said)
+    assert "state    waiting" in report and "Pending: insufficient unused quota for cpu in flavor spot" in report
+    nodes.admits = True
+    lines = wait_for(lambda: cli("logs", "kubernetes:ml/one").out)
+    assert ", of the cluster, setup /tmp/setup, pretrain" in lines and (tmp_path / "setup").read_text() == "its /tmp\n"
+    kept = {made["kind"]: json.dumps(made) for made in nodes.cluster.objects.values()}
+    assert [kind for kind, text in kept.items() if "hf_made_up" in text] == ["Secret"]
+    assert "hf_made_up" not in lines + json.dumps(nodes.cluster.calls)
+    # No run is there that could be asked, so that the job is deleted.
+    assert cli("stop", "kubernetes:one").out == "kubernetes:one: deleted; the same submit continues the run\n"
+    assert [made["metadata"]["name"] for made in nodes.cluster.objects.values()] == ["theirs"]
+    gone = cli("status", "kubernetes:one")
+    assert gone.code == 2 and gone.error.startswith("kubernetes:one: no such job. Fix: `maskwright list")
+
+
+ENVIRONMENT = """
+name: lab
+project: my-project
+zone: us-east5-b
+image: stub
+nfs: {}
+disk: {size_gb: 100, source: gs://my-data/stores}
+cluster: {location: us-east5}
+slice: {accelerator: v6e, topology: 4x4, provisioning_model: SPOT, fallbacks: [{provisioning_model: STANDARD}]}
+group: {machine_type: a3-highgpu-8g}
+"""
+
+
+@pytest.fixture
+def google(tmp_path: Path, nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """GKE's API, which names the made-up cluster's DNS endpoint; there, over TLS, a token is asked for. Gives the
+    tokens that came."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run([*words, "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"], check=True, stderr=-3)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))  # of Go's
+    monkeypatch.setenv("GOOGLE_OAUTH_ACCESS_TOKEN", "ya29.made-up-token-0123456789")
+    monkeypatch.delenv("KUBECONFIG")
+    tokens: list[str] = []
+    with api_server(nodes.cluster, certificate, key, tokens) as server:
+        endpoint = {"controlPlaneEndpointsConfig": {"dnsEndpointConfig": {"endpoint": server.removeprefix("https://")}}}
+        place = "/v1/projects/my-project/locations/us-east5/clusters/lab"
+        with answers({place: endpoint}) as address:
+            monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER", address)
+            yield tokens
+
+
+def test_an_environment_gives_cluster_queue_volumes_image_account_and_nodes(
+    cli: Cli, nodes: Nodes, tmp_path: Path, google: list[str], monkeypatch: Any
+) -> None:
+    made = EnvironmentRecord()
+    monkeypatch.setattr(record, "read", lambda environment: made)
+    lab = tmp_path / "lab.yaml"
+    lab.write_text(ENVIRONMENT)
+    write_config(tmp_path / "run.yaml", "/mnt/common/shared_pd/store")
+    line = ["submit", "kubernetes", tmp_path / "run.yaml", "--run", "one", "--env-file", lab]
+    both = cli(*line)
+    assert both.code == 2 and both.error == f"{lab}: has a slice and a group. Fix: --target slice, or --target group"
+    stub(nodes, tmp_path, "echo $*; exit 76")
+    empty = cli(*line, "--target=group")
+    assert empty.error == (
+        "data.store: /mnt/common/shared_pd/store is on the data volume, which is not filled yet. "
+        f"Fix: maskwright env seed {lab}"
+    )
+    made = replace(made, seeded={"files": 1})
+    followed = cli(*line, "--target=group", "--max-cost=200", "--follow", "--set=batch.virtual_workers=8")
+    assert followed.code == 76, followed.err
+    assert "--run /mnt/common/nfs_share/runs/one" in followed.out
+    assert "checkpoint.copy_to=gs://my-project-lab-runs/runs/one" in followed.out
+    assert set(google) == {"Bearer ya29.made-up-token-0123456789"} and not list(Path("/tmp").glob("maskwright-*.yaml"))
+    (job,) = nodes.cluster.of_kind("Job")
+    hours = 200 / usd_per_hour("a3-highgpu-8g", "STANDARD", "us-east5")
+    assert job["metadata"]["namespace"] == "maskwright"
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "jobs"
+    assert int(job["metadata"]["labels"]["kueue.x-k8s.io/max-exec-time-seconds"]) == math.ceil(hours * 3600)
+    pod = job["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"cloud.google.com/compute-class": "group"} and pod["serviceAccountName"] == "train"
+    claims = {one["persistentVolumeClaim"]["claimName"] for one in pod["volumes"] if "persistentVolumeClaim" in one}
+    assert claims == {"nfs-share", "shared-pd"} and pod["containers"][0]["image"] == "stub"
+    assert f"kubernetes:{lab}/one  Job" in cli("status", f"kubernetes:{lab}/one").out
+    assert f"kubernetes:{lab}/one  Job   stopped  76" in cli("list", "kubernetes", "--env-file", lab).out
+    slice_ = cli(*line, "--target=slice", "--set=engine.kind=jax", "--set=batch.virtual_workers=16", "--dry-run",
+                 "--max-cost=100", "--image=other")  # fmt: skip
+    *_, jobset = yaml.safe_load_all(slice_.out)
+    (pods,) = [one["template"]["spec"] for one in jobset["spec"]["replicatedJobs"]]
+    assert pods["parallelism"] == 4 and pods["template"]["spec"]["containers"][0]["image"] == "other"
+    on_demand = 100 / (16 * usd_per_hour("v6e", "STANDARD", "us-east5"))  # the dearest of the placements
+    assert f"--max-cost 100: ends after {on_demand:.2f} hours" in slice_.err
