@@ -70,7 +70,7 @@ class Life:
 def life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_network: bool
 ) -> Iterator[Life]:
-    with fake_cloud(polls=0) as cloud, TerraformWorld(tmp_path / "terraform", cloud=cloud.url).served() as world:
+    with fake_cloud(polls=0) as cloud, TerraformWorld(tmp_path / "terraform", cloud).served() as world:
         for name, value in {**cloud.environment(), **world.environment(), "XDG_CACHE_HOME": str(tmp_path)}.items():
             monkeypatch.setenv(name, value)
         import gcsfs  # looks at the variables when it is imported
@@ -116,7 +116,11 @@ def test_init_up_seed_resize_down(life: Life) -> None:
     assert "was seeded" in life.env("seed", "--yes")
     life.env("plan", "--detailed-exitcode", code=0)
 
-    life.write(slice={**LAB["slice"], "topology": "8x8"}, group={"machine_type": "c3-standard-8", "size": 3})
+    life.write(
+        nfs={**LAB["nfs"], "capacity_gb": 2048},  # a share grows, but the claim of it cannot change
+        slice={**LAB["slice"], "topology": "8x8"},
+        group={"machine_type": "c3-standard-8", "size": 3},
+    )
     life.env("up", "--yes")
     (queue,) = life.cluster.of_kind("ClusterQueue")
     quotas = {
@@ -226,6 +230,10 @@ def test_down_of_a_class_ends_its_jobs(life: Life) -> None:
         job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata}
         life.cluster.objects[path] = {**job, "spec": {"template": {"spec": pod}}}
     assert life.document("status")["jobs"] == {"roberta": "running", "bert": "running"}
+    life.write(disk=None, nfs=None, slice=None, group={"machine_type": "c3-standard-8"})
+    assert "jobs end, and save: job/roberta" in life.env("up", code=2), "no job ends without a yes"
+    assert life.cluster.names("Job") == ["bert", "roberta"]
+    life.write(disk=None, nfs=None, group={"machine_type": "c3-standard-8"})
     life.env("down", "--only", "slice", "--yes")
     assert life.cluster.names("Job") == ["bert"] and life.cluster.names("ComputeClass") == ["group"]
     life.env("up", "--yes")
