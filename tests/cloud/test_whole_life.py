@@ -199,6 +199,8 @@ def test_seeding_that_fails_leaves_the_disk_unseeded_and_the_same_command_contin
     assert "seeding failed: part-3.bin: 10 bytes, not 12" in said
     assert "not seeded" in life.env("status") and life.cloud.resources[DISK]["accessMode"] == "READ_WRITE_SINGLE"
     assert life.cluster.names("PersistentVolumeClaim") == ["seed"]
+    (job,) = life.cluster.of_kind("Job")
+    assert job["spec"]["template"]["spec"]["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
 
     (life.folder / "prepare.sh").write_text('echo 7 >"$2/made"; rm -r "$1"\n')
     life.write(nfs=None, slice=None, disk={**LAB["disk"], "prepare": "prepare.sh"})
@@ -259,6 +261,7 @@ def test_nothing_is_made_by_taking_away_or_by_a_no(life: Life) -> None:
     life.cloud.put("gs://lab-proj-maskwright-state/env/started", "")
     assert "nothing to delete" in life.env("down", "--yes")
     assert "nothing to delete" in life.env("down", "--delete-data", "--yes")
+    assert "nothing to delete" in life.env("down", "--only", "slice", "--yes"), "a build may repeat its destroy"
     assert "cannot ask for confirmation without a terminal" in life.env("seed", code=2)
     assert life.exists("b") == ["lab-proj-maskwright-state"] and not life.exists("networks") + life.exists("disks")
 

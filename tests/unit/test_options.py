@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -15,6 +12,7 @@ import typer.main
 from maskwright.cli import main
 from maskwright.config import finetuning, pretraining
 from maskwright.config.settings import keys_of
+
 
 class OutOfMemoryError(RuntimeError):
     """As torch's, of a GPU."""

@@ -16,7 +16,7 @@ from maskwright.cloud.provision.terraform_cli import Change, Terraform, Terrafor
 from maskwright.cloud.provision.variables import variables
 from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core.console import say
-from maskwright.core.errors import InputError
+from maskwright.core.errors import CloudError, InputError
 from maskwright.core.shell import typed
 
 Part = Literal["slice", "group", "disk", "nfs"]
@@ -152,7 +152,12 @@ def down(
     if only in ("slice", "group"):
         change = Change(f"ComputeClass {only}", "ComputeClass", "delete")
         confirm(TerraformPlan((change,), f"jobs on nodes of the {only} save and end; its nodes go", "", True))
-        objects.delete_class(session.environment, only)
+        try:
+            objects.delete_class(session.environment, only)
+        except CloudError as error:
+            if error.reason != "missing":
+                raise
+            say("nothing to delete: there is no cluster")
         return session
     targets = {"disk": [DISK], "nfs": [NFS], None: [] if delete_data else [*RUNNING]}[only]
     with session.terraform.ready():

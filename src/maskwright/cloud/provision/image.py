@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from maskwright import __version__
 from maskwright.cloud import record
-from maskwright.cloud.environment import Accelerator, Environment
+from maskwright.cloud.environment import Accelerator
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.provision.commands import Confirm, EnvironmentSession, create_repository
 from maskwright.core.console import say

@@ -123,11 +123,13 @@ def _job(session: EnvironmentSession, disk: Disk, script: str | None) -> list[ob
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "volumeMounts": mounts,
     }
+    user: dict[str, Any] = {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
+    user["fsGroupChangePolicy"] = "OnRootMismatch"  # else the kubelet walks through the whole share first
     pod = {
         "restartPolicy": "Never",
         "serviceAccountName": objects.ACCOUNT,
         "nodeSelector": {objects.CLASS_LABEL: objects.SEED_CLASS},
-        "securityContext": {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER},
+        "securityContext": user,
         "containers": [container],
         "volumes": volumes,
     }
