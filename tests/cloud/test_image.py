@@ -37,7 +37,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cloud]:
     """With a state bucket, a repository, and a terraform that must not be called."""
     terraform = tmp_path / "bin" / "terraform"
     terraform.parent.mkdir()
-    terraform.write_text("""#!/bin/sh\n[ "$1" = version ] && echo '{"terraform_version": "1.11.4"}'\n""")
+    terraform.write_text("#!/bin/sh\nexit 1\n")
     terraform.chmod(0o755)
     with fake_cloud() as made:
         for name, value in made.environment().items():

@@ -232,6 +232,7 @@ def test_down_of_a_class_ends_its_jobs(life: Life) -> None:
         job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata}
         life.cluster.objects[path] = {**job, "spec": {"template": {"spec": pod}}}
     assert life.document("status")["jobs"] == {"roberta": "running", "bert": "running"}
+    assert SECRET not in life.cloud.text("gs://lab-proj-maskwright-state/env/lab1/default.tfstate")
     life.write(disk=None, nfs=None, slice=None, group={"machine_type": "c3-standard-8"})
     assert "jobs end, and save: job/roberta" in life.env("up", code=2), "no job ends without a yes"
     assert life.cluster.names("Job") == ["bert", "roberta"]

@@ -242,9 +242,6 @@ def read_state(cloud: Cloud, kind: str, ident: str) -> dict[str, Any] | None:
 def change_state(cloud: Cloud, op: str, kind: str, ident: str, state: dict[str, Any]) -> None:
     """Raises `Refused` as the REST call that the provider makes would."""
     key = key_of(kind, ident)
-    if key:
-        collection = "buckets" if kind == "google_storage_bucket" else ident.split("/")[-2]
-        cloud.allow(f"{SHOWN[kind]}.{collection}.{op}", ident)
     if op == "create" and read_state(cloud, kind, ident) is not None:
         raise Refused(f"The resource '{ident}' already exists", 409)
     if op == "delete":

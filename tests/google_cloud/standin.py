@@ -1,6 +1,6 @@
 """A stand-in for the provider hashicorp/google: `python -m google_cloud.standin`, started by Terraform.
 
-It takes what the provider takes (`provider_schema.json`, made from its bindings), plans what is computed as unknown,
+It takes what the provider takes (`provider_schema.json`), plans what is computed as unknown,
 replaces where the provider does, and keeps what it made in the fake cloud (STANDIN_CLOUD), by requests of its own. So
 nothing here says that Google would accept a value: zone, quota, machine, image.
 

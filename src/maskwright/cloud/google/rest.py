@@ -7,7 +7,6 @@ The token is GOOGLE_OAUTH_ACCESS_TOKEN if that is set, as for Terraform's provid
 
 from __future__ import annotations
 
-import calendar
 import os
 import random
 import re
@@ -191,14 +190,6 @@ class Google:
             what = f"no answer, so it may or may not be done: {error}"
             fix = "run this again: it checks first what exists"
         return CloudError(what, reason="unreached", where=f"{self.address(api, path)}/{path}", fix=fix)
-
-
-def seconds_of(timestamp: str) -> float | None:
-    """Unix time of one of Google's UTC timestamps, to the second; None for any other text."""
-    try:
-        return float(calendar.timegm(time.strptime(timestamp[:19], "%Y-%m-%dT%H:%M:%S")))
-    except ValueError:
-        return None
 
 
 def _session() -> Any:
