@@ -39,11 +39,15 @@ REPLACES = {
     "google_compute_router": ["name", "network", "region", "project"],
     "google_compute_router_nat": ["name", "router", "region", "project"],
     "google_compute_subnetwork": ["name", "network", "region", "project", "description"],
-    "google_container_cluster": """name location project network subnetwork networking_mode datapath_provider
-        default_max_pods_per_node ip_allocation_policy private_cluster_config enable_shielded_nodes description
-        node_config initial_node_count""".split(),
-    "google_container_node_pool": """name location project cluster initial_node_count max_pods_per_node
-        node_config.oauth_scopes node_config.service_account node_config.shielded_instance_config""".split(),
+    "google_container_cluster": [
+        *("name", "location", "project", "network", "subnetwork", "networking_mode", "datapath_provider"),
+        *("default_max_pods_per_node", "ip_allocation_policy", "private_cluster_config", "enable_shielded_nodes"),
+        *("description", "node_config", "initial_node_count"),
+    ],
+    "google_container_node_pool": [
+        *("name", "location", "project", "cluster", "initial_node_count", "max_pods_per_node"),
+        *("node_config.oauth_scopes", "node_config.service_account", "node_config.shielded_instance_config"),
+    ],
     "google_filestore_instance": ["name", "tier", "location", "zone", "project", "networks", "file_shares.name"],
     "google_project_iam_member": ["*"],
     "google_service_account": ["account_id", "project"],

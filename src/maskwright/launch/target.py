@@ -91,7 +91,6 @@ Setup = Annotated[
 ]
 Env = Annotated[tuple[str, ...], Option("Name of an environment variable that the job gets too.", "NAME")]
 JobName = Annotated[str | None, Option("Name of the job. Default: that of the run's folder.", "NAME")]
-Restarts = Annotated[int, Option("How many times the job is restarted after a host was lost.", "N", min=0)]
 
 
 @dataclass(frozen=True)
