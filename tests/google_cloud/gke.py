@@ -1,7 +1,7 @@
 """The cluster of an environment, for the real kubectl: what `env` applies, waits for, reads and deletes.
 
 `with environment_cluster(cloud, folder) as cluster:` stands in for `cloud.cluster.access` and for the releases of Kueue
-and JobSet. It is there while the fake cloud has the cluster. Deployments are available at once; the Job that fills a disk
+and JobSet. It is there while the fake cloud has the cluster. Deployments are available at once; the Job of `env seed`
 runs fill.py for real, in a folder for the disk, where `cluster.runs` is set.
 """
 
