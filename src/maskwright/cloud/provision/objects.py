@@ -250,7 +250,8 @@ def release(environment: Environment, claim: str) -> None:
         run(environment, [*words, "pvc", claim], seconds=RELEASE_SECONDS + 30)
         run(environment, [*words, "pv", name], seconds=RELEASE_SECONDS + 30)
     except CloudError as error:
-        fix = "stop the jobs that use it (`maskwright list kubernetes --env-file ENV.yaml` shows them), then run the same command again"
+        shown = "`maskwright list kubernetes --env-file ENV.yaml`"
+        fix = f"stop the jobs that use it ({shown} shows them), then run the same command again"
         raise CloudError(f"{claim} is in use: {error.what}", reason="other", where=environment.name, fix=fix) from None
 
 
