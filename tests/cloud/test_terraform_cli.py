@@ -21,7 +21,6 @@ from maskwright.cloud.provision.terraform_cli import Change, Terraform, Terrafor
 ENVIRONMENT = {"name": "lab1", "project": "lab-proj", "zone": "us-east5-b"}
 BINARY = """#!/bin/bash
 case $1 in
-  version) echo '{"terraform_version": "1.11.4"}' ;;
   init) env >"$NOTES/environment"; [ -e .terraform.lock.hcl ] || echo "hashes $$" >.terraform.lock.hcl ;;
   plan) touch next.tfplan; exit 2 ;;
   show) echo '{"resource_changes": []}' ;;

@@ -361,30 +361,6 @@ def test_a_lost_network_does_not_end_the_following(submit: Cli, cloud: Cloud) ->
     assert result.code == 1 and "the job goes on, and `maskwright stop vertex:" in result.err
 
 
-QUOTA = "aiplatform.googleapis.com/custom_model_training_nvidia_l4_gpus"
-
-
-@pytest.mark.parametrize(
-    ("fault", "said"),
-    [
-        ((403, "PERMISSION_DENIED", "Permission 'aiplatform.customJobs.create' denied on 'x'"), "aiplatform.user"),
-        ((429, "RESOURCE_EXHAUSTED", f"The following quota metrics exceed quota limits: {QUOTA}"), QUOTA),
-    ],
-)
-def test_what_google_refuses_names_the_permission_or_quota(
-    submit: Cli, cloud: Cloud, fault: tuple[int, str, str], said: str
-) -> None:
-    cloud.fault("aiplatform.projects.locations.customJobs.create", *fault)
-    result = submit()
-    assert result.code == 1 and said in result.error
-
-
-def test_a_disabled_api_is_named(submit: Cli, cloud: Cloud) -> None:
-    cloud.disable_api("aiplatform")
-    result = submit()
-    assert result.code == 1 and "gcloud services enable aiplatform.googleapis.com" in result.error
-
-
 def test_ctrl_c_ends_the_following_and_stop_the_job(submit: Cli, cli: Cli, cloud: Cloud) -> None:
     cloud.script("customJobs", [{"state": "JOB_STATE_RUNNING"}])
 

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from google_cloud import storage, terraform_types
+from google_cloud import services, storage
 from google_cloud.judge import Api, Refused, Request, api
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Handler(BaseHTTPRequestHandler):
         record["body"] = request.body
         self.cloud.allow(method["id"], request.name)
         document.check_request(method, names, lists, request.body)
-        lost = self.cloud.trip(method["id"], request.name)
+        lost = self.cloud.trip(method["id"])
         if media:
             result = storage.upload(self.cloud, request, content)
         else:
@@ -188,21 +188,17 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(message + "other valid authentication credential.", 401)
 
     def terraform(self, raw: bytes, lists: dict[str, list[str]], record: dict[str, Any]) -> Answer:
-        """`{op, type, id, state}` -> `{"state": …}` with what Google fills in; GET with type and id -> that, or 404."""
+        """`{op, type, id, state}` is a change; GET with type and id -> `{"state": …}`, or 404."""
         if self.command == "GET":
-            state = terraform_types.read(self.cloud, lists["type"][0], lists["id"][0])
-            if state is None:
-                raise Refused(f"{lists['type'][0]} {lists['id'][0]} does not exist", 404)
+            kind, ident = lists["type"][0], lists["id"][0]
+            if (state := services.read_state(self.cloud, kind, ident)) is None:
+                raise Refused(f"{kind} {ident} does not exist", 404)
             return 200, {}, json.dumps({"state": state}).encode()
-        told = _json(raw)
-        record |= {"method": f"terraform.{told['type']}.{told['op']}", "body": told}
-        lost = self.cloud.trip(record["method"], told["id"])
-        state = self.cloud.tell_terraform(told["op"], told["type"], told["id"], told.get("state") or {})
-        if lost:
-            from google_cloud.fake import Dropped
-
-            raise Dropped
-        return 200, {}, json.dumps({"state": state}).encode()
+        change = _json(raw)
+        record |= {"method": f"terraform.{change['type']}.{change['op']}", "body": change}
+        self.cloud.trip(record["method"])
+        services.change_state(self.cloud, change["op"], change["type"], change["id"], change["state"] or {})
+        return 200, {}, b"{}"
 
 
 def _json(raw: bytes) -> Any:

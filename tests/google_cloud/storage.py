@@ -87,72 +87,6 @@ def get_bucket(cloud: Cloud, request: Request) -> Any:
     return bucket(cloud, request.path["bucket"])
 
 
-def list_buckets(cloud: Cloud, request: Request) -> Any:
-    """One with a softDeleteTime is deleted, and kept for a while."""
-    start, deleted = request.query.get("prefix", ""), request.query.get("softDeleted") == "true"
-    named = [one for key, one in sorted(cloud.resources.items()) if key.startswith("storage/b/" + start)]
-    found = [one for one in named if ("softDeleteTime" in one) == deleted]
-    return {"kind": "storage#buckets", "items": found}
-
-
-def change_bucket(cloud: Cloud, request: Request) -> Any:
-    found = bucket(cloud, request.path["bucket"])
-    check_metageneration(request.query, found)
-    for key, value in request.body.items():
-        if value is None:
-            found.pop(key, None)
-        elif isinstance(value, dict) and isinstance(found.get(key), dict):
-            found[key] = {k: v for k, v in (found[key] | value).items() if v is not None}
-        else:
-            found[key] = value
-    found |= {"metageneration": str(int(found["metageneration"]) + 1), "updated": cloud.now()}
-    return found
-
-
-def delete_bucket(cloud: Cloud, request: Request) -> Any:
-    remove_bucket(cloud, request.path["bucket"])
-
-
-def remove_bucket(cloud: Cloud, name: str, *, force: bool = False) -> None:
-    bucket(cloud, name)
-    inside = [key for key in cloud.objects if key[0] == name]
-    if inside and not force:
-        raise Refused("The bucket you tried to delete is not empty.", 409, reason="conflict")
-    for key in inside:
-        del cloud.objects[key]
-    del cloud.resources[f"storage/b/{name}"]
-
-
-def layout(cloud: Cloud, request: Request) -> Any:
-    found = bucket(cloud, request.path["bucket"])
-    return {"kind": "storage#storageLayout", "bucket": found["name"], "location": found["location"]} | {
-        "locationType": found["locationType"],
-        "hierarchicalNamespace": {"enabled": False},
-    }
-
-
-def policy(cloud: Cloud, name: str) -> dict[str, Any]:
-    empty = {"kind": "storage#policy", "bindings": [], "etag": "CAE=", "version": 1}
-    found: dict[str, Any] = bucket(cloud, name).setdefault("_policy", empty)
-    return found
-
-
-def get_policy(cloud: Cloud, request: Request) -> Any:
-    return policy(cloud, request.path["bucket"])
-
-
-def set_policy(cloud: Cloud, request: Request) -> Any:
-    found = bucket(cloud, request.path["bucket"])
-    found["_policy"] = {"kind": "storage#policy", "version": 1} | request.body | {"etag": "CAI="}
-    return found["_policy"]
-
-
-def test_permissions(cloud: Cloud, request: Request) -> Any:
-    bucket(cloud, request.path["bucket"])
-    held = [one for one in request.lists.get("permissions", []) if one not in cloud.denied]
-    return {"kind": "storage#testIamPermissionsResponse", "permissions": held}
-
-
 # ---- objects -------------------------------------------------------------------------------------------------------
 
 
@@ -221,13 +155,6 @@ def check_preconditions(query: dict[str, str], found: Object | None) -> None:
     wanted, unwanted = query.get("ifGenerationMatch"), query.get("ifGenerationNotMatch")
     there = found.about["generation"] if found else "0"
     if (wanted is not None and wanted != there) or (unwanted is not None and unwanted == there):
-        raise Refused("At least one of the pre-conditions you specified did not hold.", 412)
-    if found:
-        check_metageneration(query, found.about)
-
-
-def check_metageneration(query: dict[str, str], about: dict[str, Any]) -> None:
-    if query.get("ifMetagenerationMatch", about["metageneration"]) != about["metageneration"]:
         raise Refused("At least one of the pre-conditions you specified did not hold.", 412)
 
 
@@ -311,14 +238,6 @@ def delete_object(cloud: Cloud, request: Request) -> Any:
         retire(cloud, owner, key)
 
 
-def change_object(cloud: Cloud, request: Request) -> Any:
-    found = newest(cloud, request.path["bucket"], request.path["object"], request.query.get("generation"))
-    check_preconditions(request.query, found)
-    found.about |= {key: value for key, value in request.body.items() if key in KEPT | {"contentType"}}
-    found.about |= {"metageneration": str(int(found.about["metageneration"]) + 1), "updated": cloud.now()}
-    return found.about
-
-
 def copy_object(cloud: Cloud, request: Request) -> Any:
     path = request.path
     found = newest(cloud, path["sourceBucket"], path["sourceObject"], request.query.get("sourceGeneration"))
@@ -329,14 +248,6 @@ def copy_object(cloud: Cloud, request: Request) -> Any:
     size = made["size"]
     done = {"kind": "storage#rewriteResponse", "done": True, "totalBytesRewritten": size, "objectSize": size}
     return done | {"resource": made}
-
-
-def move_object(cloud: Cloud, request: Request) -> Any:
-    owner, name = request.path["bucket"], request.path["sourceObject"]
-    found = newest(cloud, owner, name)
-    made = store(cloud, owner, found.about | {"name": request.path["destinationObject"]}, found.content, request.query)
-    retire(cloud, bucket(cloud, owner), (owner, name))
-    return made
 
 
 # ---- uploads -------------------------------------------------------------------------------------------------------
@@ -399,20 +310,9 @@ def resume(cloud: Cloud, ident: str, verb: str, headers: Any, raw: bytes, base: 
 HANDLERS = {
     "storage.buckets.insert": insert_bucket,
     "storage.buckets.get": get_bucket,
-    "storage.buckets.list": list_buckets,
-    "storage.buckets.patch": change_bucket,
-    "storage.buckets.update": change_bucket,
-    "storage.buckets.delete": delete_bucket,
-    "storage.buckets.getStorageLayout": layout,
-    "storage.buckets.getIamPolicy": get_policy,
-    "storage.buckets.setIamPolicy": set_policy,
-    "storage.buckets.testIamPermissions": test_permissions,
     "storage.objects.get": get_object,
     "storage.objects.list": list_objects,
     "storage.objects.delete": delete_object,
-    "storage.objects.patch": change_object,
-    "storage.objects.update": change_object,
-    "storage.objects.move": move_object,
     "storage.objects.copy": copy_object,
     "storage.objects.rewrite": copy_object,
 }

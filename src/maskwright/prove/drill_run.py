@@ -89,6 +89,7 @@ class _DrillFolder:
         limits = (file_limit, file_limit) if file_limit else None
         return subprocess.Popen(
             python_module(*command, *arguments),
+            env={**os.environ, "WORLD_SIZE": "1"},  # no supervisor: the fault is in this process, also on a GPU
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -13,11 +13,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, ClassVar
 
 from maskwright.cloud.google.errors import unsure
-from maskwright.cloud.google.rest import Google, seconds_of
+from maskwright.cloud.google.rest import Google
 from maskwright.cloud.vertex.node import ENDED_WITH
 from maskwright.core.console import Show, say, show_line
 from maskwright.core.errors import CloudError, EndedAsAsked, InputError, JobError, StoppedEarly, stopped
@@ -135,9 +136,9 @@ class _Log:
                 self.ended_as_asked = True
             else:
                 self._show(host, line)
-            if (seconds := seconds_of(time_)) is not None:
-                late = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds - LATE_SECONDS))
-                self._since = max(self._since, late)
+            with suppress(ValueError):
+                late = datetime.fromisoformat(time_[:19]) - timedelta(seconds=LATE_SECONDS)
+                self._since = max(self._since, f"{late.isoformat()}Z")
         return any_new
 
     def _entries(self) -> Iterator[dict[str, Any]]:
