@@ -1,17 +1,21 @@
 """The record of a run's starts: limits are moments that restarts keep, and starts in vain come to an end."""
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from maskwright.core.errors import EndedAsAsked, HealthError, InputError, MaskwrightError, StoppedEarly, stopped
+from maskwright.config.pretraining import RunConfig
+from maskwright.core.errors import EndedAsAsked, HealthError, InputError, Locked, MaskwrightError, StoppedEarly, stopped
 from maskwright.core.folder import Folder
 from maskwright.run.directory import RunDirectory
 from maskwright.run.lease import leased
 from maskwright.run.starts import MOST_STARTS, STARTS, Starts, StartsFile, first
+from maskwright.tasks.start.opened import opened
+from maskwright.training.stop import StopRequest
 
 
 def saved(folder: Path, step: int) -> None:
@@ -64,17 +68,16 @@ def test_starts_in_vain_end_once_with_1_and_begin_anew(tmp_path: Path, on_copies
     assert start(MOST_STARTS).starts == 1
 
 
-@pytest.mark.parametrize(
-    ("error", "stays"),
-    [
-        (StoppedEarly("SIGTERM"), True),
-        (EndedAsAsked("asked"), False),
-        (HealthError("nan"), False),
-        (InputError("typo"), False),
-        (ValueError("bug"), False),
-        (None, False),
-    ],
-)
+ENDS = [
+    (StoppedEarly("SIGTERM"), True),
+    (EndedAsAsked("asked"), False),
+    (HealthError("nan"), False),
+    (InputError("typo"), False),
+    (ValueError("bug"), False),
+]
+
+
+@pytest.mark.parametrize(("error", "stays"), [*ENDS, (None, False)])
 def test_only_a_75_keeps_the_record(tmp_path: Path, error: Exception | None, stays: bool) -> None:
     file = StartsFile(RunDirectory(str(tmp_path)))
     with suppress(MaskwrightError, ValueError):  # noqa: SIM117
@@ -83,6 +86,27 @@ def test_only_a_75_keeps_the_record(tmp_path: Path, error: Exception | None, sta
             if error:
                 raise error
     assert (tmp_path / STARTS).exists() == stays
+
+
+@pytest.mark.parametrize(("error", "stays"), [*ENDS, (Locked("in use"), None)])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_end_before_training_counts_too(
+    config: Callable[..., RunConfig], tmp_path: Path, error: Exception, stays: bool | None, is_first: bool
+) -> None:
+    """A partner that is killed each time while the run is prepared, and a store that is refused at a restart."""
+    run = tmp_path / "run"
+    file, before = StartsFile(RunDirectory(str(run))), first(0, 20.0, None, time.time())
+    if not is_first:
+        run.mkdir()
+        file.write(before)
+    with pytest.raises(type(error)), opened(config(), str(run), StopRequest(stop_after_hours=20.0)):
+        raise error
+    after = file.read()
+    if stays is None:
+        assert after == (None if is_first else before), "another process trains"
+    else:
+        assert (after.starts if after else None) == ((1 if is_first else 2) if stays else None)
+    assert run.exists() == (bool(stays) or not is_first), "a first start that is refused leaves nothing behind"
 
 
 def test_a_start_that_lost_its_lease_leaves_the_record_to_the_other(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 
 from maskwright.core import records, storage
-from maskwright.core.errors import EndedAsAsked, MaskwrightError, StoppedEarly
+from maskwright.core.errors import EndedAsAsked, Locked, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.run.directory import RunDirectory
 from maskwright.run.heartbeat import read_local
@@ -98,6 +98,17 @@ class StartsFile:
             self.remove()
         raise error
 
+    def end_of(self, start: Starts, error: BaseException) -> None:
+        """Notes how a start ended that may not have come to `holding`. An interruption (75) counts there too, and
+        raises what `require` does. Another end removes the record; a first start that is refused leaves nothing."""
+        last, again = self.read(), _starts_again(error)
+        if isinstance(error, Locked) or (last == start if again else last is None):
+            return
+        if again:
+            self.require(start)
+        with suppress(Locked), leased(self._directory.location):  # another process may train
+            self.write(start) if again else self.remove()
+
     @contextmanager
     def holding(self, start: Starts, lease: Lease) -> Iterator[None]:
         """Writes the record; inside, the run trains. Removes the record at an end that is final."""
@@ -105,8 +116,7 @@ class StartsFile:
         try:
             yield
         except BaseException as error:
-            again = isinstance(error, StoppedEarly) and not isinstance(error, EndedAsAsked)
-            if not again and not lease.lost:
+            if not _starts_again(error) and not lease.lost:
                 self.remove()
             raise
         self.remove()
@@ -124,3 +134,7 @@ class StartsFile:
         if self._copies is not None:
             with suppress(MaskwrightError):
                 self._copies.remove(STARTS)
+
+
+def _starts_again(error: BaseException) -> bool:
+    return isinstance(error, StoppedEarly) and not isinstance(error, EndedAsAsked)
