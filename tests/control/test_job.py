@@ -137,6 +137,9 @@ def test_a_limit_is_a_reason_and_the_first_reason_stays() -> None:
         request.look(None, 1)
         request.ask("signal", "SIGTERM")
         assert request.reason == "limit" and request.why.startswith("--")
+        request = replace(request, reason="signal")
+        request.look(None, 1)
+        assert request.reason == "limit", "no engine may start it again"
 
 
 def test_report_begins_with_the_host_to_look_at() -> None:
