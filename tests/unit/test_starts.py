@@ -11,7 +11,7 @@ import pytest
 from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import EndedAsAsked, HealthError, InputError, Locked, MaskwrightError, StoppedEarly, stopped
 from maskwright.core.folder import Folder
-from maskwright.run.directory import RunDirectory
+from maskwright.run.directory import RunDirectory, Status
 from maskwright.run.lease import leased
 from maskwright.run.starts import MOST_STARTS, STARTS, Starts, StartsFile, first
 from maskwright.tasks.start.opened import opened
@@ -37,6 +37,7 @@ def test_limits_are_moments(hours: float | None, steps: int | None, stop_at: flo
     again = began.next(60, hours, steps, 50_000.0)
     assert (again.stop_at, again.stop_at_step) == (stop_at, stop_at_step)
     assert (again.starts, again.without_checkpoint, again.step) == (2, 1, 60)
+    assert began.next(60, 20.0, 100, 400.0).stop_at == 72_400.0, "the clock was set back"
 
 
 def test_starts_without_a_newer_checkpoint_are_counted() -> None:
@@ -121,8 +122,11 @@ def test_a_moment_that_is_over_ends_at_once_and_only_once(tmp_path: Path) -> Non
     saved(tmp_path, 7)
     file = StartsFile(RunDirectory(str(tmp_path)))
     file.write(replace(first(7, 20.0, None, time.time() - 80_000), stop_at=time.time() - 1))
+    RunDirectory(str(tmp_path)).write_status(Status("stopped", exit=75))
     with pytest.raises(EndedAsAsked, match="--stop-after-hours 20 was over at"):
         file.require(file.following(20.0, None))
+    status = RunDirectory(str(tmp_path)).read_status()
+    assert status and (status.exit, status.reason) == (76, "limit")
     again = file.following(20.0, None)
     file.require(again)
     assert again.starts == 1 and again.stop_at == pytest.approx(time.time() + 72_000, abs=60)

@@ -49,7 +49,9 @@ class Starts:
         limit with another value than before counts from now."""
         new = first(step, hours, steps, now)
         in_a_row = 1 + self.without_checkpoint * (step == self.step)
-        stop_at = self.stop_at if hours == self.stop_after_hours else new.stop_at
+        stop_at = new.stop_at
+        if hours == self.stop_after_hours and self.stop_at and new.stop_at:
+            stop_at = min(self.stop_at, new.stop_at)  # a later moment is that of a clock which was set back since
         stop_at_step = self.stop_at_step if steps == self.stop_after_steps else new.stop_at_step
         counts = {"starts": self.starts + 1, "without_checkpoint": in_a_row}
         return replace(new, **counts, stop_at=stop_at, stop_at_step=stop_at_step)
@@ -96,6 +98,10 @@ class StartsFile:
             return
         with leased(self._directory.location):
             self.remove()
+            if status := self._directory.read_status():  # for `status`, and the code of `logs --follow`
+                status.phase = "stopped" if isinstance(error, EndedAsAsked) else "failed"
+                status.message, status.exit, status.reason = str(error), error.exit_code, getattr(error, "reason", "")
+                self._directory.write_status(status)
         raise error
 
     def end_of(self, start: Starts, error: BaseException) -> None:
