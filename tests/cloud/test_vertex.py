@@ -347,7 +347,7 @@ def test_ctrl_c_while_it_is_submitted_names_the_job(submit: Cli, cloud: Cloud, m
     monkeypatch.setattr(rest.Google, "_send", interrupted)
     result = submit()
     job, _ = job_of(cloud)
-    assert result.code == 75 and f"vertex:lab-proj/us-central1/{job}: submitted, not followed" in result.err
+    assert result.code == 130 and f"vertex:lab-proj/us-central1/{job}: submitted, not followed" in result.err
 
 
 def test_a_lost_network_does_not_end_the_following(submit: Cli, cloud: Cloud) -> None:
@@ -373,7 +373,7 @@ def test_ctrl_c_ends_the_following_and_stop_the_job(submit: Cli, cli: Cli, cloud
     thread.start()
     result = submit()
     thread.join()
-    assert result.code == 75 and "the job goes on" in result.err.splitlines()[-1]
+    assert result.code == 130 and "the job goes on" in result.err.splitlines()[-1]
     job, body = job_of(cloud)
     assert body["state"] == "JOB_STATE_RUNNING"
     stopped = cli("stop", f"vertex:lab-proj/us-central1/{job}")

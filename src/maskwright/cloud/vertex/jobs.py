@@ -21,7 +21,7 @@ from maskwright.cloud.google.errors import unsure
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.vertex.node import ENDED_WITH
 from maskwright.core.console import Show, say, show_line
-from maskwright.core.errors import CloudError, EndedAsAsked, InputError, JobError, StoppedEarly, stopped
+from maskwright.core.errors import CloudError, EndedAsAsked, InputError, JobError, NotFollowed, StoppedEarly, stopped
 from maskwright.core.secrets import redact
 from maskwright.core.shell import typed
 from maskwright.launch.follow import followed, until_over, wait_until_over
@@ -103,12 +103,14 @@ def create(project: str, region: str, request: Mapping[str, Any]) -> VertexJob:
             created = next((_job(project, region, body) for body in found), None)
         if created is None:
             command = f"gcloud ai custom-jobs list --project={project} --region={region} --filter={label}"
-            error.what = "there may be a job" if isinstance(error, StoppedEarly) else error.what
-            error.fix = f"search for it before you submit again: {command}"
+            fix = f"search for it before you submit again: {command}"
+            if isinstance(error, StoppedEarly):
+                raise NotFollowed("there may be a job", where="submit vertex", fix=fix) from None
+            error.fix = fix
             raise
         if isinstance(error, StoppedEarly):
             what = f"submitted, not followed; the job continues: `{typed(['logs', created.target, '--follow'])}`"
-            raise StoppedEarly(what, where=created.target) from None
+            raise NotFollowed(what, where=created.target) from None
         return created
 
 
