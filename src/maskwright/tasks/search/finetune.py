@@ -22,7 +22,7 @@ from maskwright.config.retrieval import RetrievalConfig
 from maskwright.config.settings import flat
 from maskwright.core import storage
 from maskwright.core.console import note, say, several
-from maskwright.core.errors import HealthError, InputError, StoppedEarly
+from maskwright.core.errors import HealthError, InputError, MaskwrightError, StoppedEarly
 from maskwright.core.extras import require
 from maskwright.labels.ranking import Rankings, ranked, record_of_scores
 from maskwright.labels.retrieval import Collection, read_collection
@@ -112,8 +112,8 @@ def _train(
     try:
         results = _trained(directory, config, collection, start, updates, progress)
     except BaseException as error:
-        code = error.exit_code if isinstance(error, StoppedEarly) else 1
-        progress.enter("failed" if code == 1 else "stopped", exit=code)
+        code = error.exit_code if isinstance(error, MaskwrightError) else 1
+        progress.enter("stopped" if isinstance(error, StoppedEarly) else "failed", exit=code)
         raise
     if results["fault"]:
         progress.enter("failed", exit=HealthError.exit_code, message=results["fault"])
