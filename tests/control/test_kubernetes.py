@@ -131,7 +131,7 @@ def test_gke_takes_a_slice(cli: Cli, tmp_path: Path, name: str, kind: str, hosts
     on_one_pool = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
     noted = {"maskwright/run": "/runs/base-1"} | (on_one_pool if hosts > 1 else {})
     assert made[-1]["metadata"]["annotations"] == noted
-    of_class = objects(cli, tmp_path, *SLICE, *f"--accelerator={name} --compute-class=slice".split())
+    of_class = objects(cli, tmp_path, *SLICE, *f"--accelerator={name} --node-selector=cloud.google.com/compute-class=slice".split())
     assert pods(of_class)[0]["nodeSelector"] == {"cloud.google.com/compute-class": "slice"}
     assert wrong(of_class) == [] and [fault for one in of_class for fault in admission(one, {"team-a"})] == []
     assert [one["kind"] for one in made[1:-1]] == (["NetworkPolicy"] if hosts > 1 else [])

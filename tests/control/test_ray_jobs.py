@@ -306,6 +306,7 @@ OF_RAY = """\
 (raylet) The node with node id: 62fa has been marked dead. This can happen when a
 \t(2) raylet has lagging heartbeats due to slow network or busy workload.
 \x1b[33m(raylet, ip=10.0.0.2)\x1b[0m Raylet is terminated.
+    [2026-11-29 02:15:33,309 I 305 305] (raylet) accessor.cc:475: Received address
     [state-dump] \tNodeManager.GcsCheckAlive - 1 total (1 active)
     [state-dump]
 

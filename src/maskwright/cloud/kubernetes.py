@@ -17,6 +17,7 @@ from maskwright.core.console import say
 from maskwright.core.errors import InputError
 from maskwright.core.shell import typed
 from maskwright.launch import checks
+from maskwright.launch.schedulers.kubernetes.gke import CLASS_LABEL
 from maskwright.launch.schedulers.kubernetes.kubectl import Access
 from maskwright.launch.schedulers.kubernetes.pod import SCRATCH, inside
 from maskwright.launch.schedulers.kubernetes.submit import Kubernetes
@@ -95,7 +96,6 @@ def filled_in(
     mounts += [f"{DATA}:{mount}/shared_pd:ro"] if environment.disk and made.seeded else []
     known: dict[str, Any] = {
         "image": made.container(environment),
-        "compute_class": nodes.kind,
         "queue": QUEUE,
         "service_account": ACCOUNT,
         "namespace": cluster.NAMESPACE,
@@ -106,7 +106,8 @@ def filled_in(
     else:
         known["gpus_per_node"] = nodes.gpus
     missing = {name: value for name, value in known.items() if getattr(place, name) is None}
-    return replace(place, **missing, mount=(*place.mount, *mounts))
+    selector = (*place.node_selector, f"{CLASS_LABEL}={nodes.kind}")
+    return replace(place, **missing, mount=(*place.mount, *mounts), node_selector=selector)
 
 
 def in_environment(environment: Environment, command: Training) -> Training:

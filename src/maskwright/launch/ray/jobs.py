@@ -40,7 +40,7 @@ CONNECT_SECONDS, POLL_SECONDS = 10.0, 0.5
 QUIET_SECONDS = 60.0
 """Time without a line after which a new connection brings them: a dead one looks like a quiet job."""
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+"
-OF_RAY = re.compile(rf"\(raylet\b[^)]*\) |\t\(\d\) |\s*\[state-dump\]|\[{TIME} [A-Z] \d+ \d+\] |{TIME}\t[A-Z]+ |\s*$")
+OF_RAY = re.compile(rf"\(raylet\b[^)]*\) |\t\(\d\) |\s*\[(state-dump|{TIME} [A-Z] \d+ \d+)\]|{TIME}\t[A-Z]+ |\s*$")
 """Lines that Ray's processes add to a job's log, in 2.60 dozens for each lost machine. No line of ours begins so."""
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 T = TypeVar("T")

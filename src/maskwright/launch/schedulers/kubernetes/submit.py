@@ -69,9 +69,6 @@ class Kubernetes(target.Place):
         int | None, Option("GPUs of each pod that compute; 0, the default, computes on the CPU.", "N", min=0)
     ] = None
     accelerator: Annotated[str | None, Option("TPU slice on GKE, as in v6e:4x4.", "KIND:TOPOLOGY")] = None
-    compute_class: Annotated[
-        str | None, Option("ComputeClass of GKE whose nodes the pods take; it has the slice's topology.", "NAME")
-    ] = None
     cpus: Annotated[str | None, Option("Cores of each pod. Default: 4 for each GPU or chip.", "N")] = None
     memory: Annotated[str, Option("Memory of each pod, as Kubernetes writes it.", "N")] = "16Gi"
     head_memory: Annotated[str, Option("Memory of a RayJob's head.", "N")] = "8Gi"
@@ -140,7 +137,9 @@ class Kubernetes(target.Place):
         limit, command = limited(command)
         same = ("image", "namespace", "queue", "service_account", "memory", "head_memory", "setup")
         pods, gpus = self._slice(), self.gpus_per_node or 0
-        labels = {CLASS_LABEL: self.compute_class} if self.compute_class else pods.labels if pods else {}
+        selected = dict(map(parse_selector, self.node_selector))
+        # A ComputeClass has the topology of its nodes.
+        labels = pods.labels if pods and CLASS_LABEL not in selected else {}
         job = KubernetesJob(
             **{field: getattr(self, field) for field in same},
             kind=pods.object_kind(self.kind) if pods else self.kind or "indexed-job",
@@ -154,7 +153,7 @@ class Kubernetes(target.Place):
                 *map(parse_secret, self.secret),
                 *((values_name(name), variable, variable) for variable in self.env),
             ),
-            node_selector=(*labels.items(), *map(parse_selector, self.node_selector)),
+            node_selector=(*labels.items(), *selected.items()),
             run=command.run,
             limit_seconds=limit,
             grace_seconds=checks.grace_seconds(config),
