@@ -189,7 +189,7 @@ class TargetReport(Protocol):
     def to_json(self) -> dict[str, Any]: ...
 
 
-class Job(TargetReport, Protocol):
+class ListedJob(TargetReport, Protocol):
     def cells(self) -> tuple[str, ...]:
         """Its row in a table of jobs."""
         ...
@@ -200,7 +200,7 @@ class JobList:
     """All jobs of a place."""
 
     titles: tuple[str, ...]
-    jobs: Sequence[Job]
+    jobs: Sequence[ListedJob]
 
     @property
     def over(self) -> bool:

@@ -59,8 +59,6 @@ class KubernetesJob:
     """(Secret of the cluster, key in it, variable of the job)"""
     cpus: str
     memory: str
-    head_memory: str
-    """Memory of a RayJob's head, whose driver collects the lines of all pods."""
     node_selector: tuple[tuple[str, str], ...]
     setup: str | None
     run: str
@@ -76,7 +74,7 @@ class KubernetesJob:
             if name is not None and not NAME.fullmatch(name):
                 fix = "small letters, digits and -"
                 raise InputError(f"{name[:80]!r} is not a valid name", where=option, fix=fix)
-        quantities = {"--cpus": self.cpus, "--memory": self.memory, "--head-memory": self.head_memory}
+        quantities = {"--cpus": self.cpus, "--memory": self.memory}
         for option, quantity in quantities.items():
             if not QUANTITY.fullmatch(quantity):
                 raise InputError(f"{quantity[:40]!r} is not a quantity", where=option, fix="as in 4, 500m or 16Gi")
@@ -96,6 +94,10 @@ class KubernetesJob:
 
 def inside(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder + "/")
+
+
+def manifest(version: str, kind: str, metadata: Manifest, **more: Any) -> Manifest:
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, **more}
 
 
 def labels(job: KubernetesJob) -> dict[str, str]:

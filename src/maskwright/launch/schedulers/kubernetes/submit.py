@@ -29,6 +29,7 @@ from maskwright.launch.schedulers.kubernetes.pod import (
     Manifest,
     Mount,
     inside,
+    manifest,
     metadata,
 )
 from maskwright.launch.target import (
@@ -71,7 +72,6 @@ class Kubernetes(target.Place):
     accelerator: Annotated[str | None, Option("TPU slice on GKE, as in v6e:4x4.", "KIND:TOPOLOGY")] = None
     cpus: Annotated[str | None, Option("Cores of each pod. Default: 4 for each GPU or chip.", "N")] = None
     memory: Annotated[str, Option("Memory of each pod, as Kubernetes writes it.", "N")] = "16Gi"
-    head_memory: Annotated[str, Option("Memory of a RayJob's head.", "N")] = "8Gi"
     kind: Annotated[
         Kind | None,
         Option(
@@ -135,7 +135,7 @@ class Kubernetes(target.Place):
         # Named by its content: another submission under the same name does not change it for a running job.
         digest, name = hashlib.sha256(text.encode()).hexdigest()[:8], checks.name_for(command.run, self.name)
         limit, command = limited(command)
-        same = ("image", "namespace", "queue", "service_account", "memory", "head_memory", "setup")
+        same = ("image", "namespace", "queue", "service_account", "memory", "setup")
         pods, gpus = self._slice(), self.gpus_per_node or 0
         selected = dict(map(parse_selector, self.node_selector))
         # A ComputeClass has the topology of its nodes.
@@ -231,7 +231,7 @@ def apply(jobs: Jobs, job: KubernetesJob, objects: list[Manifest], values: Mappi
     *others, main = objects
     if values:
         made = metadata(job) | {"name": values_name(job.name)}
-        others.append({"apiVersion": "v1", "kind": "Secret", "metadata": made, "stringData": dict(values)})
+        others.append(manifest("v1", "Secret", made, stringData=dict(values)))
     jobs.kubectl(["apply", "--filename=-"], text=to_yaml(others))
     done = json.loads(jobs.kubectl(["apply", "--filename=-", "--output=json"], text=to_yaml([main])).stdout)
     owner = {key: main[key] for key in ("apiVersion", "kind")}
