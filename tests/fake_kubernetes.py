@@ -135,6 +135,8 @@ class FakeCluster:
                 return 200, found
             if method == "POST":
                 return self._create(path, json.loads(body))
+            if method == "PATCH" and query.get("force") and path not in self.objects:
+                return self._create(path.rpartition("/")[0], json.loads(body))
             if path not in self.objects:
                 return 404, status(404, "NotFound", f"{path} not found")
             if method == "DELETE":

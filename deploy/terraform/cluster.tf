@@ -85,6 +85,7 @@ resource "google_container_node_pool" "system" {
   name               = "system"
   cluster            = google_container_cluster.environment.name
   location           = google_container_cluster.environment.location
+  node_locations     = [var.zone] # a regional cluster would have nodes in each of its zones
   initial_node_count = 1
 
   autoscaling {

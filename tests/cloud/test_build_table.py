@@ -166,7 +166,7 @@ def test_commands_are_run_as_processes(tmp_path: Path, capfd: pytest.CaptureFixt
     path = tmp_path / "e.yaml"
     path.write_text(LAB.replace("name: lab1", "name: LAB"))
     with pytest.raises(JobError) as caught:
-        build_table.run([["image", str(path), "--dry-run"], ["schema"]], CommandSequence())
+        build_table.run([["status", str(path)], ["schema"]], CommandSequence())
     assert caught.value.exit_code == 2
     shown = capfd.readouterr()
     assert "error: " in shown.err and "$defs" not in shown.out

@@ -112,6 +112,8 @@ def test_environment_step_builds_and_passes_its_exit_code_on(box: Box) -> None:
 
 
 def test_kubectl_is_at_hand(box: Box) -> None:
+    # docs.cloud.google.com/sdk/docs/downloads-docker: :stable holds gcloud and bq alone
+    assert BUILD["substitutions"]["_KUBECTL_IMAGE"].endswith("/google-cloud-cli:latest")
     (box.workspace / "bin").mkdir()
     box.stub(box.workspace / "bin" / "kubectl", "echo kubectl")
     (box.workspace / "link").mkdir()

@@ -45,7 +45,7 @@ def test_page_of_the_documentation_is_the_model() -> None:
 
 def test_number_of_keys_is_pinned() -> None:
     """Each key is a promise. Adding one is a decision: change this number and the documentation with it."""
-    assert len(keys_of(Environment)) == 39
+    assert len(keys_of(Environment)) == 40
 
 
 def test_what_is_derived() -> None:
@@ -71,7 +71,8 @@ def test_what_is_derived() -> None:
     ],
 )
 def test_hosts_of_a_slice(accelerator: str, topology: str, hosts: int, machine: str) -> None:
-    env = lab(slice={"accelerator": accelerator, "topology": topology}, disk=None)
+    policy = {"workload_policy": "p"} if accelerator == "tpu7x" else {}
+    env = lab(slice={"accelerator": accelerator, "topology": topology, **policy}, disk=None)
     assert env.slice and (env.slice.hosts, env.slice.machine()) == (hosts, machine)
 
 
@@ -89,6 +90,7 @@ REFUSED = [
     ({"slice__topology": "four"}, "is not a slice of a TPU. Fix: write KIND:TOPOLOGY, as v6e:4x4"),
     ({"slice": {"accelerator": "v5e", "topology": "4x4", "machine_type": "ct5lp-hightpu-1t"}}, "cannot form v5e 4x4"),
     ({"slice": {"accelerator": "v3", "topology": "4x4"}}, "GKE has no v3. Fix: accelerator: v5e, the nearest kind"),
+    ({"slice": {"accelerator": "tpu7x", "topology": "2x2x2"}}, "--accelerator-topology=2x2x2 --region=REGION`, then"),
     ({"slice__machine_type": "ct6e-standard-3t"}, "cannot form v6e 4x4"),
     ({"slice__provisioning_model": "FLEX_START"}, "FLEX_START requires max_run_hours, up to 168"),
     ({"slice__provisioning_model": "RESERVATION_BOUND"}, "go together"),
@@ -180,7 +182,8 @@ RESERVED = {"provisioning_model": "RESERVATION_BOUND", "reservation": "ours", "f
 def test_objects_are_those_of_the_published_schemas(
     accelerator: str, topology: str, machine: str, more: dict[str, Any]
 ) -> None:
-    env = lab(slice={"accelerator": accelerator, "topology": topology, **more}, group=None, disk=None)
+    policy = {"workload_policy": "p"} if accelerator == "tpu7x" else {}
+    env = lab(slice={"accelerator": accelerator, "topology": topology, **more, **policy}, group=None, disk=None)
     env = env.model_copy(update={"group": lab(disk=None, group={"machine_type": machine, **more}).group})
     made = [*objects.basics(env), *objects.volumes(env, SEEDED, OUTPUTS), *objects.queue(env), *objects.classes(env)]
     schemas = published()
@@ -189,9 +192,10 @@ def test_objects_are_those_of_the_published_schemas(
     assert env.slice
     for one in made:
         if one["kind"] == "ComputeClass":
-            assert [_model(rule) for rule in one["spec"]["priorities"]] == [
-                model for _, model in env.slice.placements("us-east5-b")
-            ]
+            rules = one["spec"]["priorities"]
+            assert [_model(rule) for rule in rules] == [model for _, model in env.slice.placements("us-east5-b")]
+            placed = bool(policy) and one["metadata"]["name"] == "slice"
+            assert all(rule.get("placement") == ({"policyName": "p"} if placed else None) for rule in rules)
 
 
 def _model(rule: dict[str, Any]) -> str:

@@ -45,7 +45,7 @@ def test_every_file_is_there_and_its_manifest_agrees(bucket: Cloud, tmp_path: Pa
 
 
 def test_what_differs_is_copied_again_and_what_is_too_much_goes(bucket: Cloud, tmp_path: Path) -> None:
-    """As a copy that was killed leaves it: a file with its size and other content, half a file, one of another source."""
+    """As a killed copy leaves it: a file of its size with other content, half a file, one of another source."""
     (tmp_path / "a.bin").write_bytes(b"x" * 1000)
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "b.bin").write_bytes(b"b" * 10)

@@ -20,7 +20,7 @@ from maskwright import __version__
 from maskwright.cli.main import run
 from maskwright.cli.options import PANELS
 from maskwright.cloud import record
-from maskwright.cloud.environment import build_environment, read_environment
+from maskwright.cloud.environment import read_environment
 from maskwright.cloud.provision import image
 from maskwright.core.errors import InputError
 
@@ -37,7 +37,7 @@ def cloud(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cloud]:
     """With a state bucket, a repository, and a terraform that must not be called."""
     terraform = tmp_path / "bin" / "terraform"
     terraform.parent.mkdir()
-    terraform.write_text("""#!/bin/sh\n[ "$1" = version ] && echo '{"terraform_version": "1.11.4"}'\n""")
+    terraform.write_text("#!/bin/sh\nexit 1\n")
     terraform.chmod(0o755)
     with fake_cloud() as made:
         for name, value in made.environment().items():
@@ -93,7 +93,8 @@ def test_build_is_sent_waited_for_and_its_digest_printed(
     cloud: Cloud, lab: Path, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scripted(cloud, {"status": "QUEUED"}, {"status": "WORKING"}, GOOD)
-    assert build(lab, source) == 0
+    who = "maskwright-build@lab-proj.iam.gserviceaccount.com"
+    assert build(lab, source, "--service-account", who) == 0
     shown = capsys.readouterr()
     (made,) = [value for key, value in cloud.resources.items() if key.startswith("cloudbuild/")]
     digest = made["results"]["images"][0]["digest"]
@@ -103,6 +104,7 @@ def test_build_is_sent_waited_for_and_its_digest_printed(
     (call,) = cloud.calls("cloudbuild.projects.locations.builds.create")
     body = call["body"]
     assert body["images"] == [tag] and body["logsBucket"] == f"gs://{STATE}/env/lab1/image"
+    assert body["serviceAccount"] == f"projects/lab-proj/serviceAccounts/{who}"
     words = body["steps"][0]["args"]
     assert words[:3] == ["build", "-f", "deploy/Dockerfile"] and words[-3:] == ["-t", tag, "."]
     assert {"ACCELERATOR=tpu", "LIBTPU=yes", "RUN_AS=maskwright"} < set(words)
@@ -148,18 +150,18 @@ def test_image_of_the_same_source_is_not_built_again_and_jobs_run_the_last_one(
     cloud: Cloud, lab: Path, source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     environment = read_environment(str(lab))
-    assert record.read(environment).container(environment) == TAG
+    assert record.read(environment).container(environment, "tpu") == TAG
     built = []
     for content in ("one", "one", "two"):
         scripted(cloud, GOOD)
         (source / "src/maskwright/__init__.py").write_text(content)
         assert build(lab, source, "--json") == 0
-        built.append(json.loads(capsys.readouterr().out))
+        built += json.loads(capsys.readouterr().out)["images"]
         tag = built[-1]["image"].rpartition(":")[2]
         where = f"{REPOSITORY}/packages/maskwright/tags/{tag}"
         version = f"{REPOSITORY.partition('/')[2]}/packages/maskwright/versions/{built[-1]['digest']}"
         cloud.resources[where] = {"name": where.partition("/")[2], "version": version}
-        assert record.read(environment).container(environment) == f"{NAME}@{built[-1]['digest']}"
+        assert record.read(environment).container(environment, "tpu") == f"{NAME}@{built[-1]['digest']}"
     assert [one["built"] for one in built] == [True, False, True]
     assert built[1] == built[0] | {"built": False} and built[2]["image"] != built[0]["image"]
 
@@ -184,15 +186,6 @@ def test_own_image_is_not_built(cloud: Cloud, lab: Path, source: Path, capsys: p
     lab.write_text(json.dumps({**LAB, "image": "docker.io/me/mine:1"}))
     assert build(lab, source) == 0
     assert cloud.calls("cloudbuild.*") == [] and "nothing to build" in capsys.readouterr().err
-
-
-def test_dry_run_prints_the_request(lab: Path, source: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    who = "maskwright-build@lab-proj.iam.gserviceaccount.com"
-    words = ["--accelerator", "gpu", "--dry-run", "--service-account", who, "--source", str(source)]
-    assert run(["env", "image", str(lab), *words]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert "ACCELERATOR=gpu" in shown["steps"][0]["args"]
-    assert shown["serviceAccount"] == f"projects/lab-proj/serviceAccounts/{who}"
 
 
 def test_image_without_an_environment(
@@ -223,10 +216,7 @@ def test_image_without_an_environment(
     (call,) = cloud.calls("cloudbuild.projects.locations.builds.create")
     assert call["body"]["source"]["storageSource"]["object"].startswith("images/")
     assert call["body"]["logsBucket"] == "gs://mine/images"
-    for more in ([], ["--json"]):
-        assert run([*words, "--dry-run", *more]) == 0
-        said = json.loads(capsys.readouterr().out)
-        assert said["images"] == [TAG] and ("version" in said) == bool(more)
+    assert run([*words, "--dry-run"]) == 2
     del cloud.resources[REPOSITORY]
     assert run(words) == 2
     assert "gcloud artifacts repositories create lab1 --repository-format=docker" in capsys.readouterr().err
@@ -235,16 +225,30 @@ def test_image_without_an_environment(
 
 
 @pytest.mark.parametrize(
-    ("parts", "kind"),
+    ("parts", "kinds"),
     [
-        ({}, "tpu"),
-        ({"slice": None, "group": {"machine_type": "g2-standard-12"}}, "gpu"),
-        ({"slice": None, "group": {"machine_type": "n2-standard-8"}}, "cpu"),
-        ({"slice": None}, "cpu"),
+        ({}, ["tpu"]),
+        ({"group": {"machine_type": "g2-standard-12"}}, ["tpu", "gpu"]),
+        ({"slice": None, "group": {"machine_type": "n2-standard-8"}}, ["cpu"]),
+        ({"slice": None}, ["cpu"]),
     ],
 )
-def test_accelerator_follows_from_the_hosts(parts: dict[str, Any], kind: str) -> None:
-    assert image.accelerator_of(build_environment({**LAB, **parts}, "lab.yaml")) == kind
+def test_each_kind_of_nodes_has_its_image(
+    cloud: Cloud, lab: Path, source: Path, parts: dict[str, Any], kinds: list[str]
+) -> None:
+    lab.write_text(json.dumps({**LAB, **parts}))
+    environment = read_environment(str(lab))
+    for _ in kinds:
+        scripted(cloud, GOOD)
+    assert build(lab, source) == 0
+    sent = [call["body"]["steps"][0]["args"] for call in cloud.calls("cloudbuild.projects.locations.builds.create")]
+    assert [[word for word in words if word.startswith("ACCELERATOR=")] for words in sent] == [
+        [f"ACCELERATOR={kind}"] for kind in kinds
+    ]
+    known = record.read(environment)
+    assert sorted(known.images) == sorted(kinds)
+    for nodes in environment.hosts.values():
+        assert known.container(environment, nodes.computes_on).startswith(f"{NAME}@sha256:")
 
 
 # ---- the image itself, as far as can be told without Docker ---------------------------------------------------------
@@ -262,8 +266,8 @@ def test_dockerfile_copies_what_is_packed_and_declares_what_is_passed() -> None:
     copied = {word for line in lines if line.startswith("COPY") for word in line.split()[1:-1]}
     assert copied <= {*image.FILES, *image.FOLDERS}
     declared = {line.split()[1].partition("=")[0] for line in lines if line.startswith("ARG")}
-    request = image.build_request(TAG, "gs://s/t", "s", image.arguments_of("tpu", libtpu=True), None)
-    passed = {word.partition("=")[0] for word in request["steps"][0]["args"] if "=" in word}
+    words = image.docker_arguments(TAG, ".", image.arguments_of("tpu", libtpu=True))
+    passed = {word.partition("=")[0] for word in words if "=" in word}
     assert passed == {"ACCELERATOR", "LIBTPU", "RUN_AS"} and passed < declared
     installs = re.findall(r"pip install [^&;]*", " ".join(lines))
     assert len(installs) == 4 and [line for line in installs if ".lock" in line and "--require-hashes" in line]

@@ -1,21 +1,20 @@
 """deploy/terraform with the real terraform binary, and a stand-in provider that takes what the real one takes.
 
-What it makes is in a file; the last tests use the real gcs backend and the fake cloud. Nothing here met Google.
+What it makes is in the fake cloud; test_whole_life.py has the real gcs backend. Nothing here met Google.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from google_cloud import terraform_world
-from google_cloud.fake import Cloud, fake_cloud
+from google_cloud import make_schema, terraform_world
+from google_cloud.fake import fake_cloud
 from google_cloud.terraform_world import ROOT, SOURCE, Terraform, TerraformWorld, copy_of_source
 
 from maskwright.cloud.environment import Environment, build_environment
@@ -44,8 +43,9 @@ def lab(*, generation: int = 1, seeded: bool = False, **parts: Any) -> dict[str,
 def prepared(tmp_path_factory: pytest.TempPathFactory, no_network: bool) -> Path:
     """A work folder after `terraform init`, which finds the provider in a mirror; state in a file."""
     folder = tmp_path_factory.mktemp("prepared")
-    terraform = Terraform(copy_of_source(folder / "work"), TerraformWorld(folder))
-    assert "hashicorp/google v8.7.0" in terraform.run("init")
+    with fake_cloud() as cloud:
+        terraform = Terraform(copy_of_source(folder / "work"), TerraformWorld(folder, cloud))
+        assert "hashicorp/google v8.7.0" in terraform.run("init")
     return folder / "work"
 
 
@@ -53,7 +53,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, no_network: bool) -> Path
 def terraform(prepared: Path, tmp_path: Path) -> Iterator[Terraform]:
     work = tmp_path / "work"
     shutil.copytree(prepared, work, symlinks=True)
-    with TerraformWorld(tmp_path).served() as world:
+    with fake_cloud() as cloud, TerraformWorld(tmp_path, cloud).served() as world:
         yield Terraform(work, world)
 
 
@@ -68,6 +68,12 @@ def test_valid_without_a_warning(terraform: Terraform) -> None:
 
 def test_its_own_tests(terraform: Terraform) -> None:
     assert re.search(r"Success! \d+ passed, 0 failed", terraform.run("test"))
+
+
+def test_the_schema_is_what_terraform_shows_of_it(terraform: Terraform) -> None:
+    """So the file can be made again from the real provider."""
+    known = {name: block for name, block in SCHEMA.items() if name != "made from"}
+    assert make_schema.made(terraform.folder, known, terraform.environment) == known
 
 
 def test_compute_is_small() -> None:
@@ -113,14 +119,15 @@ EVERYTHING: dict[str, Any] = {"disk": DISK, "nfs": {"share": "code"}, "network":
 
 
 @pytest.fixture(scope="module")
-def everything(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Terraform, str]:
+def everything(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Terraform, str]]:
     """An environment with all parts, not to be changed; and what its plan said."""
     folder = tmp_path_factory.mktemp("everything")
     shutil.copytree(prepared, folder / "work", symlinks=True)
-    terraform = Terraform(folder / "work", TerraformWorld(folder))
-    planned = terraform.plan(lab(**EVERYTHING), code=2)
-    terraform.apply(lab(**EVERYTHING))
-    return terraform, planned
+    with fake_cloud() as cloud:
+        terraform = Terraform(folder / "work", TerraformWorld(folder, cloud))
+        planned = terraform.plan(lab(**EVERYTHING), code=2)
+        terraform.apply(lab(**EVERYTHING))
+        yield terraform, planned
 
 
 def test_everything_and_then_nothing_to_do(everything: tuple[Terraform, str]) -> None:
@@ -203,12 +210,12 @@ def test_larger_cluster_changes_in_place_and_another_location_is_another_cluster
 
 
 def test_half_failed_apply_is_finished_by_the_next(terraform: Terraform) -> None:
-    what = "Insufficient regional quota to satisfy request"
-    terraform.world.fail(f"terraform.{CLUSTER}.create", 403, what, reason="quotaExceeded")
+    what, cloud = "Insufficient regional quota to satisfy request", terraform.world.cloud
+    cloud.fault(f"terraform.{CLUSTER}.create", 403, "", what, reason="quotaExceeded")
     assert what in " ".join(terraform.apply(lab(), code=1).replace("│", " ").split())
     terraform.apply(lab())
     assert ("create", CLUSTER, "lab1") in terraform.world.changes()
-    terraform.world.remove(f"{POOL}|projects/lab-proj/locations/us-east5-b/clusters/lab1/nodePools/system")
+    del cloud.terraform[POOL, "projects/lab-proj/locations/us-east5-b/clusters/lab1/nodePools/system"]
     assert "1 to add, 0 to change, 0 to destroy" in terraform.plan(lab(), code=2)
 
 
@@ -221,61 +228,3 @@ def test_data_is_not_destroyed_unless_asked(terraform: Terraform) -> None:
     terraform.apply({**lab(nfs={}), "delete_data": True})
     terraform.run("destroy", "-auto-approve")
     assert terraform.world.resources == {}
-
-
-# ---- with the gcs backend and the fake cloud ----------------------------------------------------------------------
-
-
-@pytest.fixture
-def cloud(no_network: bool) -> Any:
-    with fake_cloud() as cloud:
-        yield cloud
-
-
-@pytest.fixture
-def in_cloud(cloud: Cloud, tmp_path: Path) -> Iterator[Callable[[], Terraform]]:
-    """A new work folder on each call, as on another machine: only the state's bucket is shared."""
-    cloud.put("gs://lab-proj-maskwright-state/made", "")
-    with TerraformWorld(tmp_path, cloud=cloud.url).served() as world:
-        environment = {**terraform_world.clean(dict(os.environ)), **cloud.environment(), **world.environment()}
-
-        def work() -> Terraform:
-            folder = tmp_path / f"work-{len(list(tmp_path.glob('work-*')))}"
-            shutil.copytree(SOURCE, folder)
-            terraform = Terraform(folder, world, environment)
-            bucket = "-backend-config=bucket=lab-proj-maskwright-state"
-            terraform.run("init", bucket, "-backend-config=prefix=env/lab1")
-            return terraform
-
-        yield work
-
-
-def test_state_in_a_bucket_and_what_is_made_in_the_cloud(cloud: Cloud, in_cloud: Callable[[], Terraform]) -> None:
-    everything = lab(**EVERYTHING)
-    in_cloud().apply(everything)
-    cluster = cloud.resources["container/projects/lab-proj/locations/us-east5-b/clusters/lab1"]
-    assert cluster["controlPlaneEndpointsConfig"]["dnsEndpointConfig"]["endpoint"].endswith(".gke.goog")
-    other = in_cloud()
-    other.plan(everything)
-    text = cloud.text("gs://lab-proj-maskwright-state/env/lab1/default.tfstate")
-    assert_no_secret(text, other)
-    cloud.put("gs://lab-proj-lab1-runs/runs/base/status.json", "{}")
-    other.apply({**everything, "delete_data": True})
-    other.run("destroy", "-auto-approve")
-    assert [key for key in cloud.resources if "lab1" in key and not key.startswith("policy/")] == []
-
-
-def test_held_lock_is_told(cloud: Cloud, in_cloud: Callable[[], Terraform]) -> None:
-    terraform = in_cloud()
-    lock = {"ID": "1795165645", "Operation": "OperationTypeApply", "Who": "ada@desk", "Version": "1.11.4"}
-    lock |= {"Created": "2026-11-20T09:00:00Z", "Path": "gs://lab-proj-maskwright-state/env/lab1/default.tflock"}
-    cloud.put(lock["Path"], json.dumps(lock))
-    said = terraform.apply(lab(), code=1)
-    assert "Error acquiring the state lock" in said and "ada@desk" in said
-    assert terraform.world.journal() == []
-
-
-def test_refusal_of_the_cloud_is_in_its_words(cloud: Cloud, in_cloud: Callable[[], Terraform]) -> None:
-    cloud.deny("compute.networks.create")
-    said = " ".join(in_cloud().apply(lab(), code=1).replace("│", " ").split())
-    assert "googleapi: Error 403: Required 'compute.networks.create' permission" in said

@@ -13,15 +13,13 @@ from pathlib import Path
 import pytest
 from google_cloud.fake import Cloud
 
-from maskwright.cli.env import replaced
 from maskwright.cloud.environment import build_environment
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.provision.terraform_cli import Change, Terraform, TerraformPlan, _changes
+from maskwright.cloud.provision.terraform_cli import Terraform, _changes
 
 ENVIRONMENT = {"name": "lab1", "project": "lab-proj", "zone": "us-east5-b"}
 BINARY = """#!/bin/bash
 case $1 in
-  version) echo '{"terraform_version": "1.11.4"}' ;;
   init) env >"$NOTES/environment"; [ -e .terraform.lock.hcl ] || echo "hashes $$" >.terraform.lock.hcl ;;
   plan) touch next.tfplan; exit 2 ;;
   show) echo '{"resource_changes": []}' ;;
@@ -122,21 +120,3 @@ def test_what_was_replaced_already_loses_nothing_more() -> None:
     disk = {"address": "google_compute_disk.data[0]", "type": "google_compute_disk"}
     entries = [{**disk, "change": {"actions": ["delete"], "before": {}}, **more} for more in ({}, {"deposed": "a1b2"})]
     assert [change.loses_data for change in _changes({"resource_changes": entries})] == [True, False]
-
-
-def test_who_deletes_data_is_told_what_can_be_restored() -> None:
-    """By the policy that the bucket has; those of an environment have no soft delete."""
-
-    def bucket(name: str, seconds: float) -> Change:
-        policy = [{"retention_duration_seconds": seconds}]
-        return Change(
-            f"google_storage_bucket.{name}", "google_storage_bucket", "delete", {"soft_delete_policy": policy}
-        )
-
-    disk = Change("google_compute_disk.data[0]", "google_compute_disk", "replace", {"name": "data-1"})
-    changes = (bucket("runs", 0), bucket("older", 604800), disk)
-    told = replaced(TerraformPlan(changes, "", "", True))
-    assert told[2:] == [
-        "with their data, which is gone at once, old versions too: google_storage_bucket.runs, " + disk.address,
-        "with their data, which Google keeps for 7 days (soft delete): google_storage_bucket.older",
-    ]

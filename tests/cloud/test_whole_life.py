@@ -1,5 +1,5 @@
-"""The whole life of an environment, as a user drives it: our command line, real Terraform with its real gcs backend, the
-stand-in provider, a made-up Google Cloud, and the real kubectl with a made-up cluster."""
+"""The whole life of an environment, as a user drives it: our command line, real Terraform with its real gcs backend,
+the stand-in provider, a made-up Google Cloud, and the real kubectl with a made-up cluster."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Life:
 def life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], no_network: bool
 ) -> Iterator[Life]:
-    with fake_cloud(polls=0) as cloud, TerraformWorld(tmp_path / "terraform", cloud=cloud.url).served() as world:
+    with fake_cloud(polls=0) as cloud, TerraformWorld(tmp_path / "terraform", cloud).served() as world:
         for name, value in {**cloud.environment(), **world.environment(), "XDG_CACHE_HOME": str(tmp_path)}.items():
             monkeypatch.setenv(name, value)
         import gcsfs  # looks at the variables when it is imported
@@ -116,7 +116,11 @@ def test_init_up_seed_resize_down(life: Life) -> None:
     assert "was seeded" in life.env("seed", "--yes")
     life.env("plan", "--detailed-exitcode", code=0)
 
-    life.write(slice={**LAB["slice"], "topology": "8x8"}, group={"machine_type": "c3-standard-8", "size": 3})
+    life.write(
+        nfs={**LAB["nfs"], "capacity_gb": 2048},  # a share grows, but the claim of it cannot change
+        slice={**LAB["slice"], "topology": "8x8"},
+        group={"machine_type": "c3-standard-8", "size": 3},
+    )
     life.env("up", "--yes")
     (queue,) = life.cluster.of_kind("ClusterQueue")
     quotas = {
@@ -195,6 +199,8 @@ def test_seeding_that_fails_leaves_the_disk_unseeded_and_the_same_command_contin
     assert "seeding failed: part-3.bin: 10 bytes, not 12" in said
     assert "not seeded" in life.env("status") and life.cloud.resources[DISK]["accessMode"] == "READ_WRITE_SINGLE"
     assert life.cluster.names("PersistentVolumeClaim") == ["seed"]
+    (job,) = life.cluster.of_kind("Job")
+    assert job["spec"]["template"]["spec"]["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
 
     (life.folder / "prepare.sh").write_text('echo 7 >"$2/made"; rm -r "$1"\n')
     life.write(nfs=None, slice=None, disk={**LAB["disk"], "prepare": "prepare.sh"})
@@ -222,10 +228,16 @@ def test_down_of_a_class_ends_its_jobs(life: Life) -> None:
     for name, kind in (("roberta", "slice"), ("bert", "group")):
         pod = {"nodeSelector": {"cloud.google.com/compute-class": kind}, "containers": [{"name": "node"}]}
         path = f"/apis/batch/v1/namespaces/maskwright/jobs/{name}"
-        metadata = {"name": name, "namespace": "maskwright", "uid": name}
+        labels = {"app.kubernetes.io/name": "maskwright", "app.kubernetes.io/instance": name}
+        metadata = {"name": name, "namespace": "maskwright", "uid": name, "labels": labels}
         job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata}
         life.cluster.objects[path] = {**job, "spec": {"template": {"spec": pod}}}
-    assert life.document("status")["jobs"] == {"roberta": "running", "bert": "running"}
+    assert life.document("status")["jobs"] == {"roberta": "waiting", "bert": "waiting"}
+    assert SECRET not in life.cloud.text("gs://lab-proj-maskwright-state/env/lab1/default.tfstate")
+    life.write(disk=None, nfs=None, slice=None, group={"machine_type": "c3-standard-8"})
+    assert "jobs end, and save: job/roberta" in life.env("up", code=2), "no job ends without a yes"
+    assert life.cluster.names("Job") == ["bert", "roberta"]
+    life.write(disk=None, nfs=None, group={"machine_type": "c3-standard-8"})
     life.env("down", "--only", "slice", "--yes")
     assert life.cluster.names("Job") == ["bert"] and life.cluster.names("ComputeClass") == ["group"]
     life.env("up", "--yes")
@@ -251,6 +263,7 @@ def test_nothing_is_made_by_taking_away_or_by_a_no(life: Life) -> None:
     life.cloud.put("gs://lab-proj-maskwright-state/env/started", "")
     assert "nothing to delete" in life.env("down", "--yes")
     assert "nothing to delete" in life.env("down", "--delete-data", "--yes")
+    assert "nothing to delete" in life.env("down", "--only", "slice", "--yes"), "a build may repeat its destroy"
     assert "cannot ask for confirmation without a terminal" in life.env("seed", code=2)
     assert life.exists("b") == ["lab-proj-maskwright-state"] and not life.exists("networks") + life.exists("disks")
 

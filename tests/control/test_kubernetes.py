@@ -341,11 +341,6 @@ REFUSED = [
     (["--kind=rayjob", "--set=data.store=/data/a b"], {}, "submit: 'data.store=/data/a b' does not survive"),
     (["--kind=rayjob", "--gpus-per-node=8", "--cpus=4"], {}, "--cpus: 4 is less than one for each GPU"),
     ([], {"text": "data: {store: /data/s}\nschedule: {step: 1}\n"}, "{folder}/run.yaml: "),
-    (
-        [],
-        {"text": "data: {store: /data/s}\nschedule: {steps: 1}\n" + "#" * 200_000},
-        "{folder}/run.yaml: is larger than 200,000 bytes",
-    ),
 ]
 
 

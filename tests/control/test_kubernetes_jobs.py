@@ -191,6 +191,7 @@ def test_a_job_waits_in_its_queue_and_is_deleted_with_all_that_is_its_own(
     assert ", of the cluster, setup /tmp/setup, pretrain" in lines and (tmp_path / "setup").read_text() == "its /tmp\n"
     kept = {made["kind"]: json.dumps(made) for made in nodes.cluster.objects.values()}
     assert [kind for kind, text in kept.items() if "hf_made_up" in text] == ["Secret"]
+    assert not [kind for kind, text in kept.items() if "last-applied" in text], "an annotation is no place for a secret"
     assert "hf_made_up" not in lines + json.dumps(nodes.cluster.calls)
     # No run is there that could be asked, so that the job is deleted.
     assert cli("stop", "kubernetes:one").out == "kubernetes:one: deleted; the same submit continues the run\n"
@@ -208,7 +209,7 @@ nfs: {}
 disk: {size_gb: 100, source: gs://my-data/stores}
 cluster: {location: us-east5}
 slice: {accelerator: v6e, topology: 4x4, provisioning_model: SPOT, fallbacks: [{provisioning_model: STANDARD}]}
-group: {machine_type: a3-highgpu-8g}
+group: {machine_type: a3-highgpu-8g, size: 2}
 """
 
 
@@ -249,7 +250,16 @@ def test_an_environment_gives_cluster_queue_volumes_image_account_and_nodes(
         f"Fix: maskwright env seed {lab}"
     )
     made = replace(made, seeded={"files": 1})
-    followed = cli(*line, "--target=group", "--max-cost=200", "--follow", "--set=batch.virtual_workers=8")
+    for target, option, are in (
+        ("group", "--num-nodes=3", "2 x a3-highgpu-8g"),
+        ("group", "--accelerator=v6e:4x4", "2 x a3-highgpu-8g"),
+        ("slice", "--accelerator=v6e:8x8", "v6e:4x4"),
+        ("slice", "--num-nodes=2", "v6e:4x4"),
+    ):
+        refused = cli(*line, f"--target={target}", option)
+        assert refused.code == 2 and f"{option.split('=')[0]}: the environment's {target} is {are}" in refused.error
+    followed = cli(*line, "--target=group", "--num-nodes=1", "--max-cost=200", "--follow",
+                   "--set=batch.virtual_workers=8")  # fmt: skip
     assert followed.code == 76, followed.err
     assert "--run /mnt/common/nfs_share/runs/one" in followed.out
     assert "checkpoint.copy_to=gs://my-project-lab-runs/runs/one" in followed.out
@@ -265,6 +275,8 @@ def test_an_environment_gives_cluster_queue_volumes_image_account_and_nodes(
     assert claims == {"nfs-share", "shared-pd"} and pod["containers"][0]["image"] == "stub"
     assert f"kubernetes:{lab}/one  Job" in cli("status", f"kubernetes:{lab}/one").out
     assert f"kubernetes:{lab}/one  Job   stopped  76" in cli("list", "kubernetes", "--env-file", lab).out
+    pair = cli(*line, "--target=group", "--max-cost=200", "--dry-run", "--set=batch.virtual_workers=16")
+    assert f"--max-cost 200: ends after {hours / 2:.2f} hours" in pair.err, "as many nodes as the job has"
     slice_ = cli(*line, "--target=slice", "--set=engine.kind=jax", "--set=batch.virtual_workers=16", "--dry-run",
                  "--max-cost=100", "--image=other")  # fmt: skip
     *_, jobset = yaml.safe_load_all(slice_.out)

@@ -150,7 +150,7 @@ def test_jobs_of_a_cluster_make_the_same_page(model: str, task: Path, tmp_path: 
         go = cluster.folder / "go"
         begun = [f"until [ -e {go} ]; do sleep 0.1; done", f'exec {sys.executable} -m maskwright "$@"']
         (cluster.folder / "plan").write_text("\n".join(begun))
-        words += ["--to", tmp_path / "there", "--place", "slurm --restarts 1"]
+        words += ["--to", tmp_path / "there", "--place", "slurm --cpus 1"]
         command = [sys.executable, "-c", ON_SLURM, *map(str, words)]
 
         def start() -> Any:

@@ -68,6 +68,25 @@ def test_a_run_saves_and_stops_when_asked_from_outside(store: TokenStore, tmp_pa
     maskwright("stop", "run", cwd=tmp_path, code=2)  # nothing runs there any more
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_stop_that_is_asked_for_as_an_engine_ends_the_run_is_final(
+    store: TokenStore, tmp_path: Path, number: int
+) -> None:
+    """It is not lost with the process: the engine, which starts the run again after 75 or a kill, gets 76."""
+    write_config(tmp_path / "run.yaml", store.location, steps=100_000)
+    process = start(tmp_path)
+    process.send_signal(signal.SIGSTOP)
+    RunDirectory(str(tmp_path / "run")).leave_request("stop")
+    process.send_signal(number)
+    process.send_signal(signal.SIGCONT)
+    process.communicate(timeout=300)
+    if number == signal.SIGKILL:
+        process = start(tmp_path)
+        process.communicate(timeout=300)
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert (process.returncode, status["exit"], status["reason"]) == (76, 76, "asked")
+
+
 IN_ITS_TERMINAL = """
 import fcntl, os, signal, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -383,7 +383,8 @@ def test_a_drill_is_of_short_rows_in_one_process_and_of_a_token_store(
     phases = [{"until_share": 0.5, "seq_len": 32}, {"until_share": 1.0, "seq_len": 128}]
     assert [one.seq_len for one in tiny(config(**{"phases": phases, "model.max_seq_len": 128})).phases] == [32, 64]
     for keys in ({}, {"engine.devices": 8, "batch.virtual_workers": 8}):
-        assert choose(tiny(config(**keys, **{"engine.device": "auto"})), LaunchOptions(), gpus=2) is None
+        group = choose(tiny(config(**keys, **{"engine.device": "auto"})), LaunchOptions(), gpus=2)
+        assert group and group.processes == 1
     arrow = config(**{"data.format": "arrow", "data.store": "shards"})
     with pytest.raises(InputError, match="^data.format: drills damage a copy of a token store, .* verify-resume takes"):
         drill(arrow)

@@ -340,7 +340,7 @@ def test_recipes_are_listed_and_printed(cli: Cli) -> None:
         ),
         (
             "plan CONFIG --on h100 --region mars",
-            "--region: the price table has no region 'mars'. Fix: one of asia-no",
+            "--region: the price table has no region 'mars'. Fix: one of asia-east1",
         ),
         (
             "plan CONFIG --region us-central1-a",

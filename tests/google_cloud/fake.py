@@ -1,8 +1,7 @@
 """A Google Cloud of its own on loopback, judged by Google's discovery documents: `with fake_cloud() as cloud`.
 
 What exists is in `cloud.resources` ("compute/projects/p/zones/z/disks/d" -> its JSON) and `cloud.objects`; every call
-in `cloud.journal`. Failures come by `fault`, `deny`, `disable_api`, `stockout`, `slow`; quotas by
-`set_quota`.
+in `cloud.journal`. Failures come by `fault`, `deny`, `disable_api`, `slow`.
 
 Accepted is what the documents accept (judge.py). What they do not say (what must exist first, what excludes what, which
 states follow) is written by hand here, from the public documentation; nothing of it was compared with Google itself.
@@ -21,16 +20,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from google_cloud import compute, services, storage, terraform_types
+from google_cloud import services, storage
 from google_cloud.judge import Refused, Request
 
 TOKEN = "fake-token-0123456789"
 PROJECT, NUMBER = "lab-proj", "123456789012"
-SERVICES = ("aiplatform", "artifactregistry", "cloudbuild", "cloudresourcemanager", "file", "iam", "logging")
-SERVICES += ("cloudasset", "container", "serviceusage", "tpu")
-TITLES = {"tpu": "Cloud TPU API", "compute": "Compute Engine API", "file": "Cloud Filestore API"}
-VERBS = {"insert": "create", "patch": "update", "aggregatedList": "list", "batchEnable": "enable"}
-VERBS |= {"recreateInstances": "update", "listManagedInstances": "get", "listErrors": "get"}
+SERVICES = ("aiplatform", "artifactregistry", "cloudasset", "cloudbuild", "cloudresourcemanager", "container", "file")
+SERVICES += ("logging", "serviceusage")
+VERBS = {"insert": "create", "batchEnable": "enable"}
 
 
 class Dropped(Exception):
@@ -74,20 +71,13 @@ class Cloud:
     indexed: list[dict[str, Any]] = field(default_factory=list)
     """What Cloud Asset Inventory finds besides `resources`."""
     terraform: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
-    """(type, id) -> {"state": …, "key": of what it made in `resources`, or None}."""
+    """(type, id) -> the state of what Terraform has made."""
     operations: dict[str, Operation] = field(default_factory=dict)
-    uploads: dict[str, storage.Upload] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     denied: set[str] = field(default_factory=set)
-    granted: set[str] | None = None
-    """All that the caller has; None: everything that is not denied."""
     disabled: set[str] = field(default_factory=set)
-    quotas: dict[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
-    """(region, metric) -> (limit, usage)."""
-    dry: set[str] = field(default_factory=set)
-    """Zones without free machines."""
     absent: set[str] = field(default_factory=set)
-    """Names of zones, machine types, images… that do not exist ("projects/p/zones/z/machineTypes/t"); all others do."""
+    """Types of machines and disks that do not exist ("projects/p/zones/z/machineTypes/t"); all others do."""
     scripts: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     delays: list[tuple[str, int]] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -149,16 +139,8 @@ class Cloud:
         """Operations of matching methods take so many polls."""
         self.delays.insert(0, (method, polls))
 
-    def set_quota(self, region: str, metric: str, limit: float, usage: float = 0.0) -> None:
-        """In `compute.regions.get`, or of the project with the region "global"."""
-        self.quotas[region, metric] = (limit, usage)
-
-    def stockout(self, zone: str, dry: bool = True) -> None:
-        """No machines free there from now on; `dry` False brings them back."""
-        (self.dry.add if dry else self.dry.discard)(zone)
-
     def script(self, kind: str, states: list[dict[str, Any]]) -> None:
-        """What reads of resources made from now on see in turn. Kinds: customJobs, builds, queuedResources."""
+        """What reads of resources made from now on see in turn. Kinds: customJobs, builds."""
         self.scripts[kind] = states
 
     def calls(self, method: str) -> list[dict[str, Any]]:
@@ -187,10 +169,7 @@ class Cloud:
 
     def need(self, key: str) -> dict[str, Any]:
         if key not in self.resources:
-            kind, name = key.split("/", 1)
-            if kind == "compute":
-                raise Refused(f"The resource '{name}' was not found", 404)
-            raise Refused(f"Resource '{name}' was not found", 404)
+            raise Refused(f"Resource '{key.partition('/')[2]}' was not found", 404)
         return self.resources[key]
 
     def below(self, prefix: str) -> list[tuple[str, dict[str, Any]]]:
@@ -201,7 +180,7 @@ class Cloud:
     def polls_of(self, method: str) -> int:
         return next((polls for pattern, polls in self.delays if re.fullmatch(pattern, method)), self.polls)
 
-    def trip(self, method: str, name: str = "") -> Fault | None:
+    def trip(self, method: str) -> Fault | None:
         """Raises what is scripted for the method; returns the fault whose answer is to be lost."""
         for fault in self.faults:
             if fault.times > 0 and re.fullmatch(fault.method, method):
@@ -217,18 +196,12 @@ class Cloud:
         """Refuses where the API is off or a permission is missing."""
         service, *parts = method.split(".")
         if service in self.disabled:
-            title = TITLES.get(service, f"{service}.googleapis.com")
-            page = f"https://console.developers.google.com/apis/api/{service}.googleapis.com/overview?project={NUMBER}"
-            message = (
-                f"{title} has not been used in project {NUMBER} before or it is disabled. Enable it by visiting "
-                f"{page} then retry. If you enabled this API recently, wait a few minutes for the action to propagate "
-                "to our systems and retry."
-            )
+            message = f"{service}.googleapis.com has not been used in project {NUMBER} before or it is disabled."
             facts = {"service": f"{service}.googleapis.com", "consumer": f"projects/{NUMBER}"}
             raise Refused(message, 403, reason="accessNotConfigured", details=[error_info("SERVICE_DISABLED", facts)])
         kind, verb = parts[-2:] if len(parts) > 1 else ("assets", parts[0])
         permission = f"{service.replace('cloudresourcemanager', 'resourcemanager')}.{kind}.{VERBS.get(verb, verb)}"
-        if permission not in self.denied and (self.granted is None or permission in self.granted):
+        if permission not in self.denied:
             return
         if service == "compute":
             raise Refused(f"Required '{permission}' permission for '{name}'", 403)
@@ -243,15 +216,7 @@ class Cloud:
 
     def call(self, request: Request) -> Any:
         """A JSON body, None for no content, or a `storage.Content`."""
-        if request.api.name == "storage":
-            return storage.call(self, request)
-        if request.api.name == "compute":
-            return compute.call(self, request)
-        return services.call(self, request)
-
-    def tell_terraform(self, op: str, kind: str, ident: str, state: dict[str, Any]) -> dict[str, Any]:
-        with self.lock:
-            return terraform_types.tell(self, op, kind, ident, state)
+        return (storage if request.api.name == "storage" else services).call(self, request)
 
 
 def error_info(reason: str, facts: dict[str, str]) -> dict[str, Any]:

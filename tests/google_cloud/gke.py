@@ -1,7 +1,7 @@
 """The cluster of an environment, for the real kubectl: what `env` applies, waits for, reads and deletes.
 
-`with environment_cluster(cloud, folder) as cluster:` stands in for `cloud.cluster.access` and for the releases of Kueue and
-JobSet. It is there while the fake cloud has the cluster. Deployments are available at once; the Job that fills a disk
+`with environment_cluster(cloud, folder) as cluster:` stands in for `cloud.cluster.access` and for the releases of Kueue
+and JobSet. It is there while the fake cloud has the cluster. Deployments are available at once; the Job of `env seed`
 runs fill.py for real, in a folder for the disk, where `cluster.runs` is set.
 """
 
@@ -80,9 +80,9 @@ class EnvironmentCluster(FakeCluster):
             return 500, status(500, "InternalError", "failed calling webhook: connection refused")
         if method == "PATCH" and query.get("fieldManager") and path not in self.objects:
             return self.apply(path, json.loads(body))
-        if method == "PATCH" and self.objects[path]["kind"] == "PersistentVolumeClaim":
-            if json.loads(body)["spec"] != self.objects[path]["spec"]:
-                return 422, status(422, "Invalid", "spec is immutable after creation")
+        of_claim = method == "PATCH" and self.objects[path]["kind"] == "PersistentVolumeClaim"
+        if of_claim and json.loads(body)["spec"] != self.objects[path]["spec"]:
+            return 422, status(422, "Invalid", "spec is immutable after creation")
         if method == "PATCH" and query.get("fieldManager"):
             with self.lock:
                 kept = {key: self.objects[path]["metadata"][key] for key in ("uid", "creationTimestamp")}

@@ -45,9 +45,6 @@ Current              type_name=1:string current_state=2:DynamicValue
 Wanted               type_name=1:string prior_state=2:DynamicValue state=3:DynamicValue config=4:DynamicValue
 Planned              planned_state=1:DynamicValue requires_replace=2:*AttributePath legacy_type_system=5:bool
 Applied              new_state=1:DynamicValue diagnostics=3:*Diagnostic legacy_type_system=4:bool
-Named                type_name=1:string id=2:string
-Found                type_name=1:string state=2:DynamicValue
-Imported             imported_resources=1:*Found diagnostics=2:*Diagnostic
 """
 """A line for each message: `field=number:type`, with `*` for many. An enumeration is read as the number that it is, and
 a map as the list of pairs that it is on the wire."""
@@ -60,7 +57,6 @@ METHODS = {
     "ReadResource": ("Current", "NewState"),
     "PlanResourceChange": ("Wanted", "Planned"),
     "ApplyResourceChange": ("Wanted", "Applied"),
-    "ImportResourceState": ("Named", "Imported"),
     "StopProvider": ("Empty", "Stopped"),
 }
 """Of the service, with what each is asked and answers."""

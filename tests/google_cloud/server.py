@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from google_cloud import storage, terraform_types
+from google_cloud import services, storage
 from google_cloud.judge import Api, Refused, Request, api
 
 if TYPE_CHECKING:
@@ -101,20 +101,14 @@ class Handler(BaseHTTPRequestHandler):
         lists = parse_qs(query, keep_blank_values=True)
         if path == "/__terraform":
             return self.terraform(raw, lists, record)
-        if path == "/batch/storage/v1":
-            return self.batch(raw, record)
         document, path, plain = self.document(path)
         if document is None and plain:
             record["method"] = "storage.xml"
             self.authorised(optional=True)
-            return storage.read_plain(self.cloud, verb, *plain, self.headers)
+            return storage.read_plain(self.cloud, verb, *plain)
         if document is None:
             raise Refused(f"The requested URL {path} was not found on this server.", 404)
         self.authorised(optional=document.name == "storage")
-        if "upload_id" in lists:
-            record["method"] = "storage.objects.insert"
-            self.cloud.trip("storage.objects.insert")
-            return storage.resume(self.cloud, lists["upload_id"][0], verb, self.headers, raw, self.cloud.url)
         method, names, media = document.match(verb, path)
         record["method"] = method["id"]
         names = {name: unquote(value) for name, value in names.items()}
@@ -129,7 +123,7 @@ class Handler(BaseHTTPRequestHandler):
         record["body"] = request.body
         self.cloud.allow(method["id"], request.name)
         document.check_request(method, names, lists, request.body)
-        lost = self.cloud.trip(method["id"], request.name)
+        lost = self.cloud.trip(method["id"])
         if media:
             result = storage.upload(self.cloud, request, content)
         else:
@@ -146,26 +140,9 @@ class Handler(BaseHTTPRequestHandler):
         document.check_response(method, body)
         return 200, {}, json.dumps(body).encode()
 
-    def batch(self, raw: bytes, record: dict[str, Any]) -> Answer:
-        """Several of storage's requests in one, as gcsfs deletes. Names come with their slashes."""
-        record["method"] = "storage.batch"
-        answers = []
-        for verb, target in re.findall(rb"(?m)^(\w+) (/storage/v1/\S+) HTTP/1", raw):
-            path, _, query = target.decode().partition("?")
-            lead, mark, name = path.partition("/o/")
-            one = {"verb": verb.decode(), "path": path, "query": query}
-            try:
-                code, _, content = self.route(one["verb"], lead + mark + name.replace("/", "%2F"), query, b"", one)
-            except Refused as error:
-                code, content = error.code, json.dumps(error.body()).encode()
-            self.cloud.journal.append(one | {"code": code})
-            head = f"--batch_1\r\nContent-Type: application/http\r\n\r\nHTTP/1.1 {code} X\r\n"
-            answers.append(head.encode() + b"Content-Type: application/json\r\n\r\n" + content + b"\r\n")
-        return 200, {"Content-Type": "multipart/mixed; boundary=batch_1"}, b"".join(answers) + b"--batch_1--"
-
     def document(self, path: str) -> tuple[Api | None, str, tuple[str, str] | None]:
         """The API, the path as its document has it, and (bucket, object) of what may be a read by storage's XML API."""
-        for lead in ("/download/storage/v1/", "/storage/v1/", "/upload/storage/v1/", "/resumable/upload/storage/v1/"):
+        for lead in ("/download/storage/v1/", "/storage/v1/", "/upload/storage/v1/"):
             if path.startswith(lead):
                 return api("storage", "v1"), path.replace("/download/", "/", 1), None
         if path.startswith("/compute/v1/"):
@@ -188,21 +165,17 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(message + "other valid authentication credential.", 401)
 
     def terraform(self, raw: bytes, lists: dict[str, list[str]], record: dict[str, Any]) -> Answer:
-        """`{op, type, id, state}` -> `{"state": …}` with what Google fills in; GET with type and id -> that, or 404."""
+        """`{op, type, id, state}` is a change; GET with type and id -> `{"state": …}`, or 404."""
         if self.command == "GET":
-            state = terraform_types.read(self.cloud, lists["type"][0], lists["id"][0])
-            if state is None:
-                raise Refused(f"{lists['type'][0]} {lists['id'][0]} does not exist", 404)
+            kind, ident = lists["type"][0], lists["id"][0]
+            if (state := services.read_state(self.cloud, kind, ident)) is None:
+                raise Refused(f"{kind} {ident} does not exist", 404)
             return 200, {}, json.dumps({"state": state}).encode()
-        told = _json(raw)
-        record |= {"method": f"terraform.{told['type']}.{told['op']}", "body": told}
-        lost = self.cloud.trip(record["method"], told["id"])
-        state = self.cloud.tell_terraform(told["op"], told["type"], told["id"], told.get("state") or {})
-        if lost:
-            from google_cloud.fake import Dropped
-
-            raise Dropped
-        return 200, {}, json.dumps({"state": state}).encode()
+        change = _json(raw)
+        record |= {"method": f"terraform.{change['type']}.{change['op']}", "body": change}
+        self.cloud.trip(record["method"])
+        services.change_state(self.cloud, change["op"], change["type"], change["id"], change["state"] or {})
+        return 200, {}, b"{}"
 
 
 def _json(raw: bytes) -> Any:

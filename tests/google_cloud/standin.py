@@ -1,8 +1,8 @@
 """A stand-in for the provider hashicorp/google: `python -m google_cloud.standin`, started by Terraform.
 
-It takes what the provider takes (`provider_schema.json`, made from its bindings), plans what is computed as unknown,
-replaces where the provider does, and keeps what it made in a world of its own (`standin_world.py`). It calls no API of
-Google's, so nothing here says that Google would accept a value: zone, quota, machine, image.
+It takes what the provider takes (`provider_schema.json`), plans what is computed as unknown,
+replaces where the provider does, and keeps what it made in the fake cloud (STANDIN_CLOUD), by requests of its own. So
+nothing here says that Google would accept a value: zone, quota, machine, image.
 
 REPLACES and REFUSED are read from the provider's public documentation by hand, for the arguments that deploy/terraform
 uses, because the bindings do not hold them.
@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import urllib.error
+import urllib.parse
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import msgpack
 from google_cloud import plugin_protocol as protocol
 from google_cloud.plugin_protocol import Message, error, message
-from google_cloud.standin_world import Refused, journal, told, world
 
 SCHEMA = json.loads(Path(__file__).with_name("provider_schema.json").read_text())
 FLAGS = {"r": "required", "o": "optional", "c": "computed"}
@@ -36,11 +39,15 @@ REPLACES = {
     "google_compute_router": ["name", "network", "region", "project"],
     "google_compute_router_nat": ["name", "router", "region", "project"],
     "google_compute_subnetwork": ["name", "network", "region", "project", "description"],
-    "google_container_cluster": ["name", "location", "project", "network", "subnetwork", "networking_mode"]
-    + ["datapath_provider", "default_max_pods_per_node", "ip_allocation_policy", "private_cluster_config"]
-    + ["enable_shielded_nodes", "description", "node_config", "initial_node_count"],
-    "google_container_node_pool": ["name", "location", "project", "cluster", "initial_node_count", "max_pods_per_node"]
-    + ["node_config.oauth_scopes", "node_config.service_account", "node_config.shielded_instance_config"],
+    "google_container_cluster": [
+        *("name", "location", "project", "network", "subnetwork", "networking_mode", "datapath_provider"),
+        *("default_max_pods_per_node", "ip_allocation_policy", "private_cluster_config", "enable_shielded_nodes"),
+        *("description", "node_config", "initial_node_count"),
+    ],
+    "google_container_node_pool": [
+        *("name", "location", "project", "cluster", "initial_node_count", "max_pods_per_node"),
+        *("node_config.oauth_scopes", "node_config.service_account", "node_config.shielded_instance_config"),
+    ],
     "google_filestore_instance": ["name", "tier", "location", "zone", "project", "networks", "file_shares.name"],
     "google_project_iam_member": ["*"],
     "google_service_account": ["account_id", "project"],
@@ -173,10 +180,39 @@ def replaces(kind: str, path: list[str | int], old: dict[str, Value], new: dict[
     return bool(prefixes & listed) or ("*" in listed and names[0] not in ("deletion_policy", "timeouts"))
 
 
+class Refused(Exception):
+    """In the words of Google's client: `googleapi: Error 403: what, reason`."""
+
+    def __init__(self, code: int, what: str, reason: str = "") -> None:
+        super().__init__(f"googleapi: Error {code}: {what}" + (f", {reason}" if reason else ""))
+        self.code = code
+
+
+def ask(query: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The fake cloud's answer to a change, or to a question about a resource."""
+    address = os.environ["STANDIN_CLOUD"].rstrip("/") + "/__terraform" + query
+    data = json.dumps(body).encode() if body is not None else None
+    request = urllib.request.Request(address, data, {"Content-Type": "application/json"})
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
+            return json.loads(answer.read())
+    except urllib.error.HTTPError as refused:
+        said = json.loads(refused.read())["error"]
+        raise Refused(refused.code, said["message"], said["errors"][0]["reason"]) from None
+
+
+def find(kind: str, name: str) -> dict[str, Value] | None:
+    try:
+        return ask("?" + urllib.parse.urlencode({"type": kind, "id": name}))["state"]
+    except Refused as refused:
+        if refused.code == 404:
+            return None
+        raise
+
+
 class Provider:
     def __init__(self) -> None:
         self.config: dict[str, Value] = {}
-        self.world = world()
 
     def labels(self, kind: str, state: dict[str, Value]) -> None:
         """`effective_labels` and `terraform_labels`: the resource's own over the provider's."""
@@ -207,8 +243,7 @@ class Provider:
     def read_resource(self, asked: Message) -> Message:
         current = read(asked.current_state)
         try:
-            found = self.world.get(asked.type_name, current["id"])
-            found = told(current, found) if found else None
+            found = find(asked.type_name, current["id"])
         except (Refused, OSError) as failure:
             return message(
                 "NewState",
@@ -252,12 +287,10 @@ class Provider:
         try:
             if op == "delete":
                 self.refuse_to_delete(kind, old)
-            state = self.world.change(op, kind, name, state)
+            ask("", {"op": op, "type": kind, "id": name, "state": state})
         except (Refused, OSError) as failure:
-            journal(op, kind, name, error=str(failure))
             verb = {"create": "creating", "update": "updating", "delete": "deleting"}[op]
             return message("Applied", new_state=write(old), diagnostics=[error(f"Error {verb} {kind}: {failure}")])
-        journal(op, kind, name, state=state)
         return message("Applied", new_state=write(state), legacy_type_system=True)
 
     def refuse_to_delete(self, kind: str, old: dict[str, Value]) -> None:
@@ -299,12 +332,6 @@ class Provider:
         known(SCHEMA[kind], state, mark)
         return state
 
-    def import_resource_state(self, asked: Message) -> Message:
-        found = self.world.get(asked.type_name, asked.id)
-        if found is None:
-            return message("Imported", diagnostics=[error(f"Cannot import non-existent remote object {asked.id}")])
-        return message("Imported", imported_resources=[message("Found", type_name=asked.type_name, state=write(found))])
-
 
 def known(block: Block, value: dict[str, Value], mark: str) -> None:
     """What only Google knows gets some value of its type; what it may fill in stays null."""
@@ -329,7 +356,6 @@ def main() -> None:
             "ReadResource": provider.read_resource,
             "PlanResourceChange": provider.plan_resource_change,
             "ApplyResourceChange": provider.apply_resource_change,
-            "ImportResourceState": provider.import_resource_state,
             "StopProvider": lambda _: message("Stopped"),
         }
     )

@@ -27,14 +27,6 @@ class Object:
     live: bool = True
 
 
-@dataclass
-class Upload:
-    bucket: str
-    about: dict[str, Any]
-    query: dict[str, str]
-    content: bytearray
-
-
 Content = tuple[int, dict[str, str], bytes]
 
 
@@ -85,72 +77,6 @@ def insert_bucket(cloud: Cloud, request: Request) -> Any:
 
 def get_bucket(cloud: Cloud, request: Request) -> Any:
     return bucket(cloud, request.path["bucket"])
-
-
-def list_buckets(cloud: Cloud, request: Request) -> Any:
-    """One with a softDeleteTime is deleted, and kept for a while."""
-    start, deleted = request.query.get("prefix", ""), request.query.get("softDeleted") == "true"
-    named = [one for key, one in sorted(cloud.resources.items()) if key.startswith("storage/b/" + start)]
-    found = [one for one in named if ("softDeleteTime" in one) == deleted]
-    return {"kind": "storage#buckets", "items": found}
-
-
-def change_bucket(cloud: Cloud, request: Request) -> Any:
-    found = bucket(cloud, request.path["bucket"])
-    check_metageneration(request.query, found)
-    for key, value in request.body.items():
-        if value is None:
-            found.pop(key, None)
-        elif isinstance(value, dict) and isinstance(found.get(key), dict):
-            found[key] = {k: v for k, v in (found[key] | value).items() if v is not None}
-        else:
-            found[key] = value
-    found |= {"metageneration": str(int(found["metageneration"]) + 1), "updated": cloud.now()}
-    return found
-
-
-def delete_bucket(cloud: Cloud, request: Request) -> Any:
-    remove_bucket(cloud, request.path["bucket"])
-
-
-def remove_bucket(cloud: Cloud, name: str, *, force: bool = False) -> None:
-    bucket(cloud, name)
-    inside = [key for key in cloud.objects if key[0] == name]
-    if inside and not force:
-        raise Refused("The bucket you tried to delete is not empty.", 409, reason="conflict")
-    for key in inside:
-        del cloud.objects[key]
-    del cloud.resources[f"storage/b/{name}"]
-
-
-def layout(cloud: Cloud, request: Request) -> Any:
-    found = bucket(cloud, request.path["bucket"])
-    return {"kind": "storage#storageLayout", "bucket": found["name"], "location": found["location"]} | {
-        "locationType": found["locationType"],
-        "hierarchicalNamespace": {"enabled": False},
-    }
-
-
-def policy(cloud: Cloud, name: str) -> dict[str, Any]:
-    empty = {"kind": "storage#policy", "bindings": [], "etag": "CAE=", "version": 1}
-    found: dict[str, Any] = bucket(cloud, name).setdefault("_policy", empty)
-    return found
-
-
-def get_policy(cloud: Cloud, request: Request) -> Any:
-    return policy(cloud, request.path["bucket"])
-
-
-def set_policy(cloud: Cloud, request: Request) -> Any:
-    found = bucket(cloud, request.path["bucket"])
-    found["_policy"] = {"kind": "storage#policy", "version": 1} | request.body | {"etag": "CAI="}
-    return found["_policy"]
-
-
-def test_permissions(cloud: Cloud, request: Request) -> Any:
-    bucket(cloud, request.path["bucket"])
-    held = [one for one in request.lists.get("permissions", []) if one not in cloud.denied]
-    return {"kind": "storage#testIamPermissionsResponse", "permissions": held}
 
 
 # ---- objects -------------------------------------------------------------------------------------------------------
@@ -222,34 +148,19 @@ def check_preconditions(query: dict[str, str], found: Object | None) -> None:
     there = found.about["generation"] if found else "0"
     if (wanted is not None and wanted != there) or (unwanted is not None and unwanted == there):
         raise Refused("At least one of the pre-conditions you specified did not hold.", 412)
-    if found:
-        check_metageneration(query, found.about)
-
-
-def check_metageneration(query: dict[str, str], about: dict[str, Any]) -> None:
-    if query.get("ifMetagenerationMatch", about["metageneration"]) != about["metageneration"]:
-        raise Refused("At least one of the pre-conditions you specified did not hold.", 412)
 
 
 def get_object(cloud: Cloud, request: Request) -> Any:
     bucket(cloud, request.path["bucket"])
     found = newest(cloud, request.path["bucket"], request.path["object"], request.query.get("generation"))
     check_preconditions(request.query, found)
-    return content(found, {}) if request.query.get("alt") == "media" else found.about
+    return content(found) if request.query.get("alt") == "media" else found.about
 
 
-def content(found: Object, headers: Any) -> Content:
-    about, data, code, more = found.about, found.content, 200, {}
-    part = re.fullmatch(r"bytes=(\d*)-(\d*)", headers.get("Range", "") if headers else "")
-    if part and data:
-        first = int(part[1]) if part[1] else max(0, len(data) - int(part[2]))
-        last = min(int(part[2]), len(data) - 1) if part[1] and part[2] else len(data) - 1
-        if first >= len(data):
-            raise Refused("Request range not satisfiable", 416)
-        code, more = 206, {"Content-Range": f"bytes {first}-{last}/{len(data)}"}
-        data = data[first : last + 1]
+def content(found: Object) -> Content:
+    about = found.about
     return (
-        code,
+        200,
         {
             "Content-Type": about["contentType"],
             "X-Goog-Generation": about["generation"],
@@ -260,17 +171,16 @@ def content(found: Object, headers: Any) -> Content:
             "X-Goog-Storage-Class": about["storageClass"],
             "Last-Modified": formatdate(usegmt=True),
             "ETag": f'"{about["etag"]}"',
-        }
-        | more,
-        data,
+        },
+        found.content,
     )
 
 
-def read_plain(cloud: Cloud, verb: str, name: str, object_name: str, headers: Any) -> Content:
+def read_plain(cloud: Cloud, verb: str, name: str, object_name: str) -> Content:
     """Storage's XML API, as Terraform's backend reads."""
     if verb not in ("GET", "HEAD") or f"storage/b/{name}" not in cloud.resources:
         raise Refused("NoSuchBucket: The specified bucket does not exist.", 404)
-    return content(newest(cloud, name, object_name), headers)
+    return content(newest(cloud, name, object_name))
 
 
 def list_objects(cloud: Cloud, request: Request) -> Any:
@@ -281,8 +191,6 @@ def list_objects(cloud: Cloud, request: Request) -> Any:
     folders: set[str] = set()
     for (owner, object_name), kept in sorted(cloud.objects.items()):
         if owner != name or not object_name.startswith(start):
-            continue
-        if query.get("startOffset", "") > object_name or (query.get("endOffset") or "\U0010ffff") <= object_name:
             continue
         shown = [one.about for one in kept if one.live or query.get("versions") == "true"]
         rest = object_name[len(start) :]
@@ -311,42 +219,12 @@ def delete_object(cloud: Cloud, request: Request) -> Any:
         retire(cloud, owner, key)
 
 
-def change_object(cloud: Cloud, request: Request) -> Any:
-    found = newest(cloud, request.path["bucket"], request.path["object"], request.query.get("generation"))
-    check_preconditions(request.query, found)
-    found.about |= {key: value for key, value in request.body.items() if key in KEPT | {"contentType"}}
-    found.about |= {"metageneration": str(int(found.about["metageneration"]) + 1), "updated": cloud.now()}
-    return found.about
-
-
-def copy_object(cloud: Cloud, request: Request) -> Any:
-    path = request.path
-    found = newest(cloud, path["sourceBucket"], path["sourceObject"], request.query.get("sourceGeneration"))
-    about = found.about | request.body | {"name": path["destinationObject"]}
-    made = store(cloud, path["destinationBucket"], about, found.content, request.query)
-    if request.verb == "copy":
-        return made
-    size = made["size"]
-    done = {"kind": "storage#rewriteResponse", "done": True, "totalBytesRewritten": size, "objectSize": size}
-    return done | {"resource": made}
-
-
-def move_object(cloud: Cloud, request: Request) -> Any:
-    owner, name = request.path["bucket"], request.path["sourceObject"]
-    found = newest(cloud, owner, name)
-    made = store(cloud, owner, found.about | {"name": request.path["destinationObject"]}, found.content, request.query)
-    retire(cloud, bucket(cloud, owner), (owner, name))
-    return made
-
-
 # ---- uploads -------------------------------------------------------------------------------------------------------
 
 
 def take_apart(kind: str, query: dict[str, str], raw: bytes) -> tuple[dict[str, Any], bytes]:
-    """(about the object, its content) of a simple or multipart upload, or of the first request of a resumable one."""
+    """(about the object, its content) of a simple or multipart upload."""
     way = query.get("uploadType", "media")
-    if way == "resumable":
-        return (json.loads(raw) if raw else {}), b""
     if way == "media":
         return {"name": query.get("name", ""), "contentType": kind or "application/octet-stream"}, raw
     boundary = re.search(r"boundary=['\"]?([^'\";]+)", kind)
@@ -365,54 +243,13 @@ def upload(cloud: Cloud, request: Request, data: bytes) -> Any:
     bucket(cloud, owner)
     if not about["name"]:
         raise Refused("Required")
-    if request.query.get("uploadType") != "resumable":
-        return store(cloud, owner, about, data, request.query)
-    check_preconditions(request.query, live(cloud, owner, about["name"]))
-    ident = f"upload-{cloud.number()}"
-    cloud.uploads[ident] = Upload(owner, about, request.query, bytearray())
-    place = f"{cloud.url}/upload/storage/v1/b/{owner}/o?uploadType=resumable&upload_id={ident}"
-    return 200, {"Location": place, "X-GUploader-UploadID": ident}, b""
-
-
-def resume(cloud: Cloud, ident: str, verb: str, headers: Any, raw: bytes, base: str) -> Content:
-    if ident not in cloud.uploads:
-        raise Refused("The upload does not exist or is over.", 410)
-    here = cloud.uploads[ident]
-    if verb == "DELETE":
-        del cloud.uploads[ident]
-        return 499, {}, b""
-    said = headers.get("Content-Range", "")
-    begin = re.match(r"bytes (\d+)-", said)
-    if begin and int(begin[1]) <= len(here.content):
-        del here.content[int(begin[1]) :]
-        here.content += raw
-    elif not said:
-        here.content = bytearray(raw)
-    total = re.search(r"/(\d+)$", said)
-    if said and not (total and len(here.content) >= int(total[1])):
-        return 308, ({"Range": f"bytes=0-{len(here.content) - 1}"} if here.content else {}), b""
-    made = store(cloud, here.bucket, here.about, bytes(here.content), here.query)
-    del cloud.uploads[ident]
-    return 200, {}, json.dumps(made).encode()
+    return store(cloud, owner, about, data, request.query)
 
 
 HANDLERS = {
     "storage.buckets.insert": insert_bucket,
     "storage.buckets.get": get_bucket,
-    "storage.buckets.list": list_buckets,
-    "storage.buckets.patch": change_bucket,
-    "storage.buckets.update": change_bucket,
-    "storage.buckets.delete": delete_bucket,
-    "storage.buckets.getStorageLayout": layout,
-    "storage.buckets.getIamPolicy": get_policy,
-    "storage.buckets.setIamPolicy": set_policy,
-    "storage.buckets.testIamPermissions": test_permissions,
     "storage.objects.get": get_object,
     "storage.objects.list": list_objects,
     "storage.objects.delete": delete_object,
-    "storage.objects.patch": change_object,
-    "storage.objects.update": change_object,
-    "storage.objects.move": move_object,
-    "storage.objects.copy": copy_object,
-    "storage.objects.rewrite": copy_object,
 }

@@ -1,14 +1,12 @@
 """Terraform for tests: the real binary, with the stand-in provider where the registry's would be.
 
-    world = TerraformWorld(folder)                      # what is made is in a file of `folder`
-    world = TerraformWorld(folder, cloud=cloud.url)     # … or in the fake cloud of google_cloud.fake
+    world = TerraformWorld(folder, cloud)
     run([...], env={**os.environ, **cloud.environment(), **world.environment()})
 
 `environment()` is all that Terraform, or a program of ours that starts it, needs: `terraform init` then finds the
-provider 8.7.0 in a mirror in `folder`, and what else it may look for on the internet meets a proxy that is not there.
-`world.changes()` is what was created, updated and deleted, in order, as ("create", "google_compute_disk", "data-1");
-`world.journal()` the same with states and failures. `world.fail(...)` is for the file's world: the fake cloud has its
-own `fault("terraform.google_compute_disk.create", …)`.
+provider 8.7.0 in a mirror in `folder`. What Terraform makes is in the fake cloud, whose
+`fault("terraform.google_compute_disk.create", …)` refuses it. `world.changes()` is what was created, updated and
+deleted, in order, as ("create", "google_compute_disk", "data-1").
 
 `with world.served():` around it all spares half the time: one stand-in for all commands.
 
@@ -28,12 +26,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from google_cloud.fake import Cloud
+
 VERSION = "8.7.0"
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "deploy" / "terraform"
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
-NEEDED = ("grpc", "google.protobuf", "msgpack")
-"""Of the stand-in; all of them are among the development dependencies."""
+OF_THE_USER = ("TF_", "GOOGLE_", "CLOUDSDK_")
+"""Beginnings of variables that a user may have set, without which the tests are the same for all."""
 
 
 def why_not() -> str | None:
@@ -41,9 +41,8 @@ def why_not() -> str | None:
 
 
 class TerraformWorld:
-    def __init__(self, folder: Path, *, cloud: str | None = None) -> None:
-        self.folder, self._cloud = folder, cloud
-        self._world, self._journal = folder / "world.json", folder / "journal.jsonl"
+    def __init__(self, folder: Path, cloud: Cloud) -> None:
+        self.folder, self.cloud, self._seen = folder, cloud, 0
         self._config, self._served = folder / "cli.tfrc", ""
         place = folder / "mirror" / "registry.terraform.io" / "hashicorp" / "google" / VERSION
         place = place / f"linux_{MACHINES[platform.machine()]}"
@@ -63,22 +62,14 @@ class TerraformWorld:
         )
 
     def environment(self) -> dict[str, str]:
-        world = {"STANDIN_CLOUD": self._cloud} if self._cloud else {"STANDIN_WORLD": str(self._world)}
-        if self._served:
-            world["TF_REATTACH_PROVIDERS"] = self._served
         return {
+            "STANDIN_CLOUD": self.cloud.url,
             "TF_CLI_CONFIG_FILE": str(self._config),
             "TF_DISABLE_PLUGIN_TLS": "1",  # the stand-in's unix socket has no certificate
             "TF_IN_AUTOMATION": "1",
             "TF_INPUT": "0",
             "CHECKPOINT_DISABLE": "1",
-            "STANDIN_JOURNAL": str(self._journal),
-            "GOOGLE_OAUTH_ACCESS_TOKEN": "fake-token-0123456789",
-            "HTTPS_PROXY": "http://127.0.0.1:9",
-            "HTTP_PROXY": "http://127.0.0.1:9",
-            "NO_PROXY": "127.0.0.1,localhost",
-            "no_proxy": "127.0.0.1,localhost",
-            **world,
+            **({"TF_REATTACH_PROVIDERS": self._served} if self._served else {}),
         }
 
     @contextmanager
@@ -105,38 +96,18 @@ class TerraformWorld:
                 self._served = ""
                 process.terminate()
 
-    def journal(self) -> list[dict[str, Any]]:
-        """{"op", "type", "id", "state"}, or {"op", "type", "id", "error"} of what was refused."""
-        text = self._journal.read_text() if self._journal.exists() else ""
-        return [json.loads(line) for line in text.splitlines()]
-
     def changes(self) -> list[tuple[str, str, str]]:
-        """(op, type, name) of what was done; the name is the last part of the ID."""
-        return [(e["op"], e["type"], e["id"].rpartition("/")[2]) for e in self.journal() if "error" not in e]
+        """(op, type, name) of what was done since `forget`; the name is the last part of the ID."""
+        told = [one for one in self.cloud.calls(r"terraform\..*")[self._seen :] if one["code"] == 200]
+        return [(one["body"]["op"], one["body"]["type"], one["body"]["id"].rpartition("/")[2]) for one in told]
 
     def forget(self) -> None:
-        """Empties the journal."""
-        self._journal.unlink(missing_ok=True)
+        self._seen = len(self.cloud.calls(r"terraform\..*"))
 
     @property
     def resources(self) -> dict[str, dict[str, Any]]:
-        """ "TYPE|ID" -> state, of the file's world."""
-        return dict(self._read()["resources"])
-
-    def remove(self, key: str) -> None:
-        """Takes a resource away behind Terraform's back."""
-        whole = self._read()
-        del whole["resources"][key]
-        self._world.write_text(json.dumps(whole))
-
-    def fail(self, method: str, code: int, what: str, *, reason: str = "", times: int = 1) -> None:
-        """The next `times` changes whose method ("terraform.google_compute_disk.create") matches are refused."""
-        whole = self._read()
-        whole["faults"].append({"method": method, "code": code, "message": what, "reason": reason, "times": times})
-        self._world.write_text(json.dumps(whole))
-
-    def _read(self) -> dict[str, Any]:
-        return json.loads(self._world.read_text()) if self._world.exists() else {"resources": {}, "faults": []}
+        """ "TYPE|ID" -> state."""
+        return {"|".join(key): state for key, state in self.cloud.terraform.items()}
 
 
 def copy_of_source(folder: Path) -> Path:
@@ -146,21 +117,13 @@ def copy_of_source(folder: Path) -> Path:
     return folder
 
 
-def clean(environment: dict[str, str]) -> dict[str, str]:
-    """Without what a user may have set for Terraform and Google, so that tests are the same for all."""
-    return {name: value for name, value in environment.items() if not name.startswith(("TF_", "GOOGLE_", "CLOUDSDK_"))}
-
-
-def process_environment(world: TerraformWorld) -> dict[str, str]:
-    return {**clean(dict(os.environ)), **world.environment()}
-
-
 class Terraform:
     """A work folder with deploy/terraform in it: `apply(variables)`, `plan(variables)`, `run("validate")`."""
 
-    def __init__(self, folder: Path, world: TerraformWorld, environment: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, world: TerraformWorld) -> None:
         self.folder, self.world = folder, world
-        self.environment = environment or process_environment(world)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(OF_THE_USER)}
+        self.environment = {**environment, **world.cloud.environment(), **world.environment()}
 
     def run(self, *words: str, code: int = 0) -> str:
         """What it printed, stdout and stderr. `code`: what it must end with."""

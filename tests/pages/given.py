@@ -80,7 +80,7 @@ def own_text(shell: Shell) -> Iterator[None]:
 
 
 def files(shell: Shell) -> Iterator[None]:
-    """The commands follow [your own text](own-text.md), and a test types them."""
+    """The examples use the files of [your own text](own-text.md)."""
     yield from own_text(shell)
 
 
@@ -119,7 +119,7 @@ AMINO_ACIDS = "AVLIMFWGPCSTYNQDEHKR"
 
 
 def fine_tuned(shell: Shell) -> Iterator[None]:
-    """The commands follow [fine-tuning](finetuning.md), and a test types them."""
+    """The examples use the files of [fine-tuning](finetuning.md)."""
     shutil.copytree(walked("finetuning.md", shell), shell.folder, dirs_exist_ok=True)
     yield
 

@@ -75,9 +75,19 @@ def test_of_two_machines_that_find_no_lease_one_gets_it(
     assert os.listdir(tmp_path) == ["lock"]
 
 
-def test_a_holder_that_leaves_is_not_waited_for(tmp_path: Path) -> None:
-    elsewhere(tmp_path, 5)
-    with leased(str(tmp_path), sleep=lambda seconds: (tmp_path / "lease.json").unlink()):
+@pytest.mark.parametrize("last", [0, 20])
+def test_a_holder_that_leaves_is_not_waited_for(tmp_path: Path, last: int) -> None:
+    """Also one that an engine has given up, and that still saves (`last` beats) when the run starts elsewhere."""
+    beats = iter(range(100))
+    elsewhere(tmp_path, next(beats))
+
+    def sleep(seconds: float) -> None:
+        if (beat := next(beats)) > last:
+            (tmp_path / "lease.json").unlink()
+        else:
+            elsewhere(tmp_path, beat)
+
+    with leased(str(tmp_path), sleep=sleep):
         pass
 
 

@@ -1,17 +1,21 @@
 """The record of a run's starts: limits are moments that restarts keep, and starts in vain come to an end."""
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from maskwright.core.errors import EndedAsAsked, HealthError, InputError, MaskwrightError, StoppedEarly, stopped
+from maskwright.config.pretraining import RunConfig
+from maskwright.core.errors import EndedAsAsked, HealthError, InputError, Locked, MaskwrightError, StoppedEarly, stopped
 from maskwright.core.folder import Folder
-from maskwright.run.directory import RunDirectory
+from maskwright.run.directory import RunDirectory, Status
 from maskwright.run.lease import leased
 from maskwright.run.starts import MOST_STARTS, STARTS, Starts, StartsFile, first
+from maskwright.tasks.start.opened import opened
+from maskwright.training.stop import StopRequest
 
 
 def saved(folder: Path, step: int) -> None:
@@ -33,6 +37,7 @@ def test_limits_are_moments(hours: float | None, steps: int | None, stop_at: flo
     again = began.next(60, hours, steps, 50_000.0)
     assert (again.stop_at, again.stop_at_step) == (stop_at, stop_at_step)
     assert (again.starts, again.without_checkpoint, again.step) == (2, 1, 60)
+    assert began.next(60, 20.0, 100, 400.0).stop_at == 72_400.0, "the clock was set back"
 
 
 def test_starts_without_a_newer_checkpoint_are_counted() -> None:
@@ -64,17 +69,16 @@ def test_starts_in_vain_end_once_with_1_and_begin_anew(tmp_path: Path, on_copies
     assert start(MOST_STARTS).starts == 1
 
 
-@pytest.mark.parametrize(
-    ("error", "stays"),
-    [
-        (StoppedEarly("SIGTERM"), True),
-        (EndedAsAsked("asked"), False),
-        (HealthError("nan"), False),
-        (InputError("typo"), False),
-        (ValueError("bug"), False),
-        (None, False),
-    ],
-)
+ENDS = [
+    (StoppedEarly("SIGTERM"), True),
+    (EndedAsAsked("asked"), False),
+    (HealthError("nan"), False),
+    (InputError("typo"), False),
+    (ValueError("bug"), False),
+]
+
+
+@pytest.mark.parametrize(("error", "stays"), [*ENDS, (None, False)])
 def test_only_a_75_keeps_the_record(tmp_path: Path, error: Exception | None, stays: bool) -> None:
     file = StartsFile(RunDirectory(str(tmp_path)))
     with suppress(MaskwrightError, ValueError):  # noqa: SIM117
@@ -83,6 +87,27 @@ def test_only_a_75_keeps_the_record(tmp_path: Path, error: Exception | None, sta
             if error:
                 raise error
     assert (tmp_path / STARTS).exists() == stays
+
+
+@pytest.mark.parametrize(("error", "stays"), [*ENDS, (Locked("in use"), None)])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_end_before_training_counts_too(
+    config: Callable[..., RunConfig], tmp_path: Path, error: Exception, stays: bool | None, is_first: bool
+) -> None:
+    """A partner that is killed each time while the run is prepared, and a store that is refused at a restart."""
+    run = tmp_path / "run"
+    file, before = StartsFile(RunDirectory(str(run))), first(0, 20.0, None, time.time())
+    if not is_first:
+        run.mkdir()
+        file.write(before)
+    with pytest.raises(type(error)), opened(config(), str(run), StopRequest(stop_after_hours=20.0)):
+        raise error
+    after = file.read()
+    if stays is None:
+        assert after == (None if is_first else before), "another process trains"
+    else:
+        assert (after.starts if after else None) == ((1 if is_first else 2) if stays else None)
+    assert run.exists() == (bool(stays) or not is_first), "a first start that is refused leaves nothing behind"
 
 
 def test_a_start_that_lost_its_lease_leaves_the_record_to_the_other(tmp_path: Path) -> None:
@@ -97,8 +122,11 @@ def test_a_moment_that_is_over_ends_at_once_and_only_once(tmp_path: Path) -> Non
     saved(tmp_path, 7)
     file = StartsFile(RunDirectory(str(tmp_path)))
     file.write(replace(first(7, 20.0, None, time.time() - 80_000), stop_at=time.time() - 1))
+    RunDirectory(str(tmp_path)).write_status(Status("stopped", exit=75))
     with pytest.raises(EndedAsAsked, match="--stop-after-hours 20 was over at"):
         file.require(file.following(20.0, None))
+    status = RunDirectory(str(tmp_path)).read_status()
+    assert status and (status.exit, status.reason) == (76, "limit")
     again = file.following(20.0, None)
     file.require(again)
     assert again.starts == 1 and again.stop_at == pytest.approx(time.time() + 72_000, abs=60)

@@ -238,11 +238,6 @@ def replaced(planned: TerraformPlan) -> list[str]:
     for kind, word in (("replace", "replaced"), ("delete", "deleted")):
         if addresses := [change.address for change in planned.changes if change.kind == kind]:
             lines.append(f"{word}: {', '.join(addresses)}")
-    lost = [change for change in planned.changes if change.loses_data]
-    for days in sorted({change.restorable_days for change in lost}):
-        fate = (
-            f"which Google keeps for {days:g} days (soft delete)" if days else "which is gone at once, old versions too"
-        )
-        addresses = [change.address for change in lost if change.restorable_days == days]
-        lines.append(f"with their data, {fate}: {', '.join(addresses)}")
+    if lost := [change.address for change in planned.changes if change.loses_data]:  # buckets have no soft delete
+        lines.append(f"with their data, which is gone at once, old versions too: {', '.join(lost)}")
     return lines

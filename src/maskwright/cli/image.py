@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from maskwright.cli.env import DryRun, EnvironmentFile, PollSeconds, ServiceAccount, Yes, asking, env
-from maskwright.cli.options import AsJson, app, in_json, plain, print_result
+from maskwright.cli.options import AsJson, app, plain, print_result
 
 if TYPE_CHECKING:
     from maskwright.cloud.provision.image import Image
@@ -26,26 +26,17 @@ def of_environment(
     location: EnvironmentFile,
     accelerator: Annotated[
         Literal["cpu", "gpu", "tpu"] | None,
-        typer.Option(help="What the jobs compute on. Default: as the YAML says."),
+        typer.Option(help="What the jobs compute on. Default: an image for each kind of nodes of the YAML."),
     ] = None,
     source: Source = ".",
     service_account: ServiceAccount = None,
     yes: Yes = False,
-    dry_run: DryRun = False,
     poll_seconds: PollSeconds = 10.0,
     as_json: AsJson = False,
 ) -> None:
-    """Build the image that jobs run, with Cloud Build, unless one of the same source exists."""
-    from maskwright.cloud.environment import read_environment
+    """Build the images that jobs run, with Cloud Build, unless there are some of the same source."""
     from maskwright.cloud.provision import image as module
 
-    if dry_run:
-        environment = read_environment(location)
-        arguments = module.arguments_for(environment, accelerator)
-        content = module.pack(source)
-        name, staging = module.image_of(environment, content, arguments), module.staging_of(environment)
-        request = module.build_request(name, staging, "SOURCE.tar.gz", arguments, service_account)
-        return print_result(in_json(request), request, as_json)
     built = module.build_for(
         location,
         folder=source,
@@ -54,7 +45,7 @@ def of_environment(
         confirm=asking(yes),
         poll_seconds=poll_seconds,
     )
-    _print(built, as_json)
+    print_result("\n".join(map(_line, built)), {"images": list(map(_document, built))}, as_json)
 
 
 @image.command("build")
@@ -90,8 +81,7 @@ def build(
     arguments = module.arguments_of(accelerator, libtpu=libtpu, run_as=run_as)
     if staging is not None:
         if dry_run:
-            request = module.build_request(name, staging, "SOURCE.tar.gz", arguments, service_account)
-            return print_result(in_json(request), request, as_json)
+            raise InputError("shows what docker would run here", where="--dry-run", fix="leave out --staging")
         content = module.pack(source)
         options: dict[str, Any] = {"service_account": service_account, "poll_seconds": poll_seconds}
         return _print(module.build(name, staging, content, arguments, **options), as_json)
@@ -108,6 +98,13 @@ def build(
     _print(module.Image(name, "", True), as_json)
 
 
+def _line(built: Image) -> str:
+    return f"{built.name} {built.digest}".rstrip()
+
+
+def _document(built: Image) -> dict[str, Any]:
+    return {"image": built.name, "digest": built.digest, "built": built.built}
+
+
 def _print(built: Image, as_json: bool) -> None:
-    report = f"{built.name} {built.digest}".rstrip()
-    print_result(report, {"image": built.name, "digest": built.digest, "built": built.built}, as_json)
+    print_result(_line(built), _document(built), as_json)

@@ -1,7 +1,7 @@
 """The command table. A command's own modules are imported when it runs, so `--help` stays instant.
 
 Data goes to stdout, messages and progress to stderr. Errors are one line; `--debug` anywhere shows the traceback too.
-Exit codes: 0 done, 1 failed, 2 bad usage or input, 3 stopped by the health check, 75 stopped early and resumable.
+Exit codes: `core/errors.py`.
 """
 
 from __future__ import annotations

@@ -174,10 +174,11 @@ FreshOptimizer = Annotated[
 ]
 StopAfterHours = Annotated[
     float | None,
-    typer.Option(metavar="N", help="Save and stop after this many hours of this start (exit 75).", min=0.0),
+    typer.Option(metavar="N", help="Save and end after this many hours over all restarts (exit 76).", min=0.0),
 ]
 StopAfterSteps = Annotated[
-    int | None, typer.Option(metavar="N", help="Save and stop after this many steps of this start (exit 75).", min=1)
+    int | None,
+    typer.Option(metavar="N", help="Save and end after this many steps over all restarts (exit 76).", min=1),
 ]
 ProfileSteps = Annotated[int, typer.Option(metavar="N", help="Trace this many early steps into RUN/profile.", min=0)]
 SimulatedGpus = Annotated[int | None, typer.Option("--simulated-gpus", "--simulated_gpus", hidden=True, min=1)]

@@ -6,7 +6,6 @@ begin with the environment's own, so several environments can stand side by side
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
@@ -30,6 +29,7 @@ Zone = Annotated[str, Field(pattern=ZONE, examples=["us-east5-b"])]
 Project = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{4,28}[a-z0-9]$", examples=["my-project"])]
 Region = Annotated[str, Field(pattern=r"^[a-z]+-[a-z]+[0-9]+$", examples=["us-east5"])]
 NetworkName = Annotated[str, Field(pattern=r"^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$", examples=["shared-vpc"])]
+Accelerator = Literal["cpu", "gpu", "tpu"]
 Model = Literal["STANDARD", "SPOT", "FLEX_START", "RESERVATION_BOUND"]
 MachineType = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*(-[a-z0-9]+){1,3}$", examples=["g2-standard-48"])]
 Hours = Annotated[float, Field(gt=0.0, le=8_760.0)]
@@ -176,6 +176,7 @@ class Slice(_Nodes):
     """Nodes that form one TPU slice, created when a job asks for them and deleted when idle."""
 
     kind: ClassVar = "slice"
+    computes_on: ClassVar[Accelerator] = "tpu"
 
     accelerator: tpus.TpuKind
     """Kind of TPU: v4, v5e, v5p, v6e or tpu7x."""
@@ -184,6 +185,8 @@ class Slice(_Nodes):
     machine_type: str | None = None
     """Machine type of a node. When not set, it follows from the topology. For v6e and 2x4 it chooses between one node
     of 8 chips and two of 4."""
+    workload_policy: str | None = None
+    """Name of the workload policy that places the hosts. Slices of tpu7x with several hosts require one."""
 
     @property
     def chips(self) -> int:
@@ -214,6 +217,11 @@ class Slice(_Nodes):
         if wrong := tpus.refusal(f"{self.accelerator}:{self.topology}"):
             raise Refused(wrong[0], fix=wrong[1])
         machines.chips_per_host(self.accelerator, self.topology, self.machine_type)
+        # docs.cloud.google.com/kubernetes-engine/docs/concepts/tpu-ironwood#workload-policy
+        if self.accelerator == "tpu7x" and self.hosts > 1 and self.workload_policy is None:
+            made = "gcloud compute resource-policies create workload-policy NAME --type=HIGH_THROUGHPUT"
+            fix = f"`{made} --accelerator-topology={self.topology} --region=REGION`, then workload_policy: NAME"
+            raise Refused("GKE places the hosts of a tpu7x slice by a workload policy", fix=fix)
         return self
 
 
@@ -238,6 +246,10 @@ class Group(_Nodes):
     def gpus(self) -> int:
         """Number of GPUs in each node."""
         return machines.GPUS.get(self.machine_type, ("", 0))[1]
+
+    @property
+    def computes_on(self) -> Accelerator:
+        return "gpu" if self.gpus else "cpu"
 
     @model_validator(mode="after")
     def _is_known(self) -> Group:
@@ -314,6 +326,11 @@ class Environment(Section):
     def hosts(self) -> dict[str, Slice | Group]:
         """The slice and the group, by their kind."""
         return {hosts.kind: hosts for hosts in (self.slice, self.group) if hosts is not None}
+
+    @property
+    def accelerators(self) -> list[Accelerator]:
+        """What its jobs compute on, for each of which there is an image."""
+        return [nodes.computes_on for nodes in self.hosts.values()] or ["cpu"]
 
     @property
     def region(self) -> str:
@@ -396,15 +413,11 @@ def build_environment(values: dict[str, Any], where: str) -> Environment:
         raise Guide(Environment, "the environment", known).explain(error, where) from None
 
 
-def read_script(location: str, script: str | None) -> tuple[str, bytes] | None:
-    """sha256 and content of a script that the YAML at `location` names; None without one. Raises `InputError` if it
-    cannot be read."""
-    if script is None:
-        return None
-    folder = os.path.dirname(location)
-    path = script if storage.is_url(script) or os.path.isabs(script) else os.path.join(folder, script)
+def read_script(location: str, script: str) -> str:
+    """The content of a script that the YAML at `location` names. Raises `InputError` if it cannot be read."""
+    path = script if storage.is_url(script) else os.path.join(os.path.dirname(location), script)
     with storage.open_binary(path) as file:
-        content = file.read()
-    if redact(text := content.decode("utf-8", "replace")) != text:
+        text = file.read().decode("utf-8", "replace")
+    if redact(text) != text:
         raise ConfigError("holds a secret", where=path, fix="read it in the script, from Secret Manager")
-    return hashlib.sha256(content).hexdigest(), content
+    return text

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from maskwright.cloud import cluster, record
 from maskwright.cloud.environment import Environment, Group, Slice, read_environment, region_of
 from maskwright.cloud.prices import usd_per_hour
+from maskwright.cloud.provision import objects
 from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core import storage
 from maskwright.core.console import say
@@ -22,11 +23,6 @@ from maskwright.launch.schedulers.kubernetes.kubectl import Access
 from maskwright.launch.schedulers.kubernetes.pod import SCRATCH, inside
 from maskwright.launch.schedulers.kubernetes.submit import Kubernetes
 from maskwright.launch.target import OnSubmission, Option, Training, show
-
-QUEUE, ACCOUNT = "jobs", "train"
-"""The LocalQueue of Kueue and the service account in an environment's namespace."""
-SHARE, DATA = "nfs-share", "shared-pd"
-"""The claims of the NFS share and of the data volume."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +62,10 @@ class OnKubernetes(Kubernetes):
         command = in_environment(environment, command)
         if environment.disk is not None and known.seeded is None:
             require_no_volume(environment, command, self.env_file)
+        require_fitting(self, nodes)
         filled = filled_in(self, environment, nodes, known)
         if self.max_cost is not None:
-            hours = self.max_cost / usd_per_hour_of(environment, nodes)
+            hours = self.max_cost / usd_per_hour_of(environment, nodes, filled.num_nodes or nodes.hosts)
             hours = min(hours, command.stop_after_hours or hours)
             say(f"--max-cost {self.max_cost:g}: ends after {hours:.2f} hours on these nodes")
             command = replace(command, stop_after_hours=hours)
@@ -92,12 +89,12 @@ def filled_in(
 ) -> OnKubernetes:
     """The place with what the environment has. Options that were given stay."""
     mount = environment.mount_point
-    mounts = [f"{SHARE}:{mount}/nfs_share"] if environment.nfs else []
-    mounts += [f"{DATA}:{mount}/shared_pd:ro"] if environment.disk and made.seeded else []
+    mounts = [f"{objects.NFS_CLAIM}:{mount}/nfs_share"] if environment.nfs else []
+    mounts += [f"{objects.DISK_CLAIM}:{mount}/shared_pd:ro"] if environment.disk and made.seeded else []
     known: dict[str, Any] = {
-        "image": made.container(environment),
-        "queue": QUEUE,
-        "service_account": ACCOUNT,
+        "image": made.container(environment, nodes.computes_on),
+        "queue": objects.QUEUE,
+        "service_account": objects.ACCOUNT,
         "namespace": cluster.NAMESPACE,
         "num_nodes": nodes.hosts,
     }
@@ -140,10 +137,25 @@ def require_no_volume(environment: Environment, command: Training, location: str
             )
 
 
-def usd_per_hour_of(environment: Environment, nodes: Slice | Group) -> float:
+def require_fitting(place: OnKubernetes, nodes: Slice | Group) -> None:
+    """Raises `InputError` for options that the environment's nodes never fit: the job would wait for ever."""
+    count, gpus = place.num_nodes or nodes.hosts, place.gpus_per_node or 0
+    if isinstance(nodes, Slice):
+        what = f"{nodes.accelerator}:{nodes.topology}"
+        wrong = {"--accelerator": place.accelerator not in (None, what), "--num-nodes": count != nodes.hosts}
+    else:
+        what = f"{nodes.size} x {nodes.machine_type}"
+        wrong = {"--accelerator": place.accelerator is not None, "--gpus-per-node": gpus > nodes.gpus}
+        wrong["--num-nodes"] = count > nodes.hosts
+    for option in (name for name, is_wrong in wrong.items() if is_wrong):
+        fix = "leave it out, or change the YAML and run `maskwright env up`"
+        raise InputError(f"the environment's {nodes.kind} is {what}", where=option, fix=fix)
+
+
+def usd_per_hour_of(environment: Environment, nodes: Slice | Group, num_nodes: int) -> float:
     """What the nodes of a job cost by the hour, in the dearest of the placements that they may get. Raises `InputError`
     if one has no price."""
-    what, count = (nodes.accelerator, nodes.chips) if isinstance(nodes, Slice) else (nodes.machine_type, nodes.hosts)
+    what, count = (nodes.accelerator, nodes.chips) if isinstance(nodes, Slice) else (nodes.machine_type, num_nodes)
     costs = []
     for place in nodes.placements(environment.zone):
         price = usd_per_hour(what, place.model, region_of(place.zone))

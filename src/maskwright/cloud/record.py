@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from maskwright import __version__
-from maskwright.cloud.environment import Environment
+from maskwright.cloud.environment import Accelerator, Environment
 from maskwright.core.errors import Locked, MaskwrightError
 from maskwright.core.folder import Folder
 
@@ -29,8 +29,8 @@ class EnvironmentRecord:
     """Size of the disk of this generation, once it exists. Another size is another disk."""
     disk_type: str | None = None
     """Type of that disk. Another type is another disk too."""
-    image: str | None = None
-    """Image that `env image` built last, as REPOSITORY/maskwright:VERSION-SHA12@sha256:…"""
+    images: dict[str, str] = field(default_factory=dict)
+    """Images that `env image` built last, as REPOSITORY/maskwright:VERSION-SHA12@sha256:…, by what they compute on."""
     number: int = field(default=0, compare=False)
     """Number of the object that it was read from; 0 before the first."""
 
@@ -46,19 +46,19 @@ class EnvironmentRecord:
         """The next disk gets another name, since Google may remember the old one for a while."""
         return replace(self, generation=self.generation + 1, seeded=None, disk_gb=None, disk_type=None)
 
-    def built(self, environment: Environment) -> str | None:
+    def built(self, environment: Environment, accelerator: Accelerator) -> str | None:
         """The image by its digest, if it has this version and is for this environment. So all pods of a job run the
         same image, whatever was built since."""
-        name, _, digest = (self.image or "").partition("@")
+        name, _, digest = self.images.get(accelerator, "").partition("@")
         wanted, of_version = environment.image, f"{environment.built_image}:{__version__}-"
         if not digest or not (name == wanted if wanted else name.startswith(of_version)):
             return None
         folder, _, last = name.rpartition("/")
         return f"{folder}/{last.partition(':')[0]}@{digest}"
 
-    def container(self, environment: Environment) -> str:
+    def container(self, environment: Environment, accelerator: Accelerator) -> str:
         """The image that jobs run. Before `env image`, it may not exist yet."""
-        return self.built(environment) or environment.image or f"{environment.built_image}:{__version__}"
+        return self.built(environment, accelerator) or environment.image or f"{environment.built_image}:{__version__}"
 
 
 def folder(environment: Environment) -> Folder:

@@ -26,10 +26,6 @@ EXTRAS = {
 """The extra of pyproject.toml that installs a package."""
 
 
-OLDEST_TERRAFORM = (1, 7)
-"""The oldest version of Terraform, or OpenTofu, that `env` can run; it is not a Python package."""
-
-
 def installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 

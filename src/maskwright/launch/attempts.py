@@ -17,7 +17,7 @@ from maskwright.launch.outcome import EARLY, End, JobOutcome, conclude, judge, r
 
 LONGEST_WAIT_SECONDS = 30.0
 MOST_LOST = 5
-"""Attempts in a row in which no run came so far as to count its own start (`run/starts.py`)."""
+"""Attempts in a row in which the run did not come so far as to count its own start (`run/starts.py`)."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,10 @@ class Streak:
     newest: int = 0
     """Step of the newest checkpoint at the last of these ends."""
     lost: int = 0
-    """The last of them, as far as no member came back with 75: a run that does has counted its start."""
+    """The last of them, as far as the run has not counted its own start."""
 
     def after(self, newest: int, *, counted: bool) -> Streak:
-        """The streak after one more end, when the newest checkpoint is of step `newest`. `counted`: whether a member
-        came back with 75."""
+        """The streak after one more end, when the newest checkpoint is of step `newest`. `counted`: see `Attempt`."""
         in_a_row = newest == self.newest
         lost = 0 if counted else self.lost * in_a_row + 1
         return Streak(self.ends * in_a_row + 1, newest, lost)
@@ -58,6 +57,11 @@ class Attempt(Protocol):
 
     @property
     def over(self) -> bool: ...
+
+    @property
+    def counted(self) -> bool:
+        """Whether the run has counted this start: rank 0, of the first member, does that at the latest before 75."""
+        return any(end.host == 0 and end.code == EARLY for end in self.ends)
 
     def poll(self) -> None: ...
 
@@ -121,9 +125,10 @@ def run(
 ) -> None:
     """Runs a job to its end; raises as `conclude` does. `begin` starts the attempt of a number, from 1.
 
-    `restarts`: whether the job is restarted here, and not by another launcher. The run itself counts its starts;
-    `MOST_LOST` bounds those that it cannot count. `saved` returns the step of its newest checkpoint, for a launcher
-    that sees the run's folder. `wait_seconds`: pause before the first restart (`Streak.pause_seconds`)."""
+    `restarts`: whether the job is restarted here, and not by another launcher, which gets 75, or the code of a kill
+    that came before the run had counted its start. The run counts its starts itself, and `MOST_LOST` bounds the others.
+    `saved` returns the step of its newest checkpoint, for a launcher that sees the run's folder. `wait_seconds`: pause
+    before the first restart (`Streak.pause_seconds`)."""
     streak = Streak()
     for number in itertools.count(1):
         attempt = begin(number)
@@ -132,13 +137,14 @@ def run(
         finally:
             attempt.close()
         verdict = judge(attempt.ends, attempt.size, asked=stop.asked)
-        streak = streak.after(saved(), counted=any(end.code == EARLY for end in attempt.ends))
+        streak = streak.after(saved(), counted=attempt.counted)
         if member == "host" and (verdict.code or verdict.restart):
             for line in report(attempt.ends, verdict):
                 say(line)
         cause = verdict.cause.describe(member) if verdict.cause else ""
         if verdict.restart and not restarts:
-            verdict = JobOutcome(EARLY, False, verdict.cause)
+            killed = verdict.cause.code if verdict.cause and not attempt.counted else None
+            verdict = JobOutcome(killed or EARLY, False, verdict.cause)
         if not verdict.restart or streak.lost > MOST_LOST:
             break
         seconds = streak.pause_seconds(wait_seconds)

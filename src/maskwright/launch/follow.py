@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from maskwright.core.console import say, warn
-from maskwright.core.errors import CloudError, MaskwrightError, StoppedEarly
+from maskwright.core.errors import CloudError, MaskwrightError, NotFollowed, StoppedEarly
 from maskwright.core.shell import typed
 from maskwright.core.signals import ending, raise_on
 from maskwright.launch.target import TargetReport
@@ -24,13 +24,13 @@ class _Leave(BaseException):
 
 @contextmanager
 def followed(where: str) -> Iterator[None]:
-    """Inside, signals end only the following, by `StoppedEarly`; the job `where` goes on."""
+    """Inside, signals end only the following, by `NotFollowed`; the job `where` goes on."""
     before = raise_on(ending(), lambda number: _Leave())
     try:
         yield
     except _Leave:
         what = f"no longer followed; the job goes on: `{typed(['logs', where, '--follow'])}` follows it again"
-        raise StoppedEarly(what, where=where) from None
+        raise NotFollowed(what, where=where) from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -29,14 +29,14 @@ from maskwright.core.console import say, warn
 from maskwright.core.errors import ConfigError, MaskwrightError
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
-from maskwright.launch.attempts import Stop, run
+from maskwright.launch.attempts import Attempt, Stop, run
 from maskwright.launch.outcome import End
 from maskwright.launch.target import Training
 from maskwright.launch.topology import WorkerGroup
 from maskwright.processes.child import python_module
 from maskwright.processes.parent import ERROR_FILE, LISTENER, PARENT, delete_error, pass_error_on
 from maskwright.run.directory import RunDirectory
-from maskwright.run.heartbeat import read_beats, states_here
+from maskwright.run.heartbeat import Beat, read_beats, states_here
 from maskwright.run.liveness import hung, missing, stale_after
 
 COMMAND = python_module("maskwright")
@@ -93,12 +93,13 @@ class _Lines:
             return counts[number] > others
 
 
-class _LocalAttempt:
+class _LocalAttempt(Attempt):
     """All processes of this machine, from start to end. Call `poll` until `over`."""
 
     def __init__(self, command: Training, group: WorkerGroup, run: str, grace_seconds: float) -> None:
         self._grace_seconds, self._failed_at, self.size = grace_seconds, 0.0, group.processes
         self._run, self._looked_at, self._hung_pid, self._lines = run, time.monotonic(), -1, _Lines()
+        self._began = time.time()
         self.ends: list[End] = []
         self.members: list[_RankProcess] = []
         self._errors = tempfile.TemporaryDirectory(prefix="maskwright-")
@@ -154,6 +155,21 @@ class _LocalAttempt:
     def over(self) -> bool:
         return len(self.ends) == len(self.members)
 
+    @property
+    def counted(self) -> bool:
+        """Whether the run has counted this start: rank 0 does so before its first heartbeat. Where it is on another
+        machine, that machine's launcher knows."""
+        has_rank_0 = self.members[0].number == 0 and os.environ.get("TPU_WORKER_ID", "0") == "0"
+        return not has_rank_0 or any(beat.started >= self._began for beat in self._beats())
+
+    def _beats(self) -> list[Beat]:
+        """Heartbeats of these processes."""
+        pids = {member.process.pid for member in self.members}
+        try:
+            return [beat for beat in read_beats(Folder(self._run)) if beat.pid in pids]  # not of an earlier attempt
+        except MaskwrightError:  # a heartbeat is only a hint
+            return []
+
     def poll(self, seconds: float = 0.05) -> None:
         time.sleep(seconds)
         now = time.monotonic()
@@ -191,11 +207,7 @@ class _LocalAttempt:
 
     def _find_hung(self) -> int:
         """The pid of the process for which the others wait, by the heartbeats in the run directory; -1 if none."""
-        pids = {member.process.pid: member.number for member in self.members}
-        try:
-            beats = [beat for beat in read_beats(Folder(self._run)) if beat.pid in pids]  # not of an earlier attempt
-        except MaskwrightError:  # a heartbeat is only a hint
-            return -1
+        pids, beats = {member.process.pid: member.number for member in self.members}, self._beats()
         states = states_here(beats)
         rank = hung(beats, time.time(), states)
         if rank is None and beats and all(beat.doing == "waiting" for beat in beats):

@@ -1,8 +1,8 @@
 """Google's kinds of TPU: the topologies of their slices, and the hosts that a slice has.
 
-Sources, read in 2026: docs.cloud.google.com/tpu/docs/v5e and its neighbours, …/types-topologies and …/runtimes (the TPU
-API), …/compute/docs/tpus/tpu-machines (v5p, v6e, TPU7x), …/kubernetes-engine/docs/concepts/plan-tpus (labels, and the
-machine types of v4 and v5e). None of it was tried on Google Cloud by us.
+Sources, read in 2026: docs.cloud.google.com/tpu/docs/v5e and its neighbours, …/types-topologies (the TPU API),
+…/compute/docs/tpus/tpu-machines (v5p, v6e, TPU7x), …/kubernetes-engine/docs/concepts/plan-tpus (labels, and the machine
+types of v4 and v5e). None of it was tried on Google Cloud by us.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ class Tpu:
     """Prefix of the TPU API's accelerator type. Empty if that API does not have it."""
     type_unit: int = 1
     """What one chip counts in the number of that accelerator type."""
-    runtime_version: str = ""
-    """The TPU API's software version. Empty if an environment creates its slices as instance groups."""
     devices_per_chip: int = 1
     """JAX devices of a chip: one for each core of v2 and v3 and each half of TPU7x, as libtpu counts them."""
 
@@ -49,10 +47,10 @@ TPU7X = {1: "tpu7x-standard-1t", 4: "tpu7x-standard-4t"}
 
 TpuKind = Literal["v2", "v3", "v4", "v5e", "v5p", "v6e", "tpu7x"]
 TPUS: dict[str, Tpu] = {
-    "v2": Tpu(_OLD, {}, 4, 4, 0, "", "v2", 2, "tpu-ubuntu2204-base", 2),
-    "v3": Tpu((*_OLD, "16x32", "32x32"), {}, 4, 4, 0, "", "v3", 2, "tpu-ubuntu2204-base", 2),
-    "v4": Tpu(_SMALL, {4: "ct4p-hightpu-4t"}, 4, 4, 4096, "tpu-v4-podslice", "v4", 2, "tpu-ubuntu2204-base"),
-    "v5e": Tpu(_FLAT, V5E, 4, 8, 0, "tpu-v5-lite-podslice", "v5litepod", 1, "v2-alpha-tpuv5-lite"),
+    "v2": Tpu(_OLD, {}, 4, 4, 0, "", "v2", 2, 2),
+    "v3": Tpu((*_OLD, "16x32", "32x32"), {}, 4, 4, 0, "", "v3", 2, 2),
+    "v4": Tpu(_SMALL, {4: "ct4p-hightpu-4t"}, 4, 4, 4096, "tpu-v4-podslice", "v4", 2),
+    "v5e": Tpu(_FLAT, V5E, 4, 8, 0, "tpu-v5-lite-podslice", "v5litepod", 1),
     "v5p": Tpu(("1x1x1", "2x1x1", *_SMALL), V5P, 4, 4, 6144, "tpu-v5p-slice", "v5p", 2),
     "v6e": Tpu(_FLAT, V6E, 4, 8, 0, "tpu-v6e-slice", "v6e"),
     "tpu7x": Tpu(("1x1x1", *_SMALL), TPU7X, 4, 4, 9216, "tpu7x", devices_per_chip=2),

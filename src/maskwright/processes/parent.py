@@ -27,9 +27,11 @@ PR_SET_PDEATHSIG = 1
 
 
 def write_error(error: MaskwrightError) -> None:
-    """Writes the error. A job's error only says that a process failed, so it does not replace that process's own."""
+    """Writes the error. That of a process of this job stays, if it has the same code or this one only says that a
+    process failed: it knows why."""
     path = os.environ.get(ERROR_FILE)
-    if path and not (isinstance(error, JobError) and os.path.exists(path)):
+    before = read_error(path) if path else None
+    if path and not (before and (isinstance(error, JobError) or before.exit_code == error.exit_code)):
         with suppress(OSError), open(path, "w", encoding="utf-8") as file:
             json.dump(as_record(error), file)
 

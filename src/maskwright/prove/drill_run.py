@@ -89,6 +89,7 @@ class _DrillFolder:
         limits = (file_limit, file_limit) if file_limit else None
         return subprocess.Popen(
             python_module(*command, *arguments),
+            env={**os.environ, "WORLD_SIZE": "1"},  # no supervisor: the fault is in this process, also on a GPU
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -219,7 +220,7 @@ def _damaged(place: _DrillFolder) -> str:
     file = os.path.join(place.bothered.checkpoints, step_folder(before), checkpoint.FILES[0])
     os.truncate(file, os.path.getsize(file) // 2)
     ended = place.train(place.bothered, "--stop-after-steps", "1")
-    seen = ended.require(75, step_folder(before), "using the checkpoint before")
+    seen = ended.require(76, step_folder(before), "using the checkpoint before")
     return f"{seen}, named, the checkpoint before used"
 
 
@@ -265,7 +266,7 @@ def _bad_shards(place: _DrillFolder) -> str:
 
 def _clock_back(place: _DrillFolder) -> str:
     fault = {"call": f"{LOOP}:_log", "number": 2, "do": "clock_back"}
-    return place.train(place.bothered, "--stop-after-steps", "4", fault=fault).require(75)
+    return place.train(place.bothered, "--stop-after-steps", "4", fault=fault).require(76)
 
 
 def _tracker_down(place: _DrillFolder) -> str:

@@ -24,6 +24,9 @@ from maskwright.core.folder import Folder
 BEAT_SECONDS = 5.0
 WATCH_SECONDS = 30.0
 """Six beats, since the holder's file system may be slow, and a process may be stopped for seconds."""
+ENDING_SECONDS = 60.0
+"""How long a lease that moves is waited for: its holder may save on a machine that an engine has given up, and the
+engine takes a refusal (2) as final."""
 
 
 def this_machine() -> str:
@@ -126,23 +129,27 @@ def _remove_dead(path: str, sleep: Callable[[float], None], stop: Callable[[], b
 def _stands_still(
     path: str, record: dict[str, Any] | None, sleep: Callable[[float], None], stop: Callable[[], bool]
 ) -> bool:
-    """Whether the holder is dead; False if the lease disappears meanwhile. Raises `Locked` if it changes."""
+    """Whether the holder is dead; False if the lease disappears meanwhile. Raises `Locked` if it still changes."""
     if not os.path.exists(path):
         return False
     holder = f"process {record.get('pid')} on {record.get('host')}" if record else "an unknown process"
-    say(f"{holder} has left a lease here: watching it for up to {WATCH_SECONDS:g} seconds")
-    for _ in range(int(WATCH_SECONDS)):
+    say(f"{holder} has left a lease here: watching it for up to {ENDING_SECONDS:g} seconds")
+    still = 0
+    for _ in range(int(ENDING_SECONDS)):
         sleep(1.0)
+        still += 1
         if stop():
             what = "stopped while it watched another process's lease; nothing was started"
             raise StoppedEarly(what, reason="signal")
         if not os.path.exists(path):
             return False
-        if _read(path) != record:
-            fix = "wait for it, or stop it with maskwright stop"
-            raise Locked(f"is in use by {holder}", where=os.path.dirname(path), fix=fix)
-    warn(f"{holder} gives no sign of life: taking over")
-    return True
+        if (now := _read(path)) != record:
+            record, still = now, 0
+        if still >= WATCH_SECONDS:
+            warn(f"{holder} gives no sign of life: taking over")
+            return True
+    fix = "wait for it, or stop it with maskwright stop"
+    raise Locked(f"is in use by {holder}", where=os.path.dirname(path), fix=fix)
 
 
 def _read(path: str) -> dict[str, Any] | None:

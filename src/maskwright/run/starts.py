@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 
 from maskwright.core import records, storage
-from maskwright.core.errors import EndedAsAsked, MaskwrightError, StoppedEarly
+from maskwright.core.errors import EndedAsAsked, Locked, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.run.directory import RunDirectory
 from maskwright.run.heartbeat import read_local
@@ -49,7 +49,9 @@ class Starts:
         limit with another value than before counts from now."""
         new = first(step, hours, steps, now)
         in_a_row = 1 + self.without_checkpoint * (step == self.step)
-        stop_at = self.stop_at if hours == self.stop_after_hours else new.stop_at
+        stop_at = new.stop_at
+        if hours == self.stop_after_hours and self.stop_at and new.stop_at:
+            stop_at = min(self.stop_at, new.stop_at)  # a later moment is that of a clock which was set back since
         stop_at_step = self.stop_at_step if steps == self.stop_after_steps else new.stop_at_step
         counts = {"starts": self.starts + 1, "without_checkpoint": in_a_row}
         return replace(new, **counts, stop_at=stop_at, stop_at_step=stop_at_step)
@@ -96,7 +98,22 @@ class StartsFile:
             return
         with leased(self._directory.location):
             self.remove()
+            if status := self._directory.read_status():  # for `status`, and the code of `logs --follow`
+                status.phase = "stopped" if isinstance(error, EndedAsAsked) else "failed"
+                status.message, status.exit, status.reason = str(error), error.exit_code, getattr(error, "reason", "")
+                self._directory.write_status(status)
         raise error
+
+    def end_of(self, start: Starts, error: BaseException) -> None:
+        """Notes how a start ended that may not have come to `holding`. An interruption (75) counts there too, and
+        raises what `require` does. Another end removes the record; a first start that is refused leaves nothing."""
+        last, again = self.read(), _starts_again(error)
+        if isinstance(error, Locked) or (last == start if again else last is None):
+            return
+        if again:
+            self.require(start)
+        with suppress(Locked), leased(self._directory.location):  # another process may train
+            self.write(start) if again else self.remove()
 
     @contextmanager
     def holding(self, start: Starts, lease: Lease) -> Iterator[None]:
@@ -105,8 +122,7 @@ class StartsFile:
         try:
             yield
         except BaseException as error:
-            again = isinstance(error, StoppedEarly) and not isinstance(error, EndedAsAsked)
-            if not again and not lease.lost:
+            if not _starts_again(error) and not lease.lost:
                 self.remove()
             raise
         self.remove()
@@ -124,3 +140,7 @@ class StartsFile:
         if self._copies is not None:
             with suppress(MaskwrightError):
                 self._copies.remove(STARTS)
+
+
+def _starts_again(error: BaseException) -> bool:
+    return isinstance(error, StoppedEarly) and not isinstance(error, EndedAsAsked)

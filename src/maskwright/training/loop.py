@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from maskwright.config.finetuning import FinetuneConfig
 from maskwright.core import storage
 from maskwright.core.console import Progress, note, progress, warn
-from maskwright.core.errors import HealthError, StopReason
+from maskwright.core.errors import HealthError, StoppedEarly, StopReason
 from maskwright.engines.base import StepStats, TrainState
 from maskwright.engines.muon import products_flops
 from maskwright.model.config import training_flops
@@ -54,6 +54,8 @@ def train(job: Job, stop: StopRequest) -> None:
         if is_due(config.evaluation.every_steps, job.step) if job.step else job.objective.evaluates_at_start:
             evaluate(job, board, stop)
         _beat(job, "training", force=True)
+        if not job.ended:
+            stop.look(None, job.step)  # the last start may have been interrupted at its limit
         vote.begin()
         with profile, progress("train", steps, "steps", done=first) as bar:
             job.speed.start()
@@ -174,12 +176,12 @@ def _finish(job: Job, board: TensorBoard | None, stop: StopRequest, *, is_final:
     if not job.ended:
         if job.saver:
             job.saver.wait_for_copy()  # the grace period ends a wait that takes too long
+            stop.take_request(job.directory)  # it may have come just after the signal
         what = f"{stop.why or 'another host was asked to'}: stopped at step {job.step:,} of {job.steps:,}, saved; "
         raise stop.error(f"{what}the same command continues", is_final=is_final)
     evaluate(job, board, stop)
-    if stop.requested and job.alone:
-        what = f"{stop.why}: trained to the end and saved; the same command evaluates"
-        raise stop.error(what)
+    if stop.urgent and job.alone:
+        raise StoppedEarly(f"{stop.why}: trained to the end and saved; the same command evaluates", reason="signal")
     if job.saver and (failed := job.saver.wait_for_copy()):
         raise failed
 
@@ -404,7 +406,8 @@ def _write(job: Job, board: TensorBoard | None, record: dict[str, Any]) -> None:
 
 
 def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
-    """Evaluates on the validation split. A single rank that is asked to stop gives up without a record."""
+    """Evaluates on the validation split. A single rank that is asked to stop gives up without a record; at the end of
+    the run, where nothing else is left to do, only after a signal."""
     if job.step in job.evaluated:
         return
     _beat(job, "evaluating", force=True)
@@ -412,7 +415,7 @@ def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
 
     def look() -> bool:
         _beat(job, "evaluating")
-        return stop.requested and job.alone
+        return job.alone and (stop.urgent or (stop.requested and not job.ended))
 
     with job.speed.paused(), job.speed.part("evaluate"):
         metrics = job.objective.evaluate(job.engine, job.step, look)

@@ -23,11 +23,12 @@ from maskwright.core.signals import ending, leave_closed_terminal
 from maskwright.run.directory import RunDirectory
 
 LOOK_EVERY_SECONDS = 1.0
+FINAL: tuple[StopReason, ...] = ("asked", "limit")
 
 
-def out_of_time(what: str) -> StoppedEarly:
-    """Reports that the time is over; the caller must end the process."""
-    error = StoppedEarly(what, reason="grace")
+def out_of_time(what: str, *, is_final: bool = False) -> StoppedEarly:
+    """Reports that the time is over; the caller must end the process. `is_final`: see `StopRequest`."""
+    error = (EndedAsAsked if is_final else StoppedEarly)(what, reason="grace")
     say(f"stopped: {error}")
     return error
 
@@ -74,7 +75,7 @@ class StopRequest:
     @property
     def is_final(self) -> bool:
         """Whether the run is to stay stopped."""
-        return self.reason in ("asked", "limit")
+        return self.reason in FINAL
 
     def error(self, what: str, *, is_final: bool = False) -> StoppedEarly:
         """The end of the run. `is_final`: whether another rank was asked for one that is."""
@@ -82,7 +83,8 @@ class StopRequest:
         return kind(what, reason=self.reason or "agreed")
 
     def ask(self, reason: StopReason, why: str) -> None:
-        if not self.reason:
+        """The first reason stays, unless a later one is final: after 75, an engine would start the run again."""
+        if not self.reason or (reason in FINAL and not self.is_final):
             self.reason, self.why = reason, why
 
     def look(self, directory: RunDirectory | None, step: int) -> None:
@@ -96,10 +98,13 @@ class StopRequest:
             self.ask("limit", f"--stop-after-hours {self.stop_after_hours:g}")
         if directory and abs(now - self._looked) >= LOOK_EVERY_SECONDS:  # a clock may be set back
             self._looked = now
-            request = directory.take_request()
-            if request == "stop":
-                self.ask("asked", "maskwright stop")
-            self.save_wanted = self.save_wanted or request == "checkpoint"
+            self.take_request(directory)
+
+    def take_request(self, directory: RunDirectory) -> None:
+        request = directory.take_request()
+        if request == "stop":
+            self.ask("asked", "maskwright stop")
+        self.save_wanted = self.save_wanted or request == "checkpoint"
 
 
 @contextmanager

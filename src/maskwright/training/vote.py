@@ -25,14 +25,15 @@ class Vote:
         self.own = self.agreed = 0
 
     def begin(self) -> None:
-        """Votes before the first step. A single rank agrees with itself at once; several need a step for it."""
-        if self._alone:
-            self.own = self.agreed = self._choose()
+        """Votes before the first step. A single rank agrees with itself at once; several need a step for it, unless
+        all see the reason."""
+        if self._alone or self._stop.everywhere:
+            self.take(0)
 
     def take(self, highest: int) -> None:
         """Votes after a step. `highest`: the highest vote of all ranks, as far as the step could know it."""
         self.own = self._choose()
-        self.agreed = self.own if self._alone else END if self._stop.everywhere else highest
+        self.agreed = END if self._stop.everywhere else self.own if self._alone else highest
 
     @property
     def stops(self) -> bool:

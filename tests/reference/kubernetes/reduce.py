@@ -5,8 +5,9 @@ be said. No descriptions, and of all kinds only those that maskwright writes. In
     python tests/reference/kubernetes/reduce.py > tests/reference/kubernetes/schemas.json
 
 The first holds the OpenAPI definitions of Kubernetes 1.37; the second is generated from those of Kubeflow Trainer 2.3,
-of which only the JobSet that it is built on is taken. KubeRay publishes none on a package index: `rayjob.json` was written by hand from
-its reference, and is compared with the CRD itself where that is at hand (`test_kubernetes_schemas.py`).
+of which only the JobSet that it is built on is taken. KubeRay publishes none on a package index: `rayjob.json` was
+written by hand from its reference, and is compared with the CRD itself where that is at hand
+(`tests/control/test_kubernetes.py`).
 """
 
 from __future__ import annotations

@@ -7,12 +7,12 @@ The token is GOOGLE_OAUTH_ACCESS_TOKEN if that is set, as for Terraform's provid
 
 from __future__ import annotations
 
-import calendar
 import os
 import random
 import re
 import time
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any, cast
 from urllib.parse import quote, urlsplit
 
@@ -51,7 +51,6 @@ class Google:
 
     def __init__(self, project: str) -> None:
         self.project = project
-        self._session: Any = None
         require("gcsfs", "Google Cloud")  # brings google-auth
         _give_token_to_gcsfs()
 
@@ -119,13 +118,15 @@ class Google:
             raise self._refused(refusal, api, target)
         return cast(dict[str, Any], operation.get("response") or {})
 
+    @cached_property
+    def _session(self) -> Any:
+        return _session()
+
     def token(self) -> str:
         """An access token that is valid for the next minutes, for programs that cannot get one themselves."""
         from google.auth.exceptions import GoogleAuthError, TransportError
         from google.auth.transport.requests import Request
 
-        if self._session is None:
-            self._session = _session()
         credentials = self._session.credentials
         try:
             if not credentials.valid:
@@ -160,20 +161,9 @@ class Google:
         import requests
         from google.auth.exceptions import GoogleAuthError, TransportError
 
-        if self._session is None:
-            self._session = _session()
-        values = {key: value for key, value in query.items() if value is not None}
-        params = {key: str(value).lower() if isinstance(value, bool) else value for key, value in values.items()}
+        options = {"timeout": (CONNECT_SECONDS, ANSWER_SECONDS), "max_allowed_time": None, "allow_redirects": False}
         try:
-            return self._session.request(
-                verb,
-                address,
-                params=params,
-                json=body,
-                timeout=(CONNECT_SECONDS, ANSWER_SECONDS),
-                max_allowed_time=None,
-                allow_redirects=False,
-            )
+            return self._session.request(verb, address, params=query, json=body, **options)
         except (requests.RequestException, TransportError) as error:
             raise ConnectionError(" ".join(str(error).split())[:300]) from None
         except GoogleAuthError as error:
@@ -189,8 +179,7 @@ class Google:
 
     def _refused(self, refusal: errors.Refusal, api: str, path: str) -> CloudError:
         error = errors.cloud_error(refusal, project=self.project, api=api, where=path)
-        token = getattr(getattr(self._session, "credentials", None), "token", None)
-        if token:
+        if token := self._session.credentials.token:
             error.what = error.what.replace(token, HIDDEN)
         return error
 
@@ -201,14 +190,6 @@ class Google:
             what = f"no answer, so it may or may not be done: {error}"
             fix = "run this again: it checks first what exists"
         return CloudError(what, reason="unreached", where=f"{self.address(api, path)}/{path}", fix=fix)
-
-
-def seconds_of(timestamp: str) -> float | None:
-    """Unix time of one of Google's UTC timestamps, to the second; None for any other text."""
-    try:
-        return float(calendar.timegm(time.strptime(timestamp[:19], "%Y-%m-%dT%H:%M:%S")))
-    except ValueError:
-        return None
 
 
 def _session() -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import yaml
@@ -234,8 +234,7 @@ NEEDED = ("ENV_BUILD_NAME", "PROJECT_ID", "ZONE")
 # ---- the whole file ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     variable: str
     value: str
     fate: str
@@ -251,7 +250,7 @@ class Imported:
     environment: Environment
 
     def as_json(self) -> dict[str, Any]:
-        return {"rows": [asdict(row) for row in self.rows], "yaml": self.text}
+        return {"rows": [row._asdict() for row in self.rows], "yaml": self.text}
 
 
 def import_values(variables: Mapping[str, Variable], where: str, *, accelerator: str | None = None) -> Imported:

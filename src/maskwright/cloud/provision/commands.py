@@ -16,7 +16,7 @@ from maskwright.cloud.provision.terraform_cli import Change, Terraform, Terrafor
 from maskwright.cloud.provision.variables import variables
 from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core.console import say
-from maskwright.core.errors import InputError
+from maskwright.core.errors import CloudError, InputError
 from maskwright.core.shell import typed
 
 Part = Literal["slice", "group", "disk", "nfs"]
@@ -79,8 +79,10 @@ def apply(session: EnvironmentSession, wanted: EnvironmentRecord, confirm: Confi
         fix = "`env down --only disk --delete-data`, then `env seed`"
         what = "this disk was seeded but no longer exists; applying would create an empty one"
         raise InputError(what, where=environment.disk_name(wanted.generation), fix=fix)
-    if planned.differs:
-        confirm(_with_objects(session, planned))
+    ended = _ended(session)
+    if planned.differs or ended:
+        what = f"{planned.text.rstrip()}\n\njobs end, and save: {', '.join(ended)}" if ended else planned.text
+        confirm(_with_objects(session, replace(planned, text=what)))
     else:
         say("Google Cloud: nothing to change")
     session.store(wanted)
@@ -89,6 +91,17 @@ def apply(session: EnvironmentSession, wanted: EnvironmentRecord, confirm: Confi
             objects.release(environment, objects.DISK_CLAIM)
         session.terraform.apply(planned)
     objects.apply(environment, session.record, session.terraform.outputs())
+
+
+def _ended(session: EnvironmentSession) -> list[str]:
+    """Jobs on nodes of the kinds that the YAML no longer has."""
+    if RUNNING[0] not in session.terraform.resources():
+        return []
+    return [
+        name
+        for kind in sorted(objects.KINDS - set(session.environment.hosts))
+        for name in objects.jobs_on(session.environment, kind)
+    ]
 
 
 def _with_objects(session: EnvironmentSession, planned: TerraformPlan) -> TerraformPlan:
@@ -139,7 +152,12 @@ def down(
     if only in ("slice", "group"):
         change = Change(f"ComputeClass {only}", "ComputeClass", "delete")
         confirm(TerraformPlan((change,), f"jobs on nodes of the {only} save and end; its nodes go", "", True))
-        objects.delete_class(session.environment, only)
+        try:
+            objects.delete_class(session.environment, only)
+        except CloudError as error:
+            if error.reason != "missing":
+                raise
+            say("nothing to delete: there is no cluster")
         return session
     targets = {"disk": [DISK], "nfs": [NFS], None: [] if delete_data else [*RUNNING]}[only]
     with session.terraform.ready():
@@ -162,7 +180,7 @@ def down(
         session.terraform.apply(planned)
         if delete_data and only != "nfs":
             gone = session.record.without_disk()
-            session.store(gone if only else replace(gone, image=None))
+            session.store(gone if only else replace(gone, images={}))
     return session
 
 

@@ -16,9 +16,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import Any
 
 from maskwright.cloud.google.rest import Google
+from maskwright.cloud.provision.disk_source import BucketFile, files
 from maskwright.core import storage
 from maskwright.core.console import human_bytes, say
 from maskwright.core.errors import InputError, MaskwrightError
@@ -32,17 +33,6 @@ TRIES = 8
 """Of each file, and of files that differ: 2 rounds."""
 
 
-@dataclass(frozen=True)
-class BucketFile:
-    """A file of the bucket's folder. `crc32c` is there for all, `md5` not for those that were composed of parts."""
-
-    name: str
-    size: int
-    md5: str
-    crc32c: str
-    generation: str
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("disk")
@@ -50,15 +40,15 @@ def main() -> None:
     parser.add_argument("--prepare", default="")
     parser.add_argument("--result", default=RESULT)
     given = parser.parse_args()
+    code, result = 0, dict[str, Any]()
     try:
         result = fill(given.disk, given.source, given.prepare)
     except MaskwrightError as error:
         say(str(error))
-        with open(given.result, "w", encoding="utf-8") as file:
-            json.dump({"error": str(error)[:3000]}, file)
-        sys.exit(error.exit_code)
+        code, result = error.exit_code, {"error": str(error)[:3000]}
     with open(given.result, "w", encoding="utf-8") as file:
         json.dump(result, file)
+    sys.exit(code)
 
 
 def fill(disk: str, source: str, prepare: str) -> dict[str, int | str]:
@@ -83,25 +73,13 @@ def fill(disk: str, source: str, prepare: str) -> dict[str, int | str]:
 
 
 def list_source(source: str) -> list[BucketFile]:
-    bucket, _, folder = source.removeprefix("gs://").rstrip("/").partition("/")
-    prefix = f"{folder}/" if folder else ""
-    fields = "items(name,size,md5Hash,crc32c,generation),nextPageToken"
     google = Google(os.environ.get("GOOGLE_CLOUD_PROJECT", ""))
-    found = []
-    for item in google.pages("storage", f"b/{bucket}/o", "items", prefix=prefix, fields=fields):
-        name = str(item["name"]).removeprefix(prefix)
-        if not name or name.endswith("/") or name.split("/")[0] in OURS:  # the console marks a folder by a final /
-            continue
-        if {"", ".", ".."} & set(name.split("/")):
-            raise InputError(f"{name!r} is no name of a file", where=source, fix="rename the object")
-        found.append(
-            BucketFile(
-                name, int(item["size"]), item.get("md5Hash", ""), item.get("crc32c", ""), str(item["generation"])
-            )
-        )
-    if not found:
+    listing = [file for file in files(google, source) if file.name.split("/")[0] not in OURS]
+    if wrong := next((file.name for file in listing if {"", ".", ".."} & set(file.name.split("/"))), None):
+        raise InputError(f"{wrong!r} is no name of a file", where=source, fix="rename the object")
+    if not listing:
         raise InputError("has no files", where=source, fix="check disk.source")
-    return found
+    return listing
 
 
 def copy(source: str, listing: list[BucketFile], target: str) -> None:
@@ -170,13 +148,13 @@ def _run(prepare: str, target: str, disk: str) -> None:
 def write_manifest(disk: str) -> dict[str, int | str]:
     """A line of `sha256sum` for each file."""
     say("manifest")
-    files = sorted(_below(disk))
-    digests = each(lambda file: _digest(file[1], "sha256"), files)
-    text = "".join(f"{digest}  {name}\n" for digest, (name, _) in zip(digests, files, strict=True)).encode()
+    found = sorted(_below(disk))
+    digests = each(lambda file: _digest(file[1], "sha256"), found)
+    text = "".join(f"{digest}  {name}\n" for digest, (name, _) in zip(digests, found, strict=True)).encode()
     with storage.atomic_writer(os.path.join(disk, MANIFEST)) as out:
         out.write(text)
-    size = sum(os.path.getsize(path) for _, path in files)
-    return {"files": len(files), "bytes": size, "manifest_sha256": hashlib.sha256(text).hexdigest()}
+    size = sum(os.path.getsize(path) for _, path in found)
+    return {"files": len(found), "bytes": size, "manifest_sha256": hashlib.sha256(text).hexdigest()}
 
 
 def _below(folder: str) -> Iterator[tuple[str, str]]:

@@ -18,11 +18,11 @@ import tarfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from maskwright import __version__
 from maskwright.cloud import record
-from maskwright.cloud.environment import Environment
+from maskwright.cloud.environment import Accelerator
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.provision.commands import Confirm, EnvironmentSession, create_repository
 from maskwright.core.console import say
@@ -30,7 +30,6 @@ from maskwright.core.errors import CloudError, InputError
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 
-Accelerator = Literal["cpu", "gpu", "tpu"]
 DOCKERFILE = "deploy/Dockerfile"
 FILES = ("pyproject.toml", "README.md", "LICENSE", ".dockerignore")
 FOLDERS = ("src", "deploy", "recipes", "requirements")
@@ -48,13 +47,6 @@ class Image(NamedTuple):
     name: str
     digest: str
     built: bool
-
-
-def accelerator_of(environment: Environment) -> Accelerator:
-    """The device that its jobs compute on: TPUs if there is a slice."""
-    if environment.slice is not None:
-        return "tpu"
-    return "gpu" if environment.group is not None and environment.group.gpus else "cpu"
 
 
 # ---- the source ----------------------------------------------------------------------------------------------------
@@ -109,42 +101,30 @@ def arguments_of(accelerator: Accelerator, *, libtpu: bool, run_as: str = "maskw
     return {"ACCELERATOR": accelerator, "LIBTPU": "yes" if libtpu else "no", "RUN_AS": run_as}
 
 
-def arguments_for(environment: Environment, accelerator: Accelerator | None) -> dict[str, str]:
-    """An image for TPUs holds libtpu: the repository is the environment's own, and its nodes need no way to PyPI."""
-    chosen = accelerator or accelerator_of(environment)
-    return arguments_of(chosen, libtpu=chosen == "tpu")
-
-
 def docker_arguments(image: str, folder: str, arguments: Mapping[str, str]) -> list[str]:
     options = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
     return ["build", "-f", os.path.normpath(os.path.join(folder, DOCKERFILE)), *options, "-t", image, folder]
 
 
-def build_request(
-    image: str, staging: str, source: str, arguments: Mapping[str, str], service_account: str | None
-) -> dict[str, Any]:
-    """The body of cloudbuild's builds.create. `source`: name of the archive in the folder `staging`, gs://…"""
-    bucket, _, folder = staging.removeprefix("gs://").partition("/")
-    request: dict[str, Any] = {
-        "source": {"storageSource": {"bucket": bucket, "object": f"{folder}/{source}".lstrip("/")}},
-        "steps": [{"id": "image", "name": DOCKER, "args": docker_arguments(image, ".", arguments)}],
-        "images": [image],
-        "timeout": f"{BUILD_SECONDS}s",
-        "logsBucket": staging,
-        "options": {"logging": "GCS_ONLY", "machineType": "E2_HIGHCPU_8", "diskSizeGb": "100"},
-    }
-    if service_account is not None:
-        _, project, *_ = parts_of(image)
-        request["serviceAccount"] = f"projects/{project}/serviceAccounts/{service_account}"
-    return request
+class _Parts(NamedTuple):
+    region: str
+    project: str
+    repository: str
+    name: str
+    tag: str
+
+    @property
+    def path(self) -> str:
+        """Of the repository, in Artifact Registry."""
+        return f"projects/{self.project}/locations/{self.region}/repositories/{self.repository}"
 
 
-def parts_of(image: str) -> tuple[str, ...]:
-    """Region, project, repository, name and tag. Raises `InputError` for an image that Cloud Build cannot push."""
+def _parts_of(image: str) -> _Parts:
+    """Raises `InputError` for an image that Cloud Build cannot push."""
     if (match := REPOSITORY.fullmatch(image)) is None:
         fix = "REGION-docker.pkg.dev/PROJECT/REPOSITORY/maskwright:TAG"
         raise InputError(f"{image[:120]!r} is not an image of Artifact Registry with a tag", where="IMAGE", fix=fix)
-    return match.groups()
+    return _Parts(*match.groups())
 
 
 def build(
@@ -158,28 +138,33 @@ def build(
 ) -> Image:
     """Build `content` (see `pack`) with Cloud Build, and wait. Raises `CloudError` for a build that fails, after the
     end of its log was shown."""
-    region, project, repository, *_ = parts_of(image)
+    parts, staging = _parts_of(image), staging.rstrip("/")
+    bucket, _, folder = staging.removeprefix("gs://").partition("/")
     if not staging.startswith("gs://"):
         raise InputError(f"{staging[:80]!r} is not a bucket", where="--staging", fix="--staging gs://bucket/folder")
-    google, staging = Google(project), staging.rstrip("/")
-    parent = f"projects/{project}/locations/{region}"
-    if google.find("artifactregistry", f"{parent}/repositories/{repository}") is None:
-        fix = f"gcloud artifacts repositories create {repository} --repository-format=docker"
-        raise InputError(
-            f"there is no repository {repository}", where=image, fix=f"{fix} --location={region} --project={project}"
-        )
+    google = Google(parts.project)
+    if google.find("artifactregistry", parts.path) is None:
+        fix = f"gcloud artifacts repositories create {parts.repository} --repository-format=docker"
+        fix += f" --location={parts.region} --project={parts.project}"
+        raise InputError(f"there is no repository {parts.repository}", where=image, fix=fix)
     source = f"{hashlib.sha256(content).hexdigest()}.tar.gz"
     Folder(staging).put(source, content)
-    body = build_request(image, staging, source, arguments, service_account)
-    started = google.call("cloudbuild", "POST", f"{parent}/builds", body)["metadata"]["build"]
-    say(f"building {image} for {arguments['ACCELERATOR']}: {started.get('logUrl', started['id'])}")
-    done, until = started, time.monotonic() + 2 * BUILD_SECONDS  # it may wait in Google's queue
-    while done["status"] in ("PENDING", "QUEUED", "WORKING"):
-        if time.monotonic() > until:
-            fix = "see it in the console; running the same command again starts another build"
-            raise CloudError("the build is still running after two hours", reason="other", where=image, fix=fix)
+    account = f"projects/{parts.project}/serviceAccounts/{service_account}"
+    body = {
+        "source": {"storageSource": {"bucket": bucket, "object": f"{folder}/{source}".lstrip("/")}},
+        "steps": [{"id": "image", "name": DOCKER, "args": docker_arguments(image, ".", arguments)}],
+        "images": [image],
+        "timeout": f"{BUILD_SECONDS}s",
+        "logsBucket": staging,
+        "options": {"logging": "GCS_ONLY", "machineType": "E2_HIGHCPU_8", "diskSizeGb": "100"},
+        **({"serviceAccount": account} if service_account is not None else {}),
+    }
+    path = f"projects/{parts.project}/locations/{parts.region}/builds"
+    done = google.call("cloudbuild", "POST", path, body)["metadata"]["build"]
+    say(f"building {image} for {arguments['ACCELERATOR']}: {done.get('logUrl', done['id'])}")
+    while done["status"] in ("PENDING", "QUEUED", "WORKING"):  # Google ends a build after its timeout
         time.sleep(poll_seconds)
-        done = google.call("cloudbuild", "GET", f"{parent}/builds/{started['id']}")
+        done = google.call("cloudbuild", "GET", f"{path}/{done['id']}")
     if done["status"] != "SUCCESS":
         raise _failed(image, staging, done)
     digests = [one["digest"] for one in (done.get("results") or {}).get("images", []) if "digest" in one]
@@ -208,44 +193,32 @@ def build_for(
     service_account: str | None = None,
     confirm: Confirm,
     poll_seconds: float = POLL_SECONDS,
-) -> Image:
-    """Build the image of an environment, which the next jobs run, unless one of this source exists. Without a
-    repository, create that first."""
+) -> list[Image]:
+    """Build the images of an environment, which the next jobs run: one for each of its accelerators, or for the given
+    one, unless there is one of this source. Without a repository, create that first."""
     session = EnvironmentSession(location)
     environment = session.environment
     if environment.image is not None:
         say(f"{location}: `image:` names an image, so there is nothing to build")
-        return Image(environment.image, "", False)
-    content = pack(folder)
-    arguments = arguments_for(environment, accelerator)
-    image = image_of(environment, content, arguments)
-    built = _existing(session.google, image)
-    if built is None:
-        region, project, repository, *_ = parts_of(image)
-        path = f"projects/{project}/locations/{region}/repositories/{repository}"
-        if session.google.find("artifactregistry", path) is None:
-            create_repository(session, confirm)
-        options: dict[str, Any] = {"service_account": service_account, "poll_seconds": poll_seconds}
-        built = build(image, staging_of(environment), content, arguments, **options)
-    else:
-        say(f"{image} exists: {built.digest}")
-    session.store(replace(record.read(environment), image=f"{built.name}@{built.digest}"))
-    return built
-
-
-def image_of(environment: Environment, content: bytes, arguments: Mapping[str, str]) -> str:
-    """Its tag is the version and twelve digits that identify the source and the arguments of the build."""
-    digits = hashlib.sha256(content + json.dumps(arguments, sort_keys=True).encode()).hexdigest()[:12]
-    return f"{environment.built_image}:{__version__}-{digits}"
-
-
-def staging_of(environment: Environment) -> str:
-    return f"gs://{environment.state}/{environment.prefix}/image"
-
-
-def _existing(google: Google, image: str) -> Image | None:
-    """The image with its digest, if Artifact Registry has the tag."""
-    region, project, repository, name, tag = parts_of(image)
-    path = f"projects/{project}/locations/{region}/repositories/{repository}/packages/{name}/tags/{tag}"
-    found = google.find("artifactregistry", path)
-    return None if found is None else Image(image, str(found["version"]).rpartition("/")[2], False)
+        return [Image(environment.image, "", False)]
+    content, made = pack(folder), []
+    for device in [accelerator] if accelerator else environment.accelerators:
+        # An image for TPUs holds libtpu: the repository is the environment's own, and its nodes need no way to PyPI.
+        arguments = arguments_of(device, libtpu=device == "tpu")
+        digits = hashlib.sha256(content + json.dumps(arguments, sort_keys=True).encode()).hexdigest()[:12]
+        image = f"{environment.built_image}:{__version__}-{digits}"
+        parts = _parts_of(image)
+        found = session.google.find("artifactregistry", f"{parts.path}/packages/{parts.name}/tags/{parts.tag}")
+        if found is not None:
+            built = Image(image, str(found["version"]).rpartition("/")[2], False)
+            say(f"{image} exists: {built.digest}")
+        else:
+            if session.google.find("artifactregistry", parts.path) is None:
+                create_repository(session, confirm)
+            staging = f"gs://{environment.state}/{environment.prefix}/image"
+            options: dict[str, Any] = {"service_account": service_account, "poll_seconds": poll_seconds}
+            built = build(image, staging, content, arguments, **options)
+        before = record.read(environment)
+        session.store(replace(before, images={**before.images, device: f"{built.name}@{built.digest}"}))
+        made.append(built)
+    return made

@@ -9,13 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from maskwright.cloud.environment import Environment
 from maskwright.cloud.google import permissions
 from maskwright.cloud.google.errors import role_of, unsure
 from maskwright.cloud.google.rest import Google
-from maskwright.cloud.provision.checks import Check, offered
 from maskwright.core.errors import CloudError
 
 APIS = (
@@ -34,6 +33,18 @@ API_SECONDS = 600.0
 SETTLE_SECONDS, SETTLE_POLL_SECONDS = 180.0, 5.0
 """For some minutes, Google may still refuse an API that was just enabled."""
 MOST_APIS_AT_ONCE = 20
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result for one requirement."""
+
+    area: str
+    """apis, bucket, permissions or machines"""
+    what: str
+    state: Literal["ok", "missing", "unknown"]
+    detail: str = ""
+    fix: str = ""
 
 
 @dataclass(frozen=True)
@@ -201,3 +212,30 @@ def granted(google: Google, environment: Environment) -> Iterator[Check]:
         yield Check("permissions", name, "unknown", "Google does not check it for a project")
     if not missing:
         yield Check("permissions", "project", "ok", f"{len(has)} of {len(needed)} are held")
+
+
+# ---- machines -----------------------------------------------------------------------------------------------------
+
+
+def offered(google: Google, environment: Environment) -> Iterator[Check]:
+    """A result for each zone and type of machine or disk: pods for a machine that a zone lacks would wait for ever, and
+    neither Terraform's plan nor the cluster says so. Quotas are not checked, since Google publishes none for TPUs."""
+    wanted: dict[tuple[str, str, str], None] = {}
+    for nodes in environment.hosts.values():
+        zones = [zone for zone, _ in nodes.placements(environment.zone)]
+        wanted |= dict.fromkeys((zone, "machineTypes", nodes.machine()) for zone in zones)
+    if environment.disk is not None:
+        wanted[environment.zone, "diskTypes", environment.disk.type] = None
+    for zone, kind, name in wanted:
+        what = f"{name} in {zone}"
+        try:
+            found = google.find("compute", f"projects/{google.project}/zones/{zone}/{kind}/{name}")
+        except CloudError as error:
+            yield Check("machines", what, "unknown", error.what, error.fix or "")
+            continue
+        if found is not None:
+            yield Check("machines", what, "ok", "offered there")
+            continue
+        page = "disks" if kind == "diskTypes" else "regions-zones"
+        fix = f"use another zone: https://docs.cloud.google.com/compute/docs/{page}"
+        yield Check("machines", what, "missing", "Google does not offer it there", fix)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from maskwright.cloud import cluster, machines
-from maskwright.cloud.cluster import NAMESPACE, kubectl
+from maskwright.cloud.cluster import APPLY, NAMESPACE, kubectl
 from maskwright.cloud.environment import Environment, Group, Placement, Slice
 from maskwright.cloud.google.errors import unsure
 from maskwright.cloud.record import EnvironmentRecord
@@ -33,6 +33,7 @@ REGISTRY = "registry.k8s.io/"
 ACCOUNT, QUEUE = "train", "jobs"
 NFS_CLAIM, DISK_CLAIM, SEED_CLASS = "nfs-share", "shared-pd", "seed"
 CLASS_LABEL = "cloud.google.com/compute-class"
+KINDS = {"slice", "group"}
 JOBS = "jobsets.jobset.x-k8s.io,jobs.batch"
 IDLE_MINUTES = 10
 """After that time without pods, GKE deletes a node."""
@@ -50,7 +51,7 @@ def apply(environment: Environment, record: EnvironmentRecord, outputs: dict[str
     """`outputs`: Terraform's. Raises `CloudError` if the cluster refuses."""
     for namespace, address in RELEASES.items():
         say(f"cluster: {address}")
-        run(environment, SERVER_SIDE, text=_release(environment, address))
+        run(environment, APPLY, text=_release(environment, address))
         words = ["wait", "--for=condition=Available", "deployment", "--all", f"--namespace={namespace}"]
         run(environment, [*words, f"--timeout={READY_SECONDS}s"], seconds=READY_SECONDS + 30)
     if record.seeded is not None and environment.disk is not None:
@@ -58,13 +59,10 @@ def apply(environment: Environment, record: EnvironmentRecord, outputs: dict[str
         if bound not in ("", environment.disk_name(record.generation)):
             release(environment, DISK_CLAIM)
     wanted = [*basics(environment), *volumes(environment, record, outputs), *queue(environment), *classes(environment)]
-    run(environment, SERVER_SIDE, text=as_text(wanted))
-    for kind in {"slice", "group"} - set(environment.hosts):
+    run(environment, APPLY, text=as_text(wanted))
+    for kind in KINDS - set(environment.hosts):
         delete_class(environment, kind)
     say("the cluster's queue, classes of nodes and volumes are as in the YAML")
-
-
-SERVER_SIDE = ["apply", "--server-side", "--force-conflicts", "--field-manager=maskwright", "-f", "-"]
 
 
 def run(environment: Environment, words: list[str], *, text: str = "", seconds: float = 120.0) -> str:
@@ -137,7 +135,7 @@ def volumes(environment: Environment, record: EnvironmentRecord, outputs: dict[s
         attributes = {"ip": nfs["address"], "volume": environment.nfs.share}
         csi = {"driver": "filestore.csi.storage.gke.io", "volumeHandle": nfs["handle"], "volumeAttributes": attributes}
         name = f"{environment.name}-nfs"
-        yield from volume(name, NFS_CLAIM, environment.nfs.capacity_gb, "ReadWriteMany", csi)
+        yield from volume(name, NFS_CLAIM, "ReadWriteMany", csi)
     if environment.disk is not None and record.seeded is not None:
         yield from disk_volume(environment, record, DISK_CLAIM, "ReadOnlyMany")
 
@@ -152,12 +150,13 @@ def disk_volume(environment: Environment, record: EnvironmentRecord, claim: str,
     zone = {"key": "topology.gke.io/zone", "operator": "In", "values": [environment.zone]}
     affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [zone]}]}}
     name = disk if read_only else f"{disk}-{claim}"
-    return volume(name, claim, environment.disk.size_gb, mode, csi, nodeAffinity=affinity)
+    return volume(name, claim, mode, csi, nodeAffinity=affinity)
 
 
-def volume(name: str, claim: str, size_gb: int, mode: str, csi: Manifest, **more: Any) -> list[Manifest]:
-    """A volume that Terraform created, and the one claim that may have it. Deleting them deletes no data."""
-    size = {"storage": f"{size_gb}Gi"}
+def volume(name: str, claim: str, mode: str, csi: Manifest, **more: Any) -> list[Manifest]:
+    """A volume that Terraform created, and the one claim that may have it. Deleting them deletes no data. The size is
+    nominal: Kubernetes refuses another one of such a claim, and a share can grow."""
+    size = {"storage": "1Gi"}
     common = {"accessModes": [mode], "storageClassName": ""}
     spec = {"capacity": size, **common, "persistentVolumeReclaimPolicy": "Retain", "csi": csi, **more}
     spec["claimRef"] = {"namespace": NAMESPACE, "name": claim}
@@ -222,6 +221,7 @@ def _priority(nodes: Slice | Group, place: Placement) -> Manifest:
     if isinstance(nodes, Slice):
         label = TPUS[nodes.accelerator].gke_label
         rule["tpu"] = {"type": label, "count": nodes.chips_per_host, "topology": nodes.topology}
+        rule |= {"placement": {"policyName": nodes.workload_policy}} if nodes.workload_policy else {}
     elif nodes.gpus:
         rule["gpu"] = {"type": machines.GPUS[nodes.machine_type][0], "count": nodes.gpus, "driverVersion": "default"}
     if nodes.max_run_hours is not None:
@@ -250,19 +250,21 @@ def release(environment: Environment, claim: str) -> None:
         run(environment, [*words, "pvc", claim], seconds=RELEASE_SECONDS + 30)
         run(environment, [*words, "pv", name], seconds=RELEASE_SECONDS + 30)
     except CloudError as error:
-        fix = "stop the jobs that use it (`maskwright list` shows them), then run the same command again"
+        fix = "stop its jobs (`maskwright list kubernetes --env-file ENV.yaml` lists them), then run the command again"
         raise CloudError(f"{claim} is in use: {error.what}", reason="other", where=environment.name, fix=fix) from None
 
 
 def delete_class(environment: Environment, kind: str) -> None:
     """End the jobs on its nodes, and delete it; GKE then deletes the nodes, which are idle."""
-    answer = json.loads(run(environment, ["get", JOBS, "-o", "json"]))
-    names = [
-        f"{item['kind'].lower()}/{item['metadata']['name']}" for item in answer["items"] if _class_of(item) == kind
-    ]
-    if names:
+    if names := jobs_on(environment, kind):
         _delete(environment, names)
     run(environment, ["delete", "computeclass", kind, "--ignore-not-found"])
+
+
+def jobs_on(environment: Environment, kind: str) -> list[str]:
+    """KIND/NAME of the jobs on nodes of a class."""
+    items = json.loads(run(environment, ["get", JOBS, "-o", "json"]))["items"]
+    return [f"{item['kind'].lower()}/{item['metadata']['name']}" for item in items if _class_of(item) == kind]
 
 
 def _class_of(item: Manifest) -> str | None:

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from maskwright.cloud import cluster
 from maskwright.cloud.environment import Disk, read_script
-from maskwright.cloud.google.errors import unsure
 from maskwright.cloud.provision import commands, disk_source, objects
 from maskwright.cloud.provision.commands import Confirm, EnvironmentSession
 from maskwright.core import storage
 from maskwright.core.console import human_bytes, say, warn
 from maskwright.core.errors import CloudError, InputError, MaskwrightError, StoppedEarly
+from maskwright.launch.follow import until_over
 
 JOB, CLAIM, DISK, SHARE = "seed", "seed", "/disk", "nfs_share"
 POLL_SECONDS = 10.0
-UNREACHABLE_SECONDS = 900.0
-"""How long the cluster may be out of reach: a laptop slept, a network changed."""
 HOURS = 12
 """Kubernetes ends the Job after this time."""
 RETRIES = 3
@@ -59,46 +58,40 @@ def seed(
         raise InputError(what, where=location, fix=f"{fix}, once you need nothing on the old one")
     if wanted.seeded is not None:
         wanted = replace(wanted, generation=wanted.generation + 1, seeded=None)
-    prepare = read_script(location, disk.prepare)
+    script = None if disk.prepare is None else read_script(location, disk.prepare)
     if disk.source is not None:
-        _say_grant(session, disk.source)
-        _check_source(session, disk, anyway)
+        _check_source(session, disk, disk.source, anyway)
     with session.terraform.ready():
         commands.apply(session, wanted, confirm, delete_data=again or replace_disk)
-        job = _job(session, disk, prepare[1].decode() if prepare else None)
-        _start(session, job)
+        _start(session, _job(session, disk, script))
         counts = _wait(session, poll_seconds)
         _finish(session, counts)
     return session
 
 
-# ---- before ----------------------------------------------------------------------------------------------------------
-
-
-def _check_source(session: EnvironmentSession, disk: Disk, anyway: bool) -> None:
-    """Refuse a bucket that no run can read, unless a script prepares the data on the disk."""
-    folder = f"{session.environment.mount_point}/shared_pd"
+def _check_source(session: EnvironmentSession, disk: Disk, source: str, anyway: bool) -> None:
+    """Refuse a bucket that no run can read, unless a script prepares the data on the disk. Print the command that lets
+    the jobs' account read a bucket other than its own."""
+    environment, bucket = session.environment, source.removeprefix("gs://").partition("/")[0]
+    if bucket not in (environment.dataset_bucket, environment.runs_bucket):
+        grant = f"gcloud storage buckets add-iam-policy-binding gs://{bucket}"
+        grant += f" --member=serviceAccount:{environment.account('train')} --role=roles/storage.objectViewer"
+        say(f"gs://{bucket} is not this environment's; its owner grants access once: `{grant}`")
     try:
-        content = disk_source.read(session.google, str(disk.source))
+        stores = disk_source.stores(session.google, source)
+        names = disk_source.first_names(session.google, source)
     except StoppedEarly:
         raise
     except MaskwrightError as error:
         return warn(f"{error}; continuing, since the jobs' account may have the permission")
-    for line in content.readable():
-        say(f"{disk.source} holds {line}")
-    if disk.prepare is None and content.stores:
-        say(f"a run reads it with --set data.store={'/'.join(filter(None, (folder, content.stores[0])))}")
-    if disk.prepare is None and not anyway:
-        disk_source.require_readable(content)
-
-
-def _say_grant(session: EnvironmentSession, source: str) -> None:
-    """Print the command that lets the environment's account read a bucket other than its own."""
-    env, bucket = session.environment, source.removeprefix("gs://").partition("/")[0]
-    if bucket not in (env.dataset_bucket, env.runs_bucket):
-        grant = f"gcloud storage buckets add-iam-policy-binding gs://{bucket}"
-        grant += f" --member=serviceAccount:{env.account('train')} --role=roles/storage.objectViewer"
-        say(f"gs://{bucket} is not this environment's; its owner grants access once: `{grant}`")
+    readable = disk_source.readable(names, stores)
+    for line in readable:
+        say(f"{source} holds {line}")
+    if disk.prepare is None and stores:
+        store = "/".join(filter(None, (f"{environment.mount_point}/shared_pd", stores[0])))
+        say(f"a run reads it with --set data.store={store}")
+    if disk.prepare is None and not anyway and not readable:
+        raise disk_source.unreadable(source, names)
 
 
 # ---- the Job ---------------------------------------------------------------------------------------------------------
@@ -123,39 +116,41 @@ def _job(session: EnvironmentSession, disk: Disk, script: str | None) -> list[ob
         made.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": common, "data": {"prepare.sh": script}})
     container = {
         "name": JOB,
-        "image": session.record.container(environment),
+        "image": session.record.container(environment, environment.accelerators[0]),
         "command": command,
         "env": [{"name": "GOOGLE_CLOUD_PROJECT", "value": environment.project}, {"name": "HOME", "value": "/tmp"}],
         "resources": {"requests": {"cpu": "4", "memory": "16Gi"}, "limits": {"memory": "24Gi"}},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "volumeMounts": mounts,
     }
+    user: dict[str, Any] = {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
+    user["fsGroupChangePolicy"] = "OnRootMismatch"  # else the kubelet walks through the whole share first
     pod = {
         "restartPolicy": "Never",
         "serviceAccountName": objects.ACCOUNT,
         "nodeSelector": {objects.CLASS_LABEL: objects.SEED_CLASS},
-        "securityContext": {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER},
+        "securityContext": user,
         "containers": [container],
         "volumes": volumes,
     }
-    spec = {"backoffLimit": RETRIES, "activeDeadlineSeconds": HOURS * 3600, "template": {"spec": pod}}
+    labels = {"app.kubernetes.io/name": "maskwright", "app.kubernetes.io/instance": JOB}
+    template = {"metadata": {"labels": labels}, "spec": pod}
+    spec = {"backoffLimit": RETRIES, "activeDeadlineSeconds": HOURS * 3600, "template": template}
     digest = storage.sha256_of([spec, script, session.environment.disk_name(session.record.generation)])
-    metadata = {**common, "annotations": {DIGEST: digest}}
+    metadata = {**common, "labels": labels, "annotations": {DIGEST: digest}}
     return [*made, {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}]
 
 
 def _start(session: EnvironmentSession, manifests: list[objects.Manifest]) -> None:
     """A Job of the same disk, source and script that runs or has succeeded is followed; any other gives way."""
     environment, job = session.environment, _get(session)
-    same = (
-        job is not None
-        and job["metadata"].get("annotations", {}).get(DIGEST) == (manifests[-1]["metadata"]["annotations"][DIGEST])
-    )
+    digest = manifests[-1]["metadata"]["annotations"][DIGEST]
+    same = job is not None and job["metadata"].get("annotations", {}).get(DIGEST) == digest
     if job is not None and same and not _ended(job, "Failed"):
         say("following the Job that fills the disk already")
         return
     _remove(session)
-    objects.run(environment, objects.SERVER_SIDE, text=objects.as_text(manifests))
+    objects.run(environment, cluster.APPLY, text=objects.as_text(manifests))
     say(f"the Job {JOB} fills {environment.disk_name(session.record.generation)}; it goes on without this command")
 
 
@@ -176,52 +171,39 @@ def _ended(job: dict[str, Any], how: str) -> bool:
 
 
 def _wait(session: EnvironmentSession, poll_seconds: float) -> dict[str, Any]:
-    """Files, bytes and the manifest's digest, as the Job counted them."""
-    last = ""
-    while True:
-        job = _patiently(lambda: _get(session), poll_seconds)
-        if job is None:
-            fix = "run the same command again; it continues"
-            raise MaskwrightError("the Job is gone", where=JOB, fix=fix)
-        if _ended(job, "Complete"):
-            return _result(session)
-        if _ended(job, "Failed"):
-            error = _result(session).get("error") or f"no reason given; `kubectl logs job/{JOB}` shows its output"
-            fix = "correct that; the same command seeds the disk again"
-            raise MaskwrightError(f"seeding failed: {error}", where=session.environment.name, fix=fix)
-        try:
+    """Files, bytes and the manifest's digest, as the Job counted them. Shows its last line whenever that is new."""
+    shown = ""
+
+    def poll() -> dict[str, Any] | None:
+        job = _get(session)
+        return {} if job is None else job if _ended(job, "Complete") or _ended(job, "Failed") else None
+
+    def show() -> None:
+        nonlocal shown
+        with suppress(CloudError):  # its container has not started
             lines = objects.run(session.environment, ["logs", f"--selector=job-name={JOB}", "--tail=1"]).split("\n")
-        except CloudError:
-            lines = []  # its container has not started
-        if (line := next((line for line in reversed(lines) if line), last)) != last:
-            say(f"{JOB}: {line}")
-            last = line
-        time.sleep(poll_seconds)
+            if (line := next(filter(None, reversed(lines)), shown)) != shown:
+                say(f"{JOB}: {line}")
+                shown = line
 
-
-def _patiently(ask: Callable[[], dict[str, Any] | None], poll_seconds: float) -> dict[str, Any] | None:
-    """The Job works without this process, so failures that may pass are waited out."""
-    since = time.monotonic()
-    while True:
-        try:
-            return ask()
-        except CloudError as error:
-            if not unsure(error) or time.monotonic() - since > UNREACHABLE_SECONDS:
-                raise
-            warn(f"{error}; trying again")
-            time.sleep(poll_seconds)
+    job = until_over(poll, f"kubernetes:{session.location}/{JOB}", poll_seconds, meanwhile=show)
+    if not job:
+        raise MaskwrightError("the Job is gone", where=JOB, fix="run the same command again; it continues")
+    result = _result(session)
+    if _ended(job, "Failed"):
+        error = result.get("error") or f"no reason given; `kubectl logs job/{JOB}` shows its output"
+        fix = "correct that; the same command seeds the disk again"
+        raise MaskwrightError(f"seeding failed: {error}", where=session.environment.name, fix=fix)
+    return result
 
 
 def _result(session: EnvironmentSession) -> dict[str, Any]:
     """What the last pod left as its termination message; empty if it left nothing."""
-    answer = objects.run(session.environment, ["get", "pods", f"--selector=job-name={JOB}", "-o", "json"])
-    messages = []
-    for pod in sorted(json.loads(answer)["items"], key=lambda pod: pod["metadata"].get("creationTimestamp", "")):
-        for status in pod.get("status", {}).get("containerStatuses", []):
-            messages.append(status.get("state", {}).get("terminated", {}).get("message", ""))
+    last = "{.items[-1:].status.containerStatuses[0].state.terminated.message}"
+    words = [f"--selector=job-name={JOB}", "--sort-by=.metadata.creationTimestamp", "-o", f"jsonpath={last}"]
     try:
-        found = json.loads(messages[-1])
-    except (ValueError, IndexError):
+        found = json.loads(objects.run(session.environment, ["get", "pods", *words]))
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 

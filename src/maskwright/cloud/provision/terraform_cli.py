@@ -23,7 +23,6 @@ from maskwright.cloud.environment import Environment
 from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, Locked, MaskwrightError, TerraformError
-from maskwright.core.extras import OLDEST_TERRAFORM
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 from maskwright.processes.child import signals_wait
@@ -46,20 +45,12 @@ class Change:
     type: str
     kind: str
     """create, update, replace or delete"""
-    before: Mapping[str, Any] | None = None
-    """The existing resource's values in Terraform's state."""
     deposed: bool = False
     """Whether it was already replaced, as confirmed then, and only its deletion has failed."""
 
     @property
     def loses_data(self) -> bool:
         return self.kind in ("replace", "delete") and self.type in HOLDS_DATA and not self.deposed
-
-    @property
-    def restorable_days(self) -> float:
-        """Days for which deleted data can be restored: that of a bucket, by its policy in the state. Else 0."""
-        policies = (self.before or {}).get("soft_delete_policy") or ({"retention_duration_seconds": 0},)
-        return float(policies[0]["retention_duration_seconds"]) / 86400.0
 
 
 @dataclass(frozen=True)
@@ -103,7 +94,8 @@ class Terraform:
     def _init(self) -> None:
         """The provider's hashes are kept beside the state: all users of an environment run the bytes of the first."""
         bucket = Folder(f"gs://{self.environment.state}/{self.environment.prefix}")
-        path, name = os.path.join(self.folder, HASHES), f"terraform-{_version()}.lock.hcl"
+        versions = storage.sha256_of_file(os.path.join(CONFIGURATION, "versions.tf"))[:12]  # others have other hashes
+        path, name = os.path.join(self.folder, HASHES), f"terraform-{versions}.lock.hcl"
         with suppress(FileNotFoundError):
             os.unlink(path)
         if (known := bucket.get(name)) is not None:
@@ -150,8 +142,7 @@ class Terraform:
 
     def _words(self, command: str, options: Sequence[str]) -> list[str]:
         input_ = ["-input=false"] if command in ("init", "plan", "apply") else []
-        color = [] if "-json" in options and command == "output" else ["-no-color"]
-        return [self._binary, command, *input_, *color, *options]
+        return [self._binary, command, *input_, "-no-color", *options]
 
     def _read(self, command: str, options: Sequence[str]) -> str:
         words, variables = self._words(command, options), _variables()
@@ -225,24 +216,11 @@ class Terraform:
 
 
 def find_binary() -> str:
-    binary = shutil.which("terraform") or shutil.which("tofu")
-    if binary is None:
+    """Terraform refuses the configuration itself if it is too old."""
+    if (binary := shutil.which("terraform") or shutil.which("tofu")) is None:
         fix = "install Terraform 1.7 or newer (developer.hashicorp.com/terraform/install) or OpenTofu"
         raise InputError("neither terraform nor tofu is on the PATH", where="terraform", fix=fix)
-    shown = subprocess.run([binary, "version", "-json"], env=_variables(), capture_output=True, text=True, check=False)
-    try:
-        version = str(json.loads(shown.stdout)["terraform_version"])
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"{binary} does not print its version", where="terraform", fix="reinstall it") from None
-    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST_TERRAFORM:
-        fix = f"install {OLDEST_TERRAFORM[0]}.{OLDEST_TERRAFORM[1]} or newer"
-        raise InputError(f"{binary} is version {version}", where="terraform", fix=fix)
     return binary
-
-
-def _version() -> str:
-    """Digits of what the configuration says of Terraform and its provider: another version has other hashes."""
-    return storage.sha256_of_file(os.path.join(CONFIGURATION, "versions.tf"))[:12]
 
 
 def _variables() -> dict[str, str]:
@@ -269,5 +247,4 @@ def _changes(shown: dict[str, Any]) -> Iterator[Change]:
         if actions in (["no-op"], ["read"]):
             continue
         kind = "replace" if len(actions) == 2 else actions[0]
-        before, deposed = entry["change"].get("before"), bool(entry.get("deposed"))
-        yield Change(entry["address"], entry["type"], kind, before, deposed)
+        yield Change(entry["address"], entry["type"], kind, bool(entry.get("deposed")))

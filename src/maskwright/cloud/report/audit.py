@@ -19,26 +19,28 @@ from maskwright.core.errors import CloudError
 CLUSTER_LABEL = "goog-k8s-cluster-name"
 """GKE puts it on nodes, disks and addresses that it creates:
 https://docs.cloud.google.com/kubernetes-engine/docs/how-to/creating-managing-labels"""
-CREATED: dict[str, tuple[str, str]] = {
-    "google_container_cluster": ("container.googleapis.com/Cluster", "the cluster's fee by the hour"),
-    "google_container_node_pool": ("container.googleapis.com/NodePool", "its nodes"),
-    "google_compute_disk": ("compute.googleapis.com/Disk", "its size"),
-    "google_compute_address": ("compute.googleapis.com/Address", "a public address"),
-    "google_compute_router_nat": ("compute.googleapis.com/RouterNat", "a gateway, by the hour and by traffic"),
-    "google_filestore_instance": ("file.googleapis.com/Instance", "its capacity"),
-    "google_storage_bucket": ("storage.googleapis.com/Bucket", "what it holds"),
-    "google_artifact_registry_repository": ("artifactregistry.googleapis.com/Repository", "the images in it"),
+CREATED = {
+    "google_container_cluster": "container.googleapis.com/Cluster",
+    "google_container_node_pool": "container.googleapis.com/NodePool",
+    "google_compute_disk": "compute.googleapis.com/Disk",
+    "google_compute_router_nat": "compute.googleapis.com/RouterNat",
+    "google_filestore_instance": "file.googleapis.com/Instance",
+    "google_storage_bucket": "storage.googleapis.com/Bucket",
+    "google_artifact_registry_repository": "artifactregistry.googleapis.com/Repository",
 }
-"""Terraform's types that cost money: Google's name of them, and what is billed."""
+"""Terraform's types that cost money, with Google's name of them."""
 BILLS = {
-    **dict(CREATED.values()),
-    "compute.googleapis.com/Instance": "a machine",
-    "compute.googleapis.com/Snapshot": "what it holds",
-    "compute.googleapis.com/Image": "what it holds",
-    "compute.googleapis.com/ForwardingRule": "a rule by the hour",
-    "tpu.googleapis.com/Node": "TPU chips",
-    "aiplatform.googleapis.com/CustomJob": "machines of the job",
+    "Cluster": "the cluster's fee by the hour",
+    "NodePool": "its nodes",
+    "Disk": "its size",
+    "Address": "a public address",
+    "RouterNat": "a gateway, by the hour and by traffic",
+    "Instance": "a machine, or the capacity of a share",
+    "Bucket": "what it holds",
+    "Repository": "the images in it",
+    "CustomJob": "machines of the job",
 }
+"""What is billed, by the last part of Google's name."""
 FREE = ("InstanceTemplate", "ResourcePolicy", "ServiceAccount", "InstanceGroup", "InstanceGroupManager", "HealthCheck")
 """Kinds that cost nothing. Any other kind may."""
 
@@ -52,9 +54,12 @@ class Item:
     name: str
     location: str
     """A zone, a region, or "global"."""
-    bills: str
     why: str
     """Why it exists; empty for a left-over."""
+
+    @property
+    def bills(self) -> str:
+        return BILLS.get(self.kind.rpartition("/")[2], "it may cost money")
 
     def line(self) -> str:
         kind = self.kind.rpartition("/")[2]
@@ -77,7 +82,7 @@ class ResourceAudit:
         return not self.left_over and not self.unseen
 
     def to_json(self) -> dict[str, Any]:
-        items = [{**asdict(item), "why": item.why or None} for item in self.items]
+        items = [{**asdict(item), "bills": item.bills, "why": item.why or None} for item in self.items]
         unseen = self.unseen or None
         return {"environment": self.environment, "clean": self.clean, "items": items, "not_searched": unseen}
 
@@ -97,29 +102,28 @@ def audit(google: Google, environment: Environment, state: Mapping[str, Mapping[
     items, unseen = dict(created), ""
     try:
         for found in _search(google, environment):
-            item = _item(found, "a part of the cluster, which deletes it" if cluster and _of_cluster(found) else "")
-            if item is not None and (item.kind, item.name) not in items and _exists(google, str(found["name"])):
-                items[item.kind, item.name] = item
+            kind, name = str(found["assetType"]), str(found["name"]).rpartition("/")[2]
+            if kind.rpartition("/")[2] in FREE or (kind, name) in items or not _exists(google, str(found["name"])):
+                continue
+            why = "a part of the cluster, which deletes it" if cluster and _of_cluster(found) else ""
+            items[kind, name] = Item(kind, name, str(found.get("location", "global")), why)
     except CloudError as error:
         if error.reason == "credentials":
             raise
         unseen = str(error)
     if (bucket := google.find("storage", f"b/{environment.state}")) is not None:
         why, place = "Terraform's state, of all environments of the project", str(bucket.get("location", "")).lower()
-        items["", environment.state] = Item(
-            "storage.googleapis.com/Bucket", environment.state, place, "what it holds", why
-        )
+        items["", environment.state] = Item("storage.googleapis.com/Bucket", environment.state, place, why)
     return ResourceAudit(environment.name, sorted(items.values(), key=lambda item: (item.kind, item.name)), unseen)
 
 
 def _created(state: Mapping[str, Mapping[str, Any]]) -> Iterator[Item]:
     """What Terraform has created and costs money."""
     for address, values in state.items():
-        if (type_ := address.partition(".")[0]) in CREATED:
-            kind, bills = CREATED[type_]
+        if kind := CREATED.get(address.partition(".")[0]):
             name = str(values.get("repository_id") or values["name"])
             place = values.get("zone") or values.get("location") or values.get("region") or "global"
-            yield Item(kind, name, str(place).lower(), bills, "created by `env up`; `env down` says what it deletes")
+            yield Item(kind, name, str(place).lower(), "created by `env up`; `env down` says what it deletes")
 
 
 def _search(google: Google, environment: Environment) -> Iterator[Mapping[str, Any]]:
@@ -136,14 +140,6 @@ def _of_cluster(found: Mapping[str, Any]) -> bool:
     name = str(found["name"])
     named = "/clusters/" in name or name.rpartition("/")[2].startswith(("gke-", "pvc-"))
     return named or CLUSTER_LABEL in (found.get("labels") or {})
-
-
-def _item(found: Mapping[str, Any], why: str) -> Item | None:
-    kind = str(found["assetType"])
-    if kind.rpartition("/")[2] in FREE:
-        return None
-    name, place = str(found["name"]).rpartition("/")[2], str(found.get("location", "global"))
-    return Item(kind, name, place, BILLS.get(kind, "it may cost money"), why)
 
 
 def _exists(google: Google, name: str) -> bool:

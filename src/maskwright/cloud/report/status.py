@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from maskwright.cloud import record
+from maskwright.cloud import cluster, record
 from maskwright.cloud.environment import Environment, read_environment
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.provision import objects
@@ -15,6 +15,7 @@ from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core.console import human_bytes, human_count, several
 from maskwright.core.errors import CloudError
 from maskwright.core.shell import typed
+from maskwright.launch.schedulers.kubernetes.jobs import Jobs
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class EnvironmentStatus:
     nodes: dict[str, int]
     """Ready nodes by ComputeClass; "system" are those of the controllers."""
     jobs: dict[str, str]
-    """State of each JobSet and Job: running, waiting, complete or failed."""
+    """State of each job: waiting, running, done, failed or stopped."""
     disk: str
 
     def report(self) -> str:
@@ -50,8 +51,7 @@ def read(location: str) -> EnvironmentStatus:
     """Status of the environment whose YAML is at `location`. Needs neither Terraform nor its lock."""
     environment = read_environment(location)
     remembered = record.read(environment).for_disk(environment)
-    cluster, nodes, jobs = _cluster(environment)
-    return EnvironmentStatus(environment.name, location, cluster, nodes, jobs, _disk(environment, remembered))
+    return EnvironmentStatus(environment.name, location, *_cluster(environment), _disk(environment, remembered))
 
 
 def _cluster(environment: Environment) -> tuple[str, dict[str, int], dict[str, str]]:
@@ -61,31 +61,18 @@ def _cluster(environment: Environment) -> tuple[str, dict[str, int], dict[str, s
         return "absent", {}, {}
     where = f"{found.get('status', 'unknown')} in {environment.location}"
     try:
-        nodes = _items(environment, "nodes")
-        jobs = _items(environment, objects.JOBS)
+        nodes = json.loads(objects.run(environment, ["get", "nodes", "-o", "json"]))["items"]
+        jobs = Jobs(cluster.access(environment)).all(lambda name: name)
     except CloudError as error:
         return f"{where}, cannot be read: {error}", {}, {}
-    counts = Counter(
+    ready = Counter(
         (node["metadata"].get("labels") or {}).get(objects.CLASS_LABEL, "system")
         for node in nodes
         if any(
-            one["type"] == "Ready" and one["status"] == "True" for one in node.get("status", {}).get("conditions", [])
+            (one["type"], one["status"]) == ("Ready", "True") for one in node.get("status", {}).get("conditions", [])
         )
     )
-    owned = [job for job in jobs if not job["metadata"].get("ownerReferences")]  # the Jobs of a JobSet are its own
-    return where, dict(sorted(counts.items())), {job["metadata"]["name"]: _state(job) for job in owned}
-
-
-def _items(environment: Environment, kinds: str) -> list[dict[str, Any]]:
-    return list(json.loads(objects.run(environment, ["get", kinds, "-o", "json"]))["items"])
-
-
-def _state(job: dict[str, Any]) -> str:
-    """Of a JobSet or Job; Kueue suspends those that wait for their quota."""
-    conditions = {one["type"] for one in job.get("status", {}).get("conditions", []) if one["status"] == "True"}
-    ended = {"Completed": "complete", "Complete": "complete", "Failed": "failed"}
-    state = next((word for condition, word in ended.items() if condition in conditions), "")
-    return state or ("waiting" if job["spec"].get("suspend") else "running")
+    return where, dict(sorted(ready.items())), {job.name: job.state for job in jobs}
 
 
 def _disk(environment: Environment, remembered: EnvironmentRecord) -> str:

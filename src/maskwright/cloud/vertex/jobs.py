@@ -13,14 +13,15 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, ClassVar
 
 from maskwright.cloud.google.errors import unsure
-from maskwright.cloud.google.rest import Google, seconds_of
+from maskwright.cloud.google.rest import Google
 from maskwright.cloud.vertex.node import ENDED_WITH
 from maskwright.core.console import Show, say, show_line
-from maskwright.core.errors import CloudError, EndedAsAsked, InputError, JobError, StoppedEarly, stopped
+from maskwright.core.errors import CloudError, EndedAsAsked, InputError, JobError, NotFollowed, StoppedEarly, stopped
 from maskwright.core.secrets import redact
 from maskwright.core.shell import typed
 from maskwright.launch.follow import followed, until_over, wait_until_over
@@ -102,12 +103,14 @@ def create(project: str, region: str, request: Mapping[str, Any]) -> VertexJob:
             created = next((_job(project, region, body) for body in found), None)
         if created is None:
             command = f"gcloud ai custom-jobs list --project={project} --region={region} --filter={label}"
-            error.what = "there may be a job" if isinstance(error, StoppedEarly) else error.what
-            error.fix = f"search for it before you submit again: {command}"
+            fix = f"search for it before you submit again: {command}"
+            if isinstance(error, StoppedEarly):
+                raise NotFollowed("there may be a job", where="submit vertex", fix=fix) from None
+            error.fix = fix
             raise
         if isinstance(error, StoppedEarly):
             what = f"submitted, not followed; the job continues: `{typed(['logs', created.target, '--follow'])}`"
-            raise StoppedEarly(what, where=created.target) from None
+            raise NotFollowed(what, where=created.target) from None
         return created
 
 
@@ -135,9 +138,9 @@ class _Log:
                 self.ended_as_asked = True
             else:
                 self._show(host, line)
-            if (seconds := seconds_of(time_)) is not None:
-                late = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds - LATE_SECONDS))
-                self._since = max(self._since, late)
+            with suppress(ValueError):
+                late = datetime.fromisoformat(time_[:19]) - timedelta(seconds=LATE_SECONDS)
+                self._since = max(self._since, f"{late.isoformat()}Z")
         return any_new
 
     def _entries(self) -> Iterator[dict[str, Any]]:

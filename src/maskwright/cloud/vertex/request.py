@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal
 
 from maskwright.cloud import machines
 from maskwright.cloud.vertex.jobs import SUBMISSION_LABEL, VertexJobTarget, create
+from maskwright.config.settings import Refused
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder
@@ -121,11 +122,11 @@ class Vertex(Place):
 
 def nfs_mount(text: str) -> dict[str, str]:
     """An entry of the request's nfsMounts."""
-    match = re.fullmatch(r"([\w.-]+):(/[^:\s]*):(/mnt/nfs/[A-Za-z0-9._-]+)", text)
+    match = re.fullmatch(r"(?P<server>[\w.-]+):(?P<path>/[^:\s]*):(?P<mountPoint>/mnt/nfs/[A-Za-z0-9._-]+)", text)
     if not match:
         fix = f"--nfs 10.1.2.3:/share:{NFS}/share"
         raise InputError(f"{text[:120]!r} is not SERVER:/path:{NFS}/NAME", where="--nfs", fix=fix)
-    return {"server": match[1], "path": match[2], "mountPoint": match[3]}
+    return match.groupdict()
 
 
 def parse_label(text: str) -> tuple[str, str]:
@@ -174,12 +175,11 @@ def _slice_spec(place: Vertex, kind: str, topology: str) -> dict[str, Any]:
     if place.num_nodes != 1:
         fix = "leave it out: the topology gives the number of machines"
         raise InputError("cannot be given with a TPU slice", where="--num-nodes", fix=fix)
-    fitting = [TPUS[kind].machines[size] for size in tpus.host_sizes(kind, topology)]
-    machine = place.machine_type or fitting[0]
-    if machine not in fitting:
-        what, fix = f"{machine} cannot form {kind} {topology}", f"{' or '.join(fitting)}, or leave it out"
-        raise InputError(what, where="--machine-type", fix=fix)
-    return {"machineType": machine, "tpuTopology": topology}
+    try:
+        size = machines.chips_per_host(kind, topology, place.machine_type)
+    except Refused as error:
+        raise InputError(str(error), where="--machine-type", fix=error.fix) from None
+    return {"machineType": TPUS[kind].machines[size], "tpuTopology": topology}
 
 
 def scheduling(place: Vertex, hours: float | None) -> dict[str, Any]:
@@ -193,23 +193,22 @@ def scheduling(place: Vertex, hours: float | None) -> dict[str, Any]:
     if hours is not None and hours * 3600 + SAVING_SECONDS > LONGEST_HOURS * 3600:
         fix = f"up to {LONGEST_HOURS - SAVING_SECONDS / 3600:g}; the same command continues the run"
         raise InputError(f"{hours:g} h is more than Vertex AI allows", where="--stop-after-hours", fix=fix)
-    return {
-        "strategy": place.strategy,
-        "restartJobOnWorkerRestart": True,
-        **({"timeout": f"{hours * 3600 + SAVING_SECONDS:.0f}s"} if hours is not None else {}),
-        **({"maxWaitDuration": f"{place.wait_hours * 3600:.0f}s"} if place.wait_hours is not None else {}),
-    }
+    made: dict[str, Any] = {"strategy": place.strategy, "restartJobOnWorkerRestart": True}
+    if hours is not None:
+        made["timeout"] = f"{hours * 3600 + SAVING_SECONDS:.0f}s"
+    if place.wait_hours is not None:
+        made["maxWaitDuration"] = f"{place.wait_hours * 3600:.0f}s"
+    return made
 
 
-def variables(values: Mapping[str, str]) -> list[dict[str, str]]:
-    """The variables of --env. Secrets are refused: everyone who may see jobs can read them."""
-    variables_ = []
-    for name, value in values.items():
-        if SECRET_VARIABLE.search(name) or redact(value) != value:
+def check_secrets(place: Vertex, values: Mapping[str, str]) -> None:
+    """Raises `InputError` for a secret in the request, which everyone who may see jobs can read."""
+    texts = {"--label": "\n".join(place.label), "--image": place.image}
+    texts |= {f"--env {name}": value for name, value in values.items()}
+    for option, text in texts.items():
+        if redact(text) != text or (option.startswith("--env") and SECRET_VARIABLE.search(option)):
             fix = "keep it in Secret Manager and read it in the container, as docs/vertex.md shows"
-            raise InputError("is a secret, and others can read a job's variables", where=f"--env {name}", fix=fix)
-        variables_.append({"name": name, "value": value.replace("$(", "$$(")})  # "$(" refers to another variable
-    return variables_
+            raise InputError("holds a secret, which everyone who may see jobs can read", where=option, fix=fix)
 
 
 def staged(place: Vertex, config_location: str, text: str) -> str:
@@ -259,13 +258,14 @@ def body(place: Vertex, command: Training, submission: str) -> tuple[dict[str, A
         sized = checks.for_tpu(command, config, tpus.devices(*place.slice))
     words = ["maskwright", *replace(sized, config=where).words()]
     if any("$(" in word for word in words):
-        raise InputError(
-            "contains $(, which Vertex AI may replace", where="the command", fix="write it in CONFIG instead"
-        )
+        fix = "write it in CONFIG instead"
+        raise InputError("contains $(, which Vertex AI may replace", where="the command", fix=fix)
     arguments = ["-P", "-m", "maskwright.cloud.vertex.node", *words]
     container: dict[str, Any] = {"imageUri": place.image, "command": ["python"], "args": arguments}
-    if environment := variables(values_of(place.env)):
-        container["env"] = environment
+    values = values_of(place.env)
+    check_secrets(place, values)
+    if values:  # "$(" would refer to another variable
+        container["env"] = [{"name": name, "value": value.replace("$(", "$$(")} for name, value in values.items()]
     pool: dict[str, Any] = {"machineSpec": machine, "replicaCount": "1", "containerSpec": container}
     if place.nfs:
         pool["nfsMounts"] = [nfs_mount(text) for text in place.nfs]
@@ -274,9 +274,5 @@ def body(place: Vertex, command: Training, submission: str) -> tuple[dict[str, A
     job: dict[str, Any] = {"workerPoolSpecs": pools, "scheduling": scheduling(place, command.stop_after_hours)}
     job |= {"serviceAccount": place.service_account} if place.service_account else {}
     job |= {"network": place.network} if place.network else {}
-    for option, value in {"--label": "\n".join(place.label), "--image": place.image}.items():
-        if redact(value) != value:
-            fix = "keep it in Secret Manager, as docs/vertex.md shows"
-            raise InputError("holds a secret, which everyone who may see jobs can read", where=option, fix=fix)
     labels = {**dict(map(parse_label, place.label)), SUBMISSION_LABEL: submission}
     return {"displayName": checks.name_for(command.run), "labels": labels, "jobSpec": job}, where, text

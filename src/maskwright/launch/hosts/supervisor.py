@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from maskwright.core.console import show_line
 from maskwright.core.secrets import redact
+from maskwright.launch.attempts import Attempt
 from maskwright.launch.hosts.script import first_command
 from maskwright.launch.outcome import MOMENTS_SECONDS, End
 
@@ -79,7 +80,7 @@ class _Host:
             os.killpg(self.process.pid, signal.SIGKILL)
 
 
-class ShellAttempt:
+class ShellAttempt(Attempt):
     """Runs a job on all hosts once all of them are ready: `argv(index, command)` are the words that run the shell line
     `command` on a host, and `script(mark)` is the text for its input. Call `poll` until `over`; `ends` are in the order
     of time."""

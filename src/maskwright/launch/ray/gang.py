@@ -26,7 +26,7 @@ from maskwright.core.console import say, show_line, warn
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.secrets import redact
 from maskwright.launch import checks
-from maskwright.launch.attempts import Stop, run
+from maskwright.launch.attempts import Attempt, Stop, run
 from maskwright.launch.outcome import End
 from maskwright.launch.ray.member import Member
 from maskwright.launch.ray.sizes import SLICE_NAME, Gang, Node, asked, choose
@@ -151,7 +151,7 @@ def _nodes() -> list[Node]:
     return [node for node in ray.nodes() if node["Alive"]]
 
 
-class _RayAttempt:
+class _RayAttempt(Attempt):
     """One attempt. Call `begin`, then `poll` until `over`; `ends` are in the order of time."""
 
     def __init__(self, command: _NodeCommand, gang: Gang) -> None:

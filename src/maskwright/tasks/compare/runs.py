@@ -268,7 +268,7 @@ def _require_end(run: ComparedRun, code: int) -> EndedRun:
         say(f"{run.name}: {run.split} {run.task.metric} {end.score:.4f}")
         return end
     if kind := stopped(code):
-        raise kind(f"{run.name} was stopped; the same command goes on", reason="asked")
+        raise kind(f"{run.name} was stopped; the same command goes on")
     if code == 0:
         fix = "give --to a folder that all machines of the cluster see under the same path"
         raise JobError(f"{run.name}, has ended, and its results are not there", 2, where=run.folder, fix=fix)

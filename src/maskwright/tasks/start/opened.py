@@ -7,7 +7,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from maskwright.config.pretraining import RunConfig
 from maskwright.config.settings import flat
 from maskwright.core import storage
 from maskwright.core.console import only_warnings
-from maskwright.core.errors import ConfigError, Locked, StoppedEarly
+from maskwright.core.errors import ConfigError
 from maskwright.engines.choose import find_processes
 from maskwright.engines.processes import Agree, Alone, Processes, starting
 from maskwright.run.directory import RunDirectory
@@ -57,7 +57,7 @@ class RunStart:
 
     @property
     def starts_file(self) -> StartsFile:
-        return StartsFile(self.directory, self.copies.folder if self.copies else None)
+        return _starts_file(self.directory, self.copies)
 
 
 @contextmanager
@@ -71,50 +71,46 @@ def opened(config: RunConfig | FinetuneConfig, run: str, request: StopRequest | 
     request.grace_seconds = config.checkpoint.grace_seconds
     directory = RunDirectory(run)
     storage.require_utf8(directory.location)
+    processes, copies, starts = None, None, None
     try:
         processes = find_processes(config.engine)
-    except StoppedEarly:
-        _count_in_vain(config, directory, request)
+        with forwarding() as forwarders, starting(processes) as agree:
+            message = b""
+            if processes.rank == 0:
+                config.logging.require_packages()
+                copies = _copies(config, directory)
+                if copies and copies.steps():
+                    with leased(directory.location):
+                        copies.fetch(directory, partial(_require_same_run, config, directory))
+                file = _starts_file(directory, copies)
+                starts = file.following(request.stop_after_hours, request.stop_after_steps)
+                file.require(starts)
+                request.stop_at, request.stop_at_step = starts.stop_at, starts.stop_at_step
+                request.profile_steps *= starts.starts == 1
+                record = {"before": _record(config, directory), "config": flat(config), "name": uuid.uuid4().hex}
+                limits = {name: getattr(request, name) for name in LIMITS}
+                message = json.dumps(record | {"limits": limits}).encode()
+            else:
+                only_warnings()
+            agree()
+            shared = json.loads(processes.broadcast(message))
+            _require_same_keys(flat(config), shared["config"])
+            for name in LIMITS:
+                setattr(request, name, shared["limits"][name])
+            facts = shared["before"], shared["name"]
+            yield RunStart(config, directory, *facts, request, processes, agree, forwarders, copies, starts or Starts())
+    except BaseException as error:
+        rank = str(processes.rank) if processes else os.environ.get("RANK", os.environ.get("TPU_WORKER_ID"))
+        if rank in ("0", None):
+            # A TPU VM that has not found the others does not know its number, and counts on its own disk alone.
+            copies = copies or (_copies(config, directory) if rank else None)
+            file = _starts_file(directory, copies)
+            file.end_of(starts or file.following(request.stop_after_hours, request.stop_after_steps), error)
         raise
-    with forwarding() as forwarders, starting(processes) as agree:
-        copies, message, starts = None, b"", Starts()
-        if processes.rank == 0:
-            config.logging.require_packages()
-            copies = _copies(config, directory)
-            if copies and copies.steps():
-                with leased(directory.location):
-                    copies.fetch(directory, partial(_require_same_run, config, directory))
-            file = StartsFile(directory, copies.folder if copies else None)
-            starts = file.following(request.stop_after_hours, request.stop_after_steps)
-            file.require(starts)
-            request.stop_at, request.stop_at_step = starts.stop_at, starts.stop_at_step
-            request.profile_steps *= starts.starts == 1
-            record = {"before": _record(config, directory), "config": flat(config), "name": uuid.uuid4().hex}
-            limits = {name: getattr(request, name) for name in LIMITS}
-            message = json.dumps(record | {"limits": limits}).encode()
-        else:
-            only_warnings()
-        agree()
-        shared = json.loads(processes.broadcast(message))
-        _require_same_keys(flat(config), shared["config"])
-        for name in LIMITS:
-            setattr(request, name, shared["limits"][name])
-        yield RunStart(
-            config, directory, shared["before"], shared["name"], request, processes, agree, forwarders, copies, starts
-        )
 
 
-def _count_in_vain(config: RunConfig | FinetuneConfig, directory: RunDirectory, request: StopRequest) -> None:
-    """Counts a start whose processes did not find each other, in the process that would be rank 0. Raises what
-    `StartsFile.require` raises."""
-    if os.environ.get("RANK", os.environ.get("TPU_WORKER_ID", "0")) != "0":
-        return
-    copies = _copies(config, directory)
-    file = StartsFile(directory, copies.folder if copies else None)
-    starts = file.following(request.stop_after_hours, request.stop_after_steps)
-    file.require(starts)
-    with suppress(Locked), leased(directory.location):
-        file.write(starts)
+def _starts_file(directory: RunDirectory, copies: Copies | None) -> StartsFile:
+    return StartsFile(directory, copies.folder if copies else None)
 
 
 def looked_at(config: RunConfig | FinetuneConfig, run: str) -> RunStart:

@@ -15,13 +15,14 @@ from maskwright.config.recipes import Kind, find_config
 from maskwright.config.settings import flat
 from maskwright.core import storage
 from maskwright.core.console import say, warn
-from maskwright.core.errors import ConfigError, HealthError, InputError, MaskwrightError, StoppedEarly
+from maskwright.core.errors import ConfigError, EndedAsAsked, HealthError, InputError, MaskwrightError, StoppedEarly
 from maskwright.core.secrets import redact
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import choose_device, require_engine
 from maskwright.engines.processes import together
 from maskwright.run.directory import FORMAT, RunDirectory, step_folder
 from maskwright.run.lease import leased
+from maskwright.run.starts import StartsFile
 from maskwright.tasks.start.capacity import DTYPES, compiled_layers, engine_config, exact_threads, require_room
 from maskwright.tasks.start.changes import history, require_same_run
 from maskwright.tasks.start.data_card import write_card
@@ -70,11 +71,13 @@ def train(
             raise InputError(
                 "another start began here meanwhile", where=directory.location, fix="start the same command again"
             )
-        directory.take_request()  # it was meant for an earlier start
+        if start.starts.starts == 1:
+            directory.take_request()  # it was meant for an earlier run of the command
+        stop.take_request(directory)  # it came while an engine was about to start the run again
         planned = config.checkpoint.save_every_steps if config.health.on_spike == "rollback" else None
         saver = Saver(directory, config.checkpoint, start.copies, lease, planned)
         job = make_job(ready, directory, engine, record, saver)
-        stop.when_grace_ends = partial(_grace_ended, job)
+        stop.when_grace_ends = partial(_grace_ended, job, stop, start.starts_file)
         loaded = None if before is None else _load(job, ready, start)
         if before is not None and loaded is None:
             beginning, config_file = ready.starting_state(), None
@@ -134,18 +137,20 @@ def _say_first_lines(job: Job, ready: Prepared, time_here: TimeHere | None) -> N
     job.directory.log(f"attempt {job.status.attempt}: {engine.description}")
 
 
-def _grace_ended(job: Job) -> None:
+def _grace_ended(job: Job, stop: StopRequest, starts: StartsFile) -> None:
     """Runs in a thread, while the main thread is in a step or a compiler: the launcher's SIGKILL is near."""
     try:
         while job.saver and job.saver.busy:
             time.sleep(0.05)
         saved = checkpoint.whole_steps(job.directory.checkpoints)
         again = f"the same command goes on from step {saved[-1]:,}" if saved else "the same command starts again"
-        error = out_of_time(f"the grace period ended before the step did; {again}")
+        error = out_of_time(f"the grace period ended before the step did; {again}", is_final=stop.is_final)
         update_status(job, "stopped", error.what, error.exit_code, error.reason)
         job.beats.end(error.exit_code, error.what, error.reason)
+        if stop.is_final:
+            starts.remove()
     finally:
-        os._exit(StoppedEarly.exit_code)
+        os._exit((EndedAsAsked if stop.is_final else StoppedEarly).exit_code)
 
 
 def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:

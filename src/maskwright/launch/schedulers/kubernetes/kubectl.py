@@ -23,6 +23,8 @@ from maskwright.core.secrets import redact
 from maskwright.launch.checks import ask
 
 SECONDS = 120.0
+APPLY = ["apply", "--server-side", "--force-conflicts", "--field-manager=maskwright", "--filename=-"]
+"""On the server: else kubectl keeps the whole object in an annotation, a Secret's values too, of at most 256 KiB."""
 ABSENT = "install it (kubernetes.io/docs/tasks/tools)"
 STATUS = re.compile(r"Error from server \((\w+)\)|You must be (logged in) to the server")
 """The reason of an API server's status, as kubectl prints it (StandardErrorMessage of k8s.io/kubectl); for Unauthorized

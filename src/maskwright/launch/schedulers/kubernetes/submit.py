@@ -20,7 +20,7 @@ from maskwright.launch import checks, target
 from maskwright.launch.schedulers.kubernetes.gke import CLASS_LABEL, SlicePods, slice_pods
 from maskwright.launch.schedulers.kubernetes.jobs import Jobs, follow_to_its_end
 from maskwright.launch.schedulers.kubernetes.kinds import manifests
-from maskwright.launch.schedulers.kubernetes.kubectl import Access
+from maskwright.launch.schedulers.kubernetes.kubectl import APPLY, Access
 from maskwright.launch.schedulers.kubernetes.pod import (
     NAME,
     SCRATCH,
@@ -46,8 +46,6 @@ from maskwright.launch.target import (
     values_of,
 )
 
-LARGEST_CONFIG = 200_000
-"""Bytes. kubectl writes the whole object into an annotation, and annotations may have 262,144 bytes."""
 SAVING_SHARE, MOST_SAVING_SECONDS = 0.1, 1800.0
 """By how much a run's own limit lies before the server's, as pods start after their admission and have to save: a tenth
 of the time, at most half an hour."""
@@ -127,9 +125,6 @@ class Kubernetes(target.Place):
     def objects(self, command: Training) -> tuple[KubernetesJob, list[Manifest]]:
         """The job and its objects. Raises `InputError` for options that cannot work in a cluster."""
         config, text = checks.read(command)
-        if len(text.encode()) > LARGEST_CONFIG:
-            what = f"is larger than {LARGEST_CONFIG:,} bytes"
-            raise InputError(what, where=command.config, fix="shorten its comments")
         if self.image is None:
             raise InputError("is missing", where="--image", fix="--image REGISTRY/NAME:TAG, which holds maskwright")
         # Named by its content: another submission under the same name does not change it for a running job.
@@ -232,13 +227,13 @@ def apply(jobs: Jobs, job: KubernetesJob, objects: list[Manifest], values: Mappi
     if values:
         made = metadata(job) | {"name": values_name(job.name)}
         others.append(manifest("v1", "Secret", made, stringData=dict(values)))
-    jobs.kubectl(["apply", "--filename=-"], text=to_yaml(others))
-    done = json.loads(jobs.kubectl(["apply", "--filename=-", "--output=json"], text=to_yaml([main])).stdout)
+    jobs.kubectl(APPLY, text=to_yaml(others))
+    done = json.loads(jobs.kubectl([*APPLY, "--output=json"], text=to_yaml([main])).stdout)
     owner = {key: main[key] for key in ("apiVersion", "kind")}
     owner |= {"name": job.name, "uid": done["metadata"]["uid"]}
     for other in others:
         other["metadata"]["ownerReferences"] = [owner]
-    jobs.kubectl(["apply", "--filename=-"], text=to_yaml(others))
+    jobs.kubectl(APPLY, text=to_yaml(others))
 
 
 # ---- options ---------------------------------------------------------------------------------------------------------
