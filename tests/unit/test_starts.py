@@ -2,15 +2,15 @@
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from maskwright.config.pretraining import RunConfig
-from maskwright.core.errors import EndedAsAsked, HealthError, InputError, Locked, MaskwrightError, StoppedEarly, stopped
-from maskwright.core.folder import Folder
+from maskwright.core.errors import (CloudError, EndedAsAsked, HealthError, InputError, Locked, MaskwrightError, StoppedEarly, stopped)from maskwright.core.folder import Folder
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.run.lease import leased
 from maskwright.run.starts import MOST_STARTS, STARTS, Starts, StartsFile, first
@@ -108,6 +108,21 @@ def test_an_end_before_training_counts_too(
     else:
         assert (after.starts if after else None) == ((1 if is_first else 2) if stays else None)
     assert run.exists() == (bool(stays) or not is_first), "a first start that is refused leaves nothing behind"
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_copies_out_of_reach_do_not_change_the_code(
+    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trains: bool
+) -> None:
+    away = Mock(side_effect=CloudError("no answer", reason="unreached"))
+    with pytest.raises(StoppedEarly), opened(config(), str(tmp_path / "run")) as start, ExitStack() as training:
+        assert start.starts_file
+        if trains:
+            lease = training.enter_context(leased(start.directory.location))
+            training.enter_context(start.starts_file.holding(start.starts, lease))
+        monkeypatch.setattr(StartsFile, "read", away)
+        monkeypatch.setattr(StartsFile, "write", away)
+        raise StoppedEarly("SIGTERM")
 
 
 def test_a_start_that_lost_its_lease_leaves_the_record_to_the_other(tmp_path: Path) -> None:

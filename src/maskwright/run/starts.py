@@ -68,6 +68,7 @@ class StartsFile:
 
     def __init__(self, directory: RunDirectory, copies: Folder | None = None) -> None:
         self._directory, self._copies = directory, copies
+        self._held = False
 
     def read(self) -> Starts | None:
         """The record of the last start. Of two, the later: the run may have gone on elsewhere meanwhile."""
@@ -107,17 +108,19 @@ class StartsFile:
     def end_of(self, start: Starts, error: BaseException) -> None:
         """Notes how a start ended that may not have come to `holding`. An interruption (75) counts there too, and
         raises what `require` does. Another end removes the record; a first start that is refused leaves nothing."""
-        last, again = self.read(), _starts_again(error)
-        if isinstance(error, Locked) or (last == start if again else last is None):
+        again = _starts_again(error)
+        if self._held or isinstance(error, Locked):
             return
         if again:
             self.require(start)
-        with suppress(Locked), leased(self._directory.location):  # another process may train
-            self.write(start) if again else self.remove()
+        if again or self.read() is not None:
+            with suppress(Locked), leased(self._directory.location):  # another process may train
+                self.write(start) if again else self.remove()
 
     @contextmanager
     def holding(self, start: Starts, lease: Lease) -> Iterator[None]:
         """Writes the record; inside, the run trains. Removes the record at an end that is final."""
+        self._held = True
         self.write(start)
         try:
             yield

@@ -7,7 +7,7 @@ import json
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from maskwright.config.pretraining import RunConfig
 from maskwright.config.settings import flat
 from maskwright.core import storage
 from maskwright.core.console import only_warnings
-from maskwright.core.errors import ConfigError
+from maskwright.core.errors import CloudError, ConfigError
 from maskwright.engines.choose import find_processes
 from maskwright.engines.processes import Agree, Alone, Processes, starting
 from maskwright.run.directory import RunDirectory
@@ -54,10 +54,8 @@ class RunStart:
     """The run's copies in rank 0; None in the others, and for a run without copies."""
     starts: Starts = field(default_factory=Starts)
     """This start among those of the run; of rank 0."""
-
-    @property
-    def starts_file(self) -> StartsFile:
-        return _starts_file(self.directory, self.copies)
+    starts_file: StartsFile | None = None
+    """None in other ranks."""
 
 
 @contextmanager
@@ -71,7 +69,7 @@ def opened(config: RunConfig | FinetuneConfig, run: str, request: StopRequest | 
     request.grace_seconds = config.checkpoint.grace_seconds
     directory = RunDirectory(run)
     storage.require_utf8(directory.location)
-    processes, copies, starts = None, None, None
+    processes, copies, starts, file = None, None, None, None
     try:
         processes = find_processes(config.engine)
         with forwarding() as forwarders, starting(processes) as agree:
@@ -82,7 +80,7 @@ def opened(config: RunConfig | FinetuneConfig, run: str, request: StopRequest | 
                 if copies and copies.steps():
                     with leased(directory.location):
                         copies.fetch(directory, partial(_require_same_run, config, directory))
-                file = _starts_file(directory, copies)
+                file = StartsFile(directory, copies.folder if copies else None)
                 starts = file.following(request.stop_after_hours, request.stop_after_steps)
                 file.require(starts)
                 request.stop_at, request.stop_at_step = starts.stop_at, starts.stop_at_step
@@ -97,20 +95,17 @@ def opened(config: RunConfig | FinetuneConfig, run: str, request: StopRequest | 
             _require_same_keys(flat(config), shared["config"])
             for name in LIMITS:
                 setattr(request, name, shared["limits"][name])
-            facts = shared["before"], shared["name"]
-            yield RunStart(config, directory, *facts, request, processes, agree, forwarders, copies, starts or Starts())
+            facts = shared["before"], shared["name"], request, processes, agree, forwarders
+            yield RunStart(config, directory, *facts, copies, starts or Starts(), file)
     except BaseException as error:
         rank = str(processes.rank) if processes else os.environ.get("RANK", os.environ.get("TPU_WORKER_ID"))
-        if rank in ("0", None):
-            # A TPU VM that has not found the others does not know its number, and counts on its own disk alone.
-            copies = copies or (_copies(config, directory) if rank else None)
-            file = _starts_file(directory, copies)
-            file.end_of(starts or file.following(request.stop_after_hours, request.stop_after_steps), error)
+        with suppress(CloudError):  # copies out of reach must not change the code
+            if rank in ("0", None):
+                # A TPU VM that has not found the others does not know its number, and counts on its own disk alone.
+                copies = copies or (_copies(config, directory) if rank else None)
+                file = file or StartsFile(directory, copies.folder if copies else None)
+                file.end_of(starts or file.following(request.stop_after_hours, request.stop_after_steps), error)
         raise
-
-
-def _starts_file(directory: RunDirectory, copies: Copies | None) -> StartsFile:
-    return StartsFile(directory, copies.folder if copies else None)
 
 
 def looked_at(config: RunConfig | FinetuneConfig, run: str) -> RunStart:

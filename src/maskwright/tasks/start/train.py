@@ -46,6 +46,7 @@ def train(
     Raises `StoppedEarly` (75), `EndedAsAsked` (76), `HealthError` (3) or kinds of `InputError` (2)."""
     if start.processes.rank:
         return follow(start, ready)
+    assert start.starts_file is not None
     config, directory, before = ready.config, start.directory, start.before
     if before is None:
         directory.require_fresh()
@@ -77,7 +78,7 @@ def train(
         planned = config.checkpoint.save_every_steps if config.health.on_spike == "rollback" else None
         saver = Saver(directory, config.checkpoint, start.copies, lease, planned)
         job = make_job(ready, directory, engine, record, saver)
-        stop.when_grace_ends = partial(_grace_ended, job, stop, start.starts_file)
+        stop.when_grace_ends = partial(_grace_ended, job, stop)
         loaded = None if before is None else _load(job, ready, start)
         if before is not None and loaded is None:
             beginning, config_file = ready.starting_state(), None
@@ -137,7 +138,7 @@ def _say_first_lines(job: Job, ready: Prepared, time_here: TimeHere | None) -> N
     job.directory.log(f"attempt {job.status.attempt}: {engine.description}")
 
 
-def _grace_ended(job: Job, stop: StopRequest, starts: StartsFile) -> None:
+def _grace_ended(job: Job, stop: StopRequest) -> None:
     """Runs in a thread, while the main thread is in a step or a compiler: the launcher's SIGKILL is near."""
     try:
         while job.saver and job.saver.busy:
@@ -148,7 +149,7 @@ def _grace_ended(job: Job, stop: StopRequest, starts: StartsFile) -> None:
         update_status(job, "stopped", error.what, error.exit_code, error.reason)
         job.beats.end(error.exit_code, error.what, error.reason)
         if stop.is_final:
-            starts.remove()
+            StartsFile(job.directory).remove()  # not beside the copies: their store may take a minute
     finally:
         os._exit((EndedAsAsked if stop.is_final else StoppedEarly).exit_code)
 
