@@ -10,7 +10,17 @@ from unittest.mock import Mock
 import pytest
 
 from maskwright.config.pretraining import RunConfig
-from maskwright.core.errors import (CloudError, EndedAsAsked, HealthError, InputError, Locked, MaskwrightError, StoppedEarly, stopped)from maskwright.core.folder import Folder
+from maskwright.core.errors import (
+    CloudError,
+    EndedAsAsked,
+    HealthError,
+    InputError,
+    Locked,
+    MaskwrightError,
+    StoppedEarly,
+    stopped,
+)
+from maskwright.core.folder import Folder
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.run.lease import leased
 from maskwright.run.starts import MOST_STARTS, STARTS, Starts, StartsFile, first

@@ -47,6 +47,8 @@ MOST_FAILURES = 3
 """Streams of a pod that has ended and whose lines cannot be read, as those of a node that is gone."""
 LAST_LINES = 20
 """Lines of a pod that failed, if it is not the one that is followed."""
+OURS = "app.kubernetes.io/name=maskwright"
+"""Selects every object of every job."""
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 GROUPS = {
     "jobset.x-k8s.io": "jobsets.jobset.x-k8s.io",
@@ -517,5 +519,5 @@ class KubernetesTarget:
 
 def list_jobs(access: Access, address_of: Callable[[str], str]) -> JobList:
     """All jobs of a namespace."""
-    jobs = Jobs(access).select("app.kubernetes.io/name=maskwright", address_of)
+    jobs = Jobs(access).select(OURS, address_of)
     return JobList(("JOB", "KIND", "STATE", "EXIT", "CREATED", "RUN"), jobs)
