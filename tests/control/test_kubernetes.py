@@ -289,7 +289,7 @@ def test_how_each_kind_takes_each_end(cli: Cli, tmp_path: Path) -> None:
 
 def test_what_kuberay_wants(cli: Cli, tmp_path: Path) -> None:
     """Its validation beyond the schema (1.7), and what Kueue asks of a RayJob."""
-    ray = objects(cli, tmp_path, "--kind=rayjob", *FULL)[-1]["spec"]
+    ray = objects(cli, tmp_path, "--kind=rayjob", "--head-memory=40Gi", *FULL)[-1]["spec"]
     words = "maskwright pretrain /etc/maskwright/run.yaml --run /runs/base-1 --set data.store=/more/store"
     assert ray["entrypoint"] == f"exec {words} --stop-after-hours 11.5 --num-nodes 4 --gpus-per-node 8"
     assert ray["backoffLimit"] == 0  # the driver has started its ranks again already
@@ -301,7 +301,7 @@ def test_what_kuberay_wants(cli: Cli, tmp_path: Path) -> None:
     (group,) = cluster["workerGroupSpecs"]
     assert group["replicas"] == group["minReplicas"] == group["maxReplicas"] == 4
     (head,) = cluster["headGroupSpec"]["template"]["spec"]["containers"]
-    assert head["resources"]["limits"] == {"memory": "8Gi"}
+    assert head["resources"]["limits"] == {"memory": "40Gi"}
     assert ray["submitterPodTemplate"]["spec"]["restartPolicy"] == "Never"
     assert "command" not in yaml.safe_dump(ray["submitterPodTemplate"])  # KubeRay's own is filled in
 

@@ -45,8 +45,6 @@ ONE_SLICE = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gk
 docs.cloud.google.com/kubernetes-engine/docs/how-to/tpu-multislice"""
 RAY_VERSION = "2.60.0"
 """KubeRay requires a version, and at least 2.52 for tokens. The image has the Ray that runs."""
-HEAD_MEMORY = "8Gi"
-"""Of a head, whose driver collects the lines of all pods."""
 STOP_SECONDS = 30
 """Time that a Ray job's driver has beyond the grace period of its gang before it is killed."""
 
@@ -182,7 +180,7 @@ def _rayjob(job: KubernetesJob, words: Sequence[str]) -> list[Manifest]:
 
 
 def _ray_cluster(job: KubernetesJob) -> Manifest:
-    workers, head = _ray_pod(job, RAY_WORKER), _ray_pod(_small(job, cpus="2", memory=HEAD_MEMORY))
+    workers, head = _ray_pod(job, RAY_WORKER), _ray_pod(_small(job, cpus="2", memory=job.head_memory))
     for pod in (workers, head):
         del pod["spec"]["restartPolicy"]  # KubeRay's own
     sizes = dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), job.num_pods)

@@ -59,6 +59,7 @@ class KubernetesJob:
     """(Secret of the cluster, key in it, variable of the job)"""
     cpus: str
     memory: str
+    head_memory: str
     node_selector: tuple[tuple[str, str], ...]
     setup: str | None
     run: str
@@ -74,7 +75,7 @@ class KubernetesJob:
             if name is not None and not NAME.fullmatch(name):
                 fix = "small letters, digits and -"
                 raise InputError(f"{name[:80]!r} is not a valid name", where=option, fix=fix)
-        quantities = {"--cpus": self.cpus, "--memory": self.memory}
+        quantities = {"--cpus": self.cpus, "--memory": self.memory, "--head-memory": self.head_memory}
         for option, quantity in quantities.items():
             if not QUANTITY.fullmatch(quantity):
                 raise InputError(f"{quantity[:40]!r} is not a quantity", where=option, fix="as in 4, 500m or 16Gi")

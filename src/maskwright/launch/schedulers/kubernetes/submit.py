@@ -70,6 +70,7 @@ class Kubernetes(target.Place):
     accelerator: Annotated[str | None, Option("TPU slice on GKE, as in v6e:4x4.", "KIND:TOPOLOGY")] = None
     cpus: Annotated[str | None, Option("Cores of each pod. Default: 4 for each GPU or chip.", "N")] = None
     memory: Annotated[str, Option("Memory of each pod, as Kubernetes writes it.", "N")] = "16Gi"
+    head_memory: Annotated[str, Option("Memory of a RayJob's head, whose driver collects all lines.", "N")] = "8Gi"
     kind: Annotated[
         Kind | None,
         Option(
@@ -130,7 +131,7 @@ class Kubernetes(target.Place):
         # Named by its content: another submission under the same name does not change it for a running job.
         digest, name = hashlib.sha256(text.encode()).hexdigest()[:8], checks.name_for(command.run, self.name)
         limit, command = limited(command)
-        same = ("image", "namespace", "queue", "service_account", "memory", "setup")
+        same = ("image", "namespace", "queue", "service_account", "memory", "head_memory", "setup")
         pods, gpus = self._slice(), self.gpus_per_node or 0
         selected = dict(map(parse_selector, self.node_selector))
         # A ComputeClass has the topology of its nodes.
