@@ -9,11 +9,11 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import google_crc32c
+from loopback import Handler, serving
 
 
 class FakeGcs:
@@ -50,40 +50,21 @@ class FakeGcs:
 @contextmanager
 def fake_gcs() -> Iterator[FakeGcs]:
     store = FakeGcs()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"gcs": store}))
-    store.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with serving(type("OfStore", (_Handler,), {"gcs": store})) as store.url:
         yield store
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     gcs: FakeGcs
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-    def _answer(self, code: int, value: object = None, headers: dict[str, str] | None = None) -> None:
-        content = value if isinstance(value, bytes) else json.dumps(value or {}).encode()
-        self.send_response(code)
-        for key, text in (headers or {}).items():
-            self.send_header(key, text)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
     def _begin(self) -> tuple[str, dict[str, str], bytes] | None:
         """Path, query and body; None when the request was answered with a failure."""
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self.body()
         parts = urlsplit(self.path)
         self.gcs.requests.append(f"{self.command} {parts.path}?{parts.query}")
         if self.gcs.failures:
-            self._answer(self.gcs.failures.pop(0), {"error": {"message": "as was asked for"}})
+            self.reply(self.gcs.failures.pop(0), {"error": {"message": "as was asked for"}})
             return None
         return parts.path, {key: values[0] for key, values in parse_qs(parts.query).items()}, body
 
@@ -95,24 +76,24 @@ class _Handler(BaseHTTPRequestHandler):
             return
         path, query, _ = begun
         if "/b/bucket" not in path:
-            self._answer(404, {"error": {"message": "The specified bucket does not exist."}})
+            self.reply(404, {"error": {"message": "The specified bucket does not exist."}})
         elif path.endswith("/o"):
             prefix = query.get("prefix", "")
             found = sorted(name for name in self.gcs.objects if name.startswith(prefix))
             cut = query.get("delimiter")
             folders = {prefix + name[len(prefix) :].split("/")[0] + "/" for name in found if "/" in name[len(prefix) :]}
             items = [name for name in found if not (cut and "/" in name[len(prefix) :])]
-            self._answer(
+            self.reply(
                 200, {"items": [self.gcs.describe(n) for n in items], "prefixes": sorted(folders) if cut else []}
             )
         elif path.endswith("/b/bucket"):
-            self._answer(200, {"name": "bucket", "kind": "storage#bucket"})
+            self.reply(200, {"name": "bucket", "kind": "storage#bucket"})
         elif (name := self._object(path)) not in self.gcs.objects:
-            self._answer(404, {"error": {"message": "Not Found"}})
+            self.reply(404, {"error": {"message": "Not Found"}})
         elif query.get("alt") == "media":
-            self._answer(200, self.gcs.objects[name])
+            self.reply(200, self.gcs.objects[name])
         else:
-            self._answer(200, self.gcs.describe(name))
+            self.reply(200, self.gcs.describe(name))
 
     def do_POST(self) -> None:
         if not (begun := self._begin()):
@@ -123,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif path.startswith("/chunks/"):
             self._chunk(path, body)
         elif query.get("uploadType") == "resumable":
-            self._answer(200, {}, {"Location": f"{self.gcs.url}/chunks/o/{query['name']}?upload_id=1"})
+            self.reply(200, {}, {"Location": f"{self.gcs.url}/chunks/o/{query['name']}?upload_id=1"})
         else:
             metadata, content = self._parts(body)
             self._create(json.loads(metadata)["name"], content, query)
@@ -131,14 +112,14 @@ class _Handler(BaseHTTPRequestHandler):
     def _create(self, name: str, content: bytes, query: dict[str, str]) -> None:
         with self.gcs.creating:
             if query.get("ifGenerationMatch") == "0" and name in self.gcs.objects:
-                self._answer(412, {"error": {"message": "conditionNotMet"}})
+                self.reply(412, {"error": {"message": "conditionNotMet"}})
                 return
             self.gcs.store(name, content)
         if self.gcs.lose_answers:
             self.gcs.lose_answers = False
-            self._answer(503, {})
+            self.reply(503, {})
         else:
-            self._answer(200, self.gcs.describe(name))
+            self.reply(200, self.gcs.describe(name))
 
     def _parts(self, body: bytes) -> tuple[bytes, bytes]:
         _, first, second = body.split(b"--==0==", 2)
@@ -150,15 +131,15 @@ class _Handler(BaseHTTPRequestHandler):
         name = self._object(path)
         self.gcs.objects[name] = (self.gcs.objects.get(name, b"") if first else b"") + body
         if last + 1 < total:
-            self._answer(308, {}, {"Range": f"bytes=0-{last}"})
+            self.reply(308, {}, {"Range": f"bytes=0-{last}"})
         else:
             self.gcs.store(name, self.gcs.objects[name])
-            self._answer(200, self.gcs.describe(name))
+            self.reply(200, self.gcs.describe(name))
 
     def do_DELETE(self) -> None:
         if begun := self._begin():
             found = self.gcs.objects.pop(self._object(begun[0]), None)
-            self._answer(204 if found is not None else 404, b"")
+            self.reply(204 if found is not None else 404, b"")
 
     def _batch(self, body: bytes) -> None:
         names = [unquote(name) for name in re.findall(r"DELETE /storage/v1/b/bucket/o/(\S+)", body.decode())]
@@ -169,4 +150,4 @@ class _Handler(BaseHTTPRequestHandler):
             "HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n\r\n"
             for n, _ in enumerate(names)
         )
-        self._answer(200, (answers + "--==1==--").encode(), {"Content-Type": "multipart/mixed; boundary===1=="})
+        self.reply(200, (answers + "--==1==--").encode(), {"Content-Type": "multipart/mixed; boundary===1=="})

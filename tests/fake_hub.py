@@ -7,16 +7,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import yaml
+from loopback import Handler, serving
 
 TOKEN = "hf_only-this-one-may-do-it"
 
@@ -65,38 +64,20 @@ class FakeHub:
 @contextmanager
 def fake_hub() -> Iterator[FakeHub]:
     hub = FakeHub()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
-    hub.url = f"http://127.0.0.1:{server.server_port}"
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    try:
+    with serving(type("OfStore", (_Handler,), {"hub": hub})) as hub.url:
         yield hub
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 class _Refused(Exception):
     """(status, X-Error-Code, X-Error-Message)"""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Handler):
     hub: FakeHub
     protocol_version = "HTTP/1.1"
 
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-    def _answer(self, code: int, value: object = None, headers: dict[str, str] | None = None) -> None:
-        content = value if isinstance(value, bytes) else json.dumps(value or {}).encode()
-        self.send_response(code)
-        for key, text in ({"Content-Length": str(len(content))} | (headers or {})).items():
-            self.send_header(key, text)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
-
     def _serve(self) -> None:
-        self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.sent = self.body()
         path = unquote(urlsplit(self.path).path)
         line = f"{self.command} {path}"
         self.hub.requests.append(line)
@@ -109,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
         except _Refused as refused:
             code, kind, message = refused.args
             headers = {"X-Error-Code": kind, "X-Error-Message": message}
-            self._answer(code, {"error": message}, {key: text for key, text in headers.items() if text})
+            self.reply(code, {"error": message}, {key: text for key, text in headers.items() if text})
 
     do_GET = do_HEAD = do_POST = do_PUT = _serve
 
@@ -134,9 +115,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _route(self, parts: list[str]) -> None:
         match parts:
             case ["api", "validate-yaml"]:
-                self._validate(json.loads(self.body)["content"])
+                self._validate(json.loads(self.sent)["content"])
             case ["api", "repos", "create"]:
-                self._create(json.loads(self.body))
+                self._create(json.loads(self.sent))
             case ["api", "models", owner, name, *rest]:
                 self._model(f"{owner}/{name}", rest)
             case ["api", "datasets", owner, name, *rest]:
@@ -144,15 +125,15 @@ class _Handler(BaseHTTPRequestHandler):
             case ["datasets", owner, name, "resolve", revision, *file]:
                 self._resolve(f"datasets/{owner}/{name}", [revision, "/".join(file)])
             case ["lfs", digest]:
-                assert hashlib.sha256(self.body).hexdigest() == digest
-                self.hub.objects[digest] = self.body
-                self._answer(200)
+                assert hashlib.sha256(self.sent).hexdigest() == digest
+                self.hub.objects[digest] = self.sent
+                self.reply(200)
             case [_, name, "info", "lfs", "objects", "batch"] if name.endswith(".git"):
                 self._may_write()
-                wanted = json.loads(self.body)["objects"]
+                wanted = json.loads(self.sent)["objects"]
                 for one in wanted:
                     one["actions"] = {"upload": {"href": f"{self.hub.url}/lfs/{one['oid']}"}}
-                self._answer(200, {"transfer": "basic", "objects": wanted})
+                self.reply(200, {"transfer": "basic", "objects": wanted})
             case [owner, name, "resolve", *rest]:
                 self._resolve(f"{owner}/{name}", rest)
             case _:
@@ -164,20 +145,20 @@ class _Handler(BaseHTTPRequestHandler):
             self._repository(name)
             files = [
                 {"path": one["path"], "uploadMode": self._mode(one["path"]), "shouldIgnore": False}
-                for one in json.loads(self.body)["files"]
+                for one in json.loads(self.sent)["files"]
             ]
-            return self._answer(200, {"files": files})
+            return self.reply(200, {"files": files})
         if rest[:1] == ["commit"]:
             return self._commit(name)
         repository = self._repository(name)
         if rest[:1] == ["tree"]:
             commit = self._revision(repository, rest[1])
-            return self._answer(200, json.dumps(self._tree(repository.commits[commit], rest[2:])).encode())
+            return self.reply(200, json.dumps(self._tree(repository.commits[commit], rest[2:])).encode())
         commit = self._revision(repository, "/".join(rest[1:]) or "main")
         if rest[:1] == ["paths-info"]:
-            return self._answer(200, json.dumps(self._paths(repository.commits[commit])).encode())
+            return self.reply(200, json.dumps(self._paths(repository.commits[commit])).encode())
         siblings = [{"rfilename": file} for file in repository.commits[commit]]
-        self._answer(200, {"id": name, "sha": commit, "private": repository.private, "siblings": siblings})
+        self.reply(200, {"id": name, "sha": commit, "private": repository.private, "siblings": siblings})
 
     def _tree(self, files: dict[str, bytes], below: list[str]) -> list[dict[str, Any]]:
         """The files and folders of a folder; with `recursive`, those below it too."""
@@ -194,7 +175,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _paths(self, files: dict[str, bytes]) -> list[dict[str, Any]]:
         """Of the paths that are asked for, those that are there."""
-        asked = parse_qs(self.body.decode())["paths"]
+        asked = parse_qs(self.sent.decode())["paths"]
         return [self._path(files, path) for path in asked if any(f"{file}/".startswith(f"{path}/") for file in files)]
 
     def _mode(self, path: str) -> str:
@@ -213,38 +194,38 @@ class _Handler(BaseHTTPRequestHandler):
         if self._mode(file) == "lfs":
             headers |= {"X-Linked-ETag": f'"{hashlib.sha256(content).hexdigest()}"'}
             headers |= {"X-Linked-Size": str(len(content))}
-        self._answer(200, content, headers)
+        self.reply(200, content, headers)
 
     def _create(self, asked: dict[str, Any]) -> None:
         self._may_write()
         name = f"{asked['organization']}/{asked['name']}" if asked.get("organization") else asked["name"]
         url = f"{self.hub.url}/{name}"
         if name in self.hub.repositories:
-            return self._answer(409, {"error": "You already created this model repo", "url": url})
+            return self.reply(409, {"error": "You already created this model repo", "url": url})
         self.hub.repositories[name] = Repository(
             private=asked.get("visibility") == "private" or bool(asked.get("private"))
         )
         self.hub.repositories[name].commit({".gitattributes": b""})
-        self._answer(200, {"url": url})
+        self.reply(200, {"url": url})
 
     def _validate(self, card: str) -> None:
         """Like the Hub, refuses values of the wrong kind and warns where there is no metadata."""
         found = yaml.safe_load(card.split("---")[1]) if card.startswith("---") else None
         if not isinstance(found, dict):
-            return self._answer(200, {"warnings": [{"message": "empty or missing yaml metadata in repo card"}]})
+            return self.reply(200, {"warnings": [{"message": "empty or missing yaml metadata in repo card"}]})
         texts = ("license", "library_name", "pipeline_tag", "base_model")
         wrong = [f'"{key}" must be a string' for key in texts if key in found and not isinstance(found[key], str)]
         if "language" in found and not found["language"]:
             wrong.append('"language" must be a code')
         if wrong:
-            return self._answer(400, {"errors": [{"message": message} for message in wrong]})
-        self._answer(200, {"errors": [], "warnings": []})
+            return self.reply(400, {"errors": [{"message": message} for message in wrong]})
+        self.reply(200, {"errors": [], "warnings": []})
 
     def _commit(self, name: str) -> None:
         self._may_write()
         repository = self._repository(name)
         files = dict(repository.commits[repository.branches["main"]])
-        for line in map(json.loads, self.body.splitlines()):
+        for line in map(json.loads, self.sent.splitlines()):
             value = line["value"]
             if line["key"] == "file":
                 files[value["path"]] = base64.b64decode(value["content"])
@@ -252,4 +233,4 @@ class _Handler(BaseHTTPRequestHandler):
                 files[value["path"]] = self.hub.objects[value["oid"]]
         oid = repository.commit(files)
         url = f"{self.hub.url}/{name}/commit/{oid}"
-        self._answer(200, {"success": True, "commitOid": oid, "commitUrl": url})
+        self.reply(200, {"success": True, "commitOid": oid, "commitUrl": url})

@@ -12,13 +12,13 @@ import struct
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from threading import RLock, Thread
+from threading import RLock
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from loopback import Handler, serving
 from reference.kubernetes.check import faults, published
 
 RESOURCES = {
@@ -288,12 +288,12 @@ def api_server(
 ) -> Iterator[str]:
     """Its address. With a certificate, over TLS. `tokens` gets what requests show to be let in."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class ApiServer(Handler):
         def answer(self) -> None:
             cluster.calls.append(f"{self.command} {self.path}")
             if tokens is not None:
                 tokens.append(self.headers.get("Authorization", ""))
-            parts, body = urlsplit(self.path), self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            parts, body = urlsplit(self.path), self.body()
             query = parse_qs(parts.query)
             if parts.path.endswith("/log"):
                 return self.log(parts.path.split("/")[-2], query)
@@ -303,14 +303,6 @@ def api_server(
             if parts.path.endswith("/exec"):
                 return self.execute(parts.path.split("/")[-2], query["command"])
             return self.reply(*cluster.answer(self.command, parts.path, query, body))
-
-        def reply(self, code: int, value: dict[str, Any]) -> None:
-            content = json.dumps(value).encode()
-            self.send_response(code)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
 
         def log(self, pod: str, query: dict[str, list[str]]) -> None:
             """As the kubelet: lines as they come, with nine digits of a second; `sinceTime` counts whole seconds."""
@@ -357,46 +349,20 @@ def api_server(
 
         do_GET = do_POST = do_PATCH = do_DELETE = answer
 
-        def log_message(self, format: str, *arguments: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    context = None
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    with serving(server) as port:
-        yield f"http{'s' if certificate else ''}://127.0.0.1:{port}"
+    with serving(ApiServer, context) as address:
+        yield address
 
 
-@contextmanager
-def answers(documents: dict[str, Any]) -> Iterator[str]:
+def answers(documents: dict[str, Any]) -> AbstractContextManager[str]:
     """The address of a server that answers GET of these paths."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Documents(Handler):
         def do_GET(self) -> None:
             found = documents.get(urlsplit(self.path).path)
-            content = json.dumps(found or status(404, "NotFound", self.path)).encode()
-            self.send_response(200 if found else 404)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+            self.reply(200 if found else 404, found or status(404, "NotFound", self.path))
 
-        def log_message(self, format: str, *arguments: Any) -> None:
-            pass
-
-    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as port:
-        yield f"http://127.0.0.1:{port}"
-
-
-@contextmanager
-def serving(server: ThreadingHTTPServer) -> Iterator[int]:
-    """Its port."""
-    thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield server.server_address[1]
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    return serving(Documents)

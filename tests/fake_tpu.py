@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from loopback import Handler, serving
 
 PROJECT, ZONE, NAME = "lab", "us-central2-b", "pod"
 
@@ -67,14 +67,11 @@ sys.exit(code)
 
 
 class FakeCloud:
-    """`node` is what the TPU API says of the slice; `calls` are the requests that came. A slice of a queued resource
-    takes its name and type."""
+    """`node` is what the TPU API says of the slice; `calls` are the requests that came."""
 
     def __init__(self, workers: int) -> None:
         self.calls: list[str] = []
         self.url = ""
-        self.states: list[str] = []
-        """What the next looks at the slice find; READY when there are no more."""
         self.node: dict[str, Any] = {
             "name": f"projects/{PROJECT}/locations/{ZONE}/nodes/{NAME}",
             "acceleratorType": "v4-32",
@@ -93,63 +90,25 @@ class FakeCloud:
             if method == "PATCH":
                 self.node["metadata"] = body["metadata"]
                 return 200, {"name": f"projects/{PROJECT}/locations/{ZONE}/operations/1", "done": True}
-            return 200, {**self.node, "state": self.states.pop(0) if self.states else "READY"}
+            return 200, {**self.node, "state": "READY"}
         if path == f"/tpu/v2/projects/{PROJECT}/locations/{ZONE}/operations/1":
             return 200, {"name": path.removeprefix("/tpu/v2/"), "done": True, "response": self.node}
-        if "/queuedResources" in path:
-            return self._queue(method, path, body)
         if path == f"/compute/v1/projects/{PROJECT}":
             return 200, {"name": PROJECT, "kind": "compute#project", "commonInstanceMetadata": {"items": []}}
         return 404, {"error": {"code": 404, "status": "NOT_FOUND", "message": f"Resource '{path}' was not found"}}
-
-    def _queue(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        done = {"name": f"projects/{PROJECT}/locations/{ZONE}/operations/1", "done": True, "response": {}}
-        if method == "POST":
-            [spec] = body["tpu"]["nodeSpec"]
-            assert spec["node"]["runtimeVersion"] and spec["parent"] == f"projects/{PROJECT}/locations/{ZONE}"
-            name = f"{spec['parent']}/nodes/{spec['nodeId']}"
-            self.node |= {"name": name, "acceleratorType": spec["node"]["acceleratorType"]}
-        elif method == "GET":
-            return 200, {"name": path.removeprefix("/tpu/v2/"), "state": {"state": "ACTIVE"}}
-        else:
-            self.node["name"] = "deleted"
-        return 200, done
-
-
-@contextmanager
-def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @contextmanager
 def fake_cloud(workers: int) -> Iterator[FakeCloud]:
     cloud = FakeCloud(workers)
 
-    class Handler(BaseHTTPRequestHandler):
+    class OfCloud(Handler):
         def do_GET(self) -> None:
-            sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            code, value = cloud.answer(self.command, self.path.partition("?")[0], json.loads(sent or b"{}"))
-            body = json.dumps(value).encode()
-            self.send_response(code)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.reply(*cloud.answer(self.command, self.path.partition("?")[0], json.loads(self.body() or b"{}")))
 
-        do_POST = do_PATCH = do_DELETE = do_GET
+        do_PATCH = do_GET
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with serving(Handler) as url:
-        cloud.url = url
+    with serving(OfCloud) as cloud.url:
         yield cloud
 
 

@@ -13,6 +13,9 @@ import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 FIRST = """
 import fcntl, os, signal, socket, struct, sys
@@ -81,8 +84,10 @@ def processes(*words: str) -> list[int]:
     return found
 
 
-def wait_until(holds: Callable[[], object], seconds: float = 240.0) -> None:
+def wait_until(holds: Callable[[], T], seconds: float = 240.0) -> T:
+    """What `holds` returns once it is true."""
     deadline = time.monotonic() + seconds
-    while not holds():
+    while not (found := holds()):
         assert time.monotonic() < deadline, "did not come about in time"
         time.sleep(0.05)
+    return found

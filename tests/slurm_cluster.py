@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import fake_slurm
+from private_network import wait_until
 
 REAL = ("slurmctld", "slurmd", "sbatch", "srun", "scontrol", "scancel", "unshare", "nsenter")
+OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 STUB = """#!/bin/sh
 echo "$@" > "$STUB/words-$SLURM_NODEID"
 echo . >> "$STUB/starts-$SLURM_NODEID"
@@ -79,33 +81,18 @@ class Cluster:
 
     def state(self, job: str) -> dict[str, str]:
         if not self.real:
-            state = fake_slurm_state(self.folder, job)
-            return {
-                "JobState": state["state"],
-                "ExitCode": f"{state['exit']}:0",
-                "Restarts": f"{state['restarts']}",
-            } | ({} if state.get("over") else {"JobState": "RUNNING"})
+            os.environ["FAKE_SLURM"] = str(self.folder / "jobs")
+            state = fake_slurm.read(job)
+            shown = str(state["state"]) if state.get("over") else "RUNNING"
+            return {"JobState": shown, "ExitCode": f"{state['exit']}:0", "Restarts": str(state["restarts"])}
         return dict(re.findall(r"(\w+)=(\S+)", self.call("scontrol", "show", "job", "-o", job).stdout))
 
-    def wait(self, job: str, seconds: float = 240.0) -> dict[str, str]:
+    def wait(self, job: str) -> dict[str, str]:
         """Its last state."""
-        until = time.monotonic() + seconds
-        while (state := self.state(job))["JobState"] not in (
-            "COMPLETED",
-            "FAILED",
-            "CANCELLED",
-            "TIMEOUT",
-            "NODE_FAIL",
-        ):
-            assert time.monotonic() < until, f"{state}\n{self.log(job)}"
-            time.sleep(0.2)
-        return state
+        return wait_until(lambda: state if (state := self.state(job))["JobState"] in OVER else None)
 
     def wait_for(self, name: str) -> None:
-        until = time.monotonic() + 240.0
-        while not (self.folder / name).exists():
-            assert time.monotonic() < until, name
-            time.sleep(0.1)
+        wait_until((self.folder / name).exists)
 
     def log(self, job: str) -> str:
         path = self.folder / f"one-{job}.log"
@@ -113,11 +100,6 @@ class Cluster:
 
     def starts(self, node: int) -> int:
         return (self.folder / f"starts-{node}").read_text().count(".")
-
-
-def fake_slurm_state(folder: Path, job: str) -> dict[str, object]:
-    os.environ["FAKE_SLURM"] = str(folder / "jobs")
-    return fake_slurm.read(job)
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -149,12 +131,8 @@ def why_not_real() -> str:
     missing = [name for name in REAL if not shutil.which(name)]
     if missing:
         return f"needs {missing[0]} (Debian: slurmctld, slurmd, slurm-client)"
-    if (
-        os.geteuid() != 0
-        or subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True, check=False).returncode
-    ):
-        return "needs to be root, with network namespaces"
-    return ""
+    alone = subprocess.run(["unshare", "--net", "--mount", "true"], capture_output=True, check=False).returncode == 0
+    return "" if alone and os.geteuid() == 0 else "needs to be root, with network namespaces"
 
 
 @contextmanager
@@ -178,10 +156,8 @@ def real_cluster(folder: Path) -> Iterator[Cluster]:
                 daemons.append(
                     subprocess.Popen([*cluster.enter, *words], env=environment, stdout=output, stderr=output)
                 )
-        until = time.monotonic() + 240.0
-        while cluster.call("sinfo", "--noheader", "--format=%D %t").stdout.strip() != "2 idle":
-            assert time.monotonic() < until, (folder / "daemons.txt").read_text()[-2000:]
-            time.sleep(0.3)
+        idle = ("sinfo", "--noheader", "--format=%D %t")
+        wait_until(lambda: cluster.call(*idle).stdout.strip() == "2 idle")
         yield cluster
     finally:
         cluster.call("scancel", "--state=PENDING", "--full", "--user=root")

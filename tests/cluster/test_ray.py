@@ -112,9 +112,8 @@ class Cluster:
     def same(self, run: str) -> None:
         tensors, lines, differences = compare(self.run("straight"), self.run(run))
         assert tensors > 50 and lines >= STEPS and differences == []
-        one, other = (
-            Path(self.run(name).checkpoints, f"step-{STEPS:08d}", "model.safetensors") for name in ("straight", run)
-        )
+        weights = f"step-{STEPS:08d}/model.safetensors"
+        one, other = (Path(self.run(name).checkpoints, weights) for name in ("straight", run))
         assert one.read_bytes() == other.read_bytes()
 
 
@@ -261,15 +260,8 @@ def told_to_end(pid: int) -> bool:
 
 
 def members() -> list[int]:
-    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if is_member(pid)]
-
-
-def is_member(pid: int) -> bool:
-    """Whether it is the process of a Ray actor of ours, which names itself by what it does."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"ray::Member")
-    except OSError:
-        return False
+    """Processes of our actors: Ray names one by what it does."""
+    return begins(b"ray::Member")
 
 
 def test_stopped_it_has_saved_and_is_continued_by_rays_own_command(cluster: Cluster) -> None:
@@ -278,10 +270,8 @@ def test_stopped_it_has_saved_and_is_continued_by_rays_own_command(cluster: Clus
     name = ended.out.strip()
     assert name.startswith("stopped-") and f"maskwright stop ray:{name}" in ended.last
     (worker,) = cluster.until_saved("stopped")
-    given = f"RayJobTarget({name!r}).logs(follow=True, lines=None, show=show_line)"
-    follow = (
-        f"from maskwright.core.console import show_line; from maskwright.launch.ray.jobs import RayJobTarget; {given}"
-    )
+    follow = "from maskwright.core.console import show_line; from maskwright.launch.ray.jobs import RayJobTarget; "
+    follow += f"RayJobTarget({name!r}).logs(follow=True, lines=None, show=show_line)"
     with halted(worker):
         ended = cluster.ended(cluster.submit("stopped"))
         assert ended.code == 2 and f"is being trained by ray:{name}, RUNNING" in ended.last
@@ -347,16 +337,13 @@ def test_a_comparison_is_that_of_one_machine(cluster: Cluster) -> None:
     (command,) = processes("-m", "compare", "--place")
     os.kill(command, signal.SIGTERM)
     ended = cluster.ended(process)
-    assert (
-        ended.code == 75 and "the jobs go on: the same command waits for them, and `maskwright stop ray:" in ended.err
-    )
+    goes_on = "the jobs go on: the same command waits for them, and `maskwright stop ray:"
+    assert ended.code == 75 and goes_on in ended.err
 
     ended = cluster.maskwright(*words)
     assert ended.code == 0, ended
-    jobs = [
-        job for job in json.loads(cluster.maskwright("list", "--json").out)["jobs"] if job["id"].startswith("seed-1-")
-    ]
-    assert [(job["state"], job["code"]) for job in jobs] == [("SUCCEEDED", 0)] * 2
+    jobs = json.loads(cluster.maskwright("list", "--json").out)["jobs"]
+    assert [(job["state"], job["code"]) for job in jobs if job["id"].startswith("seed-1-")] == [("SUCCEEDED", 0)] * 2
     for name in ("results.json", "verdict.html", "verdict.md"):
         assert (folder / "there" / name).read_bytes() == (folder / "here" / name).read_bytes()
 
@@ -405,9 +392,8 @@ def tpu_host(cluster: Cluster, worker: int) -> AbstractContextManager[int]:
     (folder := cluster.folder / "stand-in").mkdir(exist_ok=True)
     (folder / "sitecustomize.py").write_text(STAND_IN)
     of_slice = {"TPU_NAME": "a", "TPU_ACCELERATOR_TYPE": "v6e-8", "TPU_TOPOLOGY": "2x4", "MEGASCALE_NUM_SLICES": "2"}
-    return another_machine(
-        cluster, resources='{"TPU": 4}', PYTHONPATH=str(folder), TPU_WORKER_ID=str(worker), **of_slice
-    )
+    of_slice |= {"PYTHONPATH": str(folder), "TPU_WORKER_ID": str(worker)}
+    return another_machine(cluster, resources='{"TPU": 4}', **of_slice)
 
 
 def variables_of(pid: int) -> dict[str, str]:

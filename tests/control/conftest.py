@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 from fake_kubernetes import FakeCluster
-from in_process import Result
-
-from maskwright.cli.main import run
+from in_process import Cli, command_line
 
 
 @pytest.fixture
-def cli(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Result]]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def call(*words: object) -> Result:
-        code = run([str(word) for word in words])
-        captured = capfd.readouterr()
-        return Result(code, captured.out, captured.err)
-
-    yield call
-    for number, handler in before.items():
-        signal.signal(number, handler)
+def cli(capfd: pytest.CaptureFixture[str]) -> Iterator[Cli]:
+    with command_line(capfd) as call:
+        yield call
 
 
 @pytest.fixture

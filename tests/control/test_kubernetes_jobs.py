@@ -18,6 +18,7 @@ from command_line import maskwright, write_config
 from fake_kubernetes import RESOURCES, FakeCluster, answers, api_server, fake_cluster
 from in_process import Cli
 from kubernetes_nodes import Nodes, running
+from private_network import wait_until
 
 from maskwright.cloud import record
 from maskwright.cloud.prices import usd_per_hour
@@ -53,14 +54,6 @@ def stub(nodes: Nodes, tmp_path: Path, lines: str) -> str:
     program.chmod(0o755)
     nodes.images["stub"] = program.parent
     return "--image=stub"
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
 
 
 def submit(cli: Cli, folder: Path, *options: str, run: str = "one", **schedule: object) -> Any:
@@ -129,13 +122,13 @@ def test_a_gang_is_preempted_and_stopped_and_continues_to_the_same_bits(
 ) -> None:
     options = ["--image=real", "--kind=jobset", "--num-nodes=2", *WORKERS]
     assert submit(cli, tmp_path, *options, steps=STEPS).code == 0
-    wait_for(trained(nodes, tmp_path, "one", 25))
+    wait_until(trained(nodes, tmp_path, "one", 25))
     again = submit(cli, tmp_path, *options, steps=STEPS)
     assert again.code == 2 and "kubernetes:one: there is such a job, and it is running" in again.err
     nodes.disrupt(nodes.names(1)[0])  # pod 1 ends with 75, and pod 0 has lost its partner
-    wait_for(lambda: json.loads(cli("status", "kubernetes:one", "--json").out)["restarts"] == 1)
+    wait_until(lambda: json.loads(cli("status", "kubernetes:one", "--json").out)["restarts"] == 1)
     began = time.time()
-    wait_for(lambda: (tmp_path / "runs" / "one" / "metrics.jsonl").stat().st_mtime > began + 0.5)  # it trains again
+    wait_until(lambda: (tmp_path / "runs" / "one" / "metrics.jsonl").stat().st_mtime > began + 0.5)  # it trains again
     stopped = cli("stop", "kubernetes:one")
     assert stopped.out == "kubernetes:one: stopped, exit code 76; the same submit continues the run\n", stopped.err
     before = len(nodes.processes)
@@ -151,7 +144,7 @@ def test_a_killed_pod_and_cut_streams_change_nothing(
     nodes.cluster.most_log_lines = 20
 
     def kill_once_it_has_saved() -> None:
-        wait_for(trained(nodes, tmp_path, "one", 45))
+        wait_until(trained(nodes, tmp_path, "one", 45))
         nodes.kill(nodes.names()[0])
         nodes.cluster.refusals += [503, 503]
 
@@ -186,25 +179,15 @@ def test_a_job_waits_in_its_queue_and_is_deleted_with_all_that_is_its_own(
     monkeypatch.setenv("HF_TOKEN", "hf_made_up_value_0123456789")
     nodes.cluster.add({"apiVersion": "v1", "kind": "Secret", "stringData": {"key": "of the cluster"}, "metadata": {
         "name": "theirs", "namespace": "ml"}})  # fmt: skip
-    image = stub(
-        nodes,
-        tmp_path,
-        "[ $1 = pretrain ] || exit 2; echo token $HF_TOKEN, $OTHER, setup $PIP_TARGET, $*; exec sleep 60",
-    )
-    wanted = [
-        "--queue=team-a",
-        "--env=HF_TOKEN",
-        "--secret=theirs:key=OTHER",
-        "--kind=jobset",
-        "--num-nodes=2",
-        *WORKERS,
-    ]
-    wanted += [f"--setup=echo its $HOME > {tmp_path}/$(date +setup)"]
+    told = "echo token $HF_TOKEN, $OTHER, setup $PIP_TARGET, $*"
+    image = stub(nodes, tmp_path, f"[ $1 = pretrain ] || exit 2; {told}; exec sleep 60")
+    wanted = ["--queue=team-a", "--env=HF_TOKEN", "--secret=theirs:key=OTHER", "--kind=jobset", "--num-nodes=2"]
+    wanted += [*WORKERS, f"--setup=echo its $HOME > {tmp_path}/$(date +setup)"]
     assert submit(cli, tmp_path, image, *wanted).code == 0
-    report = wait_for(lambda: "insufficient" in (said := cli("status", "kubernetes:ml/one").out) and said)
+    report = wait_until(lambda: "insufficient" in (said := cli("status", "kubernetes:ml/one").out) and said)
     assert "state    waiting" in report and "Pending: insufficient unused quota for cpu in flavor spot" in report
     nodes.admits = True
-    lines = wait_for(lambda: cli("logs", "kubernetes:ml/one").out)
+    lines = wait_until(lambda: cli("logs", "kubernetes:ml/one").out)
     assert ", of the cluster, setup /tmp/setup, pretrain" in lines and (tmp_path / "setup").read_text() == "its /tmp\n"
     kept = {made["kind"]: json.dumps(made) for made in nodes.cluster.objects.values()}
     assert [kind for kind, text in kept.items() if "hf_made_up" in text] == ["Secret"]

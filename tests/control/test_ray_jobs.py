@@ -25,17 +25,7 @@ from maskwright.launch.ray import jobs, submit
 from maskwright.launch.ray.gang import require_lasting
 from maskwright.launch.ray.jobs import Lines, RayJob, conclude, find_address, parse_id
 from maskwright.launch.ray.member import Member
-from maskwright.launch.ray.sizes import (
-    POD_TYPE,
-    SLICE_NAME,
-    TOPOLOGY,
-    WORKER_ID,
-    Gang,
-    Node,
-    RaySlice,
-    asked,
-    choose,
-)
+from maskwright.launch.ray.sizes import POD_TYPE, SLICE_NAME, TOPOLOGY, WORKER_ID, Gang, Node, RaySlice, asked, choose
 from maskwright.launch.ray.submit import Ray
 from maskwright.launch.target import Training
 from maskwright.processes.child import last_words
@@ -156,9 +146,8 @@ def test_a_slice_is_its_hosts_in_their_order(kind: str, topology: str, head: Nod
     gang = wanted.on_slice_of(head)
     assert (gang.num_nodes, gang.bundle, gang.strategy) == (4, {"CPU": 1.0, "TPU": 4.0}, "STRICT_SPREAD")
     assert [labels[WORKER_ID] for labels in gang.labels] == ["0", "1", "2", "3"]
-    assert (
-        gang.missing([head, {**head, "Labels": {SLICE_NAME: "a", WORKER_ID: "2"}}]) == "host 1, 3 of a has not joined"
-    )
+    third = {**head, "Labels": {SLICE_NAME: "a", WORKER_ID: "2"}}
+    assert gang.missing([head, third]) == "host 1, 3 of a has not joined"
 
 
 def test_hosts_of_which_no_slice_is_built_are_refused() -> None:
@@ -275,13 +264,7 @@ def test_exit_code_of_a_job_that_is_over(state: str, code: int | None, why: str,
         ("SUCCEEDED", 0, "begun\nhost 0 | done: /runs/a\n", 0, "done: /runs/a"),
         ("FAILED", 2, "host 0 | error: no label\nerror: the job failed\n", 2, "error: no label"),
         ("STOPPED", None, "host 0 | stopped: saved\n", 76, "stopped: saved"),
-        (
-            "FAILED",
-            127,
-            "sh: maskwright: not found\n",
-            1,
-            "ray:seed-1-a: `maskwright` is not installed on the cluster.",
-        ),
+        ("FAILED", 127, "sh: maskwright: not found\n", 1, "ray:seed-1-a: `maskwright` is not installed on"),
         (None, None, "", 75, None),
     ],
 )
@@ -411,17 +394,8 @@ def test_submit_says_what_it_would_do(tmp_path: Path) -> None:
     assert lines[1] == f"entrypoint   exec maskwright pretrain run.yaml --run /runs/a {keys} {gang}"
     assert lines[2:] == ["uploaded     run.yaml", "environment  RAY_JOB_STOP_WAIT_TIME_S=60"]
     assert maskwright(*words, cwd=tmp_path).splitlines()[1].endswith("pretrain run.yaml --run /runs/a")
-    slice_ = (
-        "--accelerator",
-        "v6e:2x4",
-        "--set",
-        "engine.kind=jax",
-        "--set",
-        "batch.virtual_workers=8",
-        "--pip",
-        "wandb",
-    )
-    lines = maskwright(*words, *slice_, cwd=tmp_path).splitlines()
+    slice_ = ("--accelerator", "v6e:2x4", "--set", "engine.kind=jax", "--set", "batch.virtual_workers=8")
+    lines = maskwright(*words, *slice_, "--pip", "wandb", cwd=tmp_path).splitlines()
     assert lines[-2:] == ["pip install  wandb", "accelerator  v6e:2x4"]
     maskwright(*words, *slice_[:2], cwd=tmp_path, code=2)  # torch
     maskwright(*words, "--num-nodes", 3, "--gpus-per-node", 5, cwd=tmp_path, code=2)

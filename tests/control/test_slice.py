@@ -8,13 +8,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from fake_tpu import PROJECT, ZONE, FakeCloud, Hosts, fake_cloud, gcloud_environment
+from in_process import Cli
+from private_network import wait_until
 
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.launch.target import Training
@@ -88,7 +89,7 @@ def test_lost_connection_is_noticed_and_the_job_begun_again_once_the_old_one_has
     pod.hosts.plan(1, f"echo $n begun >> events; [ $n = 2 ] && exit 0; {trap}")
     pod.hosts.plan(0, "[ $n = 2 ] && exit 0; while [ ! -e ../../host-1/cut.done ]; do sleep 0.1; done; exit 75")
     process = pod.start("--via", "internal")
-    wait_for(pod.hosts.file(1, "up"))
+    wait_until(pod.hosts.file(1, "up").exists)
     (pod.hosts.home(1) / "cut").touch()
     out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
@@ -109,7 +110,7 @@ def test_ctrl_c_is_passed_on_and_nothing_stays_behind(pod: Pod) -> None:
         pod.hosts.plan(worker, plan)
     process = pod.start()
     for worker in (0, 1):
-        wait_for(pod.hosts.file(worker, "up"))
+        wait_until(pod.hosts.file(worker, "up").exists)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=240)
     assert process.returncode == 75, err
@@ -195,24 +196,15 @@ def test_gcloud_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp
         (["slice", "a", "https://me:hunter2@host/a.yaml"], "command holds a secret"),
     ],
 )
-def test_bad_usage_is_one_line(
-    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from maskwright.cli.main import run
-
-    monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest keeps its own
-    assert run(["submit", *arguments, "--run", "runs/a"]) == 2
-    err = capsys.readouterr().err
-    assert complaint in err and err.startswith("error: ") and err.count("\n") == 1
+def test_bad_usage_is_one_line(cli: Cli, arguments: list[str], complaint: str) -> None:
+    result = cli("submit", *arguments, "--run", "runs/a")
+    assert result.code == 2 and complaint in result.error and result.err.count("\n") == 1
 
 
 def test_limits_and_the_grace_period_of_a_run_reach_the_hosts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A configuration that lies here may ask for a longer grace period than the option."""
-    from maskwright.cli.main import run
-
-    monkeypatch.setattr(signal, "signal", lambda *_: None)  # pytest keeps its own
     monkeypatch.setattr(TpuSlice, "describe", lambda place: ("READY", "v3-8", 1))
     config = tmp_path / "a.yaml"
     config.write_text(
@@ -225,18 +217,9 @@ def test_limits_and_the_grace_period_of_a_run_reach_the_hosts(
         (["--set", "engine.device=cpu"], 30, "main maskwright pretrain a.yaml --run runs/a --set engine.device=cpu"),
         (["--grace-seconds", "7", *limits], 7, "=tpu --stop-after-hours 0.5 --stop-after-steps 100 --profile-steps 3"),
     ):
-        assert run([*words, *more]) == 0
-        out = capsys.readouterr().out.rstrip()
-        assert f"\nmw_grace={grace}\n" in out and out.endswith(last)
-    assert run([word.replace("a.yaml", str(config)) for word in words]) == 0
-    assert "\nmw_grace=105\n" in capsys.readouterr().out
-
-
-def wait_for(path: Path) -> None:
-    until = time.monotonic() + 120
-    while not path.exists():
-        assert time.monotonic() < until, path
-        time.sleep(0.05)
+        result = cli(*words, *more)
+        assert result.code == 0 and f"\nmw_grace={grace}\n" in result.out and result.out.rstrip().endswith(last)
+    assert "\nmw_grace=105\n" in cli(*(word.replace("a.yaml", str(config)) for word in words)).out
 
 
 @pytest.mark.parametrize(("kind", "devices"), [("v5litepod-16", 16), ("v4-16", 8), ("v3-8", 8)])

@@ -133,7 +133,7 @@ def test_before_the_time_limit_the_run_saves_and_goes_on_in_another_start(cluste
     cluster.wait_for("runs-0")
     cluster.wait_for("runs-1")
     cluster.call("scancel", "--batch", "--signal=USR1", job)
-    state = cluster.wait(job, seconds=240)
+    state = cluster.wait(job)
     assert (state["JobState"], state["ExitCode"], state["Restarts"]) == ("COMPLETED", "0:0", "1"), cluster.log(job)
     assert cluster.starts(0) == cluster.starts(1) == 2
     assert (cluster.folder / "saved-0").exists() and (cluster.folder / "saved-1").exists()
@@ -167,20 +167,16 @@ exec {sys.executable} -m maskwright "$@"
 def test_two_nodes_train_one_run_through_a_kill_to_the_same_bits(cluster: Cluster, store: TokenStore) -> None:
     """The real `pretrain` on both nodes; node 1 is killed. Beside it, one process that nobody disturbed."""
     write_config(cluster.folder / "train.yaml", store.location)
-    text = (
-        (cluster.folder / "train.yaml")
-        .read_text()
-        .replace("micro_batch_rows: 8", "micro_batch_rows: 2\n  virtual_workers: 4")
-    )
-    (cluster.folder / "train.yaml").write_text(text)
+    config = cluster.folder / "train.yaml"
+    smaller = "micro_batch_rows: 2\n  virtual_workers: 4"
+    config.write_text(config.read_text().replace("micro_batch_rows: 8", smaller))
     job = cluster.submit(TRAIN, config="train.yaml")
-    assert cluster.wait(job, seconds=240)["JobState"] == "COMPLETED", cluster.log(job)
+    assert cluster.wait(job)["JobState"] == "COMPLETED", cluster.log(job)
     assert "exit 137: starting again" in cluster.log(job) and "continuing at step" in cluster.log(job)
     maskwright("pretrain", "train.yaml", "--run", "runs/whole", "--processes", "1", cwd=cluster.folder)
     for name in ("model.safetensors", "optimizer.safetensors"):
-        one, whole = (
-            cluster.folder / "runs" / run / "checkpoints" / "step-00000150" / name for run in ("one", "whole")
-        )
+        last = f"checkpoints/step-00000150/{name}"
+        one, whole = (cluster.folder / "runs" / run / last for run in ("one", "whole"))
         assert one.read_bytes() == whole.read_bytes()
 
 
@@ -293,6 +289,9 @@ def test_dry_run_prints_a_script_that_bash_reads(cli: Cli, tmp_path: Path) -> No
         subprocess.run(["shellcheck", "-"], input=text, text=True, check=True)
 
 
+LONG = "one long option of sbatch, as in"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -300,10 +299,6 @@ def test_dry_run_prints_a_script_that_bash_reads(cli: Cli, tmp_path: Path) -> No
         (["--sbatch=--time=1\n#SBATCH --x"], "--sbatch: "),
         (["--sbatch=partition"], "--sbatch: 'partition' is not an option"),
         (["--name=Big_Run"], "--name: 'Big_Run' is not a valid name for a job"),
-        (
-            ["--sbatch=-Ap1"],
-            "--sbatch: '-Ap1' is not an option. Fix: one long option of sbatch, as in --sbatch=--account=p1",
-        ),
         (
             ["--sbatch=-p gpu"],
             "--sbatch: '-p gpu' is not an option. Fix: one long option of sbatch, as in --sbatch=--part",

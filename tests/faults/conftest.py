@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from in_process import SHAPE, Result
+from in_process import SHAPE, Cli, command_line
 from safetensors.numpy import save_file
 
-from maskwright.cli.main import run
 from maskwright.data.store import TokenStore
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.initial import initial_parameters
 
 
 @pytest.fixture
-def cli(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., Result]]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def call(*arguments: object) -> Result:
-        capfd.readouterr()
-        code = run([str(argument) for argument in arguments])
-        captured = capfd.readouterr()
-        return Result(code, captured.out, captured.err)
-
-    yield call
-    for number, handler in before.items():
-        signal.signal(number, handler)
+def cli(capfd: pytest.CaptureFixture[str]) -> Iterator[Cli]:
+    with command_line(capfd) as call:
+        yield call
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from maskwright.core import console
 from maskwright.core.errors import ConfigError, InputError, as_record, from_record
-from maskwright.launch.ray.jobs import RayJob, describe_jobs
+from maskwright.launch.ray.jobs import RayJob, table_of
 from maskwright.monitor.watch.terminal import table
 from maskwright.run.directory import Status
 
@@ -80,7 +80,7 @@ def test_whatever_prints_leaves_them_out(capsys: pytest.CaptureFixture[str]) -> 
     row |= {"name": HOSTILE, "state": HOSTILE, "health": HOSTILE, "ranks": {HOSTILE: 1}, "spark": [], "step": 1}
     drawn.print(table([row], [HOSTILE], [HOSTILE], width=200, height=None))
     assert_harmless(drawn.file.getvalue())  # type: ignore[attr-defined]
-    listed = describe_jobs([RayJob(HOSTILE, "RUNNING", None, f"x\n{HOSTILE}", 0.0, None, "")])
+    listed = table_of([RayJob(HOSTILE, "RUNNING", None, f"x\n{HOSTILE}", 0.0, None, "")]).report()
     assert_harmless(listed)
     assert len(listed.splitlines()) == 2
 

@@ -88,11 +88,7 @@ CASES: dict[str, tuple[list[Beat], dict[int, Any], dict[int, str]]] = {
     "its file is old, but all go on": (team(beat(1, age=60)), {1: "alive"}, {}),
     "far away, its file is old, but all go on": (team(beat(1, age=60, **FAR)), {}, {}),
     "computes while the others wait": (team(*STUCK, beat(1, still=300, since_step=300)), {}, {1: "hung"}),
-    "computes for as long as its steps may take": (
-        team(*STUCK, beat(1, still=300, seconds_per_step=20.0)),
-        {},
-        {},
-    ),
+    "computes for as long as its steps may take": (team(*STUCK, beat(1, still=300, seconds_per_step=20.0)), {}, {}),
     "compiles its first step": (
         team(*[beat(rank, doing="step", still=900, seconds_per_step=None, step=0) for rank in range(4)]),
         {},

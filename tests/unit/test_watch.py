@@ -25,7 +25,7 @@ from maskwright.monitor.grown import Grown
 from maskwright.monitor.status import look
 from maskwright.monitor.watch import details, find, numbers, terminal
 from maskwright.monitor.watch.numbers import POINTS, Numbers
-from maskwright.monitor.watch.runs import Runs
+from maskwright.monitor.watch.runs import Runs, Watched
 from maskwright.monitor.watch.series import KEPT_SECONDS, RunCurves, Shelf, buckets
 from maskwright.run import liveness
 
@@ -58,6 +58,12 @@ def rows(*folders: object) -> list[dict[str, Any]]:
     runs.refresh(wait=True)
     assert runs.problems == []
     return runs.rows()
+
+
+def watched_of(runs: Runs, row: dict[str, Any]) -> Watched:
+    watched = runs.get(row["id"])
+    assert watched is not None
+    return watched
 
 
 # ---- finding -------------------------------------------------------------------------------------------------------
@@ -118,7 +124,7 @@ def test_ctrl_c_is_not_taken_for_a_run_that_cannot_be_read(
     root = Folder(far)
     monkeypatch.setattr(root, "names", interrupted)
     with pytest.raises(StoppedEarly):
-        list(find._far(root, find.FoundRuns()))
+        list(find._below(root, [], set()))
 
 
 def test_a_folder_that_cannot_be_read_is_named_and_the_others_are_shown(
@@ -190,22 +196,21 @@ def test_a_run_at_a_url_is_not_asked_for_all_the_time(
         now += seconds
         runs.refresh(wait=True)
         (row,) = runs.rows()
-        watched = runs.get(row["id"])
-        assert watched is not None and row["looked"] == pytest.approx(begin + looked[-1])
-        listed.add(details.details(watched)["listed"] - begin)
+        assert row["looked"] == pytest.approx(begin + looked[-1])
+        listed.add(details.details(watched_of(runs, row))["listed"] - begin)
     assert looked == pytest.approx(times) and searched == pytest.approx([0.0, 93.0])
     assert sorted(listed) == pytest.approx([0.0, 93.0])
 
 
 def test_a_store_that_does_not_answer_holds_nothing_up(far: str, sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers = threading.Event()
-    real = find._far
+    real = find._below
 
-    def slowly(root: Folder, found: find.FoundRuns) -> Iterator[tuple[str, str]]:
-        assert answers.wait(60.0)
-        return real(root, found)
+    def slowly(root: Folder, *more: Any) -> Iterator[str]:
+        assert root.path is not None or answers.wait(60.0)
+        return real(root, *more)
 
-    monkeypatch.setattr(find, "_far", slowly)
+    monkeypatch.setattr(find, "_below", slowly)
     fsspec.filesystem("memory").put(f"{sweep}/over/", "/watched/over", recursive=True)
     runs = Runs([str(sweep), far])
     for _ in range(2):
@@ -255,9 +260,8 @@ def test_a_loss_that_is_not_finite(tmp_path: Path, loss: str, says: str) -> None
     runs = Runs([str(tmp_path)])
     runs.refresh()
     (row,) = runs.rows()
-    watched = runs.get(row["id"])
-    assert watched is not None and (row["health"], row["loss"]) == (says, None)
-    assert "spike" in [one["what"] for one in details.details(watched)["incidents"]]
+    assert (row["health"], row["loss"]) == (says, None)
+    assert "spike" in [one["what"] for one in details.details(watched_of(runs, row))["incidents"]]
 
 
 def test_runs_that_go_on_keep_their_places_and_only_those_that_advance_have_a_speed(tmp_path: Path) -> None:
@@ -299,8 +303,7 @@ def test_no_broken_file_of_a_run_ends_the_watching(sweep: Path, tmp_path: Path) 
             runs.refresh()
             for row in runs.rows():
                 json.dumps(row, allow_nan=False)
-                watched = runs.get(row["id"])
-                assert watched is not None
+                watched = watched_of(runs, row)
                 json.dumps(details.details(watched), allow_nan=False)
                 details.log(watched, "a", 5, None, None)
                 RunCurves(watched.folder).curves(["loss"], 10)
@@ -323,13 +326,11 @@ def test_a_pipe_in_place_of_a_file_keeps_nobody_waiting(tmp_path: Path, name: st
     runs.refresh()
     assert "well" in [row["name"] for row in runs.rows()]
     for row in runs.rows():
-        watched = runs.get(row["id"])
-        assert watched is not None
         if row["name"] == "run" and name == "log.txt":
-            assert details.log(watched, "", 5, None, None)["lines"] == []
+            assert details.log(watched_of(runs, row), "", 5, None, None)["lines"] == []
         if row["name"] == "run" and name == "history.jsonl":
             with pytest.raises(MaskwrightError, match="is not a regular file"):
-                details.details(watched)
+                details.details(watched_of(runs, row))
 
 
 @pytest.mark.parametrize("at_a_url", [False, True])
@@ -343,8 +344,7 @@ def test_the_log_is_read_from_its_end_and_each_byte_once(
     folder = Folder(f"{far}/run" if at_a_url else str(tmp_path / "run"))
     runs = Runs([far if at_a_url else str(tmp_path)])
     runs.refresh(wait=True)
-    watched = runs.get(runs.rows()[0]["id"])
-    assert watched is not None
+    watched = watched_of(runs, runs.rows()[0])
     read, real = [0], Folder.get
 
     def get(folder: Folder, name: str, *part: int) -> bytes | None:
@@ -357,14 +357,12 @@ def test_the_log_is_read_from_its_end_and_each_byte_once(
     lines = [f"line {number} of \u00e9\u00e8" for number in range(200_000)]
     content = "".join(f"{line}\n" for line in lines).encode()
     folder.put("log.txt", content + b"hal")
-    shown, most = "", grown.PIECE_BYTES
+    most = grown.PIECE_BYTES
 
     def ask(search: str = "", lines: int = 2, **part: int) -> tuple[list[str], int, int]:
         read[0] = 0
         found = details.log(watched, search, lines, part.get("before"), part.get("after"))
-        assert [content.find(line["text"].encode() + b"\n", line["at"]) for line in found["lines"]] == [
-            line["at"] for line in found["lines"]
-        ]
+        assert all(content.startswith(line["text"].encode() + b"\n", line["at"]) for line in found["lines"])
         return [line["text"] for line in found["lines"]], found["start"], found["end"]
 
     shown, start, end = ask()
@@ -527,19 +525,13 @@ def test_the_table_fits_a_terminal(sweep: Path) -> None:
     wide = drawn(terminal.table(found, [], ["x"], width=200, height=None), 200)
     assert len(narrow) == len(wide) == 5
     assert narrow[0].split()[:5] == ["run", "state", "step", "loss", "held"] and "ETA" in narrow[0]
-    assert {column.title for column in terminal.COLUMNS} <= {
-        title for title in wide[0].split("  ") for title in [title.strip()]
-    }
+    assert {column.title for column in terminal.COLUMNS} <= set(map(str.strip, wide[0].split("  ")))
     for told in (narrow, wide):
         assert "hung" in told[2] and "4,000/10.0k" in told[2] and "running" in told[3] and "done" in told[4]
         assert any(letter in told[2] for letter in terminal.BARS)
     assert "6 fine, 1 slow, 1 hung" in wide[2] and "rank 2" in wide[2]
     short = drawn(terminal.table(found, ["a", "b\x1b[2J"], ["x"], width=80, height=6), 80)
-    assert short[-3:] == [
-        "… and 2 more (--json has all)",
-        "not readable: a",
-        "not readable: b�[2J",
-    ]
+    assert short[-3:] == ["… and 2 more (--json has all)", "not readable: a", "not readable: b�[2J"]
     assert drawn(terminal.table([], [], ["runs"], width=80, height=9), 80) == ["no runs below runs yet"]
     found[0]["name"] = "a name that is longer than its terminal"
     tiny = drawn(terminal.table(found, [], ["x"], width=20, height=None), 20)

@@ -71,7 +71,7 @@ def watch(
             raise InputError("is not there", where=absent[0], fix=fix)
         if as_json:
             runs.refresh(wait=True)
-            print_result("", terminal.as_json(runs), True)
+            print_result("", runs.to_json(), True)
             return
         from rich.console import Console
 

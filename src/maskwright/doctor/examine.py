@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from maskwright.doctor import frameworks
-from maskwright.doctor.finding import DoctorFinding, DoctorReport
+from maskwright.doctor.finding import DoctorReport
 from maskwright.doctor.frameworks import FrameworkProbe, present
 from maskwright.doctor.machine import machine
 from maskwright.doctor.network import network as look
@@ -31,14 +31,9 @@ def examine(*, network: bool = False) -> DoctorReport:
     if torch:
         torch.go_on()
         torch.wait(begin + SECONDS, lines=2)
-    about_torch = list(
-        frameworks.torch(torch, busy=any(finding.name == "cores" and finding.state == "warn" for finding in hardware))
-    )
-    software = [
-        frameworks.python(),
-        frameworks.extras(),
-        *(finding for finding in about_torch if finding.area == "software"),
-    ]
+    busy = any(finding.name == "cores" and finding.state == "warn" for finding in hardware)
+    about_torch = list(frameworks.torch(torch, busy=busy))
+    software = [finding for finding in about_torch if finding.area == "software"]
     kernels = [finding for finding in about_torch if finding.area == "hardware"]
-    findings: list[DoctorFinding] = [*software, about_jax, *kernels, *hardware]
-    return DoctorReport([*findings, *servers], time.monotonic() - begin)
+    findings = [frameworks.python(), frameworks.extras(), *software, about_jax, *kernels, *hardware, *servers]
+    return DoctorReport(findings, time.monotonic() - begin)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from maskwright.core.secrets import redact
 
 State = Literal["ok", "warn", "fail"]
+Case = tuple[bool, State, str, str | None]
+"""(whether it holds, state, what it adds to the detail, fix)"""
 WIDTH = 112
 
 
@@ -28,6 +31,12 @@ class DoctorFinding:
     """The detail as values for programs; units are in the names."""
 
 
+def first_of(area: str, name: str, detail: str, values: dict[str, Any], cases: Iterable[Case]) -> DoctorFinding:
+    """The finding of the first of `cases` that holds, `ok` if none does."""
+    found = next((case for case in cases if case[0]), (True, "ok", "", None))
+    return DoctorFinding(area, name, found[1], detail + found[2], found[3], values)
+
+
 @dataclass(frozen=True)
 class DoctorReport:
     findings: list[DoctorFinding]
@@ -41,15 +50,8 @@ class DoctorReport:
 
     def to_json(self) -> dict[str, Any]:
         findings = [
-            {
-                "area": finding.area,
-                "name": finding.name,
-                "state": finding.state,
-                "detail": redact(finding.detail),
-                "fix": redact(finding.fix) if finding.fix else None,
-                "values": finding.values,
-            }
-            for finding in self.findings
+            asdict(one) | {"detail": redact(one.detail), "fix": redact(one.fix) if one.fix else None}
+            for one in self.findings
         ]
         return {"state": self.state, "seconds": round(self.seconds, 2), "findings": findings}
 
@@ -57,9 +59,7 @@ class DoctorReport:
         lines: list[str] = []
         for area in dict.fromkeys(finding.area for finding in self.findings):
             lines.append(area)
-            for finding in self.findings:
-                if finding.area == area:
-                    lines += _lines(finding)
+            lines += [line for one in self.findings if one.area == area for line in _lines(one)]
         counts = {state: sum(finding.state == state for finding in self.findings) for state in ("ok", "warn", "fail")}
         summary = ", ".join(f"{count} {state}" for state, count in counts.items())
         return "\n".join([*lines, f"{summary}; {self.seconds:.1f} s"])

@@ -21,7 +21,7 @@ from typing import IO, Any
 from maskwright import __version__
 from maskwright.core.console import human_bytes, several
 from maskwright.core.extras import EXTRAS, installed, missing
-from maskwright.doctor.finding import DoctorFinding
+from maskwright.doctor.finding import DoctorFinding, first_of
 from maskwright.machine import hardware
 from maskwright.processes.child import python_module
 
@@ -47,13 +47,12 @@ def python() -> DoctorFinding:
     version, bits = platform.python_version(), 8 * struct.calcsize("P")
     values = {"version": version, "executable": sys.executable, "platform": platform.platform(), "bits": bits}
     detail = f"maskwright {__version__}, Python {version}, {platform.system()} on {platform.machine()}"
-    if sys.version_info[:2] < OLDEST_PYTHON:
-        fix = "install Python 3.11 or newer, and maskwright in an environment of it"
-        return DoctorFinding("software", "Python", "fail", detail, fix, values)
-    if sys.platform != "linux":
-        fix = "compare the first losses of a run with those of a Linux machine"
-        return DoctorFinding("software", "Python", "warn", f"{detail}; tried on Linux alone", fix, values)
-    return DoctorFinding("software", "Python", "ok", detail, None, values)
+    newer = "install Python 3.11 or newer, and maskwright in an environment of it"
+    compare = "compare the first losses of a run with those of a Linux machine"
+    return first_of("software", "Python", detail, values, [
+        (sys.version_info[:2] < OLDEST_PYTHON, "fail", "", newer),
+        (sys.platform != "linux", "warn", "; tried on Linux alone", compare),
+    ])  # fmt: skip
 
 
 def extras() -> DoctorFinding:
@@ -61,18 +60,13 @@ def extras() -> DoctorFinding:
     packages: dict[str, list[str]] = {}
     for package, extra in EXTRAS.items():
         packages.setdefault(extra, []).append(package)
-    complete = {extra: all(map(present, names)) for extra, names in packages.items()}
-    installed_extras = [extra for extra in complete if complete[extra]]
-    lacking = [extra for extra in complete if not complete[extra]]
-    detail = f"extras {', '.join(installed_extras) or 'none'}" + (
-        f"; not installed: {', '.join(lacking)}" if lacking else ""
-    )
-    values = {"installed": installed_extras, "not_installed": lacking}
-    if "train" in lacking:
-        absent = next(name for name in packages["train"] if not present(name))
-        detail += "; this machine submits and watches, and does not train"
-        return DoctorFinding("software", "packages", "warn", detail, missing(absent).fix, values)
-    return DoctorFinding("software", "packages", "ok", detail, None, values)
+    having = [extra for extra, names in packages.items() if all(map(present, names))]
+    lacking = [extra for extra in packages if extra not in having]
+    detail = f"extras {', '.join(having) or 'none'}" + (f"; not installed: {', '.join(lacking)}" if lacking else "")
+    values = {"installed": having, "not_installed": lacking}
+    absent = next((name for name in packages["train"] if not present(name)), "")
+    more, fix = "; this machine submits and watches, and does not train", missing(absent).fix if absent else None
+    return first_of("software", "packages", detail, values, [(bool(absent), "warn", more, fix)])
 
 
 # ---- the frameworks -------------------------------------------------------------------------------------------------
@@ -138,27 +132,19 @@ def torch(probe: FrameworkProbe | None, gpus: int | None = None, *, busy: bool =
     shows. `busy`: whether other programs computed during the measurement."""
     gpus = hardware.cuda_devices() if gpus is None else gpus
     if probe is None:
-        fix = missing("torch").fix
-        state, detail = "warn", "not installed: nothing can be trained or evaluated with engine.kind torch"
-        yield DoctorFinding("software", "torch", state, detail, fix)  # type: ignore[arg-type]
+        detail = "not installed: nothing can be trained or evaluated with engine.kind torch"
+        yield DoctorFinding("software", "torch", "warn", detail, missing("torch").fix)
         return
-    lines = probe.lines()
-    failure = probe.end()
-    version = importlib.metadata.version("torch")
-    if not lines:
-        if failure:
-            fix = "install torch anew, for this processor: scripts/install, or pip install --force-reinstall torch"
-            yield DoctorFinding("software", "torch", "fail", f"{version} cannot be used: {failure}; {LEFT_OUT}", fix)
-        else:
-            yield DoctorFinding(
-                "software", "torch", "warn", f"{version} was not imported in time; {LEFT_OUT}", WHEN_IDLE
-            )
-        return
-    facts = lines[0]
-    yield _build(facts, gpus)
-    yield _kernels(facts)
-    rates = lines[1]["flops_per_second"] if len(lines) > 1 else None
-    yield _products(facts, rates, failure, busy)
+    lines, failure, version = probe.lines(), probe.end(), importlib.metadata.version("torch")
+    if lines:
+        yield _build(lines[0], gpus)
+        yield _kernels(lines[0])
+        yield _products(lines[0], lines[1]["flops_per_second"] if len(lines) > 1 else None, failure, busy)
+    elif failure:
+        fix = "install torch anew, for this processor: scripts/install, or pip install --force-reinstall torch"
+        yield DoctorFinding("software", "torch", "fail", f"{version} cannot be used: {failure}; {LEFT_OUT}", fix)
+    else:
+        yield DoctorFinding("software", "torch", "warn", f"{version} was not imported in time; {LEFT_OUT}", WHEN_IDLE)
 
 
 def _build(facts: dict[str, Any], gpus: int) -> DoctorFinding:
@@ -167,59 +153,58 @@ def _build(facts: dict[str, Any], gpus: int) -> DoctorFinding:
     detail = f"{facts['version']}, built for {build}"
     for gpu in facts["gpus"]:
         detail += f"; {gpu['name']}, {human_bytes(gpu['memory_bytes'])}, compute capability {gpu['capability']}"
-    if gpus > len(facts["gpus"]):
-        detail += f"; the driver shows {gpus} NVIDIA GPUs, torch sees {len(facts['gpus'])}"
-        fix = (
-            "look at nvidia-smi: the driver has to know this version of CUDA"
-            if cuda
-            else f"pip install --force-reinstall torch=={facts['version'].partition('+')[0]}, the build for CUDA"
-        )
-        return DoctorFinding("software", "torch", "fail", detail, fix, facts)
-    if lacking := [gpu["name"] for gpu in facts["gpus"] if not gpu["in_build"] and not hip]:
-        fix = "install a build of torch for this GPU: pytorch.org/get-started"
-        return DoctorFinding("software", "torch", "fail", f"{detail}; it has no code for {lacking[0]}", fix, facts)
-    requirement = next(
-        (line for line in importlib.metadata.requires("maskwright") or [] if re.match("torch[<>=]", line)), ""
-    )
+    plain = facts["version"].partition("+")[0]
+    for_cuda = f"pip install --force-reinstall torch=={plain}, the build for CUDA"
+    driver = "look at nvidia-smi: the driver has to know this version of CUDA" if cuda else for_cuda
+    lacking = [gpu["name"] for gpu in facts["gpus"] if not gpu["in_build"] and not hip]
+    needs = [line for line in importlib.metadata.requires("maskwright") or [] if re.match("torch[<>=]", line)]
+    requirement = "".join(needs[:1]).partition(";")[0].strip()
+    return first_of("software", "torch", detail, facts, [
+        (gpus > len(facts["gpus"]), "fail",
+         f"; the driver shows {gpus} NVIDIA GPUs, torch sees {len(facts['gpus'])}", driver),
+        (bool(lacking), "fail", f"; it has no code for {''.join(lacking[:1])}",
+         "install a build of torch for this GPU: pytorch.org/get-started"),
+        (not _allows(requirement, facts["version"]), "fail", "; another version is needed",
+         f"pip install '{requirement}'"),
+    ])  # fmt: skip
+
+
+def _allows(requirement: str, version: str) -> bool:
+    """Whether a requirement such as `torch>=2.6,<2.14` holds for a version, by its first two numbers."""
     bounds = re.match(r"torch(?=.*>=(\d+)\.(\d+))(?=.*<(\d+)\.(\d+))", requirement)
-    version = re.match(r"(\d+)\.(\d+)", facts["version"])
-    if bounds and version:
-        low, high = tuple(map(int, bounds.groups()[:2])), tuple(map(int, bounds.groups()[2:]))
-        if not low <= tuple(map(int, version.groups())) < high:
-            fix = f"pip install '{requirement.partition(';')[0].strip()}'"
-            return DoctorFinding("software", "torch", "fail", f"{detail}; another version is needed", fix, facts)
-    return DoctorFinding("software", "torch", "ok", detail, None, facts)
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if not (bounds and numbers):
+        return True
+    low, high = tuple(map(int, bounds.groups()[:2])), tuple(map(int, bounds.groups()[2:]))
+    return low <= tuple(map(int, numbers.groups())) < high
 
 
 def _kernels(facts: dict[str, Any]) -> DoctorFinding:
-    device, dtype = facts["device"], facts["dtype"]
-    values = {
-        name: facts[name] for name in ("device", "dtype", "attention", "cpu_kernels", "amx", "onednn", "bf16", "mps")
-    }
+    device, on_cpu = facts["device"], facts["device"] == "cpu"
+    names = ("device", "dtype", "attention", "cpu_kernels", "amx", "onednn", "bf16", "mps")
+    values = {name: facts[name] for name in names}
     note = f" {facts['dtype_note']}" if facts["dtype_note"] else ""
-    detail = f"auto takes {device} in {dtype}{note}; attention: {facts['attention']}"
-    if device == "cpu":
-        units = [word for flag, word in UNITS.items() if flag in hardware.cpu_flags()]
+    detail = f"auto takes {device} in {facts['dtype']}{note}; attention: {facts['attention']}"
+    units = [word for flag, word in UNITS.items() if flag in hardware.cpu_flags()] if on_cpu else []
+    if on_cpu:
         values["units"] = units
-        if "AVX512-BF16" in units and not hardware.cpu_multiplies_bf16_faster():
-            units = [word.replace("AVX512-BF16", "AVX512-BF16 (slower than fp32 without AMX)") for word in units]
-        detail += f"; this CPU has {', '.join(units) or 'none of AVX2, AVX-512, AMX'}, and torch computes by its "
-        kernels = f"{facts['cpu_kernels']} kernels{' and AMX' if facts['amx'] else ''}"
-        detail += f"{kernels} with {several(facts['threads'], 'thread')}"
-        if "AVX-512" in units and facts["cpu_kernels"] == "AVX2" and (forced := os.environ.get("ATEN_CPU_CAPABILITY")):
-            fix = f"unset ATEN_CPU_CAPABILITY, which is {forced}"
-            return DoctorFinding("hardware", "kernels", "warn", detail, fix, values)
-        if not facts["onednn"]:
-            fix = "take PyTorch's own build: pip install torch --index-url https://download.pytorch.org/whl/cpu"
-            return DoctorFinding("hardware", "kernels", "warn", f"{detail}; this build lacks oneDNN", fix, values)
-    if device == "mps":
-        fix = "compare the first losses with --set engine.device=cpu"
-        return DoctorFinding("hardware", "kernels", "warn", f"{detail}; never tried on such a GPU", fix, values)
-    if device == "cuda" and not facts["compiler"]:
-        fix = "install a C compiler (gcc), or say engine.compile: off"
-        detail += "; layers cannot be compiled without a C compiler"
-        return DoctorFinding("hardware", "kernels", "warn", detail, fix, values)
-    return DoctorFinding("hardware", "kernels", "ok", detail, None, values)
+        fast = hardware.cpu_multiplies_bf16_faster()
+        slower = {} if fast else {"AVX512-BF16": "AVX512-BF16 (slower than fp32 without AMX)"}
+        named = [slower.get(unit, unit) for unit in units]
+        detail += f"; this CPU has {', '.join(named) or 'none of AVX2, AVX-512, AMX'}, and torch computes by its "
+        detail += f"{facts['cpu_kernels']} kernels{' and AMX' if facts['amx'] else ''}"
+        detail += f" with {several(facts['threads'], 'thread')}"
+    forced = os.environ.get("ATEN_CPU_CAPABILITY")
+    held_down = on_cpu and bool(forced) and "AVX-512" in units and facts["cpu_kernels"] == "AVX2"
+    return first_of("hardware", "kernels", detail, values, [
+        (held_down, "warn", "", f"unset ATEN_CPU_CAPABILITY, which is {forced}"),
+        (on_cpu and not facts["onednn"], "warn", "; this build lacks oneDNN",
+         "take PyTorch's own build: pip install torch --index-url https://download.pytorch.org/whl/cpu"),
+        (device == "mps", "warn", "; never tried on such a GPU",
+         "compare the first losses with --set engine.device=cpu"),
+        (device == "cuda" and not facts["compiler"], "warn", "; layers cannot be compiled without a C compiler",
+         "install a C compiler (gcc), or say engine.compile: off"),
+    ])  # fmt: skip
 
 
 def _products(facts: dict[str, Any], rates: dict[str, float] | None, failure: str | None, busy: bool) -> DoctorFinding:
@@ -233,33 +218,28 @@ def _products(facts: dict[str, Any], rates: dict[str, float] | None, failure: st
     detail = f"{rates_text} in plain matrix multiplication on {facts['device']}, the fastest of several"
     detail += " while others computed too" if busy and facts["device"] == "cpu" else ""
     values = {"flops_per_second": {dtype: round(rate) for dtype, rate in rates.items()}, "busy": busy}
-    if rates[facts["dtype"]] < 0.9 * rates["fp32"]:
-        fix = "--set engine.dtype=fp32"
-        return DoctorFinding("hardware", name, "warn", f"{detail}; {facts['dtype']} is the slower one", fix, values)
-    return DoctorFinding("hardware", name, "ok", detail, None, values)
+    slower = rates[facts["dtype"]] < 0.9 * rates["fp32"]
+    more, fix = f"; {facts['dtype']} is the slower one", "--set engine.dtype=fp32"
+    return first_of("hardware", name, detail, values, [(slower, "warn", more, fix)])
 
 
 def jax(probe: FrameworkProbe | None, gpus: int | None = None) -> DoctorFinding:
     gpus = hardware.cuda_devices() if gpus is None else gpus
     if probe is None:
         return DoctorFinding("software", "JAX", "ok", "not installed; only engine.kind jax and TPUs need it")
-    lines = probe.lines()
-    failure = probe.end()
-    version = importlib.metadata.version("jax")
+    lines, failure, version = probe.lines(), probe.end(), importlib.metadata.version("jax")
+    if not lines and failure:
+        fix = "install it anew: scripts/install --jax, or --tpu on a TPU"
+        return DoctorFinding("software", "JAX", "fail", f"{version} cannot be used: {failure}", fix)
     if not lines:
-        if failure:
-            fix = "install it anew: scripts/install --jax, or --tpu on a TPU"
-            return DoctorFinding("software", "JAX", "fail", f"{version} cannot be used: {failure}", fix)
         return DoctorFinding("software", "JAX", "warn", f"{version} did not name its devices in time", WHEN_IDLE)
     facts = lines[0]
     kinds = {kind: facts["devices"].count(kind) for kind in facts["devices"]}
     detail = f"{facts['version']} on {facts['platform']}: " + ", ".join(f"{n} x {kind}" for kind, n in kinds.items())
-    if facts["platform"] == "cpu" and os.path.exists("/dev/accel0"):
-        fix = "scripts/install --tpu, which adds libtpu"
-        return DoctorFinding("software", "JAX", "fail", f"{detail}, though a TPU is here", fix, facts)
-    if facts["platform"] == "cpu" and gpus:
-        detail += "; it does not see the NVIDIA GPU, which torch is the faster engine for"
-        return DoctorFinding(
-            "software", "JAX", "warn", detail, 'pip install "jax[cuda12]", or stay with engine.kind torch', facts
-        )
-    return DoctorFinding("software", "JAX", "ok", detail, None, facts)
+    on_cpu, libtpu = facts["platform"] == "cpu", "scripts/install --tpu, which adds libtpu"
+    unseen = "; it does not see the NVIDIA GPU, which torch is the faster engine for"
+    cuda = 'pip install "jax[cuda12]", or stay with engine.kind torch'
+    return first_of("software", "JAX", detail, facts, [
+        (on_cpu and os.path.exists("/dev/accel0"), "fail", ", though a TPU is here", libtpu),
+        (on_cpu and gpus > 0, "warn", unseen, cuda),
+    ])  # fmt: skip

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 from maskwright.core.console import human_bytes, several
-from maskwright.doctor.finding import DoctorFinding
+from maskwright.doctor.finding import DoctorFinding, State, first_of
 from maskwright.machine import hardware
 from maskwright.machine.cgroups import Cgroups
 from maskwright.machine.usage import cpu_ticks, memory_bytes
@@ -62,28 +62,22 @@ def cores(cgroups: Cgroups, proc: str = "/proc") -> DoctorFinding:
     detail = f"{physical} of {several(cpu_count, 'CPU')}"
     if physical != len(allowed):
         detail = f"{several(physical, 'core')} ({several(len(allowed), 'CPU')})"
-    detail = (
-        f"{hardware.cpu_name()}, {detail} may be used" if physical < cpu_count else f"{hardware.cpu_name()}, {detail}"
-    )
+    detail = f"{hardware.cpu_name()}, {detail}{' may be used' * (physical < cpu_count)}"
     if quota is not None:
         detail += f", and the time of {quota:g} by the container's quota"
-    if quota is not None and quota < hardware.usable_cores():
+    threads = f"--set engine.threads={max(1, int(quota or 0))} in each run"
+    unread = "; the load of other programs cannot be read on this system"
+    wait = "wait for them, or end them: what is measured now is less than the machine can do"
+    used, taken, room = others or 0.0, stolen or 0.0, min(len(allowed), quota or len(allowed))
+    return first_of("hardware", "cores", detail, values, [
         # Threads that share less time than there are of them wait for each other in each product.
-        fix = f"--set engine.threads={max(1, int(quota))} in each run"
-        return DoctorFinding("hardware", "cores", "warn", f"{detail}; a run would start more threads", fix, values)
-    if stolen is not None and stolen > BUSY_SHARE:
-        detail += f"; the hypervisor kept {stolen:.0%} of their time for others"
-        return DoctorFinding("hardware", "cores", "warn", detail, "take a larger or a dedicated machine", values)
-    if others is None:
-        detail += "; the load of other programs cannot be read on this system"
-        return DoctorFinding("hardware", "cores", "ok", detail, None, values)
-    if others > BUSY_SHARE * min(len(allowed), quota or len(allowed)):
-        detail += f"; others compute on {others:.1f} of them now ({busiest})"
-        fix = "wait for them, or end them: what is measured now is less than the machine can do"
-        return DoctorFinding("hardware", "cores", "warn", detail, fix, values)
-    return DoctorFinding(
-        "hardware", "cores", "ok", f"{detail}; nobody else uses more than {max(others, 0.1):.1f}", None, values
-    )
+        (quota is not None and quota < hardware.usable_cores(), "warn", "; a run would start more threads", threads),
+        (taken > BUSY_SHARE, "warn", f"; the hypervisor kept {taken:.0%} of their time for others",
+         "take a larger or a dedicated machine"),
+        (others is None, "ok", unread, None),
+        (used > BUSY_SHARE * room, "warn", f"; others compute on {used:.1f} of them now ({busiest})", wait),
+        (True, "ok", f"; nobody else uses more than {max(used, 0.1):.1f}", None),
+    ])  # fmt: skip
 
 
 def _others(proc: str) -> tuple[float | None, str, float | None]:
@@ -94,11 +88,10 @@ def _others(proc: str) -> tuple[float | None, str, float | None]:
     time.sleep(LOOK_SECONDS)
     after, steal_now = _ticks(proc), _stolen(proc)
     ticks = (time.perf_counter() - begin) * os.sysconf("SC_CLK_TCK")
-    own_pid = os.getpid()
     ticks_of = {
         pid: (used - before[pid][1] if pid in before else 0, name)
         for pid, (name, used) in after.items()
-        if pid != own_pid
+        if pid != os.getpid()
     }
     busiest = sorted(ticks_of.values(), reverse=True)[:3]
     named = ", ".join(f"{name} {used / ticks:.1f}" for used, name in busiest if used / ticks >= 0.05)
@@ -143,10 +136,8 @@ def memory(cgroups: Cgroups, proc: str = "/proc") -> DoctorFinding:
         detail += f", of which the container may have {human_bytes(limit)}"
     if free is not None:
         detail += f"; {human_bytes(free)} are free"
-    if usable < LEAST_MEMORY_BYTES:
-        fix = "end other programs or take a larger machine; the nano recipe still trains"
-        return DoctorFinding("hardware", "memory", "warn", detail, fix, values)
-    return DoctorFinding("hardware", "memory", "ok", detail, None, values)
+    fix = "end other programs or take a larger machine; the nano recipe still trains"
+    return first_of("hardware", "memory", detail, values, [(usable < LEAST_MEMORY_BYTES, "warn", "", fix)])
 
 
 def disk(folder: str) -> DoctorFinding:
@@ -164,27 +155,22 @@ def disk(folder: str) -> DoctorFinding:
     free = hardware.free_disk_bytes(folder)
     values = {"folder": folder, "free_bytes": free, "write_bytes_per_second": round(rate)}
     detail = f"{human_bytes(free)} free in {folder}; {human_bytes(rate)}/s written and synced"
-    if free < LEAST_DISK_BYTES:
-        return DoctorFinding("hardware", "disk", "fail", detail, "free some, or work on another disk", values)
-    if free < FEW_DISK_BYTES:
-        fix = "free some: a run of base keeps three checkpoints of 1.5 GB"
-        return DoctorFinding("hardware", "disk", "warn", detail, fix, values)
-    if rate < SLOW_DISK_BYTES_PER_SECOND:
-        fix = "--run on a local disk, and checkpoint.copy_to for a slow or distant one"
-        return DoctorFinding("hardware", "disk", "warn", detail, fix, values)
-    return DoctorFinding("hardware", "disk", "ok", detail, None, values)
+    few = "free some: a run of base keeps three checkpoints of 1.5 GB"
+    slow = "--run on a local disk, and checkpoint.copy_to for a slow or distant one"
+    return first_of("hardware", "disk", detail, values, [
+        (free < LEAST_DISK_BYTES, "fail", "", "free some, or work on another disk"),
+        (free < FEW_DISK_BYTES, "warn", "", few),
+        (rate < SLOW_DISK_BYTES_PER_SECOND, "warn", "", slow),
+    ])  # fmt: skip
 
 
 def shared_memory(folder: str) -> DoctorFinding:
     if sys.platform != "linux" or not os.path.isdir(folder):
-        return DoctorFinding(
-            "hardware", "/dev/shm", "ok", f"there is no {folder} here; several GPUs of one machine need it"
-        )
+        absent = f"there is no {folder} here; several GPUs of one machine need it"
+        return DoctorFinding("hardware", "/dev/shm", "ok", absent)
     usage = shutil.disk_usage(folder)
     values = {"total_bytes": usage.total, "free_bytes": usage.free}
     detail = f"{human_bytes(usage.free)} of {human_bytes(usage.total)} free"
-    if usage.free < LEAST_SHARED_BYTES:
-        state = "fail" if hardware.cuda_devices() > 1 else "warn"
-        fix = "start the container with --shm-size=2g; several GPUs of one machine meet there"
-        return DoctorFinding("hardware", "/dev/shm", state, detail, fix, values)  # type: ignore[arg-type]
-    return DoctorFinding("hardware", "/dev/shm", "ok", detail, None, values)
+    state: State = "fail" if hardware.cuda_devices() > 1 else "warn"
+    fix = "start the container with --shm-size=2g; several GPUs of one machine meet there"
+    return first_of("hardware", "/dev/shm", detail, values, [(usage.free < LEAST_SHARED_BYTES, state, "", fix)])

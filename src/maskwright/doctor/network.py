@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from maskwright.doctor.finding import DoctorFinding
+from maskwright.doctor.finding import DoctorFinding, first_of
 
 PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY")
 BUNDLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
@@ -25,15 +25,12 @@ def network(*, reach: bool) -> Iterator[DoctorFinding]:
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         detail += "; HF_HUB_OFFLINE keeps the Hub away"
     values: dict[str, Any] = {"proxies": sorted(proxies), "certificates": sorted(bundles)}
-    if absent := [f"{name}={path}" for name, path in bundles.items() if not os.path.exists(path)]:
-        fix = "name a file that is there, or unset it: every request with TLS fails"
-        yield DoctorFinding("network", "settings", "fail", f"{detail}; {absent[0]} is not there", fix, values)
-    else:
-        yield DoctorFinding("network", "settings", "ok", detail, None, values)
+    absent = [f"; {name}={path} is not there" for name, path in bundles.items() if not os.path.exists(path)]
+    fix = "name a file that is there, or unset it: every request with TLS fails"
+    yield first_of("network", "settings", detail, values, [(True, "fail", more, fix) for more in absent])
     if not reach:
-        yield DoctorFinding(
-            "network", "servers", "ok", "nothing was asked; --network tries the Hub and Google's storage"
-        )
+        unasked = "nothing was asked; --network tries the Hub and Google's storage"
+        yield DoctorFinding("network", "servers", "ok", unasked)
         return
     with ThreadPoolExecutor(2) as pool:
         yield from pool.map(_reach, *zip(*_servers(), strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import subprocess
+from collections.abc import Sequence
 from dataclasses import replace
 from subprocess import CompletedProcess
 
@@ -15,6 +16,7 @@ from maskwright.core import storage
 from maskwright.core.errors import CloudError, InputError
 from maskwright.core.secrets import redact
 from maskwright.launch.target import Training
+from maskwright.machine import tpus
 from maskwright.run.directory import RunDirectory, whole_steps
 from maskwright.run.lineage import parse
 
@@ -109,6 +111,18 @@ def for_tpu(command: Training, config: RunConfig | FinetuneConfig, devices: int)
     if wrong:
         raise InputError("; ".join(wrong), where=next(iter(lacking)), fix=f"add {in_words(lacking)}")
     return command.setting("engine.device=tpu")
+
+
+def tpu_slice(name: str, kinds: Sequence[str], of: str = "") -> tuple[str, str]:
+    """Kind and topology of a slice such as `v6e:4x4`. Raises `InputError` for a kind that is none of `kinds`, and for a
+    slice that Google does not rent."""
+    kind, _, topology = name.lower().partition(":")
+    if kind not in kinds:
+        fix = f"--accelerator v6e:4x4; the kinds are {', '.join(kinds)}"
+        raise InputError(f"{name[:40]!r} is not a TPU slice{of}", where="--accelerator", fix=fix)
+    if wrong := tpus.refusal(f"{kind}:{topology}"):
+        raise InputError(wrong[0], where="--accelerator", fix=wrong[1])
+    return kind, topology
 
 
 def _rows(config: RunConfig | FinetuneConfig) -> int | None:

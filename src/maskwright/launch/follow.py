@@ -37,7 +37,12 @@ def followed(where: str) -> Iterator[None]:
 
 
 TRANSIENT = ("unreached", "failed", "quota")
-"""Reasons of a `CloudError` after which a read may succeed later; only rates of requests limit a read by quota."""
+"""Reasons of a `CloudError` that pass; only rates of requests limit a read by quota."""
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether a read may succeed later."""
+    return isinstance(error, CloudError) and error.reason in TRANSIENT
 
 
 def until_over(
@@ -55,7 +60,7 @@ def until_over(
         except StoppedEarly:  # a signal or a request
             raise
         except MaskwrightError as error:
-            if not (isinstance(error, CloudError) and error.reason in TRANSIENT):
+            if not is_transient(error):
                 say(f"{where}: no longer followed; the job goes on, and `{typed(['stop', where])}` ends it")
                 raise
             if str(error) != shown:

@@ -34,13 +34,7 @@ from maskwright.launch.outcome import End
 from maskwright.launch.target import Training
 from maskwright.launch.topology import WorkerGroup
 from maskwright.processes.child import python_module
-from maskwright.processes.parent import (
-    ERROR_FILE,
-    LISTENER,
-    PARENT,
-    delete_error,
-    pass_error_on,
-)
+from maskwright.processes.parent import ERROR_FILE, LISTENER, PARENT, delete_error, pass_error_on
 from maskwright.run.directory import RunDirectory
 from maskwright.run.heartbeat import Beat, read_beats, states_here
 from maskwright.run.liveness import hung, missing, stale_after

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
-from maskwright.core.console import Show, answer, warn
+from maskwright.core.console import Show, answer, one_line, warn
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import SECRET_VARIABLE, SHORTEST_SECRET, redact
 from maskwright.core.shell import typed
@@ -187,6 +187,32 @@ class TargetReport(Protocol):
     def report(self) -> str: ...
 
     def to_json(self) -> dict[str, Any]: ...
+
+
+class ListedJob(TargetReport, Protocol):
+    def cells(self) -> tuple[str, ...]:
+        """Its row in a table of jobs."""
+        ...
+
+
+@dataclass(frozen=True)
+class JobList:
+    """All jobs of a place."""
+
+    titles: tuple[str, ...]
+    jobs: Sequence[ListedJob]
+
+    @property
+    def over(self) -> bool:
+        return all(job.over for job in self.jobs)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"jobs": [job.to_json() for job in self.jobs]}
+
+    def report(self) -> str:
+        lines = [self.titles, *(tuple(map(one_line, job.cells())) for job in self.jobs)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(redact("  ".join(map(str.ljust, line, widths))).rstrip() for line in lines)
 
 
 class RunTarget(Protocol):

@@ -9,7 +9,6 @@ from typing import ClassVar
 
 from maskwright.core.console import Show
 from maskwright.core.errors import INTERRUPTED, InputError, MaskwrightError, StoppedEarly
-from maskwright.core.folder import Folder
 from maskwright.monitor import logs, status
 from maskwright.monitor.status import OVER, SILENT_SECONDS, is_held
 from maskwright.run.directory import SEARCH, Request, RunDirectory, Status
@@ -63,7 +62,7 @@ def _answer(
         status, saved = directory.read_status() or Status(), directory.newest_step()
         if request == "checkpoint" and saved > saved_before:
             return f"{directory.location}: saved step {saved:,}, going on"
-        if status.phase in OVER and (status.heartbeat != heard_before or not _is_held(directory, time.time())):
+        if status.phase in OVER and (status.heartbeat != heard_before or not is_held(directory.location, time.time())):
             directory.take_request()
             return f"{directory.location}: {status.phase} at step {status.step:,}"
         time.sleep(0.2)
@@ -77,7 +76,7 @@ def _require_running(directory: RunDirectory, now: float) -> Status:
         raise InputError(what, where=directory.location, fix="Ctrl-C ends it where it runs")
     directory.require()
     status = directory.read_status()
-    if _is_held(directory, now):  # also by a start that goes on with a run whose status is still that of its end
+    if is_held(directory.location, now):  # also by a start that continues a run whose status is still that of its end
         return status or Status()
     if status is None or status.phase in OVER:
         state = f"{status.phase} at step {status.step:,}" if status else "nothing has run there yet"
@@ -87,7 +86,3 @@ def _require_running(directory: RunDirectory, now: float) -> Status:
         what = f"is not running: its last sign of life is {silent:,.0f} seconds old, and nobody holds it"
         raise InputError(what, where=directory.location, fix="the command that started it continues it")
     return status
-
-
-def _is_held(directory: RunDirectory, now: float) -> bool:
-    return is_held(Folder(directory.location), now)

@@ -282,13 +282,12 @@ def _beats(folder: Folder) -> tuple[list[Beat], dict[int, State]]:
 def _holder(folder: Folder) -> int | None:
     """The live holder's pid. Read from the lease, never by trying the lock: a watcher must not block a starting run."""
     pid = _pid_here(folder.get_json("lease.json"))
-    if pid is None:
-        return None
-    return pid if state_of(pid, 0) != "gone" else None
+    return None if pid is None or state_of(pid, 0) == "gone" else pid
 
 
-def is_held(folder: Folder, now: float) -> bool:
+def is_held(run: str, now: float) -> bool:
     """Whether the lease shows a holder: a live process of this machine, or one elsewhere that still renews it."""
+    folder = Folder(run)
     if _pid_here(folder.get_json("lease.json")) is not None:
         return _holder(folder) is not None
     beaten = folder.modified("lease.json")

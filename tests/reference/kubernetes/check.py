@@ -1,8 +1,7 @@
 """Checks an object against a schema as `kubectl apply --validate=strict` has the API server do: an unknown field, a
 wrong type, a word that is not one of those allowed and a missing required field are faults.
 
-A schema is `type`, `enum`, `required`, `properties`, `items`, `values` (of a map) and `ref`; without any, all goes. A
-CRD's own schema is brought into that form by `of_crd`.
+A schema is `type`, `enum`, `required`, `properties`, `items`, `values` (of a map) and `ref`; without any, all goes.
 """
 
 from __future__ import annotations
@@ -59,19 +58,3 @@ def faults(value: Any, schema: Schema, definitions: dict[str, Schema], path: str
 
 def _is(value: Any, kind: str) -> bool:
     return isinstance(value, TYPES[kind]) and (kind == "boolean" or not isinstance(value, bool))
-
-
-def of_crd(schema: Schema) -> Schema:
-    """An `openAPIV3Schema`, or a part of it."""
-    if schema.get("x-kubernetes-preserve-unknown-fields"):
-        return {}
-    bare: Schema = {key: schema[key] for key in ("type", "enum", "required") if key in schema}
-    if schema.get("x-kubernetes-int-or-string"):
-        bare["type"] = ["string", "integer"]
-    if "properties" in schema:
-        bare["properties"] = {name: of_crd(value) for name, value in schema["properties"].items()}
-    if isinstance(schema.get("items"), dict):
-        bare["items"] = of_crd(schema["items"])
-    if isinstance(schema.get("additionalProperties"), dict):
-        bare["values"] = of_crd(schema["additionalProperties"])
-    return bare

@@ -15,7 +15,7 @@ from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core.console import human_bytes, human_count, several
 from maskwright.core.errors import CloudError
 from maskwright.core.shell import typed
-from maskwright.launch.schedulers.kubernetes.jobs import Jobs
+from maskwright.launch.schedulers.kubernetes.jobs import OURS, Jobs
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def _cluster(environment: Environment) -> tuple[str, dict[str, int], dict[str, s
     where = f"{found.get('status', 'unknown')} in {environment.location}"
     try:
         nodes = json.loads(objects.run(environment, ["get", "nodes", "-o", "json"]))["items"]
-        jobs = Jobs(cluster.access(environment)).all(lambda name: name)
+        jobs = Jobs(cluster.access(environment)).select(OURS, lambda name: name)
     except CloudError as error:
         return f"{where}, cannot be read: {error}", {}, {}
     ready = Counter(

@@ -27,7 +27,6 @@ from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.secrets import redact
 from maskwright.launch import checks
 from maskwright.launch.attempts import Attempt, Stop, run
-from maskwright.launch.checks import LONGER_THAN_SAVING_SECONDS
 from maskwright.launch.outcome import End
 from maskwright.launch.ray.member import Member
 from maskwright.launch.ray.sizes import SLICE_NAME, Gang, Node, asked, choose
@@ -233,7 +232,7 @@ class _RayAttempt(Attempt):
         import ray
         from ray.exceptions import RayError
 
-        patience = self.command.grace_seconds + LONGER_THAN_SAVING_SECONDS
+        patience = self.command.grace_seconds + checks.LONGER_THAN_SAVING_SECONDS
         deadline = time.monotonic() + patience + ROOM_SECONDS  # an actor's process may be a download away
         pairs = zip(self._actors, self.hosts, strict=True)
         references = [actor.prepare.remote(self.command.run, host, patience) for actor, host in pairs]

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
-from maskwright.core.console import Show, lost_terminal_is_no_error, one_line, printable, show_line, warn
+from maskwright.core.console import Show, lost_terminal_is_no_error, printable, show_line, warn
 from maskwright.core.errors import (
     CloudError,
     EndedAsAsked,
@@ -29,10 +29,9 @@ from maskwright.core.errors import (
     stopped,
 )
 from maskwright.core.extras import missing
-from maskwright.core.secrets import redact
 from maskwright.launch.follow import followed, until_over, wait_until_over
 from maskwright.launch.outcome import killed_by
-from maskwright.launch.target import Option
+from maskwright.launch.target import JobList, Option
 from maskwright.processes.ray.authentication import choose_mode, refusal
 
 USUAL_ADDRESS = "http://127.0.0.1:8265"
@@ -69,8 +68,12 @@ class RayJob:
     def over(self) -> bool:
         return self.state in ("SUCCEEDED", "FAILED", "STOPPED")
 
+    def cells(self) -> tuple[str, ...]:
+        began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.began)) if self.began else "-"
+        return self.id, self.state, "-" if self.code is None else str(self.code), began, self.run or "-"
+
     def report(self) -> str:
-        return describe_jobs([self])
+        return table_of([self]).report()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -339,34 +342,10 @@ class RayJobTarget:
         return f"{where}: {job.state}"
 
 
-@dataclass(frozen=True)
-class RayJobs:
+def list_jobs(address: str | None = None) -> JobList:
     """All jobs that were submitted to a cluster."""
-
-    jobs: list[RayJob]
-
-    @property
-    def over(self) -> bool:
-        return all(job.over for job in self.jobs)
-
-    def report(self) -> str:
-        return describe_jobs(self.jobs)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"jobs": [asdict(job) for job in self.jobs]}
+    return table_of(RayCluster(address).jobs())
 
 
-def list_jobs(address: str | None = None) -> RayJobs:
-    return RayJobs(RayCluster(address).jobs())
-
-
-def describe_jobs(jobs: Sequence[RayJob]) -> str:
-    lines: list[tuple[str, ...]] = [("ID", "STATE", "EXIT", "STARTED", "RUN")]
-    for job in jobs:
-        began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.began)) if job.began else "-"
-        cells = (job.id, job.state, "-" if job.code is None else str(job.code), began, job.run or "-")
-        lines.append(tuple(map(one_line, cells)))
-    widths = [max(len(line[column]) for line in lines) for column in range(4)]
-    return "\n".join(
-        redact("  ".join([*(line[i].ljust(widths[i]) for i in range(4)), line[4]])).rstrip() for line in lines
-    )
+def table_of(jobs: Sequence[RayJob]) -> JobList:
+    return JobList(("ID", "STATE", "EXIT", "STARTED", "RUN"), jobs)

@@ -52,17 +52,6 @@ class RaySlice:
         return f"{self.kind}:{self.topology}"
 
 
-def parse_slice(name: str) -> RaySlice:
-    """Raises `InputError` for a slice that Google does not rent."""
-    kind, _, topology = name.lower().partition(":")
-    if kind not in tpus.TPUS:
-        fix = f"--accelerator v6e:4x4; the kinds are {', '.join(tpus.TPUS)}"
-        raise InputError(f"{name[:40]!r} is not a TPU slice", where="--accelerator", fix=fix)
-    if wrong := tpus.refusal(f"{kind}:{topology}"):
-        raise InputError(wrong[0], where="--accelerator", fix=wrong[1])
-    return RaySlice(kind, topology)
-
-
 @dataclass(frozen=True)
 class Gang:
     """`num_nodes` processes (or supervisors of processes) with `gpus` GPUs each, on the CPU without; or one process on
@@ -145,7 +134,7 @@ def asked(
         if num_nodes is not None or gpus is not None:
             what = "a slice has its own number of hosts and chips"
             raise InputError(what, where="--num-nodes, --gpus-per-node", fix="leave them out beside --accelerator")
-        return Gang(1, slice=parse_slice(accelerator))
+        return Gang(1, slice=RaySlice(*checks.tpu_slice(accelerator, list(tpus.TPUS))))
     if gpus is None and config.engine.device == "cpu":
         gpus = 0
     if gpus == 0 or (gpus is not None and num_nodes is not None):

@@ -13,17 +13,7 @@ from maskwright.config.pretraining import RunConfig
 from maskwright.config.recipes import find_config
 from maskwright.core.errors import InputError, StoppedEarly
 from maskwright.launch import checks
-from maskwright.launch.target import (
-    Env,
-    JobName,
-    OnSubmission,
-    Option,
-    Place,
-    Setup,
-    Submission,
-    Training,
-    show,
-)
+from maskwright.launch.target import Env, JobName, OnSubmission, Option, Place, Setup, Submission, Training, show
 from maskwright.machine import tpus
 
 CONFIG = "~/maskwright-run.yaml"

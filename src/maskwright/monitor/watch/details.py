@@ -36,7 +36,7 @@ def details(watched: Watched) -> dict[str, Any]:
         "checkpoints": checkpoints,
         "listed": listed,
         "incidents": _incidents(folder.get(watched.inside + HISTORY) or b"", report.changes),
-        "ranks": _ranks(watched),
+        "ranks": [rank | {"why": rank["why"] or rank["message"]} for rank in report.to_json()["ranks"]],
         "metrics": sorted(watched.numbers.names - {"step"}),
         "changes": report.changes,
         "lineage": report.lineage,
@@ -126,24 +126,6 @@ def _said(line: dict[str, Any], *, first: bool) -> str:
         message, code = str(line.get("message") or ""), line.get("exit")
         return f"{line.get('phase')}" + (f" (exit {code})" if code else "") + (f": {message}" if message else "")
     return ""
-
-
-def _ranks(watched: Watched) -> list[dict[str, Any]]:
-    now = watched.report.time
-    return [
-        {
-            "rank": rank.beat.rank,
-            "host": rank.beat.host,
-            "verdict": rank.verdict,
-            "step": rank.beat.step,
-            "age_seconds": round(max(now - rank.beat.time, 0.0), 3),
-            "why": rank.why or rank.beat.message,
-            "fix": rank.fix,
-            "doing": rank.beat.doing,
-            "seconds_per_step": rank.beat.seconds_per_step,
-        }
-        for rank in watched.report.ranks
-    ]
 
 
 # ---- the log ---------------------------------------------------------------------------------------------------------

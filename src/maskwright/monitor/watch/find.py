@@ -55,8 +55,8 @@ def find(folders: Sequence[str], *, several: bool = False) -> FoundRuns:
         except MaskwrightError as error:  # the store's host does not answer now
             runs.problems.append(str(error))
             continue
-        below = _local(root.path, runs, seen) if root.path is not None else _far(root, runs)
-        for location, inside in below:
+        for inside in _below(root, runs.problems, seen):
+            location = os.path.join(root.path or root.location, inside) if inside else root.path or root.location
             root_name = os.path.basename(root.location.rstrip("/")) or root.location
             name = (f"{root_name}/{inside}" if several else inside) if inside else root_name
             places.setdefault(location, RunLocation(location, name))
@@ -72,66 +72,62 @@ def is_a_run(names: Collection[str], status: Callable[[], bytes | None]) -> bool
     return record is not None and record.heartbeat > 0.0
 
 
-def _local(root: str, runs: FoundRuns, seen: set[object]) -> Iterator[tuple[str, str]]:
-    """Yields (path, path below `root`) on this machine. Links are followed last, and each folder is searched once: a
-    circle ends, and a run is named by its real place."""
+def _below(root: Folder, problems: list[str], seen: set[object]) -> Iterator[str]:
+    """Yields the paths of runs below `root`. On this machine links are followed last, and each folder is searched once:
+    a circle ends, and a run is named by its real place."""
+    deepest, most = (DEEPEST_URL, MOST_FOLDERS_URL) if root.path is None else (DEEPEST, MOST_FOLDERS)
     waiting, links, looked_into = [("", 0)], list[tuple[str, int]](), 0
     while waiting or links:
         inside, depth = (waiting or links).pop()
-        path = os.path.join(root, inside) if inside else root
         try:
-            at = os.stat(path)
-            if (at.st_dev, at.st_ino) in seen:
-                continue
-            seen.add((at.st_dev, at.st_ino))
-            with os.scandir(path) as entries:
-                inner = list(entries)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            runs.problems.append(f"{path}: cannot be listed: {error.strerror or error}")
-            continue
-        if is_a_run({entry.name for entry in inner}, partial(read_local, os.path.join(path, STATUS))):
-            yield path, inside
-            continue
-        looked_into += 1
-        if looked_into > MOST_FOLDERS:
-            most = f"only the first {MOST_FOLDERS:,} folders below are looked into; name the one with the runs"
-            runs.problems.append(f"{root}: {most}")
-            return
-        if depth < DEEPEST:
-            folders = [entry for entry in inner if _is_worth_it(entry.name) and _is_folder(entry)]
-            for entry in sorted(folders, key=lambda entry: entry.name, reverse=True):
-                (links if entry.is_symlink() else waiting).append((os.path.join(inside, entry.name), depth + 1))
-
-
-def _far(root: Folder, runs: FoundRuns) -> Iterator[tuple[str, str]]:
-    """Yields (URL, path below `root`) at a URL."""
-    waiting, looked_into = [("", 0)], 0
-    while waiting:
-        inside, depth = waiting.pop()
-        try:
-            names, folders = root.names(inside), root.folders(inside) if depth < DEEPEST_URL else []
-            is_run = is_a_run(names, partial(root.get, f"{inside}/{STATUS}".lstrip("/")))
+            names, folders, linked = _listed(root, inside, seen, inner=depth < deepest)
+            is_run = is_a_run(names, partial(_status, root, inside))
         except StoppedEarly:  # a signal's
             raise
         except MaskwrightError as error:
-            runs.problems.append(str(error))
+            problems.append(str(error))
             continue
         if is_run:
-            yield f"{root.location}/{inside}".rstrip("/"), inside
+            yield inside
             continue
         looked_into += 1
-        if looked_into > MOST_FOLDERS_URL:
-            most = f"only the first {MOST_FOLDERS_URL:,} folders below are looked into; name the one with the runs"
-            runs.problems.append(f"{redact(root.location)}: {most}")
+        if looked_into > most:
+            told = f"only the first {most:,} folders below are looked into; name the one with the runs"
+            problems.append(f"{redact(root.location)}: {told}")
             return
-        worth = [name for name in sorted(folders, reverse=True) if _is_worth_it(name)]
-        waiting += [(f"{inside}/{name}".lstrip("/"), depth + 1) for name in worth]
+        for found, later in ((folders, waiting), (linked, links)):
+            worth = [name for name in sorted(found, reverse=True) if name[0] != "." and name not in PASSED_OVER]
+            later += [(os.path.join(inside, name), depth + 1) for name in worth]
 
 
-def _is_worth_it(name: str) -> bool:
-    return not name.startswith(".") and name not in PASSED_OVER
+def _listed(
+    root: Folder, inside: str, seen: set[object], *, inner: bool
+) -> tuple[Collection[str], list[str], list[str]]:
+    """(names in a folder, its folders, links to folders); nothing of a folder that was seen. `inner`: whether folders
+    are wanted too, which takes another request at a URL."""
+    if root.path is None:
+        return root.names(inside), root.folders(inside) if inner else [], []
+    path = os.path.join(root.path, inside)
+    try:
+        at = os.stat(path)
+        if (at.st_dev, at.st_ino) in seen:
+            return [], [], []
+        seen.add((at.st_dev, at.st_ino))
+        with os.scandir(path) as entries:
+            found = list(entries)
+    except FileNotFoundError:
+        return [], [], []
+    except OSError as error:
+        raise MaskwrightError(f"cannot be listed: {error.strerror or error}", where=path.rstrip("/")) from None
+    folders = [entry for entry in found if inner and _is_folder(entry)]
+    of_kind = {link: [entry.name for entry in folders if entry.is_symlink() is link] for link in (False, True)}
+    return [entry.name for entry in found], of_kind[False], of_kind[True]
+
+
+def _status(root: Folder, inside: str) -> bytes | None:
+    if root.path is not None:
+        return read_local(os.path.join(root.path, inside, STATUS))
+    return root.get(f"{inside}/{STATUS}".lstrip("/"))
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -58,10 +58,10 @@ class Watched:
     inside: str
     """Where its records lie below the folder: with copies of checkpoints, beside the newest, with a slash at the
     end."""
-    kind: str
-    metric: str
+    kind: str = ""
+    metric: str = ""
     """The metric that judges a fine-tuning run; empty if it is not known."""
-    looked: float
+    looked: float = 0.0
     signature: object = None
     checkpoints: tuple[float, list[dict[str, Any]]] = (-math.inf, [])
     """At a URL: (when they were listed, the checkpoints)."""
@@ -171,6 +171,10 @@ class Runs:
         rows = [watched.row() for half in (self._near, self._far) for watched in half.all()]
         return sorted(rows, key=_place)
 
+    def to_json(self) -> dict[str, Any]:
+        """The table for programs."""
+        return {"time": time.time(), "folders": self.folders, "problems": self.problems, "runs": self.rows()}
+
     @property
     def problems(self) -> list[str]:
         """A line for each folder that cannot be read."""
@@ -274,19 +278,17 @@ def _seen(key: str, place: RunLocation, report: RunReport, old: Watched | None) 
     inside = ""
     if report.state == "only checkpoints" and report.checkpoint:
         inside = f"{step_folder(report.checkpoint.step)}/"  # copies have the run's records beside each checkpoint
-    if old is not None and old.inside == inside and old.kind:
-        old.report = report
-        return old
-    folder = Folder(place.location)
-    record = folder.get_json(f"{inside}config.resolved.json")
-    kind = "" if record is None else "finetune" if "task" in record else "pretrain"
-    metric = (record or {}).get("metric")
-    metric = metric if kind == "finetune" and isinstance(metric, str) else ""
-    if old is not None and old.inside == inside:
-        old.report, old.kind, old.metric = report, kind, metric
-        return old
-    numbers, history = Numbers(folder, inside + METRICS), Grown(folder, inside + HISTORY)
-    return Watched(place, key, folder, report, numbers, history, inside, kind, metric, 0.0)
+    if old is None or old.inside != inside:
+        folder = Folder(place.location)
+        numbers, history = Numbers(folder, inside + METRICS), Grown(folder, inside + HISTORY)
+        old = Watched(place, key, folder, report, numbers, history, inside)
+    old.report = report
+    record = {} if old.kind else old.folder.get_json(f"{inside}config.resolved.json") or {}
+    if record:
+        old.kind = "finetune" if "task" in record else "pretrain"
+        metric = record.get("metric") if old.kind == "finetune" else None
+        old.metric = metric if isinstance(metric, str) else ""
+    return old
 
 
 def _read_history(watched: Watched) -> None:

@@ -59,8 +59,7 @@ class RunIndex:
 
     def all(self) -> dict[str, Any]:
         self._look()
-        rows, problems = self.runs.rows(), self.runs.problems
-        return {"time": time.time(), "folders": self.runs.folders, "problems": problems, "runs": rows}
+        return self.runs.to_json()
 
     def run(self, id_: str) -> Watched:
         """Raises `NoRun` for an id that no run has."""
@@ -81,11 +80,6 @@ class RunIndex:
     def details(self, id_: str) -> dict[str, Any]:
         self._look()
         return details.details(self.run(id_))
-
-    def log(
-        self, id_: str, search: str, lines: int, before: int | None = None, after: int | None = None
-    ) -> dict[str, Any]:
-        return details.log(self.run(id_), search, lines, before, after)
 
     def series(
         self, ids: Sequence[str], metrics: Sequence[str], points: int, first: int | None, last: int | None
@@ -200,7 +194,7 @@ def _log(index: RunIndex, asked: Any) -> dict[str, Any]:
     query = asked.query_params
     before, after = (_number(query.get(name), name, None) for name in ("before", "after"))
     lines = _number(query.get("lines"), "lines", 200) or 0
-    return index.log(asked.path_params["id"], query.get("search", "")[:1_000], lines, before, after)
+    return details.log(index.run(asked.path_params["id"]), query.get("search", "")[:1_000], lines, before, after)
 
 
 def _series(index: RunIndex, asked: Any) -> dict[str, Any]:

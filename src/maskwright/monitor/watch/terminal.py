@@ -32,8 +32,8 @@ class _Column:
     right: bool = True
 
 
-def _number(key: str, form: str) -> Callable[[dict[str, Any]], str]:
-    return lambda row: "" if row[key] is None else form.format(row[key])
+def _known(key: str, shown: Callable[[Any], str]) -> Callable[[dict[str, Any]], str]:
+    return lambda row: "" if row[key] is None else shown(row[key])
 
 
 def _steps(row: dict[str, Any]) -> str:
@@ -44,28 +44,16 @@ def _ranks(row: dict[str, Any]) -> str:
     return ", ".join(f"{count} {word}" for word, count in row["ranks"].items() if count)
 
 
-def _seconds(row: dict[str, Any]) -> str:
-    return "" if row["eta_seconds"] is None else human_seconds(row["eta_seconds"])
-
-
-def _speed(row: dict[str, Any]) -> str:
-    return "" if row["tokens_per_second"] is None else human_count(row["tokens_per_second"])
-
-
-def _curve(width: int) -> Callable[[dict[str, Any]], str]:
-    return lambda row: spark(row["spark"], width)
-
-
 COLUMNS = (
     _Column("run", lambda row: row["name"], 0, right=False),
     _Column("state", lambda row: row["state"], 1, right=False),
     _Column("step", _steps, 2),
-    _Column("loss", _number("loss", "{:.3f}"), 3),
-    _Column("held out", _number("valid_loss", "{:.3f}"), 4),
-    _Column("loss so far", _curve(12), 7, right=False),
-    _Column("rate", _number("learning_rate", "{:.2g}"), 9),
-    _Column("tokens/s", _speed, 8),
-    _Column("ETA", _seconds, 5),
+    _Column("loss", _known("loss", "{:.3f}".format), 3),
+    _Column("held out", _known("valid_loss", "{:.3f}".format), 4),
+    _Column("loss so far", lambda row: spark(row["spark"], 12), 7, right=False),
+    _Column("rate", _known("learning_rate", "{:.2g}".format), 9),
+    _Column("tokens/s", _known("tokens_per_second", human_count), 8),
+    _Column("ETA", _known("eta_seconds", human_seconds), 5),
     _Column("health", lambda row: _cut(row["health"], WIDEST_HEALTH), 6, right=False),
     _Column("ranks", _ranks, 10, right=False),
 )
@@ -151,11 +139,6 @@ def _grid(rows: Sequence[dict[str, Any]], width: int) -> RenderableType:
 
 
 # ---- showing ---------------------------------------------------------------------------------------------------------
-
-
-def as_json(runs: Runs, clock: Callable[[], float] = time.time) -> dict[str, Any]:
-    """The table as a JSON object, for programs."""
-    return {"time": clock(), "folders": runs.folders, "problems": runs.problems, "runs": runs.rows()}
 
 
 def once(runs: Runs, console: Console) -> None:

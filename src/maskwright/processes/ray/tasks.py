@@ -45,6 +45,7 @@ STORE_BYTES = 100_000_000
 """Memory for objects of a cluster that this process starts: the results of parts are small."""
 BOARD = ".ray-"
 """Prefix of a folder that all machines see; each running part has a file in it."""
+FEWER = ", so that a machine computes fewer parts at once"
 GOES_ON = "the same command goes on with the parts that are left"
 
 
@@ -72,12 +73,8 @@ def connected(address: str | None, worker_memory_bytes: int | None = None) -> It
                 ray.init(address=address, **quiet)
             else:
                 cores = usable_cores()
-                local_options: dict[str, Any] = {
-                    "num_cpus": cores,
-                    "include_dashboard": False,
-                    "object_store_memory": STORE_BYTES,
-                }
-                ray.init(address="local", _node_ip_address="127.0.0.1", **local_options, **quiet)
+                small = {"num_cpus": cores, "include_dashboard": False, "object_store_memory": STORE_BYTES}
+                ray.init(address="local", _node_ip_address="127.0.0.1", **small, **quiet)
                 say(f"no Ray cluster is running: starting one on this machine, with {several(cores, 'CPU')}")
     except ray.exceptions.AuthenticationError:
         raise refusal(f"ray:{address}") from None
@@ -173,13 +170,9 @@ class Tasks:
         return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
 
     def _slots(self) -> int:
-        slots = 0
-        for node in self._nodes():
-            room = [int(node["Resources"]["CPU"])]
-            if memory := self.options.get("memory"):
-                room.append(int(node["Resources"].get("memory", 0) // memory))
-            slots += min(room)
-        return slots
+        wanted = {"CPU": 1, **({"memory": self.options["memory"]} if "memory" in self.options else {})}
+        rooms = [node["Resources"] for node in self._nodes()]
+        return sum(min(int(room.get(name, 0) // size) for name, size in wanted.items()) for room in rooms)
 
     # ---- requirements of each machine ------------------------------------------------------------------------
 
@@ -319,16 +312,13 @@ def _answer(reference: Any, number: int, watch: Watch) -> TaskResult | None:
         if times <= MEMORY_REPETITIONS:
             return None
         used = f", more than the {human_bytes(watch.peak_bytes)} that a worker has used" * bool(watch.peak_bytes)
-        fix = f"give --worker-memory{used}, so that a machine computes fewer parts at once; {GOES_ON}"
+        fix = f"give --worker-memory{used}{FEWER}; {GOES_ON}"
         raise MaskwrightError(f"its machine ran out of memory {times} times", where=f"part {number}", fix=fix) from None
     except (exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.ObjectLostError):
         times = watch.lost(number, "is computed again: its worker was lost")
         if times <= REPETITIONS:
             return None
-        fix = (
-            "see Ray's logs of that machine; if it ran out of memory, give --worker-memory, so that it computes fewer "
-        )
-        fix += f"parts at once; {GOES_ON}"
+        fix = f"see Ray's logs of that machine; if it ran out of memory, give --worker-memory{FEWER}; {GOES_ON}"
         raise MaskwrightError(f"its worker was lost {times} times", where=f"part {number}", fix=fix) from None
     except exceptions.RayTaskError:
         raise

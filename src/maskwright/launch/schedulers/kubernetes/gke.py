@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from maskwright.core.console import several
 from maskwright.core.errors import InputError
+from maskwright.launch.checks import tpu_slice
 from maskwright.launch.schedulers.kubernetes.pod import Kind
 from maskwright.machine import tpus
 
@@ -52,13 +53,8 @@ class SlicePods(NamedTuple):
 def slice_pods(name: str, hosts: int | None) -> SlicePods:
     """The pods of a slice such as `v6e:4x4`. `hosts`: how many, where Google builds that slice in several ways; None
     for the usual way. Raises `InputError` for a slice that GKE does not have, or not with as many hosts."""
-    kind, _, topology = name.lower().partition(":")
-    kinds = [known for known, tpu in tpus.TPUS.items() if tpu.gke_label]
-    if kind not in kinds:
-        fix = f"--accelerator v6e:4x4; the kinds are {', '.join(kinds)}"
-        raise InputError(f"{name[:40]!r} is not a TPU slice of GKE", where="--accelerator", fix=fix)
-    if wrong := tpus.refusal(f"{kind}:{topology}"):
-        raise InputError(wrong[0], where="--accelerator", fix=wrong[1])
+    kinds = [kind for kind, tpu in tpus.TPUS.items() if tpu.gke_label]
+    kind, topology = tpu_slice(name, kinds, " of GKE")
     sizes = {tpus.chips(topology) // size: size for size in tpus.host_sizes(kind, topology)}
     hosts = hosts or next(iter(sizes))
     if hosts not in sizes:

@@ -15,20 +15,20 @@ import json
 import os
 import re
 import select
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
+from subprocess import CompletedProcess, Popen
 from typing import Any, ClassVar
 
 from maskwright.core.console import Show, one_line, say, show_line, warn
 from maskwright.core.errors import CloudError, EndedAsAsked, InputError, MaskwrightError
 from maskwright.core.secrets import redact
 from maskwright.core.shell import typed
-from maskwright.launch.follow import followed, until_over, wait_until_over
-from maskwright.launch.outcome import ASKED, EARLY, conclude, killed_by
-from maskwright.launch.schedulers.kubernetes.kubectl import SECONDS, Access, is_transient, kubectl, stream
+from maskwright.launch.follow import followed, is_transient, until_over, wait_until_over
+from maskwright.launch.outcome import ASKED, EARLY, End, conclude, killed_by
+from maskwright.launch.schedulers.kubernetes.kubectl import SECONDS, Access, kubectl, stream
 from maskwright.launch.schedulers.kubernetes.pod import (
     CONTAINER,
     INSTANCE,
@@ -38,6 +38,7 @@ from maskwright.launch.schedulers.kubernetes.pod import (
     RUN,
     Manifest,
 )
+from maskwright.launch.target import JobList
 
 POLL_SECONDS = 5.0
 REST_SECONDS = 30.0
@@ -46,6 +47,8 @@ MOST_FAILURES = 3
 """Streams of a pod that has ended and whose lines cannot be read, as those of a node that is gone."""
 LAST_LINES = 20
 """Lines of a pod that failed, if it is not the one that is followed."""
+OURS = "app.kubernetes.io/name=maskwright"
+"""Selects every object of every job."""
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 GROUPS = {
     "jobset.x-k8s.io": "jobsets.jobset.x-k8s.io",
@@ -55,7 +58,6 @@ GROUPS = {
 """Resources of operators, by the API group that the cluster has with them."""
 DRIVER_CODE = re.compile(r"exit code (\d+)")
 """In the message of a RayJob, as Ray's job manager words it; no field has the code."""
-TAKES = frozenset({"--lines", "--checkpoint"})
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,7 @@ class JobPod:
 
     @property
     def failed(self) -> bool:
-        """Whether a restart would end in the same way."""
-        return self.code not in (None, 0, EARLY, ASKED) and killed_by(self.code) is None
+        return End(self.index or 0, self.code).failed
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,13 @@ class ClusterJob:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    def cells(self) -> tuple[str, ...]:
+        return self.address, self.kind, self.state, "-" if self.code is None else str(self.code), self.created, self.run
+
+    def now(self) -> str:
+        """Its state in a line."""
+        return f"{self.state}{f': {redact(one_line(self.why))}' if self.why else ''}"
+
     def report(self) -> str:
         lines = [f"{self.address}  {self.kind}", f"  state    {self.state}"]
         lines += [f"  exit     {self.code}"] if self.over else []
@@ -125,31 +133,6 @@ class ClusterJob:
             more = "  ".join(filter(None, (pod.node, redact(one_line(pod.why)))))
             lines.append(f"  pod      {pod.name}  {how}  {more}".rstrip())
         return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class ClusterJobs:
-    """All jobs of a namespace."""
-
-    jobs: list[ClusterJob]
-
-    @property
-    def over(self) -> bool:
-        return all(job.over for job in self.jobs)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"jobs": [job.to_json() for job in self.jobs]}
-
-    def report(self) -> str:
-        lines = [("JOB", "KIND", "STATE", "EXIT", "CREATED", "RUN")]
-        for job in self.jobs:
-            code = "-" if job.code is None else str(job.code)
-            lines.append((job.address, job.kind, job.state, code, job.created, one_line(job.run)))
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join(
-            redact("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-            for line in lines
-        )
 
 
 def parse_address(address: str) -> tuple[str, str]:
@@ -171,49 +154,44 @@ class Jobs:
         self.access = access
         self._operators: set[str] | None = None
 
-    def kubectl(
-        self, words: list[str], *, text: str = "", seconds: float = SECONDS
-    ) -> subprocess.CompletedProcess[str]:
+    def kubectl(self, words: list[str], *, text: str = "", seconds: float = SECONDS) -> CompletedProcess[str]:
         return kubectl(words, text=text, access=self.access, seconds=seconds)
 
-    def get(self, name: str, address: str = "") -> ClusterJob:
+    def get(self, name: str, address: str) -> ClusterJob:
         """Raises `InputError` if there is no such job."""
         found = self.find(name, address)
         if found is None:
-            fix = (
-                "`maskwright list kubernetes` lists those that there are; a deleted job leaves its run, which continues"
-            )
-            raise InputError("no such job", where=address or f"kubernetes:{name}", fix=fix)
+            fix = "`maskwright list kubernetes` lists what there is; a deleted job leaves its run, which continues"
+            raise InputError("no such job", where=address, fix=fix)
         return found
 
-    def find(self, name: str, address: str = "") -> ClusterJob | None:
-        return next(iter(self._jobs(f"{INSTANCE}={name}", lambda _: address or f"kubernetes:{name}")), None)
+    def find(self, name: str, address: str) -> ClusterJob | None:
+        return next(iter(self.select(f"{INSTANCE}={name}", lambda _: address)), None)
 
-    def all(self, address_of: Callable[[str], str]) -> list[ClusterJob]:
-        return self._jobs("app.kubernetes.io/name=maskwright", address_of)
+    def delete(self, job: ClusterJob, seconds: float) -> None:
+        """In the foreground: the object is gone when its pods, which save first, are. Raises `MaskwrightError` if it is
+        not after `seconds`."""
+        words = ["--cascade=foreground", "--wait=false", "--ignore-not-found"]
+        self.kubectl(["delete", job.kind.lower(), job.name, *words])
+        deadline = time.monotonic() + seconds
+        while self.find(job.name, job.address) is not None:
+            if time.monotonic() > deadline:
+                fix = f"see `{typed(['status', job.address])}`"
+                raise MaskwrightError(f"deleted, and not gone after {seconds:g} s", where=job.address, fix=fix)
+            time.sleep(min(1.0, seconds))
 
-    def delete(self, kind: str, name: str) -> None:
-        """In the foreground: the object is gone when its pods, which save first, are."""
-        self.kubectl(["delete", kind.lower(), name, "--cascade=foreground", "--wait=false", "--ignore-not-found"])
-
-    def _jobs(self, selector: str, address_of: Callable[[str], str]) -> list[ClusterJob]:
+    def select(self, selector: str, address_of: Callable[[str], str]) -> list[ClusterJob]:
         operators = self.operators()
-        kinds = [
-            "jobs.batch",
-            *(GROUPS[group] for group in ("jobset.x-k8s.io", "ray.io") if group in operators),
-            "pods",
-        ]
-        made = self._items(",".join(kinds), selector)
-        pods = [item for item in made if item["kind"] == "Pod"]
+        of_operators = [GROUPS[group] for group in ("jobset.x-k8s.io", "ray.io") if group in operators]
+        made = self._items(",".join(["jobs.batch", *of_operators, "pods"]), selector)
         found = []
         for item in made:
             # A JobSet's inner Job has the label too, and belongs to the JobSet.
             if item["kind"] == "Pod" or item["metadata"].get("ownerReferences"):
                 continue
             name = item["metadata"]["labels"][INSTANCE]
-            inner = [one for one in made if one["kind"] == "Job" and one["metadata"]["labels"][INSTANCE] == name]
-            own = [pod for pod in pods if pod["metadata"]["labels"].get(INSTANCE) == name]
-            found.append(_job_of(item, inner, own, self._workload(item, operators), address_of(name)))
+            own = [one for one in made if one["metadata"]["labels"].get(INSTANCE) == name]
+            found.append(_job_of(item, own, self._workload(item, operators), address_of(name)))
         return found
 
     def _workload(self, item: Manifest, operators: set[str]) -> Manifest | None:
@@ -253,17 +231,15 @@ def _words_of(condition: Manifest | None) -> str:
     return ": ".join(filter(None, (condition.get("reason"), condition.get("message")))) if condition else ""
 
 
-def _job_of(
-    item: Manifest, inner: Sequence[Manifest], pods: Sequence[Manifest], workload: Manifest | None, address: str
-) -> ClusterJob:
+def _job_of(item: Manifest, own: Sequence[Manifest], workload: Manifest | None, address: str) -> ClusterJob:
+    """`own`: all objects of the job."""
     made, status = item["metadata"], item.get("status") or {}
-    parsed = sorted(map(_pod_of, pods), key=lambda pod: (pod.created, pod.index or 0))
-    state, code, why = _state_of(item, inner, parsed, workload)
+    pods = sorted((_pod_of(one) for one in own if one["kind"] == "Pod"), key=lambda pod: (pod.created, pod.index or 0))
+    state, code, why = _state_of(item, [one for one in own if one["kind"] == "Job"], pods, workload)
     run, created = (made.get("annotations") or {}).get(RUN, ""), made.get("creationTimestamp", "")
     # A Job keeps the pods of all attempts, and a JobSet counts them.
-    firsts = [pod for pod in parsed if pod.index == 0]
-    restarts = status.get("restarts") or max(0, len(firsts) - 1)
-    return ClusterJob(address, made["name"], item["kind"], state, code, run, created, restarts, why, parsed)
+    restarts = status.get("restarts") or max(0, len([pod for pod in pods if pod.index == 0]) - 1)
+    return ClusterJob(address, made["name"], item["kind"], state, code, run, created, restarts, why, pods)
 
 
 def _pod_of(pod: Manifest) -> JobPod:
@@ -358,49 +334,41 @@ class LeadersLog:
         """Whether the pod had ended when its stream began, which then ends with the log."""
         self._failures = 0
         self._stack = ExitStack()
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Popen[str] | None = None
 
     def pump(self, job: ClusterJob | None, seconds: float) -> None:
-        """Shows lines that come within `seconds`."""
-        deadline = time.monotonic() + seconds
+        """Shows lines that come within `seconds`; of a job that is over, all that is left."""
+        deadline, over = time.monotonic() + seconds, job is not None and job.over
+        if over:
+            self._end()  # a stream from before may hang
         if self._process is None and job is not None:
             with suppress(CloudError):  # the next poll of the job has it too
                 self._begin(job)
         while (left := deadline - time.monotonic()) > 0:
+            if self._process is None and over:
+                return
             if self._process is None:
                 return time.sleep(left)
             if not self._take(left):
                 self._end()
-        return None
-
-    def rest(self, job: ClusterJob, seconds: float) -> None:
-        """Shows all that is left of a job that is over."""
-        deadline = time.monotonic() + seconds
-        self._end()
-        while time.monotonic() < deadline:
-            if self._process is None:
-                self._begin(job)
-            if self._process is None:
-                return
-            if not self._take(max(0.1, deadline - time.monotonic())):
-                self._end()
+                if over and job is not None:
+                    self._begin(job)
 
     def close(self) -> None:
         self._stack.close()
         self._process = None
 
     def _begin(self, job: ClusterJob) -> None:
-        pod = next((one for one in job.leaders if one.began and one.name not in self._read), None)
-        if self._lines is not None and self._pod == "":
-            pod = next((one for one in reversed(job.leaders) if one.began), None)
+        began, tail = [pod for pod in job.leaders if pod.began], list[str]()
+        if self._lines is not None and not self._pod:
+            self._read |= {pod.name for pod in began[:-1]}
+            tail = [f"--tail={self._lines}"]
+        pod = next((pod for pod in began if pod.name not in self._read), None)
         if pod is None:
             return
         if pod.name != self._pod:
             self._last, self._failures = "", 0
-        if self._lines is not None and self._pod == "":
-            self._read |= {one.name for one in job.leaders if one.name != pod.name and one.created <= pod.created}
         since = [f"--since-time={self._last}"] if self._last else []
-        tail = [f"--tail={self._lines}"] if self._lines is not None and self._pod == "" else []
         words = ["logs", pod.name, f"--container={pod.container}", "--follow", "--timestamps", *since, *tail]
         self._pod, self._ended = pod.name, pod.code is not None or job.over
         self._process = self._stack.enter_context(stream(words, self._access))
@@ -414,14 +382,11 @@ class LeadersLog:
         piece = os.read(descriptor, 1 << 16)
         *whole, self._partial = (self._partial + piece).split(b"\n")
         for line in whole:
-            self._one(line.decode(errors="replace"))
+            moment, _, text = line.decode(errors="replace").partition(" ")
+            if moment > self._last:
+                self._last = moment
+                self._show(None, text)
         return bool(piece)
-
-    def _one(self, line: str) -> None:
-        moment, _, text = line.partition(" ")
-        if moment > self._last:
-            self._last = moment
-            self._show(None, text)
 
     def _end(self) -> None:
         """The stream's end is that of the log only if the pod had ended before."""
@@ -453,8 +418,9 @@ def follow_to_its_end(
         job = jobs.find(name, address)
         if job is None:
             raise EndedAsAsked("the job was deleted; the same submit continues the run", where=address)
-        words = f"{job.state}{f', restarted {job.restarts} times' if job.restarts else ''}"
-        words += f": {redact(one_line(job.why))}" if job.why else ""
+        words = job.now()
+        if job.restarts:
+            words = words.replace(job.state, f"{job.state}, restarted {job.restarts} times", 1)
         if words != shown:
             say(f"{address}: {words}")
         shown = words
@@ -464,7 +430,7 @@ def follow_to_its_end(
         try:
             ended = until_over(poll, address, 0.0, meanwhile=lambda: log.pump(job, poll_seconds))
             with suppress(MaskwrightError):
-                log.rest(ended, REST_SECONDS)
+                log.pump(ended, REST_SECONDS)
                 _show_first_failure(jobs, ended, show)
         finally:
             log.close()
@@ -492,7 +458,7 @@ class KubernetesTarget:
     name: str
     access: Access
 
-    takes: ClassVar[frozenset[str]] = TAKES
+    takes: ClassVar[frozenset[str]] = frozenset({"--lines", "--checkpoint"})
 
     def status(self) -> ClusterJob:
         return Jobs(self.access).get(self.name, self.address)
@@ -504,7 +470,7 @@ class KubernetesTarget:
             return 0
         job = jobs.get(self.name, self.address)
         if (pod := next((pod for pod in reversed(job.leaders) if pod.began), None)) is None:
-            say(f"{self.address}: {job.state}, and no line yet{f': {redact(one_line(job.why))}' if job.why else ''}")
+            say(f"{self.address}: no line yet; {job.now()}")
             return 0
         tail = [] if lines is None else [f"--tail={lines}"]
         with stream(["logs", pod.name, f"--container={pod.container}", *tail], self.access) as process:
@@ -521,23 +487,16 @@ class KubernetesTarget:
         if job.over:
             return f"{self.address}: {job.state} already, with exit code {job.code}"
         answer = self._ask(jobs, job, checkpoint, wait_seconds)
+        if answer is None and checkpoint:
+            fix = f"see `{typed(['status', self.address])}`"
+            raise MaskwrightError("no pod runs that could save", where=self.address, fix=fix)
+        if answer is None:
+            jobs.delete(job, wait_seconds)
+            return f"{self.address}: deleted; the same submit continues the run"
         if checkpoint:
-            if answer is None:
-                raise MaskwrightError(
-                    "no pod runs that could save", where=self.address, fix=typed(["status", self.address])
-                )
             return answer
-        if answer is not None:
-            ended = wait_until_over(lambda: jobs.get(self.name, self.address), self.address, POLL_SECONDS, wait_seconds)
-            return f"{self.address}: {ended.state}, exit code {ended.code}; the same submit continues the run"
-        jobs.delete(job.kind, self.name)
-        deadline = time.monotonic() + wait_seconds
-        while jobs.find(self.name) is not None:
-            if time.monotonic() > deadline:
-                fix = typed(["status", self.address])
-                raise MaskwrightError(f"deleted, and not gone after {wait_seconds:g} s", where=self.address, fix=fix)
-            time.sleep(min(POLL_SECONDS, wait_seconds))
-        return f"{self.address}: deleted; the same submit continues the run"
+        ended = wait_until_over(lambda: jobs.get(self.name, self.address), self.address, POLL_SECONDS, wait_seconds)
+        return f"{self.address}: {ended.state}, exit code {ended.code}; the same submit continues the run"
 
     def _ask(self, jobs: Jobs, job: ClusterJob, checkpoint: bool, wait_seconds: float) -> str | None:
         """The answer of `maskwright stop RUN` in a pod that sees the run; None if none runs or it refuses."""
@@ -549,16 +508,16 @@ class KubernetesTarget:
         words += ["--checkpoint"] if checkpoint else []
         try:
             # kubectl's own limit: the command in the pod has the other.
-            done = jobs.kubectl(
-                ["exec", pod.name, f"--container={pod.container}", "--", *words], seconds=wait_seconds + SECONDS
-            )
+            exec_there = ["exec", pod.name, f"--container={pod.container}", "--"]
+            return jobs.kubectl([*exec_there, *words], seconds=wait_seconds + SECONDS).stdout.strip()
         except CloudError as error:
             if is_transient(error):
                 raise
-            warn(f"{error.what}")
+            warn(error.what)
             return None
-        return done.stdout.strip()
 
 
-def list_jobs(access: Access, address_of: Callable[[str], str]) -> ClusterJobs:
-    return ClusterJobs(Jobs(access).all(address_of))
+def list_jobs(access: Access, address_of: Callable[[str], str]) -> JobList:
+    """All jobs of a namespace."""
+    jobs = Jobs(access).select(OURS, address_of)
+    return JobList(("JOB", "KIND", "STATE", "EXIT", "CREATED", "RUN"), jobs)

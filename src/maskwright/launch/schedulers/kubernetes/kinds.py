@@ -28,6 +28,7 @@ from maskwright.launch.schedulers.kubernetes.pod import (
     Manifest,
     labels,
     literal,
+    manifest,
     metadata,
     metadata_of_job,
     template,
@@ -50,21 +51,18 @@ STOP_SECONDS = 30
 
 def manifests(job: KubernetesJob, command: Training, config: str) -> list[Manifest]:
     """The objects in the order in which they are applied; the job is the last."""
-    name = metadata(job) | {"name": job.config_map}
-    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": name, "data": {"run.yaml": config}}
+    config_map = manifest("v1", "ConfigMap", metadata(job) | {"name": job.config_map}, data={"run.yaml": config})
     kinds = {"indexed-job": _indexed_job, "jobset": _jobset, "rayjob": _rayjob}
-    return [config_map, *kinds[job.kind](job, command)]
+    words = ["maskwright", *replace(command, config=CONFIG).words()]
+    return [config_map, *kinds[job.kind](job, words)]
 
 
-def _words(command: Training) -> list[str]:
-    return ["maskwright", *replace(command, config=CONFIG).words()]
-
-
-def _words_on(job: KubernetesJob, command: Training, node_rank: str, rendezvous: str) -> list[str]:
-    """Words of the command on each pod. Kubernetes replaces `$(NAME)` by the variable's value."""
-    words = [literal(word) for word in _words(command)]
+def _on_each_pod(job: KubernetesJob, words: Sequence[str], first: str) -> list[str]:
+    """Words of the command on each pod; `first`: the host name of pod 0. Kubernetes replaces `$(NAME)` by the
+    variable's value."""
     meet = job.num_pods > 1 and not job.chips  # GKE tells the hosts of a slice of each other, and JAX reads it
-    return words + (node_words(job.num_pods, node_rank, rendezvous) if meet else [])
+    nodes = node_words(job.num_pods, "$(JOB_COMPLETION_INDEX)", f"{first}.{job.name}:{PORT}") if meet else []
+    return [*map(literal, words), *nodes]
 
 
 def _deadline(job: KubernetesJob) -> Manifest:
@@ -76,42 +74,37 @@ def _deadline(job: KubernetesJob) -> Manifest:
 # ---- Job (batch/v1) ------------------------------------------------------------------------------------------------
 
 
-def _indexed_job(job: KubernetesJob, command: Training) -> list[Manifest]:
-    words = _words_on(job, command, "$(JOB_COMPLETION_INDEX)", f"{job.name}-0.{job.name}:{PORT}")
-    pod = template(job, words)
-    indexed_job = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": metadata_of_job(job),
-        "spec": {
-            **_gang(job),
-            **_deadline(job),
-            "backoffLimit": RESTARTS,
-            "podFailurePolicy": _policy("Ignore"),
-            # A pod is not replaced while it still saves.
-            "podReplacementPolicy": "Failed",
-            "template": pod,
-        },
-    }
+def _indexed_job(job: KubernetesJob, words: Sequence[str]) -> list[Manifest]:
+    spec = _job_spec(job, _on_each_pod(job, words, f"{job.name}-0"), RESTARTS, "Ignore")
+    indexed_job = manifest("batch/v1", "Job", metadata_of_job(job), spec=spec)
     if job.num_pods == 1:
         return [indexed_job]
-    pod["spec"]["subdomain"] = job.name
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": metadata(job),
-        "spec": {
-            "clusterIP": "None",
-            "selector": {"batch.kubernetes.io/job-name": job.name},
-            "publishNotReadyAddresses": True,
-            "ports": [{"name": "rendezvous", "port": PORT}],
-        },
+    spec["template"]["spec"]["subdomain"] = job.name
+    of_service = {
+        "clusterIP": "None",
+        "selector": {"batch.kubernetes.io/job-name": job.name},
+        "publishNotReadyAddresses": True,
+        "ports": [{"name": "rendezvous", "port": PORT}],
     }
-    return [service, _network_policy(job), indexed_job]
+    return [manifest("v1", "Service", metadata(job), spec=of_service), _network_policy(job), indexed_job]
+
+
+def _job_spec(job: KubernetesJob, words: Sequence[str], restarts: int, restart: str) -> Manifest:
+    """`restart`: the action for an end after which a restart may help."""
+    return {
+        "completionMode": "Indexed",
+        "completions": job.num_pods,
+        "parallelism": job.num_pods,
+        **_deadline(job),
+        "backoffLimit": restarts,
+        "podFailurePolicy": _policy(restart),
+        # A pod is not replaced while it still saves.
+        "podReplacementPolicy": "Failed",
+        "template": template(job, words),
+    }
 
 
 def _policy(restart: str) -> Manifest:
-    """`restart`: the action for an end after which a restart may help."""
     container = {"containerName": CONTAINER, "operator": "In"}
     rules: list[Manifest] = [
         {"action": "FailJob", "onExitCodes": {**container, "values": FINAL}},
@@ -121,20 +114,11 @@ def _policy(restart: str) -> Manifest:
     return {"rules": rules}
 
 
-def _gang(job: KubernetesJob) -> Manifest:
-    count = job.num_pods
-    return {"completionMode": "Indexed", "completions": count, "parallelism": count}
-
-
 def _network_policy(job: KubernetesJob) -> Manifest:
     """Lets only the job's pods reach the rendezvous: any process that reaches it can take part in the run."""
     pods = {"matchLabels": {INSTANCE: job.name}}
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": metadata(job),
-        "spec": {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": pods}]}]},
-    }
+    spec = {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": pods}]}]}
+    return manifest("networking.k8s.io/v1", "NetworkPolicy", metadata(job), spec=spec)
 
 
 # ---- JobSet --------------------------------------------------------------------------------------------------------
@@ -144,57 +128,35 @@ def _jobset_spec(job: KubernetesJob, words: Sequence[str]) -> Manifest:
     """The first pod that fails makes the only Job fail, and then all pods are recreated. The message of a Job that
     failed by its policy ends in the number of the rule: so the JobSet distinguishes an early stop from an error."""
     by_policy = {"onJobFailureReasons": ["PodFailurePolicy"]}
-    job_spec = {
-        **_gang(job),
-        **_deadline(job),
-        "backoffLimit": 0,
-        "podFailurePolicy": _policy("FailJob"),
-        "podReplacementPolicy": "Failed",
-        "template": template(job, words),
-    }
+    rules = [
+        {"name": "failed", "action": "FailJobSet", **by_policy, "onJobFailureMessagePatterns": ["rule at index 0"]},
+        {"name": "deadline", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]},
+        {"name": "early", "action": "RestartJobSetAndIgnoreMaxRestarts", **by_policy},
+    ]
+    inner = {"metadata": {"labels": labels(job)}, "spec": _job_spec(job, words, 0, "FailJob")}
     return {
-        "failurePolicy": {
-            "maxRestarts": RESTARTS,
-            # No new pod starts before all old ones are gone: the run directory has one writer.
-            "restartStrategy": "BlockingRecreate",
-            "rules": [
-                {
-                    "name": "failed",
-                    "action": "FailJobSet",
-                    **by_policy,
-                    "onJobFailureMessagePatterns": ["rule at index 0"],
-                },
-                {"name": "deadline", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]},
-                {"name": "early", "action": "RestartJobSetAndIgnoreMaxRestarts", **by_policy},
-            ],
-        },
+        # No new pod starts before all old ones are gone: the run directory has one writer.
+        "failurePolicy": {"maxRestarts": RESTARTS, "restartStrategy": "BlockingRecreate", "rules": rules},
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-        "replicatedJobs": [
-            {"name": CONTAINER, "replicas": 1, "template": {"metadata": {"labels": labels(job)}, "spec": job_spec}}
-        ],
+        "replicatedJobs": [{"name": CONTAINER, "replicas": 1, "template": inner}],
     }
 
 
-def _jobset(job: KubernetesJob, command: Training) -> list[Manifest]:
-    words = _words_on(job, command, "$(JOB_COMPLETION_INDEX)", f"{job.name}-{CONTAINER}-0-0.{job.name}:{PORT}")
+def _jobset(job: KubernetesJob, words: Sequence[str]) -> list[Manifest]:
+    spec = _jobset_spec(job, _on_each_pod(job, words, f"{job.name}-{CONTAINER}-0-0"))
     made = metadata_of_job(job)
     made["annotations"] |= ONE_SLICE if job.chips and job.num_pods > 1 else {}
-    jobset = {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": made,
-        "spec": _jobset_spec(job, words),
-    }
+    jobset = manifest("jobset.x-k8s.io/v1alpha2", "JobSet", made, spec=spec)
     return [_network_policy(job), jobset] if job.num_pods > 1 else [jobset]
 
 
 # ---- RayJob (KubeRay) ------------------------------------------------------------------------------------------------
 
 
-def _rayjob(job: KubernetesJob, command: Training) -> list[Manifest]:
+def _rayjob(job: KubernetesJob, words: Sequence[str]) -> list[Manifest]:
     """A head that computes nothing, and `num_pods` pods. The same command is the job's driver: it runs its gang on the
     pods and restarts it by itself, so a driver that failed is not started again."""
-    words = [*_words(command), "--num-nodes", str(job.num_pods), "--gpus-per-node", str(job.gpus)]
+    words = [*words, "--num-nodes", str(job.num_pods), "--gpus-per-node", str(job.gpus)]
     for word in words:
         if shlex.quote(word) != word:
             fix = "write it into the configuration, or use another --kind"
@@ -204,53 +166,38 @@ def _rayjob(job: KubernetesJob, command: Training) -> list[Manifest]:
         raise InputError("is not run in the pods of a RayJob, whose commands are KubeRay's", where="--setup", fix=fix)
     if job.cpus.isdecimal() and int(job.cpus) < job.gpus:
         raise InputError(f"{job.cpus} is less than one for each GPU", where="--cpus", fix=f"--cpus {4 * job.gpus}")
-    wait = {"env_vars": {STOP_WAIT: str(job.grace_seconds + STOP_SECONDS)}}
-    return [
-        {
-            "apiVersion": "ray.io/v1",
-            "kind": "RayJob",
-            "metadata": metadata_of_job(job),
-            "spec": {
-                **_deadline(job),
-                "entrypoint": f"exec {' '.join(words)}",
-                "runtimeEnvYAML": yaml.safe_dump(wait),
-                "submissionMode": "K8sJobMode",
-                "shutdownAfterJobFinishes": True,  # Kueue requires it, and an idle cluster costs money
-                "backoffLimit": 0,
-                "rayClusterSpec": _ray_cluster(job),
-                "submitterPodTemplate": _ray_pod(job, cpus="500m", memory="1Gi"),
-            },
-        }
-    ]
+    spec = {
+        **_deadline(job),
+        "entrypoint": f"exec {' '.join(words)}",
+        "runtimeEnvYAML": yaml.safe_dump({"env_vars": {STOP_WAIT: str(job.grace_seconds + STOP_SECONDS)}}),
+        "submissionMode": "K8sJobMode",
+        "shutdownAfterJobFinishes": True,  # Kueue requires it, and an idle cluster costs money
+        "backoffLimit": 0,
+        "rayClusterSpec": _ray_cluster(job),
+        "submitterPodTemplate": _ray_pod(_small(job, cpus="500m", memory="1Gi")),
+    }
+    return [manifest("ray.io/v1", "RayJob", metadata_of_job(job), spec=spec)]
 
 
 def _ray_cluster(job: KubernetesJob) -> Manifest:
-    workers = template(job, None)
-    workers["spec"]["containers"][0]["name"] = RAY_WORKER
-    del workers["spec"]["restartPolicy"]  # KubeRay's own
-    head = _ray_pod(job, cpus="2", memory=job.head_memory)
-    del head["spec"]["restartPolicy"]
-    count = job.num_pods
+    workers, head = _ray_pod(job, RAY_WORKER), _ray_pod(_small(job, cpus="2", memory=job.head_memory))
+    for pod in (workers, head):
+        del pod["spec"]["restartPolicy"]  # KubeRay's own
+    sizes = dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), job.num_pods)
     return {
         "rayVersion": RAY_VERSION,
         "authOptions": {"mode": "token"},  # without a token, Ray's ports run anyone's code
         "headGroupSpec": {"rayStartParams": {"num-cpus": "0"}, "template": head},
-        "workerGroupSpecs": [
-            {
-                "groupName": "workers",
-                "replicas": count,
-                "minReplicas": count,
-                "maxReplicas": count,
-                "rayStartParams": {},
-                "template": workers,
-            }
-        ],
+        "workerGroupSpecs": [{"groupName": "workers", **sizes, "rayStartParams": {}, "template": workers}],
     }
 
 
-def _ray_pod(job: KubernetesJob, *, cpus: str, memory: str) -> Manifest:
-    """A pod like those that train, but without GPUs."""
-    small = replace(job, gpus=0, node_selector=(), cpus=cpus, memory=memory)
-    pod = template(small, None)
-    pod["spec"]["containers"][0]["name"] = RAY_CONTAINER
+def _small(job: KubernetesJob, *, cpus: str, memory: str) -> KubernetesJob:
+    """For a pod like those that train, but without GPUs."""
+    return replace(job, gpus=0, node_selector=(), cpus=cpus, memory=memory)
+
+
+def _ray_pod(job: KubernetesJob, container: str = RAY_CONTAINER) -> Manifest:
+    pod = template(job, None)
+    pod["spec"]["containers"][0]["name"] = container
     return pod

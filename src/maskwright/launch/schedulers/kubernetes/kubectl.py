@@ -6,7 +6,6 @@ parentheses): kubernetes.io/docs/reference/kubernetes-api/common-definitions/sta
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -19,9 +18,9 @@ from typing import NamedTuple
 
 import yaml
 
-from maskwright.core.errors import CloudError, InputError, MaskwrightError
+from maskwright.core.errors import CloudError
 from maskwright.core.secrets import redact
-from maskwright.launch.follow import TRANSIENT
+from maskwright.launch.checks import ask
 
 SECONDS = 120.0
 APPLY = ["apply", "--server-side", "--force-conflicts", "--field-manager=maskwright", "--filename=-"]
@@ -82,16 +81,7 @@ def kubectl(words: list[str], *, text: str = "", access: Access, seconds: float 
     """Runs `kubectl WORDS` with `text` on its standard input. Raises `InputError` if there is no kubectl, and
     `CloudError` if it fails or does not answer within `seconds`."""
     with access.kubectl() as first:
-        try:
-            done = subprocess.run(
-                [*first, *words], input=text, capture_output=True, text=True, errors="replace", timeout=seconds,
-                check=False, start_new_session=True,
-            )  # fmt: skip
-        except OSError as error:
-            raise _not_started(error) from None
-        except subprocess.TimeoutExpired:
-            what = f"no answer in {seconds:.0f} s"
-            raise CloudError(what, reason="unreached", where=_where(words), fix="check the network") from None
+        done = ask([*first, *words], text, seconds, absent=ABSENT, silent="check the network")
     if done.returncode:
         raise refusal(words, done.stderr)
     return done
@@ -101,13 +91,10 @@ def kubectl(words: list[str], *, text: str = "", access: Access, seconds: float 
 def stream(words: list[str], access: Access) -> Iterator[subprocess.Popen[str]]:
     """`kubectl WORDS` while it runs; it is ended with the block."""
     with access.kubectl() as first:
-        try:
-            process = subprocess.Popen(
-                [*first, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                errors="replace", start_new_session=True,
-            )  # fmt: skip
-        except OSError as error:
-            raise _not_started(error) from None
+        process = subprocess.Popen(
+            [*first, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            errors="replace", start_new_session=True,
+        )  # fmt: skip
         try:
             yield process
         finally:
@@ -118,9 +105,9 @@ def stream(words: list[str], access: Access) -> Iterator[subprocess.Popen[str]]:
 def refusal(words: list[str], stderr: str) -> CloudError:
     """What kubectl complained about, with the reason by the server's status."""
     status = STATUS.search(stderr)
-    reason = (
-        REASONS.get(status[1] or status[2], "other") if status else "unreached" if NO_STATUS.search(stderr) else "other"
-    )
+    reason = "unreached" if NO_STATUS.search(stderr) else "other"
+    if status:
+        reason = REASONS.get(status[1] or status[2], "other")
     fixes = {
         "credentials": "log in to the cluster again, or choose another --context",
         "permission": "ask for the right that is named in the cluster's namespace",
@@ -129,22 +116,9 @@ def refusal(words: list[str], stderr: str) -> CloudError:
         "failed": "try again; the API server failed",
     }
     what = redact(" ".join(stderr.split())[:600]) or "failed without a word"
-    return CloudError(what, reason=reason, where=_where(words), fix=fixes.get(reason, "as kubectl says"))
-
-
-def is_transient(error: MaskwrightError) -> bool:
-    """Whether the next try may succeed: no answer came, or the API server failed."""
-    return isinstance(error, CloudError) and error.reason in TRANSIENT
-
-
-def _where(words: list[str]) -> str:
-    return " ".join(["kubectl", *words[:1]])
-
-
-def _not_started(error: OSError) -> InputError:
-    missing = isinstance(error, FileNotFoundError)
-    what = "is not installed, or not on the path" if missing else f"cannot be started: {os.strerror(error.errno or 0)}"
-    return InputError(what, where="kubectl", fix=ABSENT)
+    return CloudError(
+        what, reason=reason, where=" ".join(["kubectl", *words[:1]]), fix=fixes.get(reason, "as kubectl says")
+    )
 
 
 def _kubeconfig(sign_in: SignIn) -> str:

@@ -60,7 +60,6 @@ class KubernetesJob:
     cpus: str
     memory: str
     head_memory: str
-    """Memory of a RayJob's head, whose driver collects the lines of all pods."""
     node_selector: tuple[tuple[str, str], ...]
     setup: str | None
     run: str
@@ -96,6 +95,10 @@ class KubernetesJob:
 
 def inside(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder + "/")
+
+
+def manifest(version: str, kind: str, metadata: Manifest, **more: Any) -> Manifest:
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, **more}
 
 
 def labels(job: KubernetesJob) -> dict[str, str]:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ from typing import Annotated, Any
 import yaml
 
 from maskwright.core.console import say, warn
-from maskwright.core.errors import CloudError, InputError
+from maskwright.core.errors import InputError
 from maskwright.core.shell import typed
 from maskwright.core.storage import is_url
 from maskwright.launch import checks, target
@@ -30,6 +29,7 @@ from maskwright.launch.schedulers.kubernetes.pod import (
     Manifest,
     Mount,
     inside,
+    manifest,
     metadata,
 )
 from maskwright.launch.target import (
@@ -70,7 +70,7 @@ class Kubernetes(target.Place):
     accelerator: Annotated[str | None, Option("TPU slice on GKE, as in v6e:4x4.", "KIND:TOPOLOGY")] = None
     cpus: Annotated[str | None, Option("Cores of each pod. Default: 4 for each GPU or chip.", "N")] = None
     memory: Annotated[str, Option("Memory of each pod, as Kubernetes writes it.", "N")] = "16Gi"
-    head_memory: Annotated[str, Option("Memory of a RayJob's head.", "N")] = "8Gi"
+    head_memory: Annotated[str, Option("Memory of a RayJob's head, whose driver collects all lines.", "N")] = "8Gi"
     kind: Annotated[
         Kind | None,
         Option(
@@ -207,20 +207,14 @@ def require_operators(jobs: Jobs, job: KubernetesJob) -> None:
 
 def replace_job_that_is_over(jobs: Jobs, name: str, address: str) -> None:
     """Deletes a job of the same name that is over. Raises `InputError` if it is not."""
-    before = jobs.find(name)
+    before = jobs.find(name, address)
     if before is None:
         return
     if not before.over:
         fix = f"`{typed(['stop', address])}` first, or another --name"
         raise InputError(f"there is such a job, and it is {before.state}", where=address, fix=fix)
     say(f"{address}: the job of this name, which is {before.state}, is deleted")
-    jobs.delete(before.kind, name)
-    deadline = time.monotonic() + GONE_SECONDS
-    while jobs.find(name) is not None:
-        if time.monotonic() > deadline:
-            what = f"it is not gone {GONE_SECONDS:.0f} s after it was deleted"
-            raise CloudError(what, reason="other", where=address, fix="see its pods: `kubectl describe pods`")
-        time.sleep(1.0)
+    jobs.delete(before, GONE_SECONDS)
 
 
 def values_name(name: str) -> str:
@@ -233,7 +227,7 @@ def apply(jobs: Jobs, job: KubernetesJob, objects: list[Manifest], values: Mappi
     *others, main = objects
     if values:
         made = metadata(job) | {"name": values_name(job.name)}
-        others.append({"apiVersion": "v1", "kind": "Secret", "metadata": made, "stringData": dict(values)})
+        others.append(manifest("v1", "Secret", made, stringData=dict(values)))
     jobs.kubectl(APPLY, text=to_yaml(others))
     done = json.loads(jobs.kubectl([*APPLY, "--output=json"], text=to_yaml([main])).stdout)
     owner = {key: main[key] for key in ("apiVersion", "kind")}
