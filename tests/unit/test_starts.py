@@ -24,6 +24,7 @@ from maskwright.core.folder import Folder
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.run.lease import leased
 from maskwright.run.starts import MOST_STARTS, STARTS, Starts, StartsFile, first
+from maskwright.tasks.pretrain.run import pretrain
 from maskwright.tasks.start.opened import opened
 from maskwright.training.stop import StopRequest
 
@@ -155,6 +156,20 @@ def test_a_moment_that_is_over_ends_at_once_and_only_once(tmp_path: Path) -> Non
     again = file.following(20.0, None)
     file.require(again)
     assert again.starts == 1 and again.stop_at == pytest.approx(time.time() + 72_000, abs=60)
+
+
+def test_a_limit_in_steps_ends_at_its_step_and_not_a_run_at_its_last(
+    config: Callable[..., RunConfig], tmp_path: Path
+) -> None:
+    directory = RunDirectory(str(tmp_path / "run"))
+    of_4 = config(**{"schedule.steps": 4})
+    with pytest.raises(EndedAsAsked, match="stopped at step 2 of 4"):
+        pretrain(of_4, directory.location, stop_request=StopRequest(stop_after_steps=2))
+    StartsFile(directory).write(first(0, None, 2, 1.0))  # as if SIGTERM had come at that step
+    with pytest.raises(EndedAsAsked, match="stopped at step 2 of 4"):
+        pretrain(of_4, directory.location, stop_request=StopRequest(stop_after_steps=2))
+    pretrain(of_4, directory.location, stop_request=StopRequest(stop_after_steps=2))
+    assert directory.read_metrics()[-1]["step"] == 4 and "valid_loss" in directory.read_metrics()[-1]
 
 
 def test_codes_of_stops() -> None:
