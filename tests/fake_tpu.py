@@ -67,7 +67,8 @@ sys.exit(code)
 
 
 class FakeCloud:
-    """`node` is what the TPU API says of the slice; `calls` are the requests that came."""
+    """`node` is what the TPU API says of the slice; `calls` are the requests that came. A slice of a
+    queued resource takes its name and type."""
 
     def __init__(self, workers: int) -> None:
         self.calls: list[str] = []
@@ -93,9 +94,24 @@ class FakeCloud:
             return 200, {**self.node, "state": "READY"}
         if path == f"/tpu/v2/projects/{PROJECT}/locations/{ZONE}/operations/1":
             return 200, {"name": path.removeprefix("/tpu/v2/"), "done": True, "response": self.node}
+        if "/queuedResources" in path:
+            return self._queue(method, path, body)
         if path == f"/compute/v1/projects/{PROJECT}":
             return 200, {"name": PROJECT, "kind": "compute#project", "commonInstanceMetadata": {"items": []}}
         return 404, {"error": {"code": 404, "status": "NOT_FOUND", "message": f"Resource '{path}' was not found"}}
+
+    def _queue(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        done = {"name": f"projects/{PROJECT}/locations/{ZONE}/operations/1", "done": True, "response": {}}
+        if method == "POST":
+            [spec] = body["tpu"]["nodeSpec"]
+            assert spec["node"]["runtimeVersion"] and spec["parent"] == f"projects/{PROJECT}/locations/{ZONE}"
+            name = f"{spec['parent']}/nodes/{spec['nodeId']}"
+            self.node |= {"name": name, "acceleratorType": spec["node"]["acceleratorType"]}
+        elif method == "GET":
+            return 200, {"name": path.removeprefix("/tpu/v2/"), "state": {"state": "ACTIVE"}}
+        else:
+            self.node["name"] = "deleted"
+        return 200, done
 
 
 @contextmanager
@@ -106,7 +122,7 @@ def fake_cloud(workers: int) -> Iterator[FakeCloud]:
         def do_GET(self) -> None:
             self.reply(*cloud.answer(self.command, self.path.partition("?")[0], json.loads(self.body() or b"{}")))
 
-        do_PATCH = do_GET
+        do_POST = do_PATCH = do_DELETE = do_GET
 
     with serving(OfCloud) as cloud.url:
         yield cloud

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 
 import pytest
 import warm
+from loopback import Handler, serving
 
 from maskwright.doctor import frameworks, machine, network
 from maskwright.doctor.finding import DoctorFinding, DoctorReport
@@ -252,12 +251,9 @@ def test_machine_code_runs_on_its_own_major_version(capability: tuple[int, int],
 
 
 def test_the_network_is_asked_on_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Refuses(http.server.BaseHTTPRequestHandler):
+    class Refuses(Handler):
         def do_HEAD(self) -> None:
-            self.send_response(401)
-            self.end_headers()
-
-        def log_message(self, *words: object) -> None: ...
+            self.reply(401)
 
     for name in [name for name in os.environ if name.upper() in (*network.PROXIES, *network.BUNDLES)]:
         monkeypatch.delenv(name)
@@ -267,9 +263,7 @@ def test_the_network_is_asked_on_request_only(monkeypatch: pytest.MonkeyPatch) -
     assert report.state == "ok" and "HTTPS_PROXY http://***@proxy:3128" in report.text()
     assert SECRET not in report.text() + json.dumps(report.to_json())
     monkeypatch.delenv("HTTPS_PROXY")
-    with http.server.HTTPServer(("127.0.0.1", 0), Refuses) as server:
-        threading.Thread(target=server.handle_request, daemon=True).start()
-        here = f"http://127.0.0.1:{server.server_port}"
+    with serving(Refuses) as here:
         asked = [("there", here, "one"), ("gone", "http://127.0.0.1:9", "another")]
         monkeypatch.setattr(network, "_servers", lambda: asked)
         _, there, gone = network.network(reach=True)
