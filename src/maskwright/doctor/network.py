@@ -47,7 +47,8 @@ def _reach(name: str, address: str, wanted_by: str) -> DoctorFinding:
     """Checks that a server answers. A refusal counts too: it comes from the server, or from a proxy."""
     try:
         request = urllib.request.Request(address, method="HEAD", headers={"User-Agent": "maskwright-doctor"})
-        with urllib.request.urlopen(request, timeout=REACH_SECONDS) as answer:
+        # `urlopen` keeps the proxies that were set when it was first called.
+        with urllib.request.build_opener().open(request, timeout=REACH_SECONDS) as answer:
             code = answer.status
     except urllib.error.HTTPError as error:
         code = error.code
