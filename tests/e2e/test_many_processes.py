@@ -241,9 +241,10 @@ def test_a_process_that_hangs_is_ended_and_the_run_goes_on(machine: Machine, pro
     directory = machine.directory("hung")
     until(lambda: newest(directory) >= 12)
     last = (processes or 1) - 1
-    of_last = f"\0RANK={last}\0".encode()  # pids wrap around, so their order is not that of the ranks
-    ranks = {pid: Path(f"/proc/{pid}/environ").read_bytes() for pid in children(process.pid)}
-    os.kill(next(pid for pid, variables in ranks.items() if of_last in variables), signal.SIGSTOP)
+    beat = Path(directory.path("processes", f"rank-{last:05d}.json"))
+    until(beat.exists)
+    # Pids wrap around, so their order is not that of the ranks.
+    os.kill(json.loads(beat.read_text())["pid"], signal.SIGSTOP)
     (machine.folder / "dead").touch()
     code, said = machine.ended(process)
     assert code == 0, said
