@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from google_cloud.calling import command_line
 from google_cloud.fake import Cloud
-from in_process import Cli, Result
+from in_process import Cli, Result, command_line
 
 from maskwright.cloud.environment import build_environment
 from maskwright.cloud.google import permissions

@@ -18,9 +18,8 @@ import pytest
 import yaml
 from command_line import COMMAND, free_port, maskwright, write_config
 from google_cloud import judge
-from google_cloud.calling import command_line
 from google_cloud.fake import Cloud
-from in_process import Cli, Result
+from in_process import Cli, Result, command_line
 
 from maskwright.cloud import machines
 from maskwright.cloud.google import rest

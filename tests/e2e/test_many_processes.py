@@ -242,8 +242,7 @@ def test_a_process_that_hangs_is_ended_and_the_run_goes_on(machine: Machine, pro
     until(lambda: newest(directory) >= 12)
     last = (processes or 1) - 1
     beat = Path(directory.path("processes", f"rank-{last:05d}.json"))
-    until(beat.exists)
-    # Pids wrap around, so their order is not that of the ranks.
+    until(beat.exists)  # a rank that hangs before its first heartbeat is noticed three minutes later
     os.kill(json.loads(beat.read_text())["pid"], signal.SIGSTOP)
     (machine.folder / "dead").touch()
     code, said = machine.ended(process)

@@ -25,7 +25,7 @@ def access(environment: Environment) -> Access:
 
     @lru_cache(maxsize=1)
     def server() -> str:
-        where = f"projects/{environment.project}/locations/{environment.location}/clusters/{environment.name}"
+        where = environment.cluster_path
         cluster = google.call("container", "GET", where)
         dns = cluster.get("controlPlaneEndpointsConfig", {}).get("dnsEndpointConfig", {})
         if not dns.get("endpoint"):

@@ -342,6 +342,11 @@ class Environment(Section):
         return self.cluster.location or self.zone
 
     @property
+    def cluster_path(self) -> str:
+        """The cluster, as GKE's API names it."""
+        return f"projects/{self.project}/locations/{self.location}/clusters/{self.name}"
+
+    @property
     def state(self) -> str:
         """Name of the bucket that holds Terraform's state."""
         return self.state_bucket or f"{self.project}-maskwright-state"

@@ -6,11 +6,13 @@ Local writes are atomic: a temporary name beside the target, fsync, rename, fsyn
 
 from __future__ import annotations
 
+import base64
 import difflib
 import fcntl
 import functools
 import glob
 import hashlib
+import importlib
 import json
 import logging
 import os
@@ -262,6 +264,19 @@ def sha256_of_file(location: str) -> str:
     """The sha256 of a file; `digest` computes a crc32 as well."""
     with open_binary(location) as file:
         return hashlib.file_digest(cast(Any, file), "sha256").hexdigest()
+
+
+def crc32c_of(file: BinaryIO) -> str | None:
+    """The checksum of what follows in a file, in base64, as Cloud Storage writes it. None without the package
+    google-crc32c, which gcsfs installs."""
+    try:
+        crc32c: Any = importlib.import_module("google_crc32c")  # without types
+    except ImportError:
+        return None
+    checksum = crc32c.Checksum()
+    while block := file.read(READ_BYTES):
+        checksum.update(block)
+    return base64.b64encode(checksum.digest()).decode()
 
 
 def sync_folder(folder: str) -> None:

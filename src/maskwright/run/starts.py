@@ -92,7 +92,7 @@ class StartsFile:
             what = f"--stop-after-hours {start.stop_after_hours:g} was over at {moment}"
             error = EndedAsAsked(f"{what}; the same command gives the run as many hours again", reason="limit")
         elif start.without_checkpoint > MOST_STARTS:
-            what = f"{MOST_STARTS} starts in a row have brought no newer checkpoint than that of step {start.step:,}"
+            what = f"{MOST_STARTS} starts in a row have brought no checkpoint newer than step {start.step:,}"
             fix = "see log.txt for how they ended, or save more often (checkpoint.save_every_seconds), then start again"
             error = MaskwrightError(what, where=self._directory.location, fix=fix)
         else:

@@ -14,7 +14,6 @@ A new machine with an empty run directory fetches the newest complete copy and c
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import io
 import json
@@ -221,7 +220,7 @@ class Copies:
         """Checks an upload by the store's own crc32c if it has one, else by reading the object back."""
         info = self._folder.info(name)
         good = info["size"] == expected["bytes"]
-        if good and (known := _crc32c(source)) and "crc32c" in info:
+        if good and (known := storage.crc32c_of(source)) and "crc32c" in info:
             good = info["crc32c"] == known
         elif good:
             good = self._folder.sha256(name) == expected["sha256"]
@@ -248,15 +247,3 @@ def _rollbacks(folder: str) -> list[Any]:
     path = os.path.join(folder, "rollbacks.json")
     rollbacks = storage.read_json(path) if os.path.exists(path) else []
     return rollbacks if isinstance(rollbacks, list) else []
-
-
-def _crc32c(source: BinaryIO) -> str | None:
-    """The checksum in base64, as stores write it; None without the package, which gcsfs installs."""
-    try:
-        import google_crc32c
-    except ImportError:
-        return None
-    checksum = google_crc32c.Checksum()
-    while block := source.read(storage.READ_BYTES):
-        checksum.update(block)
-    return base64.b64encode(checksum.digest()).decode()

@@ -122,20 +122,11 @@ def _size(path: str) -> int | None:
 def _is_same(path: str, file: BucketFile) -> bool:
     if _size(path) != file.size:
         return False
-    if file.md5:
-        return base64.b64encode(bytes.fromhex(_digest(path, "md5"))).decode() == file.md5
-    import google_crc32c
-
-    checksum = google_crc32c.Checksum()
     with open(path, "rb") as content:
-        while block := content.read(storage.READ_BYTES):
-            checksum.update(block)
-    return base64.b64encode(checksum.digest()).decode() == file.crc32c
-
-
-def _digest(path: str, kind: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
+        if not file.md5:
+            return storage.crc32c_of(content) == file.crc32c
+        digest = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False)).digest()
+    return base64.b64encode(digest).decode() == file.md5
 
 
 def _run(prepare: str, target: str, disk: str) -> None:
@@ -149,7 +140,7 @@ def write_manifest(disk: str) -> dict[str, int | str]:
     """A line of `sha256sum` for each file."""
     say("manifest")
     found = sorted(_below(disk))
-    digests = each(lambda file: _digest(file[1], "sha256"), found)
+    digests = each(lambda file: storage.sha256_of_file(file[1]), found)
     text = "".join(f"{digest}  {name}\n" for digest, (name, _) in zip(digests, found, strict=True)).encode()
     with storage.atomic_writer(os.path.join(disk, MANIFEST)) as out:
         out.write(text)

@@ -21,9 +21,10 @@ from maskwright.cloud.google.errors import unsure
 from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core.console import say, warn
 from maskwright.core.errors import CloudError, MaskwrightError
+from maskwright.launch.schedulers.kubernetes.gke import CLASS_LABEL
+from maskwright.launch.schedulers.kubernetes.pod import Manifest, manifest
 from maskwright.machine.tpus import TPUS
 
-Manifest = dict[str, Any]
 RELEASES = {
     "jobset-system": "https://github.com/kubernetes-sigs/jobset/releases/download/v0.12.0/manifests.yaml",
     "kueue-system": "https://github.com/kubernetes-sigs/kueue/releases/download/v0.19.2/manifests.yaml",
@@ -32,7 +33,6 @@ RELEASES = {
 REGISTRY = "registry.k8s.io/"
 ACCOUNT, QUEUE = "train", "jobs"
 NFS_CLAIM, DISK_CLAIM, SEED_CLASS = "nfs-share", "shared-pd", "seed"
-CLASS_LABEL = "cloud.google.com/compute-class"
 KINDS = {"slice", "group"}
 JOBS = "jobsets.jobset.x-k8s.io,jobs.batch"
 IDLE_MINUTES = 10
@@ -110,7 +110,7 @@ def summary(environment: Environment) -> list[str]:
 
 
 def _object(kind: str, version: str, name: str, **more: Any) -> Manifest:
-    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, **more.pop("metadata", {})}, **more}
+    return manifest(version, kind, {"name": name, **more.pop("metadata", {})}, **more)
 
 
 def basics(environment: Environment) -> list[Manifest]:

@@ -1,6 +1,6 @@
 """`env seed` fills the disk: a Job in the cluster copies a bucket to it, runs the user's script and verifies (fill.py).
 
-The record says that the disk is seeded only after the Job has succeeded. Until then jobs have no claim of it. If this
+The disk is recorded as seeded only after the Job has succeeded. Until then jobs have no claim of it. If this
 process or the Job dies, the same command follows the Job, or starts it again on what is there.
 """
 
@@ -20,6 +20,9 @@ from maskwright.core import storage
 from maskwright.core.console import human_bytes, say, warn
 from maskwright.core.errors import CloudError, InputError, MaskwrightError, StoppedEarly
 from maskwright.launch.follow import until_over
+from maskwright.launch.schedulers.kubernetes.gke import CLASS_LABEL
+from maskwright.launch.schedulers.kubernetes.jobs import condition
+from maskwright.launch.schedulers.kubernetes.pod import Manifest, labels, manifest
 
 JOB, CLAIM, DISK, SHARE = "seed", "seed", "/disk", "nfs_share"
 POLL_SECONDS = 10.0
@@ -97,7 +100,7 @@ def _check_source(session: EnvironmentSession, disk: Disk, source: str, anyway: 
 # ---- the Job ---------------------------------------------------------------------------------------------------------
 
 
-def _job(session: EnvironmentSession, disk: Disk, script: str | None) -> list[objects.Manifest]:
+def _job(session: EnvironmentSession, disk: Disk, script: str | None) -> list[Manifest]:
     """The volume to write, the script, and the Job."""
     environment = session.environment
     command = ["python", "-m", "maskwright.cloud.provision.fill", DISK]
@@ -113,7 +116,7 @@ def _job(session: EnvironmentSession, disk: Disk, script: str | None) -> list[ob
         command += ["--prepare", "/etc/maskwright/prepare.sh"]
         mounts.append({"name": "script", "mountPath": "/etc/maskwright"})
         volumes.append({"name": "script", "configMap": {"name": JOB}})
-        made.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": common, "data": {"prepare.sh": script}})
+        made.append(manifest("v1", "ConfigMap", common, data={"prepare.sh": script}))
     container = {
         "name": JOB,
         "image": session.record.container(environment, environment.accelerators[0]),
@@ -128,25 +131,24 @@ def _job(session: EnvironmentSession, disk: Disk, script: str | None) -> list[ob
     pod = {
         "restartPolicy": "Never",
         "serviceAccountName": objects.ACCOUNT,
-        "nodeSelector": {objects.CLASS_LABEL: objects.SEED_CLASS},
+        "nodeSelector": {CLASS_LABEL: objects.SEED_CLASS},
         "securityContext": user,
         "containers": [container],
         "volumes": volumes,
     }
-    labels = {"app.kubernetes.io/name": "maskwright", "app.kubernetes.io/instance": JOB}
-    template = {"metadata": {"labels": labels}, "spec": pod}
+    template = {"metadata": {"labels": labels(JOB)}, "spec": pod}
     spec = {"backoffLimit": RETRIES, "activeDeadlineSeconds": HOURS * 3600, "template": template}
     digest = storage.sha256_of([spec, script, session.environment.disk_name(session.record.generation)])
-    metadata = {**common, "labels": labels, "annotations": {DIGEST: digest}}
-    return [*made, {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}]
+    metadata = {**common, "labels": labels(JOB), "annotations": {DIGEST: digest}}
+    return [*made, manifest("batch/v1", "Job", metadata, spec=spec)]
 
 
-def _start(session: EnvironmentSession, manifests: list[objects.Manifest]) -> None:
+def _start(session: EnvironmentSession, manifests: list[Manifest]) -> None:
     """A Job of the same disk, source and script that runs or has succeeded is followed; any other gives way."""
     environment, job = session.environment, _get(session)
     digest = manifests[-1]["metadata"]["annotations"][DIGEST]
     same = job is not None and job["metadata"].get("annotations", {}).get(DIGEST) == digest
-    if job is not None and same and not _ended(job, "Failed"):
+    if job is not None and same and not condition(job, "Failed"):
         say("following the Job that fills the disk already")
         return
     _remove(session)
@@ -165,18 +167,13 @@ def _get(session: EnvironmentSession) -> dict[str, Any] | None:
     return json.loads(answer) if answer.strip() else None
 
 
-def _ended(job: dict[str, Any], how: str) -> bool:
-    conditions = job.get("status", {}).get("conditions", [])
-    return any(condition["type"] == how and condition["status"] == "True" for condition in conditions)
-
-
 def _wait(session: EnvironmentSession, poll_seconds: float) -> dict[str, Any]:
     """Files, bytes and the manifest's digest, as the Job counted them. Shows its last line whenever that is new."""
     shown = ""
 
     def poll() -> dict[str, Any] | None:
         job = _get(session)
-        return {} if job is None else job if _ended(job, "Complete") or _ended(job, "Failed") else None
+        return {} if job is None else job if condition(job, "Complete") or condition(job, "Failed") else None
 
     def show() -> None:
         nonlocal shown
@@ -190,7 +187,7 @@ def _wait(session: EnvironmentSession, poll_seconds: float) -> dict[str, Any]:
     if not job:
         raise MaskwrightError("the Job is gone", where=JOB, fix="run the same command again; it continues")
     result = _result(session)
-    if _ended(job, "Failed"):
+    if condition(job, "Failed"):
         error = result.get("error") or f"no reason given; `kubectl logs job/{JOB}` shows its output"
         fix = "correct that; the same command seeds the disk again"
         raise MaskwrightError(f"seeding failed: {error}", where=session.environment.name, fix=fix)

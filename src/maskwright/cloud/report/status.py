@@ -15,7 +15,8 @@ from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core.console import human_bytes, human_count, several
 from maskwright.core.errors import CloudError
 from maskwright.core.shell import typed
-from maskwright.launch.schedulers.kubernetes.jobs import OURS, Jobs
+from maskwright.launch.schedulers.kubernetes.gke import CLASS_LABEL
+from maskwright.launch.schedulers.kubernetes.jobs import OURS, Jobs, condition
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,7 @@ def read(location: str) -> EnvironmentStatus:
 
 
 def _cluster(environment: Environment) -> tuple[str, dict[str, int], dict[str, str]]:
-    path = f"projects/{environment.project}/locations/{environment.location}/clusters/{environment.name}"
-    found = Google(environment.project).find("container", path)
+    found = Google(environment.project).find("container", environment.cluster_path)
     if found is None:
         return "absent", {}, {}
     where = f"{found.get('status', 'unknown')} in {environment.location}"
@@ -66,11 +66,7 @@ def _cluster(environment: Environment) -> tuple[str, dict[str, int], dict[str, s
     except CloudError as error:
         return f"{where}, cannot be read: {error}", {}, {}
     ready = Counter(
-        (node["metadata"].get("labels") or {}).get(objects.CLASS_LABEL, "system")
-        for node in nodes
-        if any(
-            (one["type"], one["status"]) == ("Ready", "True") for one in node.get("status", {}).get("conditions", [])
-        )
+        (node["metadata"].get("labels") or {}).get(CLASS_LABEL, "system") for node in nodes if condition(node, "Ready")
     )
     return where, dict(sorted(ready.items())), {job.name: job.state for job in jobs}
 

@@ -32,6 +32,7 @@ from maskwright.launch.schedulers.kubernetes.kubectl import SECONDS, Access, kub
 from maskwright.launch.schedulers.kubernetes.pod import (
     CONTAINER,
     INSTANCE,
+    PRODUCT,
     QUEUE,
     RAY_CONTAINER,
     RAY_WORKER,
@@ -47,7 +48,7 @@ MOST_FAILURES = 3
 """Streams of a pod that has ended and whose lines cannot be read, as those of a node that is gone."""
 LAST_LINES = 20
 """Lines of a pod that failed, if it is not the one that is followed."""
-OURS = "app.kubernetes.io/name=maskwright"
+OURS = f"{PRODUCT}=maskwright"
 """Selects every object of every job."""
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 GROUPS = {
@@ -221,7 +222,7 @@ class Jobs:
 # ---- from objects to a state -----------------------------------------------------------------------------------------
 
 
-def _condition(item: Manifest | None, kind: str, status: str = "True") -> Manifest | None:
+def condition(item: Manifest | None, kind: str, status: str = "True") -> Manifest | None:
     """The condition of this type, if it has this status."""
     conditions = ((item or {}).get("status") or {}).get("conditions") or ()
     return next((one for one in conditions if (one["type"], one["status"]) == (kind, status)), None)
@@ -252,8 +253,8 @@ def _pod_of(pod: Manifest) -> JobPod:
     state = states.get(container, {})
     ended, waits = state.get("terminated") or {}, state.get("waiting") or {}
     words = [
-        "disrupted" if _condition(pod, "DisruptionTarget") else "",
-        _words_of(_condition(pod, "PodScheduled", "False")),
+        "disrupted" if condition(pod, "DisruptionTarget") else "",
+        _words_of(condition(pod, "PodScheduled", "False")),
         _words_of(waits or ended or status) if waits.get("reason") != "ContainerCreating" else "",
     ]
     return JobPod(
@@ -277,10 +278,10 @@ def _state_of(
     """State, exit code once it is over, and why."""
     status, spec = item.get("status") or {}, item["spec"]
     ray = str(status.get("jobDeploymentStatus", ""))
-    if _condition(item, "Complete") or _condition(item, "Completed") or status.get("jobStatus") == "SUCCEEDED":
+    if condition(item, "Complete") or condition(item, "Completed") or status.get("jobStatus") == "SUCCEEDED":
         return "done", 0, ""
-    failed = [one for one in (_condition(made, "Failed") for made in (item, *inner)) if one]
-    if _condition(item, "Failed") or ray == "Failed" or (ray == "Complete" and status.get("jobStatus")):
+    failed = [one for one in (condition(made, "Failed") for made in (item, *inner)) if one]
+    if condition(item, "Failed") or ray == "Failed" or (ray == "Complete" and status.get("jobStatus")):
         # The inner Job of a JobSet has the reason.
         why = "; ".join(dict.fromkeys(map(_words_of, failed))) or _words_of(status)
         if "DeadlineExceeded" in [one.get("reason") for one in failed] + [status.get("reason")]:
@@ -288,9 +289,9 @@ def _state_of(
         code = _driver_code(status) if ray else _code_of(pods)
         return ("stopped" if code in (ASKED, EARLY) else "failed"), code, why
     if workload is not None and workload["spec"].get("active") is False:
-        return "stopped", ASKED, _words_of(_condition(workload, "Evicted")) or "deactivated in Kueue"
+        return "stopped", ASKED, _words_of(condition(workload, "Evicted")) or "deactivated in Kueue"
     if spec.get("suspend"):
-        why = _words_of(_condition(workload, "QuotaReserved", "False") or _condition(workload, "Admitted", "False"))
+        why = _words_of(condition(workload, "QuotaReserved", "False") or condition(workload, "Admitted", "False"))
         return "waiting", None, why or "suspended"
     if any(pod.began and pod.code is None for pod in pods):
         return "running", None, ""

@@ -133,7 +133,7 @@ def _jobset_spec(job: KubernetesJob, words: Sequence[str]) -> Manifest:
         {"name": "deadline", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]},
         {"name": "early", "action": "RestartJobSetAndIgnoreMaxRestarts", **by_policy},
     ]
-    inner = {"metadata": {"labels": labels(job)}, "spec": _job_spec(job, words, 0, "FailJob")}
+    inner = {"metadata": {"labels": labels(job.name)}, "spec": _job_spec(job, words, 0, "FailJob")}
     return {
         # No new pod starts before all old ones are gone: the run directory has one writer.
         "failurePolicy": {"maxRestarts": RESTARTS, "restartStrategy": "BlockingRecreate", "rules": rules},

@@ -110,12 +110,12 @@ def refusal(words: list[str], stderr: str) -> CloudError:
         reason = REASONS.get(status[1] or status[2], "other")
     fixes = {
         "credentials": "log in to the cluster again, or choose another --context",
-        "permission": "ask for the right that is named in the cluster's namespace",
+        "permission": "ask the owner of the cluster for the permission that it names",
         "missing": "check the name, --namespace and --context",
         "unreached": "check the network, and `kubectl cluster-info`",
         "failed": "try again; the API server failed",
     }
-    what = redact(" ".join(stderr.split())[:600]) or "failed without a word"
+    what = redact(" ".join(stderr.split())[:600]) or "failed, and printed nothing"
     return CloudError(
         what, reason=reason, where=" ".join(["kubectl", *words[:1]]), fix=fixes.get(reason, "as kubectl says")
     )

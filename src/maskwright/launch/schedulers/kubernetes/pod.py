@@ -15,7 +15,7 @@ USER = 1000
 writes to a claim (`fsGroup`)."""
 GPU, TPU = "nvidia.com/gpu", "google.com/tpu"
 CONTAINER, RAY_CONTAINER, RAY_WORKER = "node", "ray", "ray-worker"
-INSTANCE, RUN = "app.kubernetes.io/instance", "maskwright/run"
+PRODUCT, INSTANCE, RUN = "app.kubernetes.io/name", "app.kubernetes.io/instance", "maskwright/run"
 """The label of all objects of a job, whose value is its name, and the annotation with its run directory."""
 QUEUE, MOST_SECONDS = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/max-exec-time-seconds"
 """Labels of Kueue. It adds up the time of a job over all of its admissions, and deactivates the job at the limit:
@@ -101,13 +101,14 @@ def manifest(version: str, kind: str, metadata: Manifest, **more: Any) -> Manife
     return {"apiVersion": version, "kind": kind, "metadata": metadata, **more}
 
 
-def labels(job: KubernetesJob) -> dict[str, str]:
-    return {"app.kubernetes.io/name": "maskwright", INSTANCE: job.name}
+def labels(name: str) -> dict[str, str]:
+    """Labels of every object of a job."""
+    return {PRODUCT: "maskwright", INSTANCE: name}
 
 
 def metadata(job: KubernetesJob) -> Manifest:
     namespace = {"namespace": job.namespace} if job.namespace else {}
-    return {"name": job.name, **namespace, "labels": labels(job)}
+    return {"name": job.name, **namespace, "labels": labels(job.name)}
 
 
 def metadata_of_job(job: KubernetesJob) -> Manifest:
@@ -131,7 +132,7 @@ def template(job: KubernetesJob, words: Sequence[str] | None) -> Manifest:
     account = {"serviceAccountName": job.service_account} if job.service_account else {}
     selector = {"nodeSelector": dict(job.node_selector)} if job.node_selector else {}
     return {
-        "metadata": {"labels": labels(job), **annotations},
+        "metadata": {"labels": labels(job.name), **annotations},
         "spec": {
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": job.grace_seconds,
