@@ -1,7 +1,7 @@
 """The record of an environment beside Terraform's state, in the same bucket: `env/NAME/record-N.json`.
 
-Terraform's state says what exists. The record has the rest: which disk is the current one, whether it was seeded, and
-which image was built last. Each change is another object with the next number, which only one command can create.
+Terraform's state lists what exists. The record keeps the rest: which disk is the current one, whether it was seeded,
+and which image was built last. Each change is another object with the next number, which only one command can create.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ def volume(name: str, claim: str, mode: str, csi: Manifest, **more: Any) -> list
 
 
 def queue(environment: Environment) -> Iterator[Manifest]:
-    """One queue for all jobs. A job's node selector says which flavor, and so which quota, is its own."""
+    """One queue for all jobs. The node selector of a job decides its flavor, and so its quota."""
     version = "kueue.x-k8s.io/v1beta2"
     if not environment.hosts:
         return
@@ -275,7 +275,7 @@ def _class_of(item: Manifest) -> str | None:
 
 
 def end_jobs(environment: Environment) -> None:
-    """All jobs, which get time to save. A cluster that does not answer keeps nobody from deleting it."""
+    """Ends all jobs, which get time to save. A cluster that does not answer can be deleted all the same."""
     try:
         _delete(environment, [JOBS, "--all"])
     except MaskwrightError as error:

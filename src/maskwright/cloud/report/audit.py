@@ -1,7 +1,7 @@
 """An audit of an environment: what exists, what costs money, and whether it is meant to exist.
 
 Everything that can carry it has the label maskwright-environment, and what GKE creates for the cluster has
-goog-k8s-cluster-name, so one search finds all of it, in all zones. Terraform's state says what `env up` created. What
+goog-k8s-cluster-name, so one search finds all of it, in all zones. Terraform's state lists what `env up` created. What
 only the search finds is a left-over, unless the cluster still manages it.
 https://docs.cloud.google.com/asset-inventory/docs/search-resources
 """

@@ -196,7 +196,7 @@ class Slurm(Place):
         state, reason, code = fields["JobState"], fields["Reason"], int(fields["ExitCode"].partition(":")[0])
         if state in ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING"):
             return None
-        early = EndedAsAsked.exit_code if state == "CANCELLED" else GONE  # scancel is a wish
+        early = EndedAsAsked.exit_code if state == "CANCELLED" else GONE  # somebody asked by scancel
         if code or state == "COMPLETED":
             return early if code == GONE else code
         with open(log, "a", encoding="utf-8") as file:
