@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import urllib.request
 from collections.abc import Iterator
 
 import pytest
@@ -23,6 +24,8 @@ def no_network() -> Iterator[bool]:
         for name, value in PROXIES.items():
             patch.setenv(name, value)
             patch.setenv(name.lower(), value)
+        # `urlopen` keeps the proxies that were set when it was first called, here for all later tests of this process.
+        patch.setattr(urllib.request, "_opener", None)
         new_thread_for_files()
         try:
             yield private

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import fsspec.config
 import pytest
-from google_cloud.fake import Cloud
+from google_cloud.fake import TOKEN, Cloud
 
 from maskwright.cloud import cluster, record
 from maskwright.cloud.environment import Environment, read_environment
@@ -40,8 +41,12 @@ def test_a_cluster_that_does_not_answer_is_said(location: str, cloud: Cloud, mon
     assert "disk lab1-data-1: not seeded" in found.report()
 
 
-def test_the_disk_is_what_the_record_says(location: str, cloud: Cloud) -> None:
+def test_the_disk_is_what_the_record_says(location: str, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = read_environment(location)
+    for protocol in ("gs", "gcs"):
+        monkeypatch.setitem(fsspec.config.conf, protocol, {})
+    record.folder(environment)
+    assert fsspec.config.conf["gs"]["token"].token == TOKEN, "a record is read before anything else asks Google"
     record.write(environment, EnvironmentRecord(2, SEEDED, 100, "hyperdisk-ml"))
     report = status.read(location).report()
     assert "lab1: cluster absent" in report and "lab1-data-2: seeded on 2026-11-20 with 12 files, 3.5 GB" in report

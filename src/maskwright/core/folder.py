@@ -179,9 +179,6 @@ class Folder:
     def put(self, name: str, content: bytes) -> None:
         self._do("written", name, self._files.pipe_file, content)
 
-    def put_json(self, name: str, value: Any) -> None:
-        self.put(name, _text(value))
-
     def upload(self, source: str, name: str) -> None:
         self._do("written", name, lambda path: self._files.put_file(source, path))
 

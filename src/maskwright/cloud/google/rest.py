@@ -52,7 +52,7 @@ class Google:
     def __init__(self, project: str) -> None:
         self.project = project
         require("gcsfs", "Google Cloud")  # brings google-auth
-        _give_token_to_gcsfs()
+        give_token_to_gcsfs()
 
     def call(self, api: str, verb: str, path: str, body: dict[str, Any] | None = None, **query: Any) -> dict[str, Any]:
         """`path` has no version, as in "projects/p/zones/z/disks". Transient failures (too many requests, 5xx, a lost
@@ -212,7 +212,7 @@ def _session() -> Any:
     return session
 
 
-def _give_token_to_gcsfs() -> None:
+def give_token_to_gcsfs() -> None:
     """gcsfs ignores the variable, and would continue without credentials. It would send a token that it gets as text to
     Google's tokeninfo, in an address."""
     token = os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
