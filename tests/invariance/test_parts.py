@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import random
 import re
@@ -114,6 +115,17 @@ def files(request: pytest.FixtureRequest) -> Files:
     return lambda kind: request.getfixturevalue(kind)  # type: ignore[no-any-return]
 
 
+def in_one_shard(shards: list[tuple[str, dict[str, list[int]]]]) -> dict[str, dict[str, list[int]]]:
+    """The numbers of each split, as of one shard."""
+    joined: dict[str, dict[str, list[int]]] = {}
+    for split, numbers in shards:
+        whole = joined.setdefault(split, {role: [] for role in numbers})
+        before = len(whole["tokens"])
+        for role, values in numbers.items():
+            whole[role] += [value + before for value in values] if role in ("documents", "sentences") else values
+    return joined
+
+
 def cut_into(monkeypatch: pytest.MonkeyPatch, folder: Path, parts: int) -> None:
     size = sum(path.stat().st_size for path in folder.iterdir())
     monkeypatch.setattr(cut, "PART_BYTES", (size // parts, size // parts))
@@ -185,13 +197,14 @@ def test_the_store_is_that_of_the_slow_twin_in_any_number_of_parts(
     for parts in (1, 3, 7) if case == "plain" else (5,):
         cut_into(monkeypatch, text, parts)
         runner = Shuffled(seed=parts)
-        prepare(request(case, text, tmp_path / f"in{parts}", tokenizer), runner)
-        assert content_of(tmp_path / f"in{parts}") == content_of(tmp_path / "one")
-        read = ["judge", "encode"] if one.cleaning else ["encode"]
-        assert {runner.computed.count(phase) for phase in read} == {runner.computed.count("encode")}
+        made = prepare(request(case, text, tmp_path / f"in{parts}", tokenizer))
+        prepare(request(case, text, tmp_path / f"other{parts}", tokenizer), runner)
+        assert content_of(tmp_path / f"other{parts}") == content_of(tmp_path / f"in{parts}")
+        assert in_one_shard(contents(made)) == in_one_shard(twin.shards) and made.manifest["counts"] == counts
         assert runner.computed.count("encode") >= (parts + 1) // 2
         assert runner.computed.count("judge") == (runner.computed.count("encode") if one.cleaning else 0)
-        assert runner.computed.count("write") > (1 if case != "cleaned, duplicates kept" else 0)
+        # Repeats within a part are dropped before it is encoded, and with cleaning those of others, too.
+        assert parts < 5 or one.cleaning or runner.computed.count("finish")
 
 
 @pytest.mark.parametrize("kind", ["txt", "jsonl"])
@@ -219,8 +232,8 @@ def test_a_large_file_is_cut_where_documents_end(
     for parts_ in (4, 30):
         monkeypatch.setattr(cut, "PART_BYTES", (size // parts_, size // parts_))
         runner = Shuffled(seed=parts_)
-        prepare(Request(sources(), tokenizer, str(tmp_path / f"in{parts_}"), options), runner)
-        assert content_of(tmp_path / f"in{parts_}") == content_of(tmp_path / "one")
+        made = prepare(Request(sources(), tokenizer, str(tmp_path / f"in{parts_}"), options), runner)
+        assert in_one_shard(contents(made)) == in_one_shard(expected(one).shards)
         assert runner.computed.count("encode") >= parts_ // 2 and runner.computed.count("cut") >= parts_ // 2
     name = text / f"a.{kind}"
     raw = name.read_bytes()
@@ -254,8 +267,8 @@ def test_processes_and_kills_change_nothing_and_nothing_is_computed_twice(
     tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files
 ) -> None:
     text = files("records")
-    prepare(request("cleaned", text, tmp_path / "one", tokenizer))
     cut_into(monkeypatch, text, 4)
+    prepare(request("cleaned", text, tmp_path / "one", tokenizer))
     with Here(2) as two:
         prepare(request("cleaned", text, tmp_path / "two", tokenizer), two)
     assert content_of(tmp_path / "two") == content_of(tmp_path / "one")
@@ -348,6 +361,7 @@ def test_skipped_faults_are_told_and_a_file_that_changes_is_refused(
         return Sources([str(text)], on_bad_input="skip", on_fault=told.append)
 
     told: list[Fault] = []
+    monkeypatch.setattr(cut, "PART_BYTES", (4_000, 4_000))
     expected = prepare(Request(sources(told), tokenizer, str(tmp_path / "one"), options))
     in_parts: list[Fault] = []
     made = prepare(Request(sources(in_parts), tokenizer, str(tmp_path / "parts"), options), Shuffled())
@@ -431,7 +445,7 @@ def test_no_side_has_what_the_tokenizer_cannot_tell_from_the_other(
 
     ready = made("store")
     counts = ready.manifest["counts"]
-    assert (counts["read"], counts["kept"], counts["duplicates"], counts["empty"]) == (182, 60, 121, 1)
+    assert (counts["read"], counts["kept"], counts["duplicates"], counts["empty"]) == (182, 60, 120, 2)
     both = made("both", keep_duplicates=True)
     assert both.manifest["counts"]["kept"] == 180 and both.manifest["counts"]["empty"] == 2
     for store in (ready, both):
@@ -441,7 +455,22 @@ def test_no_side_has_what_the_tokenizer_cannot_tell_from_the_other(
             *ids_of(ready, "valid"),
         }
         assert sum(map(len, sides)) == store.manifest["counts"]["kept"]
-    assert "1 empty" in report(ready.location, ready.manifest)
+    assert "2 empty" in report(ready.location, ready.manifest)
+    found = audit([str(tmp_path / "a.jsonl")], tokenizer=tokenizer_of("bert-uncased"))
+    assert found.findings["exact duplicate documents"].count == 120
+    assert audit([str(tmp_path / "a.jsonl")]).findings["exact duplicate documents"].count == 0
+
+
+def test_documents_whose_ids_differ_are_no_duplicates(tokenizer_of: Callable[[str], str], tmp_path: Path) -> None:
+    """Without its spaces, `1 12 5` would be `11 2 5`."""
+    lines = [" ".join(four) for four in itertools.product(("1", "2", "11", "12", "21", "22"), repeat=4)]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    folder = tokenizer_of("bert-uncased")
+    sources = Sources([str(tmp_path / "a.txt")], layout="lines")
+    ready = prepare(Request(sources, folder, str(tmp_path / "store"), PrepareOptions(0.1)))
+    assert ready.manifest["counts"]["kept"] == 1_296 == len({*ids_of(ready, "train"), *ids_of(ready, "valid")})
+    found = audit([str(tmp_path / "a.txt")], layout="lines", tokenizer=folder)
+    assert found.findings["exact duplicate documents"].count == 0
 
 
 def ids_of(store: TokenStore, side: Any) -> list[tuple[int, ...]]:

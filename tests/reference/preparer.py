@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,16 @@ import numpy as np
 
 from maskwright.data.encode import encode_documents
 from maskwright.data.prepare.request import Request
-from maskwright.data.store import TokenStore
+from maskwright.data.store import TokenStore, token_dtype
 from maskwright.text.cleaning.contamination import read_evaluations
 from maskwright.text.cleaning.steps import Cleaner, CleaningOptions, apply_cleaning
-from maskwright.text.dedup import is_held_out
+from maskwright.text.dedup import is_held_out, text_key
 from maskwright.text.document import Document
 from maskwright.text.encoder import TokenizersEncoder
 from maskwright.text.vocabulary import read_vocabulary
 
+Kept = tuple[Document, list[int], list[int]]
+"""(document, ids, tokens of each sentence)"""
 ROLES = ("tokens", "documents", "sentences", "origins")
 
 
@@ -34,24 +37,15 @@ class Expected:
 def expected(request: Request) -> Expected:
     options, cleaning = request.options, request.cleaning or CleaningOptions()
     files = cleaning.evaluation_files
-    cleaner = Cleaner(
-        cleaning, read_evaluations(files, cleaning.contamination_words) if files else None, request.text_form
-    )
+    cleaner = Cleaner(cleaning, read_evaluations(files, cleaning.contamination_words) if files else None)
     encoder = TokenizersEncoder(request.tokenizer)
+    dtype = token_dtype(read_vocabulary(request.tokenizer).size)
     byte_length = np.array(read_vocabulary(request.tokenizer).byte_length, np.int32)
     found, seen, held = Expected(), set[bytes](), set[bytes]()
     bands = [set[int]() for _ in range(200)]
-    block: dict[str, list[tuple[Document, list[int], list[int]]]] = {"train": [], "valid": []}
-
-    def close() -> None:
-        for split, documents in block.items():
-            if documents:
-                found.shards.append((split, _shard(documents, request)))
-            documents.clear()
-
-    tokens = 0
     for sources in request.all_sources:
         held_out = sources is request.held_out
+        sides: dict[str, list[Kept]] = {"train": [], "valid": []}
         found.counts["without_text"] += sum(_blank_records(name) for name in sources.files if ".jsonl" in name)
         for document in sources:
             found.counts["read"] += 1
@@ -64,8 +58,7 @@ def expected(request: Request) -> Expected:
                 found.counts["left_out"] += 1
                 continue
             key, near = judged.keys[0, :2].tobytes(), judged.keys[0, 2:].tolist()
-            repeated = key in (held if options.keep_duplicates and not held_out else () if held_out else seen)
-            repeated = repeated or (key in seen and not options.keep_duplicates)
+            repeated = key in (seen if not options.keep_duplicates else () if held_out else held)
             alike = any(one and one in band for one, band in zip(near, bands, strict=False))
             seen.add(key)
             held |= {key} if held_out else set()
@@ -79,15 +72,31 @@ def expected(request: Request) -> Expected:
             if not len(encoded.ids):
                 found.counts["empty"] += 1
                 continue
+            key = text_key(encoded.ids.astype(dtype).tobytes())
+            repeated = key in (seen if not options.keep_duplicates else () if held_out else held)
+            seen.add(key)
+            held |= {key} if held_out else set()
+            if repeated:
+                found.counts["duplicates"] += 1
+                continue
             found.counts["kept"] += 1
-            valid = held_out or is_held_out(request.text_form.key(clean.utf8), options.valid_fraction)
-            block["valid" if valid else "train"].append((clean, encoded.ids.tolist(), encoded.sentence_sizes.tolist()))
-            tokens += len(encoded.ids)
-            if tokens >= options.shard_tokens:
-                close()
-                tokens = 0
-    close()
+            valid = held_out or is_held_out(key, options.valid_fraction)
+            sentences = [size for size in encoded.sentence_sizes.tolist() if size]
+            sides["valid" if valid else "train"].append((clean, encoded.ids.tolist(), sentences))
+        for split, documents in sides.items():
+            found.shards += [(split, _shard(part, request)) for part in _cut(documents, options.shard_tokens)]
     return found
+
+
+def _cut(documents: list[Kept], shard_tokens: int) -> Iterator[list[Kept]]:
+    shard: list[Kept] = []
+    for document in documents:
+        shard.append(document)
+        if sum(len(ids) for _, ids, _ in shard) >= shard_tokens:
+            yield shard
+            shard = []
+    if shard:
+        yield shard
 
 
 def _blank_records(name: str) -> int:
@@ -95,7 +104,7 @@ def _blank_records(name: str) -> int:
         return sum(not json.loads(line)["text"].strip() for line in file if line.strip())
 
 
-def _shard(documents: list[tuple[Document, list[int], list[int]]], request: Request) -> dict[str, list[int]]:
+def _shard(documents: list[Kept], request: Request) -> dict[str, list[int]]:
     numbers: dict[str, list[int]] = {role: [] for role in ROLES}
     for document, ids, sentences in documents:
         numbers["tokens"] += ids

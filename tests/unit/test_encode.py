@@ -5,9 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import random
-import unicodedata
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from maskwright.data.encode import Encoded, encode_documents
 from maskwright.text import encoder as encoders
 from maskwright.text.document import Document
 from maskwright.text.encoder import ODD_TEXTS, GigatokenEncoder, TokenizersEncoder, open_encoder, require_equal
-from maskwright.text.text_form import WHOLE_TEXT, TextForm, form_of
 from maskwright.text.vocabulary import read_vocabulary
 
 needs_gigatoken = pytest.mark.skipif(
@@ -232,44 +229,3 @@ def test_unknown_tokens_do_not_lose_the_sentences(tokenizer: str) -> None:
     unknown[:] = -1
     encoded = encode_documents(Whole(tokenizer), texts, unknown)
     assert parts(encoded) == one_by_one(tokenizer, texts)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_texts_of_the_same_ids_are_the_same_text(kind: str, tokenizer_of: Callable[[str], str]) -> None:
-    """What is kept of two texts differs only where their ids do; all is kept where ids tell all."""
-    kept, encoder = form_of(tokenizer_of(kind)), TokenizersEncoder(tokenizer_of(kind))
-    assert (kept == WHOLE_TEXT) == (kind in ("roberta", "gemma", "llama"))  # of which no two texts have the same ids
-    if kind == "bert-uncased":
-        assert kept == TextForm(white_space=False, case=False, accents=False, controls=False)
-    generator = random.Random(9)
-    changes: list[Callable[[str], str]] = [
-        str.upper,
-        str.lower,
-        *(partial(unicodedata.normalize, form) for form in ("NFC", "NFD", "NFKC", "NFKD")),
-        lambda text: text.replace(" ", "\n"),
-        lambda text: text.replace(",", " , "),
-        lambda text: text.replace("中", " 中"),
-        lambda text: text.replace("a", "a\u200d"),
-        lambda text: text.replace("o", "o\u0301"),
-        lambda text: text.replace("e", "ｅ").replace("fi", "ﬁ"),
-    ]
-    same, unk = 0, read_vocabulary(tokenizer_of(kind)).unk
-    for number in range(0 if kept == WHOLE_TEXT else 200):
-        text = conftest.sentence(generator) if number % 2 else random_text(generator, 40).strip()
-        for change in changes:
-            other = change(text).strip()
-            ids, others = (encoder.encode([one])[0] for one in (text, other))
-            if np.array_equal(ids, others) and text != other and unk not in ids:
-                same += 1
-                assert kept.key(text.encode()) == kept.key(other.encode()), (text, other)
-    assert kept == WHOLE_TEXT or same >= 100
-    assert kept.key(b"one text") != kept.key(b"one more text")
-
-
-def test_what_a_normalizer_of_another_kind_keeps_is_asked_of_it(tokenizer: str, tmp_path: Path) -> None:
-    content = json.loads((Path(tokenizer) / "tokenizer.json").read_text())
-    content["normalizer"] = {"type": "Replace", "pattern": {"Regex": "x+"}, "content": "y"}
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    kept = form_of(str(tmp_path))
-    assert kept.normalizer and kept.of(b"axxb ab") == b"ayb ab"
-    assert kept.of(b"x " * 400_000) == b"y " * 400_000

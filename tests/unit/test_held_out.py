@@ -16,7 +16,6 @@ import maskwright
 from maskwright.cli.main import run
 from maskwright.config.pretraining import RunConfig, build_config
 from maskwright.core.errors import ConfigError, InputError, StoreError
-from maskwright.data.prepare import blocks
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
@@ -155,32 +154,6 @@ def test_files_are_held_out_in_full_and_never_trained_on(keep_duplicates: bool, 
     )
     with pytest.raises(InputError, match="already holds a store made from other text or options"):
         prepare(Request(Sources([train], layout="sentences"), tokenizer, str(tmp_path / "store"), options))
-
-
-def test_a_preparation_with_held_out_files_goes_on_after_a_stop(
-    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = text(tmp_path / "train.txt", 60, 1), text(tmp_path / "valid.txt", 20, 2)
-    options = PrepareOptions(valid_fraction=0.0, shard_tokens=3_000)
-
-    def make(folder: str) -> TokenStore:
-        sources, held_out = (Sources([name], layout="sentences") for name in files)
-        return prepare(Request(sources, tokenizer, str(tmp_path / folder), options, held_out=held_out))
-
-    whole = make("whole")
-    with monkeypatch.context() as patch:
-        original, written = blocks.write_shard, iter(range(100))
-
-        def cut(*arguments: Any) -> Any:
-            if next(written) == 2:
-                raise KeyboardInterrupt
-            return original(*arguments)
-
-        patch.setattr(blocks, "write_shard", cut)
-        with pytest.raises(KeyboardInterrupt):
-            make("cut")
-    assert whole.fingerprint == make("cut").fingerprint
-    assert len(whole.shards) > 3
 
 
 def test_the_command_holds_files_out(tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

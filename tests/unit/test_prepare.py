@@ -13,7 +13,7 @@ from reference.stored import documents_of
 from tokenizer_kinds import with_declared
 
 from maskwright.core.errors import InputError, SourceError, StoreError
-from maskwright.data.prepare import blocks
+from maskwright.data.prepare import shards
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore, shard_names, token_dtype
@@ -50,23 +50,26 @@ def test_same_input_gives_the_same_bytes(corpus: Path, tokenizer: str, store: To
     assert manifests[0] == manifests[1]
 
 
-@pytest.mark.parametrize("fail_at", [1, 2, 4])
+@pytest.mark.parametrize("fail_at", [0, 2, 4, 9])
 def test_a_stopped_preparation_continues_to_the_same_bytes(
     fail_at: int, corpus: Path, tokenizer: str, store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed in the middle of writing a shard, after `fail_at` of them."""
+    """Killed where a shard, or its final name, is written, after `fail_at` of them."""
     folder, written = tmp_path / "store", 0
-    original = blocks.write_shard
 
-    def failing(*arguments: Any) -> Any:
-        nonlocal written
-        written += 1
-        if written > fail_at:
-            raise KeyboardInterrupt
-        return original(*arguments)
+    def failing(original: Any) -> Any:
+        def called(*arguments: Any) -> Any:
+            nonlocal written
+            written += 1
+            if written > fail_at:
+                raise KeyboardInterrupt
+            return original(*arguments)
+
+        return called
 
     with monkeypatch.context() as patch:
-        patch.setattr(blocks, "write_shard", failing)
+        patch.setattr(shards._Shard, "closed", failing(shards._Shard.closed))
+        patch.setattr(shards, "_link", failing(shards._link))
         with pytest.raises(KeyboardInterrupt):
             prepare(Request(Sources([str(corpus)], layout="sentences"), tokenizer, str(folder), OPTIONS))
     with pytest.raises(StoreError, match=r"not a token store|never finished"):
@@ -251,7 +254,7 @@ def test_truncated_and_missing_shards_are_named_when_opened(copy: Path) -> None:
         TokenStore(str(copy))
 
 
-@pytest.mark.parametrize("name", ["train-00000.tokens.u16", "valid-00001.documents.u64", "train-00002.sentences.u64"])
+@pytest.mark.parametrize("name", ["train-00000.tokens.u16", "valid-00000.documents.u64", "train-00002.sentences.u64"])
 def test_one_flipped_bit_is_found(copy: Path, name: str) -> None:
     TokenStore(str(copy)).verify()
     content = bytearray((copy / name).read_bytes())

@@ -179,8 +179,8 @@ def test_store_and_masks(kind: str, corpus: Path, tokenizer_of: Folder, tmp_path
     )
     auto, found = transformers.AutoTokenizer.from_pretrained(folder), ready.vocabulary
     split = ready.split("train")
-    first = documents_of(split)[0].tolist()
-    text = " ".join(corpus.read_text().split("\n\n")[0].split("\n"))
+    first, line = documents_of(split)[0].tolist(), int(ready.origin("train", 0).rpartition(":")[2])
+    text = " ".join("\n".join(corpus.read_text().split("\n")[line - 1 :]).split("\n\n")[0].split("\n"))
     assert first == auto(text, add_special_tokens=False)["input_ids"]
     assert auto(text)["input_ids"] == [found.bos, *first, found.eos]
 

@@ -32,11 +32,11 @@ from numpy.typing import NDArray
 from maskwright.core import storage
 from maskwright.core.console import progress
 from maskwright.core.errors import MaskwrightError, StoppedEarly, StoreError
-from maskwright.data.convert import ConvertCounts, ConvertOptions, IdCleaner, document_keys
+from maskwright.data.convert import ConvertCounts, ConvertOptions, IdCleaner
 from maskwright.data.foreign.blocks import Block, Int64
 from maskwright.data.foreign.columns import arrow_parts, grouped
 from maskwright.data.store import SplitName
-from maskwright.text.dedup import held_out
+from maskwright.text.dedup import document_keys, held_out
 from maskwright.text.parts.columns import Columns, Note, written
 from maskwright.text.vocabulary import Vocabulary
 

@@ -20,14 +20,15 @@ from maskwright.data import manifest as manifests
 from maskwright.data import store
 from maskwright.data.foreign.blocks import Block, Foreign, Ids, Int64, Options
 from maskwright.data.foreign.detect import Format, detect, open_foreign
-from maskwright.data.prepare.blocks import SPLITS, EncodedParts, write_blocks
 from maskwright.data.prepare.folder import VERSION, discarded, held, remove_parts
+from maskwright.data.prepare.request import RULES
+from maskwright.data.prepare.shards import Documents, Form, PartWriter, finish, part_written
 from maskwright.data.writer import StoreWriter
 from maskwright.processes.runner import Here, Runner, advance
-from maskwright.text.dedup import held_out, text_keys
+from maskwright.text.dedup import document_keys, held_out
 from maskwright.text.layout import share_held_out
-from maskwright.text.parts.columns import ColumnWriter, Note, written
-from maskwright.text.parts.cut import digest_of
+from maskwright.text.parts.columns import Note
+from maskwright.text.parts.cut import digest_of, runs_of_files
 from maskwright.text.parts.phase import compute, fault_note, paths_of
 from maskwright.text.unknown import require_known
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
@@ -196,13 +197,6 @@ class IdCleaner:
         return f"{self.files[block.file]}:{document + 1} (the document's number)"
 
 
-def document_keys(ids: Ids, starts: Int64, ends: Int64) -> NDArray[np.uint64]:
-    """[documents, 2]: the `text_key` of each document's ids in the store's type."""
-    view = memoryview(np.ascontiguousarray(ids).view(np.uint8))  # type: ignore[arg-type]
-    begins_and_ends = ((offsets * ids.itemsize).tolist() for offsets in (starts, ends))
-    return np.frombuffer(text_keys(view, *begins_and_ends), "<u8").reshape(-1, 2)
-
-
 @dataclass(frozen=True)
 class ForeignFiles:
     """The files of another tool's store, with the cleaner and the split of their documents."""
@@ -239,14 +233,17 @@ def convert(conversion: Conversion, runner: Runner | None = None) -> store.Token
         return finished
     conversion.announce()
     with held(writer.folder, runner, files.source.files) as work:
-        paths = paths_of(work, "convert", [digest_of(VERSION, *decided) for decided in conversion.decided_by()])
-        sizes = [int(record["bytes"]) for record in files.records]
-        work_on_file = ConvertFile(os.getcwd(), files, writer.dtype)
-        notes = compute(runner, work_on_file, [*enumerate(paths)], "convert", sizes)
+        bytes_ = [int(record["bytes"]) for record in files.records]
+        parts = [range(*run) for run in runs_of_files(bytes_, sum(bytes_))]
+        form = Form(writer.dtype, writer.with_sentences, conversion.options.shard_tokens)
+        digests = [digest_of(VERSION, asdict(form), *conversion.decided_by(part)) for part in parts]
+        paths, sizes = paths_of(work, "convert", digests), [sum(bytes_[number] for number in part) for part in parts]
+        convert_files = ConvertFiles(os.getcwd(), files, form)
+        notes = compute(runner, convert_files, [*zip(parts, paths, strict=True)], "convert", sizes)
         totals = sum((Counter(note["counts"]) for note in notes), Counter[str]())
         counts = ConvertCounts(**totals)
         findings = sum((Counter(note["findings"]) for note in notes), Counter[str]())
-        write_blocks(runner, writer, work, EncodedParts(tuple(paths)), conversion.options.shard_tokens)
+        finish(runner, writer, work, [*zip(paths, notes, strict=True)], (), form)
         with discarded(writer.folder):
             conversion.finish(counts, findings)
     remove_parts(writer.folder)
@@ -254,56 +251,40 @@ def convert(conversion: Conversion, runner: Runner | None = None) -> store.Token
 
 
 @dataclass(frozen=True)
-class ConvertFile:
-    """Writes the columns of `EncodedParts` for a file, by its index. The note has the counts."""
+class ConvertFiles:
+    """Writes the shards of consecutive files, by their indices. The note has the counts."""
 
     place: str
     """The working directory to which the files' names are relative."""
     files: ForeignFiles
-    dtype: str
+    form: Form
 
-    def __call__(self, task: tuple[int, str]) -> Note:
+    def __call__(self, task: tuple[range, str]) -> Note:
         with chdir(self.place):
             try:
                 return self._convert(*task)
             except InputError as error:
                 return fault_note(error)
 
-    def _convert(self, file_idx: int, path: str) -> Note:
+    def _convert(self, part: range, path: str) -> Note:
         cleaner = replace(self.files.cleaner, counts=ConvertCounts())
         files, findings = replace(self.files, cleaner=cleaner), Counter[str]()
-        with written(path) as columns:
-            empty = np.zeros(0, np.int64)  # every column is there, even where nothing is kept
-            self._append(columns, files, Block(np.zeros(0, self.dtype), empty, file_idx, 0))
-            for block in files.source.blocks(file_idx):
-                self._append(columns, files, block)
-                findings.update(block.findings)
-                advance(block.ids.nbytes)
-            files.require_unchanged(file_idx)
-            columns.note = {"counts": asdict(cleaner.counts), "findings": findings}
-        return columns.note
+        with part_written(path, self.form) as writer:
+            for file_idx in part:
+                for block in files.source.blocks(file_idx):
+                    self._add(writer, files, block)
+                    findings.update(block.findings)
+                    advance(block.ids.nbytes)
+                files.require_unchanged(file_idx)
+            writer.columns.note |= {"counts": asdict(cleaner.counts), "findings": findings}
+        return writer.columns.note
 
-    def _append(self, file: ColumnWriter, files: ForeignFiles, block: Block) -> None:
+    def _add(self, writer: PartWriter, files: ForeignFiles, block: Block) -> None:
         ids, sizes, sentences, numbers = files.cleaner.clean(block)
-        is_valid, lines = files.is_valid(block.file, ids, sizes), sizes if sentences is None else sentences
-        counts = np.diff(np.searchsorted(np.cumsum(lines), np.cumsum(sizes), side="right"), prepend=0)
+        if self.form.with_sentences and sentences is None:
+            sentences = sizes
         origins = np.stack([np.full(len(sizes), block.file), numbers + 1], 1).astype("<u8")
-        file.append("tokens", sizes.astype("<u8"))
-        file.append("sentences", counts.astype("<u8"))
-        file.append("valid", is_valid.astype("u1"))
-        for split, is_here in zip(SPLITS, (~is_valid, is_valid), strict=True):
-            file.append(f"{split}.ids", _of_documents(ids, sizes, is_here))
-            file.append(f"{split}.sentences", _of_documents(lines, counts, is_here).astype("<u4"))
-            file.append(f"{split}.origins", origins[is_here].reshape(-1))
-
-
-def _of_documents(values: Ids, counts: Int64, keep: NDArray[np.bool_]) -> Ids:
-    """The values of the documents to keep, of which each has `counts`."""
-    # Runs of documents, not a mask of values: copying slices is fast, and one document in a hundred is held out.
-    ends = np.concatenate([[0], np.cumsum(counts)])
-    borders = np.flatnonzero(np.diff(keep, prepend=False, append=False))
-    runs = zip(ends[borders[::2]].tolist(), ends[borders[1::2]].tolist(), strict=True)
-    return np.concatenate([values[:0], *(values[begin:end] for begin, end in runs)])
+        writer.add(Documents(ids, sizes, sentences, origins), files.is_valid(block.file, ids, sizes))
 
 
 class Conversion:
@@ -347,7 +328,7 @@ class Conversion:
         mapping = None if self.source.mapping is None else self.source.mapping.tolist()
         self.names = [{**record, "location": os.path.basename(record["location"])} for record in self.sources]
         self.decided = [vocabulary.fingerprint, self.recorded, mapping]
-        plan = storage.sha256_of([manifests.FORMAT, self.names, *self.decided])
+        plan = storage.sha256_of([manifests.FORMAT, RULES, self.names, *self.decided])
         self.writer = StoreWriter(folder, tokenizer, plan, with_sentences=self.source.sentences)
 
     def announce(self) -> None:
@@ -355,11 +336,11 @@ class Conversion:
         for line in self.source.messages:
             say(line)
 
-    def decided_by(self) -> list[Any]:
-        """[files]: JSON values that decide each one's documents and their origins."""
-        held_out = sorted(self.source.held_out)
+    def decided_by(self, part: range) -> list[Any]:
+        """JSON values that decide the documents of a part and their origins."""
+        names = [self.names[number] for number in part]
         rules = self.writer.vocabulary.rules_record.values()
-        return [[number, name, held_out, *self.decided, *rules] for number, name in enumerate(self.names)]
+        return [part.start, names, sorted(self.source.held_out), *self.decided, *rules]
 
     def finish(self, counts: ConvertCounts, findings: Mapping[str, int]) -> None:
         """Writes the manifest. `findings`: sums of `Block.findings`. Raises `InputError` if none is left or held

@@ -55,15 +55,6 @@ def encode_documents(encoder: Encoder, documents: Sequence[Document], byte_lengt
     return Encoded(np.concatenate(pieces), np.concatenate(sentence_sizes), np.array([len(part) for part in pieces]))
 
 
-def without_empty(encoded: Encoded, documents: Sequence[Document]) -> tuple[Encoded, NDArray[np.bool_]]:
-    """(`encoded` without documents of no ids, [documents] whether each is kept)."""
-    keep = encoded.document_sizes > 0
-    if keep.all():
-        return encoded, keep
-    of_sentence = np.repeat(keep, [len(document.parts) for document in documents])
-    return Encoded(encoded.ids, encoded.sentence_sizes[of_sentence], encoded.document_sizes[keep]), keep
-
-
 def _by_sentence(encoder: Encoder, documents: Sequence[Document]) -> tuple[NDArray[np.uint32], Int64]:
     """(ids, tokens of each sentence), each sentence as it is inside its document, with the space before it."""
     sentences = [sentence for document in documents for sentence in document.parts]

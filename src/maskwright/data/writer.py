@@ -1,17 +1,11 @@
-"""Writes a token store: shards, each atomically, and the manifest last. A folder without a manifest is not a store."""
+"""Writes the manifest of a token store, last of all: a folder without one is not a store."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import os
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.core.console import say
@@ -31,7 +25,7 @@ class StoreWriter:
         self.dtype = store.token_dtype(self.vocabulary.size)
         self.with_sentences = with_sentences
         self.shards: list[dict[str, Any]] = []
-        """Records of `write_shard`, in order."""
+        """Their records, in order."""
 
     def finished(self) -> store.TokenStore | None:
         """The store if it exists, with every byte checked. Raises `InputError` for a store of another plan."""
@@ -85,46 +79,3 @@ class StoreWriter:
             **more,
         }
         storage.write_json(os.path.join(self.folder, "manifest.json"), manifest)
-
-
-def write_shard(
-    place: tuple[str, str, int, str],
-    ids: Iterable[NDArray[Any]],
-    document_sizes: Sequence[NDArray[Any]],
-    sentence_sizes: Sequence[NDArray[Any]] | None,
-    origins: Sequence[NDArray[np.uint64]],
-) -> dict[str, Any]:
-    """Writes the files of one shard, and returns its record for the manifest. `place`: folder, split, number of the
-    block, dtype. `sentence_sizes`: None for a shard without sentences."""
-    folder, split, number, dtype = place
-    little = np.dtype(dtype).newbyteorder("<")
-    ends = {"documents": np.cumsum(np.concatenate(document_sizes), dtype="<u8")}
-    if sentence_sizes is not None:
-        ends["sentences"] = np.cumsum(np.concatenate(sentence_sizes), dtype="<u8")
-    parts: dict[str, Iterable[NDArray[Any]]] = {
-        "tokens": (part.astype(little, copy=False) for part in ids),
-        **{role: [values] for role, values in ends.items()},
-        "origins": [np.concatenate(origins).astype("<u8").reshape(-1)],
-    }
-    files = {}
-    for role, name in store.shard_names(split, number, dtype, sentence_sizes is not None).items():
-        files[role] = {"name": name, **asdict(_write(os.path.join(folder, name), parts[role]))}
-    return {
-        "split": split,
-        "tokens": int(ends["documents"][-1]),
-        "documents": len(ends["documents"]),
-        "sentences": len(ends["sentences"]) if sentence_sizes is not None else None,
-        "files": files,
-    }
-
-
-def _write(path: str, parts: Iterable[NDArray[Any]]) -> storage.Digest:
-    """Writes arrays one after the other. Returns checksums of the arrays, not of what the disk made of them."""
-    sha, crc, size = hashlib.sha256(), 0, 0
-    with storage.atomic_writer(path) as file:
-        for part in parts:
-            content = np.ascontiguousarray(part).view(np.uint8).data
-            file.write(content)
-            sha.update(content)
-            crc, size = zlib.crc32(content, crc), size + content.nbytes
-    return storage.Digest(size, sha.hexdigest(), crc)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, islice
 from typing import Any
 
@@ -28,18 +28,20 @@ from maskwright.text.cleaning.limits import KEEP, NAMES, NEAR_DUPLICATE, DropTot
 from maskwright.text.cleaning.mojibake import LINES_MENDED, mojibake_in
 from maskwright.text.cleaning.steps import C4_LINES, CleaningOptions, apply_cleaning
 from maskwright.text.compression import changed_while_read
+from maskwright.text.dedup import document_keys, text_key
 from maskwright.text.document import Document, Fault
+from maskwright.text.encoder import Encoder, open_encoder
 from maskwright.text.layout import LAYOUTS, Layout, finer_layouts, share_held_out
 from maskwright.text.literals import SpecialTokens
 from maskwright.text.notation import beginning_of, notation_of
 from maskwright.text.parts.columns import Columns, ColumnWriter, Note, written
 from maskwright.text.parts.cut import Part, cut, digest_of, split
-from maskwright.text.parts.duplicates import Resolved, find_repeats, repeated_in, resolve, write_keys
-from maskwright.text.parts.judge import Judge, Judging, read
+from maskwright.text.parts.duplicates import KeyRuns, Resolved, find_repeats, repeated_in, resolve
+from maskwright.text.parts.judge import Judge, read
 from maskwright.text.parts.phase import compute, fault_note, paths_of
 from maskwright.text.records import SEQUENCE_ENDINGS, Letters
 from maskwright.text.sources import Sources, file_kind
-from maskwright.text.text_form import TextForm, form_of
+from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
 CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\x80-\x9f]")
 SEPARATOR = re.compile(r"<\|endoftext\|>|([-=*_#~.+])(?: ?\1){2,}")
@@ -57,7 +59,7 @@ NOTATION = "documents in the notation of data or markup"
 SEPARATORS = "documents that are a separator line"
 AS_READ = "as-read"
 """Key column of documents before cleaning."""
-VERSION = 5
+VERSION = 6
 """Format of the phases' files. Those of another version are not read."""
 
 
@@ -154,11 +156,12 @@ def audit(
     machines that compute have to see it; other files in it stay. None for a temporary one. Raises `SourceError` for a
     damaged archive or a missing column, `InputError` for a URL as `folder`."""
     with tempfile.TemporaryDirectory(prefix="maskwright-audit-") if folder is None else _locked(folder) as work:
-        limits = Limits(compared=form_of(tokenizer))
-        special = SpecialTokens.of(tokenizer, limits.compared)
+        special = SpecialTokens.of(tokenizer)
         sources, result = _open_sources(patterns, layout, text_column, letters, encoding, special)
+        compared = "their ids" if tokenizer else "their text; with --tokenizer, by their ids"
+        result.findings[REPEATED].prepare += f" (compared here by {compared})"
         cleaning = cleaning or CleaningOptions()
-        return _Audit(runner or Here(), work, tokenizer, cleaning, limits, special, sources, result).run()
+        return _Audit(runner or Here(), work, tokenizer, cleaning, special, sources, result).run()
 
 
 @contextmanager
@@ -174,7 +177,6 @@ class _Audit:
     folder: str
     tokenizer: str | None
     cleaning: CleaningOptions
-    limits: Limits
     special: SpecialTokens
     sources: Sources
     result: Audit
@@ -183,9 +185,12 @@ class _Audit:
         self.runner.require_seen(self.folder, self.sources.files)
         self.parts = split(self.runner, self.folder, cut([self.sources]))
         record = self.cleaning.record()
-        judge = Judge(self.cleaning, digest_of(record), self.limits)
-        examine = Examine(judge, self.special, MOJIBAKE in self.result.findings)
-        judged = self._computed("audit", examine, record, asdict(self.limits), asdict(self.special))
+        judge = Judge(self.cleaning, digest_of(record), Limits())
+        tokenizer = os.path.abspath(self.tokenizer) if self.tokenizer else None
+        examine = Examine(judge, self.special, MOJIBAKE in self.result.findings, tokenizer)
+        words = read_vocabulary(tokenizer) if tokenizer else None
+        decided = [words.fingerprint, words.rules_record] if words else None
+        judged = self._computed("audit", examine, record, asdict(self.special), decided)
         paths = tuple(path for path, _ in judged)
         scripts = Counter[str]()
         for _, note in judged:
@@ -225,12 +230,12 @@ class _Audit:
 
     def _clean(self, judged: list[tuple[str, Note]]) -> None:
         paths = tuple(path for path, _ in judged)
-        resolved = resolve(self.runner, self.folder, judged, self.parts, self.cleaning, self.limits)
+        resolved = resolve(self.runner, self.folder, judged, self.parts, self.cleaning, Limits())
         reviews = self._computed("look", Review(self.cleaning, resolved), [os.path.basename(path) for path in paths])
         totals, examples, changes = DropTotals(), dict[str, list[str]](), Changes(self.cleaning)
         near = list[tuple[int, list[int]]]()
         for part, ((_, note), (_, review)) in enumerate(zip(judged, reviews, strict=True)):
-            totals.add(note["names"], resolved.codes(part))
+            totals.add(note["names"], resolved.counts(part, len(note["names"])))
             near += [(part, pair) for pair in review["near"]]
             _add_examples(examples, note["examples"])
             changes.counts.update(review["changes"])
@@ -250,58 +255,59 @@ class _Audit:
 
 @dataclass(frozen=True)
 class Examine:
-    """Pass 1 over a part: the judge's columns, and the audit's findings in the note."""
+    """Pass 1 over a part: the judge's columns, the key of each document as it was read, its place (`file`, an index in
+    the part, and `line`), and the findings in the note."""
 
     judge: Judge
     special: SpecialTokens
     mojibake: bool
     """Whether it is counted."""
+    tokenizer: str | None
+    """The tokenizer whose ids are compared; None to compare texts."""
 
     def __call__(self, task: tuple[Part, str]) -> Note:
         part, path = task
-        examined = _Examined(self.judge.limits.compared, self.special, self.mojibake)
         try:
             with written(path) as writer:
-                for _ in Judging(self.judge, part, writer, examined).batches():
-                    pass
-                return writer.note
+                self._examine(part, writer)
+            return writer.note
         except InputError as error:
             return fault_note(error)
 
-
-class _Examined:
-    """The judge's observer."""
-
-    def __init__(self, compared: TextForm, special: SpecialTokens, mojibake: bool) -> None:
-        self.compared, self.special = compared, special
-        self.result = Audit(0, "", findings=new_findings(special, mojibake))
-        self.scripts = Counter[str]()
-        self.examples: dict[str, list[str]] = {}
-        self.keys: list[bytes] = []
-        self.origins: list[tuple[str, int]] = []
-
-    def fault(self, fault: Fault) -> None:
-        _note_fault(self.result.findings, fault)
-
-    def dropped(self, document: Document, reason: str, detail: str) -> None:
-        _show(self.examples, reason, document, document.text, detail)
-
-    def batch(self, documents: Sequence[Document]) -> None:
-        for document in documents:
-            examine(document, self.result, self.scripts, self.special)
-            self.keys.append(self.compared.key(document.utf8))
-            self.origins.append((document.source, document.line))
-
-    def write(self, writer: ColumnWriter, part: Part, first: int) -> None:
-        """Columns `file` (index in the part) and `line` locate each document. The note has all findings so far."""
-        keys = np.frombuffer(b"".join(self.keys), "<u8").reshape(-1, 2)
-        write_keys(writer, AS_READ, first, keys[:, 0], keys[:, 1])
+    def _examine(self, part: Part, writer: ColumnWriter) -> None:
+        result, scripts = Audit(0, "", findings=new_findings(self.special, self.mojibake)), Counter[str]()
+        examples = dict[str, list[str]]()
+        runs, places = KeyRuns(writer, AS_READ), [np.zeros((0, 2), "<u8")]
         file_idx = {name: index for index, name in enumerate(part.files)}
-        writer.append("file", np.array([file_idx[name] for name, _ in self.origins], "<u4"))
-        writer.append("line", np.array([line for _, line in self.origins], "<u8"))
-        self.keys, self.origins = [], []
-        audit_so_far = {**asdict(self.result), "lengths": [*self.result.lengths.items()]}
-        writer.note |= {"audit": audit_so_far, "scripts": dict(self.scripts), "examples": self.examples}
+        for judged in self.judge.batches(part, writer, partial(_note_fault, result.findings)):
+            for document in judged.documents:
+                examine(document, result, scripts, self.special)
+            for document, reason, detail in judged.dropped:
+                _show(examples, reason, document, document.text, detail)
+            runs.add(self._keys(judged.documents))
+            here = [(file_idx[document.source], document.line) for document in judged.documents]
+            places.append(np.array(here, "<u8"))
+        runs.close()
+        for column, numbers in zip(("file", "line"), np.concatenate(places).T, strict=True):
+            writer.append(column, numbers)
+        audited = {**asdict(result), "lengths": [*result.lengths.items()]}
+        writer.note |= {"audit": audited, "scripts": dict(scripts), "examples": examples}
+
+    def _keys(self, documents: list[Document]) -> NDArray[np.uint64]:
+        """[documents, 2]: dedup keys."""
+        if self.tokenizer is None:
+            return np.frombuffer(b"".join(text_key(document.utf8) for document in documents), "<u8").reshape(-1, 2)
+        encoder = _encoder(self.tokenizer, read_vocabulary(self.tokenizer))
+        ids, sizes = encoder.encode([document.text for document in documents])
+        ends = np.cumsum(sizes)
+        # One without ids is no document, and repeats none.
+        return np.where(sizes[:, None], document_keys(ids, ends - sizes, ends), np.uint64(0))
+
+
+@lru_cache(maxsize=1)
+def _encoder(tokenizer: str, vocabulary: Vocabulary) -> Encoder:
+    """Cached for the process's next part, while the tokenizer's files stay as they are."""
+    return open_encoder(tokenizer)[0]
 
 
 def _add_part(result: Audit, note: Note) -> None:
@@ -425,7 +431,6 @@ def _add_unknown(
     documents: list[Document], texts: list[str], ids: list[list[int]], result: Audit, tokenizer: str
 ) -> None:
     from maskwright.text.unknown import MOST, first_unknown
-    from maskwright.text.vocabulary import read_vocabulary
 
     vocabulary = read_vocabulary(tokenizer)
     unk = None if vocabulary.kind == "byte_level_bpe" else vocabulary.unk

@@ -1,9 +1,11 @@
-"""Exact duplicates, and the train/valid split: both are functions of a document's text alone."""
+"""Exact duplicates, and the train/valid split. Copies of a text are dropped before they are encoded; a document's ids
+decide the rest, as they are all that a model sees of it."""
 
 from __future__ import annotations
 
 import hashlib
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +22,15 @@ def text_keys(text: memoryview, starts: list[int], ends: list[int]) -> bytes:
     return b"".join([digest(text[begin:end], digest_size=16).digest() for begin, end in zip(starts, ends, strict=True)])
 
 
+def document_keys(ids: NDArray[Any], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """[documents, 2]: the halves of the `text_key` of each document's ids, as bytes of their type."""
+    view = memoryview(np.ascontiguousarray(ids).view(np.uint8))  # type: ignore[arg-type]
+    begins_and_ends = ((offsets * ids.itemsize).tolist() for offsets in (starts, ends))
+    return np.frombuffer(text_keys(view, *begins_and_ends), "<u8").reshape(-1, 2)
+
+
 def is_held_out(key: bytes, valid_fraction: float) -> bool:
-    """Whether a document is held out. It follows from its key alone, so that equal texts share a side."""
+    """Whether a document is held out. It follows from its key alone, so that equal documents share a side."""
     return int.from_bytes(key[:8], "little") < valid_fraction * 2.0**64
 
 

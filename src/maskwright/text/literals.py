@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any
 
 from maskwright.text.special_tokens import WELL_KNOWN
-from maskwright.text.text_form import TextForm
+from maskwright.text.tokenizer import load_tokenizer
 from maskwright.text.vocabulary import read_vocabulary, token_ids, tokens_in_text
 
 
@@ -25,7 +25,7 @@ class SpecialTokens:
     """Patterns of the others, which become their ids."""
 
     @staticmethod
-    def of(location: str | None, form: TextForm) -> SpecialTokens:
+    def of(location: str | None) -> SpecialTokens:
         """A tokenizer's own; without one, those that are well known."""
         if location is None:
             names = tuple(chain.from_iterable(WELL_KNOWN.values()))
@@ -33,7 +33,8 @@ class SpecialTokens:
         vocabulary = read_vocabulary(location)
         additional, has_role = vocabulary.additional, vocabulary.special - vocabulary.additional
         names = tuple(sorted(name for name, index in token_ids(location).items() if index in has_role))
-        patterns = [_pattern(token, form) for token in tokens_in_text(location) if token["id"] in additional]
+        normalizer = load_tokenizer(location, special_tokens_are_text=True).normalizer
+        patterns = [_pattern(token, normalizer) for token in tokens_in_text(location) if token["id"] in additional]
         return SpecialTokens(names, "keeps them as text: they never become special ids", tuple(patterns))
 
     @cached_property
@@ -55,8 +56,11 @@ class SpecialTokens:
         return with_role, declared
 
 
-def _pattern(token: dict[str, Any], form: TextForm) -> str:
+def _pattern(token: dict[str, Any], normalizer: Any) -> str:
     """Matches a declared token where the tokenizer finds it."""
     whole = re.escape(token["content"])
     whole = rf"(?<!\w){whole}(?!\w)" if token.get("single_word") else whole
-    return f"(?i:{whole})" if token.get("normalized") and not form.case else whole
+    if not token.get("normalized") or normalizer is None:
+        return whole
+    upper, lower = (normalizer.normalize_str(change(token["content"])) for change in (str.upper, str.lower))
+    return f"(?i:{whole})" if upper == lower else whole

@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal
 
 from maskwright.core import storage
@@ -336,15 +335,6 @@ def write_files(folder: str, files: dict[str, str]) -> None:
 def _is_leftover(name: str, of: str) -> bool:
     """Whether a killed `write_files` left the file `name` in the place of `of`."""
     return storage.is_temporary(name) and name.startswith(f"{of}.tmp-")
-
-
-@cache
-def normalizer_of(description: str) -> Any:
-    """The normalizer that this JSON of a `tokenizer.json` describes."""
-    from tokenizers import Tokenizer
-
-    model = {"type": "BPE", "vocab": {}, "merges": []}
-    return Tokenizer.from_str(json.dumps({"model": model, "normalizer": json.loads(description)})).normalizer
 
 
 def load_tokenizer(location: str, *, special_tokens_are_text: bool, adds_spaces: bool = True) -> Any:

@@ -1,12 +1,13 @@
 """Phases of `data prepare`, each computed part by part, by one process or many machines:
 
     cut      large files    where documents end, so that a file is several parts
-    encode   each part      drop codes and dedup keys of its documents, ids of what may be kept, its files' checksums
-    find     key ranges     duplicates, over all parts
-    write    each block     its shards, joined from what the parts hold
+    encode   each part      its shards, the keys of its documents' ids, its files' checksums
+    find     key ranges     repeats of ids, over all parts
+    finish   some parts     those with repeats, written again without these
 
-With cleaning a part is read twice, as duplicates of cleaned text are dropped before they are encoded: `judge` (codes,
-keys, checksums), `find`, `encode`. The bytes of the store depend neither on the parts nor on the machines.
+Then the shards of all parts get their final names. With cleaning a part is read twice, as duplicates of cleaned text
+are dropped before they are encoded: `judge` (drop codes, keys of the text, checksums) and `find` come first. The cuts
+follow from the text alone, so the bytes of the store do not depend on the machines.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ import numpy as np
 from maskwright.core.console import human_bytes, say, several, warn
 from maskwright.core.splits import are_apart, splits_of
 from maskwright.data import store
-from maskwright.data.prepare.blocks import EncodedParts, write_blocks
-from maskwright.data.prepare.encode import SAMPLE_CHARACTERS, SAMPLE_DOCUMENTS, Encode, JudgeAndEncode, Target, tools
+from maskwright.data.prepare.encode import SAMPLE_CHARACTERS, SAMPLE_DOCUMENTS, Encode, EncodeCleaned, Target, tools
 from maskwright.data.prepare.folder import PARTS, VERSION, discarded, held, remove_parts
 from maskwright.data.prepare.request import PrepareCounts, Request
+from maskwright.data.prepare.shards import Form, finish
 from maskwright.processes.runner import Here, Runner
-from maskwright.text.cleaning.limits import DUPLICATE, KEEP, TOO_LONG, TOO_SHORT, DropTotals
+from maskwright.text.cleaning.limits import DUPLICATE, KEEP, NAMES, TOO_LONG, TOO_SHORT, DropTotals
 from maskwright.text.cleaning.steps import CleaningOptions, apply_cleaning
 from maskwright.text.document import Fault
 from maskwright.text.encoder import verified
 from maskwright.text.notation import together, warn_of_notations
 from maskwright.text.parts.columns import Note
 from maskwright.text.parts.cut import Part, cut, digest_of, split
-from maskwright.text.parts.duplicates import Resolved, resolve
+from maskwright.text.parts.duplicates import IDS, Resolved, are_searched, find_exact, repeated_counts, resolve
 from maskwright.text.parts.judge import Judge
 from maskwright.text.parts.phase import compute, paths_of
 from maskwright.text.sources import say_without_text
@@ -81,10 +82,10 @@ class _Preparation:
             if self.request.cleaning:
                 judged = self._judge()
                 self.encoder = self._verified(self._kept(self._resolve(judged)))
-                encoded = self._encode(judged)
+                encoded = self._encode_cleaned(judged)
             else:
                 self.encoder = self._verified(document.text for part in self.parts for document in part.open())
-                judged = encoded = self._judge_and_encode()
+                judged = encoded = self._encode()
             self._say_of_records(judged)
             self._judge_unknown(encoded)
             self._write(judged, encoded)
@@ -110,13 +111,12 @@ class _Preparation:
         return [part.bytes for part in self.parts]
 
     def _warn_of_disk(self) -> None:
-        """Warns if the disk has less room than parts and store may take."""
-        # A token stands for about 4 bytes of text and takes 2 or 4, in its part and in the store. Ends of sentences and
-        # documents take up to a fifth of the text.
+        """Warns if the disk has less room than the store may take."""
+        # A token stands for about 4 bytes of text and takes 2 or 4. Ends and keys take up to 0.3 bytes for each.
         width = np.dtype(store.token_dtype(read_vocabulary(self.request.tokenizer).size)).itemsize
-        needed, free = sum(self._sizes()) * (width / 2 + 0.2), shutil.disk_usage(self.folder).free
+        needed, free = sum(self._sizes()) * (width / 4 + 0.3), shutil.disk_usage(self.folder).free
         if needed > free:
-            line = f"about {human_bytes(needed)} of disk are needed for parts and store, {human_bytes(free)} are free"
+            line = f"about {human_bytes(needed)} of disk are needed for the store, {human_bytes(free)} are free"
             warn(f"{line} at {self.request.folder}")
 
     def _warn_of_other_splits(self) -> None:
@@ -182,18 +182,17 @@ class _Preparation:
         self.resolved = resolve(self.runner, self.work, judged, self.parts, self.cleaning, self.request.limits)
         return self.resolved
 
-    def _encode(self, judged: Computed) -> Computed:
+    def _encode_cleaned(self, judged: Computed) -> Computed:
         everything = digest_of([os.path.basename(path) for path, _ in judged])
         digests = [digest_of(everything, self._decided(), part.number) for part in self.parts]
-        return self._computed("encode", Encode(self.resolved, self.cleaning, self._target()), self._numbered(), digests)
+        work = EncodeCleaned(self.resolved, self.cleaning, self._target())
+        return self._computed("encode", work, self._numbered(), digests)
 
-    def _judge_and_encode(self) -> Computed:
-        judge = Judge(self.cleaning, "", self.request.limits)
-        decided = [VERSION, asdict(judge.limits), self._decided()]
+    def _encode(self) -> Computed:
+        limits = self.request.limits
+        decided = [VERSION, asdict(limits), self._decided()]
         digests = [digest_of(part.identity(), self.request.file_number[part.files[0]], decided) for part in self.parts]
-        encoded = self._computed("encode", JudgeAndEncode(judge, self._target()), self._numbered(), digests)
-        self._resolve(encoded)
-        return encoded
+        return self._computed("encode", Encode(limits, self._target()), self._numbered(), digests)
 
     def _computed(self, phase: str, work: Any, tasks: Sequence[Any], digests: Sequence[str]) -> Computed:
         paths = paths_of(self.work, phase, digests)
@@ -212,17 +211,26 @@ class _Preparation:
         return [(part, self.request.file_number[part.files[0]]) for part in self.parts]
 
     def _decided(self) -> list[Any]:
-        """JSON values that decide the ids and splits of kept documents."""
-        request = self.request
-        vocabulary = read_vocabulary(request.tokenizer)
-        decided = [vocabulary.fingerprint, request.options.valid_fraction, asdict(request.text_form), self.encoder]
+        """JSON values that decide the ids, splits and shards of kept documents."""
+        vocabulary, keyed = read_vocabulary(self.request.tokenizer), are_searched(self.parts, self.request.limits)
+        decided = [
+            vocabulary.fingerprint,
+            self.request.options.valid_fraction,
+            keyed,
+            asdict(self._form()),
+            self.encoder,
+        ]
         return [*decided, *vocabulary.rules_record.values()]
+
+    def _form(self) -> Form:
+        dtype = store.token_dtype(read_vocabulary(self.request.tokenizer).size)
+        return Form(dtype, self.request.with_sentences, self.request.options.shard_tokens)
 
     def _target(self) -> Target:
         request = self.request
-        dtype, share = store.token_dtype(read_vocabulary(request.tokenizer).size), request.options.valid_fraction
         names = self._tokenizer(), request.tokenizer, request.encoder, self.encoder
-        return Target(*names, dtype, request.with_sentences, share, request.text_form)
+        keyed = are_searched(self.parts, request.limits)
+        return Target(*names, request.options.valid_fraction, keyed, self._form())
 
     def _tokenizer(self) -> str:
         """The tokenizer's folder, in a place that all machines see."""
@@ -254,24 +262,31 @@ class _Preparation:
     def _write(self, judged: Computed, encoded: Computed) -> None:
         origin = self._origin([note["files"] for _, note in judged])
         writer = self.request.writer(origin)
-        parts = EncodedParts(tuple(path for path, _ in encoded), self.resolved)
-        write_blocks(self.runner, writer, self.work, parts, self.request.options.shard_tokens)
+        paths, documents = tuple(path for path, _ in encoded), sum(note["encoded"] for _, note in encoded)
+        repeats = find_exact(self.runner, self.work, paths, IDS, documents, self.parts, self.request.limits)
+        finish(self.runner, writer, self.work, encoded, repeats, self._form())
         for part in self.parts:
             part.require_unchanged()
+        counts = self._counts(judged, encoded, int(repeated_counts(repeats, len(paths)).sum()))
         with discarded(self.folder):
-            self.request.finish(writer, self._counts(judged, encoded, parts.empty()), origin, self.encoder)
+            self.request.finish(writer, counts, origin, self.encoder)
 
-    def _counts(self, judged: Computed, encoded: Computed, empty: int) -> PrepareCounts:
+    def _counts(self, judged: Computed, encoded: Computed, repeats: int) -> PrepareCounts:
+        """`repeats`: documents that were dropped for their ids."""
         totals, changes = DropTotals(), Counter[str]()
         for part, ((_, note), (_, end)) in enumerate(zip(judged, encoded, strict=True)):
-            totals.add(note["names"], self.resolved.codes(part))
+            if self.request.cleaning:
+                totals.add(note["names"], self.resolved.counts(part, len(note["names"])))
+            else:
+                totals.add(NAMES, note["dropped"])
             changes.update(end.get("changes", {}))
+        empty = sum(note["empty"] for _, note in encoded)
         return PrepareCounts(
             read=totals.documents,
-            kept=totals.of(KEEP) - empty,
+            kept=totals.of(KEEP) - empty - repeats,
             empty=empty,
             without_text=sum(note["without_text"][0] for _, note in judged),
-            duplicates=totals.of(DUPLICATE),
+            duplicates=totals.of(DUPLICATE) + repeats,
             too_short=totals.of(TOO_SHORT),
             too_long=totals.of(TOO_LONG),
             left_out=totals.by_cleaning() if self.request.cleaning else {},

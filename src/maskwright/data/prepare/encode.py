@@ -1,4 +1,4 @@
-"""Token ids of one part's documents."""
+"""Token ids of one part's documents: its shards, and the keys of its documents."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from numpy.typing import NDArray
 from maskwright.core import extras
 from maskwright.core.errors import InputError, TokenizerError
 from maskwright.data import store
-from maskwright.data.encode import Encoded, encode_documents, without_empty
-from maskwright.data.prepare.blocks import EMPTY, SPLITS
-from maskwright.text.cleaning.limits import KEEP
+from maskwright.data.encode import Encoded, encode_documents
+from maskwright.data.prepare.shards import SIDE, Documents, Form, PartWriter, part_written
+from maskwright.text.cleaning.limits import DUPLICATE, KEEP, NAMES, Limits
 from maskwright.text.cleaning.steps import CleaningOptions, apply_cleaning
 from maskwright.text.compression import changed_while_read
-from maskwright.text.dedup import held_out
+from maskwright.text.dedup import document_keys, held_out, text_key
 from maskwright.text.document import Document
 from maskwright.text.encoder import Encoder, EncoderName, open_encoder, require_equal
-from maskwright.text.parts.columns import ColumnWriter, Note, written
+from maskwright.text.parts.columns import Note
 from maskwright.text.parts.cut import Part
-from maskwright.text.parts.duplicates import RUN_DOCUMENTS, Resolved
-from maskwright.text.parts.judge import Judge, Judging, read
+from maskwright.text.parts.duplicates import IDS, RUN_DOCUMENTS, KeyRuns, Resolved
+from maskwright.text.parts.judge import PartReader, batches, read
 from maskwright.text.parts.phase import fault_note
-from maskwright.text.text_form import TextForm
 from maskwright.text.unknown import first_unknown
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
@@ -39,7 +38,7 @@ batch, they are compared on the beginning of its first document."""
 
 @dataclass(frozen=True)
 class Target:
-    """All that decides the ids and the split of a document."""
+    """All that decides the ids and the split of a document, and the shards."""
 
     tokenizer: str
     """A folder that all machines see."""
@@ -48,50 +47,50 @@ class Target:
     encoder_name: EncoderName
     encoder: str
     """Name of the encoder that was chosen for all parts."""
-    dtype: str
-    with_sentences: bool
     valid_fraction: float
-    compared: TextForm
-    """The form of a text that decides its split."""
+    keyed: bool
+    """Whether repeats are searched for by keys of ids."""
+    form: Form
 
 
 @dataclass(frozen=True)
-class JudgeAndEncode:
-    """Judges and encodes a part that is not cleaned, in one reading. Documents within the limits are encoded, but for
-    repeats within the part. Repeats of other parts are found afterwards."""
+class Encode:
+    """Encodes a part that is not cleaned. Documents within the limits are encoded, but for copies of a text within the
+    part. Other repeats are found afterwards, by their ids."""
 
-    judge: Judge
+    limits: Limits
     target: Target
 
     def __call__(self, task: tuple[tuple[Part, int], str]) -> Note:
         (part, first_file), path = task
         try:
-            with written(path) as writer:
-                judging = Judging(self.judge, part, writer)
-                _Encoding(self.target, part, first_file, writer).run(self._kept(judging))
-                writer.note["files"] = part.records()
-                part.require_unchanged()
-                return writer.note
+            reading, counts = PartReader(part), [0] * len(NAMES)
+            with part_written(path, self.target.form) as writer:
+                _Encoding(self.target, part, first_file, writer).run(self._kept(reading, counts))
+                writer.columns.note |= {**reading.note(), "dropped": counts}
+            return writer.columns.note
         except InputError as error:
             return fault_note(error)
 
-    def _kept(self, judging: Judging) -> Iterator[tuple[int, Document, int]]:
-        first_idx, seen = 0, set[bytes]()
-        for batch, codes, keys in judging.batches():
-            key_bytes, first_halves = keys[:, :2].tobytes(), keys[:, 0].tolist()
-            for index in np.flatnonzero(codes == KEEP).tolist():
-                key = key_bytes[16 * index : 16 * index + 16]
-                if self.judge.limits.keep_duplicates or key not in seen:
-                    yield first_idx + index, batch[index], first_halves[index]
+    def _kept(self, reading: PartReader, counts: list[int]) -> Iterator[Document]:
+        seen = set[bytes]()
+        for document in reading:
+            code = self.limits.code(document)
+            if code == KEEP and not self.limits.keep_duplicates:
+                if (key := text_key(document.utf8)) in seen:
+                    code = DUPLICATE
+                elif len(seen) == RUN_DOCUMENTS:
+                    seen = {key}
+                else:
                     seen.add(key)
-            first_idx += len(batch)
-            if len(seen) > RUN_DOCUMENTS:
-                seen.clear()
+            counts[code] += 1
+            if code == KEEP:
+                yield document
 
 
 @dataclass(frozen=True)
-class Encode:
-    """Encodes the kept documents of a cleaned part, which is read again."""
+class EncodeCleaned:
+    """Encodes the kept documents of a part that was judged, which is read again."""
 
     resolved: Resolved
     cleaning: CleaningOptions
@@ -101,104 +100,82 @@ class Encode:
         (part, first_file), path = task
         changes = Counter[str]()
         try:
-            with written(path) as writer:
+            with part_written(path, self.target.form) as writer:
                 _Encoding(self.target, part, first_file, writer).run(self._kept(part, changes))
-                writer.note["changes"] = dict(changes)
-                return writer.note
+                writer.columns.note["changes"] = dict(changes)
+            return writer.columns.note
         except InputError as error:
             return fault_note(error)
 
-    def _kept(self, part: Part, changes: Counter[str]) -> Iterator[tuple[int, Document, int]]:
+    def _kept(self, part: Part, changes: Counter[str]) -> Iterator[Document]:
         codes = self.resolved.codes(part.number)
         number = -1
         for number, document in enumerate(read(part.open())):
             if number == len(codes):
                 raise changed_while_read(document.source)
             if codes[number] == KEEP:
-                clean = apply_cleaning(document, self.cleaning, changes)
-                yield number, clean, int.from_bytes(self.target.compared.key(clean.utf8)[:8], "little")
+                yield apply_cleaning(document, self.cleaning, changes)
         if number + 1 < len(codes):
             raise changed_while_read(part.files[-1])
         part.require_unchanged()
 
 
 class _Encoding:
-    """Writes the columns of `EncodedParts`."""
+    """Writes a part's documents, and in its note the counts of those without ids and of unknown tokens."""
 
-    def __init__(self, target: Target, part: Part, first_file: int, writer: ColumnWriter) -> None:
-        self.target, self.part, self.writer = target, part, writer
+    def __init__(self, target: Target, part: Part, first_file: int, writer: PartWriter) -> None:
+        self.target, self.part, self.writer, self.note = target, part, writer, writer.columns.note
+        self.note |= {"unknown": 0, "tokens": 0, "first_unknown": [], "encoded": 0, "empty": 0}
         self.file_number = {name: first_file + index for index, name in enumerate(part.files)}
         self.tools = tools(target.tokenizer, target.encoder_name)
         vocabulary = read_vocabulary(target.tokenizer)
         self.unknown = None if vocabulary.kind == "byte_level_bpe" else vocabulary.unk  # which spells every byte
 
-    def run(self, documents: Iterator[tuple[int, Document, int]]) -> None:
-        """`documents`: (number in the part, document, first half of its dedup key)."""
-        self._begin()
-        batch: list[tuple[int, Document, int]] = []
-        characters = 0
-        for entry in documents:
-            batch.append(entry)
-            characters += entry[1].characters
-            if characters >= BATCH_CHARACTERS:
-                self._encode(batch)
-                batch, characters = [], 0
-        self._encode(batch)
+    def run(self, documents: Iterator[Document]) -> None:
+        runs, sides = KeyRuns(self.writer.columns, IDS), [np.zeros(0, "u1")]
+        for batch in batches(documents, BATCH_CHARACTERS):
+            encoded = self._encoded(batch)
+            ends = np.cumsum(encoded.sizes)
+            keys = document_keys(encoded.ids, ends - encoded.sizes, ends)
+            is_valid = held_out(keys[:, 0], 1.0 if self.part.held_out else self.target.valid_fraction)
+            self.writer.add(encoded, is_valid)
+            if self.target.keyed:
+                runs.add(keys)
+                sides.append(is_valid.astype("u1"))
+        if self.target.keyed:
+            runs.close()
+            self.writer.columns.append(SIDE, np.concatenate(sides))
 
-    def _begin(self) -> None:
-        """Creates every column, even where nothing is kept."""
-        self.writer.note |= {"unknown": 0, "tokens": 0, "first_unknown": []}
-        dtypes = {"documents": "<u4", "tokens": "<u8", "sentences": "<u8", "valid": "u1"}
-        for split in SPLITS:
-            dtypes |= {f"{split}.ids": self.target.dtype, f"{split}.sentences": "<u4", f"{split}.origins": "<u8"}
-        for column, dtype in dtypes.items():
-            self.writer.append(column, np.zeros(0, dtype))
-
-    def _encode(self, batch: list[tuple[int, Document, int]]) -> None:
-        if not batch:
-            return
+    def _encoded(self, batch: list[Document]) -> Documents:
+        """The documents that have ids."""
         encoders, byte_length, special = self.tools
         encoder, referee = encoders.get(self.target.encoder), encoders["tokenizers"]
         if encoder is None:
             raise extras.missing("gigatoken", "--encoder")
         if referee is not encoder:
-            require_equal(encoder, referee, [batch[0][1].text[:SAMPLE_CHARACTERS]], self.target.tokenizer_name)
-        share = 1.0 if self.part.held_out else self.target.valid_fraction
-        side = held_out(np.array([key for _, _, key in batch], np.uint64), share).astype("u1")
-        tokens, sentences = np.zeros(len(batch), "<u8"), np.zeros(len(batch), "<u8")
-        for split, idxs in zip(SPLITS, (np.flatnonzero(side == 0), np.flatnonzero(side)), strict=True):
-            if not len(idxs):
-                continue
-            documents = [batch[index][1] for index in idxs]
-            encoded = encode_documents(encoder, documents, byte_length)
-            _require_text(encoded, special, self.target.tokenizer_name)
-            tokens[idxs] = encoded.document_sizes
-            self._count_unknown(encoded, documents)
-            self.writer.note["tokens"] += len(encoded.ids)
-            encoded, keep = without_empty(encoded, documents)
-            side[idxs[~keep]] = EMPTY
-            documents = [batch[index][1] for index in idxs[keep]]
-            sentences[idxs[keep]] = [len(document.parts) for document in documents]
-            origins = [(self.file_number[document.source], document.line) for document in documents]
-            self.writer.append(f"{split}.ids", encoded.ids.astype(self.target.dtype, copy=False))
-            self.writer.append(f"{split}.origins", np.array(origins, "<u8").reshape(-1))
-            if self.target.with_sentences:
-                self.writer.append(f"{split}.sentences", encoded.sentence_sizes.astype("<u4"))
-        self.writer.append("documents", np.array([number for number, _, _ in batch], "<u4"))
-        self.writer.append("tokens", tokens)
-        self.writer.append("sentences", sentences)
-        self.writer.append("valid", side)
+            require_equal(encoder, referee, [batch[0].text[:SAMPLE_CHARACTERS]], self.target.tokenizer_name)
+        encoded = encode_documents(encoder, batch, byte_length)
+        _require_text(encoded, special, self.target.tokenizer_name)
+        self._count_unknown(encoded, batch)
+        keep = encoded.document_sizes > 0
+        self.note["tokens"] += len(encoded.ids)
+        self.note["encoded"] += int(keep.sum())
+        self.note["empty"] += int((~keep).sum())
+        sentences = encoded.sentence_sizes[encoded.sentence_sizes > 0] if self.target.form.with_sentences else None
+        origins = [(self.file_number[document.source], document.line) for document in batch]
+        ids = encoded.ids.astype(self.target.form.dtype, copy=False)
+        return Documents(ids, encoded.document_sizes[keep], sentences, np.array(origins, "<u8")[keep])
 
     def _count_unknown(self, encoded: Encoded, documents: list[Document]) -> None:
         """Counts unknown tokens; says why of the part's first one."""
         if self.unknown is None or not len(token_idxs := np.flatnonzero(encoded.ids == self.unknown)):
             return
-        self.writer.note["unknown"] += len(token_idxs)
-        if not self.writer.note["first_unknown"]:
+        self.note["unknown"] += len(token_idxs)
+        if not self.note["first_unknown"]:
             ends = np.cumsum(encoded.document_sizes)
             document = documents[int(np.searchsorted(ends, token_idxs[0], side="right"))]
             if unknown := first_unknown(self.target.tokenizer, document.text):
-                self.writer.note["first_unknown"] = [f"{document.source}:{document.line}", *unknown]
+                self.note["first_unknown"] = [f"{document.source}:{document.line}", *unknown]
 
 
 def _require_text(encoded: Encoded, special: NDArray[np.bool_], tokenizer: str) -> None:

@@ -20,7 +20,7 @@ from maskwright.text.parts.phase import is_result
 
 LOCK = "prepare.lock"
 PARTS = "parts"
-VERSION = 6
+VERSION = 7
 """Format of the phases' files. Those of another version are not read."""
 
 
@@ -42,7 +42,7 @@ def held(folder: str, runner: Runner, files: Sequence[str]) -> Iterator[str]:
             runner.require_seen(work, files)
             yield work
         finally:
-            if os.path.exists(work) and all(storage.is_temporary(name) or name[0] == "." for name in os.listdir(work)):
+            if os.path.exists(work) and not any(is_result(name) and "." not in name for name in os.listdir(work)):
                 shutil.rmtree(work)
 
 

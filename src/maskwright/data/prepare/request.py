@@ -17,8 +17,10 @@ from maskwright.text.cleaning.steps import CleaningOptions
 from maskwright.text.encoder import EncoderName
 from maskwright.text.layout import finer_layouts, share_held_out
 from maskwright.text.sources import Sources
-from maskwright.text.text_form import WHOLE_TEXT, TextForm, form_of
 from maskwright.text.vocabulary import read_vocabulary
+
+RULES = 2
+"""Version of what decides a store's documents, their sides and its shards."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,7 @@ class Request:
     @property
     def limits(self) -> Limits:
         options = self.options
-        return Limits(options.min_characters, options.max_characters, options.keep_duplicates, self.text_form)
-
-    @cached_property
-    def text_form(self) -> TextForm:
-        """The form of a text that decides its split and its duplicates."""
-        return form_of(self.tokenizer)
+        return Limits(options.min_characters, options.max_characters, options.keep_duplicates)
 
     @property
     def with_sentences(self) -> bool:
@@ -123,7 +120,7 @@ class Request:
         records = [{**record, "location": os.path.basename(record["location"])} for record in origin]
         return storage.sha256_of(
             [
-                manifests.FORMAT,
+                [manifests.FORMAT, RULES],
                 [[record["location"], record] for record in records],
                 read_vocabulary(self.tokenizer).fingerprint,
                 asdict(self.options),
@@ -134,7 +131,6 @@ class Request:
                 *([self.cleaning_record] if self.cleaning else []),
                 *([sources.letters] if sources.letters != "upper" else []),
                 *([] if sources.encoding.is_utf8 else [sources.encoding.name]),
-                *([asdict(self.text_form)] if self.text_form != WHOLE_TEXT else []),
                 *read_vocabulary(self.tokenizer).rules_record.values(),
             ]
         )

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
 from maskwright.core.errors import InputError
 from maskwright.text.document import Document
-from maskwright.text.text_form import WHOLE_TEXT, TextForm
 
 KEEP, TOO_SHORT, TOO_LONG, DUPLICATE, NEAR_DUPLICATE = range(5)
 NAMES = ["", "too short", "too long", "duplicates", "near duplicates"]
@@ -22,8 +18,6 @@ class Limits:
     min_characters: int = 1
     max_characters: int | None = None
     keep_duplicates: bool = False
-    compared: TextForm = WHOLE_TEXT
-    """The form of a text in which duplicates are equal."""
 
     def code(self, document: Document) -> int:
         size = document.characters
@@ -57,9 +51,9 @@ class DropTotals:
         self._reasons = Reasons()
         self._counts: dict[int, int] = {}
 
-    def add(self, names: Sequence[str], codes: NDArray[np.uint16]) -> None:
-        """Adds a part's documents. `codes` [documents]: indices into `names`."""
-        for name, count in zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True):
+    def add(self, names: Sequence[str], counts: Sequence[int]) -> None:
+        """Adds a part's documents. `counts`: of each of its `names`."""
+        for name, count in zip(names, counts, strict=True):
             if count:
                 code = self._reasons.code(name)
                 self._counts[code] = self._counts.get(code, 0) + count

@@ -26,8 +26,8 @@ from maskwright.text.cleaning.contamination import NGRAM_WORDS, Contamination, E
 from maskwright.text.cleaning.mojibake import without_mojibake
 from maskwright.text.cleaning.personal_data import PLACEHOLDERS, OnChange, with_placeholders
 from maskwright.text.cleaning.words import UInt64
+from maskwright.text.dedup import text_key
 from maskwright.text.document import Document
-from maskwright.text.text_form import WHOLE_TEXT, TextForm
 
 RULES = ("gopher", "c4")
 C4_LINES = "lines that c4 leaves out"
@@ -110,17 +110,15 @@ class CleaningDecisions:
     reasons: list[str]
     """[documents]: drop reasons as `STEP: RULE`; empty for a kept one."""
     keys: UInt64
-    """[kept documents, 2 + bands]: dedup keys, the halves of the exact one and those of near duplicates."""
+    """[kept documents, 2 + bands]: dedup keys, the halves of the cleaned text's and those of near duplicates."""
     details: list[str]
     """[documents]: details of the reason, such as the evaluation example in the document; mostly empty."""
 
 
 class Cleaner:
-    def __init__(
-        self, options: CleaningOptions, evaluations: EvaluationTexts | None = None, kept: TextForm = WHOLE_TEXT
-    ) -> None:
+    def __init__(self, options: CleaningOptions, evaluations: EvaluationTexts | None = None) -> None:
         """`evaluations`: read from the options' files, if any."""
-        self.options, self._kept = options, kept
+        self.options = options
         self._hooks = {name: load_hook(name) for name in options.filters if name not in RULES}
         self._contamination = Contamination(evaluations) if evaluations else None
 
@@ -143,7 +141,7 @@ class Cleaner:
         texts = [current[index].utf8 for index in kept_idxs]
         if self.options.masked:
             texts = [with_placeholders(current[index], self.options.masked, Counter()).utf8 for index in kept_idxs]
-        keys = np.frombuffer(b"".join(map(self._kept.key, texts)), "<u8").reshape(len(texts), 2)
+        keys = np.frombuffer(b"".join(map(text_key, texts)), "<u8").reshape(len(texts), 2)
         if self.options.near_duplicates:
             keys = np.concatenate([keys, near_duplicates.band_keys(texts, self.options.near_duplicates)], axis=1)
         return CleaningDecisions(reasons, keys, details)

@@ -29,8 +29,9 @@ from maskwright.text.parts.phase import compute, paths_of
 from maskwright.text.records import Letters
 from maskwright.text.sources import PLAIN, SPLITTABLE, OnBadInput, Sources, file_kind
 
-TARGET_PARTS = 2_048
-"""Target number of parts of a large text: several per worker, so that stragglers matter little."""
+TARGET_PARTS = 512
+"""Target number of parts of a large text: several per worker, so that stragglers matter little. Each has shards of its
+own, so that more would be many small files."""
 PART_BYTES = (32_000_000, 512_000_000)
 """Least and most bytes of a part on disk. A larger file is a part of its own."""
 
@@ -106,25 +107,31 @@ class Part:
 
 def cut(all_sources: Sequence[Sources], held_out: Sources | None = None) -> list[Part]:
     """The parts of all files, in the order of reading, by the files' sizes alone."""
-    part_bytes = _target_bytes(sum(sum(sources.sizes) for sources in all_sources))
+    total = sum(sum(sources.sizes) for sources in all_sources)
     parts: list[Part] = []
     for sources in all_sources:
-        begin = size = 0
-        for end, bytes_ in enumerate(sources.sizes, 1):
-            if size and bytes_ > part_bytes:  # a large file is a part of its own
-                parts.append(_part(sources, begin, end - 1, len(parts), held_out=sources is held_out))
-                begin, size = end - 1, 0
-            size += bytes_
-            if size >= part_bytes or end == len(sources.files):
-                parts.append(_part(sources, begin, end, len(parts), held_out=sources is held_out))
-                begin, size = end, 0
+        for begin, end in runs_of_files(sources.sizes, total):
+            parts.append(_part(sources, begin, end, len(parts), held_out=sources is held_out))
     return parts
+
+
+def runs_of_files(sizes: Sequence[int], total: int) -> Iterator[tuple[int, int]]:
+    """(begin, end) of the files of each part. `sizes`: bytes of each file, of the `total` of all text."""
+    part_bytes = _target_bytes(total)
+    begin = size = 0
+    for end, bytes_ in enumerate(sizes, 1):
+        if size and bytes_ > part_bytes:  # a large file is a part of its own
+            yield begin, end - 1
+            begin, size = end - 1, 0
+        size += bytes_
+        if size >= part_bytes or end == len(sizes):
+            yield begin, end
+            begin, size = end, 0
 
 
 def split(runner: Runner, folder: str, parts: Sequence[Part]) -> list[Part]:
     """The parts, with large files cut into stretches of whole documents where possible. `folder`: of result files."""
-    # One process gets the largest stretches, as counting lines takes a fortieth of the time of encoding.
-    part_bytes = PART_BYTES[1] if runner.processes == 1 else _target_bytes(sum(part.bytes for part in parts))
+    part_bytes = _target_bytes(sum(part.bytes for part in parts))
     stretches: list[Part] = []
     for part in parts:
         count = part.bytes // part_bytes if part.bytes >= 2 * part_bytes and part.splittable else 1

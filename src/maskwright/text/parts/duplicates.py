@@ -17,11 +17,12 @@ from maskwright.text.parts.columns import Columns, ColumnWriter, Note, written
 from maskwright.text.parts.cut import Part, digest_of
 from maskwright.text.parts.phase import compute, paths_of
 
-EXACT = "exact"
+EXACT, IDS = "exact", "ids"
+"""Key columns: of cleaned texts, of ids."""
 RANGES = 1_024
 """Key ranges into which each run of documents is sorted; a search takes one or more of them at a time."""
 RUN_DOCUMENTS = 1_000_000
-"""Documents of a part whose keys are in memory at once, up to 200 bytes each."""
+"""Documents of a part whose keys are sorted and written together, up to 200 bytes each."""
 KEYS_AT_ONCE = 1 << 21
 """Keys of a column that a search sorts in memory at once, about 90 bytes each: 0.2 GB. Four times as many held 0.76 GB
 and took 2.8 CPU seconds for 32 million keys, where these take 2.4."""
@@ -41,27 +42,46 @@ def bands(cleaning: CleaningOptions) -> list[str]:
     return [f"band-{band:03}" for band in range(bands_and_rows(similarity)[0])] if similarity else []
 
 
-def write_keys(
-    writer: ColumnWriter,
-    name: str,
-    first: int,
-    keys: NDArray[np.uint64],
-    second: NDArray[np.uint64] | None = None,
-) -> None:
-    """Writes the sorted keys of a run of documents, the begin of each key range, and each key's document number.
+class KeyRuns:
+    """Writes the dedup keys of a part's documents, in sorted runs.
 
-    `keys` [documents]: 0 for no key. `second` [documents]: a column in which duplicates have to be equal too. `first`:
-    number of the run's first document. A part has one run or more, in the order of reading."""
-    document_idxs = np.flatnonzero(keys)
-    document_idxs = document_idxs[np.argsort(keys[document_idxs], kind="stable")]
-    keys = keys[document_idxs]
-    borders = np.arange(1, RANGES, dtype=np.uint64) << np.uint64(64 - RANGES.bit_length() + 1)
-    begins = np.concatenate([[0], np.searchsorted(keys, borders), [len(keys)]])
-    writer.append(f"{name}.begins", (writer.count(f"{name}.keys") + begins).astype("<u8"))
-    writer.append(f"{name}.keys", keys)
-    writer.append(f"{name}.places", (first + document_idxs).astype("<u4"))
-    if second is not None:
-        writer.append(f"{name}.second", second[document_idxs])
+    Columns of a name: `NAME.begins` (of each key range in each run), `NAME.keys`, `NAME.places` (each key's document
+    number). `name`: of the exact keys, whose second halves are in `NAME.second`; `bands`: of more columns."""
+
+    def __init__(self, writer: ColumnWriter, name: str, bands: Sequence[str] = ()) -> None:
+        self._writer, self._name, self._bands = writer, name, bands
+        self._keys, self._waiting, self._first = list[NDArray[np.uint64]](), 0, 0
+
+    def add(self, keys: NDArray[np.uint64]) -> None:
+        """`keys` [documents, 2 + bands]: of the next documents, 0 for no key."""
+        self._keys.append(keys)
+        self._waiting += len(keys)
+        if self._waiting >= RUN_DOCUMENTS:
+            self._write()
+
+    def close(self) -> None:
+        """Writes the last run. A part has one run or more, in the order of reading."""
+        if self._waiting or not self._first:
+            self._write()
+
+    def _write(self) -> None:
+        matrix = np.concatenate([np.zeros((0, 2 + len(self._bands)), "<u8"), *self._keys])
+        self._column(self._name, matrix[:, 0], matrix[:, 1])
+        for band, name in enumerate(self._bands):
+            self._column(name, matrix[:, 2 + band])
+        self._first, self._keys, self._waiting = self._first + len(matrix), [], 0
+
+    def _column(self, name: str, keys: NDArray[np.uint64], second: NDArray[np.uint64] | None = None) -> None:
+        writer, document_idxs = self._writer, np.flatnonzero(keys)
+        document_idxs = document_idxs[np.argsort(keys[document_idxs], kind="stable")]
+        keys = keys[document_idxs]
+        borders = np.arange(1, RANGES, dtype=np.uint64) << np.uint64(64 - RANGES.bit_length() + 1)
+        begins = np.concatenate([[0], np.searchsorted(keys, borders), [len(keys)]])
+        writer.append(f"{name}.begins", (writer.count(f"{name}.keys") + begins).astype("<u8"))
+        writer.append(f"{name}.keys", keys)
+        writer.append(f"{name}.places", (self._first + document_idxs).astype("<u4"))
+        if second is not None:
+            writer.append(f"{name}.second", second[document_idxs])
 
 
 def _runs_of(file: Columns, name: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
@@ -92,6 +112,10 @@ class Resolved:
         codes[near[codes[near] == KEEP]] = NEAR_DUPLICATE
         return codes
 
+    def counts(self, part: int, codes: int) -> list[int]:
+        """[codes]: the part's documents of each drop code."""
+        return [int(count) for count in np.bincount(self.codes(part), minlength=codes)]
+
 
 def resolve(
     runner: Runner,
@@ -104,13 +128,30 @@ def resolve(
     """Finds the duplicates over all parts. `judged`: file and note of each part, in the order of reading."""
     paths = tuple(path for path, _ in judged)
     documents = sum(note["documents"] for _, note in judged)
-    held_out = sum(part.held_out for part in parts)
-    exact: tuple[str, ...] = ()
-    if held_out or not limits.keep_duplicates:
-        # If duplicates are kept, only those of held-out documents are dropped.
-        exact = find_repeats(runner, folder, paths, (EXACT,), documents, held_out if limits.keep_duplicates else None)
+    exact = find_exact(runner, folder, paths, EXACT, documents, parts, limits)
     near = find_repeats(runner, folder, paths, (*bands(cleaning),), documents, None) if bands(cleaning) else ()
     return Resolved(paths, exact, near)
+
+
+def are_searched(parts: Sequence[Part], limits: Limits) -> bool:
+    """Whether exact duplicates are dropped, be it only those of held-out documents."""
+    return not limits.keep_duplicates or any(part.held_out for part in parts)
+
+
+def find_exact(
+    runner: Runner,
+    folder: str,
+    paths: tuple[str, ...],
+    column: str,
+    documents: int,
+    parts: Sequence[Part],
+    limits: Limits,
+) -> tuple[str, ...]:
+    """`find_repeats` of the documents to drop for their equal keys in `column`."""
+    if not are_searched(parts, limits):
+        return ()
+    held_out = sum(part.held_out for part in parts) if limits.keep_duplicates else None
+    return find_repeats(runner, folder, paths, (column,), documents, held_out)
 
 
 def find_repeats(
@@ -189,6 +230,15 @@ def repeats(keys: Sequence[NDArray[np.uint64]]) -> tuple[NDArray[np.int64], NDAr
         same[1:] &= values[order[1:]] == values[order[:-1]]
     begins = np.maximum.accumulate(np.where(same, 0, np.arange(len(order))))
     return order[same], order[begins[same]]
+
+
+def repeated_counts(search_paths: Sequence[str], parts: int) -> NDArray[np.int64]:
+    """[parts]: repeated documents of each."""
+    counts = np.zeros(parts, np.int64)
+    for path in search_paths:
+        ends = Columns(path).column("ends").astype(np.int64)
+        counts += ends - np.concatenate([[0], ends[:-1]])
+    return counts
 
 
 def repeated_in(search_paths: Sequence[str], part: int) -> Repeated:

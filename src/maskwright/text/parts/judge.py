@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,31 +20,54 @@ from maskwright.text.parts.columns import ColumnWriter, Note, written
 from maskwright.text.parts.cut import Part
 from maskwright.text.parts.phase import fault_note
 from maskwright.text.sources import Sources
-from maskwright.text.text_form import TextForm
 
 BATCH_CHARACTERS = 2_000_000
+CHARACTERS_PER_DOCUMENT = 100
+"""A batch ends, too, where its documents are shorter than this on average: each takes memory of its own."""
 SHOWN_FAULTS = 10
 
 
-class Observer(Protocol):
-    """Gets a part's documents while they are judged."""
+class PartReader:
+    """One reading of a part. Faults go to `on_fault`; without it, the first ones are kept for `note`."""
 
-    def fault(self, fault: Fault) -> None: ...
+    def __init__(self, part: Part, on_fault: Callable[[Fault], None] | None = None) -> None:
+        self._part, self._faults, self.documents = part, list[Fault](), 0
+        self._sources = part.open(on_fault or self._keep)
 
-    def dropped(self, document: Document, reason: str, detail: str) -> None:
-        """Called for each document that a rule drops, not for duplicates."""
-        ...
+    def __iter__(self) -> Iterator[Document]:
+        for document in read(self._sources):
+            self.documents += 1
+            yield document
 
-    def batch(self, documents: Sequence[Document]) -> None: ...
+    def _keep(self, fault: Fault) -> None:
+        if len(self._faults) < SHOWN_FAULTS:
+            self._faults.append(fault)
 
-    def write(self, writer: ColumnWriter, part: Part, first: int) -> None:
-        """Writes columns of the documents since the last call. `first`: number of the first of them."""
-        ...
+    def note(self) -> Note:
+        """What the driver says of the part, once all is done with it. Raises `SourceError` if it has changed."""
+        self._part.require_unchanged()
+        sources = self._sources
+        return {
+            "documents": self.documents,
+            "without_text": [sources.without_text, sources.places_without_text],
+            "notations": sources.notations,
+            "faults": [[fault.kind, fault.where, fault.what, ""] for fault in self._faults],
+            "files": self._part.records(),
+        }
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A batch of judged documents."""
+
+    documents: list[Document]
+    dropped: list[tuple[Document, str, str]]
+    """(document, reason, detail of the reason) of those that a rule of cleaning drops."""
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Writes a part's drop codes, dedup keys and faults. `cleaning_digest`: of the options and their files."""
+    """Writes a part's drop codes and dedup keys. `cleaning_digest`: of the options and their files."""
 
     cleaning: CleaningOptions
     cleaning_digest: str
@@ -55,78 +77,42 @@ class Judge:
         part, path = task
         try:
             with written(path) as writer:
-                for _ in Judging(self, part, writer).batches():
+                for _ in self.batches(part, writer):
                     pass
-                writer.note["files"] = part.records()
-                return writer.note
+            return writer.note
         except InputError as error:
             return fault_note(error)
 
-
-class Judging:
-    """Judges one part."""
-
-    def __init__(self, judge: Judge, part: Part, writer: ColumnWriter, observer: Observer | None = None) -> None:
-        self.judge, self.part, self.writer, self.observer = judge, part, writer, observer
-        self._faults: list[Fault] = []
-        self._reasons = Reasons()
-
-    def batches(self) -> Iterator[tuple[list[Document], NDArray[np.uint16], NDArray[np.uint64]]]:
-        """Yields documents, their drop codes [documents] and dedup keys [documents, columns], 0 for dropped ones. After
-        the last batch, the part's note is complete."""
-        judge, documents, sources = self.judge, 0, self.part.open(self._fault)
-        cleaner = _cleaner(judge.cleaning, judge.cleaning_digest, judge.limits.compared)
-        codes, keys = list[Any](), list[Any]()
-        for batch in batches(read(sources)):
-            batch_codes, batch_keys = self._judge(cleaner, batch)
+    def batches(
+        self, part: Part, writer: ColumnWriter, on_fault: Callable[[Fault], None] | None = None
+    ) -> Iterator[Judged]:
+        """Yields what it judges. After the last batch, the columns and the note are complete."""
+        reading, reasons, codes = PartReader(part, on_fault), Reasons(), [np.zeros(0, "<u2")]
+        cleaner, names = _cleaner(self.cleaning, self.cleaning_digest), duplicates.bands(self.cleaning)
+        runs = duplicates.KeyRuns(writer, duplicates.EXACT, names)
+        for batch in batches(reading, BATCH_CHARACTERS):
+            batch_codes, keys, dropped = self._judge(cleaner, reasons, batch)
             codes.append(batch_codes)
-            keys.append(batch_keys)
-            documents += len(batch)
-            if self.observer:
-                self.observer.batch(batch)
-            if sum(map(len, codes)) >= duplicates.RUN_DOCUMENTS:
-                self._write(codes, keys)
-                codes, keys = [], []
-            yield batch, batch_codes, batch_keys
-        self._write(codes, keys)
-        self.part.require_unchanged()
-        self.writer.note |= {
-            "documents": documents,
-            "names": self._reasons.names,
-            "without_text": [sources.without_text, sources.places_without_text],
-            "notations": sources.notations,
-            "faults": [[fault.kind, fault.where, fault.what, ""] for fault in self._faults],
-        }
+            runs.add(keys)
+            yield Judged(batch, dropped)
+        runs.close()
+        writer.append("codes", np.concatenate(codes))
+        writer.note |= {"names": reasons.names, **reading.note()}
 
-    def _judge(self, cleaner: Cleaner, batch: Sequence[Document]) -> tuple[NDArray[np.uint16], NDArray[np.uint64]]:
-        codes = np.array([*map(self.judge.limits.code, batch)], "<u2")
+    def _judge(
+        self, cleaner: Cleaner, reasons: Reasons, batch: list[Document]
+    ) -> tuple[NDArray[np.uint16], NDArray[np.uint64], list[tuple[Document, str, str]]]:
+        """([documents] drop codes, [documents, columns] dedup keys, 0 for dropped ones, `Judged.dropped`)"""
+        codes, dropped = np.array([*map(self.limits.code, batch)], "<u2"), []
         kept_idxs = np.flatnonzero(codes == KEEP).tolist()
         decisions = cleaner.judge([batch[index] for index in kept_idxs])
         for index, reason, detail in zip(kept_idxs, decisions.reasons, decisions.details, strict=True):
             if reason:
-                codes[index] = self._reasons.code(reason)
-                if self.observer:
-                    self.observer.dropped(batch[index], reason, detail)
+                codes[index] = reasons.code(reason)
+                dropped.append((batch[index], reason, detail))
         keys = np.zeros((len(batch), decisions.keys.shape[1]), "<u8")
         keys[codes == KEEP] = decisions.keys
-        return codes, keys
-
-    def _write(self, codes: list[Any], keys: list[Any]) -> None:
-        """Writes a run of documents, possibly empty."""
-        first, names = self.writer.count("codes"), duplicates.bands(self.judge.cleaning)
-        self.writer.append("codes", np.concatenate([np.zeros(0, "<u2"), *codes]))
-        matrix = np.concatenate([np.zeros((0, 2 + len(names)), "<u8"), *keys])
-        duplicates.write_keys(self.writer, duplicates.EXACT, first, matrix[:, 0], matrix[:, 1])
-        for band, name in enumerate(names):
-            duplicates.write_keys(self.writer, name, first, matrix[:, 2 + band])
-        if self.observer:
-            self.observer.write(self.writer, self.part, first)
-
-    def _fault(self, fault: Fault) -> None:
-        if self.observer:
-            self.observer.fault(fault)
-        elif len(self._faults) < SHOWN_FAULTS:
-            self._faults.append(fault)
+        return codes, keys, dropped
 
 
 def read(sources: Sources) -> Iterator[Document]:
@@ -139,14 +125,14 @@ def read(sources: Sources) -> Iterator[Document]:
             reported = sources.bytes_read
 
 
-def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
-    """The documents in batches, each judged at once."""
+def batches(documents: Iterable[Document], most_characters: int) -> Iterator[list[Document]]:
+    """The documents in batches, each handled at once."""
     batch: list[Document] = []
     characters = 0
     for document in documents:
         batch.append(document)
         characters += document.characters
-        if characters >= BATCH_CHARACTERS or len(batch) >= BATCH_CHARACTERS // 100:
+        if characters >= most_characters or len(batch) >= most_characters // CHARACTERS_PER_DOCUMENT:
             yield batch
             batch, characters = [], 0
     if batch:
@@ -154,7 +140,7 @@ def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
 
 
 @lru_cache(maxsize=1)
-def _cleaner(options: CleaningOptions, digest: str, compared: TextForm) -> Cleaner:
+def _cleaner(options: CleaningOptions, digest: str) -> Cleaner:
     """Cached for the process's next part. `digest` tells changed files apart."""
     files = options.evaluation_files
-    return Cleaner(options, read_evaluations(files, options.contamination_words) if files else None, compared)
+    return Cleaner(options, read_evaluations(files, options.contamination_words) if files else None)

@@ -54,15 +54,19 @@ def fault_note(error: InputError) -> Note:
 
 
 def is_result(name: str) -> bool:
-    """Whether `name` is of a phase's result file, a whole one or one that a killed worker left."""
-    return re.fullmatch(r"[a-z]+(-[a-z0-9]+)*-\d{6,}-[0-9a-f]{20}(\.tmp-\d+)?", name) is not None
+    """Whether `name` is of a phase's result file, or of a file that belongs to one and whose name goes on behind it, a
+    whole one or one that a killed worker left."""
+    more = r"(\.[a-z]+-\d+\.[a-z]+\.u\d+)?(\.tmp-\d+)?"
+    return re.fullmatch(rf"[a-z]+(-[a-z0-9]+)*-\d{{6,}}-[0-9a-f]{{20}}{more}", name) is not None
 
 
 def paths_of(folder: str, phase: str, digests: Sequence[str]) -> list[str]:
     """The result file of each part in a phase. `digests`: of all that decides each, in 20 hexadecimal digits. Other
     results of the phase are deleted, and unfinished ones of all phases; nothing else in the folder is."""
     names = [f"{phase}-{number:06}-{digest}" for number, digest in enumerate(digests)]
-    for name in {*os.listdir(folder)} - {*names}:
-        if is_result(name) and (storage.is_temporary(name) or name.startswith(f"{phase}-")):
+    wanted = {*names}
+    for name in os.listdir(folder):
+        is_other = name.startswith(f"{phase}-") and name.partition(".")[0] not in wanted
+        if is_result(name) and (is_other or storage.is_temporary(name)):
             os.unlink(os.path.join(folder, name))
     return [os.path.join(folder, name) for name in names]
