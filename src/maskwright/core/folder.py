@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import random
-import secrets
 import shutil
 import stat
 import time
@@ -295,7 +294,7 @@ class _Local:
 
 def _create(path: str, content: bytes) -> None:
     """Creates a file by a link, which fails if the name exists, even if another host created it."""
-    temporary = f"{path}.tmp-{secrets.randbits(62)}"
+    temporary = storage.temporary_name(path)
     try:
         with open(temporary, "wb") as file:
             file.write(content)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import difflib
+import errno
 import fcntl
 import functools
 import glob
@@ -19,6 +20,7 @@ import os
 import platform
 import re
 import secrets
+import shutil
 import socket
 import ssl
 import time
@@ -29,6 +31,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
+from maskwright.core.console import warn
 from maskwright.core.errors import InputError, Locked, MaskwrightError
 from maskwright.core.extras import EXTRAS, missing
 from maskwright.core.hub import DATA_OWNERS
@@ -288,15 +291,26 @@ def sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
+def temporary_name(path: str) -> str:
+    """A name beside `path` that nobody else uses: machines that share a folder may have a pid twice, and in containers
+    each start has the same one."""
+    return f"{path}.tmp-{secrets.randbits(62)}"
+
+
+def final_name(name: str) -> str:
+    """The name without what `temporary_name` appends."""
+    return re.sub(r"\.tmp-\d+$", "", name)
+
+
 def is_temporary(name: str) -> bool:
-    """Whether a file with this name was left by a killed `atomic_writer`."""
-    return re.search(r"\.tmp-\d+$", name) is not None
+    """Whether a file or folder with this name is unfinished; of a killed process, it stays so."""
+    return final_name(name) != name
 
 
 @contextmanager
 def atomic_writer(path: str, *, sync: bool = True) -> Iterator[BinaryIO]:
     """A local file that appears whole or not at all. Without `sync`, a power cut may leave it empty."""
-    temporary = f"{path}.tmp-{secrets.randbits(62)}"  # machines that share a folder may have a pid twice
+    temporary = temporary_name(path)
     try:
         with open(temporary, "wb") as file:
             yield file
@@ -360,8 +374,13 @@ def new_folder(path: str) -> Iterator[None]:
         raise
 
 
-def _take(path: str) -> int:
-    """Opens a file, locks it and returns its descriptor. Raises `Locked` naming the holder."""
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+"""Of `flock` on a file system that has no locks: Lustre mounted without `flock`, NFS without its lock service."""
+
+
+def _take(path: str) -> tuple[int, bool]:
+    """Opens a file, locks it and returns (its descriptor, whether its file system has locks). Raises `Locked` naming
+    the holder."""
     folder = os.path.dirname(path)
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)  # the umask decides
@@ -374,7 +393,12 @@ def _take(path: str) -> int:
         holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
         os.close(descriptor)
         raise Locked(f"is in use by {holder}", where=folder, fix="wait for it, or stop it") from None
-    return descriptor
+    except OSError as error:
+        if error.errno in NO_LOCKS:
+            return descriptor, False
+        os.close(descriptor)
+        raise
+    return descriptor, True
 
 
 def _is_still(path: str, descriptor: int) -> bool:
@@ -385,28 +409,94 @@ def _is_still(path: str, descriptor: int) -> bool:
         return False
 
 
+@functools.cache
+def _warn_without_locks() -> None:
+    warn("this file system has no locks: do not start a second command that writes the same folder")
+
+
 @contextmanager
-def locked(path: str, *, remove: bool) -> Iterator[None]:
-    """Holds the local file `path` for as long as this process lives; `remove` deletes it at the end.
+def locked(path: str, *, remove: bool, else_lease: bool = False) -> Iterator[bool]:
+    """Holds the local file `path` for as long as this process lives; `remove` deletes it at the end. Yields whether its
+    file system has locks. Where it has none, warns once, except with `else_lease`: of a caller who has a lease too.
 
     It uses `flock` and not the file's existence: the kernel releases the lock however the process dies. It locks a file
     and not its folder: network file systems lock only files open for writing. Raises `Locked` naming the holder.
     """
-    descriptor = _take(path)
+    descriptor, is_held = _take(path)
     while not _is_still(path, descriptor):  # its last holder deleted it before it was locked
         os.close(descriptor)
-        descriptor = _take(path)
+        descriptor, is_held = _take(path)
+    if not (is_held or else_lease):
+        _warn_without_locks()
     try:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()} on {platform.node()}\n".encode(), 0)
         try:
-            yield
+            yield is_held
         finally:
             if remove:
                 with suppress(OSError):
                     os.unlink(path)
     finally:
         os.close(descriptor)
+
+
+FOLDER_LOCK = ".lock"
+"""In an unfinished folder, the file that its process holds."""
+
+
+def require_empty(folder: str) -> None:
+    """Raises `InputError` unless `folder` is absent or empty. What killed processes have left unfinished in it does not
+    count, nor does the folder `lost+found` of a new disk."""
+    if not os.path.isdir(folder):
+        what = "already exists" if os.path.lexists(folder) else ""
+    else:
+        is_empty = all(is_temporary(name) or name == "lost+found" for name in os.listdir(folder))
+        what = "" if is_empty else "is not empty"
+    if what:
+        raise InputError(what, where=folder, fix="choose another folder")
+
+
+@contextmanager
+def replaced_folder(path: str) -> Iterator[str]:
+    """Yields a temporary folder that becomes the local folder `path` at the end, whole or, after an exception, not at
+    all. Raises `InputError` unless `path` is absent or empty.
+
+    What killed processes have left of the same folder is deleted. An empty folder that exists may be a mount point or
+    the working directory, neither of which can be replaced: the files are made and then moved inside it, with
+    manifest.json last.
+    """
+    path = os.path.realpath(path)
+    require_empty(path)
+    is_there = os.path.isdir(path)
+    stem = os.path.join(path, "unfinished") if is_there else path
+    for left in filter(is_temporary, glob.glob(f"{glob.escape(stem)}.tmp-*")):
+        _remove_dead(left)
+    temporary = temporary_name(stem)
+    make_folder(temporary)
+    try:
+        with locked(os.path.join(temporary, FOLDER_LOCK), remove=False):
+            yield temporary
+            if is_there:
+                names = sorted({*os.listdir(temporary)} - {FOLDER_LOCK}, key=lambda name: name == "manifest.json")
+                for name in names:
+                    os.rename(os.path.join(temporary, name), os.path.join(path, name))
+            else:
+                require_empty(path)
+                os.rename(temporary, path)
+        if not is_there:  # unlocked first: NFS keeps a deleted file that is open
+            os.unlink(os.path.join(path, FOLDER_LOCK))
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _remove_dead(folder: str) -> None:
+    """Deletes an unfinished folder unless its process lives. A dead one stays dead, as no name is used again."""
+    with suppress(Locked, InputError):
+        with locked(os.path.join(folder, FOLDER_LOCK), remove=False) as is_held:
+            pass
+        if is_held:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def made_once(path: str, find: Callable[[], T | None], make: Callable[[], T]) -> T | None:
