@@ -21,13 +21,11 @@ import pyarrow as arrow
 import pytest
 from arrow_files import shards, write_arrow
 from fairseq_files import write_index
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from numpy.typing import NDArray
 from original_epochs import write_epoch
 from pyarrow import ipc, parquet
 from reference.stored import documents_of
 from runners import Backwards, files_of
-from tensorboard.summary.writer.record_writer import RecordWriter
 from tokenizer_kinds import with_declared
 
 from maskwright.cli.main import run
@@ -36,7 +34,7 @@ from maskwright.config.pretraining import RunConfig, build_config
 from maskwright.core.errors import ConfigError, InputError, SourceError, StoreError
 from maskwright.data.arrow_store import ArrowStore
 from maskwright.data.convert import Conversion, ConvertOptions, convert
-from maskwright.data.foreign import blocks, columns, tfrecord
+from maskwright.data.foreign import blocks, columns
 from maskwright.data.foreign.indexed import read_index
 from maskwright.data.foreign.write import WrittenFormat, _write_megatron, write_out
 from maskwright.data.loader import Loader, validation_batches
@@ -117,58 +115,6 @@ def in_sentences(documents: Documents) -> tuple[Documents, list[int]]:
 
 def write_fairseq(folder: Path, documents: Documents, tokenizer: str, lacking: int | None = None) -> None:
     fairseq_files.write_fairseq(folder, [in_sentences([one])[0] for one in documents], tokenizer, lacking)
-
-
-def example_class() -> Any:
-    """`tf.train.Example`, described to protobuf as TensorFlow's example.proto and feature.proto do."""
-    kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="example.proto", syntax="proto3")
-    lists = {"FloatList": kinds.TYPE_FLOAT, "Int64List": kinds.TYPE_INT64}
-    for name, kind in lists.items():
-        message = file.message_type.add(name=name)
-        message.field.add(name="value", number=1, type=kind, label=kinds.LABEL_REPEATED)
-    feature = file.message_type.add(name="Feature")
-    for number, name in ((2, "FloatList"), (3, "Int64List")):
-        feature.field.add(
-            name=name.lower(), number=number, type=kinds.TYPE_MESSAGE, type_name=name, label=kinds.LABEL_OPTIONAL
-        )
-    features = file.message_type.add(name="Features")
-    entry = features.nested_type.add(name="FeatureEntry", options=descriptor_pb2.MessageOptions(map_entry=True))
-    entry.field.add(name="key", number=1, type=kinds.TYPE_STRING, label=kinds.LABEL_OPTIONAL)
-    entry.field.add(name="value", number=2, type=kinds.TYPE_MESSAGE, type_name="Feature", label=kinds.LABEL_OPTIONAL)
-    whole = {"number": 1, "type": kinds.TYPE_MESSAGE}
-    features.field.add(name="feature", type_name="Features.FeatureEntry", label=kinds.LABEL_REPEATED, **whole)
-    example = file.message_type.add(name="Example")
-    example.field.add(name="features", type_name="Features", label=kinds.LABEL_OPTIONAL, **whole)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("Example"))
-
-
-def write_tfrecord(path: Path, documents: Documents, words: Vocabulary) -> None:
-    """Examples of BERT with some tokens masked, framed and padded; each is a pair of two documents. The bytes are
-    protobuf's, the framing is TensorBoard's."""
-    kind = example_class()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "wb") as file:
-        writer = RecordWriter(file)
-        for first in range(0, len(documents), 2):
-            one, two = (part.tolist() for part in documents[first : first + 2])
-            ids = [words.bos, *one, words.eos, *two, words.eos]
-            masked = [at for at in range(1, len(ids), 9) if ids[at] not in words.special]
-            whole = {
-                "input_ids": [words.mask if at in masked else one for at, one in enumerate(ids)] + [words.pad] * 5,
-                "input_mask": [1] * len(ids) + [0] * 5,
-                "segment_ids": [0] * (len(one) + 2) + [1] * (len(two) + 1) + [0] * 5,
-                "masked_lm_positions": [*masked, 0],
-                "masked_lm_ids": [*(ids[at] for at in masked), 0],
-                "next_sentence_labels": [1],
-            }
-            example = kind()
-            for name, values in whole.items():
-                example.features.feature[name].int64list.value.extend(values)
-            example.features.feature["masked_lm_weights"].floatlist.value.extend([1.0] * len(masked) + [0.0])
-            writer.write(example.SerializeToString())
 
 
 def bare(documents: Documents, end: int) -> NDArray[np.int64]:
@@ -257,12 +203,6 @@ def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
     return {}
 
 
-@made("tfrecord")
-def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
-    write_tfrecord(folder / "examples.tfrecord", documents, read_vocabulary(tokenizer))
-    return {"options": ConvertOptions(valid_fraction=0.0, special_tokens="remove")}
-
-
 @made("pregenerated")
 def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
     """Two epochs of pairs of documents, in which every third token is masked."""
@@ -335,7 +275,7 @@ def in_parts(source: str, tokenizer: str, folder: Path, options: dict[str, Any],
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (blocks, columns, tfrecord):
+    for module in (blocks, columns):
         monkeypatch.setattr(module, "BLOCK_TOKENS", 1_000)
 
 
@@ -771,12 +711,6 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "llm.c cut": ("llm.c", lambda folder: truncate(folder / "train.bin", 2), "its header says"),
     "llm.c version": ("llm.c", lambda folder: put(folder / "train.bin", 4, b"\x09"), "version 9"),
     "parquet cut": ("parquet", lambda folder: truncate(folder / "ids.parquet"), "is not a whole Parquet file"),
-    "tfrecord cut": ("tfrecord", lambda folder: truncate(folder / "examples.tfrecord"), "is cut or damaged at byte"),
-    "tfrecord length": (
-        "tfrecord",
-        lambda folder: put(folder / "examples.tfrecord", 0, b"\x07"),
-        "is not a TFRecord file, or is cut",
-    ),
     "arrow cut": (
         "arrow",
         lambda folder: truncate(folder / "shards" / "news" / "a.arrow", 200),
@@ -908,6 +842,7 @@ def test_compressed_arrow_is_converted_and_not_mapped(documents: Documents, toke
     [
         (["a.tar"], "WebDataset"),
         (["a.zarr"], "export the cache"),
+        (["a.tfrecord"], "prepare the text that its examples were made of"),
         (["a.arrow", "b.parquet"], "several kinds of files: arrow, parquet"),
         (["a.txt"], "is not a store of a known format"),
     ],

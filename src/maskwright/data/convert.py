@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import chdir
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -245,10 +245,9 @@ def convert(conversion: Conversion, runner: Runner | None = None) -> store.Token
         notes = compute(runner, work_on_file, [*enumerate(paths)], "convert", sizes)
         totals = sum((Counter(note["counts"]) for note in notes), Counter[str]())
         counts = ConvertCounts(**totals)
-        findings = sum((Counter(note["findings"]) for note in notes), Counter[str]())
         write_blocks(runner, writer, work, EncodedParts(tuple(paths)), conversion.options.shard_tokens)
         with discarded(writer.folder):
-            conversion.finish(counts, findings)
+            conversion.finish(counts)
     remove_parts(writer.folder)
     return store.TokenStore(writer.folder)
 
@@ -271,16 +270,15 @@ class ConvertFile:
 
     def _convert(self, file_idx: int, path: str) -> Note:
         cleaner = replace(self.files.cleaner, counts=ConvertCounts())
-        files, findings = replace(self.files, cleaner=cleaner), Counter[str]()
+        files = replace(self.files, cleaner=cleaner)
         with written(path) as columns:
             empty = np.zeros(0, np.int64)  # every column is there, even where nothing is kept
             self._append(columns, files, Block(np.zeros(0, self.dtype), empty, file_idx, 0))
             for block in files.source.blocks(file_idx):
                 self._append(columns, files, block)
-                findings.update(block.findings)
                 advance(block.ids.nbytes)
             files.require_unchanged(file_idx)
-            columns.note = {"counts": asdict(cleaner.counts), "findings": findings}
+            columns.note = {"counts": asdict(cleaner.counts)}
         return columns.note
 
     def _append(self, file: ColumnWriter, files: ForeignFiles, block: Block) -> None:
@@ -361,9 +359,8 @@ class Conversion:
         rules = self.writer.vocabulary.rules_record.values()
         return [[number, name, held_out, *self.decided, *rules] for number, name in enumerate(self.names)]
 
-    def finish(self, counts: ConvertCounts, findings: Mapping[str, int]) -> None:
-        """Writes the manifest. `findings`: sums of `Block.findings`. Raises `InputError` if none is left or held
-        out."""
+    def finish(self, counts: ConvertCounts) -> None:
+        """Writes the manifest. Raises `InputError` if no document is left, or none held out."""
         if not self.writer.shards:
             what = f"no document is left of {counts.read:,} read ({counts.empty:,} empty)"
             raise StoreError(what, where=self.source.files[0], fix="check the files and --document-end")
@@ -383,9 +380,8 @@ class Conversion:
         ):
             if count:
                 say(f"{count:,} {what}")
-        passes, described = self.source.passes, self.source.described(findings) if self.source.described else []
-        more = ({"passes": passes} if passes > 1 else {}) | ({"findings": described} if described else {})
-        more |= manifests.typed(self.command)
+        passes = self.source.passes
+        more = ({"passes": passes} if passes > 1 else {}) | manifests.typed(self.command)
         self.writer.finish(counts.record(), self.recorded, self.sources, {"numpy"}, more)
 
 

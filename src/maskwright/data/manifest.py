@@ -69,8 +69,6 @@ class _Manifest(_Record):
     splits: dict[Literal["train", "valid"], _Totals]
     passes: Count = 1
     """Passes over the same text that the store holds."""
-    findings: list[str] = []
-    """Sentences on faults of the converted files."""
     command: list[str] = []
     """Words behind `maskwright`, as they were typed."""
 
@@ -139,7 +137,7 @@ def checked(manifest: Any, path: str) -> dict[str, Any]:
     return manifest
 
 
-OTHER_TOOLS = (".idx", ".parquet", ".ds", ".mds", ".mds.zstd", ".npy", ".bin", ".tfrecord")
+OTHER_TOOLS = (".idx", ".parquet", ".ds", ".mds", ".mds.zstd", ".npy", ".bin")
 
 
 def _other_tools(folder: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,8 +52,6 @@ class Block:
     numbers: Int64 | None = None
     """[documents]: number of each one's record in the file, where it may be two documents; None to count from
     `first`."""
-    findings: Mapping[str, int] = field(default_factory=dict)
-    """Counts of faults, by names that `Foreign.described` knows."""
 
     def number(self, document_idx: Any) -> Any:
         """Numbers in the file, from 0, of these documents of the block."""
@@ -79,8 +77,6 @@ class Foreign:
     """Indices of the validation files. If there are any, nothing else is held out."""
     passes: int = 1
     """Passes over the same text that the files hold."""
-    described: Callable[[Mapping[str, int]], list[str]] | None = None
-    """Turns the sums of `Block.findings` into sentences; can be pickled."""
 
 
 def held_out_files(files: list[str]) -> frozenset[int]:

@@ -16,7 +16,6 @@ from maskwright.data.foreign.flat_files import open_datatrove, open_flat
 from maskwright.data.foreign.indexed import index_kind, open_megatron
 from maskwright.data.foreign.mds import open_mds
 from maskwright.data.foreign.pregenerated import open_pregenerated
-from maskwright.data.foreign.tfrecord import open_tfrecord
 from maskwright.text.vocabulary import Vocabulary
 
 Format = Literal[
@@ -29,11 +28,11 @@ Format = Literal[
     "datatrove",
     "npy",
     "bin",
-    "tfrecord",
     "pregenerated",
 ]
 REFUSED = {
     ".tar": "WebDataset has no ids and no order to rely on: unpack it and `maskwright data prepare` its text",
+    ".tfrecord": "prepare the text that its examples were made of: `maskwright data prepare`",
     ".zarr": "export the cache as Parquet or Arrow",
     ".zarray": "export the cache as Parquet or Arrow",
     ".zst": "unpack the files first",
@@ -108,8 +107,6 @@ def _open(places: list[str], kind: Format, options: Options, vocabulary: Vocabul
         return open_megatron(_of(sorted(indexes), ".idx", places))
     if kind == "datatrove":
         return open_datatrove(_of(paths, ".ds", places))
-    if kind == "tfrecord":
-        return open_tfrecord(paths)
     return open_flat(kind, _of(paths, f".{kind}", places), options, vocabulary.size)
 
 
