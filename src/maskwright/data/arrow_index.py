@@ -75,9 +75,8 @@ class ArrowIndex:
         vocabulary, and special tokens that are refused; `MaskwrightError` where the index cannot be written."""
         self._files, self._column, self._vocabulary, self._options = files, column, vocabulary, options
         self._states = [file.state for file in files]
-        special = storage.sha256_of([vocabulary.unk, sorted(vocabulary.special)])
         cleaning = [options.valid_fraction, options.special_tokens, options.token_offset]
-        decided = [FORMAT, column, vocabulary.fingerprint, special, *cleaning, *vocabulary.rules_record.values()]
+        decided = [FORMAT, column, vocabulary.fingerprint, *cleaning, vocabulary.rules_record]
         states = zip(self._states, files, strict=True)
         self._opened: dict[int, Columns] = {}
         self._names = [storage.sha256_of([*decided, *state, file.is_held_out]) for state, file in states]

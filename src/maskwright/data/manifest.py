@@ -58,6 +58,8 @@ class _Tokenizer(_Record):
     vocab_size: Count
     additional_sha256: Sha256 | None = None
     """`Vocabulary.additional_sha256`; None without any. Of an older store of a text, it says how these were encoded."""
+    roles_sha256: Sha256 | None = None
+    """`Vocabulary.roles_sha256`; None in an older store, whose `tokenizer/` has the roles."""
 
 
 class _Manifest(_Record):

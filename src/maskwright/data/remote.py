@@ -132,7 +132,8 @@ class Cache:
         self._base = storage.cache_folder("stores")
         self.folder = os.path.join(self._base, manifest["fingerprint"][:32])
         with _locked(self._base):
-            if not os.path.exists(os.path.join(self.folder, MANIFEST)):
+            cached = os.path.join(self.folder, MANIFEST)
+            if not os.path.exists(cached) or storage.read_json(cached) != manifest:  # its tokenizer's roles may differ
                 _download_store(self._origin, {}, self.folder)
 
     def read(self, name: str, read: Callable[[BinaryIO], T]) -> T:

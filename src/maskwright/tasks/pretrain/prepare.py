@@ -71,6 +71,7 @@ class PretrainRun:
             "store": store if storage.is_url(store) else os.path.abspath(store),
             "store_fingerprint": self.store.fingerprint,
             "tokenizer_fingerprint": self.store.vocabulary.fingerprint,
+            "roles_sha256": self.store.vocabulary.roles_sha256,
         }
 
     @property
