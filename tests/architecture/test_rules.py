@@ -97,11 +97,11 @@ HEAVY = {
     "scipy": {"tasks/compare/linear.py"},
     "pyarrow": {
         "text/arrow.py",
-        "text/compression.py",
         "text/parquet.py",
         "data/foreign/columns.py",
         "data/foreign/write.py",
     },
+    "zstandard": {"text/compression.py"},
     "ray": {"launch/ray/gang.py", "launch/ray/jobs.py"},
     "google": {"cloud/google/rest.py"},
     "requests": {"cloud/google/rest.py", "launch/ray/jobs.py"},
