@@ -6,6 +6,7 @@ variables with names of secrets. Values that a program reads back (paths, config
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from typing import Any
@@ -13,7 +14,10 @@ from urllib.parse import quote
 
 HIDDEN = "***"
 SHORTEST_SECRET = 8
-SECRET_VARIABLE = re.compile(r"(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?(_|$)", re.IGNORECASE)
+SECRET_VARIABLE = re.compile(
+    r"((^|_|API|ACCESS|PRIVATE|ACCOUNT)KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?(_|$)", re.IGNORECASE
+)
+"""KEY ends other words too, such as MONKEY."""
 USER = re.compile(r"([a-z][a-z0-9+.-]{0,30}://)([^\s/?#'\"]*)@", re.IGNORECASE)
 SIGNS = "token|secret|passw|pwd|key|sig|credential|auth|sas"
 IN_QUERY, IN_QUOTES = (rf"[^{ends}\s'\"]{{0,60}}(?:{SIGNS})[^{ends}\s'\"]{{0,60}}" for ends in ("=&?#", "=&"))
@@ -25,7 +29,7 @@ HEADER = re.compile(r"(authorization['\"]?\s*[:=]\s*['\"]?(?:\w+\s+)?|\bbearer\s
 
 def redact(text: str) -> str:
     """`text` with `***` for each secret."""
-    for value in _values():
+    for value in _secrets(tuple(os.environ[name] for name in _secret_names(tuple(os.environ)))):
         text = text.replace(value, HIDDEN)
     text = USER.sub(_user, text) if "://" in text else text
     for pattern in (QUERY, QUOTED, HEADER):
@@ -52,11 +56,15 @@ def _user(match: re.Match[str]) -> str:
     return f"{scheme}{name}:{HIDDEN}@" if colon else match.group()
 
 
-def _values() -> list[str]:
-    """Secret values, long ones first. A path in a variable (GOOGLE_APPLICATION_CREDENTIALS) is not a secret itself."""
-    secrets = {
-        value
-        for name, value in os.environ.items()
-        if len(value) >= SHORTEST_SECRET and SECRET_VARIABLE.search(name) and not os.path.exists(value)
-    }
+@functools.lru_cache(16)
+def _secret_names(names: tuple[str, ...]) -> list[str]:
+    """The names of secrets. Cached, as is `_secrets`: a log has a million lines."""
+    return [name for name in names if SECRET_VARIABLE.search(name)]
+
+
+@functools.lru_cache(16)
+def _secrets(values: tuple[str, ...]) -> list[str]:
+    """What to take out, long ones first. A path in a variable (GOOGLE_APPLICATION_CREDENTIALS) is not a secret
+    itself."""
+    secrets = {value for value in values if len(value) >= SHORTEST_SECRET and not os.path.exists(value)}
     return sorted(secrets | {quote(value, safe="") for value in secrets}, key=len, reverse=True)
