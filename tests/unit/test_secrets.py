@@ -71,6 +71,8 @@ def test_other_text_stays(text: str) -> None:
 def test_values_of_secret_variables_are_taken_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, f"{C}/+")
     assert redact(f"denied: {C}/+ for {C}%2F%2B") == "denied: *** for ***"
+    monkeypatch.setenv(name, f"{C}-new")
+    assert redact(f"denied: {C}/+, {C}-new") == f"denied: {C}/+, ***"
 
 
 def test_other_variables_short_values_and_paths_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
