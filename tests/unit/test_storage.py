@@ -5,15 +5,18 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import platform
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from maskwright.core import storage
-from maskwright.core.errors import InputError
+from maskwright.core import output, storage
+from maskwright.core.errors import InputError, MaskwrightError, of_the_system
 
 WRITER = """
 import os, sys, time
@@ -91,3 +94,56 @@ def test_a_file_system_without_locks_is_said_once_and_nothing_is_deleted_there(
     monkeypatch.undo()
     with storage.replaced_folder(str(tmp_path / "other")), storage.locked(str(tmp_path / "lock"), remove=True) as held:
         assert held
+
+
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (lambda path: storage.atomic_writer(path), "Fix: make room on its disk"),
+        (lambda path: storage.replaced_folder(path), "Fix: make room on its disk"),
+        (output.writer, "cannot be written: No space left on device. Fix: make room on its disk"),
+    ],
+)
+def test_a_full_disk_names_the_file_and_what_to_do(tmp_path: Path, make: Any, named: str) -> None:
+    path = str(tmp_path / "two  spaces")
+    with pytest.raises((OSError, MaskwrightError)) as raised, make(path):
+        raise OSError(errno.ENOSPC, "No space left on device")  # as of `write`, without a name
+    error = raised.value
+    shown = str(of_the_system(error) if isinstance(error, OSError) else error)
+    assert shown.startswith(f"{path}: ") and named in shown
+    assert not [*tmp_path.iterdir()]
+    with pytest.raises(OSError, match="unreachable") as raised, storage.atomic_writer(path):
+        raise OSError(errno.EHOSTUNREACH, "unreachable")  # of what is written, not of the file
+    assert isinstance(raised.value, OSError) and raised.value.filename is None
+    with pytest.raises(OSError, match="No such file") as raised, storage.atomic_writer(str(tmp_path / "no" / "file")):
+        raise AssertionError("never begins")
+    assert isinstance(raised.value, OSError) and raised.value.filename == str(tmp_path / "no" / "file")
+
+
+def test_one_process_makes_it_and_the_others_say_for_whom_they_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path, waits = tmp_path / "made", 0
+    with ExitStack() as holder:
+        holder.enter_context(storage.locked(f"{path}.lock", remove=True))
+
+        def sleep(seconds: float) -> None:
+            nonlocal waits
+            waits += 1
+            if waits == storage.SILENT_WAITS + 2:
+                holder.close()
+
+        monkeypatch.setattr("time.sleep", sleep)
+        assert storage.made_once(str(path), lambda: None, lambda: 3) == 3
+    assert (
+        capfd.readouterr().err
+        == f"{tmp_path}: is in use by process {os.getpid()} on {platform.node()}; waiting for it\n"
+    )
+    assert storage.made_once(str(path), lambda: 4, lambda: 3) == 4
+
+
+def test_a_user_without_a_home_is_at_home_in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "XDG_CACHE_HOME", "MASKWRIGHT_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
+    assert storage.cache_folder("rows") == "/.cache/maskwright/rows"

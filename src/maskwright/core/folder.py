@@ -307,6 +307,9 @@ def _create(path: str, content: bytes) -> None:
                 raise
             with open(path, "xb") as file:  # exclusive too, but the file is empty for a moment
                 file.write(content)
+    except OSError as error:
+        storage.name_file(error, temporary, path)
+        raise
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)

@@ -26,18 +26,20 @@ import ssl
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
-from maskwright.core.console import warn
-from maskwright.core.errors import InputError, Locked, MaskwrightError
+from maskwright.core.console import say, warn
+from maskwright.core.errors import FULL, InputError, Locked, MaskwrightError
 from maskwright.core.extras import EXTRAS, missing
 from maskwright.core.hub import DATA_OWNERS
 
 READ_BYTES = 1 << 20
 WAIT_SECONDS = 0.5
+SILENT_WAITS = 6
+"""Waits for another process before one says so."""
 T = TypeVar("T")
 DEEPEST = 100
 """The deepest nesting of folders that `walk` accepts."""
@@ -320,10 +322,17 @@ def atomic_writer(path: str, *, sync: bool = True) -> Iterator[BinaryIO]:
         os.replace(temporary, path)
         if sync:
             sync_folder(os.path.dirname(path) or ".")
-    except BaseException:
+    except BaseException as error:
         if os.path.exists(temporary):
             os.unlink(temporary)
+        name_file(error, temporary, path)
         raise
+
+
+def name_file(error: BaseException, temporary: str, path: str) -> None:
+    """Completes the system's error for the user: that of a write has no file's name, others have the temporary one."""
+    if isinstance(error, OSError) and (error.filename == temporary or (error.filename is None and error.errno in FULL)):
+        error.filename = path
 
 
 def write_json(path: str, value: Any) -> None:
@@ -415,9 +424,9 @@ def _warn_without_locks() -> None:
 
 
 @contextmanager
-def locked(path: str, *, remove: bool, else_lease: bool = False) -> Iterator[bool]:
+def locked(path: str, *, remove: bool, is_needed: bool = True) -> Iterator[bool]:
     """Holds the local file `path` for as long as this process lives; `remove` deletes it at the end. Yields whether its
-    file system has locks. Where it has none, warns once, except with `else_lease`: of a caller who has a lease too.
+    file system has locks. Where it has none, warns once, unless two holders would do no harm (`is_needed` False).
 
     It uses `flock` and not the file's existence: the kernel releases the lock however the process dies. It locks a file
     and not its folder: network file systems lock only files open for writing. Raises `Locked` naming the holder.
@@ -426,7 +435,7 @@ def locked(path: str, *, remove: bool, else_lease: bool = False) -> Iterator[boo
     while not _is_still(path, descriptor):  # its last holder deleted it before it was locked
         os.close(descriptor)
         descriptor, is_held = _take(path)
-    if not (is_held or else_lease):
+    if is_needed and not is_held:
         _warn_without_locks()
     try:
         os.ftruncate(descriptor, 0)
@@ -475,7 +484,7 @@ def replaced_folder(path: str) -> Iterator[str]:
     temporary = temporary_name(stem)
     make_folder(temporary)
     try:
-        with locked(os.path.join(temporary, FOLDER_LOCK), remove=False):
+        with locked(os.path.join(temporary, FOLDER_LOCK), remove=False, is_needed=False):
             yield temporary
             if is_there:
                 names = sorted({*os.listdir(temporary)} - {FOLDER_LOCK}, key=lambda name: name == "manifest.json")
@@ -486,6 +495,9 @@ def replaced_folder(path: str) -> Iterator[str]:
                 os.rename(temporary, path)
         if not is_there:  # unlocked first: NFS keeps a deleted file that is open
             os.unlink(os.path.join(path, FOLDER_LOCK))
+    except OSError as error:
+        name_file(error, temporary, path)
+        raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -493,36 +505,42 @@ def replaced_folder(path: str) -> Iterator[str]:
 def _remove_dead(folder: str) -> None:
     """Deletes an unfinished folder unless its process lives. A dead one stays dead, as no name is used again."""
     with suppress(Locked, InputError):
-        with locked(os.path.join(folder, FOLDER_LOCK), remove=False) as is_held:
+        with locked(os.path.join(folder, FOLDER_LOCK), remove=False, is_needed=False) as is_held:
             pass
         if is_held:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def made_once(path: str, find: Callable[[], T | None], make: Callable[[], T]) -> T | None:
-    """The result of `find`, or if that is None of `make`, called under a lock beside `path` in the cache. None while
-    another process holds the lock."""
-    if (value := find()) is None:
-        make_cache_folder(os.path.dirname(path))
-        with suppress(Locked), locked(f"{path}.lock", remove=True):
+def made_once(path: str, find: Callable[[], T | None], make: Callable[[], T]) -> T:
+    """The result of `find`, or if that is None of `make`, called under a lock beside `path` in the cache. While another
+    process makes it, waits for that process and says for which one."""
+    asked = 0
+    with ExitStack() as stack:
+        while (value := find()) is None:
+            make_cache_folder(os.path.dirname(path))
+            try:
+                stack.enter_context(locked(f"{path}.lock", remove=True, is_needed=False))
+            except Locked as error:
+                asked += 1
+                if asked == SILENT_WAITS:
+                    say(f"{error.where}: {error.what}; waiting for it")
+                time.sleep(WAIT_SECONDS)
+                continue
             return make() if (value := find()) is None else value
-    return value
+        return value
 
 
-def awaited(poll: Callable[[], T | None]) -> T:
-    """Calls `poll` until it returns an answer."""
-    while (answer := poll()) is None:
-        time.sleep(WAIT_SECONDS)
-    return answer
+def users_cache() -> str:
+    """$XDG_CACHE_HOME, usually ~/.cache. A user without HOME and entry in /etc/passwd is at home in /, as for `login`:
+    `expanduser` would leave the ~ as it is."""
+    home = os.path.expanduser("~")
+    return os.environ.get("XDG_CACHE_HOME") or os.path.join("/" if home == "~" else home, ".cache")
 
 
 def cache_folder(*names: str) -> str:
     """The cache directory; everything in it can be rebuilt. It is `names` below $MASKWRIGHT_CACHE, or below
-    $XDG_CACHE_HOME/maskwright, usually ~/.cache/maskwright."""
-    base = os.environ.get("MASKWRIGHT_CACHE")
-    if not base:
-        base = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "maskwright")
-    return os.path.join(base, *names)
+    `maskwright` in `users_cache`."""
+    return os.path.join(os.environ.get("MASKWRIGHT_CACHE") or os.path.join(users_cache(), "maskwright"), *names)
 
 
 ANOTHER_DISK = "name a folder with room as MASKWRIGHT_CACHE"

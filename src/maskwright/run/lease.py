@@ -107,7 +107,7 @@ def leased(
     """Holds the folder by its lock and its lease. Raises `Locked` with the holder's name if it is held, `StoppedEarly`
     if `stop` becomes true meanwhile."""
     storage.make_folder(folder)
-    with storage.locked(os.path.join(folder, "lock"), remove=False, else_lease=True) as is_locked:
+    with storage.locked(os.path.join(folder, "lock"), remove=False, is_needed=False) as is_locked:
         path = os.path.join(folder, "lease.json")
         while (lease := Lease.take(path)) is None:
             _remove_dead(path, is_locked, sleep, stop)
