@@ -43,7 +43,7 @@ def open_epochs(location: str, tokenizer: str | None = None) -> TokenStore:
     name = storage.sha256_of([*decided, _states(location)])[:32]
     folder = storage.cache_folder("pregenerated", name)
     make = partial(_make, location, tokenizer, folder)
-    return TokenStore(location, storage.awaited(lambda: storage.made_once(folder, lambda: _made(folder), make)))
+    return TokenStore(location, storage.made_once(folder, lambda: _made(folder), make))
 
 
 def _states(location: str) -> list[list[Any]]:

@@ -335,7 +335,7 @@ def write_files(folder: str, files: dict[str, str]) -> None:
 
 def _is_leftover(name: str, of: str) -> bool:
     """Whether a killed `write_files` left the file `name` in the place of `of`."""
-    return storage.is_temporary(name) and name.startswith(f"{of}.tmp-")
+    return storage.is_temporary(name) and storage.final_name(name) == of
 
 
 @cache
@@ -451,27 +451,16 @@ def copy_tokenizer(source: str, folder: str) -> None:
             shutil.copyfile(origin, os.path.join(folder, name))
 
 
-def require_empty(folder: str) -> None:
-    """Raises `InputError` for a folder that holds something."""
-    if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
-        raise InputError("is not empty", where=folder, fix="choose another folder")
-
-
 @contextmanager
 def changed_copy(source: str, folder: str) -> Iterator[str]:
     """Yields a temporary folder with the files beside the `tokenizer.json` of `source`. It becomes `folder` when the
     caller has written the changed ones, and is removed after an exception. SentencePiece's model is not copied."""
-    temporary = f"{folder.rstrip('/')}.tmp-{os.getpid()}"
-    try:
-        with storage.new_folder(temporary):
-            copy_tokenizer(source, temporary)
-            for name in ("tokenizer.json", *SENTENCEPIECE):
-                with suppress(FileNotFoundError):
-                    os.unlink(os.path.join(temporary, name))
-            yield temporary
-        os.replace(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with storage.replaced_folder(folder) as temporary:
+        copy_tokenizer(source, temporary)
+        for name in ("tokenizer.json", *SENTENCEPIECE):
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(temporary, name))
+        yield temporary
 
 
 @dataclass
