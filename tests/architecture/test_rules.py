@@ -85,7 +85,7 @@ HEAVY = {
     "onnxruntime": {"tasks/export/onnx.py"},
     "transformers": {"tasks/export/hugging_face.py", "model/torch/compare.py", "tasks/search/finetune.py"},
     "huggingface_hub": {"tasks/models/hub.py"},
-    "tokenizers": {"text/tokenizer.py", "text/pattern_trial.py", "text/sequences.py", "labels/encode.py"},
+    "tokenizers": {"text/tokenizer.py", "text/sequences.py", "labels/encode.py"},
     "gigatoken": {"text/encoder.py"},
     "rensa": {"text/cleaning/near_duplicates.py"},
     "py3langid": {"text/cleaning/language.py"},

@@ -25,7 +25,6 @@ from maskwright.core import storage
 from maskwright.core.console import say, several, warn
 from maskwright.core.errors import InputError, MaskwrightError, SourceError, TokenizerError
 from maskwright.core.library_errors import is_panic
-from maskwright.text.bounds import require_bounded, require_quick
 from maskwright.text.sample import MAX_BYTES, Piece, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.spacing import Spacing, spacing_of
@@ -376,8 +375,6 @@ def parsed(content: dict[str, Any], path: str, *, is_unchanged: bool, spacing: S
     very content. `spacing`: of the sequences that it gets. Raises `TokenizerError`."""
     from tokenizers import Tokenizer, normalizers
 
-    require_bounded(content, path)
-    require_quick(content, path)
     fix = f"restore the file, or {TRAIN_ONE}"
     try:
         with no_panic(path):
