@@ -246,7 +246,7 @@ def test_one_function_says_how_a_python_of_its_own_is_started() -> None:
 
 
 def test_commands_to_be_typed_quote_the_places_in_them() -> None:
-    """`core.shell.typed` does: a folder's name may have a space."""
+    """`console.typed` does: a folder's name may have a space."""
     command = re.compile(r"maskwright (?:[a-z]+ )+(?:--[a-z-]+ )*\{")
     lines = [(name(path), line) for path in FILES for line in path.read_text().splitlines()]
     assert not [(file, line) for file, line in lines if command.search(line) and "prog_name=" not in line]

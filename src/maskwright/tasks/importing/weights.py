@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from maskwright.config.settings import in_flow
 from maskwright.core import storage
-from maskwright.core.console import say, several, warn
+from maskwright.core.console import say, several, typed, warn
 from maskwright.core.errors import InputError, MaskwrightError, ModelError, VerificationError
-from maskwright.core.shell import typed
 from maskwright.data.foreign.fairseq import FIRST, read_dictionary, read_encoder
 from maskwright.model.config import ModelConfig, TaskKind
 from maskwright.model.hf import fairseq
