@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core.errors import StoreError
-from maskwright.core.splits import are_apart, splits_of
+from maskwright.core.splits import splits_of
 from maskwright.text.compression import COPY_AGAIN
 
 BLOCK_TOKENS = 1 << 22
@@ -79,14 +79,16 @@ class Foreign:
     """Passes over the same text that the files hold."""
 
 
-def held_out_files(files: list[str]) -> frozenset[int]:
-    """Indices of the files to hold out, where others are for training: `valid/` beside `train/`, `valid-….parquet`, as
-    `data convert --to-format` writes them, and `test`."""
-    splits = [*splits_of(files).values()]
-    return frozenset(index for index, split in enumerate(splits) if are_apart(splits) and split not in ("train", None))
+def held_out_files(files: list[str], places: list[str]) -> frozenset[int]:
+    """Indices of the files to hold out, by names below the `places` that the user gave: those named valid or test,
+    where others are named train, or where all are named so."""
+    beside = [os.path.join(place if os.path.isdir(place) else os.path.dirname(place), "") for place in places]
+    splits = [*splits_of([*files, *beside]).values()][: len(files)]
+    held_out = frozenset(index for index, split in enumerate(splits) if split in ("validation", "test"))
+    return held_out if "train" in splits or len(held_out) == len(files) else frozenset()
 
 
-HELD_OUT = "the files named valid or test are held out, and none of those named train"
+HELD_OUT = "the files named valid or test are held out, and no others"
 
 
 def flat(path: str, dtype: Any, begin: int = 0) -> Ids:

@@ -84,14 +84,18 @@ def open_foreign(
 ) -> Foreign:
     """`pieces`: the tokenizer's tokens and ids. Raises kinds of `InputError`."""
     foreign = _open(places, kind, options, vocabulary, pieces)
-    if kind in ("fairseq", "pregenerated") or not (held_out := held_out_files(foreign.files)):
-        return foreign
-    return replace(foreign, held_out=held_out, messages=[*foreign.messages, HELD_OUT])
+    held_out = held_out_files(foreign.files, [folder for place in places for folder in _folders(place)])
+    return replace(foreign, held_out=held_out, messages=[*foreign.messages, HELD_OUT]) if held_out else foreign
+
+
+def _folders(place: str) -> list[str]:
+    """The place, or the shards of fairseq that it names with colons between them."""
+    return [place] if os.path.exists(place) else place.split(":")
 
 
 def _open(places: list[str], kind: Format, options: Options, vocabulary: Vocabulary, pieces: dict[str, int]) -> Foreign:
     if kind == "fairseq":
-        folders = [folder for place in places for folder in ([place] if os.path.isdir(place) else place.split(":"))]
+        folders = [folder for place in places for folder in _folders(place)]
         return open_fairseq(folders, pieces, vocabulary, options.encoder)
     if kind == "mds":
         return open_mds(places, options)
