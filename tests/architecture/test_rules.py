@@ -85,7 +85,7 @@ HEAVY = {
     "onnxruntime": {"tasks/export/onnx.py"},
     "transformers": {"tasks/export/hugging_face.py", "model/torch/compare.py", "tasks/search/finetune.py"},
     "huggingface_hub": {"tasks/models/hub.py"},
-    "tokenizers": {"text/tokenizer.py", "text/pattern_trial.py", "text/sequences.py", "labels/encode.py"},
+    "tokenizers": {"text/tokenizer.py", "text/sequences.py", "labels/encode.py"},
     "gigatoken": {"text/encoder.py"},
     "rensa": {"text/cleaning/near_duplicates.py"},
     "py3langid": {"text/cleaning/language.py"},
@@ -97,11 +97,11 @@ HEAVY = {
     "scipy": {"tasks/compare/linear.py"},
     "pyarrow": {
         "text/arrow.py",
-        "text/compression.py",
         "text/parquet.py",
         "data/foreign/columns.py",
         "data/foreign/write.py",
     },
+    "zstandard": {"text/compression.py"},
     "ray": {"launch/ray/gang.py", "launch/ray/jobs.py"},
     "google": {"cloud/google/rest.py"},
     "requests": {"cloud/google/rest.py", "launch/ray/jobs.py"},
@@ -246,7 +246,7 @@ def test_one_function_says_how_a_python_of_its_own_is_started() -> None:
 
 
 def test_commands_to_be_typed_quote_the_places_in_them() -> None:
-    """`core.shell.typed` does: a folder's name may have a space."""
+    """`console.typed` does: a folder's name may have a space."""
     command = re.compile(r"maskwright (?:[a-z]+ )+(?:--[a-z-]+ )*\{")
     lines = [(name(path), line) for path in FILES for line in path.read_text().splitlines()]
     assert not [(file, line) for file, line in lines if command.search(line) and "prog_name=" not in line]

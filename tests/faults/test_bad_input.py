@@ -496,8 +496,9 @@ def test_a_dry_run_refuses_what_the_start_refuses(
 
 def test_export_never_overwrites_and_colleagues_can_read_it(cli: Cli, finished: Path, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "theirs").touch()
     result = cli("export", finished, "--to", tmp_path / "there")
-    assert (result.code, "already exists" in result.error) == (2, True)
+    assert (result.code, "is not empty" in result.error) == (2, True)
     umask = os.umask(0o022)
     try:
         assert cli("export", finished, "--to", tmp_path / "model").code == 0

@@ -437,7 +437,7 @@ def test_an_imported_folder_is_trained_on_fine_tuned_and_exported(
         result = cli(*command)
         assert result.code == 0, result.err
     again = cli("import", "weights", folder, "--to", new)
-    assert (again.code, "already exists" in again.error) == (2, True)
+    assert (again.code, "is not empty" in again.error) == (2, True)
 
 
 # ---- fairseq -------------------------------------------------------------------------------------------------------

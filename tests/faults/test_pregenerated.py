@@ -1,4 +1,4 @@
-"""Epochs with static masks: how they are made, what is wrong in others, training from them, damaged folders."""
+"""Epochs with static masks: how they are made, training from them, damaged folders."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 import os
 import shutil
 import time
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +26,12 @@ from maskwright.config.pretraining import RunConfig
 from maskwright.core import storage
 from maskwright.core.errors import InputError, StoreError
 from maskwright.data import pregenerated_store
-from maskwright.data.foreign.pregenerated import KEYS, Reader, sha256_of_epoch
-from maskwright.data.foreign.static_masks import ARRAYS, findings
+from maskwright.data.foreign.pregenerated import KEYS
 from maskwright.data.loader import Loader
 from maskwright.data.masking import Masker
 from maskwright.data.opening import open_store
 from maskwright.data.pregenerate import generate
 from maskwright.data.pregenerate.generate import pregenerate
-from maskwright.data.pregenerate.repair import repair
 from maskwright.data.pregenerate.sequences import PregenerateOptions, Unmasked, documents, read_text, sequences
 from maskwright.data.pregenerate.write import EpochWriter
 from maskwright.data.pregenerated_store import open_epochs
@@ -139,15 +137,17 @@ def test_predictions_are_whole_words_and_as_many_as_are_asked_for(ours: Path, co
 @pytest.mark.parametrize("whole_words", [False, True])
 def test_each_sequence_has_its_number_of_predictions(whole_words: bool, ours: Path, tokenizer: str) -> None:
     """Exactly of tokens, and of words on average where the most is far."""
-    ids, options = token_ids(tokenizer), PregenerateOptions(do_whole_word_mask=whole_words, seed=5)
+    ids, options = token_ids(tokenizer), PregenerateOptions(do_whole_word_mask=whole_words, seed=5, max_seq_len=48)
     texts = [np.array([ids[token] for token in text_of(example)]) for _, _, example in numbered(ours)]
     wanted = [max(1, round(0.15 * len(text))) for text in texts]
     some = [
         Unmasked(text, len(text), False, row, count)
         for row, (text, count) in enumerate(zip(texts, wanted, strict=True))
     ]
-    writer = EpochWriter(tokenizer, options)
-    made, few = (writer.masked(some, 48, most, 0).predictions for most in (40, 3))
+    made, few = (
+        EpochWriter(tokenizer, replace(options, max_predictions_per_seq=most)).masked(some, 0)[1].sum(1)
+        for most in (40, 3)
+    )
     assert few.max() == 3 and few.min() >= 1 - whole_words
     if whole_words:
         assert made.sum() == pytest.approx(sum(wanted), rel=0.01) and (made != wanted).any()
@@ -155,7 +155,7 @@ def test_each_sequence_has_its_number_of_predictions(whole_words: bool, ours: Pa
         assert made.tolist() == wanted and few.tolist() == np.minimum(wanted, 3).tolist()
 
 
-def test_any_number_of_workers_a_stop_and_the_binary_twin_give_the_same(
+def test_any_number_of_workers_and_a_stop_give_the_same(
     ours: Path, corpus: Path, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(generate, "BLOCK_TOKENS", 4_000)
@@ -176,26 +176,14 @@ def test_any_number_of_workers_a_stop_and_the_binary_twin_give_the_same(
     monkeypatch.setattr(generate.WriteExamples, "__call__", make)
     with pytest.raises(StoreError, match="its generation never finished"):
         open_epochs(str(tmp_path / "again"))
-    other = PregenerateOptions(**{**OPTIONS.__dict__, "seed": 1})
     with pytest.raises(InputError, match="unfinished epochs of other text or options"):
-        pregenerate(sources, tokenizer, str(tmp_path / "again"), other)
+        pregenerate(sources, tokenizer, str(tmp_path / "again"), replace(OPTIONS, seed=1))
     pregenerate(sources, tokenizer, str(tmp_path / "again"), OPTIONS, workers=2)
-    binary = PregenerateOptions(**{**OPTIONS.__dict__, "format": "binary"})
-    pregenerate(sources, tokenizer, str(tmp_path / "binary"), binary)
     for epoch in range(2):
         assert (tmp_path / "again" / f"epoch_{epoch}.json").read_bytes() == (ours / f"epoch_{epoch}.json").read_bytes()
-    read = [
-        Reader(str(folder), read_vocabulary(tokenizer), token_ids(tokenizer)) for folder in (ours, tmp_path / "binary")
-    ]
-    for epoch in range(2):
-        for (mine, _), (twin, _) in zip(*(reader.examples(epoch) for reader in read), strict=True):
-            for name in ARRAYS:
-                np.testing.assert_array_equal(getattr(mine, name), getattr(twin, name))
-    stores = [open_epochs(str(folder)) for folder in (ours, tmp_path / "again", tmp_path / "binary")]
-    assert len({store.fingerprint for store in stores}) == 1 and "findings" not in stores[2].manifest
     assert sorted(os.listdir(tmp_path / "again")) == sorted(os.listdir(ours))
     with pytest.raises(InputError, match="already holds pregenerated epochs"):
-        pregenerate(sources, tokenizer, str(tmp_path / "binary"), binary)
+        pregenerate(sources, tokenizer, str(tmp_path / "again"), OPTIONS)
 
 
 def test_a_folder_of_others_is_left_as_it_is_and_a_stop_while_text_is_encoded_is_continued(
@@ -312,41 +300,7 @@ def test_long_sentences_and_documents_are_cut_not_lost(
     assert found == words.encode(path.read_text(), add_special_tokens=False).tokens
 
 
-# ---- others' folders -------------------------------------------------------------------------------------------------
-
-
-def test_what_is_wrong_in_others_is_counted_and_repaired(
-    theirs: Path, tokenizer: str, tmp_path: Path, cli: Cli
-) -> None:
-    found = Counter[str]()
-    for epoch in range(2):
-        for some, is_unknown in Reader(str(theirs), words := read_vocabulary(tokenizer), token_ids(tokenizer)).examples(
-            epoch
-        ):
-            found.update(findings(some, is_unknown, Masker.of(words), words))
-    expected = [example for _, _, example in numbered(theirs)]
-    shown = [(e["tokens"][p], p) for e in expected for p in e["masked_lm_positions"]]
-    assert found["foreign_masks"] == sum(token == "[MASK]" for token, _ in shown)
-    assert (found["special_replacements"], found["foreign_text"], found["unknown_tokens"]) == (2, 10, 0)
-    assert found["split_words"] > 0.9 * found["long_words"] > 0
-    told = " ".join(open_epochs(str(theirs), tokenizer).manifest["findings"])
-    assert f"a mask which the vocabulary does not have: {found['foreign_masks']:,} of {found['predictions']:,}" in told
-    assert "--repair" in told
-
-    _, left = repair(str(theirs), tokenizer, str(tmp_path / "same"), PregenerateOptions())
-    assert (left["foreign_masks"], left["special_replacements"], left["foreign_text"]) == (0, 0, 10)
-    for before, (_, _, after) in zip(expected, numbered(tmp_path / "same"), strict=True):
-        assert text_of(after) == text_of(before) and after["is_random_next"] == before["is_random_next"]
-        assert len(after["masked_lm_positions"]) == len(before["masked_lm_positions"])
-
-    command = ("data", "pregenerate", "--repair", theirs, "--bert_model", tokenizer, "--output_dir", tmp_path / "whole")
-    result = cli(*command, "--do-whole-word-mask", "--format", "binary")
-    assert result.code == 0 and "what is left:\n  examples that end in text of another document" in result.out
-    counts = np.array([len(example["masked_lm_positions"]) for example in expected])
-    made = np.concatenate([np.load(tmp_path / "whole" / f"epoch_{epoch}" / "predictions.npy") for epoch in range(2)])
-    assert made.sum() == pytest.approx(counts.sum(), rel=0.05) and made.max() <= counts.max()
-    fingerprints = {open_epochs(str(tmp_path / name)).fingerprint for name in ("same", "whole")}
-    assert fingerprints == {open_epochs(str(theirs), tokenizer).fingerprint}  # the text stays
+# ---- training from them, and others' folders -------------------------------------------------------------------------
 
 
 def test_a_run_reads_the_text_of_the_files_and_counts_each_as_an_epoch(ours: Path, tokenizer: str) -> None:
@@ -376,7 +330,7 @@ def test_a_run_reads_the_text_of_the_files_and_counts_each_as_an_epoch(ours: Pat
 def test_a_token_that_the_vocabulary_lacks_is_read_as_transformers_reads_it(
     theirs: Path, tokenizer: str, tmp_path: Path
 ) -> None:
-    """`[MASK]` is the unknown token to RoBERTa, also where the vocabulary has a word `None`; and repairs keep that."""
+    """`[MASK]` is the unknown token to RoBERTa, also where the vocabulary has a word `None`."""
     folder = with_words(tokenizer, tmp_path / "words", "None")
     (folder / "config.json").write_text('{"model_type": "roberta"}')
     for path in theirs.glob("epoch_?.json"):
@@ -393,11 +347,6 @@ def test_a_token_that_the_vocabulary_lacks_is_read_as_transformers_reads_it(
     for found, example in zip(map(list, documents_of(opened.split("train"))), examples, strict=True):
         assert found == [one for one in reader.convert_tokens_to_ids(text_of(example)) if one not in special]
     assert documents_of(opened.split("train"))[3][1] == reader.unk_token_id
-    told = " ".join(opened.manifest["findings"])
-    assert "other tokens that the vocabulary does not have: 1 of" in told and "of a special token" not in told
-    repair(str(theirs), str(folder), str(tmp_path / "same"), PregenerateOptions())
-    repaired = [text_of(example) for _, _, example in numbered(tmp_path / "same")]
-    assert repaired[0][0] == "None" and repaired[3][2] == "<unk>"
 
 
 def test_a_run_resumes_exactly_is_judged_and_exported(
@@ -439,7 +388,7 @@ def test_a_run_resumes_exactly_is_judged_and_exported(
         ("key", "epoch_1.json:3: is not an example: it has tokens, an example has tokens, segment_ids"),
         ("position", "epoch_1.json:3: has positions that do not rise within its"),
         ("cut", "epoch_1.json: has 59 examples, its metrics file says 60"),
-        ("twice", "has epoch 1 as epoch_1 and as epoch_1.json"),
+        ("arrays", "epoch_1: is an epoch of arrays, which earlier versions wrote"),
         ("metrics", "epoch_1_metrics.json: is missing, so its epoch was never finished"),
         ("epoch", "lacks epoch 0"),
         ("none", "holds no epoch_0.json, so it is not pregenerated data"),
@@ -458,7 +407,7 @@ def test_damaged_folders(what: str, message: str, theirs: Path, tokenizer: str, 
         path.write_text("".join(examples[:-1]))
     elif what == "none":
         shutil.rmtree(theirs)
-    elif what == "twice":
+    elif what == "arrays":
         (theirs / "epoch_1").mkdir()
     elif what != "tokenizer":
         (theirs / {"metrics": "epoch_1_metrics.json", "epoch": "epoch_0.json"}[what]).unlink()
@@ -488,7 +437,7 @@ def test_damage_in_what_was_written_here_says_where(what: str, said: str, ours: 
     examples[2] = f"{json.dumps(example)}\n" if what in ("token", "label") else examples[2]
     examples[0] = {"bom": "\ufeff", "space": " "}.get(what, "") + examples[0]
     path.write_text("".join(examples), encoding="utf-8")
-    with pytest.raises(StoreError, match=f"{said}. Fix: copy the file again, or generate the epoch again"):
+    with pytest.raises(StoreError, match=f"{said}. Fix: copy it again from its origin"):
         open_epochs(str(folder))
 
 
@@ -500,12 +449,12 @@ def test_the_store_of_a_folder_is_made_once_and_anew_for_other_files(
     with monkeypatch.context() as patch:
         patch.delattr(pregenerated_store, "convert")
         again = open_epochs(str(theirs), tokenizer)
-    assert again.fingerprint == first.fingerprint and again.manifest["findings"] == first.manifest["findings"]
+    assert again.fingerprint == first.fingerprint
     path = theirs / "epoch_0.json"
     path.write_text(path.read_text().replace("[MASK]", "<mask>"))
     other = open_epochs(str(theirs), tokenizer)
     assert other.fingerprint == first.fingerprint  # the text is the same
-    assert other.folder != first.folder and other.manifest["findings"] != first.manifest["findings"]
+    assert other.folder != first.folder
     tokens = Path(first.folder) / "train-00000.tokens.u16"
     tokens.write_bytes(tokens.read_bytes()[:-2] + b"\x09\x09")
     with pytest.raises(StoreError, match=r"is not what was written .*Fix: delete .*: it is created again"):
@@ -526,47 +475,12 @@ def test_a_store_for_keeps_is_that_of_a_run(theirs: Path, tokenizer: str, tmp_pa
     made = cli(*command, "--special-tokens", "remove", "--valid-fraction", 0)
     shown = cli("data", "inspect", tmp_path / "store")
     for result in (made, shown):
-        assert result.code == 0 and "findings in the files:\n  predictions that show a mask" in result.out
-        assert "it holds its text 2 times" in result.out
-    assert TokenStore(str(tmp_path / "store")).fingerprint == open_epochs(str(theirs), tokenizer).fingerprint
-
-
-def resign(folder: Path) -> None:
-    record = storage.read_json(str(folder / "pregenerate.json"))
-    record["sha256"]["epoch_0"] = sha256_of_epoch(str(folder / "epoch_0"))
-    storage.write_json(str(folder / "pregenerate.json"), record)
-
-
-def test_damaged_arrays(theirs: Path, tokenizer: str, tmp_path: Path) -> None:
-    binary = tmp_path / "binary"
-    repair(str(theirs), tokenizer, str(binary), PregenerateOptions(do_whole_word_mask=True, format="binary"))
-    arrays = {name: np.load(binary / "epoch_0" / f"{name}.npy") for name in ARRAYS}
-    places = arrays["positions"].copy()
-    places[places.argmax()] = 60
-    damaged: dict[str, tuple[str, Any]] = {
-        "an id beyond the vocabulary": (
-            "tokens",
-            np.where(np.arange(len(arrays["tokens"])) == 7, 401, arrays["tokens"]),
-        ),
-        "a position beyond its example": ("positions", places),
-        "cut": ("tokens", arrays["tokens"][:-1]),
-        "another type": ("lengths", arrays["lengths"].astype(np.float32)),
-    }
-    for name, array in damaged.values():
-        path = binary / "epoch_0" / f"{name}.npy"
-        np.save(path, array.astype(array.dtype if array.dtype.kind == "f" else arrays[name].dtype))
-        with pytest.raises(StoreError, match=r"epoch_0: is not what was written \(its sha256 differs"):
-            open_epochs(str(binary))
-        resign(binary)
-        with pytest.raises(StoreError, match="has arrays that do not belong together"):
-            open_epochs(str(binary))
-        np.save(path, arrays[name])
-    with open(path, "r+b") as file:
-        file.seek(10)
-        file.write(b"{([")  # numpy's reader of headers lets a TokenError out
-    resign(binary)
-    with pytest.raises(StoreError, match="has arrays that do not belong together"):
-        open_epochs(str(binary))
+        assert result.code == 0 and "it holds its text 2 times" in result.out
+    fingerprint = open_epochs(str(theirs), tokenizer).fingerprint
+    manifest = tmp_path / "store" / "manifest.json"
+    for more in ({}, {"findings": ["predictions of a special token: 1 of 9 (11.1%)"]}):  # a key of earlier versions
+        storage.write_json(str(manifest), {**storage.read_json(str(manifest)), **more})
+        assert TokenStore(str(tmp_path / "store")).fingerprint == fingerprint
 
 
 def test_one_of_several_processes_makes_the_store_and_the_others_wait(
@@ -593,7 +507,6 @@ def test_one_of_several_processes_makes_the_store_and_the_others_wait(
         (("--masked_lm_prob", "1.5"), "--masked_lm_prob 1.5 is not from 0 to 1"),
         (("--max-seq-len", "4"), "--max_seq_len 4 is not from 8 to 8,192"),
         (("--epochs_to_generate", "0"), "must be 1 or more"),
-        (("--repair", "y"), "--train_corpus and --repair both say what to read"),
     ],
 )
 def test_bad_options(

@@ -520,13 +520,13 @@ def test_archives_are_unpacked_safely(tmp_path: Path, monkeypatch: pytest.Monkey
         fsspec.filesystem("memory").pipe("/bucket/good.tar.gz", file.read())
     remote.pull("memory://bucket/good.tar.gz", str(tmp_path / "out"))
     assert files(tmp_path / "out") == {"set/a.arrow": b"a" * 5000, "set/meta/counts.csv": b"b"}
-    with pytest.raises(InputError, match="exists and is not an empty folder"):
+    with pytest.raises(InputError, match="is not empty"):
         remote.pull(good, str(tmp_path / "out"))
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to("empty")
     remote.pull(good, str(tmp_path / "link"))
     assert (tmp_path / "link").is_symlink() and files(tmp_path / "empty") == files(tmp_path / "out")
-    for name in ("unpacked.tmp-12", "lost+found"):  # of a process that was killed, and of a new disk
+    for name in ("unfinished.tmp-12", "lost+found"):  # of a process that was killed, and of a new disk
         (tmp_path / "disk" / name).mkdir(parents=True)
     remote.pull(good, str(tmp_path / "disk"))
     (tmp_path / "disk" / "lost+found").rmdir()
@@ -537,7 +537,7 @@ def test_archives_are_unpacked_safely(tmp_path: Path, monkeypatch: pytest.Monkey
         remote.pull(good, ".")
     assert files(tmp_path / "here") == files(tmp_path / "out")
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(InputError, match="exists and is not an empty folder"):
+    with pytest.raises(InputError, match="already exists"):
         remote.pull(good, str(tmp_path / "file"))
     for name in ("good.tar.gz", "good.tar"):  # a signed address
         address = f"https://bucket.example/{name}?X-Signature=1a2b"

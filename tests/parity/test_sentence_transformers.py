@@ -223,5 +223,5 @@ def test_a_card_says_how_the_folder_is_used(tokenizer: str, tmp_path: Path, capf
     )
     assert "its fp32 hidden states differ by at most" in card
     assert "`sentence_transformers.MultiVectorEncoder` loads it" in card
-    with pytest.raises(InputError, match="already exists"):
+    with pytest.raises(InputError, match="is not empty"):
         export_as("dense", load_model(run), str(tmp_path / "late"))

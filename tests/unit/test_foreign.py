@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import fairseq_files
 import fsspec
@@ -22,13 +22,11 @@ import pyarrow as arrow
 import pytest
 from arrow_files import shards, write_arrow
 from fairseq_files import write_index
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from numpy.typing import NDArray
 from original_epochs import write_epoch
 from pyarrow import ipc, parquet
 from reference.stored import documents_of
 from runners import Backwards, files_of
-from tensorboard.summary.writer.record_writer import RecordWriter
 from tokenizer_kinds import with_declared
 
 from maskwright.cli.main import run
@@ -37,7 +35,8 @@ from maskwright.config.pretraining import RunConfig, build_config
 from maskwright.core.errors import ConfigError, InputError, SourceError, StoreError
 from maskwright.data.arrow_store import ArrowStore
 from maskwright.data.convert import Conversion, ConvertOptions, convert
-from maskwright.data.foreign import blocks, columns, tfrecord
+from maskwright.data.foreign import blocks, columns
+from maskwright.data.foreign.blocks import held_out_files
 from maskwright.data.foreign.indexed import read_index
 from maskwright.data.foreign.write import WrittenFormat, _write_megatron, write_out
 from maskwright.data.loader import Loader, validation_batches
@@ -46,10 +45,12 @@ from maskwright.data.store import Split, SplitName, TokenStore
 from maskwright.processes.runner import Here, Runner
 from maskwright.text.parts import cut
 from maskwright.text.sources import Sources
+from maskwright.text.tokenizer import load_tokenizer
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids, token_strings
 
 Documents = list[NDArray[np.int64]]
 ALL = ConvertOptions(valid_fraction=0.0)
+WRITTEN: tuple[WrittenFormat, ...] = get_args(WrittenFormat)
 
 
 def same(left: Documents, right: Documents) -> bool:
@@ -121,58 +122,6 @@ def in_sentences(documents: Documents) -> tuple[Documents, list[int]]:
 
 def write_fairseq(folder: Path, documents: Documents, tokenizer: str, lacking: int | None = None) -> None:
     fairseq_files.write_fairseq(folder, [in_sentences([one])[0] for one in documents], tokenizer, lacking)
-
-
-def example_class() -> Any:
-    """`tf.train.Example`, described to protobuf as TensorFlow's example.proto and feature.proto do."""
-    kinds = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="example.proto", syntax="proto3")
-    lists = {"FloatList": kinds.TYPE_FLOAT, "Int64List": kinds.TYPE_INT64}
-    for name, kind in lists.items():
-        message = file.message_type.add(name=name)
-        message.field.add(name="value", number=1, type=kind, label=kinds.LABEL_REPEATED)
-    feature = file.message_type.add(name="Feature")
-    for number, name in ((2, "FloatList"), (3, "Int64List")):
-        feature.field.add(
-            name=name.lower(), number=number, type=kinds.TYPE_MESSAGE, type_name=name, label=kinds.LABEL_OPTIONAL
-        )
-    features = file.message_type.add(name="Features")
-    entry = features.nested_type.add(name="FeatureEntry", options=descriptor_pb2.MessageOptions(map_entry=True))
-    entry.field.add(name="key", number=1, type=kinds.TYPE_STRING, label=kinds.LABEL_OPTIONAL)
-    entry.field.add(name="value", number=2, type=kinds.TYPE_MESSAGE, type_name="Feature", label=kinds.LABEL_OPTIONAL)
-    whole = {"number": 1, "type": kinds.TYPE_MESSAGE}
-    features.field.add(name="feature", type_name="Features.FeatureEntry", label=kinds.LABEL_REPEATED, **whole)
-    example = file.message_type.add(name="Example")
-    example.field.add(name="features", type_name="Features", label=kinds.LABEL_OPTIONAL, **whole)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("Example"))
-
-
-def write_tfrecord(path: Path, documents: Documents, words: Vocabulary) -> None:
-    """Examples of BERT with some tokens masked, framed and padded; each is a pair of two documents. The bytes are
-    protobuf's, the framing is TensorBoard's."""
-    kind = example_class()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "wb") as file:
-        writer = RecordWriter(file)
-        for first in range(0, len(documents), 2):
-            one, two = (part.tolist() for part in documents[first : first + 2])
-            ids = [words.bos, *one, words.eos, *two, words.eos]
-            masked = [at for at in range(1, len(ids), 9) if ids[at] not in words.special]
-            whole = {
-                "input_ids": [words.mask if at in masked else one for at, one in enumerate(ids)] + [words.pad] * 5,
-                "input_mask": [1] * len(ids) + [0] * 5,
-                "segment_ids": [0] * (len(one) + 2) + [1] * (len(two) + 1) + [0] * 5,
-                "masked_lm_positions": [*masked, 0],
-                "masked_lm_ids": [*(ids[at] for at in masked), 0],
-                "next_sentence_labels": [1],
-            }
-            example = kind()
-            for name, values in whole.items():
-                example.features.feature[name].int64list.value.extend(values)
-            example.features.feature["masked_lm_weights"].floatlist.value.extend([1.0] * len(masked) + [0.0])
-            writer.write(example.SerializeToString())
 
 
 def bare(documents: Documents, end: int) -> NDArray[np.int64]:
@@ -261,12 +210,6 @@ def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
     return {}
 
 
-@made("tfrecord")
-def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
-    write_tfrecord(folder / "examples.tfrecord", documents, read_vocabulary(tokenizer))
-    return {"options": ConvertOptions(valid_fraction=0.0, special_tokens="remove")}
-
-
 @made("pregenerated")
 def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
     """Two epochs of pairs of documents, in which every third token is masked."""
@@ -341,7 +284,7 @@ def in_parts(source: str, tokenizer: str, folder: Path, options: dict[str, Any],
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each file is a part."""
     monkeypatch.setattr(cut, "PART_BYTES", (1, 1))
-    for module in (blocks, columns, tfrecord):
+    for module in (blocks, columns):
         monkeypatch.setattr(module, "BLOCK_TOKENS", 1_000)
 
 
@@ -776,12 +719,6 @@ BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "llm.c cut": ("llm.c", lambda folder: truncate(folder / "train.bin", 2), "its header says"),
     "llm.c version": ("llm.c", lambda folder: put(folder / "train.bin", 4, b"\x09"), "version 9"),
     "parquet cut": ("parquet", lambda folder: truncate(folder / "ids.parquet"), "is not a whole Parquet file"),
-    "tfrecord cut": ("tfrecord", lambda folder: truncate(folder / "examples.tfrecord"), "is cut or damaged at byte"),
-    "tfrecord length": (
-        "tfrecord",
-        lambda folder: put(folder / "examples.tfrecord", 0, b"\x07"),
-        "is not a TFRecord file, or is cut",
-    ),
     "arrow cut": (
         "arrow",
         lambda folder: truncate(folder / "shards" / "news" / "a.arrow", 200),
@@ -913,6 +850,7 @@ def test_compressed_arrow_is_converted_and_not_mapped(documents: Documents, toke
     [
         (["a.tar"], "WebDataset"),
         (["a.zarr"], "export the cache"),
+        (["a.tfrecord"], "prepare the text that its examples were made of"),
         (["a.arrow", "b.parquet"], "several kinds of files: arrow, parquet"),
         (["a.txt"], "is not a store of a known format"),
     ],
@@ -933,35 +871,93 @@ def test_what_is_refused_says_why(
 # ---- out -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["arrow", "datasets", "parquet", "megatron"])
-def test_a_store_is_written_for_other_tools(
-    kind: WrittenFormat, store: TokenStore, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def two_sides(kind: str, folder: Path, sides: list[Documents], tokenizer: str) -> dict[str, Any]:
+    """Documents to train on and held-out ones, as other tools name their files; what a conversion needs besides."""
+    for name, documents in zip(("train", "val" if kind in ("mds", "bin", "npy") else "valid"), sides, strict=True):
+        if kind == "mds":
+            write_mds(folder / name, documents)
+        elif kind == "fairseq":
+            write_fairseq(folder / name, documents, tokenizer)
+            for ending in (".bin", ".idx"):
+                os.rename(folder / name / f"train{ending}", folder / f"{name}{ending}")
+            os.rename(folder / name / "dict.txt", folder / "dict.txt")
+        elif kind == "datatrove":
+            (folder / f"{name}.ds").write_bytes(np.concatenate(documents).astype("<u4").tobytes())
+            (folder / f"{name}.ds.index").write_bytes(
+                np.cumsum([len(one) for one in documents]).astype("<u8").tobytes()
+            )
+        else:
+            (folder / f"{name}.{kind}").write_bytes(bare(documents, 2).astype("<u2").tobytes())
+    return {"document_end": "</s>"} if kind in ("bin", "npy") else {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fraction"),
+    [(kind, fraction) for kind in WRITTEN for fraction in (0.0, 0.2, 1.0)]
+    + [(kind, 0.2) for kind in ("mds", "fairseq", "datatrove", "bin", "npy")],
+)
+def test_each_document_keeps_its_side_through_every_format(
+    kind: str, fraction: float, documents: Documents, tokenizer: str, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "out"
-    written = write_out(store, str(folder), kind)
-    assert written == {side: store.split(side).documents for side in ("train", "valid")}  # type: ignore[arg-type]
-    places = {
-        "arrow": ("train", "valid"),
-        "datasets": ("train", "validation"),
-        "parquet": ("train-*", "valid-*"),
-        "megatron": ("train_text_document", "valid_text_document"),
-    }
-    for side, place in zip(("train", "valid"), places[kind], strict=True):
-        back = convert(Conversion([str(folder / place)], tokenizer, str(tmp_path / side), ALL))
-        assert same(documents_of(back.split("train")), documents_of(store.split(side)))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="is not empty"):
-        write_out(store, str(folder), kind)
-    whole: list[Any] = [convert(Conversion([str(folder)], tokenizer, str(tmp_path / "whole")))]
-    if kind == "datasets":
-        whole.append(ArrowStore(str(folder), Arrow()))
-    if kind == "arrow":  # which brings its tokenizer and its counts
-        direct = ArrowStore(str(folder / "train"), Arrow(valid_fraction=0.0))
-        assert same(documents_of(direct.split("train")), documents_of(store.split("train")))
-        whole.append(ArrowStore(str(folder), Arrow()))
-        assert whole[1].fingerprint != ArrowStore(str(folder), Arrow(), all_held_out=True).fingerprint
-    for both in whole:
-        for side in ("train", "valid"):
-            assert same(documents_of(both.split(side)), documents_of(store.split(side)))  # type: ignore[arg-type]
+    """What was held out never goes into training: out and back, for a store with both sides and with one alone."""
+    MADE["parquet"](tmp_path, documents, tokenizer)
+    store = convert(
+        Conversion([str(tmp_path / "ids.parquet")], tokenizer, str(tmp_path / "store"), ConvertOptions(fraction))
+    )
+    own = [documents_of(store.split(side)) for side in ("train", "valid")]
+    out, given = tmp_path / "out", {}
+    if kind in WRITTEN:
+        written = write_out(store, str(out), kind)
+        assert written == dict(zip(("train", "valid"), map(len, own), strict=True))
+        with pytest.raises(InputError, match="is not empty"):
+            write_out(store, str(out), kind)
+        assert not list(tmp_path.glob("*.tmp-*"))
+    else:
+        out.mkdir()
+        given = two_sides(kind, out, own, tokenizer)
+    places = [str(out / name) for name in ("train", "val")] if kind == "mds" else [str(out)]
+    options = ConvertOptions(valid_fraction=min(fraction, 0.01))
+    back = convert(Conversion(places, tokenizer, str(tmp_path / "back"), options, **given))
+    for side, expected in zip(("train", "valid"), own, strict=True):
+        assert same(documents_of(back.split(side)), expected)
+    words = load_tokenizer(tokenizer, special_tokens_are_text=False)
+    texts = [[words.decode(one.tolist()) for one in documents_of(each.split("valid"))] for each in (store, back)]
+    assert texts[0] == texts[1] and bool(texts[0]) == bool(fraction)
+    if kind == "arrow" and fraction == 0.2:  # which brings its tokenizer and its counts
+        alone, both = (ArrowStore(str(place), Arrow(valid_fraction=0.0)) for place in (out / "train", out))
+        assert same(documents_of(alone.split("train")), own[0])
+        assert [documents_of(both.split("valid"))[0].tolist()] == [own[1][0].tolist()]
+
+
+@pytest.mark.parametrize(
+    ("files", "held_out"),
+    [
+        ("o/train/a.arrow o/valid/a.arrow", "1"),
+        ("o/train/a.arrow o/validation/a.arrow o/test/a.arrow", "12"),
+        ("o/train-0-of-2.parquet o/train-1-of-2.parquet o/dev-0-of-1.parquet", "2"),
+        ("o/train.bin o/val.bin", "1"),
+        ("o/valid/a.arrow o/valid/b.arrow", "01"),
+        ("o/valid_text_document.bin", "0"),
+        ("o/train.bin", ""),
+        ("o/a.bin o/valid.bin", ""),  # held out of what nobody named for training
+        ("o/epoch_0.json o/epoch_1.json", ""),
+    ],
+)
+def test_files_are_held_out_by_their_names_below_the_folder(files: str, held_out: str, tmp_path: Path) -> None:
+    for name in ("test", "train", "data"):  # the folder's own name does not count
+        (tmp_path / name / "o").mkdir(parents=True)
+        paths = [str(tmp_path / name / file) for file in files.split()]
+        assert "".join(map(str, sorted(held_out_files(paths, [str(tmp_path / name / "o")])))) == held_out
+
+
+def test_a_killed_writer_leaves_nothing_in_the_next_result(store: TokenStore, tmp_path: Path) -> None:
+    """Whatever the process id is: in containers it is the same at each start."""
+    left = tmp_path / "out.tmp-123"
+    left.mkdir()
+    (left / "train-00009-of-00010.parquet").write_bytes(b"of another store")
+    write_out(store, str(tmp_path / "out"), "parquet")
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert not (tmp_path / "out" / "train-00009-of-00010.parquet").exists()
 
 
 def test_megatron_gets_large_vocabularies_as_int32(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from reference.stored import documents_of
 from tokenizer_kinds import with_declared
 
 from maskwright.core.errors import InputError, SourceError, StoreError
+from maskwright.data import remote
 from maskwright.data.prepare import shards
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
@@ -332,6 +333,42 @@ def test_a_text_whose_declared_tokens_were_spelt_out_is_refused(tokenizer: str, 
     Path(folder, "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match="already holds a store made from other text or options"):
         prepare(replace(request))
+
+
+def test_another_mask_of_the_same_ids_is_another_store(
+    tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The roles are in the files beside tokenizer.json, which the fingerprint does not cover."""
+    mended, at_first = tmp_path / "mended", tmp_path / "first"
+    for folder, roles in ((mended, {}), (at_first, {"mask_token": "<pad>", "pad_token": "<mask>"})):
+        shutil.copytree(tokenizer, folder)
+        for name in ("tokenizer_config.json", "special_tokens_map.json"):
+            (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | roles))
+    first, now = (read_vocabulary(str(folder)) for folder in (at_first, mended))
+    assert first.fingerprint == now.fingerprint and first.mask != now.mask
+    (tmp_path / "a.txt").write_text("It saw a fox.\n\nAnd another.\n")
+    sources, refusal = Sources([str(tmp_path / "a.txt")]), "was made when another token began, ended or filled rows, or"
+    request = Request(sources, str(at_first), str(tmp_path / "store"), PrepareOptions(0.0))
+    made = prepare(request)
+    assert made.manifest["tokenizer"]["roles_sha256"] == first.roles_sha256
+    prepare(request)  # nothing to do
+    for roles in (first.roles_sha256, None):  # as an older store, which has none
+        made.manifest["tokenizer"]["roles_sha256"] = roles
+        (tmp_path / "store" / "manifest.json").write_text(json.dumps(made.manifest))
+        with pytest.raises(StoreError, match=refusal):
+            prepare(replace(request, tokenizer=str(mended)))
+
+    remote.push(made.location, "memory://roles/store")
+    monkeypatch.setenv("MASKWRIGHT_CACHE", str(tmp_path / "cache"))
+    assert TokenStore("memory://roles/store").vocabulary.mask == first.mask
+    anew = prepare(replace(request, tokenizer=str(mended), folder=str(tmp_path / "anew")))
+    assert anew.fingerprint == made.fingerprint
+    remote.push(anew.location, "memory://roles/store")
+    assert TokenStore("memory://roles/store").vocabulary.mask == now.mask, "not that of the cache"
+
+    shutil.copytree(at_first, tmp_path / "anew" / "tokenizer", dirs_exist_ok=True)
+    with pytest.raises(StoreError, match=refusal):
+        _ = TokenStore(anew.location).vocabulary
 
 
 def test_each_document_knows_where_it_came_from(tmp_path: Path, tokenizer: str) -> None:

@@ -166,6 +166,9 @@ def test_metrics_are_their_definitions(monkeypatch: pytest.MonkeyPatch) -> None:
     queries = [Query("", {p: int(g) for p, g in enumerate(row) if g}, "") for row in grades]
     monkeypatch.setattr(ranking, "AT_ONCE", 4)
     rankings = ranked(9, lambda some: scores[some])
+    equal = np.round(scores, 1)  # of which many are equal, at the last place too
+    whole = np.argsort(-equal, axis=1, kind="stable")[:, :100]
+    assert np.array_equal(ranked(9, lambda some: equal[some]), whole)
     assert rankings.shape == (9, 100)
     found = score_rankings(queries, rankings)
     for query in range(9):

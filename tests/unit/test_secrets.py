@@ -57,19 +57,31 @@ def test_other_text_stays(text: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "GOOGLE_API_KEY", "WANDB_API_KEY", "DB_PASSWORD", "db_passwd", "GH_TOKENS"],
+    [
+        "HF_TOKEN",
+        "AWS_SECRET_ACCESS_KEY",
+        "GOOGLE_API_KEY",
+        "WANDB_API_KEY",
+        "DB_PASSWORD",
+        "db_passwd",
+        "GH_TOKENS",
+        "APIKEY",
+    ],
 )
 def test_values_of_secret_variables_are_taken_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, f"{C}/+")
     assert redact(f"denied: {C}/+ for {C}%2F%2B") == "denied: *** for ***"
+    monkeypatch.setenv(name, f"{C}-new")
+    assert redact(f"denied: {C}/+, {C}-new") == f"denied: {C}/+, ***"
 
 
 def test_other_variables_short_values_and_paths_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "sometimes")
     monkeypatch.setenv("KEYBOARD", "dvorak-german")
+    monkeypatch.setenv("MONKEY", "marmoset-of-the-lab")
     monkeypatch.setenv("MY_TOKEN", "false")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path))
-    text = f"sometimes dvorak-german false {tmp_path}/x"
+    text = f"sometimes dvorak-german marmoset-of-the-lab false {tmp_path}/x"
     assert redact(text) == text
 
 

@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 import transformers
 from conftest import SHARED, sentence, small_config
+from original_epochs import lines as lines_of
+from original_epochs import text_of
 from reference.stored import documents_of
 from safetensors.numpy import save_file
 from tokenizer_kinds import DECLARED, KINDS, TRAINED, train, with_declared
@@ -25,7 +27,6 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from maskwright.core import extras
 from maskwright.core.errors import InputError, StoreError, TokenizerError
 from maskwright.data.encode import encode_documents
-from maskwright.data.foreign.pregenerated import Reader
 from maskwright.data.loader import Loader
 from maskwright.data.pregenerate.generate import pregenerate
 from maskwright.data.pregenerate.sequences import PregenerateOptions
@@ -413,7 +414,7 @@ def test_tokens_that_only_the_configuration_declares(tokenizer_of: Folder, tmp_p
 
 @pytest.mark.parametrize("kind", ["roberta", "bert", "xlm-roberta"])
 def test_declared_tokens_are_neither_masked_nor_drawn(kind: str, declared_of: Folder, tmp_path: Path) -> None:
-    """With dynamic masks and with static ones, in JSON and in arrays, which are also read back."""
+    """With dynamic masks and with static ones, which are also read back."""
     folder, draw = declared_of(kind), random.Random(0)
     lines = [f"[USER] saw <e1>the fox</e1> {sentence(draw)} <sep> a dog {number}" for number in range(400)]
     (tmp_path / "a.txt").write_text("\n".join(lines))
@@ -436,19 +437,20 @@ def test_declared_tokens_are_neither_masked_nor_drawn(kind: str, declared_of: Fo
     assert seen > 300 and predicted > 5_000 and len(drawn) > 0.9 * (found.size - len(special))
     assert not drawn & found.special
 
-    for form in ("json", "binary"):
-        options = PregenerateOptions(epochs_to_generate=1, max_seq_len=48, masked_lm_prob=0.4, format=form)
-        pregenerate(sources, folder, str(tmp_path / form), options)
-        reader = Reader(str(tmp_path / form), found, token_ids(folder))
-        texts = list[list[int]]()
-        for examples, _ in reader.examples(0):
-            shown = examples.tokens[examples.places]
-            assert not np.isin(examples.labels, special).any()
-            assert not np.isin(shown[shown != examples.labels], sorted(found.special - {found.mask})).any()
-            texts += [part.tolist() for part in np.split(examples.text(), examples.begins[1:])]
-        back = [ids.tolist() for ids in documents_of(open_epochs(str(tmp_path / form)).split("train"))]
-        assert [[found.bos, *ids, found.eos] for ids in back] == texts
-        assert sum(ids.count(user) for ids in back) == sum(ids.count(end) for ids in back) == 400
+    options = PregenerateOptions(epochs_to_generate=1, max_seq_len=48, masked_lm_prob=0.4)
+    pregenerate(sources, folder, str(tmp_path / "json"), options)
+    names, texts = token_ids(folder), list[list[int]]()
+    for example in lines_of(tmp_path / "json/epoch_0.json"):
+        tokens, labels = ([names[token] for token in example[key]] for key in ("tokens", "masked_lm_labels"))
+        shown = [tokens[place] for place in example["masked_lm_positions"]]
+        assert found.special.isdisjoint(labels)
+        assert not {one for one, true in zip(shown, labels, strict=True) if one != true} & (
+            found.special - {found.mask}
+        )
+        texts.append([names[token] for token in text_of(example)])
+    back = [ids.tolist() for ids in documents_of(open_epochs(str(tmp_path / "json")).split("train"))]
+    assert [[found.bos, *ids, found.eos] for ids in back] == texts
+    assert sum(ids.count(user) for ids in back) == sum(ids.count(end) for ids in back) == 400
     record = tmp_path / "json/pregenerate.json"
     made = json.loads(record.read_text())
     del made["additional_sha256"]

@@ -20,7 +20,6 @@ Format = Literal[
     "datatrove",
     "npy",
     "bin",
-    "tfrecord",
     "pregenerated",
 ]
 

@@ -37,9 +37,8 @@ def build(
     """Run the commands that a row of the older Cloud Build set-up stands for. Stops at the first failure."""
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.old_setup import build_table
-    from maskwright.core.console import say, warn
+    from maskwright.core.console import say, typed, warn
     from maskwright.core.errors import InputError
-    from maskwright.core.shell import typed
     from maskwright.processes.child import CommandSequence, Step
 
     row = build_table.row_of(action, tpu, mig, disk)
@@ -87,15 +86,15 @@ def import_(
     """Turn the older Cloud Build set-up's values.env into an environment, and report what becomes of each variable."""
     from maskwright.cloud.old_setup.values_env import import_values, table
     from maskwright.core import output
-    from maskwright.core.console import answer, say, warn
+    from maskwright.core.console import answer, say, typed, warn
     from maskwright.core.errors import InputError
-    from maskwright.core.shell import Variable, read_variables, typed
+    from maskwright.tasks.importing.shell import read_variables
 
     if out is not None and os.path.exists(out):
         raise InputError("exists already", where=out, fix="give --to another name, or move the file")
     if out is not None:
         output.require_place(out)
-    variables: dict[str, Variable] = {}
+    variables: dict[str, tuple[str, int]] = {}
     for location in values:
         variables = read_variables(location, variables)
     imported = import_values(variables, values[0], accelerator=accelerator)

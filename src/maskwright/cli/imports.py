@@ -85,8 +85,7 @@ def import_(
 
 
 def _weights(source: str, folder: str | None, as_json: bool) -> None:
-    from maskwright.core.console import warn
-    from maskwright.core.shell import typed
+    from maskwright.core.console import typed, warn
     from maskwright.tasks.importing.weights import import_weights
 
     if folder is None:

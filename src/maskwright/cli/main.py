@@ -41,7 +41,7 @@ from maskwright.cli import (  # noqa: F401 - each puts its commands into the tab
 )
 from maskwright.cli.options import JSON_VERSION, app
 from maskwright.core.console import answer, escaped, print_exception, say
-from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly, as_record
+from maskwright.core.errors import InputError, JobError, MaskwrightError, StoppedEarly, as_record, of_the_system
 from maskwright.core.extras import explain_import
 from maskwright.core.library_errors import is_out_of_memory, is_panic
 from maskwright.core.signals import ending, raise_on
@@ -154,7 +154,7 @@ def _explain(error: BaseException, command: str, beside: bool, as_json: bool) ->
         fix = "see which text it is, or take another tokenizer: it is one of its patterns most often"
         failed = MaskwrightError(f"a library gives up: {error}", fix=fix)
     elif isinstance(error, OSError):
-        failed = MaskwrightError(str(error.strerror or error), where=str(error.filename or "the system"))
+        failed = of_the_system(error)
     else:
         what = f"{type(error).__name__}: {' '.join(str(error).split())}. This is a bug: --debug shows where"
         failed = MaskwrightError(what)

@@ -10,8 +10,8 @@ from maskwright.config.finetuning import OF_A_COMPARISON
 from maskwright.config.foreign_names import OPTIONS
 from maskwright.config.settings import Guide, is_misspelt, keys_in, keys_of
 from maskwright.core import hub
+from maskwright.core.console import FALSE, TRUE, is_option, typed
 from maskwright.core.errors import ConfigError, InputError
-from maskwright.core.shell import FALSE, TRUE, is_option, typed
 
 
 class _Unknown(NamedTuple):

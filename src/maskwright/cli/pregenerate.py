@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -18,7 +18,6 @@ from maskwright.cli.options import (
 )
 from maskwright.core import storage
 from maskwright.core.console import say
-from maskwright.core.errors import InputError
 
 
 def _named(name: str, *more: str, **described: Any) -> Any:
@@ -26,7 +25,7 @@ def _named(name: str, *more: str, **described: Any) -> Any:
 
 
 TrainCorpus = Annotated[
-    str | None, _named("train_corpus", metavar="GLOB", help="Text: a file, a folder, a glob in quotes or a URL.")
+    str, _named("train_corpus", metavar="GLOB", help="Text: a file, a folder, a glob in quotes or a URL.")
 ]
 BertModel = Annotated[
     str,
@@ -34,10 +33,6 @@ BertModel = Annotated[
 ]
 OutputDir = Annotated[
     str, _named("output_dir", "--output", metavar="DIR", help="Folder to write.", callback=storage.require_local)
-]
-Repair = Annotated[
-    str | None,
-    typer.Option(metavar="FOLDER", help="Put right the masks in a folder of the original script, instead of text."),
 ]
 Epochs = Annotated[
     int, _named("epochs_to_generate", metavar="N", help="Epochs to write, each a pass over all text with new masks.")
@@ -61,18 +56,13 @@ NextSentences = Annotated[
 Workers = Annotated[int, _named("num_workers", metavar="N", help="Processes; any number writes the same files.", min=1)]
 ReduceMemory = Annotated[bool, _named("reduce_memory", help="Always so: memory is bounded, whatever the text's size.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Random seed.")]
-Format = Annotated[
-    Literal["json", "binary"],
-    typer.Option("--format", help="json: the original's files. binary: arrays, a seventh of the size."),
-]
 
 
 @data_app.command("pregenerate")
 def data_pregenerate(
+    train_corpus: TrainCorpus,
     bert_model: BertModel,
     output_dir: OutputDir,
-    train_corpus: TrainCorpus = None,
-    repair: Repair = None,
     epochs_to_generate: Epochs = 3,
     max_seq_len: MaxSeqLen = 128,
     short_seq_prob: ShortSeqProb = 0.1,
@@ -83,7 +73,6 @@ def data_pregenerate(
     num_workers: Workers = 1,
     reduce_memory: ReduceMemory = False,
     seed: Seed = 0,
-    format_: Format = "json",
     layout: Layout = "sentences",
     text_column: TextColumn = "text",
     on_bad_input: OnBadInput = "error",
@@ -91,14 +80,10 @@ def data_pregenerate(
     as_json: AsJson = False,
 ) -> None:
     """Write epochs of examples with static masks, in the format of pytorch-transformers' script."""
-    from maskwright.data.foreign.static_masks import describe
     from maskwright.data.pregenerate.generate import pregenerate
-    from maskwright.data.pregenerate.repair import repair as repair_folder
     from maskwright.data.pregenerate.sequences import PregenerateOptions
     from maskwright.tasks.models.hub import local
 
-    if (train_corpus is None) == (repair is None):
-        raise InputError("--train_corpus and --repair both say what to read", fix="give one of them")
     tokenizer = local(bert_model, weights=False)
     options = PregenerateOptions(
         epochs_to_generate=epochs_to_generate,
@@ -109,17 +94,8 @@ def data_pregenerate(
         do_whole_word_mask=do_whole_word_mask,
         do_next_sent_prediction=do_next_sent_prediction,
         seed=seed,
-        format=format_,
     )
-    if repair is not None:
-        before, after = repair_folder(repair, tokenizer, output_dir, options, workers=num_workers)
-        wrong = describe(before, whole_words=True)
-        left = describe(after, whole_words=do_whole_word_mask)
-        lines = [f"{repair}: {before['examples']:,} examples", *(f"  {line}" for line in wrong or ["nothing is wrong"])]
-        lines += [f"{output_dir}: repaired; what is left:", *(f"  {line}" for line in left or ["nothing"])]
-        value = {"folder": output_dir, "examples": before["examples"], "wrong": wrong, "left": left}
-        return print_result("\n".join(lines), value, as_json)
-    sources = open_sources([train_corpus or ""], layout, text_column, on_bad_input=on_bad_input, encoding=encoding)
+    sources = open_sources([train_corpus], layout, text_column, on_bad_input=on_bad_input, encoding=encoding)
     if do_next_sent_prediction:
         say("pretrain predicts only masked tokens; is_random_next is for other trainers")
     examples = pregenerate(sources, tokenizer, output_dir, options, workers=num_workers)

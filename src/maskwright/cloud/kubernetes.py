@@ -14,9 +14,8 @@ from maskwright.cloud.prices import usd_per_hour
 from maskwright.cloud.provision import objects
 from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core import storage
-from maskwright.core.console import say
+from maskwright.core.console import say, typed
 from maskwright.core.errors import InputError
-from maskwright.core.shell import typed
 from maskwright.launch import checks
 from maskwright.launch.schedulers.kubernetes.gke import CLASS_LABEL
 from maskwright.launch.schedulers.kubernetes.kubectl import Access

@@ -10,8 +10,8 @@ from maskwright.config.phases import end_by_step
 from maskwright.config.pretraining import RunConfig
 from maskwright.config.schedule import GROWING
 from maskwright.config.settings import keys_of, resumable_keys
+from maskwright.core.console import typed
 from maskwright.core.errors import ConfigError
-from maskwright.core.shell import typed
 
 
 def require_kind(config: dict[str, Any], kind: type[BaseModel], where: str) -> None:

@@ -6,10 +6,11 @@ On a terminal, progress is one bar that redraws itself (rich). Elsewhere (a log 
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
@@ -48,6 +49,20 @@ def one_line(text: str) -> str:
 def escaped(document: str) -> str:
     """A JSON document with DEL, C1 and direction characters escaped, which the `json` module leaves as they are."""
     return CONTROL.sub(lambda match: f"\\u{ord(match.group()):04x}", document)
+
+
+TRUE, FALSE = ("true", "1", "yes", "y", "t"), ("false", "0", "no", "n", "f")
+"""The words with which programs switch an option on and off, in small letters."""
+
+
+def typed(words: Sequence[str]) -> str:
+    """The command line of `maskwright` with these words, as a user types it."""
+    return f"maskwright {shlex.join(words)}"
+
+
+def is_option(word: str) -> bool:
+    """Whether a word of a command line is an option, and no negative number."""
+    return word.startswith("-") and len(word) > 1 and not re.match(r"-\.?\d", word)
 
 
 def answer(text: str, file: TextIO | None = None, end: str = "\n") -> None:

@@ -25,12 +25,15 @@ its own line. A message has no secret and no control character.
 from __future__ import annotations
 
 import copyreg
+import errno
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from maskwright.core.console import printable
 from maskwright.core.secrets import redact
 
+ONE_LINE = re.compile(r" *[\t\n]\s*")
 INTERRUPTED = 130
 """Exit code of a command that only watches, after Ctrl-C: 128 + SIGINT, as in shells."""
 StopReason = Literal["", "asked", "limit", "signal", "grace", "agreed", "lost"]
@@ -49,7 +52,7 @@ class MaskwrightError(Exception):
     def __str__(self) -> str:
         where, what, fix = (redact(printable(part or "")) for part in (self.where, self.what, self.fix))
         line = (f"{where}: " if where else "") + what + (f". Fix: {fix}" if fix else "")
-        return " ".join(line.split())
+        return ONE_LINE.sub(" ", line).strip()  # spaces stay: a path may have two
 
     def __reduce__(self) -> Any:
         """Pickles the error as it is: the default calls `__init__` with `args` alone, and some kinds need more."""
@@ -154,6 +157,24 @@ class NotFollowed(StoppedEarly):
     for 75 would submit it again."""
 
     exit_code = INTERRUPTED
+
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Of writes to a disk, a quota or a file's largest size that has no room left."""
+
+
+def of_the_system(error: OSError, verb: str = "", path: str | None = None) -> MaskwrightError:
+    """The user's error for one of the system: `path`, or the error's own file, cannot be `verb` ("written")."""
+    fix = None
+    if error.errno == errno.EFBIG:
+        fix = "raise the largest size of a file (`ulimit -f`), and start the command again"
+    elif error.errno in FULL:
+        fix = "make room on its disk or in your quota, and start the command again"
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        fix = "check the permissions, or choose another folder"
+    what = str(error.strerror or error)
+    where = str(path or error.filename or "the system")
+    return MaskwrightError(f"cannot be {verb}: {what}" if verb else what, where=where, fix=fix)
 
 
 def stopped(code: int | None) -> type[StoppedEarly] | None:

@@ -7,7 +7,7 @@ import importlib.util
 from maskwright import __version__
 from maskwright.core.errors import ConfigError
 
-TRAIN = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "pyarrow", "charset_normalizer")
+TRAIN = ("torch", "numpy", "tokenizers", "safetensors", "transformers", "pyarrow", "zstandard", "charset_normalizer")
 EXTRAS = {
     **dict.fromkeys(TRAIN, "train"),
     **dict.fromkeys(("gcsfs", "google", "requests"), "gcp"),

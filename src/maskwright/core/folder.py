@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import random
-import secrets
 import shutil
 import stat
 import time
@@ -295,7 +294,7 @@ class _Local:
 
 def _create(path: str, content: bytes) -> None:
     """Creates a file by a link, which fails if the name exists, even if another host created it."""
-    temporary = f"{path}.tmp-{secrets.randbits(62)}"
+    temporary = storage.temporary_name(path)
     try:
         with open(temporary, "wb") as file:
             file.write(content)
@@ -308,6 +307,9 @@ def _create(path: str, content: bytes) -> None:
                 raise
             with open(path, "xb") as file:  # exclusive too, but the file is empty for a moment
                 file.write(content)
+    except OSError as error:
+        storage.name_file(error, temporary, path)
+        raise
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)

@@ -21,9 +21,7 @@ LABELLED = (".csv", ".tsv", ".jsonl", ".parquet", ".conll")
 
 def by_ending(names: Iterable[str]) -> set[str]:
     """Formats of token ids by their endings, except for an index (.idx), whose content decides."""
-    formats = {kind for name in names for ending, kind in ENDINGS.items() if name.endswith(ending)}
-    tfrecord = any("tfrecord" in name.rpartition("/")[2] or name.endswith(".tfr") for name in names)
-    return formats | ({"tfrecord"} if tfrecord else set())
+    return {kind for name in names for ending, kind in ENDINGS.items() if name.endswith(ending)}
 
 
 def is_labelled(name: str) -> bool:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from maskwright.core import storage
-from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.errors import InputError, of_the_system
 
 OTHER = "check the permissions, or choose another folder"
 
@@ -43,5 +43,4 @@ def writer(path: str) -> Iterator[BinaryIO]:
         with storage.atomic_writer(path) as file:
             yield file
     except OSError as error:
-        what = f"cannot be written: {error.strerror or error}"
-        raise MaskwrightError(what, where=path, fix="check the disk's free space and the permissions") from None
+        raise of_the_system(error, "written", path) from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import difflib
+import errno
 import fcntl
 import functools
 import glob
@@ -19,22 +20,26 @@ import os
 import platform
 import re
 import secrets
+import shutil
 import socket
 import ssl
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import urlsplit
 
-from maskwright.core.errors import InputError, Locked, MaskwrightError
+from maskwright.core.console import say, warn
+from maskwright.core.errors import FULL, InputError, Locked, MaskwrightError
 from maskwright.core.extras import EXTRAS, missing
 from maskwright.core.hub import DATA_OWNERS
 
 READ_BYTES = 1 << 20
 WAIT_SECONDS = 0.5
+SILENT_WAITS = 6
+"""Waits for another process before one says so."""
 T = TypeVar("T")
 DEEPEST = 100
 """The deepest nesting of folders that `walk` accepts."""
@@ -288,15 +293,26 @@ def sync_folder(folder: str) -> None:
         os.close(descriptor)
 
 
+def temporary_name(path: str) -> str:
+    """A name beside `path` that nobody else uses: machines that share a folder may have a pid twice, and in containers
+    each start has the same one."""
+    return f"{path}.tmp-{secrets.randbits(62)}"
+
+
+def final_name(name: str) -> str:
+    """The name without what `temporary_name` appends."""
+    return re.sub(r"\.tmp-\d+$", "", name)
+
+
 def is_temporary(name: str) -> bool:
-    """Whether a file with this name was left by a killed `atomic_writer`."""
-    return re.search(r"\.tmp-\d+$", name) is not None
+    """Whether a file or folder with this name is unfinished; of a killed process, it stays so."""
+    return final_name(name) != name
 
 
 @contextmanager
 def atomic_writer(path: str, *, sync: bool = True) -> Iterator[BinaryIO]:
     """A local file that appears whole or not at all. Without `sync`, a power cut may leave it empty."""
-    temporary = f"{path}.tmp-{secrets.randbits(62)}"  # machines that share a folder may have a pid twice
+    temporary = temporary_name(path)
     try:
         with open(temporary, "wb") as file:
             yield file
@@ -306,10 +322,17 @@ def atomic_writer(path: str, *, sync: bool = True) -> Iterator[BinaryIO]:
         os.replace(temporary, path)
         if sync:
             sync_folder(os.path.dirname(path) or ".")
-    except BaseException:
+    except BaseException as error:
         if os.path.exists(temporary):
             os.unlink(temporary)
+        name_file(error, temporary, path)
         raise
+
+
+def name_file(error: BaseException, temporary: str, path: str) -> None:
+    """Completes the system's error for the user: that of a write has no file's name, others have the temporary one."""
+    if isinstance(error, OSError) and (error.filename == temporary or (error.filename is None and error.errno in FULL)):
+        error.filename = path
 
 
 def write_json(path: str, value: Any) -> None:
@@ -360,8 +383,13 @@ def new_folder(path: str) -> Iterator[None]:
         raise
 
 
-def _take(path: str) -> int:
-    """Opens a file, locks it and returns its descriptor. Raises `Locked` naming the holder."""
+NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
+"""Of `flock` on a file system that has no locks: Lustre mounted without `flock`, NFS without its lock service."""
+
+
+def _take(path: str) -> tuple[int, bool]:
+    """Opens a file, locks it and returns (its descriptor, whether its file system has locks). Raises `Locked` naming
+    the holder."""
     folder = os.path.dirname(path)
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)  # the umask decides
@@ -374,7 +402,12 @@ def _take(path: str) -> int:
         holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
         os.close(descriptor)
         raise Locked(f"is in use by {holder}", where=folder, fix="wait for it, or stop it") from None
-    return descriptor
+    except OSError as error:
+        if error.errno in NO_LOCKS:
+            return descriptor, False
+        os.close(descriptor)
+        raise
+    return descriptor, True
 
 
 def _is_still(path: str, descriptor: int) -> bool:
@@ -385,22 +418,30 @@ def _is_still(path: str, descriptor: int) -> bool:
         return False
 
 
+@functools.cache
+def _warn_without_locks() -> None:
+    warn("this file system has no locks: do not start a second command that writes the same folder")
+
+
 @contextmanager
-def locked(path: str, *, remove: bool) -> Iterator[None]:
-    """Holds the local file `path` for as long as this process lives; `remove` deletes it at the end.
+def locked(path: str, *, remove: bool, is_needed: bool = True) -> Iterator[bool]:
+    """Holds the local file `path` for as long as this process lives; `remove` deletes it at the end. Yields whether its
+    file system has locks. Where it has none, warns once, unless two holders would do no harm (`is_needed` False).
 
     It uses `flock` and not the file's existence: the kernel releases the lock however the process dies. It locks a file
     and not its folder: network file systems lock only files open for writing. Raises `Locked` naming the holder.
     """
-    descriptor = _take(path)
+    descriptor, is_held = _take(path)
     while not _is_still(path, descriptor):  # its last holder deleted it before it was locked
         os.close(descriptor)
-        descriptor = _take(path)
+        descriptor, is_held = _take(path)
+    if is_needed and not is_held:
+        _warn_without_locks()
     try:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()} on {platform.node()}\n".encode(), 0)
         try:
-            yield
+            yield is_held
         finally:
             if remove:
                 with suppress(OSError):
@@ -409,30 +450,97 @@ def locked(path: str, *, remove: bool) -> Iterator[None]:
         os.close(descriptor)
 
 
-def made_once(path: str, find: Callable[[], T | None], make: Callable[[], T]) -> T | None:
-    """The result of `find`, or if that is None of `make`, called under a lock beside `path` in the cache. None while
-    another process holds the lock."""
-    if (value := find()) is None:
-        make_cache_folder(os.path.dirname(path))
-        with suppress(Locked), locked(f"{path}.lock", remove=True):
+FOLDER_LOCK = ".lock"
+"""In an unfinished folder, the file that its process holds."""
+
+
+def require_empty(folder: str) -> None:
+    """Raises `InputError` unless `folder` is absent or empty. What killed processes have left unfinished in it does not
+    count, nor does the folder `lost+found` of a new disk."""
+    if not os.path.isdir(folder):
+        what = "already exists" if os.path.lexists(folder) else ""
+    else:
+        is_empty = all(is_temporary(name) or name == "lost+found" for name in os.listdir(folder))
+        what = "" if is_empty else "is not empty"
+    if what:
+        raise InputError(what, where=folder, fix="choose another folder")
+
+
+@contextmanager
+def replaced_folder(path: str) -> Iterator[str]:
+    """Yields a temporary folder that becomes the local folder `path` at the end, whole or, after an exception, not at
+    all. Raises `InputError` unless `path` is absent or empty.
+
+    What killed processes have left of the same folder is deleted. An empty folder that exists may be a mount point or
+    the working directory, neither of which can be replaced: the files are made and then moved inside it, with
+    manifest.json last.
+    """
+    path = os.path.realpath(path)
+    require_empty(path)
+    is_there = os.path.isdir(path)
+    stem = os.path.join(path, "unfinished") if is_there else path
+    for left in filter(is_temporary, glob.glob(f"{glob.escape(stem)}.tmp-*")):
+        _remove_dead(left)
+    temporary = temporary_name(stem)
+    make_folder(temporary)
+    try:
+        with locked(os.path.join(temporary, FOLDER_LOCK), remove=False, is_needed=False):
+            yield temporary
+            if is_there:
+                names = sorted({*os.listdir(temporary)} - {FOLDER_LOCK}, key=lambda name: name == "manifest.json")
+                for name in names:
+                    os.rename(os.path.join(temporary, name), os.path.join(path, name))
+            else:
+                require_empty(path)
+                os.rename(temporary, path)
+        if not is_there:  # unlocked first: NFS keeps a deleted file that is open
+            os.unlink(os.path.join(path, FOLDER_LOCK))
+    except OSError as error:
+        name_file(error, temporary, path)
+        raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _remove_dead(folder: str) -> None:
+    """Deletes an unfinished folder unless its process lives. A dead one stays dead, as no name is used again."""
+    with suppress(Locked, InputError):
+        with locked(os.path.join(folder, FOLDER_LOCK), remove=False, is_needed=False) as is_held:
+            pass
+        if is_held:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def made_once(path: str, find: Callable[[], T | None], make: Callable[[], T]) -> T:
+    """The result of `find`, or if that is None of `make`, called under a lock beside `path` in the cache. While another
+    process makes it, waits for that process and says for which one."""
+    asked = 0
+    with ExitStack() as stack:
+        while (value := find()) is None:
+            make_cache_folder(os.path.dirname(path))
+            try:
+                stack.enter_context(locked(f"{path}.lock", remove=True, is_needed=False))
+            except Locked as error:
+                asked += 1
+                if asked == SILENT_WAITS:
+                    say(f"{error.where}: {error.what}; waiting for it")
+                time.sleep(WAIT_SECONDS)
+                continue
             return make() if (value := find()) is None else value
-    return value
+        return value
 
 
-def awaited(poll: Callable[[], T | None]) -> T:
-    """Calls `poll` until it returns an answer."""
-    while (answer := poll()) is None:
-        time.sleep(WAIT_SECONDS)
-    return answer
+def users_cache() -> str:
+    """$XDG_CACHE_HOME, usually ~/.cache. A user without HOME and entry in /etc/passwd is at home in /, as for `login`:
+    `expanduser` would leave the ~ as it is."""
+    home = os.path.expanduser("~")
+    return os.environ.get("XDG_CACHE_HOME") or os.path.join("/" if home == "~" else home, ".cache")
 
 
 def cache_folder(*names: str) -> str:
     """The cache directory; everything in it can be rebuilt. It is `names` below $MASKWRIGHT_CACHE, or below
-    $XDG_CACHE_HOME/maskwright, usually ~/.cache/maskwright."""
-    base = os.environ.get("MASKWRIGHT_CACHE")
-    if not base:
-        base = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "maskwright")
-    return os.path.join(base, *names)
+    `maskwright` in `users_cache`."""
+    return os.path.join(os.environ.get("MASKWRIGHT_CACHE") or os.path.join(users_cache(), "maskwright"), *names)
 
 
 ANOTHER_DISK = "name a folder with room as MASKWRIGHT_CACHE"

@@ -21,6 +21,7 @@ import os
 import time
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
@@ -31,7 +32,7 @@ from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.core.console import progress
-from maskwright.core.errors import MaskwrightError, StoppedEarly, StoreError
+from maskwright.core.errors import Locked, MaskwrightError, StoppedEarly, StoreError
 from maskwright.data.convert import ConvertCounts, ConvertOptions, IdCleaner
 from maskwright.data.foreign.blocks import Block, Int64
 from maskwright.data.foreign.columns import arrow_parts, grouped
@@ -75,9 +76,8 @@ class ArrowIndex:
         vocabulary, and special tokens that are refused; `MaskwrightError` where the index cannot be written."""
         self._files, self._column, self._vocabulary, self._options = files, column, vocabulary, options
         self._states = [file.state for file in files]
-        special = storage.sha256_of([vocabulary.unk, sorted(vocabulary.special)])
         cleaning = [options.valid_fraction, options.special_tokens, options.token_offset]
-        decided = [FORMAT, column, vocabulary.fingerprint, special, *cleaning, *vocabulary.rules_record.values()]
+        decided = [FORMAT, column, vocabulary.fingerprint, *cleaning, vocabulary.rules_record]
         states = zip(self._states, files, strict=True)
         self._opened: dict[int, Columns] = {}
         self._names = [storage.sha256_of([*decided, *state, file.is_held_out]) for state, file in states]
@@ -106,7 +106,7 @@ class ArrowIndex:
 
     def _file(self, file_idx: int) -> Columns:
         if file_idx not in self._opened:
-            self._opened[file_idx] = storage.awaited(lambda: self._of_file(file_idx))
+            self._opened[file_idx] = _built_once(self._names[file_idx], partial(self._read, file_idx, lambda _: None))
         return self._opened[file_idx]
 
     def _build(self, name: str) -> Columns:
@@ -122,11 +122,16 @@ class ArrowIndex:
                 if not indexes.keys() & missing:  # other processes build all of them
                     time.sleep(storage.WAIT_SECONDS)
         parts = [indexes[file_idx] for file_idx in range(len(sizes))]
-        return storage.awaited(lambda: _built_once(name, partial(self._join, parts)))
+        return _built_once(name, partial(self._join, parts))
 
     def _of_file(self, file_idx: int, advance: Callable[[float], None] = lambda _: None) -> Columns | None:
         """The index of a file; None while another process builds it."""
-        return _built_once(self._names[file_idx], partial(self._read, file_idx, advance))
+        name = self._names[file_idx]
+        if (index := _opened(name)) is None:
+            storage.make_cache_folder(os.path.dirname(_path(name)))
+            with suppress(Locked), storage.locked(f"{_path(name)}.lock", remove=True, is_needed=False):
+                return _opened(name) or _write(name, partial(self._read, file_idx, advance))
+        return index
 
     def _read(self, file_idx: int, advance: Callable[[float], None], append: Append) -> Note:
         """Reads every id of a file. Returns `read`, `train` and `valid`: documents and tokens, read and kept; `dtype`
@@ -227,8 +232,8 @@ def _pieces(index: Columns, column: str) -> list[Int64]:
     return index.pieces(column) if column in index else []
 
 
-def _built_once(name: str, make: Callable[[Append], Note]) -> Columns | None:
-    """The index of that name, built if absent. None while another process builds it."""
+def _built_once(name: str, make: Callable[[Append], Note]) -> Columns:
+    """The index of that name, built if absent."""
     return storage.made_once(_path(name), lambda: _opened(name), lambda: _write(name, make))
 
 

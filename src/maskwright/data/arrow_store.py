@@ -43,7 +43,7 @@ class ArrowStore:
         self.vocabulary: Vocabulary = read_vocabulary(self.tokenizer_folder)
         _require_special_ids(options.special_ids or {}, self.vocabulary)
         self.files, self._offset = _files(location), options.token_offset
-        held_out = frozenset[int]() if all_held_out else held_out_files(self.files)
+        held_out = frozenset[int]() if all_held_out else held_out_files(self.files, [location])
         if held_out:  # then nothing is held out of the others
             note(f"{location}: {HELD_OUT}")
         fraction = 1.0 if all_held_out else 0.0 if held_out else options.valid_fraction

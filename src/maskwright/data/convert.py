@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import chdir
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -242,10 +242,9 @@ def convert(conversion: Conversion, runner: Runner | None = None) -> store.Token
         notes = compute(runner, convert_files, [*zip(parts, paths, strict=True)], "convert", sizes)
         totals = sum((Counter(note["counts"]) for note in notes), Counter[str]())
         counts = ConvertCounts(**totals)
-        findings = sum((Counter(note["findings"]) for note in notes), Counter[str]())
         finish(runner, writer, work, [*zip(paths, notes, strict=True)], (), form)
         with discarded(writer.folder):
-            conversion.finish(counts, findings)
+            conversion.finish(counts)
     remove_parts(writer.folder)
     return store.TokenStore(writer.folder)
 
@@ -268,15 +267,14 @@ class ConvertFiles:
 
     def _convert(self, part: range, path: str) -> Note:
         cleaner = replace(self.files.cleaner, counts=ConvertCounts())
-        files, findings = replace(self.files, cleaner=cleaner), Counter[str]()
+        files = replace(self.files, cleaner=cleaner)
         with part_written(path, self.form) as writer:
             for file_idx in part:
                 for block in files.source.blocks(file_idx):
                     self._add(writer, files, block)
-                    findings.update(block.findings)
                     advance(block.ids.nbytes)
                 files.require_unchanged(file_idx)
-            writer.columns.note |= {"counts": asdict(cleaner.counts), "findings": findings}
+            writer.columns.note["counts"] = asdict(cleaner.counts)
         return writer.columns.note
 
     def _add(self, writer: PartWriter, files: ForeignFiles, block: Block) -> None:
@@ -342,9 +340,8 @@ class Conversion:
         rules = self.writer.vocabulary.rules_record.values()
         return [part.start, names, sorted(self.source.held_out), *self.decided, *rules]
 
-    def finish(self, counts: ConvertCounts, findings: Mapping[str, int]) -> None:
-        """Writes the manifest. `findings`: sums of `Block.findings`. Raises `InputError` if none is left or held
-        out."""
+    def finish(self, counts: ConvertCounts) -> None:
+        """Writes the manifest. Raises `InputError` if no document is left, or none held out."""
         if not self.writer.shards:
             what = f"no document is left of {counts.read:,} read ({counts.empty:,} empty)"
             raise StoreError(what, where=self.source.files[0], fix="check the files and --document-end")
@@ -364,9 +361,8 @@ class Conversion:
         ):
             if count:
                 say(f"{count:,} {what}")
-        passes, described = self.source.passes, self.source.described(findings) if self.source.described else []
-        more = ({"passes": passes} if passes > 1 else {}) | ({"findings": described} if described else {})
-        more |= manifests.typed(self.command)
+        passes = self.source.passes
+        more = ({"passes": passes} if passes > 1 else {}) | manifests.typed(self.command)
         self.writer.finish(counts.record(), self.recorded, self.sources, {"numpy"}, more)
 
 

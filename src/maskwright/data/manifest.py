@@ -58,6 +58,8 @@ class _Tokenizer(_Record):
     vocab_size: Count
     additional_sha256: Sha256 | None = None
     """`Vocabulary.additional_sha256`; None without any. Of an older store of a text, it says how these were encoded."""
+    roles_sha256: Sha256 | None = None
+    """`Vocabulary.roles_sha256`; None in an older store, whose `tokenizer/` has the roles."""
 
 
 class _Manifest(_Record):
@@ -69,8 +71,6 @@ class _Manifest(_Record):
     splits: dict[Literal["train", "valid"], _Totals]
     passes: Count = 1
     """Passes over the same text that the store holds."""
-    findings: list[str] = []
-    """Sentences on faults of the converted files."""
     command: list[str] = []
     """Words behind `maskwright`, as they were typed."""
 
@@ -139,7 +139,7 @@ def checked(manifest: Any, path: str) -> dict[str, Any]:
     return manifest
 
 
-OTHER_TOOLS = (".idx", ".parquet", ".ds", ".mds", ".mds.zstd", ".npy", ".bin", ".tfrecord")
+OTHER_TOOLS = (".idx", ".parquet", ".ds", ".mds", ".mds.zstd", ".npy", ".bin")
 
 
 def _other_tools(folder: str) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -77,31 +76,28 @@ class Plan:
 
 
 def pieces_of(chosen: Sequence[tuple[Plan, Int64]]) -> Pieces:
-    """The pieces of the chosen rows of each plan, one plan after the other."""
-    rows = [0, *accumulate(len(chosen_rows) for _, chosen_rows in chosen)]
-    begin, end = np.empty(rows[-1], np.int64), np.empty(rows[-1], np.int64)
-    for (layout, picked), low, high in zip(chosen, rows, rows[1:], strict=False):
-        begin[low:high], end[low:high] = layout.first[picked], layout.first[picked + 1]
-    counts = end - begin
-    ends = np.cumsum(counts)
-    first = ends - counts
-    piece_idx = np.arange(ends[-1]) + np.repeat(begin - first, counts)
-    packed, start = np.empty_like(piece_idx), np.empty_like(piece_idx)
-    borders = [0, *ends[[row - 1 for row in rows[1:]]].tolist()]
-    for (layout, picked), row, low, high in zip(chosen, rows, borders, borders[1:], strict=False):
-        packed[low:high] = layout.length[piece_idx[low:high]]
-        if not layout.in_order:
-            start[low:high] = layout.start[piece_idx[low:high]]
-            continue
-        done = np.cumsum(packed[low:high] & (END - 1)) - (packed[low:high] & (END - 1))
-        begins = first[row : row + len(picked)] - low
-        start[low:high] = done + np.repeat(layout.start[picked] - done[begins], counts[row : row + len(picked)])
-    length, eos = packed & (END - 1), packed >> (END.bit_length() - 1)
+    """The pieces of the chosen rows of each plan, one plan after the other. All plans are of one packing."""
+    counts, packed, start = map(np.concatenate, zip(*(_read(plan, rows) for plan, rows in chosen), strict=True))
+    row_begins = np.cumsum(counts) - counts
+    length, eos = packed.astype(np.int64) & (END - 1), packed.astype(np.int64) >> (END.bit_length() - 1)
+    start = start.astype(np.int64)
+    if chosen[0][0].in_order:  # a row's pieces follow one another from its start on
+        before = np.cumsum(length) - length
+        start = before + np.repeat(start - before[row_begins], counts)
     if chosen[0][0].segments:
         return Pieces(counts, start, length, eos, eos)
-    bos = np.zeros_like(length)
-    bos[first] = 1
+    bos = np.zeros_like(eos)
+    bos[row_begins] = 1
     return Pieces(counts, start, length, bos, eos)
+
+
+def _read(plan: Plan, rows: Int64) -> tuple[Int64, NDArray[Any], NDArray[Any]]:
+    """(pieces of each row, `length` of each piece, `start` as the plan has it) of the rows."""
+    first = plan.first[rows].astype(np.int64)
+    counts = plan.first[rows + 1] - first
+    ends = np.cumsum(counts)
+    piece = np.arange(ends[-1]) + np.repeat(first - ends + counts, counts)
+    return counts, plan.length[piece], plan.start[rows if plan.in_order else piece]
 
 
 def plan(

@@ -93,7 +93,7 @@ class ShardPlans:
             storage.write_json(path, counts.__dict__)
             return counts
 
-        return storage.awaited(lambda: storage.made_once(path, lambda: self._read_counts(path), make))
+        return storage.made_once(path, lambda: self._read_counts(path), make)
 
     def _read_counts(self, path: str) -> RowCounts | None:
         try:

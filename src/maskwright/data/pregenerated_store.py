@@ -38,12 +38,11 @@ def open_epochs(location: str, tokenizer: str | None = None) -> TokenStore:
         what = f"has no {TOKENIZER}/, and its examples are the strings of a tokenizer"
         raise StoreError(what, where=location, fix=f"copy that tokenizer's folder to {own_tokenizer}")
     vocabulary = read_vocabulary(tokenizer)
-    special = [vocabulary.unk, sorted(vocabulary.special)]
-    decided = [FORMAT, vocabulary.fingerprint, special, *vocabulary.rules_record.values()]
+    decided = [FORMAT, vocabulary.fingerprint, vocabulary.rules_record]
     name = storage.sha256_of([*decided, _states(location)])[:32]
     folder = storage.cache_folder("pregenerated", name)
     make = partial(_make, location, tokenizer, folder)
-    return TokenStore(location, storage.awaited(lambda: storage.made_once(folder, lambda: _made(folder), make)))
+    return TokenStore(location, storage.made_once(folder, lambda: _made(folder), make))
 
 
 def _states(location: str) -> list[list[Any]]:

@@ -40,7 +40,6 @@ PUSH = "push the store again"
 AT_ONCE = 4
 """Files that one process transfers at the same time. A file waits for the answers of a bucket, and one connection
 rarely fills a link. A file that is cut short starts again from its beginning."""
-UNPACKED = re.compile(r"unpacked\.tmp-\d+")
 CLAIM = re.compile(r"\.(\d+)\.tmp-0$")
 """Ends the name of a file that is being downloaded into the cache, with the bytes that it will have."""
 SHARE_OF_DISK = 0.9
@@ -133,7 +132,8 @@ class Cache:
         self._base = storage.cache_folder("stores")
         self.folder = os.path.join(self._base, manifest["fingerprint"][:32])
         with _locked(self._base):
-            if not os.path.exists(os.path.join(self.folder, MANIFEST)):
+            cached = os.path.join(self.folder, MANIFEST)
+            if not os.path.exists(cached) or storage.read_json(cached) != manifest:  # its tokenizer's roles may differ
                 _download_store(self._origin, {}, self.folder)
 
     def read(self, name: str, read: Callable[[BinaryIO], T]) -> T:
@@ -219,7 +219,7 @@ def _download_store(origin: Folder, files: Files, to: str) -> None:
     def fetch(name: str, record: dict[str, Any]) -> None:
         path = os.path.join(to, *name.split("/"))
         if not (record and os.path.exists(path) and storage.sha256_of_file(path) == record["sha256"]):
-            partial = f"{path}.tmp-{os.getpid()}"
+            partial = storage.temporary_name(path)
             _download(origin, name, partial, record.get("sha256"))
             os.replace(partial, path)
 
@@ -372,18 +372,9 @@ def _shard_files(base: str) -> list[str]:
 def _unpack(location: str, to: str) -> None:
     """Raises `InputError` for an archive that is cut or damaged, that leaves its folder, or that holds anything but
     files and folders; nothing of it is left then."""
-    to = os.path.realpath(to)  # of a link to a folder
-    is_there = os.path.isdir(to)  # it may be a mount point, which cannot be replaced
-    left = [name for name in os.listdir(to) if UNPACKED.fullmatch(name)] if is_there else []
-    if os.path.exists(to) and (not is_there or {*os.listdir(to)} - {*left, "lost+found"}):
-        raise InputError("exists and is not an empty folder", where=to, fix="choose another folder")
-    for name in left:  # by a process that was killed
-        shutil.rmtree(os.path.join(to, name))
-    partial = os.path.join(to, f"unpacked.tmp-{os.getpid()}") if is_there else f"{to}.tmp-{os.getpid()}"
-    storage.make_folder(partial)
-    room = int(shutil.disk_usage(partial).free * SHARE_OF_DISK)
     try:
-        with storage.open_binary(location) as file:
+        with storage.replaced_folder(to) as partial, storage.open_binary(location) as file:
+            room = int(shutil.disk_usage(partial).free * SHARE_OF_DISK)
             is_plain = storage.without_query(location).lower().endswith(".tar")
             stream = file if is_plain else gzip.GzipFile(fileobj=file)
             with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as archive:
@@ -391,11 +382,6 @@ def _unpack(location: str, to: str) -> None:
                     archive.extract(member, partial, filter="data")
             while stream.read(storage.READ_BYTES):  # tarfile stops before gzip's checksum, which shows a cut
                 pass
-        names = sorted(os.listdir(partial), key=lambda name: name == MANIFEST) if is_there else ()
-        for name in names:  # the manifest last: with it, a store is whole
-            os.rename(os.path.join(partial, name), os.path.join(to, name))
-        if not is_there:
-            os.rename(partial, to)
     except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         what = f"is not a whole archive: {' '.join(str(error).split())}"
         raise InputError(what, where=location, fix="copy it again from its origin") from None
@@ -405,8 +391,6 @@ def _unpack(location: str, to: str) -> None:
     except OSError as error:
         what = f"cannot be unpacked: {error.strerror or error}"
         raise MaskwrightError(what, where=to, fix="check the disk, the permissions and the network") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 class _Header(tarfile.TarInfo):

@@ -346,6 +346,11 @@ class TokenStore:
         if vocabulary.fingerprint != made_with:
             what = f"was made with another tokenizer ({made_with[:12]}, not {vocabulary.fingerprint[:12]} of {where})"
             raise StoreError(what, where=self.location, fix="prepare the text again with that tokenizer")
+        roles = self.manifest["tokenizer"].get("roles_sha256") or read_vocabulary(self.tokenizer_folder).roles_sha256
+        if vocabulary.roles_sha256 != roles:
+            what = "was made when another token began, ended or filled rows, or was the mask or unknown, than now in"
+            what = f"{what} {where}"
+            raise StoreError(what, where=self.location, fix="prepare the text again, into another folder")
         if "text_column" in self.manifest.get("options", {}):  # of a text, not of another tool's ids
             recorded = self.manifest["tokenizer"].get("additional_sha256")
             require_rules(recorded, vocabulary, token_ids(self.tokenizer_folder), self.location)

@@ -35,6 +35,7 @@ class StoreWriter:
             what = "already holds a store made from other text or options, or by other versions of what decides about "
             raise InputError(f"{what}documents", where=self.folder, fix="choose another folder")
         finished_store = store.TokenStore(self.folder)
+        finished_store.require_tokenizer(self.vocabulary, self.tokenizer)
         finished_store.verify()
         say(f"{self.folder} is already prepared and every hash is right: nothing to do")
         return finished_store

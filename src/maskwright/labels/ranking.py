@@ -23,12 +23,19 @@ def ranked(queries: int, scores: Callable[[slice], NDArray[Any]], above: float =
     """The `DEEPEST` best passages of each question. `scores`: those of some questions for all passages, [questions,
     passages], of which `AT_ONCE` are held at a time. Of equal scores, the earlier passage comes first. A passage
     whose score is not `above` was not found: its place holds -1."""
-    parts = []
-    for start in range(0, queries, AT_ONCE):
-        scores_QP = scores(slice(start, start + AT_ONCE))
-        order = np.argsort(-scores_QP, axis=1, kind="stable")[:, :DEEPEST].astype(np.int64)
-        parts.append(np.where(np.take_along_axis(scores_QP, order, 1) > above, order, -1))
-    return np.concatenate(parts)
+    some = (slice(start, start + AT_ONCE) for start in range(0, queries, AT_ONCE))
+    return np.stack([_best(scores_P, above) for part in some for scores_P in scores(part)])
+
+
+def _best(scores_P: NDArray[Any], above: float) -> NDArray[np.int64]:
+    """The best passages of one question. Only those that may be among them are sorted."""
+    candidates = np.arange(len(scores_P))
+    if len(scores_P) > DEEPEST:
+        least = np.partition(scores_P, -DEEPEST)[-DEEPEST]
+        better = np.flatnonzero(scores_P > least)
+        candidates = np.concatenate([better, np.flatnonzero(scores_P == least)[: DEEPEST - len(better)]])
+    order = candidates[np.argsort(-scores_P[candidates], kind="stable")]
+    return np.where(scores_P[order] > above, order, -1)
 
 
 def score_rankings(queries: Sequence[Query], rankings: Rankings) -> dict[RetrievalMetric, list[float]]:

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from maskwright.core.console import say, warn
+from maskwright.core.console import say, typed, warn
 from maskwright.core.errors import CloudError, MaskwrightError, NotFollowed, StoppedEarly
-from maskwright.core.shell import typed
 from maskwright.core.signals import ending, raise_on
 from maskwright.launch.target import TargetReport
 

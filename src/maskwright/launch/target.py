@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
-from maskwright.core.console import Show, answer, one_line, warn
+from maskwright.core.console import Show, answer, one_line, typed, warn
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import SECRET_VARIABLE, SHORTEST_SECRET, redact
-from maskwright.core.shell import typed
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 BY_NAME = "pass it on by its variable's name: --env NAME"

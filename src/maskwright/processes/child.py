@@ -12,9 +12,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from maskwright.core.console import say
+from maskwright.core.console import say, typed
 from maskwright.core.errors import JobError, stopped
-from maskwright.core.shell import typed
 from maskwright.processes.parent import PARENT
 
 LAST_BYTES = 64 << 10

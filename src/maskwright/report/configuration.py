@@ -10,9 +10,8 @@ from maskwright.config import recipes
 from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.pretraining import RunConfig
 from maskwright.config.settings import in_flow, keys_of, parse_yaml
-from maskwright.core.console import one_line, several
+from maskwright.core.console import one_line, several, typed
 from maskwright.core.errors import ConfigError
-from maskwright.core.shell import typed
 from maskwright.report.document import Block, Code, Folded, Paragraph
 from maskwright.report.made_of import can_be_reproduced
 from maskwright.report.run import RecordedRun

@@ -107,20 +107,21 @@ def leased(
     """Holds the folder by its lock and its lease. Raises `Locked` with the holder's name if it is held, `StoppedEarly`
     if `stop` becomes true meanwhile."""
     storage.make_folder(folder)
-    with storage.locked(os.path.join(folder, "lock"), remove=False):
+    with storage.locked(os.path.join(folder, "lock"), remove=False, is_needed=False) as is_locked:
         path = os.path.join(folder, "lease.json")
         while (lease := Lease.take(path)) is None:
-            _remove_dead(path, sleep, stop)
+            _remove_dead(path, is_locked, sleep, stop)
         try:
             yield lease
         finally:
             lease.release()
 
 
-def _remove_dead(path: str, sleep: Callable[[float], None], stop: Callable[[], bool]) -> None:
-    """Deletes a lease. Raises `Locked` if its holder is alive."""
+def _remove_dead(path: str, is_locked: bool, sleep: Callable[[float], None], stop: Callable[[], bool]) -> None:
+    """Deletes a dead lease. Raises `Locked` if its holder is alive."""
     record = _read(path)
-    ours = record is not None and record.get("machine") == this_machine()  # dead, since we hold the lock
+    # With the lock held here, this machine's holder is dead.
+    ours = is_locked and record is not None and record.get("machine") == this_machine()
     if ours or _stands_still(path, record, sleep, stop):
         with suppress(FileNotFoundError):
             os.unlink(path)

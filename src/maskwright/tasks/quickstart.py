@@ -12,10 +12,9 @@ from typing import Any
 import yaml
 
 from maskwright.core import storage
-from maskwright.core.console import answer, human_count, human_seconds, say
+from maskwright.core.console import answer, human_count, human_seconds, say, typed
 from maskwright.core.errors import HealthError, InputError, MaskwrightError, stopped
 from maskwright.core.secrets import redact
-from maskwright.core.shell import typed
 from maskwright.machine.hardware import usable_cores
 from maskwright.processes import child
 from maskwright.run.directory import DATA_CARD, RunDirectory

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, TypeVar, cast
 
 from maskwright.core import storage
-from maskwright.core.console import human_bytes
 from maskwright.core.encodings import UTF8
 from maskwright.core.errors import MaskwrightError, SourceError
+from maskwright.core.extras import require
 from maskwright.core.formats import COMPRESSIONS
 from maskwright.core.secrets import redact
 from maskwright.text.encodings import Encoding, is_utf8
@@ -32,11 +32,10 @@ SIGNS = {
 }
 """Patterns of the first bytes of packed files, by their endings."""
 SIGN_BYTES = 10
-UNPACKED = (gzip.GzipFile, lzma.LZMAFile, bz2.BZ2File)
 PIECE_BYTES = 1024
-"""Bytes of a zstd stream per read. A read that fails loses what it had decoded; small reads cost no time."""
-LARGEST_WINDOW = 1 << 27
-"""zstd's largest window by default. `--long=31`, with which some public corpora are packed, has 16 times that."""
+"""Packed bytes of zstd that are unpacked at once, to 32 MiB at most. Small pieces cost no time."""
+LARGEST_WINDOW = 1 << 31
+"""Of `zstd --long=31`, with which some public corpora are packed: libraries refuse more than 128 MiB by default."""
 COPY_AGAIN = "copy it again from its origin"
 HEAD_BYTES = 1000
 """Beginning of a file that tells UTF-16 and binary files from UTF-8."""
@@ -139,10 +138,8 @@ def _unpacked(name: str, raw: BinaryIO) -> Any:
     """The decompressed stream of a file; None for one that is not packed."""
     compression = compression_of(name, raw)
     if compression.startswith(".zst"):
-        _require_window(name, raw)
-        from pyarrow import CompressedInputStream  # unlike zstandard's own reader, it refuses a cut frame
-
-        return CompressedInputStream(raw, "zstd")
+        require("zstandard", name)
+        return _ZstdFile(raw)
     if compression == ".gz":
         return gzip.GzipFile(fileobj=raw)
     if compression:
@@ -150,17 +147,48 @@ def _unpacked(name: str, raw: BinaryIO) -> Any:
     return None
 
 
+class _ZstdFile:
+    """zstd frames, one after the other. The reader of the library takes a cut frame for the end."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        from zstandard import ZstdDecompressor, ZstdError
+
+        self._raw, self._fault = raw, ZstdError
+        self._decompressor = ZstdDecompressor(max_window_size=LARGEST_WINDOW)
+        self._frame: Any = None
+        self._behind_frame = b""
+
+    def read1(self, _: int) -> bytes:
+        """What the next packed bytes hold. Raises `EOFError` for a cut frame, and `OSError` for a damaged one."""
+        while packed := self._behind_frame or self._raw.read(PIECE_BYTES):
+            self._frame = self._frame or self._decompressor.decompressobj()
+            try:
+                content: bytes = self._frame.decompress(packed)
+            except self._fault as error:
+                raise OSError(str(error)) from None
+            self._behind_frame = self._frame.unused_data
+            if self._frame.eof:
+                self._frame = None
+            if content:
+                return content
+        if self._frame:
+            raise EOFError("a frame has no end")
+        return b""
+
+
+UNPACKED = (gzip.GzipFile, lzma.LZMAFile, bz2.BZ2File, _ZstdFile)
+
+
 def blocks(stream: BinaryIO) -> Iterator[bytes]:
-    """Blocks of up to `storage.READ_BYTES` of an `open_text` stream. Yields the data before a damaged spot, then
-    raises: of cut gzip all of it, of zstd all but the last `PIECE_BYTES`."""
-    size = PIECE_BYTES if type(stream).__name__ == "CompressedInputStream" else storage.READ_BYTES
+    """Blocks of about `storage.READ_BYTES` of an `open_text` stream. Yields the data before a damaged spot, then
+    raises."""
     read = stream.read1 if isinstance(stream, UNPACKED) else stream.read  # read1 gives what one piece decodes to
     fault: Exception | None = None
     while not fault:
         parts: list[bytes] = []
         taken = 0
         try:
-            while taken < storage.READ_BYTES and (part := read(size)):
+            while taken < storage.READ_BYTES and (part := read(storage.READ_BYTES)):
                 parts.append(part)
                 taken += len(part)
         except Exception as error:  # raised below, for `guarded` to name
@@ -195,27 +223,6 @@ def _read_error(error: OSError, name: str, where: str) -> MaskwrightError:
     return MaskwrightError(
         f"cannot be read: {error.strerror or error}", where=where, fix="check the disk, and try again"
     )
-
-
-def _require_window(name: str, raw: BinaryIO) -> None:
-    """Raises `SourceError` for a zstd window over `LARGEST_WINDOW`, which its libraries refuse by default."""
-    window = _window(_head(name, raw, 18))
-    if window > LARGEST_WINDOW:
-        what = f"needs zstd's window of {human_bytes(window)}, and at most {human_bytes(LARGEST_WINDOW)} are read"
-        fix = "unpack it: zstd -d --long=31 FILE; or pack it again without --long"
-        raise SourceError(what, where=name, fix=fix)
-
-
-def _window(head: bytes) -> int:
-    """Window size in bytes from a zstd frame's header (RFC 8878, section 3.1.1.1); 0 for another file."""
-    if len(head) < 18 or not SIGNS[".zst"].match(head):
-        return 0
-    described, window = head[4], head[5]
-    if not described & 0x20:
-        base = 1 << (10 + (window >> 3))
-        return base + base // 8 * (window & 7)
-    begin, size = 5 + (0, 1, 2, 4)[described & 3], (1, 2, 4, 8)[described >> 6]  # one segment: as long as its content
-    return int.from_bytes(head[begin : begin + size], "little") + (256 if size == 2 else 0)
 
 
 def file_record(name: str, size: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from maskwright.core.console import say, warn
 from maskwright.core.errors import SourceError, TokenizerError
 from maskwright.text.sample import MAX_BYTES, MeasuredTexts, Piece, describe_fertility, fertility, learn_from
 from maskwright.text.sources import Sources
-from maskwright.text.tokenizer import changed_copy, load_tokenizer, require_empty, split_by
+from maskwright.text.tokenizer import changed_copy, load_tokenizer, split_by
 from maskwright.text.vocabulary import BYTES, Vocabulary, added_tokens, read_tokenizer, read_vocabulary, tokens_in_text
 from maskwright.text.word_counts import WordCounts
 
@@ -61,7 +61,7 @@ def extend_tokenizer(
     if vocabulary.kind == "words":
         fix = "train another on more text with `maskwright tokenizer train --kind words`"
         raise TokenizerError("is a tokenizer of whole words, with no pieces to join", where=location, fix=fix)
-    require_empty(folder)
+    storage.require_empty(folder)
     tokenizer = load_tokenizer(location, special_tokens_are_text=True)
     apart = BYTES | {token["content"] for token in added_tokens(location)}
     is_whole = vocabulary.kind == "sentencepiece_bpe"  # does not split a text into words

@@ -207,7 +207,8 @@ class Sources:
         packed = any(packed_ending(name).startswith(".zst") for name in self.files)
         return [
             *(["fastwarc"] if kinds & {*WARC_ENDINGS} else []),
-            *(["pyarrow"] if packed or kinds & {*COLUMNAR} else []),
+            *(["pyarrow"] if kinds & {*COLUMNAR} else []),
+            *(["zstandard"] if packed else []),
         ]
 
     def _sample(self, kind: str) -> list[str]:

@@ -24,7 +24,6 @@ from maskwright.core import storage
 from maskwright.core.console import say, several, warn
 from maskwright.core.errors import InputError, MaskwrightError, SourceError, TokenizerError
 from maskwright.core.library_errors import is_panic
-from maskwright.text.bounds import require_bounded, require_quick
 from maskwright.text.sample import MAX_BYTES, Piece, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.spacing import Spacing, spacing_of
@@ -334,7 +333,7 @@ def write_files(folder: str, files: dict[str, str]) -> None:
 
 def _is_leftover(name: str, of: str) -> bool:
     """Whether a killed `write_files` left the file `name` in the place of `of`."""
-    return storage.is_temporary(name) and name.startswith(f"{of}.tmp-")
+    return storage.is_temporary(name) and storage.final_name(name) == of
 
 
 def load_tokenizer(location: str, *, special_tokens_are_text: bool, adds_spaces: bool = True) -> Any:
@@ -366,8 +365,6 @@ def parsed(content: dict[str, Any], path: str, *, is_unchanged: bool, spacing: S
     very content. `spacing`: of the sequences that it gets. Raises `TokenizerError`."""
     from tokenizers import Tokenizer, normalizers
 
-    require_bounded(content, path)
-    require_quick(content, path)
     fix = f"restore the file, or {TRAIN_ONE}"
     try:
         with no_panic(path):
@@ -441,27 +438,16 @@ def copy_tokenizer(source: str, folder: str) -> None:
             shutil.copyfile(origin, os.path.join(folder, name))
 
 
-def require_empty(folder: str) -> None:
-    """Raises `InputError` for a folder that holds something."""
-    if os.path.exists(folder) and (not os.path.isdir(folder) or os.listdir(folder)):
-        raise InputError("is not empty", where=folder, fix="choose another folder")
-
-
 @contextmanager
 def changed_copy(source: str, folder: str) -> Iterator[str]:
     """Yields a temporary folder with the files beside the `tokenizer.json` of `source`. It becomes `folder` when the
     caller has written the changed ones, and is removed after an exception. SentencePiece's model is not copied."""
-    temporary = f"{folder.rstrip('/')}.tmp-{os.getpid()}"
-    try:
-        with storage.new_folder(temporary):
-            copy_tokenizer(source, temporary)
-            for name in ("tokenizer.json", *SENTENCEPIECE):
-                with suppress(FileNotFoundError):
-                    os.unlink(os.path.join(temporary, name))
-            yield temporary
-        os.replace(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with storage.replaced_folder(folder) as temporary:
+        copy_tokenizer(source, temporary)
+        for name in ("tokenizer.json", *SENTENCEPIECE):
+            with suppress(FileNotFoundError):
+                os.unlink(os.path.join(temporary, name))
+        yield temporary
 
 
 @dataclass

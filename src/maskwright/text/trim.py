@@ -24,7 +24,7 @@ from maskwright.core.errors import InputError, TokenizerError
 from maskwright.text.sample import MAX_BYTES, MeasuredTexts, Piece, describe_fertility, fertility, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.spacing import spacing_of
-from maskwright.text.tokenizer import changed_copy, load_tokenizer, require_empty
+from maskwright.text.tokenizer import changed_copy, load_tokenizer
 from maskwright.text.vocabulary import BYTES, Vocabulary, merges_of, read_tokenizer, read_vocabulary, token_ids
 
 Int64 = NDArray[np.int64]
@@ -72,7 +72,7 @@ def trim_tokenizer(
     if (spacing := spacing_of(location)) and spacing.k > 1:
         what = f"has {spacing}, and without some of them it could no longer space a sequence"
         raise TokenizerError(what, where=location, fix="keep it whole")
-    require_empty(folder)
+    storage.require_empty(folder)
     tokenizer, ids = load_tokenizer(location, special_tokens_are_text=True), token_ids(location)
     learned, held_out, measured = learn_from(sources, max_bytes, lambda pieces: _count(pieces, tokenizer, vocabulary))
     vocabulary_parts = _Parts(content, ids, vocabulary)

@@ -63,9 +63,17 @@ class Vocabulary:
     however they are written."""
 
     @property
+    def roles_sha256(self) -> str:
+        """Digest of the ids of the five roles, which other files beside the same `tokenizer.json` may change."""
+        has_role = sorted(self.special - self.additional)
+        return storage.sha256_of([self.bos, self.pad, self.eos, self.unk, self.mask, has_role])
+
+    @property
     def rules_record(self) -> dict[str, str]:
-        """`additional_sha256` as the optional entry of a record."""
-        return {"additional_sha256": self.additional_sha256} if self.additional else {}
+        """What decides about special tokens beside the fingerprint, as entries of a record: `roles_sha256`, and
+        `additional_sha256` where there are `additional` ones."""
+        additional = {"additional_sha256": self.additional_sha256} if self.additional else {}
+        return {"roles_sha256": self.roles_sha256, **additional}
 
 
 def has_tokenizer(folder: str) -> bool:

@@ -19,6 +19,7 @@ from typing import Self
 from maskwright.core import records
 from maskwright.core.console import warn
 from maskwright.core.errors import MaskwrightError, StoppedEarly, StopReason
+from maskwright.core.storage import final_name
 from maskwright.engines.base import Engine
 from maskwright.run.directory import RunDirectory
 from maskwright.run.heartbeat import (
@@ -145,7 +146,7 @@ class Beats:
         try:
             os.makedirs(self._folder, exist_ok=True)
             for name in os.listdir(self._folder):
-                if rank_of(name.partition(".tmp-")[0]) is not None:
+                if rank_of(final_name(name)) is not None:
                     os.unlink(os.path.join(self._folder, name))
         except OSError as error:
             self._warn(error)

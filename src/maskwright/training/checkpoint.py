@@ -81,7 +81,8 @@ def _sweep(folder: str) -> None:
     """Deletes the remains of a save, a deletion or a fetch that was killed midway."""
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
-        if re.fullmatch(r"step-\d{8,}(\.tmp-\d+)?", name) and not os.path.exists(os.path.join(path, MANIFEST)):
+        is_whole = not storage.is_temporary(name) and os.path.exists(os.path.join(path, MANIFEST))
+        if re.fullmatch(r"step-\d{8,}", storage.final_name(name)) and not is_whole:
             shutil.rmtree(path, ignore_errors=True)
 
 

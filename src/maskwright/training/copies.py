@@ -169,36 +169,33 @@ class Copies:
         with_records: bool = True,
     ) -> None:
         source, folder = step_folder(step), os.path.join(directory.checkpoints, step_folder(step))
-        partial = f"{folder}.tmp-{os.getpid()}"
-        storage.make_folder(partial)
+        shutil.rmtree(folder, ignore_errors=True)  # it is not whole
         try:
-            manifest = self._folder.get_json(f"{source}/{MANIFEST}") or {}
-            of_run = [name for name in manifest["files"] if _is_run_file(name)]
-            storage.make_folder(os.path.join(partial, TOKENIZER))
-            for name in [*checkpoint.FILES, *of_run]:
-                path, sha256 = os.path.join(partial, name), manifest["files"][name]["sha256"]
-                self._folder.download(f"{source}/{name}", path)
-                if storage.sha256_of_file(path) != sha256:
-                    what = "is not what was saved (sha256 differs)"
-                    raise CheckpointError(what, where=f"{self._url(step)}/{name}", fix=RESTORE)
-            require_same(storage.read_json(os.path.join(partial, RUN_FILES[0])))
-            done, known = (_rollbacks(folder) for folder in (directory.location, partial))
-            if with_records and done != known[: len(done)]:
-                raise CheckpointError("is from before a rollback", where=self._url(step), fix="nothing: it is left out")
-            for name in of_run if with_records else ():
-                storage.make_folder(os.path.dirname(directory.path(name)))
-                os.replace(os.path.join(partial, name), directory.path(name))
-            for name in of_run if not with_records else ():
-                os.unlink(os.path.join(partial, name))
-            os.rmdir(os.path.join(partial, TOKENIZER))
-            files = {name: manifest["files"][name] for name in checkpoint.FILES}
-            shutil.rmtree(folder, ignore_errors=True)
-            os.rename(partial, folder)
-            storage.write_json(os.path.join(folder, MANIFEST), {"format": manifest["format"], "files": files})
+            with storage.replaced_folder(folder) as partial:
+                manifest = self._folder.get_json(f"{source}/{MANIFEST}") or {}
+                of_run = [name for name in manifest["files"] if _is_run_file(name)]
+                storage.make_folder(os.path.join(partial, TOKENIZER))
+                for name in [*checkpoint.FILES, *of_run]:
+                    path, sha256 = os.path.join(partial, name), manifest["files"][name]["sha256"]
+                    self._folder.download(f"{source}/{name}", path)
+                    if storage.sha256_of_file(path) != sha256:
+                        what = "is not what was saved (sha256 differs)"
+                        raise CheckpointError(what, where=f"{self._url(step)}/{name}", fix=RESTORE)
+                require_same(storage.read_json(os.path.join(partial, RUN_FILES[0])))
+                done, known = (_rollbacks(folder) for folder in (directory.location, partial))
+                if with_records and done != known[: len(done)]:
+                    what, fix = "is from before a rollback", "nothing: it is left out"
+                    raise CheckpointError(what, where=self._url(step), fix=fix)
+                for name in of_run if with_records else ():
+                    storage.make_folder(os.path.dirname(directory.path(name)))
+                    os.replace(os.path.join(partial, name), directory.path(name))
+                for name in of_run if not with_records else ():
+                    os.unlink(os.path.join(partial, name))
+                os.rmdir(os.path.join(partial, TOKENIZER))
+                files = {name: manifest["files"][name] for name in checkpoint.FILES}
+                storage.write_json(os.path.join(partial, MANIFEST), {"format": manifest["format"], "files": files})
         except (FileNotFoundError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"is damaged: {error}", where=self._url(step), fix=RESTORE) from None
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
 
     def remove_after(self, step: int) -> None:
         """Deletes the copies of later steps, which a rollback has abandoned."""

@@ -14,9 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from maskwright.config.pretraining import Reported
-from maskwright.core.console import say, warn
+from maskwright.core.console import say, typed, warn
 from maskwright.core.errors import StoppedEarly
-from maskwright.core.shell import typed
 from maskwright.processes.child import python_module, signals_wait
 from maskwright.processes.parent import ERROR_FILE, LISTENER, PARENT
 from maskwright.run.directory import RunDirectory

@@ -17,7 +17,6 @@ from maskwright.cloud import machines
 from maskwright.cloud.environment import Environment, build_environment, region_of
 from maskwright.config.settings import Refused, parse_yaml
 from maskwright.core.errors import ConfigError
-from maskwright.core.shell import Variable
 from maskwright.machine import tpus
 
 NEAREST = {"v2": "v5e", "v3": "v6e"}
@@ -253,21 +252,22 @@ class Imported:
         return {"rows": [row._asdict() for row in self.rows], "yaml": self.text}
 
 
-def import_values(variables: Mapping[str, Variable], where: str, *, accelerator: str | None = None) -> Imported:
-    """Raises `ConfigError` if the variables cannot become an environment. Reads and writes nothing."""
+def import_values(variables: Mapping[str, tuple[str, int]], where: str, *, accelerator: str | None = None) -> Imported:
+    """`variables`: values by name, each with the number of its line. Raises `ConfigError` if they cannot become an
+    environment. Reads and writes nothing."""
     made: Made = {"--accelerator": accelerator}
     rows: dict[str, Row] = {}
     for name in (*CONVERSIONS, *variables):
         if name in rows or name not in (*variables, *NEEDED):
             continue
-        value = variables[name].value.strip() if name in variables else ""
+        value = variables[name][0].strip() if name in variables else ""
         try:
             if not value and name in NEEDED:
                 raise Refused("is not set", fix=f"add {name}=… to the file")
             strange = Result("unknown", reason="is not a variable of values.env; left out")
             result = CONVERSIONS[name](made, value) if name in CONVERSIONS else strange
         except Refused as error:
-            line = f":{variables[name].line}" if name in variables else ""
+            line = f":{variables[name][1]}" if name in variables else ""
             raise ConfigError(f"{name} {error}", where=where + line, fix=error.fix) from None
         rows[name] = Row(name, value, *result)
         if result.key:

@@ -15,9 +15,8 @@ from maskwright.cloud.provision.init import is_foreign
 from maskwright.cloud.provision.terraform_cli import Change, Terraform, TerraformPlan
 from maskwright.cloud.provision.variables import variables
 from maskwright.cloud.record import EnvironmentRecord
-from maskwright.core.console import say
+from maskwright.core.console import say, typed
 from maskwright.core.errors import CloudError, InputError
-from maskwright.core.shell import typed
 
 Part = Literal["slice", "group", "disk", "nfs"]
 RUNNING = ("google_container_cluster.environment", "google_compute_router.nat")

@@ -71,8 +71,7 @@ class Terraform:
 
     def __init__(self, environment: Environment, *, lock_timeout_seconds: float = 60.0) -> None:
         self.environment = environment
-        cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        self.folder = os.path.join(cache, "maskwright", "env", environment.project, environment.name)
+        self.folder = os.path.join(storage.users_cache(), "maskwright", "env", environment.project, environment.name)
         self._lock = f"-lock-timeout={lock_timeout_seconds:g}s"
         self._binary = find_binary()
 

@@ -12,9 +12,8 @@ from maskwright.cloud.environment import Environment, read_environment
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.provision import objects
 from maskwright.cloud.record import EnvironmentRecord
-from maskwright.core.console import human_bytes, human_count, several
+from maskwright.core.console import human_bytes, human_count, several, typed
 from maskwright.core.errors import CloudError
-from maskwright.core.shell import typed
 from maskwright.launch.schedulers.kubernetes.gke import CLASS_LABEL
 from maskwright.launch.schedulers.kubernetes.jobs import OURS, Jobs, condition
 

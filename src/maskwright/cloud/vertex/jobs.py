@@ -20,10 +20,9 @@ from typing import Any, ClassVar
 from maskwright.cloud.google.errors import unsure
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.vertex.node import ENDED_WITH
-from maskwright.core.console import Show, say, show_line
+from maskwright.core.console import Show, say, show_line, typed
 from maskwright.core.errors import CloudError, EndedAsAsked, InputError, JobError, NotFollowed, StoppedEarly, stopped
 from maskwright.core.secrets import redact
-from maskwright.core.shell import typed
 from maskwright.launch.follow import followed, until_over, wait_until_over
 
 POLL_SECONDS = 5.0

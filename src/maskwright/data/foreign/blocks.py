@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core.errors import StoreError
-from maskwright.core.splits import are_apart, splits_of
+from maskwright.core.splits import splits_of
 from maskwright.text.compression import COPY_AGAIN
 
 BLOCK_TOKENS = 1 << 22
@@ -52,8 +52,6 @@ class Block:
     numbers: Int64 | None = None
     """[documents]: number of each one's record in the file, where it may be two documents; None to count from
     `first`."""
-    findings: Mapping[str, int] = field(default_factory=dict)
-    """Counts of faults, by names that `Foreign.described` knows."""
 
     def number(self, document_idx: Any) -> Any:
         """Numbers in the file, from 0, of these documents of the block."""
@@ -79,18 +77,18 @@ class Foreign:
     """Indices of the validation files. If there are any, nothing else is held out."""
     passes: int = 1
     """Passes over the same text that the files hold."""
-    described: Callable[[Mapping[str, int]], list[str]] | None = None
-    """Turns the sums of `Block.findings` into sentences; can be pickled."""
 
 
-def held_out_files(files: list[str]) -> frozenset[int]:
-    """Indices of the files to hold out, where others are for training: `valid/` beside `train/`, `valid-….parquet`, as
-    `data convert --to-format` writes them, and `test`."""
-    splits = [*splits_of(files).values()]
-    return frozenset(index for index, split in enumerate(splits) if are_apart(splits) and split not in ("train", None))
+def held_out_files(files: list[str], places: list[str]) -> frozenset[int]:
+    """Indices of the files to hold out, by names below the `places` that the user gave: those named valid or test,
+    where others are named train, or where all are named so."""
+    beside = [os.path.join(place if os.path.isdir(place) else os.path.dirname(place), "") for place in places]
+    splits = [*splits_of([*files, *beside]).values()][: len(files)]
+    held_out = frozenset(index for index, split in enumerate(splits) if split in ("validation", "test"))
+    return held_out if "train" in splits or len(held_out) == len(files) else frozenset()
 
 
-HELD_OUT = "the files named valid or test are held out, and none of those named train"
+HELD_OUT = "the files named valid or test are held out, and no others"
 
 
 def flat(path: str, dtype: Any, begin: int = 0) -> Ids:

@@ -205,11 +205,11 @@ def _blocks(
 
 
 def dataset_files(folder: str) -> list[str]:
-    """The shards of a `datasets` folder (`save_to_disk`), in its order; of one with splits, those to train on and to
-    hold out. Raises `InputError` for other splits, and what `shards_of` does."""
+    """The shards of a `datasets` folder (`save_to_disk`), in its order, or of all its splits. Raises `InputError` for
+    splits that are not for training, validation or test, and what `shards_of` does."""
     if os.path.exists(os.path.join(folder, "dataset_dict.json")):
         splits = storage.read_json(os.path.join(folder, "dataset_dict.json")).get("splits", [])
-        if sorted(SPLIT_OF.get(name, "") for name in splits) != ["train", "validation"]:
+        if not splits or not all(name in SPLIT_OF for name in splits):
             fix = f"name one: {os.path.join(folder, splits[0] if splits else 'SPLIT')}"
             raise InputError(f"holds the splits {', '.join(splits)}", where=folder, fix=fix)
         return [path for name in sorted(splits) for path in dataset_files(os.path.join(folder, name))]

@@ -16,7 +16,6 @@ from maskwright.data.foreign.flat_files import open_datatrove, open_flat
 from maskwright.data.foreign.indexed import index_kind, open_megatron
 from maskwright.data.foreign.mds import open_mds
 from maskwright.data.foreign.pregenerated import open_pregenerated
-from maskwright.data.foreign.tfrecord import open_tfrecord
 from maskwright.text.vocabulary import Vocabulary
 
 Format = Literal[
@@ -29,11 +28,11 @@ Format = Literal[
     "datatrove",
     "npy",
     "bin",
-    "tfrecord",
     "pregenerated",
 ]
 REFUSED = {
     ".tar": "WebDataset has no ids and no order to rely on: unpack it and `maskwright data prepare` its text",
+    ".tfrecord": "prepare the text that its examples were made of: `maskwright data prepare`",
     ".zarr": "export the cache as Parquet or Arrow",
     ".zarray": "export the cache as Parquet or Arrow",
     ".zst": "unpack the files first",
@@ -85,14 +84,18 @@ def open_foreign(
 ) -> Foreign:
     """`pieces`: the tokenizer's tokens and ids. Raises kinds of `InputError`."""
     foreign = _open(places, kind, options, vocabulary, pieces)
-    if kind in ("fairseq", "pregenerated") or not (held_out := held_out_files(foreign.files)):
-        return foreign
-    return replace(foreign, held_out=held_out, messages=[*foreign.messages, HELD_OUT])
+    held_out = held_out_files(foreign.files, [folder for place in places for folder in _folders(place)])
+    return replace(foreign, held_out=held_out, messages=[*foreign.messages, HELD_OUT]) if held_out else foreign
+
+
+def _folders(place: str) -> list[str]:
+    """The place, or the shards of fairseq that it names with colons between them."""
+    return [place] if os.path.exists(place) else place.split(":")
 
 
 def _open(places: list[str], kind: Format, options: Options, vocabulary: Vocabulary, pieces: dict[str, int]) -> Foreign:
     if kind == "fairseq":
-        folders = [folder for place in places for folder in ([place] if os.path.isdir(place) else place.split(":"))]
+        folders = [folder for place in places for folder in _folders(place)]
         return open_fairseq(folders, pieces, vocabulary, options.encoder)
     if kind == "mds":
         return open_mds(places, options)
@@ -108,8 +111,6 @@ def _open(places: list[str], kind: Format, options: Options, vocabulary: Vocabul
         return open_megatron(_of(sorted(indexes), ".idx", places))
     if kind == "datatrove":
         return open_datatrove(_of(paths, ".ds", places))
-    if kind == "tfrecord":
-        return open_tfrecord(paths)
     return open_flat(kind, _of(paths, f".{kind}", places), options, vocabulary.size)
 
 

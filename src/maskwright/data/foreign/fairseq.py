@@ -40,12 +40,10 @@ def open_fairseq(folders: list[str], pieces: dict[str, int], vocabulary: Vocabul
         if (other := dictionary(folder)) and read_dictionary(other) != tokens:
             raise StoreError("is another dictionary than the first shard's", where=other, fix="convert them apart")
     mapping, messages = _mapping(tokens, pieces, vocabulary, encoder, first)
-    paths = [path for path, _ in indexes]
-    for path in paths:
+    for path in indexes:
         read_index(path, "fairseq")  # refuses a cut one before anything is written
-    files = [f"{path.removesuffix('.idx')}.bin" for path in paths]
-    held_out = frozenset(number for number, (_, is_held_out) in enumerate(indexes) if is_held_out)
-    return Foreign("fairseq", files, partial(_blocks, paths), True, mapping, messages, held_out)
+    files = [f"{path.removesuffix('.idx')}.bin" for path in indexes]
+    return Foreign("fairseq", files, partial(_blocks, indexes), True, mapping, messages)
 
 
 def dictionary(folder: str) -> str | None:
@@ -61,17 +59,19 @@ def _blocks(indexes: list[str], file_idx: int) -> Iterator[Block]:
     yield from of_spans(index.values, starts, sizes, file_idx, members)
 
 
-def _indexes(folder: str) -> list[tuple[str, bool]]:
-    """(file, whether it is held out) of train, train1 … and valid, also in folders of languages; not of test."""
-    indexes = []
-    for path in storage.expand([folder]):
-        name = os.path.basename(path).partition(".")[0].rstrip("0123456789")
-        if path.endswith(".idx") and name in ("train", "valid"):
-            indexes.append((path, name == "valid"))
+def _indexes(folder: str) -> list[str]:
+    """Those of train, train1 … and then of valid, also in folders of languages; not of test."""
+    paths = [path for path in storage.expand([folder]) if path.endswith(".idx")]
+    indexes = [
+        path
+        for split in ("train", "valid")
+        for path in paths
+        if os.path.basename(path).partition(".")[0].rstrip("0123456789") == split
+    ]
     if not indexes:
         fix = "give the folder that `fairseq-preprocess` wrote"
         raise InputError("has no train.idx", where=folder, fix=fix)
-    return sorted(indexes, key=lambda index: index[1])
+    return indexes
 
 
 def _documents(index: Index, path: str) -> tuple[Int64, Int64, Int64]:

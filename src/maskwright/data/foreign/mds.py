@@ -12,8 +12,8 @@ from functools import partial
 
 import numpy as np
 
+from maskwright.core.console import typed
 from maskwright.core.errors import InputError, StoreError
-from maskwright.core.shell import typed
 from maskwright.data.foreign.blocks import INTEGERS, Block, Foreign, Int64, Options, in_blocks
 from maskwright.data.foreign.columns import COLUMNS
 from maskwright.text.compression import COPY_AGAIN

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import csv
 import os
-import shutil
 from collections.abc import Iterator
 from typing import Any, Literal, cast
 
@@ -18,7 +17,6 @@ import numpy as np
 
 from maskwright.core import storage
 from maskwright.core.console import progress, say, several
-from maskwright.core.errors import InputError
 from maskwright.core.extras import require
 from maskwright.data.foreign.blocks import BLOCK_TOKENS, Ids, Int64, in_blocks
 from maskwright.data.foreign.indexed import MAGIC, WRITTEN
@@ -37,25 +35,16 @@ def write_out(store: TokenStore, folder: str, kind: WrittenFormat) -> dict[str, 
     if kind != "megatron":
         require("pyarrow", folder)
     storage.require_local(folder)
-    if os.path.isfile(folder) or (os.path.isdir(folder) and os.listdir(folder)):
-        raise InputError("is not empty", where=folder, fix="choose another folder")
+    storage.require_empty(folder)
     store.verify()
-    unfinished = f"{os.path.abspath(folder)}.tmp-{os.getpid()}"
-    storage.make_folder(unfinished)
-    try:
-        with progress("write", sum(split["tokens"] for split in store.manifest["splits"].values()), "tokens") as bar:
-            written: dict[str, int] = {side: _write_side(store, side, unfinished, kind, bar) for side in SIDES}
+    total = sum(split["tokens"] for split in store.manifest["splits"].values())
+    with storage.replaced_folder(folder) as unfinished, progress("write", total, "tokens") as bar:
+        written: dict[str, int] = {side: _write_side(store, side, unfinished, kind, bar) for side in SIDES}
         if kind == "datasets":
             names = [SPLIT_NAMES[side] for side in SIDES if written[side]]
             storage.write_json(os.path.join(unfinished, "dataset_dict.json"), {"splits": names})
         if kind != "arrow":
             copy_tokenizer(store.tokenizer_folder, os.path.join(unfinished, "tokenizer"))
-        if os.path.isdir(folder):
-            os.rmdir(folder)
-        os.replace(unfinished, folder)
-    except BaseException:
-        shutil.rmtree(unfinished, ignore_errors=True)
-        raise
     for side, count in written.items():
         say(f"{side}: {several(count, 'document')}")
     return written

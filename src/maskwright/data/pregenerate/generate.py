@@ -14,6 +14,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
@@ -100,7 +102,7 @@ def _epoch(store: TokenStore, epoch: int, folder: str, options: PregenerateOptio
     paths = [os.path.join(folder, PARTS, "-".join(map(str, block))) for block in blocks]
     make = WriteExamples(store.location, options)
     notes = compute(runner, make, [*zip(blocks, paths, strict=True)], f"epoch {epoch}", sizes)
-    return EpochWriter(store.tokenizer_folder, options).write_epoch(folder, epoch, paths, notes, options.max_seq_len)
+    return EpochWriter(store.tokenizer_folder, options).write_epoch(folder, epoch, paths, notes)
 
 
 @lru_cache(maxsize=1)
@@ -133,8 +135,7 @@ class WriteExamples:
         with written(path) as file:
             count = 0
             while unmasked := [*islice(unmasked_sequences, max(1, BLOCK_TOKENS // options.max_seq_len))]:
-                masked = writer.masked(unmasked, options.max_seq_len, options.max_predictions_per_seq, epoch)
-                writer.append(file, masked)
+                file.append("lines", np.frombuffer(writer.lines(unmasked, epoch), np.uint8))
                 count += len(unmasked)
             file.note = {"examples": count}
         return file.note

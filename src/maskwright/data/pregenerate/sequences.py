@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,6 @@ class PregenerateOptions:
     do_whole_word_mask: bool = False
     do_next_sent_prediction: bool = False
     seed: int = 0
-    format: Literal["json", "binary"] = "json"
 
     def __post_init__(self) -> None:
         for name in ("short_seq_prob", "masked_lm_prob"):

@@ -52,8 +52,6 @@ def report(location: str, manifest: dict[str, Any]) -> str:
     for name, count in counts.get("changed", {}).items():
         verb, noun, plural = CHANGES[name]
         lines.append(f"cleaning {verb} {several(count, noun, plural)}")
-    if findings := manifest.get("findings"):
-        lines += ["findings in the files:", *(f"  {finding}" for finding in findings)]
     if (passes := manifest.get("passes", 1)) > 1:
         lines.append(f"it holds its text {passes} times: an epoch of a run is 1/{passes} of it")
     for name, split in manifest["splits"].items():

@@ -116,13 +116,13 @@ class Request:
 
     def plan(self, origin: Sequence[dict[str, Any]]) -> str:
         """Digest of all that decides the store's bytes. `origin`: records of its files, whose folders do not count."""
-        sources, held_out = self.sources, self.held_out
+        sources, held_out, vocabulary = self.sources, self.held_out, read_vocabulary(self.tokenizer)
         records = [{**record, "location": os.path.basename(record["location"])} for record in origin]
         return storage.sha256_of(
             [
                 [manifests.FORMAT, RULES],
                 [[record["location"], record] for record in records],
-                read_vocabulary(self.tokenizer).fingerprint,
+                vocabulary.fingerprint,
                 asdict(self.options),
                 sources.layout,
                 sources.text_column,
@@ -131,7 +131,7 @@ class Request:
                 *([self.cleaning_record] if self.cleaning else []),
                 *([sources.letters] if sources.letters != "upper" else []),
                 *([] if sources.encoding.is_utf8 else [sources.encoding.name]),
-                *read_vocabulary(self.tokenizer).rules_record.values(),
+                *([vocabulary.additional_sha256] if vocabulary.additional else []),  # roles: `StoreWriter.finished`
             ]
         )
 

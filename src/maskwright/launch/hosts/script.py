@@ -19,7 +19,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
-from maskwright.core.shell import typed
+from maskwright.core.console import typed
 from maskwright.launch.target import Training
 
 INSTALL = (

@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, ClassVar
 
-from maskwright.core.console import say
+from maskwright.core.console import say, typed
 from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.secrets import SECRET_VARIABLE, redact
-from maskwright.core.shell import typed
 from maskwright.launch import checks
 from maskwright.launch.ray.gang import ACCELERATOR_KEY, STOP_WAIT, require_lasting
 from maskwright.launch.ray.jobs import ID, Address, RayCluster, conclude, find_address, follow_to_its_end

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from subprocess import CompletedProcess
 from typing import Annotated, ClassVar
 
-from maskwright.core.console import say
+from maskwright.core.console import say, typed
 from maskwright.core.errors import CloudError, EndedAsAsked, InputError, MaskwrightError
 from maskwright.core.secrets import redact
-from maskwright.core.shell import typed
 from maskwright.launch import checks
 from maskwright.launch.attempts import MOST_LOST
 from maskwright.launch.side_by_side import GONE

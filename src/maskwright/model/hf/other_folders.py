@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from maskwright.core import storage
-from maskwright.core.console import several
+from maskwright.core.console import several, typed
 from maskwright.core.errors import InputError, ModelError
 from maskwright.core.hub import how_to_get
-from maskwright.core.shell import typed
 
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 NO_WEIGHTS = re.compile(r"(optimizer|scheduler|scaler|rng_state.*|training_args|openvino_model)\.\w+")

@@ -16,11 +16,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, TextIO
 
 from maskwright.core import extras, records, storage
-from maskwright.core.console import answer, lost_terminal_is_no_error
+from maskwright.core.console import answer, lost_terminal_is_no_error, typed
 from maskwright.core.errors import Locked, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact, redact_all
-from maskwright.core.shell import typed
 from maskwright.monitor.forward.mlflow import MLflow
 from maskwright.monitor.forward.service import About, Begin, MetricsLine, Outcome, Service
 from maskwright.monitor.forward.wandb import Wandb

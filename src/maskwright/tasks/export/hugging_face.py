@@ -7,7 +7,6 @@ import json
 import math
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from maskwright.config.finetuning import Task
 from maskwright.config.pretraining import PLACES, ModelSection
 from maskwright.core import hub, storage
 from maskwright.core.console import human_count, note, say, several, warn
-from maskwright.core.errors import InputError, VerificationError
+from maskwright.core.errors import VerificationError
 from maskwright.core.secrets import redact_all
 from maskwright.engines.muon import INITIAL_RMS, LARGE_RMS
 from maskwright.labels.encode import open_tokenizer
@@ -70,19 +69,15 @@ def export(
 
     Everything is written and verified under a temporary name beside `folder`, so a failed export leaves nothing.
     """
-    if os.path.exists(folder):
-        raise InputError("already exists", where=folder, fix="choose another folder")
+    storage.require_empty(folder)
     if onnx:
         from maskwright.tasks.export import onnx as onnx_files
     if model.run and not has_ended(model):
         steps = model.run["config"]["schedule.steps"]
         total = f" of {steps:,}" if steps else ""  # a fine-tuned run's record may have epochs instead
         warn(f"{model.location}: the run has not ended; this exports its step {model.step:,}{total}")
-    storage.make_folder(os.path.dirname(os.path.abspath(folder)))
-    temporary = f"{folder.rstrip('/')}.tmp-{os.getpid()}"
-    storage.make_folder(temporary)
     written = purpose.written if purpose else model
-    try:
+    with storage.replaced_folder(folder) as temporary:
         expected = _write(model, written, temporary)
         difference = verify(written, temporary, expected)
         measured: list[str] = []
@@ -93,9 +88,6 @@ def export(
         with open(os.path.join(temporary, "README.md"), "w", encoding="utf-8") as file:
             file.write("\n".join([model_card(model, difference, purpose), *measured]))
         write_more(temporary)
-        os.replace(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     for line in measured:
         say(line)
     return difference

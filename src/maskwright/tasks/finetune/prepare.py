@@ -115,10 +115,12 @@ class FinetuneRun:
 
     @property
     def identity(self) -> dict[str, str]:
+        vocabulary = read_vocabulary(self.tokenizer_folder)
         return {
             "store": os.path.abspath(self.config.data.train),
             "store_fingerprint": self.dataset.fingerprint,
-            "tokenizer_fingerprint": read_vocabulary(self.tokenizer_folder).fingerprint,
+            "tokenizer_fingerprint": vocabulary.fingerprint,
+            "roles_sha256": vocabulary.roles_sha256,
         }
 
     @property

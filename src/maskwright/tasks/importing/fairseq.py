@@ -6,9 +6,8 @@ import os
 from typing import Any
 
 from maskwright.config.foreign_names import VALUES
-from maskwright.core.console import several
+from maskwright.core.console import several, typed
 from maskwright.core.errors import InputError
-from maskwright.core.shell import typed
 from maskwright.tasks.importing.hydra import read_hydra
 from maskwright.tasks.importing.taken import FlagFate, Taken, number_of
 from maskwright.tasks.importing.typed import XLA_DIST, ScriptSignature, Typed

@@ -12,10 +12,10 @@ import yaml
 from maskwright.config import finetuning, pretraining
 from maskwright.config.foreign_names import FINETUNING, FOREIGN, NOT_NEEDED
 from maskwright.config.settings import Guide, keys_in, nested
-from maskwright.core.console import one_line, printable, several
+from maskwright.core.console import FALSE, one_line, printable, several, typed
 from maskwright.core.errors import InputError
-from maskwright.core.shell import FALSE, as_written, typed
 from maskwright.machine import tpus
+from maskwright.tasks.importing.shell import as_written
 from maskwright.tasks.importing.typed import Typed
 
 Fate = Literal["mapped", "default", "not needed", "left out", "unknown"]

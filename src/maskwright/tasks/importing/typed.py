@@ -11,20 +11,18 @@ from itertools import chain
 from typing import Any
 
 from maskwright.core import storage
+from maskwright.core.console import FALSE, TRUE, is_option
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import HIDDEN, redact
-from maskwright.core.shell import (
-    FALSE,
+from maskwright.machine import tpus
+from maskwright.tasks.importing.shell import (
     NAME,
-    TRUE,
     all_unknown_in,
     as_written,
-    is_option,
     read_variables,
     simple_commands,
     unknown_in,
 )
-from maskwright.machine import tpus
 from maskwright.tasks.importing.slurm import SlurmJob, is_setup, slurm_job
 
 SECRET = re.compile(r"(^|_)(token|key|secret|password|credentials?)$", re.IGNORECASE)  # not --max-tokens
@@ -147,7 +145,7 @@ def given_variables(assignments: Sequence[str], files: Sequence[str]) -> tuple[d
     variables: dict[str, Any] = {}
     for file in files:
         variables = read_variables(file, variables)
-    return {name: variable.value for name, variable in variables.items()}, assigned
+    return {name: value for name, (value, _) in variables.items()}, assigned
 
 
 def read_command(

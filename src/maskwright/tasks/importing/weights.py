@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from maskwright.config.settings import in_flow
 from maskwright.core import storage
-from maskwright.core.console import say, several, warn
+from maskwright.core.console import say, several, typed, warn
 from maskwright.core.errors import InputError, MaskwrightError, ModelError, VerificationError
-from maskwright.core.shell import typed
 from maskwright.data.foreign.fairseq import FIRST, read_dictionary, read_encoder
 from maskwright.model.config import ModelConfig, TaskKind
 from maskwright.model.hf import fairseq
@@ -53,14 +52,10 @@ def import_weights(source: str, folder: str) -> ImportedWeights:
 
     Raises `InputError` or `ModelError` for what cannot be read, and `VerificationError` where logits differ by more
     than 1e-4 from those of `transformers`. A failed import leaves nothing."""
-    if os.path.exists(folder):
-        raise InputError("already exists", where=folder, fix="choose another folder")
+    storage.require_empty(folder)
     files = _files(source)
     beside = os.path.dirname(files[0])
-    storage.make_folder(os.path.dirname(os.path.abspath(folder)))
-    temporary = f"{folder.rstrip('/')}.tmp-{os.getpid()}"
-    storage.make_folder(temporary)
-    try:
+    with storage.replaced_folder(folder) as temporary:
         weights, left_out, is_original = _converted(files, beside, temporary)
         write_tensors(os.path.join(temporary, "model.safetensors"), weights, {"format": "pt"})
         try:
@@ -70,9 +65,6 @@ def import_weights(source: str, folder: str) -> ImportedWeights:
             raise
         bare = not has_head(config, parameters)
         difference, compared_with = _proven(config, parameters, temporary, beside if is_original else None, bare)
-        os.replace(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     compared_with = folder if compared_with == temporary else compared_with
     task = None if bare else config.task
     commands = tuple(map(typed, _next(folder, task)))

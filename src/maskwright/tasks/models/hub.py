@@ -12,11 +12,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from maskwright.core import storage
-from maskwright.core.console import note, say
+from maskwright.core.console import note, say, typed
 from maskwright.core.errors import InputError, MaskwrightError, ModelError
 from maskwright.core.extras import require
 from maskwright.core.hub import Address, full_name, is_hub, read_address, require_name
-from maskwright.core.shell import typed
 from maskwright.model.hf.config import read_hf_config
 from maskwright.model.hf.other_folders import pickled_weights, without_weights
 from maskwright.text.tokenizer import FILES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +10,7 @@ from pydantic import ValidationError
 
 from maskwright.config.finetuning import Task, default_row
 from maskwright.core import storage
-from maskwright.core.errors import CheckpointError, InputError, Locked
+from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.hub import is_hub
 from maskwright.engines.base import TrainState
 from maskwright.model.config import ROBERTAS, ModelConfig, config_at
@@ -152,15 +151,12 @@ def fetched(location: str) -> str:
     folder = storage.cache_folder("runs", storage.sha256_of([copies.location, *newest])[:32])
     storage.make_folder(folder)
 
-    def fetch() -> bool | None:
-        """True once fetched; None while another process, most often of this run, fetches it."""
-        with suppress(Locked), storage.locked(os.path.join(folder, "fetch.lock"), remove=True):
-            copies.fetch(RunDirectory(folder), lambda record: None)
-            copies.fetch_ended(RunDirectory(folder))
-            return True
-        return None
+    def fetch() -> bool:
+        copies.fetch(RunDirectory(folder), lambda record: None)
+        copies.fetch_ended(RunDirectory(folder))
+        return True
 
-    storage.awaited(fetch)
+    storage.made_once(os.path.join(folder, "fetch"), lambda: None, fetch)
     if not os.path.exists(os.path.join(folder, TOKENIZER, "tokenizer.json")):
         fix = "the run's own command with an empty --run folder brings it here whole"
         raise InputError("was copied without its tokenizer, by an earlier version", where=location, fix=fix)

@@ -71,6 +71,7 @@ class PretrainRun:
             "store": store if storage.is_url(store) else os.path.abspath(store),
             "store_fingerprint": self.store.fingerprint,
             "tokenizer_fingerprint": self.store.vocabulary.fingerprint,
+            "roles_sha256": self.store.vocabulary.roles_sha256,
         }
 
     @property
@@ -179,9 +180,7 @@ class PretrainRun:
         return "\n".join([*lines, memory_and_disk(self, processes)])
 
     def warnings(self) -> list[str]:
-        stores = self.store.stores if isinstance(self.store, Mixture) else (self.store,)
-        lines = [f"{store.location}: {finding}" for store in stores for finding in store.manifest.get("findings", [])]
-        lines += lineages.warnings(self.lineage, self.config, self.store.fingerprint)
+        lines = lineages.warnings(self.lineage, self.config, self.store.fingerprint)
         lines += unusual_data(self.loader.epoch(self.config.steps), self.held_out)
         return lines + unusual_settings(self.config)
 

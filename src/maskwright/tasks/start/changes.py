@@ -59,12 +59,14 @@ def require_same_run(
     for key, name in (
         ("store_fingerprint", "token store" if kind is RunConfig else "set of examples"),
         ("tokenizer_fingerprint", "tokenizer"),
+        ("roles_sha256", "mask or other special token of the tokenizer"),
         ("dtype", "precision"),
         ("model", "model shape"),
     ):
-        then = asdict(recorded_config(before[key], directory.config)) if key == "model" else before[key]
-        if then != now[key]:
-            what = f"the run was started with another {name} ({_short(before[key])}, now {_short(now[key])})"
+        recorded: Any = before[key] if key != "roles_sha256" else before.get(key, now.get(key))  # older runs have none
+        then = asdict(recorded_config(recorded, directory.config)) if key == "model" else recorded
+        if then != now.get(key):
+            what = f"the run was started with another {name} ({_short(recorded)}, now {_short(now.get(key))})"
             fix = "put it back, or give --run a new folder"
             if kind is RunConfig and name in ("token store", "precision"):
                 fix = back_or_branch_off(directory.location)

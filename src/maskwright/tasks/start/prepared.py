@@ -27,7 +27,8 @@ class Prepared(Protocol):
 
     @property
     def identity(self) -> dict[str, str]:
-        """`store`, `store_fingerprint` and `tokenizer_fingerprint` of the run's record: what it trains on."""
+        """`store`, `store_fingerprint`, `tokenizer_fingerprint` and `roles_sha256` of the run's record: what it trains
+        on."""
         ...
 
     @property

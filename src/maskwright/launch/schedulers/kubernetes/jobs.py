@@ -22,10 +22,9 @@ from dataclasses import asdict, dataclass, field
 from subprocess import CompletedProcess, Popen
 from typing import Any, ClassVar
 
-from maskwright.core.console import Show, one_line, say, show_line, warn
+from maskwright.core.console import Show, one_line, say, show_line, typed, warn
 from maskwright.core.errors import CloudError, EndedAsAsked, InputError, MaskwrightError
 from maskwright.core.secrets import redact
-from maskwright.core.shell import typed
 from maskwright.launch.follow import followed, is_transient, until_over, wait_until_over
 from maskwright.launch.outcome import ASKED, EARLY, End, conclude, killed_by
 from maskwright.launch.schedulers.kubernetes.kubectl import SECONDS, Access, kubectl, stream

@@ -12,9 +12,8 @@ from typing import Annotated, Any
 
 import yaml
 
-from maskwright.core.console import say, warn
+from maskwright.core.console import say, typed, warn
 from maskwright.core.errors import InputError
-from maskwright.core.shell import typed
 from maskwright.core.storage import is_url
 from maskwright.launch import checks, target
 from maskwright.launch.schedulers.kubernetes.gke import CLASS_LABEL, SlicePods, slice_pods
