@@ -90,19 +90,10 @@ def measure(folder: str, tokenizer: str, store: str, options: dict[str, Any]) ->
     }
 
 
-def driver_alone(folder: str, parts: int = 40, pages_each: int = 250_000, notes: int = 2_000) -> dict[str, float]:
-    """CPU seconds of the driver's work that grows: borders of shards for each document, and notes for each part."""
-    from maskwright.data.prepare.blocks import EncodedParts, blocks_of
+def driver_alone(folder: str, notes: int = 2_000) -> dict[str, float]:
+    """CPU seconds of the driver's work that grows: a note for each part."""
     from maskwright.text.parts.columns import Columns, written
 
-    rng, paths = np.random.default_rng(1), []
-    for number in range(parts):
-        with written(f"{folder}/{number}") as writer:
-            writer.append("tokens", rng.integers(125, 1_000, pages_each).astype("<u8"))
-        paths.append(f"{folder}/{number}")
-    begin = time.process_time()
-    blocks = len([*blocks_of(EncodedParts(tuple(paths)).sizes(), 64_000_000)])
-    borders = time.process_time() - begin
     for number in range(notes):
         with written(f"{folder}/note-{number}") as writer:
             writer.note = {"documents": number, "names": ["a reason"] * 30, "files": [{"sha256": "a" * 64}]}
@@ -110,23 +101,21 @@ def driver_alone(folder: str, parts: int = 40, pages_each: int = 250_000, notes:
     found = [Columns(f"{folder}/note-{number}").note for number in range(notes)]
     read = time.process_time() - begin
     shutil.rmtree(folder)
-    return {
-        "borders_documents_per_cpu_second": parts * pages_each / borders,
-        "borders_blocks": blocks,
-        "notes_per_cpu_second": len(found) / read,
-    }
+    return {"notes_per_cpu_second": len(found) / read}
 
 
 def search_alone(folder: str, parts: int = 200, pages_each: int = 100_000, bands: int = 9) -> dict[str, float]:
     """CPU seconds of a search as a large text has it: a few hundred keys of each part in each of its ranges."""
     from maskwright.text.parts.columns import written
-    from maskwright.text.parts.duplicates import FindRepeats, write_keys
+    from maskwright.text.parts.duplicates import FindRepeats, KeyRuns
 
     rng, columns = np.random.default_rng(1), [f"band-{number:03}" for number in range(bands)]
     for number in range(parts):
         with written(f"{folder}/{number}") as writer:
             for name in columns:
-                write_keys(writer, name, 0, rng.integers(1, 1 << 63, pages_each).astype("<u8") * np.uint64(2))
+                runs = KeyRuns(writer, name)
+                runs.add(rng.integers(1, 1 << 63, (pages_each, 2)).astype("<u8") * np.uint64(2))
+                runs.close()
     work = FindRepeats(tuple(f"{folder}/{number}" for number in range(parts)), tuple(columns), 512)
     begin = time.process_time()
     for number in range(4):

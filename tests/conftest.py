@@ -170,7 +170,7 @@ def tokenizer_of(corpus: Path, tokenizer: str, tmp_path_factory: pytest.TempPath
 def store(corpus: Path, tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
     """Several shards on the train side, so that every test crosses shard borders. Read-only: copy it to change it."""
     folder = str(tmp_path_factory.mktemp("store") / "store")
-    options = PrepareOptions(valid_fraction=0.1, shard_tokens=10_000)
+    options = PrepareOptions(valid_fraction=0.1, shard_tokens=8_000)
     return prepare(Request(Sources([str(corpus)], layout="sentences"), tokenizer, folder, options))
 
 

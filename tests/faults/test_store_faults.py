@@ -141,7 +141,7 @@ def empty_shard(folder: Path) -> str:
     for role in ("tokens.u16", "documents.u64", "sentences.u64", "origins.u64"):
         (folder / f"train-00001.{role}").write_bytes(b"")
     sign(folder)
-    return "shards.2.tokens: Input should be greater than or equal to 1, not 0"
+    return "shards.1.tokens: Input should be greater than or equal to 1, not 0"
 
 
 def store_of_one_more_token_than_the_vocabulary(folder: Path) -> str:

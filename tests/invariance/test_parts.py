@@ -14,6 +14,7 @@ from typing import Any
 
 import fsspec
 import numpy as np
+import pyarrow.parquet
 import pytest
 from conftest import documents
 from reference.preparer import contents, expected
@@ -207,7 +208,7 @@ def test_the_store_is_that_of_the_slow_twin_in_any_number_of_parts(
         assert parts < 5 or one.cleaning or runner.computed.count("finish")
 
 
-@pytest.mark.parametrize("kind", ["txt", "jsonl"])
+@pytest.mark.parametrize("kind", ["txt", "jsonl", "parquet"])
 def test_a_large_file_is_cut_where_documents_end(
     kind: str, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: Files
 ) -> None:
@@ -222,6 +223,11 @@ def test_a_large_file_is_cut_where_documents_end(
     else:
         lines = [path.read_text() for path in sorted(files("records").glob("*.jsonl"))]
         (text / "a.jsonl").write_text("\n".join(lines) + "\n")
+    name = text / f"a.{kind}"
+    if kind == "parquet":
+        texts = [json.loads(line) for line in "".join(lines).splitlines() if line]
+        (text / "a.jsonl").unlink()
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(texts), name, row_group_size=2)
 
     def sources() -> Sources:
         return Sources([str(text)], layout="sentences")
@@ -235,8 +241,12 @@ def test_a_large_file_is_cut_where_documents_end(
         made = prepare(Request(sources(), tokenizer, str(tmp_path / f"in{parts_}"), options), runner)
         assert in_one_shard(contents(made)) == in_one_shard(expected(one).shards)
         assert runner.computed.count("encode") >= parts_ // 2 and runner.computed.count("cut") >= parts_ // 2
-    name = text / f"a.{kind}"
     raw = name.read_bytes()
+    if kind == "parquet":
+        name.write_bytes(raw[:-10])
+        with pytest.raises(SourceError, match="is not Parquet"):
+            prepare(Request(sources(), tokenizer, str(tmp_path / "bad"), options), Shuffled(2))
+        return
     lines_ = raw.split(b"\n")
     for number in (len(lines_) * 2 // 3, len(lines_) // 2):
         lines_[number] = b'{"text": "caf\xe9"}'

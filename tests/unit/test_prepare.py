@@ -28,7 +28,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-OPTIONS = PrepareOptions(valid_fraction=0.1, shard_tokens=10_000)
+OPTIONS = PrepareOptions(valid_fraction=0.1, shard_tokens=8_000)
 
 
 def test_same_input_gives_the_same_bytes(corpus: Path, tokenizer: str, store: TokenStore, tmp_path: Path) -> None:

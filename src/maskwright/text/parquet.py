@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from maskwright.core import storage
 from maskwright.core.errors import SourceError
-from maskwright.text.compression import COPY_AGAIN, Watch, blocks, file_size, guarded, is_packed, open_text
+from maskwright.text.compression import COPY_AGAIN, ByteSpan, Watch, blocks, file_size, guarded, is_packed, open_text
 from maskwright.text.document import Column, FaultHandler, Record, Records, place
 from maskwright.text.lines import decoded
 
@@ -53,15 +53,39 @@ def open_parquet(name: str) -> Iterator[tuple[Any, Any]]:
         yield file, schema
 
 
-def parquet_records(name: str, file: Any, columns: list[Column], handle: FaultHandler, watch: Watch) -> Records:
-    """(number from 1, values of `columns`) of each record. Raises `SourceError` for a damaged file."""
+def row_groups(file: Any, span: ByteSpan) -> tuple[list[int], int]:
+    """(the row groups that begin in the span, their records) of a `ParquetFile`."""
+    groups, records, begin = list[int](), 0, 0
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        pages = [group.column(index) for index in range(group.num_columns)]
+        offsets = [page.dictionary_page_offset or page.data_page_offset for page in pages] if number else []
+        begin = max(begin, min(offsets, default=begin))  # in their order, whatever the file says
+        if span.begin <= begin < span.end:
+            groups.append(number)
+            records += group.num_rows
+    return groups, records
+
+
+def parquet_records(
+    name: str,
+    file: Any,
+    columns: list[Column],
+    handle: FaultHandler,
+    watch: Watch,
+    span: ByteSpan | None = None,
+) -> Records:
+    """(number from 1, values of `columns`) of each record, or of those in a span. Raises `SourceError` for a damaged
+    file."""
     import pyarrow
 
-    number, rows, size = 0, max(file.metadata.num_rows, 1), file_size(name)
+    whole = span or ByteSpan(0, file_size(name), 1)
+    groups, rows = row_groups(file, whole)
+    number = before = whole.first_line - 1
     if watch:
-        watch(lambda: size * number // rows)
+        watch(lambda: whole.begin + (whole.end - whole.begin) * (number - before) // max(rows, 1))
     try:
-        for batch in file.iter_batches(batch_size=BATCH_RECORDS, columns=columns):
+        for batch in file.iter_batches(batch_size=BATCH_RECORDS, columns=columns, row_groups=groups):
             for record in cells_of(batch, name, number, columns, handle):
                 number += 1
                 yield number, record

@@ -59,8 +59,8 @@ TABLE_ENDINGS = (*(kind for kind in TABLES if kind != ".json"), ".mds")
 RECORD_ENDINGS = (*TABLE_ENDINGS, *WARC_ENDINGS, *SEQUENCE_ENDINGS)
 ENDINGS = (*TEXT_ENDINGS, *RECORD_ENDINGS)
 """Endings of the files that are read in a folder without a `--layout`."""
-SPLITTABLE = (*JSON_LINES, PLAIN)
-"""Kinds of files whose documents end at line ends, so that reading may begin in the middle."""
+SPLITTABLE = (*JSON_LINES, PLAIN, ".parquet")
+"""Kinds of files that can be read from their middle: their documents end at line ends, or they have row groups."""
 MOST_PLACES = 5
 MUCH_WITHOUT_TEXT = 0.1
 """Share of records without text from which there is a warning."""
@@ -290,7 +290,8 @@ class Sources:
 
     def _read(self, name: str) -> Iterator[Document]:
         kind = file_kind(name)
-        if self.span and self.span.begin:  # UTF-16 from its middle on may pass for UTF-8, and so may a binary file
+        # UTF-16 from its middle on may pass for UTF-8, and so may a binary file.
+        if self.span and self.span.begin and kind not in COLUMNAR:
             with open_text(name) as stream:
                 next(line_blocks(name, stream, lambda _: True, encoding=self.encoding), None)
         if kind in TABLE_ENDINGS or kind == ".json":

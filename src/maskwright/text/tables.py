@@ -116,11 +116,12 @@ def open_table(
     """Opens the file `name`, of one of the kinds in `TABLES`, or a shard of MDS.
 
     `has_header`: whether CSV and TSV begin with a line of names; a line of the numbers 0, 1 … always is one. `span`:
-    the part of JSON lines to read. `encoding`: of all but Parquet, Arrow and MDS, which hold UTF-8. Raises
+    the part of JSON lines or Parquet to read. `encoding`: of all but Parquet, Arrow and MDS, which hold UTF-8. Raises
     `SourceError`, and for a faulty record or line the handler's error."""
     kind = ending(name)
     if kind in COLUMNAR:
-        open_file, records = (open_parquet, parquet_records) if kind == ".parquet" else (open_arrow, arrow_records)
+        spanned = partial(parquet_records, span=span)
+        open_file, records = (open_parquet, spanned) if kind == ".parquet" else (open_arrow, arrow_records)
         with open_file(name) as (file, schema):
             read = partial(records, name, file, handle=handle, watch=watch)
             yield Table(name, [*schema.names], read, "record", name, class_names=class_names(schema))

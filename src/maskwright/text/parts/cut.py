@@ -1,5 +1,5 @@
-"""Parts of a text, in the order of reading: runs of whole files, and ranges of a large plain file, cut where a
-document ends. A part has all that a worker needs to read it."""
+"""Parts of a text, in the order of reading: runs of whole files, and ranges of a large file, cut where a document
+ends. A part has all that a worker needs to read it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 from maskwright.core import storage
 from maskwright.core.encodings import UTF8
+from maskwright.core.errors import SourceError
 from maskwright.processes.runner import Runner
 from maskwright.text.compression import (
     ByteSpan,
@@ -24,6 +25,7 @@ from maskwright.text.document import Fault
 from maskwright.text.encodings import Encoding
 from maskwright.text.layout import Layout
 from maskwright.text.lines import line_feeds
+from maskwright.text.parquet import open_parquet, row_groups
 from maskwright.text.parts.columns import Note, written
 from maskwright.text.parts.phase import compute, paths_of
 from maskwright.text.records import Letters
@@ -96,12 +98,12 @@ class Part:
 
     @property
     def splittable(self) -> bool:
-        """Whether it is one file whose documents end where lines end, and that can be read from the middle."""
+        """Whether it is one file that can be read from the middle."""
         if len(self.files) > 1 or storage.is_url(self.files[0]):
             return False
-        if not Encoding(self.encoding).keeps_line_feeds:
-            return False
         kind = file_kind(self.files[0])
+        if not Encoding(self.encoding).keeps_line_feeds and kind != ".parquet":
+            return False
         return kind in SPLITTABLE and (self.layout != "file" or kind != PLAIN) and not is_packed(self.files[0])
 
 
@@ -162,9 +164,13 @@ def _stretches(part: Part, notes: Sequence[Note]) -> Iterator[Part]:
 
 
 def borders(task: tuple[Part, str]) -> Note:
-    """Moves both ends of a stretch to the next end of a document, and counts its lines."""
+    """Moves both ends of a stretch to the next end of a document, and counts its lines or records."""
     part, path = task
     assert part.span
+    if file_kind(part.files[0]) == ".parquet":
+        with written(path) as writer:
+            writer.note = _row_groups(part, part.span)
+        return writer.note
     ends_blank = part.layout == "sentences" and file_kind(part.files[0]) == PLAIN
     with storage.open_binary(part.files[0]) as file, written(path) as writer:
         begin, end = (_border(file, offset, after_blank_line=ends_blank) for offset in (part.span.begin, part.span.end))
@@ -173,6 +179,19 @@ def borders(task: tuple[Part, str]) -> Note:
             lines = sum(block.count(b"\n") for block in content)
         writer.note = {"begin": begin, "end": end, "lines": lines}
     return writer.note
+
+
+def _row_groups(part: Part, span: ByteSpan) -> Note:
+    """A stretch of Parquet has the row groups that begin in it."""
+    end = span.end
+    try:
+        with open_parquet(part.files[0]) as (file, _):
+            groups, records = row_groups(file, span)
+        if span.begin and not groups:
+            end = span.begin
+    except SourceError:  # it is raised where the file is read, in its turn
+        end, records = (span.begin, 0) if span.begin else (part.sizes[0], 0)
+    return {"begin": span.begin, "end": end, "lines": records}
 
 
 def _border(file: BinaryIO, offset: int, *, after_blank_line: bool) -> int:
