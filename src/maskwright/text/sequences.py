@@ -78,4 +78,4 @@ def _write(folder: str, tokens: list[str], alphabet: Alphabet | None, pattern: s
         tokenizer.normalizer = normalizers.Sequence(capitals)
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(f"(?m:{pattern})"), "isolated")
     tokenizer.decoder = decoders.Fuse()
-    write_tokenizer(folder, tokenizer, config_of(BERT, "PreTrainedTokenizerFast"))
+    write_tokenizer(folder, tokenizer, config_of(BERT, "PreTrainedTokenizerFast") | {"letters": pattern})
