@@ -126,6 +126,12 @@ def _config_files(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
             yield path, content
 
 
+def letters_of(location: str) -> str | None:
+    """The pattern of a token, such as `[ACGT]{6}|.`, of a folder that `sequences` wrote; None for any other."""
+    configured = (content.get("letters") for _, content in _config_files(location))
+    return next((letters for letters in configured if isinstance(letters, str)), None)
+
+
 def _configured(folder: str) -> dict[str, str]:
     """{key: token} of the files beside `tokenizer.json`. Raises `TokenizerError` if they disagree."""
     tokens: dict[str, str] = {}

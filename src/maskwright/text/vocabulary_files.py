@@ -2,7 +2,10 @@
 are RoBERTa's byte-level BPE, `vocab.txt` is BERT's WordPiece, or ESM's letters of proteins, and a SentencePiece model
 is DeBERTa v2's and v3's Unigram if it has `[CLS]`, else a Unigram or BPE with the ids of XLM-R's class.
 
-It lies in `storage.cache_folder("tokenizers")`, beside copies of the files. The folder itself stays as it is.
+It lies in `storage.cache_folder("tokenizers")`, beside copies of the configuration. The folder itself stays as it is.
+
+`AutoTokenizer` makes the first two kinds as well, but otherwise: without `tokenizer_config.json` its mask leaves the
+space before it, special tokens that are absent get new ids, and lines of `merges.txt` that fit no token pass.
 """
 
 from __future__ import annotations
@@ -56,14 +59,15 @@ def create_from(folder: str, names: tuple[str, ...]) -> str:
     if os.path.isfile(path):
         return path
     config = _config(folder)
+    is_esm = names == WORDPIECE_FILES and _is_esm(folder, config)
     if is_sentencepiece:
         content = _sentencepiece(folder, names[0], config)
     else:
-        make = _bpe if names == BPE_FILES else _esm if _is_esm(folder, config) else _wordpiece
-        content = make(folder, config)
+        content = (_bpe if names == BPE_FILES else _esm if is_esm else _wordpiece)(folder, config)
     content = {"version": "1.0", "truncation": None, "padding": None, **content}
     storage.make_folder(cached)
-    for name in (*names, *beside):
+    # The slow class of ESM reads the vocabulary; the others read `tokenizer.json` alone.
+    for name in (*(names if is_esm else ()), *beside):
         shutil.copyfile(os.path.join(folder, name), os.path.join(cached, name))
     if is_sentencepiece:
         storage.write_json(os.path.join(cached, CONFIG_FILES[0]), config | _class_of_any(content))
