@@ -465,8 +465,8 @@ def test_zstd_of_any_window_in_several_frames_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.txt.zst"
     path.write_bytes(frames + zstd(b"ok\n" * 1000) + skipped)
     assert [text for text, _ in read(path, layout="lines")] == ["hello world"] * 2 + ["ok"] * 1000
-    for cut in (skipped[:7], b"\x28\xb5\x2f\xfd", b"\x28\xb5\x2f\xfd\0", b"more"):
-        path.write_bytes(frames + cut)
+    for rest in (skipped[:7], b"\x28\xb5\x2f\xfd", b"\x28\xb5\x2f\xfd\0", b"more"):
+        path.write_bytes(frames + rest)
         assert fails(path, layout="lines").startswith("FILE:3: is cut short or damaged")
 
 
