@@ -3,7 +3,6 @@ A1), with the paper's thresholds. Words are separated by white space."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -20,8 +19,6 @@ MAX_DUPLICATE_LINES = MAX_DUPLICATE_PARAGRAPHS = 0.3
 MAX_DUPLICATE_LINE_CHARACTERS = MAX_DUPLICATE_PARAGRAPH_CHARACTERS = 0.2
 TOP_NGRAMS = {2: 0.2, 3: 0.18, 4: 0.16}
 DUPLICATE_NGRAMS = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.1}
-IN_WORDS = re.compile(r"[^\W_]")
-"""A word without such a character is a symbol: it is not counted as a word."""
 
 
 def fault(text: str) -> str | None:
@@ -31,7 +28,7 @@ def fault(text: str) -> str | None:
 
 
 def _quality(text: str, parts: list[str]) -> str | None:
-    counted = [part for part in parts if part.isalnum() or IN_WORDS.search(part)]
+    counted = [part for part in parts if part[0].isalnum() or any(map(str.isalnum, part))]  # others are symbols
     if len(counted) < MIN_WORDS:
         return f"fewer than {MIN_WORDS} words"
     if len(counted) > MAX_WORDS:
@@ -46,7 +43,7 @@ def _quality(text: str, parts: list[str]) -> str | None:
         return f"more than {MAX_BULLETS:.0%} of lines begin with a bullet"
     if sum(line.rstrip().endswith(("...", "…")) for line in lines) / len(lines) > MAX_ELLIPSES:
         return f"more than {MAX_ELLIPSES:.0%} of lines end with an ellipsis"
-    if sum(part.isalpha() or any(map(str.isalpha, part)) for part in parts) / len(parts) < MIN_ALPHABETIC:
+    if sum(part[0].isalpha() or any(map(str.isalpha, part)) for part in parts) / len(parts) < MIN_ALPHABETIC:
         return f"fewer than {MIN_ALPHABETIC:.0%} of words with a letter"
     if len(STOP_WORDS.intersection(parts)) < MIN_STOP_WORDS:
         return f"fewer than {MIN_STOP_WORDS} stop words"
@@ -72,10 +69,13 @@ def _repeated_lines(text: str) -> str | None:
 
 
 def _repeated_ngrams(text: str, parts: list[str]) -> str | None:
+    longest = max(map(len, parts)) + 1
     for size, limit in TOP_NGRAMS.items():
         gram, count = Counter(_ngrams(parts, size)).most_common(1)[0]
         if len(" ".join(gram)) * count / len(text) > limit:
             return f"the most frequent {size}-gram makes up over {limit:.0%}"
+        if max(TOP_NGRAMS) * longest * count / len(text) <= min(TOP_NGRAMS.values()):
+            break  # no longer one is more frequent
     if _characters_in_repeats(parts) / len(text) <= min(DUPLICATE_NGRAMS.values()):
         return None
     for size, limit in DUPLICATE_NGRAMS.items():
