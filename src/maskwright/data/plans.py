@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from maskwright.core import storage
 from maskwright.core.console import progress, warn
-from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.errors import InputError, MaskwrightError, StoreError
 from maskwright.data.packing import Packing, Plan, plan
 from maskwright.data.store import Shard, Split
 from maskwright.text.parts.columns import Columns, written
@@ -47,7 +47,7 @@ class ShardPlans:
     """Plans of one side of a store."""
 
     def __init__(self, split: Split, key: str, side: str, seq_len: int, packing: Packing) -> None:
-        """`key`: `plans_key` of the split's store. Raises `StoreError` for a damaged shard, or one without the
+        """`key`: fingerprint of the split's store. Raises `StoreError` for a damaged shard, or one without the
         sentences that `packing` needs."""
         self.split, self.seq_len, self.packing = split, seq_len, packing
         name = f"{key[:24]}-{side}-{seq_len}-{packing}-{FORMAT}"
@@ -63,10 +63,10 @@ class ShardPlans:
             return self._cannot_be_kept()
         return os.access(self._folder, os.W_OK) or self._cannot_be_kept()
 
-    def _cannot_be_kept(self) -> bool:
+    def _cannot_be_kept(self, why: str | None = None) -> bool:
         if len(self.split.shards) > 1:
-            what = "cannot be written, so rows are planned again at each start and in each process"
-            warn(f"{self._folder} {what}; name another folder as MASKWRIGHT_CACHE")
+            what = f"cannot be written{f' ({why})' if why else ''}, so rows are planned again at each start and in each"
+            warn(f"{self._folder} {what} process; name another folder as MASKWRIGHT_CACHE")
         return False
 
     def of(self, shard_idx: int) -> Plan:
@@ -90,10 +90,24 @@ class ShardPlans:
 
         def make() -> RowCounts:
             counts = self._count_rows()
-            storage.write_json(path, counts.__dict__)
+            if self._has_files:
+                self._keep(lambda: storage.write_json(path, counts.__dict__))
             return counts
 
-        return storage.awaited(lambda: storage.made_once(path, lambda: self._read_counts(path), make))
+        try:
+            return storage.awaited(lambda: storage.made_once(path, lambda: self._read_counts(path), make))
+        except StoreError:
+            raise
+        except (InputError, OSError) as error:  # the lock's file cannot be written
+            self._has_files = self._cannot_be_kept(error.strerror if isinstance(error, OSError) else error.what)
+            return self._count_rows()
+
+    def _keep(self, write: Callable[[], None]) -> None:
+        """Calls `write`. Where the disk or a quota is full, no plan is kept from then on."""
+        try:
+            write()
+        except OSError as error:
+            self._has_files = self._cannot_be_kept(error.strerror)
 
     def _read_counts(self, path: str) -> RowCounts | None:
         try:
@@ -116,9 +130,9 @@ class ShardPlans:
         shards = self.split.shards
         with progress("plan rows", sum(shard.tokens for shard in shards), "tokens") as bar:
             for shard_idx, shard in enumerate(shards):
-                layout = self.of(shard_idx)
-                text, frame = layout.totals()
-                counts.rows.append(layout.rows)
+                shard_plan = self.of(shard_idx)
+                text, frame = shard_plan.totals()
+                counts.rows.append(shard_plan.rows)
                 counts.text_tokens.append(text)
                 counts.frame_tokens.append(frame)
                 bar.advance(shard.tokens)
@@ -130,18 +144,24 @@ class ShardPlans:
         return os.path.join(self._folder, f"{shard_idx:05}.columns")
 
     def _make(self, shard_idx: int) -> Plan:
-        layout = plan_of(self.split.shards[shard_idx], self.seq_len, self.packing)
+        shard_plan = plan_of(self.split.shards[shard_idx], self.seq_len, self.packing)
         if not self._has_files:
-            return layout
-        dtypes = {"first": "<u4", "start": "<u8" if layout.start.max(initial=0) >= 1 << 32 else "<u4", "length": "<u2"}
-        with written(self._path(shard_idx), sync=False) as writer:
-            for name, dtype in dtypes.items():
-                writer.append(name, getattr(layout, name).astype(dtype))
-            crc = _crc([getattr(layout, name).astype(dtype) for name, dtype in dtypes.items()])
-            writer.note = {"crc32": crc, "segments": layout.segments, "in_order": layout.in_order}
-        mapped = self._read(shard_idx)
-        assert mapped is not None, "it was just written"
-        return mapped
+            return shard_plan
+        dtypes = {
+            "first": "<u4",
+            "start": "<u8" if shard_plan.start.max(initial=0) >= 1 << 32 else "<u4",
+            "length": "<u2",
+        }
+
+        def write() -> None:
+            with written(self._path(shard_idx), sync=False) as writer:
+                for name, dtype in dtypes.items():
+                    writer.append(name, getattr(shard_plan, name).astype(dtype))
+                crc = _crc([getattr(shard_plan, name).astype(dtype) for name, dtype in dtypes.items()])
+                writer.note = {"crc32": crc, "segments": shard_plan.segments, "in_order": shard_plan.in_order}
+
+        self._keep(write)
+        return self._read(shard_idx) or shard_plan
 
     def _read(self, shard_idx: int) -> Plan | None:
         """The plan in the file; None without a whole one. Each mapping is checked: nothing else would show damage."""
@@ -173,4 +193,4 @@ def _crc(columns: Sequence[Any]) -> int:
 
 def plan_of(shard: Shard, seq_len: int, packing: Packing) -> Plan:
     sentences = shard.sentence_ends() if packing == "full_sentences" else None
-    return plan(shard.document_ends(), sentences, seq_len, packing, shard.document_starts())
+    return plan(shard.document_ends(), sentences, seq_len, packing)
