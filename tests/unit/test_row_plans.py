@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +16,7 @@ import numpy as np
 import pytest
 from reference.stored import rows_of, shard_of
 
+from maskwright.core import storage
 from maskwright.data.order import RowOrder
 from maskwright.data.packing import Packing
 from maskwright.data.plans import ShardPlans
@@ -60,17 +64,36 @@ def test_a_plan_is_kept_and_a_damaged_one_is_made_again(store: TokenStore, cache
         assert json.loads(counted.read_text()) == json.loads(right)
 
 
+@pytest.mark.parametrize("why", ["a file", "no lock", "full at the second shard", "full at the counts"])
 def test_where_no_plan_can_be_kept_rows_are_the_same(
-    store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    why: str, store: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A start where the disk or a quota is full goes on like one where the cache cannot be written, and warns once."""
     wanted = all_rows(open_rows(store, "train", 32, "documents"))
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("MASKWRIGHT_CACHE", str(tmp_path / "file"))
+    shutil.rmtree(cache)
     monkeypatch.setattr("maskwright.data.plans.MOST_MADE", 2)
+    if why == "a file":
+        cache.write_text("")
+    refused = {"full at the second shard": "00001.columns", "full at the counts": "rows.json"}.get(why)
+
+    @contextmanager
+    def atomic_writer(path: str, *, sync: bool = True, real: Any = storage.atomic_writer) -> Iterator[Any]:
+        if os.path.basename(path) == refused:
+            raise OSError(122, "Disk quota exceeded")
+        with real(path, sync=sync) as file:
+            yield file
+
+    def pwrite(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(storage, "atomic_writer", atomic_writer)
+    if why == "no lock":
+        monkeypatch.setattr(os, "pwrite", pwrite)
     capsys.readouterr()
     rows = open_rows(store, "train", 32, "documents")
-    assert all_rows(rows) == wanted and len(rows.plans._cached) == 2
-    assert "rows are planned again at each start" in capsys.readouterr().err
+    kept = len(store.split("train").shards) if why == "full at the counts" else 2
+    assert all_rows(rows) == wanted and len(rows.plans._cached) == kept
+    assert capsys.readouterr().err.count("rows are planned again at each start") == 1
 
 
 def test_a_few_plans_are_mapped_at_once(store: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,30 +53,33 @@ class ShardPlans:
         name = f"{key[:24]}-{side}-{seq_len}-{packing}-{FORMAT}"
         self._folder = storage.cache_folder("rows", name)
         self._cached = OrderedDict[int, Plan]()
-        self._has_files = self._is_writable()
+        self._keeps = True
+        """Whether plans that are made are kept as files."""
+        self._try(lambda: storage.make_cache_folder("rows", name))
         self.row_counts = self._count()
 
-    def _is_writable(self) -> bool:
+    def _try(self, write: Callable[[], Any]) -> Any:
+        """Returns `write()`. Where the cache cannot be written, or the disk or a quota is full, the result is None, and
+        no plan is kept from then on."""
         try:
-            storage.make_folder(self._folder)
-        except InputError:
-            return self._cannot_be_kept()
-        return os.access(self._folder, os.W_OK) or self._cannot_be_kept()
-
-    def _cannot_be_kept(self, why: str | None = None) -> bool:
-        if len(self.split.shards) > 1:
-            what = f"cannot be written{f' ({why})' if why else ''}, so rows are planned again at each start and in each"
-            warn(f"{self._folder} {what} process; name another folder as MASKWRIGHT_CACHE")
-        return False
+            return write()
+        except StoreError:
+            raise
+        except (InputError, OSError) as error:
+            self._keeps = False
+            if len(self.split.shards) > 1:
+                why = error.what if isinstance(error, InputError) else f"cannot be written ({error.strerror})"
+                what = f"{self._folder} {why}, so rows are planned again at each start and in each process"
+                warn(f"{what}; name another folder as MASKWRIGHT_CACHE")
+            return None
 
     def of(self, shard_idx: int) -> Plan:
         """The plan of a shard. It is computed at the first use, and where its file is damaged."""
         if (shard_plan := self._cached.get(shard_idx)) is not None:
             self._cached.move_to_end(shard_idx)
             return shard_plan
-        shard_plan = (self._read(shard_idx) if self._has_files else None) or self._make(shard_idx)
-        self._cached[shard_idx] = shard_plan
-        if len(self._cached) > (MOST_MAPPED if self._has_files else MOST_MADE):
+        shard_plan = self._cached[shard_idx] = self._read(shard_idx) or self._make(shard_idx)
+        while len(self._cached) > (MOST_MAPPED if self._keeps else MOST_MADE):
             self._cached.popitem(last=False)
         return shard_plan
 
@@ -84,30 +87,18 @@ class ShardPlans:
 
     def _count(self) -> RowCounts:
         """The counts of all shards, which one process computes while the others wait."""
-        if not self._has_files:
-            return self._count_rows()
         path = os.path.join(self._folder, "rows.json")
 
         def make() -> RowCounts:
             counts = self._count_rows()
-            if self._has_files:
-                self._keep(lambda: storage.write_json(path, counts.__dict__))
+            if self._keeps:
+                self._try(lambda: storage.write_json(path, counts.__dict__))
             return counts
 
-        try:
+        def made_once() -> RowCounts:
             return storage.awaited(lambda: storage.made_once(path, lambda: self._read_counts(path), make))
-        except StoreError:
-            raise
-        except (InputError, OSError) as error:  # the lock's file cannot be written
-            self._has_files = self._cannot_be_kept(error.strerror if isinstance(error, OSError) else error.what)
-            return self._count_rows()
 
-    def _keep(self, write: Callable[[], None]) -> None:
-        """Calls `write`. Where the disk or a quota is full, no plan is kept from then on."""
-        try:
-            write()
-        except OSError as error:
-            self._has_files = self._cannot_be_kept(error.strerror)
+        return (self._try(made_once) if self._keeps else None) or self._count_rows()
 
     def _read_counts(self, path: str) -> RowCounts | None:
         try:
@@ -145,7 +136,7 @@ class ShardPlans:
 
     def _make(self, shard_idx: int) -> Plan:
         shard_plan = plan_of(self.split.shards[shard_idx], self.seq_len, self.packing)
-        if not self._has_files:
+        if not self._keeps:
             return shard_plan
         dtypes = {
             "first": "<u4",
@@ -160,7 +151,7 @@ class ShardPlans:
                 crc = _crc([getattr(shard_plan, name).astype(dtype) for name, dtype in dtypes.items()])
                 writer.note = {"crc32": crc, "segments": shard_plan.segments, "in_order": shard_plan.in_order}
 
-        self._keep(write)
+        self._try(write)
         return self._read(shard_idx) or shard_plan
 
     def _read(self, shard_idx: int) -> Plan | None:
