@@ -1,8 +1,9 @@
-"""Token stores in a bucket: pushed, pulled, and copied into the cache of a machine that trains from one.
+"""Token stores in a bucket: pushed, pulled, and copied whole into the cache of a machine that trains from one.
 
-$MASKWRIGHT_CACHE, or $XDG_CACHE_HOME/maskwright
-  stores/FINGERPRINT/            a whole store, every file compared with its digest; the manifest came last
-  stores/FINGERPRINT.lock        held by the one process that downloads it, while the others wait
+    $MASKWRIGHT_CACHE/stores/FINGERPRINT/       a store, each file compared with its digest; the manifest came last
+    $MASKWRIGHT_CACHE/stores/FINGERPRINT.lock   held by the one process that downloads it, while the others wait
+
+See `core.storage.cache_folder`.
 """
 
 from __future__ import annotations
