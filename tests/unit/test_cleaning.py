@@ -192,7 +192,7 @@ def test_gopher_on_repeated_ngrams(size: int, limit: float) -> None:
     shortest = math.ceil((repeated / limit + 1) / 5)
     found = []
     for count in (shortest - 1, shortest):
-        parts = "have with".split()
+        parts = ["have", "with"]
         for number in range(count):
             parts += [f"w{number:03}", *(grams[number : number + 1])]
         found.append(gopher.fault(" ".join(" ".join(parts).split()[:count])))

@@ -68,7 +68,7 @@ def test_mixed_order_equals_slow_twin(
 ) -> None:
     monkeypatch.setattr(mixing, "BLOCK", 64)
     expected = slow_mixture(sizes, weights, most, 700)
-    mixed = mixed_order(SEED, [RowOrder(SEED, size) for size in sizes], sizes, weights, most)
+    mixed = mixed_order(SEED, [RowOrder(SEED, size) for size in sizes], weights, most)
     assert (mixed.end is None) == (None in most) and (mixed.end or 700) <= 700
     assert len(expected) == (mixed.end or 700)
     epochs, rows = mixed.at(np.arange(len(expected)))
@@ -89,7 +89,7 @@ def test_mixed_order_equals_slow_twin(
 
 def test_blocks_have_the_weights_and_every_epoch_has_each_row_once() -> None:
     sizes = [40_000, 10_000]
-    mixed = mixed_order(SEED, [RowOrder(SEED, size) for size in sizes], sizes, [0.7, 0.3], [None, None])
+    mixed = mixed_order(SEED, [RowOrder(SEED, size) for size in sizes], [0.7, 0.3], [None, None])
     assert mixed.shares.stretches[0].counts.tolist() == [45_875, 19_661]
     epochs, rows = mixed.at(np.arange(mixing.BLOCK))
     small = rows >= 40_000

@@ -26,11 +26,11 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from maskwright.core import extras
 from maskwright.core.errors import InputError, StoreError, TokenizerError
+from maskwright.data.converted_store import open_epochs
 from maskwright.data.encode import encode_documents
 from maskwright.data.loader import Loader
 from maskwright.data.pregenerate.generate import pregenerate
 from maskwright.data.pregenerate.sequences import PregenerateOptions
-from maskwright.data.pregenerated_store import open_epochs
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.labels.encode import open_tokenizer

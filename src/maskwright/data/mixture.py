@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from maskwright.config.data import Source
+from maskwright.config.data import Arrow, Source
 from maskwright.core import storage
 from maskwright.core.errors import StoreError
-from maskwright.data.arrow_store import StoreWithSplits, open_with_splits
+from maskwright.data.converted_store import open_arrow, open_epochs
 from maskwright.data.mixing import MixedOrder, mixed_order, weights_by_size
-from maskwright.data.order import row_order
+from maskwright.data.order import RowOrder
 from maskwright.data.packing import Packing
 from maskwright.data.rows import Arrays, Int64, Rows, RowTotals, open_rows
-from maskwright.data.store import SplitName
+from maskwright.data.store import SplitName, TokenStore
 from maskwright.text.vocabulary import Vocabulary
+
+
+def open_source(location: str, format_: str, arrow: Arrow, tokenizer: str | None = None) -> TokenStore:
+    """Opens a store of one format. `tokenizer`: the continued model's, for pregenerated epochs without one."""
+    if format_ == "arrow":
+        return open_arrow(location, arrow)
+    return open_epochs(location, tokenizer) if format_ == "pregenerated" else TokenStore(location)
 
 
 class Mixture:
@@ -25,7 +33,7 @@ class Mixture:
     def __init__(self, sources: dict[str, Source], alpha: float | None) -> None:
         """Raises `StoreError` for a store that cannot be opened, and for different tokenizers."""
         self.names = tuple(sources)
-        self.stores = tuple(open_with_splits(source.store, source.format, source.arrow) for source in sources.values())
+        self.stores = tuple(open_source(source.store, source.format, source.arrow) for source in sources.values())
         self.max_epochs = [source.max_epochs for source in sources.values()]
         self._weights = [source.weight for source in sources.values()]
         self._alpha = 1.0 if alpha is None else alpha
@@ -40,7 +48,7 @@ class Mixture:
         self.manifest: dict[str, Any] = {"splits": totals}
 
     @property
-    def held_out(self) -> dict[str, StoreWithSplits]:
+    def held_out(self) -> dict[str, TokenStore]:
         """The sources with a validation split, by name."""
         stores = zip(self.names, self.stores, strict=True)
         return {name: store for name, store in stores if store.manifest["splits"]["valid"]["documents"]}
@@ -86,16 +94,22 @@ class Mixture:
                 raise StoreError(what, where=store.location, fix=fix)
         return MixedRows(self.names, sources)
 
-    def order(self, seed: int, rows: MixedRows, sources: Mapping[str, Source], window_shards: int | None) -> MixedOrder:
-        """Raises `ConfigError` for a weight that is too small."""
-        weights = self.weights(sources, [source.plan.text_tokens for source in rows.sources])
-        orders = [row_order(seed, [block.rows for block in source.blocks], window_shards) for source in rows.sources]
-        return mixed_order(seed, orders, [source.plan.rows for source in rows.sources], weights, self.max_epochs)
-
-    def weights(self, sources: Mapping[str, Source], tokens: Sequence[int]) -> list[float]:
-        """The weights of `sources`, which may be a phase's own; by the sources' sizes if none are given."""
+    def order(
+        self,
+        seed: int,
+        rows: MixedRows,
+        sources: Mapping[str, Source],
+        read: NDArray[np.float64],
+        first_epochs: NDArray[np.int64],
+    ) -> MixedOrder:
+        """`sources`: with the weights, which may be a phase's own; by the sources' sizes if none are given. `read`
+        [sources]: epochs that earlier phases read. `first_epochs` [sources]: numbers of the epochs to begin with.
+        Raises `ConfigError` for a weight that is too small."""
         weights = [source.weight for source in sources.values() if source.weight is not None]
-        return weights or weights_by_size(tokens, self._alpha)
+        weights = weights or weights_by_size([source.plan.text_tokens for source in rows.sources], self._alpha)
+        firsts = zip(rows.sources, first_epochs.tolist(), strict=True)
+        orders = [RowOrder(seed, source.plan.rows, first) for source, first in firsts]
+        return mixed_order(seed, orders, weights, self.max_epochs, read.tolist())
 
 
 class MixedRows:
