@@ -168,7 +168,9 @@ def _csv_table(name: str, kind: str, lines: Lines, handle: FaultHandler, has_hea
             else:
                 handle(Fault("record", f"{name}:{line}", *_ragged(len(row), width, delimiter, kind)))
 
-    return Table(name, columns, read, "line", f"{name}:{first_line}", delimiter, note=_note(name, kind, delimiter, head))
+    return Table(
+        name, columns, read, "line", f"{name}:{first_line}", delimiter, note=_note(name, kind, delimiter, head)
+    )
 
 
 def _note(name: str, kind: str, delimiter: str, head: list[tuple[int, str]]) -> str:
