@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import importlib.metadata
 import itertools
@@ -567,17 +566,6 @@ def test_contamination_needs_examples_long_enough(tmp_path: Path) -> None:
     for ngram_words, fewest in ((13, 8), (5, 5)):
         with pytest.raises(SourceError, match=f"long enough.*texts of {fewest} words or more"):
             read_evaluations([str(tmp_path / "short.txt")], ngram_words)
-    csv.field_size_limit(131_072)  # Python's own, in a process that has read no CSV yet
-    (tmp_path / "t.csv").write_text(f"{'a ' * 70_000},one two three four five six seven eight\n")
-    assert read_evaluations([str(tmp_path / "t.csv")]).places == (f"{tmp_path}/t.csv:1",) * 2
-    (tmp_path / "t.csv").write_text('one,two\n"three,four\n')
-    with pytest.raises(SourceError, match="t.csv:2: is not CSV"):
-        read_evaluations([str(tmp_path / "t.csv")])
-    for broken in ("{", "[" * 100_000):
-        (tmp_path / "t.jsonl").write_text(f'{{"a": "x"}}\n\n{broken}\n')
-        with pytest.raises(SourceError, match="is not JSON: ") as caught:
-            read_evaluations([str(tmp_path / "t.jsonl")])
-        assert caught.value.where == f"{tmp_path}/t.jsonl:3" and "line 1" not in caught.value.what
 
 
 CHINESE = "中华人民共和国国务院新闻办公室今天上午举行发布会介绍全国粮食生产情况并回答记者提问"
@@ -693,28 +681,17 @@ def test_what_decides_is_in_the_record_and_other_versions_do_not_go_on(
     assert manifest["options"]["cleaning"]["versions"] == both and both.items() <= manifest["versions"].items()
 
 
-@pytest.mark.parametrize("name", ["t.parquet", "t.parquet.gz", "t.jsonl.gz", "t.csv.zst", "t.txt.gz"])
-def test_evaluation_files_of_every_kind_are_read(name: str, tmp_path: Path) -> None:
+def test_every_string_of_a_record_is_an_example(tmp_path: Path) -> None:
+    """Files of each kind, packed or not: tests/unit/test_tables.py."""
     from maskwright.text.cleaning.contamination import Contamination, read_evaluations
 
-    words = [" ".join(f"{letter}{number}" for number in range(9)) for letter in "abc"]
-    rows = [{"n": 1, "q": {"choices": [words[0], "x"]}, "a": None}, {"n": 2, "q": {"choices": words[1:]}, "a": "y"}]
-    plain = tmp_path / re.sub(r"\.(gz|zst)$", "", name)
-    if plain.suffix == ".parquet":
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), plain)
-    elif plain.suffix == ".jsonl":
-        plain.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        plain.write_text(f"{words[0]},x\n{','.join(words[1:])}\n" if plain.suffix == ".csv" else "\n".join(words[:2]))
-    if name.endswith((".gz", ".zst")):
-        codec = "gzip" if name.endswith(".gz") else "zstd"
-        with pyarrow.CompressedOutputStream(str(tmp_path / name), codec) as file:
-            file.write(plain.read_bytes())
-        plain.unlink()
-    found = Contamination(read_evaluations([str(tmp_path / name)])).examples_in([one.encode() for one in words])
-    first, second = (f"{name} record {n}" if plain.suffix == ".parquet" else f"{name}:{n}" for n in (1, 2))
-    third = None if plain.suffix == ".txt" else f"{tmp_path}/{second}"
-    assert found == [f"{tmp_path}/{first}", f"{tmp_path}/{second}", third]
+    texts = [" ".join(f"{letter}{number}" for number in range(9)) for letter in "abc"]
+    rows = [{"n": 1, "q": {"choices": [texts[0], "x"]}, "a": None}, {"n": 2, "q": {"choices": texts[1:]}, "a": "y"}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet")
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name, number in (("t.parquet", " record "), ("t.jsonl", ":")):
+        found = Contamination(read_evaluations([str(tmp_path / name)])).examples_in([one.encode() for one in texts])
+        assert found == [f"{tmp_path}/{name}{number}{record}" for record in (1, 2, 2)]
 
 
 def test_a_parquet_file_that_unpacks_to_endless_bytes_is_refused(tmp_path: Path) -> None:

@@ -134,6 +134,7 @@ CASES: list[tuple[str, str | bytes, dict[str, Any], Found]] = [
     ("a.csv", b"", {}, "FILE: is empty"),
     ("a.jsonl.gz", gzip.compress(LINES.encode(), mtime=0)[:-9], {}, "FILE:3: is cut short or damaged: Compressed file"),
     ("a.parquet", parquet(HEADER, [ONE, TWO], ["a", "b"]), {}, READ_RECORDS),
+    ("a.jsonl.zst", bytes(pa.compress(LINES.encode(), "zstd", asbytes=True)), {}, READ_RECORDS),
     ("a.parquet.gz", gzip.compress(parquet(HEADER, [ONE, TWO], ["a", "b"])), {}, READ_RECORDS),
     ("a.parquet", parquet([*HEADER, "text"], ["x"], ["a"], ["y"]), {}, "FILE: has several columns 'text'"),
     ("a.parquet", parquet(HEADER, NOT_UTF8, ["a", "b"]), {}, "FILE record 2: 0xff, byte 5 of the text, is not UTF-8"),
