@@ -119,15 +119,20 @@ class Packer:
         return Packed(Batch(ids, positions, segments, index, targets, weights), slots, rows)
 
     def _places(self, lengths: Ints, T: int) -> Places:
-        """Best fit, the longest first."""
+        """First fit, the longest first."""
+        # Not `best_fit`, which takes three times as long for the few examples of a micro-batch.
+        row, start = np.zeros(len(lengths), np.int64), np.zeros(len(lengths), np.int64)
         if self.kind == "question_answering":  # the loss is over a whole row
-            return np.arange(len(lengths)), np.zeros(len(lengths), np.int64), len(lengths)
-        in_order, first = best_fit(lengths, T)
-        row, start = np.empty_like(in_order), np.empty_like(in_order)
-        counts, ends = np.diff(first), np.cumsum(lengths[in_order])
-        row[in_order] = np.repeat(np.arange(len(counts)), counts)
-        start[in_order] = ends - lengths[in_order] - np.repeat((ends - lengths[in_order])[first[:-1]], counts)
-        return row, start, len(counts)
+            return np.arange(len(lengths)), start, len(lengths)
+        used: list[int] = []
+        for example in np.argsort(-lengths, kind="stable").tolist():
+            size = int(lengths[example])
+            row_idx = next((row_idx for row_idx, full in enumerate(used) if full + size <= T), len(used))
+            if row_idx == len(used):
+                used.append(0)
+            row[example], start[example] = row_idx, used[row_idx]
+            used[row_idx] += size
+        return row, start, len(used)
 
     def _rounded(self, count: int) -> int:
         """1, 2, 3, 4, 6, 8, 12, 16, 24, …: at most a third more."""
