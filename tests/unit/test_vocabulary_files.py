@@ -27,7 +27,7 @@ from maskwright.text.tokenizer import (
     train_tokenizer,
 )
 from maskwright.text.tokenizer_faults import faults, unreachable_tokens
-from maskwright.text.vocabulary import has_tokenizer, none_is_text, read_vocabulary
+from maskwright.text.vocabulary import has_tokenizer, read_vocabulary
 
 TEXTS = [
     "The old fox saw <mask> letters.",
@@ -176,7 +176,6 @@ def test_the_word_none_is_a_word(files: tuple[str, ...], tokenizer: str, tmp_pat
     assert word == [theirs.convert_tokens_to_ids("None")] and not ours.special & {*word}
     assert ours.special == {*theirs.all_special_ids} and ours.byte_length[word[0]] == 4
     assert ours.unk == theirs.unk_token_id == theirs.convert_tokens_to_ids("[MASK]") == 3
-    assert none_is_text(str(folder)) and not none_is_text(tokenizer)
 
 
 def test_a_changed_folder_is_made_anew(corpus: Path, tokenizer: str, tmp_path: Path) -> None:

@@ -22,16 +22,15 @@ from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import TokenizerError
 from maskwright.text.sentencepiece_model import SentencePieceModel, read_model
-from maskwright.text.special_tokens import BERT, CONFIG_FILES, KEYS, ROBERTA, SAVE_AGAIN
+from maskwright.text.special_tokens import BERT, CONFIG_FILES, ROBERTA, SAVE_AGAIN, keyed
 
 BPE_FILES, WORDPIECE_FILES = ("vocab.json", "merges.txt"), ("vocab.txt",)
 SENTENCEPIECE_ENDING = ".model"
 SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
 ADDED = "added_tokens.json"
-DEFAULTS = {
-    kind: {keys[0]: names[role] for role, keys in KEYS.items()}
-    for kind, names in (("BPE", ROBERTA), ("WordPiece", BERT), ("Unigram", BERT))
-} | {"ESM": {f"{key}_token": f"<{key}>" for key in ("cls", "pad", "eos", "unk", "mask")}}
+DEFAULTS = {kind: keyed(names) for kind, names in (("BPE", ROBERTA), ("WordPiece", BERT), ("Unigram", BERT))} | {
+    "ESM": {f"{key}_token": f"<{key}>" for key in ("cls", "pad", "eos", "unk", "mask")}
+}
 """The classes' special tokens, unless the files beside name others."""
 ESM_FRAME, UNKNOWN_RUN = ("cls_token", "eos_token"), "\ufffd"
 
@@ -291,7 +290,7 @@ def _xlm_rs(model: SentencePieceModel, folder: str, path: str, config: dict[str,
         pieces = [*([token, 0.0] for token in first), *([piece, score] for piece, score in kept)]
         content = {"type": "Unigram", "unk_id": vocab[ROBERTA["unk"]], "vocab": pieces, **fallback}
     vocab[ROBERTA["mask"]] = len(vocab)
-    special = {keys[0]: ROBERTA[role] for role, keys in KEYS.items()}
+    special = keyed(ROBERTA)
     return vocab, content, special, (ROBERTA["bos"], ROBERTA["eos"])
 
 

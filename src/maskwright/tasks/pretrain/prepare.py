@@ -40,7 +40,6 @@ from maskwright.tasks.start.capacity import memory_and_disk
 from maskwright.tasks.start.data_card import SAMPLE_DOCUMENTS, SAMPLE_TOKENS, pretraining_card
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.unknown import require_known
-from maskwright.text.vocabulary import none_is_text
 from maskwright.training.job import Job
 from maskwright.training.masked_lm import MaskedLM
 from maskwright.training.replay import write_bundle
@@ -84,7 +83,7 @@ class PretrainRun:
             entries["warmup_share"] = self.warmup_share
         if any(phase.mixture_weights for phase in self.config.phases):
             entries["phases_have_weights"] = True  # earlier runs left them out with schedule.epochs
-        return entries | ({"none_is_text": True} if none_is_text(self.store.tokenizer_folder) else {})
+        return entries
 
     @property
     def flops(self) -> float:

@@ -63,7 +63,7 @@ def require_same_run(
         ("dtype", "precision"),
         ("model", "model shape"),
     ):
-        recorded = before[key] if key != "roles_sha256" else before.get(key, now.get(key))  # older runs have none
+        recorded: Any = before[key] if key != "roles_sha256" else before.get(key, now.get(key))  # older runs have none
         then = asdict(recorded_config(recorded, directory.config)) if key == "model" else recorded
         if then != now.get(key):
             what = f"the run was started with another {name} ({_short(recorded)}, now {_short(now.get(key))})"
@@ -85,8 +85,6 @@ def require_same_run(
     _require_checkpoints(directory)
     if before.get("validation") != now.get("validation"):
         changes.append(f"held-out text: {_short(before.get('validation'))} -> {_short(now.get('validation'))}")
-    if before.get("none_is_text") != now.get("none_is_text"):
-        changes.append("the token None: was taken for a special one -> is masked and predicted as others are")
     return changes
 
 
