@@ -198,7 +198,7 @@ def test_more_than_the_library_can_count_is_refused(corpus: Path, tokenizer: str
 def test_a_text_of_too_many_words_is_halved_until_they_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whatever the order and the files, and whether the text or a sample of it has too many."""
+    """Whatever the order and the files, and whether the text or a sample of it has too many. It is read once."""
     generator = random.Random(4)
     documents = [" ".join(str(generator.randrange(9_000)) for _ in range(30)) for _ in range(300)]
     sources = written(tmp_path / "text", documents)
@@ -222,7 +222,10 @@ def test_a_text_of_too_many_words_is_halved_until_they_fit(
             ranks, halved = ranks // 2, halved + 1
         assert halved >= tries
         for one in sources():
-            assert learn_from(one, most, learn) == words
+            with monkeypatch.context() as patch:
+                reads, read = list[Sources](), Sources.__iter__
+                patch.setattr(Sources, "__iter__", lambda self: (reads.append(self), read(self))[1])
+                assert learn_from(one, most, learn) == words and reads == [one]
             assert capsys.readouterr().err.count("(too many different words)") == halved
 
 
