@@ -203,6 +203,8 @@ def test_a_text_of_too_many_words_is_halved_until_they_fit(
     documents = [" ".join(str(generator.randrange(9_000)) for _ in range(30)) for _ in range(300)]
     sources = written(tmp_path / "text", documents)
     monkeypatch.setattr(word_counts, "MOST_CHARACTERS", 9_000)
+    reads, read = list[Sources](), Sources.__iter__
+    monkeypatch.setattr(Sources, "__iter__", lambda self: (reads.append(self), read(self))[1])
 
     def learn(pieces: Iterator[Piece]) -> dict[str, int]:
         counts = WordCounts(str.split, at_spaces=False)
@@ -222,10 +224,7 @@ def test_a_text_of_too_many_words_is_halved_until_they_fit(
             ranks, halved = ranks // 2, halved + 1
         assert halved >= tries
         for one in sources():
-            with monkeypatch.context() as patch:
-                reads, read = list[Sources](), Sources.__iter__
-                patch.setattr(Sources, "__iter__", lambda self: (reads.append(self), read(self))[1])
-                assert learn_from(one, most, learn) == words and reads == [one]
+            assert learn_from(one, most, learn) == words and reads.pop() is one and not reads
             assert capsys.readouterr().err.count("(too many different words)") == halved
 
 

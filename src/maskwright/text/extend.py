@@ -13,7 +13,6 @@ import heapq
 import json
 import math
 import os
-import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
@@ -109,7 +108,7 @@ def _between(tokens: list[str], split: Callable[[str], Iterable[str]]) -> Callab
     """Splits the text between `tokens`, whose own letters are no words."""
     if not tokens:
         return split
-    found = re.compile(longest_of(tokens))
+    found = longest_of(tokens)
     return lambda text: (word for part in found.split(text) for word in split(part))
 
 

@@ -134,10 +134,11 @@ def _config_files(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
             yield path, content
 
 
-def longest_of(tokens: Iterable[str]) -> str:
-    """A pattern for the longest of the tokens that stands in a place, as the library finds them: `<s>NOTUSED` is not
-    `<s>`. Without tokens, it matches nowhere."""
-    return f"(?:{'|'.join(['(?!)', *map(re.escape, sorted(tokens, key=len, reverse=True))])})"
+def longest_of(tokens: Iterable[str]) -> re.Pattern[str]:
+    """Finds the longest of the tokens that stands in a place, as the library does: `<s>NOTUSED` is not `<s>`. Without
+    tokens, it matches nowhere."""
+    longest_first = "|".join(["(?!)", *map(re.escape, sorted(tokens, key=len, reverse=True))])
+    return re.compile(f"(?:{longest_first})")
 
 
 def letters_of(location: str) -> str | None:

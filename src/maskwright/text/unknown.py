@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from typing import Any, NamedTuple
 
 from maskwright.core.errors import StoreError
@@ -44,7 +43,7 @@ def first_unknown(location: str, text: str) -> Unknown | None:
     if vocabulary.unk is None:
         return None
     tokenizer, spacing = load_tokenizer(location, special_tokens_are_text=True), spacing_of(location)
-    between = re.compile(longest_of(token["content"] for token in tokens_in_text(location)))
+    between = longest_of(token["content"] for token in tokens_in_text(location))
     for begin in range(0, len(text), WINDOW_CHARACTERS):
         window = text[begin : begin + WINDOW_CHARACTERS]
         if spacing:
