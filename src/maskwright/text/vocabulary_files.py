@@ -121,8 +121,11 @@ def _of_class(folder: str, names: tuple[str, ...], config: dict[str, Any]) -> di
     if not isinstance(vocab, dict):
         raise TokenizerError("is not tokens and their ids", where=path, fix="copy it again")
     special = _special(config, vocab, "BPE" if is_bpe else "WordPiece", path)
+    # Named, since the classes' own defaults vary: that of BERT keeps the case in 5.0.
+    settings = {"add_prefix_space": False} if is_bpe else {"do_lower_case": True}
     try:
-        made = (RobertaTokenizer if is_bpe else BertTokenizer).from_pretrained(folder)
+        kind = RobertaTokenizer if is_bpe else BertTokenizer
+        made = kind.from_pretrained(folder, **{key: config.get(key, value) for key, value in settings.items()})
     except Exception as error:  # the libraries raise bare ones
         what = f"{' and '.join(names)} cannot be read: {error}"
         raise TokenizerError(what, where=folder, fix="copy the files again") from None
