@@ -83,7 +83,12 @@ HEAVY = {
     "jax": set(),
     "onnx": set(),
     "onnxruntime": {"tasks/export/onnx.py"},
-    "transformers": {"tasks/export/hugging_face.py", "model/torch/compare.py", "tasks/search/finetune.py"},
+    "transformers": {
+        "tasks/export/hugging_face.py",
+        "model/torch/compare.py",
+        "tasks/search/finetune.py",
+        "text/vocabulary_files.py",
+    },
     "huggingface_hub": {"tasks/models/hub.py"},
     "tokenizers": {"text/tokenizer.py", "text/sequences.py", "labels/encode.py"},
     "gigatoken": {"text/encoder.py"},

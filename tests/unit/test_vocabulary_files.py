@@ -189,9 +189,15 @@ def test_a_changed_folder_is_made_anew(corpus: Path, tokenizer: str, tmp_path: P
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("merges.txt", "#version: 0.2\nĠ t\nwrong\n", "merges.txt:3: 'wrong' is not two tokens of vocab.json"),
-        ("vocab.json", '{"a": "b"}', "is not tokens and their ids"),
-        ("vocab.json", '{"a": 1}', "is not two tokens of vocab.json"),
+        (
+            "merges.txt",
+            "#version: 0.2\nĠ t\nwrong\n",
+            "merges.txt cannot be read: Error while initializing BPE: Merges",
+        ),
+        ("merges.txt", "#version: 0.2\nĠ ☃\n", "merges.txt cannot be read: Error while initializing BPE: Token"),
+        ("vocab.json", "[1]", "is not tokens and their ids"),
+        ("vocab.json", '{"<s>": 0, "</s>": "b"}', "vocab.json and merges.txt cannot be read: "),
+        ("vocab.json", '{"a": 1}', "has no <s>, which frames a text"),
         ("added_tokens.json", '{"<x>": 400}', "has no tokenizer.json, and tokens of its own"),
         ("tokenizer_config.json", '{"cls_token": "<no>"}', "has no <no>, which frames a text"),
     ],

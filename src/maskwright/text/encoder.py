@@ -203,8 +203,8 @@ def _cutter(location: str) -> Callable[[str], Iterable[str]] | None:
     if any(token["content"][:1].isalpha() or token.get("single_word") or token.get("normalized") for token in added):
         return None
     whole = [_with_space(token) for token in sorted(added, key=lambda token: -len(token["content"]))]
-    group = f"(?:{'|'.join([*whole, letters])}){{1,{PIECE_CHARACTERS}}}+"
-    return re.compile(group, re.DOTALL | re.ASCII | re.IGNORECASE).findall
+    group = "|".join([*whole, letters])
+    return re.compile(f"(?:{group}){{1,{PIECE_CHARACTERS}}}+", re.DOTALL | re.ASCII | re.IGNORECASE).findall
 
 
 def _with_space(token: dict[str, Any]) -> str:

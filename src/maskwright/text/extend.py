@@ -13,7 +13,6 @@ import heapq
 import json
 import math
 import os
-import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
@@ -26,6 +25,7 @@ from maskwright.core.console import say, warn
 from maskwright.core.errors import SourceError, TokenizerError
 from maskwright.text.sample import MAX_BYTES, MeasuredTexts, Piece, describe_fertility, fertility, learn_from
 from maskwright.text.sources import Sources
+from maskwright.text.special_tokens import longest_of
 from maskwright.text.tokenizer import changed_copy, load_tokenizer, split_by
 from maskwright.text.vocabulary import BYTES, Vocabulary, added_tokens, read_tokenizer, read_vocabulary, tokens_in_text
 from maskwright.text.word_counts import WordCounts
@@ -108,8 +108,7 @@ def _between(tokens: list[str], split: Callable[[str], Iterable[str]]) -> Callab
     """Splits the text between `tokens`, whose own letters are no words."""
     if not tokens:
         return split
-    longest_first = "|".join(map(re.escape, sorted(tokens, key=len, reverse=True)))
-    found = re.compile(f"(?:{longest_first})")
+    found = longest_of(tokens)
     return lambda text: (word for part in found.split(text) for word in split(part))
 
 

@@ -81,7 +81,7 @@ def describe_fertility(ratios: tuple[float, float], documents: int) -> str:
 
 class _Sample:
     """The pieces of the lowest ranks that have up to `max_bytes` together, or of the lowest rank alone, while a text
-    goes by. They are held as UTF-8, with some 50 bytes for each."""
+    goes by. They are held as UTF-8, with up to 200 bytes for each."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

@@ -12,8 +12,8 @@ from maskwright.core.console import warn
 from maskwright.core.errors import InputError
 from maskwright.text.sample import MAX_BYTES, learn_from
 from maskwright.text.sources import Sources
-from maskwright.text.special_tokens import BERT
-from maskwright.text.tokenizer import config_of, require_no_tokenizer, wordpiece_of, write_tokenizer
+from maskwright.text.special_tokens import BERT, keyed
+from maskwright.text.tokenizer import require_no_tokenizer, wordpiece_of, write_tokenizer
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
 SequenceKind = Literal["characters", "kmer"]
@@ -78,4 +78,6 @@ def _write(folder: str, tokens: list[str], alphabet: Alphabet | None, pattern: s
         tokenizer.normalizer = normalizers.Sequence(capitals)
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(f"(?m:{pattern})"), "isolated")
     tokenizer.decoder = decoders.Fuse()
-    write_tokenizer(folder, tokenizer, config_of(BERT, "PreTrainedTokenizerFast") | {"letters": pattern})
+    write_tokenizer(
+        folder, tokenizer, {"tokenizer_class": "PreTrainedTokenizerFast", **keyed(BERT), "letters": pattern}
+    )

@@ -28,7 +28,7 @@ from maskwright.core.library_errors import is_panic
 from maskwright.text.sample import MAX_BYTES, Piece, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.spacing import Spacing, spacing_of
-from maskwright.text.special_tokens import BERT, CONFIG_FILES, ROBERTA
+from maskwright.text.special_tokens import BERT, CONFIG_FILES, KEYS, ROBERTA, keyed
 from maskwright.text.tokenizer_faults import unreachable_tokens
 from maskwright.text.vocabulary import (
     TRAIN_ONE,
@@ -42,8 +42,6 @@ from maskwright.text.vocabulary_files import SENTENCEPIECE
 from maskwright.text.word_counts import WordCounts
 
 TrainedKind = Literal["bpe", "wordpiece", "unigram", "words"]
-KEYS = {"bos": "bos", "eos": "eos", "cls": "bos", "sep": "eos", "unk": "unk", "pad": "pad"}
-"""Our roles by Hugging Face's names."""
 FIRST_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 SMALLEST_BPE = len(FIRST_TOKENS) + 256 + 1
 LARGEST_ALPHABET = 1000
@@ -278,24 +276,17 @@ def _in_fixed_order(scored: list[list[Any]]) -> list[tuple[str, float]]:
 
 
 def _save(tokenizer: Any, folder: str, kind: TrainedKind, lowercase: bool) -> None:
-    special: dict[str, Any] = {f"{theirs}_token": ROBERTA[ours] for theirs, ours in KEYS.items()}
+    names: dict[str, Any] = {key: ROBERTA[role] for role, keys in KEYS.items() for key in keys}
     mask = {"content": "<mask>", "lstrip": True, "rstrip": False, "single_word": False, "normalized": False}
-    config: dict[str, Any] = {**special, "mask_token": {**mask, "__type": "AddedToken"}}
-    if kind == "bpe":
-        config = {"tokenizer_class": "RobertaTokenizer", **config, "add_prefix_space": False}
-    elif kind == "unigram":
-        config = {"tokenizer_class": "XLMRobertaTokenizer", **config}
-    else:
-        config = config_of(BERT, "BertTokenizer" if kind == "wordpiece" else "PreTrainedTokenizerFast")
-    if kind == "wordpiece":
-        config |= {"do_lower_case": lowercase, "strip_accents": None, "tokenize_chinese_chars": True}
+    names["mask_token"] = {**mask, "__type": "AddedToken"}
+    config: dict[str, Any] = {
+        "bpe": {"tokenizer_class": "RobertaTokenizer", **names, "add_prefix_space": False},
+        "unigram": {"tokenizer_class": "XLMRobertaTokenizer", **names},
+        "wordpiece": {"tokenizer_class": "BertTokenizer", **keyed(BERT), "do_lower_case": lowercase}
+        | {"strip_accents": None, "tokenize_chinese_chars": True},
+        "words": {"tokenizer_class": "PreTrainedTokenizerFast", **keyed(BERT)},
+    }[kind]
     write_tokenizer(folder, tokenizer, config)
-
-
-def config_of(names: dict[str, str], tokenizer_class: str) -> dict[str, Any]:
-    """Entries of `tokenizer_config.json`. `names`: tokens by role, of which `bos` and `eos` are BERT's cls and sep."""
-    keys = {"unk": "unk", "sep": "eos", "pad": "pad", "cls": "bos", "mask": "mask"}
-    return {"tokenizer_class": tokenizer_class, **{f"{key}_token": names[role] for key, role in keys.items()}}
 
 
 def write_tokenizer(folder: str, tokenizer: Any, config: dict[str, Any]) -> None:
