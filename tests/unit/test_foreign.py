@@ -82,7 +82,8 @@ def write_mds(folder: Path, documents: Documents, encoding: str = "ndarray:uint1
         samples = []
         for document in part:
             ids, text = document.astype("<u2"), b"x" * (number + len(document) % 3)
-            shape = b"" if len(document) > 65_535 else bytes([4 | 1]) + struct.pack("<H", len(document))
+            axes = [1] * (len(text) % 2) + [len(document)]  # some as [1, ids]
+            shape = bytes([4 * len(axes) | 1]) + struct.pack(f"<{len(axes)}H", *axes)
             head = {"ndarray:uint16": shape, "ndarray": bytes([16]) + shape, "bytes": b""}[encoding]
             body = head + (ids.astype("<i8") if encoding == "bytes" else ids).tobytes()
             samples.append(struct.pack("<II", len(text), len(body)) + text + body + struct.pack("<q", len(ids)))
@@ -576,6 +577,9 @@ def test_counts_beside_the_files_are_checked(documents: Documents, tokenizer: st
     said, theirs = counts.read_text(), tmp_path / "shards" / "meta" / "combined_counts.csv"
     counts.write_text(said.replace("a.arrow,30,", "a.arrow,31,"))
     with pytest.raises(StoreError, match=r"books_counts.csv:2: a.arrow has 30 documents"):
+        raise_as_line(lambda: open_store(config(tmp_path, tokenizer).data))
+    counts.write_bytes(b"\xff\xfea,b\n")
+    with pytest.raises(StoreError, match=r"books_counts.csv: is not a table of counts: .* delete it"):
         raise_as_line(lambda: open_store(config(tmp_path, tokenizer).data))
     counts.unlink()
     theirs.parent.mkdir()

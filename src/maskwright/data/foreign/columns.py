@@ -224,8 +224,12 @@ def require_counts(folder: str, files: Sequence[str], column: str | None) -> Non
     fix = "the file is cut, or the counts are of other data: copy both again, or delete the counts"
     for path in counts_files(folder):
         base = os.path.dirname(os.path.dirname(path))
-        with open(path, encoding="utf-8", newline="") as file:
-            rows = list(csv.reader(file))
+        try:
+            with open(path, encoding="utf-8", newline="") as file:
+                rows = list(csv.reader(file))
+        except (UnicodeDecodeError, csv.Error) as error:
+            what = f"is not a table of counts: {short(error)}"
+            raise StoreError(what, where=path, fix="copy it again, or delete it") from None
         for line, row in enumerate(rows[1:], 2):
             try:
                 name, documents, tokens = row[0], int(row[1]), int(row[2])
