@@ -314,7 +314,7 @@ def test_a_run_reads_the_text_of_the_files_and_counts_each_as_an_epoch(ours: Pat
     assert origins == [f"{ours}/epoch_{epoch}.json:{number}" for epoch, number, _ in examples]
     assert store.passes == 2 and store.split("valid").documents == 0
     loader = Loader(pregenerated(ours, **{"schedule.steps": None, "schedule.epochs": 3.0}), store)
-    rows = loader.rows.plan.rows
+    rows = loader.rows.totals.rows
     assert loader.config.steps == math.ceil(1.5 * rows / 8) and rows < 0.85 * len(examples)  # short ones share a row
     assert loader.epoch(loader.config.steps) == pytest.approx(3.0, abs=16 / rows)
     assert loader.epoch(100) == 2 * 800 / rows

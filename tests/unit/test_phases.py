@@ -166,8 +166,8 @@ def test_each_phase_has_epochs_of_its_own(store: TokenStore, config: Config) -> 
     first_epoch, read = 0, 0.0
     bounds = ((16, 0, 50, 30 * 16 + 20 * 8), (24, 50, 90, 40 * 24), (32, 90, 400, 310 * 8))
     for phase, (seq_len, begin, end, rows) in zip(loader.data_phases, bounds, strict=True):
-        size = open_rows(store, "train", seq_len, "documents").plan.rows
-        assert phase.rows.plan.seq_len == seq_len and phase.rows.plan.rows == size
+        size = open_rows(store, "train", seq_len, "documents").totals.rows
+        assert phase.rows.totals.seq_len == seq_len and phase.rows.totals.rows == size
         expected = [
             (first_epoch + n // size, oracles.order(0, first_epoch + n // size, n % size, size)) for n in range(rows)
         ]
@@ -191,7 +191,7 @@ def test_a_mixture_changes_its_weights(store: TokenStore, tmp_path: Path) -> Non
     assert isinstance(first.order, MixedOrder) and isinstance(first.rows, MixedRows)
     given = first.order.shares.source_rows(320).tolist()
     assert sum(given) == 320 and given[0] == pytest.approx(240, abs=30)
-    sizes = [{seq_len: open_rows(store, "train", seq_len, "documents").plan.rows} for seq_len in (16, 32)]
+    sizes = [{seq_len: open_rows(store, "train", seq_len, "documents").totals.rows} for seq_len in (16, 32)]
     short, long = sizes[0][16], sizes[1][32]
     assert middle.read.tolist() == pytest.approx([count / long for count in given])
     assert last.read.tolist() == pytest.approx([given[0] / long, given[1] / long + 320 / short])

@@ -27,7 +27,7 @@ PACKINGS: tuple[Packing, ...] = ("documents", "full_sentences")
 
 
 def all_rows(rows: Rows) -> list[Any]:
-    return [part.tolist() for part in rows.materialize(np.arange(rows.plan.rows))]
+    return [part.tolist() for part in rows.materialize(np.arange(rows.totals.rows))]
 
 
 def files_of(cache: Path) -> list[Path]:
@@ -154,13 +154,13 @@ def test_a_start_costs_the_same_for_any_number_of_shards(
         store.made = Split(store.made.shards)
         tracemalloc.start()
         rows = open_rows(store, "train", seq_len, packing)  # type: ignore[arg-type]
-        order = RowOrder(1, rows.plan.rows)
+        order = RowOrder(1, rows.totals.rows)
         chosen = order.at(10**7 * step)[1]
         ids, _, _ = rows.materialize(chosen)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert ids.shape == (256, seq_len) and store.reads == 0
-    assert rows.plan.rows == shards * totals["rows"][0] and rows.plan.text_tokens == shards * 64_000_000
+    assert rows.totals.rows == shards * totals["rows"][0] and rows.totals.text_tokens == shards * 64_000_000
     assert len(np.unique(np.searchsorted(rows.first, chosen, side="right"))) > 150
     assert peaks[1] - peaks[0] < 12e6, "a few kilobytes a shard: what is counted of it, and 256 maps"
 
@@ -169,7 +169,7 @@ def test_rows_of_parts_of_shards_are_in_the_order_that_is_asked_for() -> None:
     split = Split([shard_of([5 + number] * 40, [*range(4, 41, 4)]) for number in range(7)])
     rows = rows_of(split, 9, "documents")
     every = all_rows(rows)
-    some = np.random.default_rng(3).integers(0, rows.plan.rows, 60)
+    some = np.random.default_rng(3).integers(0, rows.totals.rows, 60)
     found = [part.tolist() for part in rows.materialize(some)]
     assert found == [[part[row] for row in some] for part in every]
     assert rows.documents(int(some[0])) and rows.work(some)[0] == int(np.count_nonzero(found[2]))

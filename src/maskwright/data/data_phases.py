@@ -63,7 +63,7 @@ def _rows_and_order(
         mixed = store.rows(data.seq_len, data.packing)
         return mixed, store.order(seed, mixed, data.mixture or {}, read, first_epochs)
     rows = open_rows(store, "train", data.seq_len, data.packing)
-    return rows, RowOrder(seed, rows.plan.rows, int(first_epochs[0]))
+    return rows, RowOrder(seed, rows.totals.rows, int(first_epochs[0]))
 
 
 def _kind(data: Data) -> tuple[int, tuple[float | None, ...]]:

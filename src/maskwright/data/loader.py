@@ -37,11 +37,11 @@ class Loader:
         `ConfigError` when the sources of a mixture give no more rows before the run ends."""
         self.data_phases = make_data_phases(config, store)
         self.passes = store.passes
-        self.config = config.resolved(self.data_phases[0].rows.plan.rows / store.passes)
+        self.config = config.resolved(self.data_phases[0].rows.totals.rows / store.passes)
         self.stages = self.config.stages
         self.masker = Masker.of(store.vocabulary)
         for stage in self.stages:
-            here, rows = stage.config, self._data_phase(stage.begin).rows.plan.rows
+            here, rows = stage.config, self._data_phase(stage.begin).rows.totals.rows
             if rows < here.rows_per_step:
                 raise StoreError(
                     f"has {rows:,} rows of {here.data.seq_len} tokens, one step takes {here.rows_per_step:,}",
@@ -108,7 +108,7 @@ class Loader:
         """Passes over the training text before update `step`."""
         phase, row = self._data_phase(step), stage_at(self.stages, step).rows_before(step)
         sources = phase.rows.sources if isinstance(phase.rows, MixedRows) else (phase.rows,)
-        sizes = [source.plan.rows for source in sources]
+        sizes = [source.totals.rows for source in sources]
         return self.passes * float(np.average(phase.epochs(row - phase.first_row), weights=sizes))
 
     def batches(
@@ -173,8 +173,8 @@ def slots_of(config: RunConfig) -> int:
 
 def validation_rows(rows: Rows, max_rows: int) -> Int64:
     """Numbers of the rows in `validation_batches`, in their order."""
-    count = min(max_rows, rows.plan.rows)
-    return order(VALIDATION_SEED, 0, np.arange(count, dtype=np.int64), rows.plan.rows)
+    count = min(max_rows, rows.totals.rows)
+    return order(VALIDATION_SEED, 0, np.arange(count, dtype=np.int64), rows.totals.rows)
 
 
 def validation_batches(

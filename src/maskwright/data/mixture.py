@@ -88,8 +88,8 @@ class Mixture:
         """Raises `StoreError` for a source of less than one row."""
         sources = tuple(open_rows(store, "train", seq_len, packing) for store in self.stores)
         for store, rows in zip(self.stores, sources, strict=True):
-            if rows.plan.text_tokens < seq_len - 2:
-                what = f"has {rows.plan.text_tokens:,} tokens to train on, and one row takes {seq_len - 2:,}"
+            if rows.totals.text_tokens < seq_len - 2:
+                what = f"has {rows.totals.text_tokens:,} tokens to train on, and one row takes {seq_len - 2:,}"
                 fix = "leave it out of data.mixture, add its text to another source, or lower data.seq_len"
                 raise StoreError(what, where=store.location, fix=fix)
         return MixedRows(self.names, sources)
@@ -106,9 +106,9 @@ class Mixture:
         [sources]: epochs that earlier phases read. `first_epochs` [sources]: numbers of the epochs to begin with.
         Raises `ConfigError` for a weight that is too small."""
         weights = [source.weight for source in sources.values() if source.weight is not None]
-        weights = weights or weights_by_size([source.plan.text_tokens for source in rows.sources], self._alpha)
+        weights = weights or weights_by_size([source.totals.text_tokens for source in rows.sources], self._alpha)
         firsts = zip(rows.sources, first_epochs.tolist(), strict=True)
-        orders = [RowOrder(seed, source.plan.rows, first) for source, first in firsts]
+        orders = [RowOrder(seed, source.totals.rows, first) for source, first in firsts]
         return mixed_order(seed, orders, weights, self.max_epochs, read.tolist())
 
 
@@ -117,16 +117,16 @@ class MixedRows:
 
     def __init__(self, names: tuple[str, ...], sources: tuple[Rows, ...]) -> None:
         self.names, self.sources = names, sources
-        plans = [source.plan for source in sources]
-        sizes = [plan.rows for plan in plans]
+        totals = [source.totals for source in sources]
+        sizes = [total.rows for total in totals]
         self.first = np.cumsum(sizes) - sizes
         """[sources]: number of each one's first row."""
-        waste = sum(plan.waste * plan.rows for plan in plans) / sum(sizes)
-        self.plan = RowTotals(plans[0].seq_len, sum(sizes), sum(plan.text_tokens for plan in plans), waste)
+        waste = sum(total.waste * total.rows for total in totals) / sum(sizes)
+        self.totals = RowTotals(totals[0].seq_len, sum(sizes), sum(total.text_tokens for total in totals), waste)
 
     def materialize(self, rows: Int64) -> Arrays:
         parts = [(idxs, self.sources[source].materialize(numbers)) for source, idxs, numbers in self._by_source(rows)]
-        ids, positions, segments = (np.empty((len(rows), self.plan.seq_len), np.int32) for _ in range(3))
+        ids, positions, segments = (np.empty((len(rows), self.totals.seq_len), np.int32) for _ in range(3))
         for idxs, part in parts:
             ids[idxs], positions[idxs], segments[idxs] = part
         return ids, positions, segments

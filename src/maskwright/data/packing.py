@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -77,27 +78,27 @@ class Plan:
 
 def pieces_of(chosen: Sequence[tuple[Plan, Int64]]) -> Pieces:
     """The pieces of the chosen rows of each plan, one plan after the other. All plans are of one packing."""
-    counts, packed, start = map(np.concatenate, zip(*(_read(plan, rows) for plan, rows in chosen), strict=True))
+    # A batch has rows of as many shards as rows, so each plan is only read here, and all else is done once for all.
+    begin, end = (np.concatenate([plan.first[rows + k] for plan, rows in chosen]).astype(np.int64) for k in (0, 1))
+    counts = end - begin
     row_begins = np.cumsum(counts) - counts
-    length, eos = packed.astype(np.int64) & (END - 1), packed.astype(np.int64) >> (END.bit_length() - 1)
-    start = start.astype(np.int64)
-    if chosen[0][0].in_order:  # a row's pieces follow one another from its start on
+    piece = np.arange(counts.sum()) + np.repeat(begin - row_begins, counts)
+    borders = [0, *np.append(row_begins, len(piece))[np.cumsum([len(rows) for _, rows in chosen])].tolist()]
+    places = [piece[low:high] for low, high in pairwise(borders)]
+    in_order, segments = chosen[0][0].in_order, chosen[0][0].segments
+    packed = np.concatenate([plan.length[idxs] for (plan, _), idxs in zip(chosen, places, strict=True)])
+    starts_at = [rows for _, rows in chosen] if in_order else places
+    start = np.concatenate([plan.start[idxs] for (plan, _), idxs in zip(chosen, starts_at, strict=True)])
+    start, packed = start.astype(np.int64), packed.astype(np.int64)
+    length, eos = packed & (END - 1), packed >> (END.bit_length() - 1)
+    if in_order:  # a row's pieces follow one another from its start on
         before = np.cumsum(length) - length
         start = before + np.repeat(start - before[row_begins], counts)
-    if chosen[0][0].segments:
+    if segments:
         return Pieces(counts, start, length, eos, eos)
     bos = np.zeros_like(eos)
     bos[row_begins] = 1
     return Pieces(counts, start, length, bos, eos)
-
-
-def _read(plan: Plan, rows: Int64) -> tuple[Int64, NDArray[Any], NDArray[Any]]:
-    """(pieces of each row, `length` of each piece, `start` as the plan has it) of the rows."""
-    first = plan.first[rows].astype(np.int64)
-    counts = plan.first[rows + 1] - first
-    ends = np.cumsum(counts)
-    piece = np.arange(ends[-1]) + np.repeat(first - ends + counts, counts)
-    return counts, plan.length[piece], plan.start[rows if plan.in_order else piece]
 
 
 def plan(document_ends: Int64, sentence_ends: Int64 | None, seq_len: int, packing: Packing) -> Plan:

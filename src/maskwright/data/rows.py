@@ -47,7 +47,7 @@ class Rows:
         return np.cumsum([0, *self.plans.row_counts.rows]).astype(np.int64)
 
     @cached_property
-    def plan(self) -> RowTotals:
+    def totals(self) -> RowTotals:
         counts = self.plans.row_counts
         text, frame = sum(counts.text_tokens), sum(counts.frame_tokens)
         seq_len, rows = self.plans.seq_len, int(self.first[-1])

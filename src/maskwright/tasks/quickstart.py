@@ -147,7 +147,7 @@ def _training_rows(paths: QuickstartPaths) -> int:
     from maskwright.data.rows import open_rows
     from maskwright.data.store import TokenStore
 
-    return open_rows(TokenStore(paths.store), "train", SEQ_LEN, "documents").plan.rows
+    return open_rows(TokenStore(paths.store), "train", SEQ_LEN, "documents").totals.rows
 
 
 def _config(paths: QuickstartPaths, architecture: str, steps: int, rows: int) -> dict[str, Any]:
