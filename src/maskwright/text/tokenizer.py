@@ -444,7 +444,7 @@ def changed_copy(source: str, folder: str) -> Iterator[str]:
     would say what the tokenizer was, and `transformers` reads none of them."""
     with storage.replaced_folder(folder) as temporary:
         copy_tokenizer(source, temporary)
-        for name in {*os.listdir(temporary)} - {*CONFIG_FILES}:
+        for name in {*os.listdir(temporary)} - {*CONFIG_FILES, storage.FOLDER_LOCK}:
             os.unlink(os.path.join(temporary, name))
         yield temporary
 
