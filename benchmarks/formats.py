@@ -3,10 +3,9 @@
     python benchmarks/formats.py --tokenizer FOLDER
 
 Megabytes of ids (2 bytes each) per CPU-second, imports left out, on documents of 600 tokens in the mean whose lengths
-have a geometric distribution. `read` opens Arrow shards for training for the first time: every id is looked at once, to
-find what is wrong and what is held out. `open` opens them again, from their index. `from` makes a token store of a
-format, with a share held out by hash, checksums and a sync of each file; `to` writes one. The files were written just
-before, so they are in the page cache.
+have a geometric distribution. `from` makes a token store of a format, with a share held out by hash, checksums and a
+sync of each file; `to` writes one. `open` opens Arrow shards for training once the store in the cache is made of them.
+The files were written just before, so they are in the page cache.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ import numpy as np
 from common import alternate, medians, process, write_result
 
 SIDES = (
-    "read_arrow",
     "open_arrow",
     "from_arrow",
     "from_megatron",
@@ -88,8 +86,8 @@ def run_side(side: str, folder: str, tokenizer: str) -> dict[str, float]:
     import pyarrow.parquet  # noqa: F401 - imported before the clock starts
 
     from maskwright.config.data import Arrow
-    from maskwright.data.arrow_store import ArrowStore
     from maskwright.data.convert import Conversion, ConvertOptions, convert
+    from maskwright.data.converted_store import open_arrow
     from maskwright.data.foreign.write import write_out
     from maskwright.data.store import TokenStore
     from maskwright.text.vocabulary import read_vocabulary
@@ -101,10 +99,10 @@ def run_side(side: str, folder: str, tokenizer: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory(dir=folder) as to:
         os.environ["MASKWRIGHT_CACHE"] = f"{to}/cache"
         if way == "open":
-            ArrowStore(place, Arrow(tokenizer=tokenizer))
+            open_arrow(place, Arrow(tokenizer=tokenizer))
         wall, cpu = time.perf_counter(), time.process_time()
-        if way in ("read", "open"):
-            ArrowStore(place, Arrow(tokenizer=tokenizer))
+        if way == "open":
+            open_arrow(place, Arrow(tokenizer=tokenizer))
         elif way == "from":
             convert(Conversion([place], tokenizer, f"{to}/store", ConvertOptions(valid_fraction=0.01)))
         else:

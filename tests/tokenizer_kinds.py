@@ -16,6 +16,7 @@ from transformers.models.esm.configuration_esm import get_default_vocab_list
 
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import TrainedKind, train_tokenizer
+from maskwright.text.vocabulary import merges_of, read_tokenizer, token_ids, token_strings
 
 KINDS = ("roberta", "modernbert", "bert", "bert-uncased", "xlm-roberta", "camembert", "gemma", "llama")
 TRAINED: dict[str, TrainedKind] = {
@@ -127,11 +128,25 @@ def with_declared(folder: str, to: Path, tokens: Sequence[AddedToken] = DECLARED
     return str(to)
 
 
+def older_files(folder: str, to: Path, *names: str) -> None:
+    """Copies these files of a tokenizer, or writes them as they were before `tokenizer.json`."""
+    for name in names:
+        if Path(folder, name).exists():
+            shutil.copyfile(Path(folder, name), to / name)
+        elif name == "vocab.json":
+            (to / name).write_text(json.dumps(token_ids(folder), ensure_ascii=False))
+        elif name == "vocab.txt":
+            (to / name).write_text("".join(f"{token}\n" for token in token_strings(folder)))
+        else:
+            merges = merges_of(read_tokenizer(folder)[0]["model"])
+            (to / name).write_text("\n".join(["#version: 0.2", *map(" ".join, merges)]) + "\n")
+
+
 def with_words(folder: str, to: Path, *words: str) -> Path:
     """A copy of a byte-level BPE in which each of `words`, of letters alone, is a token, as in a larger vocabulary."""
     shutil.copytree(folder, to)
     whole = json.loads((to / "tokenizer.json").read_text())
-    vocab, merges = json.loads((to / "vocab.json").read_text()), whole["model"]["merges"]
+    vocab, merges = token_ids(folder), whole["model"]["merges"]
     whole["model"]["vocab"] = vocab  # with the special tokens, as RoBERTa's
     for word in words:
         for end in range(2, len(word) + 1):
@@ -140,8 +155,6 @@ def with_words(folder: str, to: Path, *words: str) -> Path:
             pair = [word[: end - 1], word[end - 1]]
             merges[:] = [pair, *(other for other in merges if other != pair)]  # none goes before it
     (to / "tokenizer.json").write_text(json.dumps(whole))
-    (to / "vocab.json").write_text(json.dumps(vocab))
-    (to / "merges.txt").write_text("#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in merges))
     return to
 
 

@@ -33,7 +33,7 @@ from maskwright.model.initial import initial_parameters
 from maskwright.prove.verify_resume import compare
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks import quickstart
-from maskwright.text.docstrings import docstrings, gather
+from maskwright.tasks.docstrings import docstrings, gather
 from maskwright.text.sources import Sources
 from maskwright.training import checkpoint
 

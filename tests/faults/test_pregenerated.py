@@ -25,7 +25,8 @@ from tokenizer_kinds import with_words
 from maskwright.config.pretraining import RunConfig
 from maskwright.core import storage
 from maskwright.core.errors import InputError, StoreError
-from maskwright.data import pregenerated_store
+from maskwright.data import converted_store
+from maskwright.data.converted_store import open_epochs
 from maskwright.data.foreign.pregenerated import KEYS
 from maskwright.data.loader import Loader
 from maskwright.data.masking import Masker
@@ -34,7 +35,6 @@ from maskwright.data.pregenerate import generate
 from maskwright.data.pregenerate.generate import pregenerate
 from maskwright.data.pregenerate.sequences import PregenerateOptions, Unmasked, documents, read_text, sequences
 from maskwright.data.pregenerate.write import EpochWriter
-from maskwright.data.pregenerated_store import open_epochs
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
@@ -314,7 +314,7 @@ def test_a_run_reads_the_text_of_the_files_and_counts_each_as_an_epoch(ours: Pat
     assert origins == [f"{ours}/epoch_{epoch}.json:{number}" for epoch, number, _ in examples]
     assert store.passes == 2 and store.split("valid").documents == 0
     loader = Loader(pregenerated(ours, **{"schedule.steps": None, "schedule.epochs": 3.0}), store)
-    rows = loader.rows.plan.rows
+    rows = loader.rows.totals.rows
     assert loader.config.steps == math.ceil(1.5 * rows / 8) and rows < 0.85 * len(examples)  # short ones share a row
     assert loader.epoch(loader.config.steps) == pytest.approx(3.0, abs=16 / rows)
     assert loader.epoch(100) == 2 * 800 / rows
@@ -415,7 +415,7 @@ def test_damaged_folders(what: str, message: str, theirs: Path, tokenizer: str, 
     with pytest.raises(StoreError) as caught:
         open_epochs(str(theirs), None if what == "tokenizer" else tokenizer)
     assert message in str(caught.value) and ". Fix: " in str(caught.value)
-    assert set(theirs.parent.rglob("*")) == files and set(cache.rglob("*")) <= cached | {cache / "pregenerated"}
+    assert set(theirs.parent.rglob("*")) == files and set(cache.rglob("*")) <= cached | {cache / "converted"}
 
 
 @pytest.mark.parametrize(
@@ -447,7 +447,7 @@ def test_the_store_of_a_folder_is_made_once_and_anew_for_other_files(
     first = open_epochs(str(theirs), tokenizer)
     first.verify()
     with monkeypatch.context() as patch:
-        patch.delattr(pregenerated_store, "convert")
+        patch.delattr(converted_store, "convert")
         again = open_epochs(str(theirs), tokenizer)
     assert again.fingerprint == first.fingerprint
     path = theirs / "epoch_0.json"
@@ -489,12 +489,12 @@ def test_one_of_several_processes_makes_the_store_and_the_others_wait(
     monkeypatch.setattr(storage, "WAIT_SECONDS", 0.01)
     made: list[str] = []
 
-    def slowly(*words: str, make: Any = pregenerated_store._make) -> str:
-        made.append(words[2])
+    def slowly(conversion: Any, convert: Any = converted_store.convert) -> Any:
+        made.append(conversion.writer.folder)
         time.sleep(0.2)
-        return make(*words)
+        return convert(conversion)
 
-    monkeypatch.setattr(pregenerated_store, "_make", slowly)
+    monkeypatch.setattr(converted_store, "convert", slowly)
     with ThreadPoolExecutor(3) as pool:
         opened = list(pool.map(lambda _: open_epochs(str(theirs), tokenizer), range(3)))
     assert [one.folder for one in opened] == 3 * made

@@ -9,34 +9,27 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fsspec
-import numpy as np
 import pytest
 from conftest import small_config
 from fake_gcs import FakeGcs, fake_gcs
 
 from maskwright.cli.main import run as command
-from maskwright.config.pretraining import RunConfig
 from maskwright.core import folder as folders
 from maskwright.core import storage
 from maskwright.core.errors import InputError, MaskwrightError, StoreError
 from maskwright.data import remote
-from maskwright.data.data_phases import windows_at
-from maskwright.data.loader import Loader, validation_batches
-from maskwright.data.mixture import MixedRows
-from maskwright.data.opening import open_held_out, open_store, recorded_stores
-from maskwright.data.prefetch import ShardPrefetcher
+from maskwright.data.loader import Loader
+from maskwright.data.opening import recorded_stores
 from maskwright.data.prepare.report import report
-from maskwright.data.prepare.request import Request
 from maskwright.data.store import TokenStore
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.pretrain import run as task
-from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.training import checkpoint
 
 
@@ -89,8 +82,8 @@ def test_a_store_goes_to_a_bucket_and_trains_from_there(
     assert all((ends[0][name] == ends[1][name]).all() for name in ends[0])
     record = RunDirectory(str(run)).read_config()
     assert record["store"] == "memory://bucket/store" == recorded_stores(record)[""].location
-    (folder,) = (entry for entry in cache.iterdir() if entry.is_dir())
-    assert folder.name == store.fingerprint[:32]
+    folder = cache / store.fingerprint[:32]
+    assert [*cache.iterdir()] == [folder]
     (folder / "manifest.json").unlink()  # as after a stop on the way: what is there stays
     (folder / "tokenizer" / "vocab.json.tmp-7").write_text("half")
     shards = {path: path.stat().st_mtime_ns for path in folder.glob("*.u*")}
@@ -140,308 +133,60 @@ def test_a_damaged_shard_never_gets_its_name(store: TokenStore, cache: Path) -> 
     content = there.cat_file(name)
     there.pipe_file(name, content[:-2] + b"??")
     with pytest.raises(StoreError, match=rf"{os.path.basename(name)}: is not what was written \(its sha256 differs\)"):
-        TokenStore("memory://bucket/store").verify()
+        TokenStore("memory://bucket/store")
     there.rm_file(name)
     with pytest.raises(StoreError, match=f"{os.path.basename(name)}: is missing"):
         TokenStore("memory://bucket/store")
-    (folder,) = (entry for entry in cache.iterdir() if entry.is_dir())
-    left = files(folder)
-    assert os.path.basename(name) not in left and not [path for path in left if ".tmp-" in path]
+    left = files(cache / store.fingerprint[:32])
+    assert not {os.path.basename(name), "manifest.json"} & {*left} and not [path for path in left if ".tmp-" in path]
     there.pipe_file(name, content[:-2])
     with pytest.raises(StoreError, match=f"{os.path.basename(name)}: has .* bytes, the manifest says"):
         TokenStore("memory://bucket/store")
     there.pipe_file(name, content)
-    TokenStore("memory://bucket/store").verify()
-
-
-def test_a_cache_that_is_deleted_meanwhile_is_filled_again(store: TokenStore, cache: Path) -> None:
-    remote.push(store.location, "memory://bucket/store")
-    opened = remote.Cache("memory://bucket/store")
-    name, record = next(iter(remote._files(store.manifest).items()))
-    for gone in (cache / store.fingerprint[:32], cache):
-        shutil.rmtree(gone)
-        assert opened.read(name, lambda file: len(file.read())) == record["bytes"]
-
-
-def of_shards(tokenizer: str, place: Path, ends: str = "stones") -> TokenStore:
-    """A store of many shards."""
-    from maskwright.data.prepare.driver import prepare
-    from maskwright.data.prepare.request import PrepareOptions
-    from maskwright.text.sources import Sources
-
-    lines = [f"A dog saw {number} {ends}.\n\nNobody crossed bridge {number * 7}?\n\n" for number in range(900)]
-    place.with_suffix(".txt").write_text("".join(lines), encoding="utf-8")
-    options = PrepareOptions(valid_fraction=0.02, keep_duplicates=True, shard_tokens=1_000)
-    return prepare(Request(Sources([str(place.with_suffix(".txt"))]), tokenizer, str(place), options))
-
-
-@pytest.fixture
-def shards(store: TokenStore, tmp_path: Path) -> TokenStore:
-    return of_shards(store.tokenizer_folder, tmp_path / "shards")
-
-
-def in_windows(location: str) -> RunConfig:
-    config = small_config(location)
-    return config.model_copy(update={"data": config.data.model_copy(update={"window_shards": 2})})
-
-
-def test_a_store_larger_than_the_cache_trains_in_windows(
-    shards: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    remote.push(shards.location, "memory://bucket/shards")
-    here = Loader(in_windows(shards.location), shards)
-    small = sum(map(len, files(shards.tokenizer_folder).values())) + len(files(shards.location)["manifest.json"])
-    limit = small + int(0.6 * sum(shard["files"]["tokens"]["bytes"] for shard in shards.shards))
-    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str(limit / 1e9))
-    there = Loader(in_windows("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
-    steps = 2 * here.rows.plan.rows // here.config.rows_per_step
-    assert len(shards.split("train").shards) > 8 and steps > 50
-    for step in [*range(steps), 3, steps // 2, steps - 1]:  # in order, then resumed anywhere
-        for mine, remote_one in zip(here.batches(step), there.batches(step), strict=True):
-            assert all((getattr(mine, name) == getattr(remote_one, name)).all() for name in ("input_ids", "labels"))
-        assert sum(size_of(path) for path in cache.rglob("*")) <= limit
-    with pytest.raises(StoreError, match=r"needs .* at once, and .*Fix: set data\.window_shards, raise"):
-        Loader(small_config("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
-    one_window, one_more = shards.mapped_at_once(1), shards.largest_other
-    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + one_window + one_more) / 1e9))
-    with pytest.raises(StoreError, match=r"needs .* at once, and .*Fix: lower data\.window_shards, raise"):
-        Loader(in_windows("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
-    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + one_window + one_more - 1) / 1e9))
-    with pytest.raises(StoreError, match=r"needs .* at once, and it has room for .*Fix: raise MASKWRIGHT_CACHE_GB"):
-        Loader(in_windows("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
-    for given in ("many", "inf", "-1", "nan"):
-        monkeypatch.setenv("MASKWRIGHT_CACHE_GB", given)
-        with pytest.raises(InputError, match=f"'{given}' is not a size"):
-            Loader(in_windows("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
-
-
-def test_held_out_stores_in_buckets_are_counted(
-    shards: TokenStore, store: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Beside the windows, one file at a time: the largest of any of them."""
-    remote.push(shards.location, "memory://bucket/shards")
-    remote.push(store.location, "memory://bucket/held-out")
-    held_out = max(
-        record["bytes"] for shard in store.shards if shard["split"] == "valid" for record in shard["files"].values()
-    )
-    assert held_out > shards.largest_other
-    opened = TokenStore("memory://bucket/shards")
-    TokenStore("memory://bucket/held-out")
-    small = sum(size_of(path) for path in cache.rglob("*"))
-    for location, training, its_own in (
-        ("memory://bucket/shards", shards.mapped_at_once(2), shards.largest_other),
-        (shards.location, 0, 0),
-    ):
-        config = in_windows(location)
-        keys = {"validation": {"near": store.location, "far": "memory://bucket/held-out"}}
-        judged = config.model_copy(update={"data": config.data.model_copy(update=keys)})
-        given = opened if training else shards
-        monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + training + held_out) / 1e9))
-        validation = open_held_out(judged.data).values()
-        Loader(judged, given, validation)
-        monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + training + held_out - 1) / 1e9))
-        with pytest.raises(StoreError, match=r"a run needs .* of it at once") as raised:
-            Loader(judged, given, validation)
-        with pytest.raises(StoreError, match=r"a run needs .* of it at once"):
-            prepare_run(judged)
-        assert ("lower data.window_shards" in str(raised.value)) is bool(training)
-        monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + training + its_own) / 1e9))
-        Loader(config, given)
-
-
-def test_one_file_at_a_time_must_fit_beside_what_is_mapped(
-    shards: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Validation leaves nothing mapped. The error is true where the tokenizer alone fills the cache."""
-    remote.push(shards.location, "memory://bucket/shards")
-    there = TokenStore("memory://bucket/shards")
-    largest = max(record["bytes"] for shard in there.shards for record in shard["files"].values())
-    small = sum(size_of(path) for path in cache.rglob("*"))
-    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + largest) / 1e9))
-    given: Any = {"seq_len": 32, "packing": "documents", "max_rows": 64, "micro_batch_rows": 8}
-    for mine, theirs in zip(validation_batches(shards, **given), validation_batches(there, **given), strict=True):
-        assert (mine.labels == theirs.labels).all()
-    there.verify()
-    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str((small + 100) / 1e9))
-    with pytest.raises(remote.NoRoom, match="has room for 100 bytes, and the next file has [^;]*. Fix: raise"):
-        there.verify()
-
-
-PHASES = [{"until_step": 20}, {"until_step": 45, "seq_len": 16}, {"until_share": 1.0}]
-
-
-@pytest.fixture(params=["store", "mixture", "phases", "both"])
-def reading(request: pytest.FixtureRequest, shards: TokenStore, tmp_path: Path) -> tuple[RunConfig, list[TokenStore]]:
-    """A run in windows of two shards on stores in a bucket, and those stores as they lie here."""
-    stores = [shards]
-    keys: dict[str, Any] = {"schedule.steps": 160, "data.window_shards": 2}
-    if request.param in ("phases", "both"):
-        keys["phases"] = PHASES
-    if request.param in ("mixture", "both"):
-        stores.append(of_shards(shards.tokenizer_folder, tmp_path / "others", "trees"))
-        sources = {
-            "a": {"store": "memory://bucket/0", "weight": 3.0},
-            "b": {"store": "memory://bucket/1", "weight": 1.0},
-        }
-        keys |= {"data.store": None, "data.mixture": sources}
-    for number, one in enumerate(stores):
-        remote.push(one.location, f"memory://bucket/{number}")
-    return small_config("memory://bucket/0", **keys), stores
-
-
-def read_at(loader: Loader, step: int) -> list[set[int]]:
-    """[sources]: the shards that an update's rows come from."""
-    rows = loader.rows_at(step)
-    chosen = np.concatenate([loader.row_numbers(step, worker)[1] for worker in range(2)])
-    sources = rows.sources if isinstance(rows, MixedRows) else [rows]
-    own = {source: some for source, _, some in rows._by_source(chosen)} if isinstance(rows, MixedRows) else {0: chosen}
-    none = np.zeros(0, np.int64)
-    return [{*one._pieces(own.get(source, none))[0].tolist()} for source, one in enumerate(sources)]
-
-
-def test_the_next_window_of_every_store_is_known(reading: tuple[RunConfig, list[TokenStore]]) -> None:
-    """All rows come from the window of the update's first row or the one after; no window comes unannounced."""
-    config, stores = reading
-    loader = Loader(config, open_store(config.data))
-    seen: list[Any] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ShardPrefetcher, "request", lambda self, windows: seen.append(windows))
-        read = [read_at(loader, step) for step in range(160)]
-    assert len(seen) == 160, "once for each update"
-    changes = [0] * len(stores)
-    for step, of_step in enumerate(read):
-        for source, (window, shard_idxs) in enumerate(zip(seen[step], of_step, strict=True)):
-            assert shard_idxs <= {*window.now, *window.following} and 1 <= len(window.now) <= 2
-            before = seen[max(step - 1, 0)][source]
-            assert {*window.now} <= {*before.now, *before.following}
-            changes[source] += window.now != before.now
-    assert min(changes) > 2
-
-
-def test_the_next_window_is_there_before_its_rows_are_taken(
-    reading: tuple[RunConfig, list[TokenStore]], cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Several shards come at once."""
-    config, stores = reading
-    loader = Loader(config, open_store(config.data))
-    bring, coming, most = remote._download, set[str](), [0]
-
-    def fetch(there: Any, name: str, path: str, sha256: str) -> None:
-        coming.add(path)
-        most.append(len(coming))
-        time.sleep(0.02)  # as a bucket that is far away
-        bring(there, name, path, sha256)
-        coming.remove(path)
-
-    monkeypatch.setattr(remote, "_download", fetch)
-    for step in (0, 19):  # at 19, the next window may be of the next phase
-        for path in cache.rglob("*.tokens.*"):
-            path.unlink()
-        loader.batches(step)
-        leg = loader._data_phase(step)
-        windows = windows_at(
-            leg, step * config.rows_per_step, loader.data_phases[1] if len(loader.data_phases) > 1 else None
-        )
-        wanted = set[Path]()
-        for one, window in zip(stores, windows, strict=True):
-            names = [shard["files"]["tokens"]["name"] for shard in one.shards if shard["split"] == "train"]
-            wanted |= {cache / one.fingerprint[:32] / names[shard] for shard in window.following}
-        assert len(wanted) >= len(stores)
-        ends = time.monotonic() + 120
-        while not wanted <= {*cache.rglob("*.tokens.*")}:
-            assert time.monotonic() < ends, "the thread brings them"
-            time.sleep(0.01)
-        assert len([*cache.rglob("*.tokens.*")]) <= 4 * len(stores), "and no others"
-    assert 2 <= max(most) <= remote.AT_ONCE + 1, "the run itself may bring one"
-
-
-def test_a_cache_as_large_as_the_run_needs_is_enough(
-    reading: tuple[RunConfig, list[TokenStore]], cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is asked for before a run on a mixture and with phases is all that its rows need, with the same batches."""
-    config, stores = reading
-    opened = open_store(config.data)
-    small = sum(size_of(path) for path in cache.rglob("*"))
-    limit = small + sum(one.mapped_at_once(2) for one in stores) + max(one.largest_other for one in stores)
-    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str(limit / 1e9))
-    there = Loader(config, opened)
-    with monkeypatch.context() as patch:
-        patch.delenv("MASKWRIGHT_CACHE_GB")
-        patch.setenv("MASKWRIGHT_CACHE", str(cache.parents[1] / "roomy"))
-        here = Loader(config, open_store(config.data))
-        wanted = [here.batches(step) for step in range(160)]
-    for step in range(160):
-        for mine, theirs in zip(wanted[step], there.batches(step), strict=True):
-            assert (mine.input_ids == theirs.input_ids).all()
-        with remote._locked(str(cache)):  # the thread may be bringing a file into one folder for one of another
-            assert sum(size_of(path) for path in cache.rglob("*")) <= limit
-
-
-def test_damage_in_one_shard_is_named_when_it_is_read(shards: TokenStore) -> None:
-    remote.push(shards.location, "memory://bucket/shards")
-    there = fsspec.filesystem("memory")
-    name = next(path for path in there.find("/bucket/shards") if "train-00003.tokens." in path)
-    there.pipe_file(name, b"?" * there.size(name))
-    loader = Loader(in_windows("memory://bucket/shards"), TokenStore("memory://bucket/shards"))
-    what = r"train-00003\.tokens\..*: is not what was written.*push the store again"
-    with pytest.raises(StoreError, match=what):
-        for step in range(loader.rows.plan.rows // loader.config.rows_per_step):
-            loader.batches(step)
-
-
-def test_two_processes_train_from_one_small_cache(
-    shards: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    code = (
-        "import sys, hashlib\n"
-        "from maskwright.config.pretraining import RunConfig; from maskwright.data.loader import Loader\n"
-        "from maskwright.data.store import TokenStore; config = RunConfig.model_validate_json(sys.argv[2])\n"
-        "loader = Loader(config, TokenStore(sys.argv[1])); h = hashlib.sha256()\n"
-        "for step in range(loader.rows.plan.rows // loader.config.rows_per_step):\n"
-        "    for batch in loader.batches(step): h.update(batch.input_ids.tobytes())\n"
-        "print(h.hexdigest())"
-    )
-    small = sum(map(len, files(shards.tokenizer_folder).values())) + len(files(shards.location)["manifest.json"])
-    limit = small + int(0.8 * sum(shard["files"]["tokens"]["bytes"] for shard in shards.shards))
-    monkeypatch.setenv("MASKWRIGHT_CACHE_GB", str(limit / 1e9))
-    places = [shards.location, *[f"file://{shards.location}"] * 2]
-    config = small_config(shards.location, **{"data.window_shards": 2}).model_dump_json()
-    started = [
-        subprocess.Popen([sys.executable, "-c", code, one, config], stdout=subprocess.PIPE, text=True) for one in places
-    ]
-    outputs = []
-    for process in started:
-        while process.poll() is None:
-            assert sum(size_of(path) for path in cache.rglob("*")) <= limit
-            time.sleep(0.01)
-        outputs.append(process.communicate()[0])
-    assert outputs[0] and outputs == outputs[:1] * 3
-
-
-def size_of(path: Path) -> int:
-    """0 for what is removed meanwhile, and for folders."""
-    try:
-        return path.stat().st_size if path.is_file() else 0
-    except FileNotFoundError:
-        return 0
-
-
-def test_what_is_mapped_is_never_removed(shards: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    remote.push(shards.location, "memory://bucket/shards")
-    opened = TokenStore("memory://bucket/shards")
+    opened = TokenStore("memory://bucket/store")
     opened.verify()
-    one, other = opened.split("train"), TokenStore("memory://bucket/shards").split("train")
-    kept = one.ids(0)
-    monkeypatch.setattr(remote, "_room", lambda base: -1)  # never enough
-    first, second = [shard["files"]["tokens"]["name"] for shard in opened.shards if shard["split"] == "train"][:2]
-    (cache / opened.fingerprint[:32] / second).unlink()
-    with pytest.raises(
-        remote.NoRoom, match=r"has room for 0 bytes, and the next file has .*; another .* being read. Fix: wait"
-    ):
-        other.ids(1)
-    left = [path.name for path in cache.rglob("*.tokens.*")]
-    assert left == [first]
-    assert (kept == shards.split("train").ids(0)).all()
+    shard = Path(opened.folder) / os.path.basename(name)
+    shard.write_bytes(content[:-2])
+    with pytest.raises(StoreError, match=r"has .* bytes, the manifest says .* Fix: delete .*: it is created again"):
+        TokenStore("memory://bucket/store")
+
+
+@pytest.mark.parametrize("how", ["too small", "filled meanwhile"])
+def test_a_disk_without_room_is_named_and_the_rest_comes_later(
+    how: str, store: TokenStore, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remote.push(store.location, "memory://bucket/store")
+    folder, whole = cache / store.fingerprint[:32], sum(record["bytes"] for _, record in store._files())
+    tokens, bring = store._path(store.shards[0], "tokens"), folders.Folder.download
+    with monkeypatch.context() as patch:
+        if how == "too small":
+            patch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=whole - 1, total=whole, used=1))
+            said = f"{folder}: has .* free, and memory://bucket/store needs .*"
+        else:
+            file_system = type(folders.Folder("memory://bucket/store")._files)
+
+            def get_file(self: Any, name: str, to: str, get: Any = file_system.get_file, **more: Any) -> None:
+                if name.endswith(os.path.basename(tokens)):
+                    raise OSError(28, "No space left on device")
+                get(self, name, to, **more)
+
+            patch.setattr(file_system, "get_file", get_file)
+            said = f"{folder}/{os.path.basename(tokens)}: cannot be written: No space left on device"
+        with pytest.raises(MaskwrightError, match=f"{said}. Fix: name a folder on a larger disk as MASKWRIGHT_CACHE"):
+            TokenStore("memory://bucket/store")
+        with pytest.raises(MaskwrightError, match="Fix: pull it to a larger disk"):
+            remote.pull("memory://bucket/store", str(tmp_path / "pulled"))
+    here, fetched = {*files(folder)}, list[str]()
+    assert bool(here) is (how == "filled meanwhile") and not [name for name in here if ".tmp-" in name]
+
+    def download(self: Any, name: str, to: str) -> None:
+        fetched.append(name)
+        bring(self, name, to)
+
+    monkeypatch.setattr(folders.Folder, "download", download)
+    TokenStore("memory://bucket/store").verify()
+    shard_files = {os.path.basename(path) for path, _ in store._files()}
+    assert {*fetched} & shard_files == shard_files - here, "what is there already stays"
 
 
 def test_processes_that_ask_at_once_bring_each_file_once(store: TokenStore, cache: Path) -> None:

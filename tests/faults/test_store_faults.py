@@ -225,7 +225,7 @@ def test_wide_ids_that_look_negative_are_refused(store: TokenStore) -> None:
     wide = np.full(rows.split.shards[0].tokens, 2**31 + 7, np.uint32)
     rows.split.shards = (replace(rows.split.shards[0], ids=lambda: wide), *rows.split.shards[1:])
     with pytest.raises(manifests.StoreError, match=r"holds id 2147483655"):
-        rows.materialize(np.arange(rows.plan.rows))
+        rows.materialize(np.arange(rows.totals.rows))
 
 
 def test_what_only_reading_every_byte_can_see(cli: Cli, copy: Path) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import small_config
-from tokenizer_kinds import with_words
 
 from maskwright.config.pretraining import LATER, RunConfig
 from maskwright.core import storage
@@ -155,24 +154,6 @@ def test_a_run_from_before_a_key_was_there_goes_on(architecture: str, config: Co
     task.pretrain(own, str(tmp_path / "new"))
     require_same(state(tmp_path / "old"), state(tmp_path / "new"))
     assert "changes" not in RunDirectory(str(tmp_path / "old")).read_config()
-
-
-def test_a_run_from_before_none_was_a_word_goes_on_and_says_so(
-    config: Config, corpus: Path, tokenizer: str, tmp_path: Path
-) -> None:
-    words = with_words(tokenizer, tmp_path / "words", "None")
-    sources, options = Sources([str(corpus)], layout="sentences"), PrepareOptions(valid_fraction=0.1)
-    store = prepare(Request(sources, str(words), str(tmp_path / "store"), options))
-    own = config(**{"schedule.steps": 6, "data.store": store.location})
-    stopped_after(3, own, tmp_path / "old")
-    path = tmp_path / "old/config.resolved.json"
-    record = json.loads(path.read_text())
-    assert record.pop("none_is_text")
-    path.write_text(json.dumps(record))
-    for _ in range(2):
-        task.pretrain(own, str(tmp_path / "old"))
-        (change,) = RunDirectory(str(tmp_path / "old")).read_config()["changes"]
-        assert change["step"] == 3 and "the token None: was taken for a special one" in change["keys"][0]
 
 
 # ---- a new run from another's checkpoint -----------------------------------------------------------------------------

@@ -176,10 +176,9 @@ def no_mask(shell: Shell) -> Iterator[None]:
     """`FOLDER` is a model whose tokenizer has no mask token."""
     folder = shell.folder / "FOLDER"
     shutil.copytree(shell.folder / "model", folder)
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        values = json.loads((folder / name).read_text(encoding="utf-8"))
-        values.pop("mask_token", None)
-        (folder / name).write_text(json.dumps(values), encoding="utf-8")
+    config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    config.pop("mask_token", None)
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     tokenizer["added_tokens"] = [token for token in tokenizer["added_tokens"] if token["content"] != "<mask>"]
     tokenizer["model"]["vocab"].pop("<mask>", None)

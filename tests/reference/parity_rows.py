@@ -98,7 +98,6 @@ NOT_COMPARED = {
     "data.store": "where the rows come from, before any engine",
     "data.mixture": "where the rows come from, before any engine",
     "data.mixture_alpha": "where the rows come from, before any engine",
-    "data.window_shards": "where the rows come from, before any engine",
     "data.format": "where the rows come from, before any engine",
     "data.arrow.tokenizer": "where the rows come from, before any engine",
     "data.arrow.column": "where the rows come from, before any engine",

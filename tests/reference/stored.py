@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.data.plans import ShardPlans
-from maskwright.data.rows import Rows, whole_shards
+from maskwright.data.rows import Rows
 from maskwright.data.store import Shard, Split
 
 
@@ -39,4 +39,4 @@ def rows_of(split: Split, seq_len: int, packing: Any) -> Rows:
     words = SimpleNamespace(bos=0, pad=1, eos=2, size=99)
     digest = hashlib.sha256(repr([documents_of(split), [*spans_of(split)]]).encode()).hexdigest()
     plans = ShardPlans(split, digest, "train", seq_len, packing)
-    return Rows(split, plans, whole_shards(plans), words, "here")  # type: ignore[arg-type]
+    return Rows(split, plans, words, "here")  # type: ignore[arg-type]

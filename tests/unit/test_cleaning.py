@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import importlib.metadata
 import itertools
 import json
+import math
 import os
 import random
 import re
@@ -93,26 +93,18 @@ def odd_texts(count: int) -> list[str]:
     return texts
 
 
-def test_words_are_those_of_split_wherever_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = [text for text in odd_texts(60) if "\u2003" not in text]
-    raw = [text.encode() for text in texts]
-    found = words.split_at_white_space(raw)
-    for number, text in enumerate(texts):
-        own = slice(found.first[number], found.first[number + 1])
-        assert found.characters[own].tolist() == [len(word) for word in text.split()]
-        letters = [any(c.isascii() and c.isalpha() for c in word) for word in text.split()]
-        assert found.has_letter[own].tolist() == letters
-    distinct = {word for text in texts for word in text.split()}
-    assert len(np.unique(found.hashes)) == len(distinct)
-    for split in (words.split_at_white_space, words.normalized):
-        whole = split(raw)
-        alone = np.concatenate([split([text]).hashes for text in raw])
-        assert np.array_equal(whole.hashes, alone)
-        long = [b" ".join(raw), *raw]
-        expected = split(long).hashes
-        monkeypatch.setattr(words, "SEGMENT_BYTES", 2_000)
-        assert np.array_equal(split(long).hashes, expected)
-        monkeypatch.undo()
+def test_words_depend_on_their_text_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = [text.encode() for text in odd_texts(60)]
+    raw.append(b" ".join(raw))
+    alone = [words.normalized([text]).hashes for text in raw]
+    together = words.normalized(raw)
+    assert np.array_equal(together.hashes, np.concatenate(alone))
+    assert np.diff(together.first).tolist() == [*map(len, alone)]
+    monkeypatch.setattr(words, "SEGMENT_BYTES", 2_000)
+    assert np.array_equal(words.normalized(raw).hashes, together.hashes)
+    plain = [text for text in odd_texts(60) if text.isascii()]
+    spelt = {word for text in plain for word in re.findall(r"[a-z0-9]+", text.lower())}
+    assert len(np.unique(words.normalized([text.encode() for text in plain]).hashes)) == len(spelt)
     same = words.normalized([b"Hello, World! x_1", "“hello” — world; X 1".encode()])
     assert np.array_equal(same.hashes[:4], same.hashes[4:])
     found = words.normalized(["你好世界 한국어 𠀀x กขค".encode()])
@@ -155,11 +147,55 @@ def test_runs_of_words_equal_their_slow_twin(monkeypatch: pytest.MonkeyPatch) ->
     assert np.array_equal(words.runs(mixed, 2)[0][:5], words.ngrams(plain, 2)[0][:5])
 
 
-def test_gopher_in_bulk_is_gopher_one_by_one() -> None:
-    texts = odd_texts(600)
-    expected = [gopher.fault(text) for text in texts]
-    assert gopher.faults(texts, [text.encode() for text in texts]) == expected
-    assert len({*expected}) > 10 and expected.count(None) > 100
+FINE = " ".join(f"the{number} of{number} and with house{number}" for number in range(20))
+"""100 words in a line, which say nothing twice."""
+
+
+def repeated_part(end: str, more: int) -> str:
+    """A text a fifth of which is a repeated part, and two thirds of `more` characters."""
+    size = round((len(FINE) + 1 + 3 * len(end)) / 3) + more
+    return end.join([FINE, FINE[:size], FINE[:size], "x"])
+
+
+@pytest.mark.parametrize(
+    ("passes", "breaks", "rule"),
+    [
+        # (a text at a threshold, one beyond it, the rule)
+        (" ".join(FINE.split()[:50]), " ".join(FINE.split()[:49]) + " = -_", "fewer than 50 words"),
+        (f"{FINE} {'x' * 500}", f"{FINE} {'x' * 600}", "mean word length not from 3 to 10"),
+        (FINE + "#" * 10, FINE + "#" * 11, "too many #"),
+        (FINE + " …" * 11, FINE + " …" * 12, "too many ellipses"),
+        ("\n".join(["- a"] * 9 + [FINE]), "\n".join(["- a"] * 10 + [FINE]), "lines begin with a bullet"),
+        ("\n".join(["a…"] * 3 + ["b"] * 6 + [FINE]), "\n".join(["a…"] * 4 + ["b"] * 5 + [FINE]), "with an ellipsis"),
+        (FINE + " 1000" * 25, FINE + " 1000" * 26, "fewer than 80% of words with a letter"),
+        (FINE, FINE.replace("with", "by"), "fewer than 2 stop words"),
+        *(
+            row
+            for end, unit in (("\n", "lines"), ("\n\n", "paragraphs"))
+            for row in (
+                (end.join([FINE, *"aaaabcdef"]), end.join([FINE, *"aaaaabcde"]), f"30% of {unit} are repeated"),
+                (repeated_part(end, -1), repeated_part(end, 1), f"repeated {unit} make up over 20%"),
+            )
+        ),
+    ],
+)
+def test_gopher_at_its_thresholds(passes: str, breaks: str, rule: str) -> None:
+    assert rule not in (gopher.fault(passes) or "") and rule in (gopher.fault(breaks) or "")
+
+
+@pytest.mark.parametrize(("size", "limit"), [*gopher.TOP_NGRAMS.items(), *gopher.DUPLICATE_NGRAMS.items()])
+def test_gopher_on_repeated_ngrams(size: int, limit: float) -> None:
+    """Texts of words of four letters, so of 5 n - 1 characters, which are just too short and just long enough."""
+    grams = [" ".join(f"{letter}{number:03}" for number in range(size)) for letter in "xyz"]
+    grams, repeated = (grams * 2, 3 * 4 * size) if size > 4 else (grams[:1] * 12, 12 * (5 * size - 1))
+    shortest = math.ceil((repeated / limit + 1) / 5)
+    found = []
+    for count in (shortest - 1, shortest):
+        parts = ["have", "with"]
+        for number in range(count):
+            parts += [f"w{number:03}", *(grams[number : number + 1])]
+        found.append(gopher.fault(" ".join(" ".join(parts).split()[:count])))
+    assert re.fullmatch(rf".*{size}-gram.* over {limit:.0%}", found[0] or "") and found[1] is None
 
 
 def test_gopher_and_c4_against_datatrove(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -530,17 +566,6 @@ def test_contamination_needs_examples_long_enough(tmp_path: Path) -> None:
     for ngram_words, fewest in ((13, 8), (5, 5)):
         with pytest.raises(SourceError, match=f"long enough.*texts of {fewest} words or more"):
             read_evaluations([str(tmp_path / "short.txt")], ngram_words)
-    csv.field_size_limit(131_072)  # Python's own, in a process that has read no CSV yet
-    (tmp_path / "t.csv").write_text(f"{'a ' * 70_000},one two three four five six seven eight\n")
-    assert read_evaluations([str(tmp_path / "t.csv")]).places == (f"{tmp_path}/t.csv:1",) * 2
-    (tmp_path / "t.csv").write_text('one,two\n"three,four\n')
-    with pytest.raises(SourceError, match="t.csv:2: is not CSV"):
-        read_evaluations([str(tmp_path / "t.csv")])
-    for broken in ("{", "[" * 100_000):
-        (tmp_path / "t.jsonl").write_text(f'{{"a": "x"}}\n\n{broken}\n')
-        with pytest.raises(SourceError, match="is not JSON: ") as caught:
-            read_evaluations([str(tmp_path / "t.jsonl")])
-        assert caught.value.where == f"{tmp_path}/t.jsonl:3" and "line 1" not in caught.value.what
 
 
 CHINESE = "中华人民共和国国务院新闻办公室今天上午举行发布会介绍全国粮食生产情况并回答记者提问"
@@ -656,28 +681,17 @@ def test_what_decides_is_in_the_record_and_other_versions_do_not_go_on(
     assert manifest["options"]["cleaning"]["versions"] == both and both.items() <= manifest["versions"].items()
 
 
-@pytest.mark.parametrize("name", ["t.parquet", "t.parquet.gz", "t.jsonl.gz", "t.csv.zst", "t.txt.gz"])
-def test_evaluation_files_of_every_kind_are_read(name: str, tmp_path: Path) -> None:
+def test_every_string_of_a_record_is_an_example(tmp_path: Path) -> None:
+    """Files of each kind, packed or not: tests/unit/test_tables.py."""
     from maskwright.text.cleaning.contamination import Contamination, read_evaluations
 
-    words = [" ".join(f"{letter}{number}" for number in range(9)) for letter in "abc"]
-    rows = [{"n": 1, "q": {"choices": [words[0], "x"]}, "a": None}, {"n": 2, "q": {"choices": words[1:]}, "a": "y"}]
-    plain = tmp_path / re.sub(r"\.(gz|zst)$", "", name)
-    if plain.suffix == ".parquet":
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), plain)
-    elif plain.suffix == ".jsonl":
-        plain.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        plain.write_text(f"{words[0]},x\n{','.join(words[1:])}\n" if plain.suffix == ".csv" else "\n".join(words[:2]))
-    if name.endswith((".gz", ".zst")):
-        codec = "gzip" if name.endswith(".gz") else "zstd"
-        with pyarrow.CompressedOutputStream(str(tmp_path / name), codec) as file:
-            file.write(plain.read_bytes())
-        plain.unlink()
-    found = Contamination(read_evaluations([str(tmp_path / name)])).examples_in([one.encode() for one in words])
-    first, second = (f"{name} record {n}" if plain.suffix == ".parquet" else f"{name}:{n}" for n in (1, 2))
-    third = None if plain.suffix == ".txt" else f"{tmp_path}/{second}"
-    assert found == [f"{tmp_path}/{first}", f"{tmp_path}/{second}", third]
+    texts = [" ".join(f"{letter}{number}" for number in range(9)) for letter in "abc"]
+    rows = [{"n": 1, "q": {"choices": [texts[0], "x"]}, "a": None}, {"n": 2, "q": {"choices": texts[1:]}, "a": "y"}]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "t.parquet")
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name, number in (("t.parquet", " record "), ("t.jsonl", ":")):
+        found = Contamination(read_evaluations([str(tmp_path / name)])).examples_in([one.encode() for one in texts])
+        assert found == [f"{tmp_path}/{name}{number}{record}" for record in (1, 2, 2)]
 
 
 def test_a_parquet_file_that_unpacks_to_endless_bytes_is_refused(tmp_path: Path) -> None:

@@ -51,13 +51,13 @@ def test_rows_of_short_documents_in_many_shards_equal_slow_twin(seed: int) -> No
         shards.append(shard_of(tokens, documents_, sentences))
     split = Split(shards)
     full, packed = (rows_of(split, 9, packing) for packing in ("full_sentences", "documents"))
-    ids, _, segments = full.materialize(np.arange(full.plan.rows))
+    ids, _, segments = full.materialize(np.arange(full.totals.rows))
     found = [row[mask > 0].tolist() for row, mask in zip(ids, segments, strict=True)]
     assert found == [row for some in texts for row in oracles.full_sentences(some, 9, 0, 2)]
-    ids, _, segments = packed.materialize(np.arange(packed.plan.rows))
+    ids, _, segments = packed.materialize(np.arange(packed.totals.rows))
     chunks = [
         tuple(ids[row][segments[row] == segment].tolist())
-        for row in range(packed.plan.rows)
+        for row in range(packed.totals.rows)
         for segment in range(1, segments[row].max() + 1)
     ]
     whole = [[i for part in text for i in part] for some in texts for text in some]
@@ -84,12 +84,12 @@ def test_store_holds_the_ids_of_the_documents(store: TokenStore, tokenizer: str)
 @pytest.mark.parametrize("seq_len", [16, 33, 128])
 def test_full_sentences_equal_slow_twin(store: TokenStore, seq_len: int) -> None:
     rows = open_rows(store, "train", seq_len, "full_sentences")
-    ids, positions, segments = rows.materialize(np.arange(rows.plan.rows))
+    ids, positions, segments = rows.materialize(np.arange(rows.totals.rows))
     words = store.vocabulary
     expected = [
         row for some in stories(store, "train") for row in oracles.full_sentences(some, seq_len, words.bos, words.eos)
     ]
-    assert len(expected) == rows.plan.rows
+    assert len(expected) == rows.totals.rows
     for row, wanted in enumerate(expected):
         size = len(wanted)
         assert ids[row].tolist() == wanted + [words.pad] * (seq_len - size)
@@ -100,9 +100,9 @@ def test_full_sentences_equal_slow_twin(store: TokenStore, seq_len: int) -> None
 @pytest.mark.parametrize("seq_len", [16, 128])
 def test_document_rows_are_framed_chunks_of_documents(store: TokenStore, seq_len: int) -> None:
     rows, words = open_rows(store, "train", seq_len, "documents"), store.vocabulary
-    ids, positions, segments = rows.materialize(np.arange(rows.plan.rows))
+    ids, positions, segments = rows.materialize(np.arange(rows.totals.rows))
     chunks = []
-    for row in range(rows.plan.rows):
+    for row in range(rows.totals.rows):
         for segment in range(1, segments[row].max() + 1):
             place = np.flatnonzero(segments[row] == segment)
             assert positions[row, place].tolist() == list(range(len(place)))
@@ -119,7 +119,7 @@ def test_document_rows_are_framed_chunks_of_documents(store: TokenStore, seq_len
 
 def test_an_epoch_is_every_row_once_however_it_is_split(store: TokenStore, config: Callable[..., RunConfig]) -> None:
     keys = {"masking.mask_share": 0.0, "masking.random_share": 0.0}  # shown as they are
-    size = Loader(config(), store).rows.plan.rows
+    size = Loader(config(), store).rows.totals.rows
     batches = {}
     for rows, workers in ((4, 2), (8, 1), (1, 8)):
         loader = Loader(config(**{"batch.micro_batch_rows": rows, "batch.virtual_workers": workers, **keys}), store)
@@ -148,7 +148,7 @@ def test_a_run_of_two_maskings_has_the_first_again_in_its_third_epoch(
 
     def seen(**keys: Any) -> dict[tuple[int, int], bytes]:
         loader, found = Loader(config(**shape, **keys), store), {}
-        for step in range(3 * loader.rows.plan.rows // 32):
+        for step in range(3 * loader.rows.totals.rows // 32):
             batch, (epochs, rows) = loader.batch(step, 0), loader.row_numbers(step, 0)
             for at, place in enumerate(zip(epochs.tolist(), rows.tolist(), strict=True)):
                 one = batch.part(at, at + 1)
@@ -248,5 +248,5 @@ def test_ends_of_sentences_are_read_only_where_they_are_used(
     read.clear()
     for packing in ("documents", "full_sentences"):
         rows = open_rows(store, "train", 32, packing)  # type: ignore[arg-type]
-        rows.materialize(np.arange(rows.plan.rows))
+        rows.materialize(np.arange(rows.totals.rows))
     assert not read

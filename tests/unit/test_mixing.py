@@ -68,7 +68,7 @@ def test_mixed_order_equals_slow_twin(
 ) -> None:
     monkeypatch.setattr(mixing, "BLOCK", 64)
     expected = slow_mixture(sizes, weights, most, 700)
-    mixed = mixed_order(SEED, [RowOrder(SEED, size) for size in sizes], sizes, weights, most)
+    mixed = mixed_order(SEED, [RowOrder(SEED, size) for size in sizes], weights, most)
     assert (mixed.end is None) == (None in most) and (mixed.end or 700) <= 700
     assert len(expected) == (mixed.end or 700)
     epochs, rows = mixed.at(np.arange(len(expected)))
@@ -89,7 +89,7 @@ def test_mixed_order_equals_slow_twin(
 
 def test_blocks_have_the_weights_and_every_epoch_has_each_row_once() -> None:
     sizes = [40_000, 10_000]
-    mixed = mixed_order(SEED, [RowOrder(SEED, size) for size in sizes], sizes, [0.7, 0.3], [None, None])
+    mixed = mixed_order(SEED, [RowOrder(SEED, size) for size in sizes], [0.7, 0.3], [None, None])
     assert mixed.shares.stretches[0].counts.tolist() == [45_875, 19_661]
     epochs, rows = mixed.at(np.arange(mixing.BLOCK))
     small = rows >= 40_000
@@ -136,8 +136,8 @@ def test_rows_of_a_mixture_are_those_of_its_stores(
     whole = loader(mixed({"weight": 1.0}, {"weight": 2.0}, **{"data.packing": packing}))
     keys = {"data.packing": packing}
     alone = [loader(small_config(one.location, **keys)) for one in (store, second)]
-    first, total = alone[0].rows.plan.rows, whole.rows.plan.rows
-    assert total == first + alone[1].rows.plan.rows
+    first, total = alone[0].rows.totals.rows, whole.rows.totals.rows
+    assert total == first + alone[1].rows.totals.rows
     chosen = np.array([0, first - 1, first, total - 1, 5, first + 3])
     for found, expected in zip(
         whole.rows.materialize(chosen),
@@ -178,7 +178,7 @@ def test_a_single_source_by_weight_reads_as_often_as_said(mixed: Callable[..., R
     said = next(line for line in ready.describe().splitlines() if line.startswith("mixture: "))
     names, shares, epochs = zip(*ready.loader.sources_read(400), strict=True)
     assert names == ("a", "b") and shares == pytest.approx((0.25, 0.75), abs=0.03)
-    sizes = [rows.plan.rows for rows in ready.loader.rows.sources]
+    sizes = [rows.totals.rows for rows in ready.loader.rows.sources]
     assert epochs == pytest.approx([share * 3200 / size for share, size in zip(shares, sizes, strict=True)])
     assert said == f"mixture: {shares[0]:.1%} of the rows from a, {epochs[0]:.2f} epochs; " + (
         f"{shares[1]:.1%} of the rows from b, {epochs[1]:.2f} epochs"

@@ -30,11 +30,11 @@ def test_best_fit_leaves_little_room() -> None:
 
 def test_documents_are_cut_into_chunks_that_cover_each_token_once() -> None:
     ends = np.cumsum(np.random.default_rng(1).integers(1, 200, 500))
-    layout = plan_documents(ends, 64)
-    pieces = layout.all_pieces()
+    planned = plan_documents(ends, 64)
+    pieces = planned.all_pieces()
     covered = np.concatenate([np.arange(s, s + n) for s, n in zip(pieces.start, pieces.length, strict=True)])
     assert np.array_equal(np.sort(covered), np.arange(ends[-1]))
-    assert layout.totals() == (ends[-1], 2 * len(pieces.start))
+    assert planned.totals() == (ends[-1], 2 * len(pieces.start))
     assert pieces.length.max() <= 62
     document_of = np.searchsorted(ends, [pieces.start, pieces.start + pieces.length - 1], side="right")
     assert (document_of[0] == document_of[1]).all()
@@ -78,14 +78,14 @@ def test_full_sentences_equal_slow_twin() -> None:
     for seed in range(40):
         documents, sentences = made_sentences(seed, 1 + 3 * seed)
         for seq_len in (4, 9, 30):
-            layout = plan(documents, sentences, seq_len, "full_sentences")
-            pieces = layout.all_pieces()
+            planned = plan(documents, sentences, seq_len, "full_sentences")
+            pieces = planned.all_pieces()
             units = [*zip(pieces.start.tolist(), pieces.length.tolist(), pieces.eos.tolist(), strict=True)]
-            found = [units[a:b] for a, b in itertools.pairwise(layout.first.tolist())]
+            found = [units[a:b] for a, b in itertools.pairwise(planned.first.tolist())]
             assert found == rows_one_by_one(documents, sentences, seq_len)
-            assert np.flatnonzero(pieces.bos).tolist() == layout.first[:-1].tolist()
-            assert layout.totals() == (sentences[-1], layout.rows + int(pieces.eos.sum()))
-            some = np.random.default_rng(seed).integers(0, layout.rows, 7)
-            alone = [layout.pieces(np.array([row])) for row in some]
-            for one, wanted in zip(layout.pieces(some), zip(*alone, strict=True), strict=True):
+            assert np.flatnonzero(pieces.bos).tolist() == planned.first[:-1].tolist()
+            assert planned.totals() == (sentences[-1], planned.rows + int(pieces.eos.sum()))
+            some = np.random.default_rng(seed).integers(0, planned.rows, 7)
+            alone = [planned.pieces(np.array([row])) for row in some]
+            for one, wanted in zip(planned.pieces(some), zip(*alone, strict=True), strict=True):
                 assert np.array_equal(one, np.concatenate(wanted))

@@ -1,9 +1,7 @@
-"""Phases: where they end, what they change, and which text each one reads, beside a twin that goes document by
-document."""
+"""Phases: where they end, what they change, and which rows each one reads."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -11,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from arrow_files import write_arrow
 from conftest import small_config
 from reference import oracles
-from reference.stored import shard_of
+from reference.stored import documents_of
 
 from maskwright.config.phases import stage_at
 from maskwright.config.pretraining import RunConfig, build_config
@@ -22,11 +21,9 @@ from maskwright.core.errors import ConfigError
 from maskwright.data.loader import Loader
 from maskwright.data.mixing import MixedOrder
 from maskwright.data.mixture import MixedRows
-from maskwright.data.opening import open_store
-from maskwright.data.order import SEED_OF_SHARDS
-from maskwright.data.rows import Rows, open_rows
-from maskwright.data.store import Split, TokenStore
-from maskwright.data.stream import SEED_OF_DOCUMENTS, Stream, StreamPosition
+from maskwright.data.opening import open_store, recorded_data
+from maskwright.data.rows import ROWS, open_rows
+from maskwright.data.store import TokenStore
 from maskwright.model.config import config_at
 from maskwright.run.directory import RunDirectory, whole_steps
 from maskwright.tasks.measure import for_report
@@ -146,40 +143,6 @@ def test_the_learning_rate_goes_from_phase_to_phase() -> None:
 # ---- which text ----------------------------------------------------------------------------------------------------
 
 
-def chunks_of(rows: Rows) -> Counter[tuple[int, int, int]]:
-    """(shard, start, end) of every piece of every row."""
-    shard_idx, pieces = rows._pieces(np.arange(rows.plan.rows))
-    ends = pieces.start + pieces.length
-    return Counter(zip(shard_idx.tolist(), pieces.start.tolist(), ends.tolist(), strict=True))
-
-
-def slow_chunks(
-    store: TokenStore, seed: int, seq_len: int, begin: StreamPosition, end: StreamPosition | None
-) -> Counter[tuple[int, int, int]]:
-    """The chunks of one epoch's text from `begin` to `end`, or to the epoch's end, document by document."""
-    shards = store.split("train").shards
-    in_order = [oracles.order(seed ^ SEED_OF_SHARDS, begin.epoch, place, len(shards)) for place in range(len(shards))]
-    chunks: Counter[tuple[int, int, int]] = Counter()
-    for place, shard_idx in enumerate(in_order):
-        skip = begin.token if place == begin.shards else 0 if place > begin.shards else shards[shard_idx].tokens
-        left = shards[shard_idx].tokens
-        if end is not None and end.epoch == begin.epoch:
-            left = end.token if place == end.shards else left if place < end.shards else 0
-        left -= skip
-        spans = [*zip(*(one.tolist() for one in shards[shard_idx].documents_at()), strict=True)]
-        for index in range(len(spans)):
-            number = begin.epoch * len(shards) + shard_idx
-            first, last = spans[oracles.order(seed ^ SEED_OF_DOCUMENTS, number, index, len(spans))]
-            skipped = min(skip, last - first)
-            first, skip = first + skipped, skip - skipped
-            last = min(last, first + max(left, 0))
-            left -= last - first
-            chunks.update(
-                (shard_idx, place, min(place + seq_len - 2, last)) for place in range(first, last, seq_len - 2)
-            )
-    return chunks
-
-
 def phased(config: Config, **keys: Any) -> RunConfig:
     """A third of the rows with 16 tokens, some with 24, the rest with 32."""
     phases = [
@@ -190,81 +153,34 @@ def phased(config: Config, **keys: Any) -> RunConfig:
     return config(**{"schedule.steps": 200, "phases": phases, **keys})
 
 
-def test_each_leg_continues_where_the_last_one_stopped(store: TokenStore, config: Config) -> None:
-    loader, split = Loader(phased(config), store), store.split("train")
-    assert len(split.shards) > 2
-    stream, place = Stream(store, 0, "documents"), StreamPosition()
-    every: Counter[tuple[int, int, int]] = Counter()
-    for leg, seq_len, rows in zip(loader.data_phases, (16, 24, 32), (30 * 16 + 20 * 8, 40 * 24, None), strict=True):
-        span = stream.span(place, seq_len, rows)
-        expected = slow_chunks(store, 0, seq_len, place, None if rows is None else span.next)
-        every, place = every + expected, span.next
-        assert isinstance(leg.rows, Rows)
-        if rows is None:  # the rest of the epoch, and then whole ones
-            expected += chunks_of(Loader(config(), store).rows)
-        else:
-            by_shard: dict[int, list[int]] = {}
-            for shard_idx, begin, end in expected.elements():
-                by_shard.setdefault(shard_idx, []).append(end - begin + 2)
-            packed = sum(len(oracles.best_fit_rows(sizes, seq_len)) for sizes in by_shard.values())
-            assert rows <= packed == leg.rows.plan.rows <= rows + rows // 200 + 1
-            before = stream.epochs_before(place)
-            assert place.epoch == 0 and loader.epoch(50 if seq_len == 16 else 90) == pytest.approx(before)
-        assert chunks_of(leg.rows) == expected
-    assert max(every.values()) == 1 and sum(end - begin for _, begin, end in every) == split.tokens
-    seen = np.concatenate([loader.row_numbers(step, worker)[1] for step in range(50) for worker in (0, 1)])
-    size = loader.data_phases[0].rows.plan.rows
-    assert seen.tolist() == [oracles.order(0, 0, index, size) for index in range(30 * 16 + 20 * 8)]
+def rows_read(loader: Loader, begin: int, end: int) -> list[tuple[int, int]]:
+    """(epoch, row) of each row of these updates."""
+    numbers = [loader.row_numbers(step, worker) for step in range(begin, end) for worker in (0, 1)]
+    return [pair for epochs, rows in numbers for pair in zip(epochs.tolist(), rows.tolist(), strict=True)]
 
 
-@pytest.mark.parametrize("packing", ["documents", "full_sentences"])
-def test_legs_go_through_several_epochs(store: TokenStore, config: Config, packing: Any) -> None:
-    """Whole epochs in the middle of a span have the rows of a run without phases; text is read once in each epoch."""
-    stream, tokens = Stream(store, 0, packing), store.split("train").tokens
-    place, read = StreamPosition(), Counter[int]()
-    for seq_len, rows in ((16, stream.rows_of(16) // 3), (32, stream.rows_of(32) * 3), (16, 5), (32, None)):
-        span, whole = stream.span(place, seq_len, rows), open_rows(store, "train", seq_len, packing)
-        for part in span.order.parts:
-            own = span.rows._pieces(np.arange(part.first, part.first + part.size))
-            if part.epochs is not None and part.size < whole.plan.rows:
-                read[part.epoch] += int(own[1].length.sum())
-            else:
-                wanted = whole._pieces(np.arange(whole.plan.rows))
-                assert np.array_equal(own[0], wanted[0]) and np.array_equal(own[1].start, wanted[1].start)
-        if rows is not None:
-            epochs, found = span.order.at(np.arange(rows))
-            assert len(set(zip(epochs.tolist(), found.tolist(), strict=True))) == rows
-            assert span.order.epochs(rows) == pytest.approx(stream.epochs_before(span.next))
-            assert epochs[-1] == span.next.epoch
-        place = span.next
-    assert read == {0: tokens, 3: tokens}
+def test_each_phase_has_epochs_of_its_own(store: TokenStore, config: Config) -> None:
+    """Every row once in each of them, in the order of that epoch; no two phases have an epoch of one number, so masks
+    are drawn anew."""
+    loader = Loader(phased(config), store)
+    first_epoch, read = 0, 0.0
+    bounds = ((16, 0, 50, 30 * 16 + 20 * 8), (24, 50, 90, 40 * 24), (32, 90, 400, 310 * 8))
+    for phase, (seq_len, begin, end, rows) in zip(loader.data_phases, bounds, strict=True):
+        size = open_rows(store, "train", seq_len, "documents").totals.rows
+        assert phase.rows.totals.seq_len == seq_len and phase.rows.totals.rows == size
+        expected = [
+            (first_epoch + n // size, oracles.order(0, first_epoch + n // size, n % size, size)) for n in range(rows)
+        ]
+        assert rows_read(loader, begin, end) == expected
+        assert loader.epoch(begin) == pytest.approx(read)
+        first_epoch, read = first_epoch + -(-rows // size), read + rows / size
+        assert loader.epoch(end) == pytest.approx(read)
+    plain = config(**{"schedule.steps": 200, "phases": [{"until_step": 90, "masking_rate": 0.4}]})
+    assert rows_read(Loader(plain, store), 0, 200) == rows_read(Loader(config(), store), 0, 200), "rows go on"
 
 
-def test_a_leg_of_sentences_is_the_beginning_of_what_it_would_be_without_an_end(store: TokenStore) -> None:
-    stream = Stream(store, 0, "full_sentences")
-    short, long = stream.span(StreamPosition(), 32, 100), stream.span(StreamPosition(), 32, 200)
-    assert short.rows.plan.rows == 100 and long.rows.plan.rows == 200
-    for one, two in zip(short.rows.materialize(np.arange(100)), long.rows.materialize(np.arange(100)), strict=True):
-        assert np.array_equal(one, two)
-    after, wanted = stream.span(short.next, 32, 1).rows._pieces(np.array([0])), long.rows._pieces(np.array([100]))
-    assert after[0][0] == wanted[0][0] and after[1].start[0] == wanted[1].start[0]
-
-
-def test_short_texts_that_waste_rows_are_not_left_out(store: TokenStore) -> None:
-    """Two texts of more than half a row never share one: so many rows hold far fewer tokens than they have places."""
-
-    class Short:
-        location, vocabulary, plans_key = "here", store.vocabulary, "5" * 64
-
-        def split(self, side: str) -> Split:
-            return Split([shard_of([0] * 6000, [*range(20, 6001, 20)])])
-
-    span = Stream(Short(), 0, "documents").span(StreamPosition(), 32, 100)  # type: ignore[arg-type]
-    assert span.rows.plan.rows == 100 and 2000 <= span.next.token < 2020
-
-
-def test_a_mixture_changes_its_weights_and_goes_on_in_each_source(store: TokenStore, tmp_path: Path) -> None:
-    """In the middle only one source is read, with shorter rows; before and after, each goes on where it stopped."""
+def test_a_mixture_changes_its_weights(store: TokenStore, tmp_path: Path) -> None:
+    """In the middle only one source is read, with shorter rows; before and after, both are."""
     (tmp_path / "again").symlink_to(store.location)
     sources = {"a": {"store": store.location, "weight": 3}, "b": {"store": str(tmp_path / "again"), "weight": 1}}
     phases = [{"until_step": 40}, {"until_step": 80, "seq_len": 16, "mixture_weights": {"a": 0}}]
@@ -272,16 +188,16 @@ def test_a_mixture_changes_its_weights_and_goes_on_in_each_source(store: TokenSt
     run = small_config("", **keys)
     loader = Loader(run, open_store(run.data))
     first, middle, last = loader.data_phases
-    assert isinstance(first.order, MixedOrder)
+    assert isinstance(first.order, MixedOrder) and isinstance(first.rows, MixedRows)
     given = first.order.shares.source_rows(320).tolist()
     assert sum(given) == 320 and given[0] == pytest.approx(240, abs=30)
-    streams, places = [Stream(store, 0, "documents") for _ in range(2)], [StreamPosition(), StreamPosition()]
-    for leg, seq_len, rows in ((first, 32, given), (middle, 16, [0, 320]), (last, 32, [None, None])):
-        spans = [one.span(place, seq_len, n) for one, place, n in zip(streams, places, rows, strict=True)]
-        assert isinstance(leg.rows, MixedRows)
-        for span, found in zip(spans, leg.rows.sources, strict=True):
-            assert chunks_of(span.rows) == chunks_of(found)
-        places = [span.next for span in spans]
+    sizes = [{seq_len: open_rows(store, "train", seq_len, "documents").totals.rows} for seq_len in (16, 32)]
+    short, long = sizes[0][16], sizes[1][32]
+    assert middle.read.tolist() == pytest.approx([count / long for count in given])
+    assert last.read.tolist() == pytest.approx([given[0] / long, given[1] / long + 320 / short])
+    border = int(first.rows.first[1])
+    epochs = [{(row >= border, epoch) for epoch, row in rows_read(loader, begin, begin + 40)} for begin in (0, 80)]
+    assert not epochs[0] & epochs[1], "later epochs of each source"
     read = loader.sources_read(80)
     assert [share for _, share, _ in read] == pytest.approx([given[0] / 640, (given[1] + 320) / 640])
     shapes = [loader.batches(step)[0].input_ids.shape for step in (39, 40, 79, 80)]
@@ -294,23 +210,44 @@ def test_a_mixture_changes_its_weights_and_goes_on_in_each_source(store: TokenSt
 
 
 def test_max_epochs_are_of_all_phases(store: TokenStore, tmp_path: Path) -> None:
-    """A source of many shards stops within one at the end of a phase; the shards before that one count as well."""
     (tmp_path / "again").symlink_to(store.location)
-    limits = {"a": {"store": store.location, "weight": 1, "max_epochs": 1}}
-    sources = {**limits, "b": {"store": str(tmp_path / "again"), "weight": 1}}
+    sources = {
+        "a": {"store": store.location, "weight": 1, "max_epochs": 1},
+        "b": {"store": str(tmp_path / "again"), "weight": 1},
+    }
     keys = {"data.store": None, "data.mixture": sources, "schedule.steps": 1600}
-    run = small_config("", **keys, phases=[{"until_share": 0.5, "seq_len": 16}])
-    ready, plain = prepare_run(run), prepare_run(small_config("", **keys))
+    ready = prepare_run(small_config("", **keys, phases=[{"until_share": 0.5, "seq_len": 16}]))
     (_, _, epochs), _ = ready.loader.sources_read(1600)
-    assert len(store.split("train").shards) > 5 and 0.95 < epochs <= 1
-    assert "from a, 1.00 epochs" in ready.loader.describe()[0]
-    assert plain.details["row_planning"] == "by shard"  # such runs go on
-    same = {"config": flat(run), "store_fingerprint": "s", "tokenizer_fingerprint": "t", "dtype": "d"}
-    now = {**same, "model": asdict(ready.model), **ready.details}
-    for planning, why in (({"row_planning": "by shard"}, "more than its max_epochs"), ({}, "over all shards")):
-        before = {**same, "model": asdict(ready.model), **planning}
-        with pytest.raises(ConfigError, match=f"the run began when .*{why}.*"):
-            require_same_run(before, now, RunDirectory(str(tmp_path / "run")), run)
+    assert 0.99 < epochs <= 1 and "from a, 1.00 epochs" in ready.loader.describe()[0]
+
+
+def test_runs_of_before_go_on_only_with_their_rows(store: TokenStore, config: Config, tmp_path: Path) -> None:
+    """A record of an earlier version has no `rows`. What makes it unlike the runs of now is named."""
+    write_arrow(tmp_path / "arrow" / "a.arrow", documents_of(store.split("train")), lists=True, stream=False)
+    arrow = {
+        "data.store": str(tmp_path / "arrow"),
+        "data.format": "arrow",
+        "data.arrow": {"tokenizer": store.tokenizer_folder},
+    }
+    assert len(store.split("train").shards) > 1
+    by_shard = {"row_planning": "by shard"}
+    for run, record, reason in (
+        (config(), by_shard, ""),
+        (config(phases=[{"until_step": 5, "masking_rate": 0.4}]), by_shard, ""),
+        (config(), {}, "rows were planned over all shards together"),
+        (config(), {"config": {"data.window_shards": 2}}, "the rows of data.window_shards shards were shuffled"),
+        (phased(config), by_shard, "phases of other rows shared the epochs"),
+        (small_config("", **arrow), by_shard, "Arrow files were read where they lie"),
+    ):
+        before = {"config": flat(run) | record.get("config", {}), "model": {}}
+        before |= {key: value for key, value in record.items() if key != "config"}
+        if not reason:
+            assert prepare_run(run, before).details["rows"] == ROWS
+            continue
+        with pytest.raises(ConfigError, match=f"the run began when {reason}.*Fix: continue it with"):
+            prepare_run(run, before)
+        assert recorded_data({"config": before["config"], "store": run.data.store}) == run.data, "it can be evaluated"
+        assert prepare_run(run, {**before, "rows": ROWS})
 
 
 def test_a_run_whose_epochs_left_out_the_weights_is_not_continued_with_them(store: TokenStore, tmp_path: Path) -> None:

@@ -1,22 +1,23 @@
-"""Rows planned by the shard: what is kept of a plan, what a start costs, and windows of shards."""
+"""Rows planned by the shard: what is kept of a plan, and what a start costs."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from reference import oracles
 from reference.stored import rows_of, shard_of
 
-from maskwright.config.pretraining import RunConfig
-from maskwright.data.loader import Loader
-from maskwright.data.order import SEED_OF_SHARDS, RowOrder, WindowOrder, row_order
+from maskwright.core import storage
+from maskwright.data.order import RowOrder
 from maskwright.data.packing import Packing
 from maskwright.data.plans import ShardPlans
 from maskwright.data.rows import Rows, open_rows
@@ -26,7 +27,7 @@ PACKINGS: tuple[Packing, ...] = ("documents", "full_sentences")
 
 
 def all_rows(rows: Rows) -> list[Any]:
-    return [part.tolist() for part in rows.materialize(np.arange(rows.plan.rows))]
+    return [part.tolist() for part in rows.materialize(np.arange(rows.totals.rows))]
 
 
 def files_of(cache: Path) -> list[Path]:
@@ -63,17 +64,36 @@ def test_a_plan_is_kept_and_a_damaged_one_is_made_again(store: TokenStore, cache
         assert json.loads(counted.read_text()) == json.loads(right)
 
 
+@pytest.mark.parametrize("why", ["a file", "no lock", "full at the second shard", "full at the counts"])
 def test_where_no_plan_can_be_kept_rows_are_the_same(
-    store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    why: str, store: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A start where the disk or a quota is full goes on like one where the cache cannot be written, and warns once."""
     wanted = all_rows(open_rows(store, "train", 32, "documents"))
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("MASKWRIGHT_CACHE", str(tmp_path / "file"))
+    shutil.rmtree(cache)
     monkeypatch.setattr("maskwright.data.plans.MOST_MADE", 2)
+    if why == "a file":
+        cache.write_text("")
+    refused = {"full at the second shard": "00001.columns", "full at the counts": "rows.json"}.get(why)
+
+    @contextmanager
+    def atomic_writer(path: str, *, sync: bool = True, real: Any = storage.atomic_writer) -> Iterator[Any]:
+        if os.path.basename(path) == refused:
+            raise OSError(122, "Disk quota exceeded")
+        with real(path, sync=sync) as file:
+            yield file
+
+    def pwrite(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(storage, "atomic_writer", atomic_writer)
+    if why == "no lock":
+        monkeypatch.setattr(os, "pwrite", pwrite)
     capsys.readouterr()
     rows = open_rows(store, "train", 32, "documents")
-    assert all_rows(rows) == wanted and len(rows.plans._cached) == 2
-    assert "rows are planned again at each start" in capsys.readouterr().err
+    kept = len(store.split("train").shards) if why == "full at the counts" else 2
+    assert all_rows(rows) == wanted and len(rows.plans._cached) == kept
+    assert capsys.readouterr().err.count("rows are planned again at each start") == 1
 
 
 def test_a_few_plans_are_mapped_at_once(store: TokenStore, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +110,7 @@ class MadeUp:
     location = "made up"
 
     def __init__(self, folder: Path, shards: int) -> None:
-        tokens, self.plans_key = 64_000_000, f"{shards:06}" * 11
+        tokens, self.fingerprint = 64_000_000, f"{shards:06}" * 11
         with open(folder / "ids", "wb") as file:
             file.truncate(2 * tokens)  # a hole: it takes no room
         self.reads = 0
@@ -122,7 +142,7 @@ def test_a_start_costs_the_same_for_any_number_of_shards(
     one, many = MadeUp(tmp_path, 1), MadeUp(tmp_path, shards)
     open_rows(one, "train", seq_len, packing)  # type: ignore[arg-type]
     (plan,), (counted,) = files_of(cache), cache.rglob("rows.json")
-    folder = plan.parent.with_name(plan.parent.name.replace(one.plans_key[:24], many.plans_key[:24]))
+    folder = plan.parent.with_name(plan.parent.name.replace(one.fingerprint[:24], many.fingerprint[:24]))
     folder.mkdir()
     for number in range(shards):
         os.link(plan, folder / f"{number:05}.columns")
@@ -134,73 +154,22 @@ def test_a_start_costs_the_same_for_any_number_of_shards(
         store.made = Split(store.made.shards)
         tracemalloc.start()
         rows = open_rows(store, "train", seq_len, packing)  # type: ignore[arg-type]
-        order = row_order(1, [block.rows for block in rows.blocks], None)
+        order = RowOrder(1, rows.totals.rows)
         chosen = order.at(10**7 * step)[1]
         ids, _, _ = rows.materialize(chosen)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert ids.shape == (256, seq_len) and store.reads == 0
-    assert rows.plan.rows == shards * totals["rows"][0] and rows.plan.text_tokens == shards * 64_000_000
+    assert rows.totals.rows == shards * totals["rows"][0] and rows.totals.text_tokens == shards * 64_000_000
     assert len(np.unique(np.searchsorted(rows.first, chosen, side="right"))) > 150
     assert peaks[1] - peaks[0] < 12e6, "a few kilobytes a shard: what is counted of it, and 256 maps"
-
-
-# ---- windows ---------------------------------------------------------------------------------------------------------
-
-
-def slow_window_order(seed: int, sizes: list[int], window: int, epoch: int) -> list[int]:
-    """The rows of an epoch in their order."""
-    shards = [oracles.order(seed ^ SEED_OF_SHARDS, epoch, place, len(sizes)) for place in range(len(sizes))]
-    windows, found = [shards[begin : begin + window] for begin in range(0, len(shards), window)], []
-    for number, own in enumerate(windows):
-        rows = [sum(sizes[:shard]) + row for shard in own for row in range(sizes[shard])]
-        key = epoch * (len(windows) + 1) + number
-        found += [rows[oracles.order(seed, key, index, len(rows))] for index in range(len(rows))]
-    return found
-
-
-@pytest.mark.parametrize(("sizes", "window"), [([5, 9, 1, 7, 3], 2), ([4, 4, 4], 1), ([30, 2, 11, 8], 3)])
-def test_rows_in_windows_equal_slow_twin(sizes: list[int], window: int) -> None:
-    order = row_order(7, sizes, window)
-    assert isinstance(order, WindowOrder)
-    wanted = [row for epoch in range(3) for row in slow_window_order(7, sizes, window, epoch)]
-    epochs, rows = order.at(np.arange(3 * sum(sizes)))
-    assert rows.tolist() == wanted and epochs.tolist() == np.repeat(np.arange(3), sum(sizes)).tolist()
-    assert sorted(wanted[: sum(sizes)]) == list(range(sum(sizes)))
-    some = np.random.default_rng(0).permutation(len(wanted))[:20]
-    assert order.at(some)[1].tolist() == [wanted[place] for place in some]
-    assert order.epochs(sum(sizes)) == 1.0
-
-
-def test_as_many_shards_as_there_are_make_no_windows() -> None:
-    for window in (None, 3, 4):
-        assert isinstance(row_order(7, [5, 6, 7], window), RowOrder)
-
-
-def test_a_run_reads_a_few_shards_at_a_time(store: TokenStore, config: Any) -> None:
-    """And reads each row once an epoch, with the masks that it has without windows."""
-    run: RunConfig = config(**{"data.window_shards": 1})
-    loader, whole = Loader(run, store), Loader(config(), store)
-    size, shards = loader.rows.plan.rows, len(store.split("train").shards)
-    steps = size // run.rows_per_step
-    rows = np.concatenate([loader.row_numbers(step, worker)[1] for step in range(steps) for worker in (0, 1)])
-    assert len(set(rows.tolist())) == len(rows)
-    shard_idx = np.searchsorted(loader.rows.first, rows, side="right")
-    assert len(np.flatnonzero(np.diff(shard_idx))) == shards - 1 and len(np.unique(shard_idx)) == shards
-    shown = {}
-    for one in (loader, whole):
-        for step in range(steps):
-            for worker in (0, 1):
-                batch, own = one.batch(step, worker), one.row_numbers(step, worker)[1]
-                for row, ids in zip(own.tolist(), batch.input_ids.tolist(), strict=True):
-                    assert shown.setdefault(row, ids) == ids
 
 
 def test_rows_of_parts_of_shards_are_in_the_order_that_is_asked_for() -> None:
     split = Split([shard_of([5 + number] * 40, [*range(4, 41, 4)]) for number in range(7)])
     rows = rows_of(split, 9, "documents")
     every = all_rows(rows)
-    some = np.random.default_rng(3).integers(0, rows.plan.rows, 60)
+    some = np.random.default_rng(3).integers(0, rows.totals.rows, 60)
     found = [part.tolist() for part in rows.materialize(some)]
     assert found == [[part[row] for row in some] for part in every]
     assert rows.documents(int(some[0])) and rows.work(some)[0] == int(np.count_nonzero(found[2]))

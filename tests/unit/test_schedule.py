@@ -135,7 +135,7 @@ def test_shares_become_steps_as_in_transformers(config: Config) -> None:
 def test_epochs_become_steps(config: Config) -> None:
     given = config(schedule={"epochs": 2.5, "warmup_steps": 3})
     ready = prepare_run(given)
-    rows = ready.loader.rows.plan.rows
+    rows = ready.loader.rows.totals.rows
     assert ready.config.steps == -(-5 * rows // (2 * 8)) and ready.config.schedule.epochs is None
     assert ready.loader.epoch(ready.config.steps) == pytest.approx(2.5, abs=8 / rows)
     assert ready.config == config(schedule={"steps": ready.config.steps, "warmup_steps": 3})

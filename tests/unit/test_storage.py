@@ -147,3 +147,11 @@ def test_a_user_without_a_home_is_at_home_in_the_root(monkeypatch: pytest.Monkey
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)
     assert storage.cache_folder("rows") == "/.cache/maskwright/rows"
+
+
+def test_an_error_of_a_full_disk_is_short_whichever_library_raises_it() -> None:
+    pyarrow = OSError(errno.EFBIG, "Error writing bytes to file. Detail: [errno 27] File too large", "out")
+    assert str(of_the_system(pyarrow)) == (
+        "out: File too large. Fix: raise the largest size of a file (`ulimit -f`), and start the command again"
+    )
+    assert str(of_the_system(OSError("no number"))) == "the system: no number"

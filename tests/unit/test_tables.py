@@ -134,6 +134,7 @@ CASES: list[tuple[str, str | bytes, dict[str, Any], Found]] = [
     ("a.csv", b"", {}, "FILE: is empty"),
     ("a.jsonl.gz", gzip.compress(LINES.encode(), mtime=0)[:-9], {}, "FILE:3: is cut short or damaged: Compressed file"),
     ("a.parquet", parquet(HEADER, [ONE, TWO], ["a", "b"]), {}, READ_RECORDS),
+    ("a.jsonl.zst", bytes(pa.compress(LINES.encode(), "zstd", asbytes=True)), {}, READ_RECORDS),
     ("a.parquet.gz", gzip.compress(parquet(HEADER, [ONE, TWO], ["a", "b"])), {}, READ_RECORDS),
     ("a.parquet", parquet([*HEADER, "text"], ["x"], ["a"], ["y"]), {}, "FILE: has several columns 'text'"),
     ("a.parquet", parquet(HEADER, NOT_UTF8, ["a", "b"]), {}, "FILE record 2: 0xff, byte 5 of the text, is not UTF-8"),
@@ -218,6 +219,23 @@ def test_a_guessed_delimiter_is_said_once_for_many_files(tmp_path: Path, capsys:
     reading = Reading(LabelledData(train="x"), Task())
     read_examples(f"{tmp_path}/1.csv", reading)
     assert next(iter(reading.notes)) == f"{tmp_path}/1.csv: columns are separated by semicolons"
+
+
+def test_cells_in_quotes_are_noted_in_tsv_and_read_in_csv(tmp_path: Path) -> None:
+    """pandas writes quotes to a file of tabs only where a cell needs them, and Excel also does."""
+    said = 'he said "no, never" and left'
+    written = rows(["id", "text"], *[[str(number), ONE] for number in range(60)], ["60", said], delimiter="\t")
+    for name, content, where in (
+        ("a.tsv", written, ":62: has a cell in quotes, which are characters"),
+        ("b.tsv", 'id\ttext\n1\t"Oh" he said, "no"\n2\t"open\n3\t"\n4\t""\n', ""),
+        ("c.csv", written, ": columns are separated by tabs"),
+    ):
+        (tmp_path / name).write_text(content)
+        notes = Sources([str(tmp_path / name)]).notes
+        assert bool(notes) == bool(where) and "".join(notes).startswith(f"{tmp_path}/{name}{where}" * bool(where))
+    assert as_text(tmp_path / "a.tsv", {})[60] == ('"he said ""no, never"" and left"', 62)
+    assert as_text(tmp_path / "c.csv", {})[60] == (said, 62)
+    assert len(Sources([str(tmp_path)]).notes) == 2
 
 
 def test_one_column_without_a_header_may_hold_semicolons(tmp_path: Path) -> None:

@@ -26,11 +26,11 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from maskwright.core import extras
 from maskwright.core.errors import InputError, StoreError, TokenizerError
+from maskwright.data.converted_store import open_epochs
 from maskwright.data.encode import encode_documents
 from maskwright.data.loader import Loader
 from maskwright.data.pregenerate.generate import pregenerate
 from maskwright.data.pregenerate.sequences import PregenerateOptions
-from maskwright.data.pregenerated_store import open_epochs
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.labels.encode import open_tokenizer
@@ -260,16 +260,6 @@ def test_training_is_repeatable(kind: str, corpus: Path, tokenizer_of: Folder, t
         assert auto.tokenize("THE Fóx") == auto.tokenize("the fox")
 
 
-def test_vocab_txt_is_the_vocabulary(tokenizer_of: Folder) -> None:
-    """`transformers` makes the same tokenizer of it alone."""
-    folder = tokenizer_of("bert")
-    lines = Path(folder, "vocab.txt").read_text().split("\n")
-    assert lines[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    alone = transformers.BertTokenizer(vocab=str(Path(folder, "vocab.txt")), do_lower_case=False)
-    text = "The Fox saw 12 stones!"
-    assert alone(text)["input_ids"] == transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
-
-
 def test_bad_requests_to_train(corpus: Path, tmp_path: Path) -> None:
     sources = Sources([str(corpus)])
     with pytest.raises(InputError, match="--lowercase is not for --kind unigram"):
@@ -486,8 +476,8 @@ def test_all_files_of_a_folder_are_copied(tokenizer_of: Folder, tmp_path: Path) 
     (source / "chat_template.jinja").write_text("no")
     for name in FILES:
         (source / name).touch()
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        shutil.copyfile(Path(tokenizer_of("bert"), name), source / name)
+    (source / "special_tokens_map.json").write_text("{}")
+    shutil.copyfile(Path(tokenizer_of("bert"), "tokenizer_config.json"), source / "tokenizer_config.json")
     copy_tokenizer(str(source), str(tmp_path / "copy"))
     assert {path.name for path in (tmp_path / "copy").iterdir()} == {"tokenizer.json", *FILES}
 
@@ -505,7 +495,7 @@ def no_template(content: dict[str, Any]) -> None:
     "change, name, words",
     [
         (lambda c: c.update(mask_token="<blank>"), "special_tokens_map.json", "mask_token is <blank> here and"),
-        (lambda c: c.update(pad_token="[MASK]"), "alone", r"mask_token \[MASK\] is its pad_token too"),
+        (lambda c: c.update(pad_token="[MASK]"), "tokenizer_config.json", r"mask_token \[MASK\] is its pad_token too"),
         (lambda c: c.update(mask_token=7), "tokenizer_config.json", "mask_token is not a token"),
         (
             lambda c: c["post_processor"]["special_tokens"]["[SEP]"].update(id="[PAD]", tokens=["[PAD]"], ids=[0]),
@@ -535,9 +525,7 @@ def no_template(content: dict[str, Any]) -> None:
 def test_contradictions_are_named(
     change: Callable[[dict[str, Any]], Any], name: str, words: str, tokenizer_of: Folder, tmp_path: Path
 ) -> None:
-    folder = changed(tokenizer_of("bert"), tmp_path / "t", change, "tokenizer_config.json" if name == "alone" else name)
-    if name == "alone":
-        (tmp_path / "t" / "special_tokens_map.json").unlink()
+    folder = changed(tokenizer_of("bert"), tmp_path / "t", change, name)
     with pytest.raises(TokenizerError, match=words):
         read_vocabulary(folder)
 
@@ -546,8 +534,7 @@ def test_a_missing_mask_token_comes_with_the_line_that_adds_one(tokenizer_of: Fo
     folder = changed(tokenizer_of("bert"), tmp_path / "t", no_mask)
     with pytest.raises(TokenizerError, match=r"mask_token \[MASK\] is not in the vocabulary.*save_pretrained"):
         read_vocabulary(folder)
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        (tmp_path / "t" / name).unlink()
+    (tmp_path / "t" / "tokenizer_config.json").unlink()
     with pytest.raises(TokenizerError, match="has no mask_token, which hides a token") as error:
         read_vocabulary(folder)
     line = str(error.value).split("`")[1]
@@ -574,11 +561,8 @@ def test_a_tokenizer_without_unk(tokenizer: str, corpus: Path, tmp_path: Path) -
         content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "<unk>"]
         content["model"]["vocab"]["Ġq"] = content["model"]["vocab"].pop("<unk>")
 
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        shutil.copytree(tokenizer, tmp_path / name)
     folder = changed(tokenizer, tmp_path / "t", without)
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        (tmp_path / "t" / name).unlink()
+    (tmp_path / "t" / "tokenizer_config.json").unlink()
     assert read_vocabulary(folder).unk is None
     result = inspect_tokenizer(folder, Sources([str(corpus)], layout="sentences"))
     assert result.unknown_tokens == 0

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import transformers
-from tokenizer_kinds import KINDS, sentencepiece_model, with_words
+from tokenizer_kinds import KINDS, older_files, sentencepiece_model, with_words
 
 from maskwright.core.errors import TokenizerError
 from maskwright.text.audit import audit
@@ -27,7 +27,7 @@ from maskwright.text.tokenizer import (
     train_tokenizer,
 )
 from maskwright.text.tokenizer_faults import faults, unreachable_tokens
-from maskwright.text.vocabulary import has_tokenizer, none_is_text, read_vocabulary
+from maskwright.text.vocabulary import has_tokenizer, read_vocabulary
 
 TEXTS = [
     "The old fox saw <mask> letters.",
@@ -46,8 +46,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def older(source: str, folder: Path, *names: str) -> Path:
     folder.mkdir()
-    for name in names:
-        shutil.copyfile(Path(source, name), folder / name)
+    older_files(source, folder, *names)
     return folder
 
 
@@ -55,7 +54,7 @@ def older(source: str, folder: Path, *names: str) -> Path:
     ("kind", "files", "architecture"),
     [
         ("roberta", ("vocab.json", "merges.txt"), "roberta"),
-        ("roberta", ("vocab.json", "merges.txt", "tokenizer_config.json", "special_tokens_map.json"), "roberta"),
+        ("roberta", ("vocab.json", "merges.txt", "tokenizer_config.json"), "roberta"),
         ("bert-uncased", ("vocab.txt",), "bert"),
         ("bert", ("vocab.txt", "tokenizer_config.json"), "bert"),
     ],
@@ -72,10 +71,8 @@ def test_ids_are_those_of_transformers(
     folder = older(whole, tmp_path / "older", *files)
     assert has_tokenizer(str(folder))
     ours = load_tokenizer(str(folder), special_tokens_are_text=False)
-    assert (
-        f"one is created from {' and '.join(n for n in files if n.startswith(('vocab', 'merges')))}"
-        in capsys.readouterr().err
-    )
+    made_of = [name for name in files if name.startswith(("vocab", "merges"))]
+    assert f"one is created from {' and '.join(made_of)}" in capsys.readouterr().err
     assert sorted(path.name for path in folder.iterdir()) == sorted(files)  # it stays as it was
     (folder / "config.json").write_text(json.dumps({"model_type": architecture}))
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
@@ -90,7 +87,7 @@ def test_ids_are_those_of_transformers(
 
     copy_tokenizer(str(folder), str(tmp_path / "copy"))
     assert read_vocabulary(str(tmp_path / "copy")) == made
-    assert {*files, "tokenizer.json"} == {path.name for path in (tmp_path / "copy").iterdir()}
+    assert {*files[len(made_of) :], "tokenizer.json"} == {path.name for path in (tmp_path / "copy").iterdir()}
     (tmp_path / "copy" / "config.json").write_text(json.dumps({"model_type": architecture}))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "copy")
     assert [theirs(text)["input_ids"] for text in TEXTS] == [ours.encode(text).ids for text in TEXTS]
@@ -179,24 +176,28 @@ def test_the_word_none_is_a_word(files: tuple[str, ...], tokenizer: str, tmp_pat
     assert word == [theirs.convert_tokens_to_ids("None")] and not ours.special & {*word}
     assert ours.special == {*theirs.all_special_ids} and ours.byte_length[word[0]] == 4
     assert ours.unk == theirs.unk_token_id == theirs.convert_tokens_to_ids("[MASK]") == 3
-    assert none_is_text(str(folder)) and not none_is_text(tokenizer)
 
 
 def test_a_changed_folder_is_made_anew(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
     folder = older(tokenizer, tmp_path / "older", "vocab.json", "merges.txt")
     before = read_vocabulary(str(folder)).fingerprint
     train_tokenizer(Sources([str(corpus)], layout="sentences"), str(tmp_path / "other"), vocab_size=350)
-    for name in ("vocab.json", "merges.txt"):
-        shutil.copyfile(tmp_path / "other" / name, folder / name)
+    older_files(str(tmp_path / "other"), folder, "vocab.json", "merges.txt")
     assert read_vocabulary(str(folder)).fingerprint != before
 
 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("merges.txt", "#version: 0.2\nĠ t\nwrong\n", "merges.txt:3: 'wrong' is not two tokens of vocab.json"),
-        ("vocab.json", '{"a": "b"}', "is not tokens and their ids"),
-        ("vocab.json", '{"a": 1}', "is not two tokens of vocab.json"),
+        (
+            "merges.txt",
+            "#version: 0.2\nĠ t\nwrong\n",
+            "merges.txt cannot be read: Error while initializing BPE: Merges",
+        ),
+        ("merges.txt", "#version: 0.2\nĠ ☃\n", "merges.txt cannot be read: Error while initializing BPE: Token"),
+        ("vocab.json", "[1]", "is not tokens and their ids"),
+        ("vocab.json", '{"<s>": 0, "</s>": "b"}', "vocab.json and merges.txt cannot be read: "),
+        ("vocab.json", '{"a": 1}', "has no <s>, which frames a text"),
         ("added_tokens.json", '{"<x>": 400}', "has no tokenizer.json, and tokens of its own"),
         ("tokenizer_config.json", '{"cls_token": "<no>"}', "has no <no>, which frames a text"),
     ],
@@ -305,6 +306,9 @@ def test_files_beside_tokenizer_json_that_differ_are_named(
     folder = tmp_path / "edited"
     shutil.copytree(tokenizer_of(kind), folder)
     assert faults(str(folder)) == faults(str(folder / "tokenizer.json")) == []
+    if old:
+        older_files(tokenizer_of(kind), folder, name)
+    assert faults(str(folder)) == []
     text = (folder / name).read_text() if old else ""
     assert old in text
     (folder / name).write_text(text.replace(old, new, 1) or new)

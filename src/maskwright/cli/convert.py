@@ -79,8 +79,8 @@ def data_convert(
         float,
         typer.Option(
             metavar="SHARE",
-            help="Share of documents to hold out, by a hash of their ids. Where files and folders are named train, "
-            "those named valid or test are held out instead.",
+            help="Share of documents to hold out, by a hash of their ids. By name instead, where "
+            "files are named train and valid or test, or all are named valid or test.",
         ),
     ] = 0.01,
     shard_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens in a shard, roughly.")] = 64_000_000,

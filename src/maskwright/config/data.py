@@ -100,9 +100,10 @@ class Data(Section):
     """Weights of `mixture` are tokens ** alpha: 1, when not set, keeps the sizes, 0 makes all sources equal; XLM-R took
     0.3."""
     format: Literal["store", "arrow", "pregenerated"] = "store"
-    """What `store` is. store: a token store. arrow: a folder of Arrow IPC files of token ids, or of such folders.
-    pregenerated: a folder of `epoch_0.json` and so on, written by `maskwright data pregenerate` or by
-    pytorch-transformers' script. Their text is trained on: what was masked is put back, and masking.* masks anew."""
+    """What `store` is. store: a token store. arrow: a folder of Arrow IPC files of token ids, or of such folders, which
+    is converted once into the cache. pregenerated: a folder of `epoch_0.json` and so on, written by `maskwright data
+    pregenerate` or by pytorch-transformers' script, which is converted likewise: what was masked is put back, and
+    masking.* masks anew."""
     arrow: Arrow = Arrow()
     validation: Annotated[str | dict[str, str] | None, Resumable] = None
     """Token store whose held-out documents the run is judged by, instead of those of `store`; or several as {name:
@@ -112,9 +113,6 @@ class Data(Section):
     packing: Literal["documents", "full_sentences"] = "documents"
     """documents: each chunk of a document is a sequence; sequences are best-fit packed into rows, and attention stays
     inside each. full_sentences: RoBERTa's original."""
-    window_shards: Annotated[int | None, Field(ge=1)] = None
-    """Shards whose rows are shuffled together. All of the text, when not set. N: an epoch reads the shards in an order
-    of its own and shuffles the rows of N of them at a time, so that at most 2 N are needed at once."""
 
     @field_validator("validation", mode="before")
     @classmethod
@@ -155,7 +153,6 @@ class Data(Section):
 LATER_DATA: dict[str, Any] = {
     "data.format": "store",
     "data.mixture_alpha": None,
-    "data.window_shards": None,
     **{f"data.arrow.{name}": field.default for name, field in Arrow.model_fields.items()},
 }
 """See `pretraining.LATER`."""

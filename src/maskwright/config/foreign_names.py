@@ -179,6 +179,9 @@ NOT_NEEDED = {
     "dataloader_prefetch_factor dataloader_persistent_workers dataset_impl": (
         "batches are cut from memory-mapped files, without loader workers"
     ),
+    "window_shards": (
+        "rows of all shards are shuffled together; a store in a bucket is copied whole to the machine, or mounted"
+    ),
     "dataloader_drop_last": "rows wander from one epoch into the next, so none is dropped",
     "skip_invalid_size_inputs_valid_test group_by_length pad_to_max_length length_column_name train_sampling_strategy "
     "max_source_positions max_target_positions shorten_method shorten_data_split_list": (

@@ -370,6 +370,11 @@ GONE: dict[str, Any] = {"masking.final_rate": None}
 """Keys that runs once had, and their values if unused; for the same reason."""
 
 
+def without_gone(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The flat configuration of a run's record, without keys that only runs of earlier versions have."""
+    return {key: value for key, value in values.items() if key not in (*GONE, "data.window_shards")}
+
+
 def shared_out(virtual_workers: int, parts: int, what: str, rows: int | None = None) -> int:
     """Number of virtual workers that each of `parts` processes, devices or chips (`what`) computes.
 

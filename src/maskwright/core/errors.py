@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import copyreg
 import errno
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -172,7 +173,7 @@ def of_the_system(error: OSError, verb: str = "", path: str | None = None) -> Ma
         fix = "make room on its disk or in your quota, and start the command again"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         fix = "check the permissions, or choose another folder"
-    what = str(error.strerror or error)
+    what = os.strerror(error.errno) if error.errno in FULL else str(error.strerror or error)
     where = str(path or error.filename or "the system")
     return MaskwrightError(f"cannot be {verb}: {what}" if verb else what, where=where, fix=fix)
 

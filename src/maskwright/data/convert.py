@@ -18,7 +18,7 @@ from maskwright.core.console import say, several
 from maskwright.core.errors import InputError, StoreError
 from maskwright.data import manifest as manifests
 from maskwright.data import store
-from maskwright.data.foreign.blocks import Block, Foreign, Ids, Int64, Options
+from maskwright.data.foreign.blocks import HELD_OUT, Block, Foreign, Ids, Int64, Options
 from maskwright.data.foreign.detect import Format, detect, open_foreign
 from maskwright.data.prepare.folder import VERSION, discarded, held, remove_parts
 from maskwright.data.prepare.request import RULES
@@ -310,6 +310,10 @@ class Conversion:
         self.source: Foreign = open_foreign(
             places, self.kind, Options(column, dtype, stored, encoder), vocabulary, pieces
         )
+        if options.valid_fraction == 1.0:  # also of files that are named for training
+            everything = frozenset(range(len(self.source.files)))
+            messages = [line for line in self.source.messages if line != HELD_OUT]
+            self.source = replace(self.source, held_out=everything, messages=messages)
         if self.source.passes > 1 and options.valid_fraction:
             what = f"holds its text {self.source.passes} times, cut in other places each time"
             fix = "--valid-fraction 0: what is held out of one would be in the others"

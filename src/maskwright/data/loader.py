@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,16 +15,14 @@ from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import ConfigError, StoreError
 from maskwright.data.batch import Batch
 from maskwright.data.causal import is_causal, read_causally
-from maskwright.data.data_phases import DataPhase, make_data_phases, windows_at
+from maskwright.data.data_phases import DataPhase, make_data_phases
 from maskwright.data.masking import Masker, mask_rows, slots_per_row
 from maskwright.data.mixing import MixedOrder
 from maskwright.data.mixture import MixedRows, Mixture
 from maskwright.data.order import order
 from maskwright.data.packing import Packing
-from maskwright.data.prefetch import ShardPrefetcher
-from maskwright.data.remote import require_room
 from maskwright.data.rows import Rows, open_rows
-from maskwright.data.store import OpenedStore, TokenStore
+from maskwright.data.store import TokenStore
 
 Int64 = NDArray[np.int64]
 VALIDATION_SEED, VALIDATION_MASKING = 20_190_726, Masking(kind="token", rate=0.15)
@@ -34,30 +32,16 @@ VALIDATION_SEED, VALIDATION_MASKING = 20_190_726, Masking(kind="token", rate=0.1
 class Loader:
     """Training batches of a run. `batches(step)` is pure: any step at any time, in any process."""
 
-    def __init__(self, config: RunConfig, store: OpenedStore | Mixture, held_out: Iterable[OpenedStore] = ()) -> None:
-        """`held_out`: the stores of `data.validation`, whose files need room in the cache, too.
-
-        Raises `StoreError` when the store cannot fill one global batch, or a source of a mixture not one row;
+    def __init__(self, config: RunConfig, store: TokenStore | Mixture) -> None:
+        """Raises `StoreError` when the store cannot fill one global batch, or a source of a mixture not one row;
         `ConfigError` when the sources of a mixture give no more rows before the run ends."""
-        stores = store.stores if isinstance(store, Mixture) else (store,)
-        window = config.data.window_shards
-        remote = [store for store in stores if isinstance(store, TokenStore) and store.is_remote]
-        one_more = max([*(store.largest_other for store in remote), *_held_out_files(held_out)], default=0)
-        needed, least = (sum(store.mapped_at_once(shards) for store in remote) + one_more for shards in (window, 1))
-        require_room(needed, least, window)
-        self._prefetcher = ShardPrefetcher() if remote and window is not None else None
-        self._prefetched_step: int | None = None
         self.data_phases = make_data_phases(config, store)
-        if window is not None:
-            for phase in self.data_phases:
-                for source in phase.rows.sources if isinstance(phase.rows, MixedRows) else [phase.rows]:
-                    source.split.most_mapped = 2 * window
         self.passes = store.passes
-        self.config = config.resolved(self.data_phases[0].rows.plan.rows / store.passes)
+        self.config = config.resolved(self.data_phases[0].rows.totals.rows / store.passes)
         self.stages = self.config.stages
         self.masker = Masker.of(store.vocabulary)
         for stage in self.stages:
-            here, rows = stage.config, self._data_phase(stage.begin).rows.plan.rows
+            here, rows = stage.config, self._data_phase(stage.begin).rows.totals.rows
             if rows < here.rows_per_step:
                 raise StoreError(
                     f"has {rows:,} rows of {here.data.seq_len} tokens, one step takes {here.rows_per_step:,}",
@@ -87,19 +71,6 @@ class Loader:
         """Predicted positions in the largest micro-batch."""
         return max(stage.config.batch.micro_batch_rows * slots_of(stage.config) for stage in self.stages)
 
-    @property
-    def row_planning(self) -> str | None:
-        """How rows are planned, for the run's record, where an earlier version planned others; None elsewhere. With
-        several shards those before 0.3.0 did, and the first of 0.3.0 let a limited source of a mixture with phases
-        give more than its `max_epochs`."""
-        sources = self.rows.sources if isinstance(self.rows, MixedRows) else [self.rows]
-        if all(len(source.split.shards) == 1 for source in sources):
-            return None
-        limits = [source.max_epochs for source in (self.config.data.mixture or {}).values()]
-        pairs = zip(limits, sources, strict=True) if limits else ()
-        is_limited = any(limit is not None and len(source.split.shards) > 1 for limit, source in pairs)
-        return "by shard, max_epochs of all phases" if is_limited and len(self.data_phases) > 1 else "by shard"
-
     def require_rows(self) -> None:
         """Raises `ConfigError` if the sources of a mixture give no more rows before the run ends."""
         last, stage, steps = self.data_phases[-1], self.stages[-1], self.config.steps
@@ -126,7 +97,7 @@ class Loader:
             if isinstance(phase.order, MixedOrder) and phase.first_row <= row:
                 done = row - phase.first_row
                 done = done if phase.length is None else min(done, phase.length)
-                counts, epochs = (counts + phase.order.shares.source_rows(done), phase.order.epochs(done))
+                counts, epochs = counts + phase.order.shares.source_rows(done), phase.epochs(done)
         return list(zip(self.rows.names, (counts / max(row, 1)).tolist(), epochs.tolist(), strict=True))
 
     def masking_rate(self, step: int) -> float:
@@ -136,13 +107,9 @@ class Loader:
     def epoch(self, step: int) -> float:
         """Passes over the training text before update `step`."""
         phase, row = self._data_phase(step), stage_at(self.stages, step).rows_before(step)
-        if len(self.data_phases) == 1:
-            return self.passes * row / self.rows.plan.rows
-        epochs = phase.order.epochs(row - phase.first_row)
-        if isinstance(phase.rows, Rows):
-            return self.passes * float(np.sum(epochs))
-        tokens = np.array([source.split.tokens for source in phase.rows.sources], np.float64)
-        return float((epochs * tokens).sum() / tokens.sum())
+        sources = phase.rows.sources if isinstance(phase.rows, MixedRows) else (phase.rows,)
+        sizes = [source.totals.rows for source in sources]
+        return self.passes * float(np.average(phase.epochs(row - phase.first_row), weights=sizes))
 
     def batches(
         self, step: int, virtual_workers: Sequence[int] | None = None, causal_share: float | None = None
@@ -161,10 +128,6 @@ class Loader:
         """(epochs, rows) of `count` rows of update `step` from its row `first` on."""
         phase, stage = self._data_phase(step), stage_at(self.stages, step)
         begin = stage.rows_before(step) - phase.first_row
-        if self._prefetcher and self._prefetched_step != step:
-            self._prefetched_step = step
-            after = next((other for other in self.data_phases if other.first_row > phase.first_row), None)
-            self._prefetcher.request(windows_at(phase, begin, after))
         return phase.order.at(begin + first + np.arange(count, dtype=np.int64))
 
     def row_numbers(self, step: int, virtual_worker: int) -> tuple[Int64, Int64]:
@@ -179,7 +142,7 @@ class Loader:
         slots, seed, masking = slots_of(config), self.config.seed, config.masking
         if causal_share is not None:
             masking = masking.model_copy(update={"causal_share": causal_share})
-        batch = _masked(phase.rows, self.masker, masking, rows, epochs, seed=seed, slots=slots, earlier=phase.earlier)
+        batch = _masked(phase.rows, self.masker, masking, rows, epochs, seed=seed, slots=slots)
         return replace(batch, causal=config.masking.causal)
 
     def rope_theta(self, step: int) -> float | None:
@@ -203,13 +166,6 @@ class Loader:
         ]
 
 
-def _held_out_files(stores: Iterable[OpenedStore]) -> list[int]:
-    """Bytes of the files that validation reads of stores in buckets, one at a time."""
-    remote = [store for store in stores if isinstance(store, TokenStore) and store.is_remote]
-    shards = [shard for store in remote for shard in store.shards if shard["split"] == "valid"]
-    return [record["bytes"] for shard in shards for record in shard["files"].values()]
-
-
 def slots_of(config: RunConfig) -> int:
     """Static number of predictions in each row of a run, or of one of its stages."""
     return slots_per_row(config.masking.kind, config.masking.rate, config.data.seq_len)
@@ -217,15 +173,14 @@ def slots_of(config: RunConfig) -> int:
 
 def validation_rows(rows: Rows, max_rows: int) -> Int64:
     """Numbers of the rows in `validation_batches`, in their order."""
-    count = min(max_rows, rows.plan.rows)
-    return order(VALIDATION_SEED, 0, np.arange(count, dtype=np.int64), rows.plan.rows)
+    count = min(max_rows, rows.totals.rows)
+    return order(VALIDATION_SEED, 0, np.arange(count, dtype=np.int64), rows.totals.rows)
 
 
 def validation_batches(
-    store: OpenedStore, *, seq_len: int, packing: Packing, max_rows: int, micro_batch_rows: int
+    store: TokenStore, *, seq_len: int, packing: Packing, max_rows: int, micro_batch_rows: int
 ) -> list[Batch]:
-    """Held-out batches: a fixed sample of rows, fixed masks on 15 % of tokens, the last batch filled with padding.
-    They are all that a run reads of the store, so none of it stays mapped."""
+    """Held-out batches: a fixed sample of rows, fixed masks on 15 % of tokens, the last batch filled with padding."""
     rows = open_rows(store, "valid", seq_len, packing)
     chosen = validation_rows(rows, max_rows)
     count = len(chosen)
@@ -255,16 +210,15 @@ def _masked(
     *,
     seed: int,
     slots: int,
-    earlier: int = 0,
 ) -> Batch:
-    """Masks the chosen rows. `earlier`: see `DataPhase`."""
+    """Masks the chosen rows."""
     epochs = epochs % masking.epochs if masking.epochs else epochs
     input_ids, position_ids, segment_ids = rows.materialize(chosen)
     masked, index, labels, weights = mask_rows(
-        masker, input_ids, segment_ids, masking, seed=seed, epochs=epochs, rows=chosen + earlier, slots=slots
+        masker, input_ids, segment_ids, masking, seed=seed, epochs=epochs, rows=chosen, slots=slots
     )
     batch = Batch(masked, position_ids, segment_ids, index, labels, weights)
     if not masking.causal_share:
         return batch
-    causal = is_causal(masking.causal_share, seed=seed, epochs=epochs, rows=chosen + earlier)
+    causal = is_causal(masking.causal_share, seed=seed, epochs=epochs, rows=chosen)
     return read_causally(batch, input_ids, causal)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core.errors import ConfigError
-from maskwright.data.order import Order, order
+from maskwright.data.order import RowOrder, order
 
 Int64 = NDArray[np.int64]
 BLOCK = 1 << 16
@@ -116,7 +116,7 @@ class Shares:
 class MixedOrder:
     """`RowOrder` for several sources. Rows are numbered through all sources, one after the other."""
 
-    def __init__(self, shares: Shares, orders: Sequence[Order], sizes: Sequence[int]) -> None:
+    def __init__(self, shares: Shares, orders: Sequence[RowOrder], sizes: Sequence[int]) -> None:
         """`sizes`: rows in the plan of each source."""
         self.shares, self.orders, self.end = shares, orders, shares.end
         self.first = np.cumsum(sizes) - np.array(sizes, np.int64)
@@ -138,15 +138,24 @@ class MixedOrder:
 
 
 def mixed_order(
-    seed: int, orders: Sequence[Order], sizes: Sequence[int], weights: Sequence[float], limits: Sequence[float | None]
+    seed: int,
+    orders: Sequence[RowOrder],
+    weights: Sequence[float],
+    limits: Sequence[float | None],
+    read: Sequence[float] | None = None,
 ) -> MixedOrder:
-    """`orders`, `sizes`: of the rows of each source. `limits`: most epochs of each source; None for no limit.
-    Raises `ConfigError` for a weight below one row in a block, and for a limit below one row."""
-    supply = [None if epochs is None else int(epochs * size) for epochs, size in zip(limits, sizes, strict=True)]
-    if 0 in supply:
-        what = f"max_epochs {limits[supply.index(0)]:g} is less than one of {sizes[supply.index(0)]:,} rows"
-        raise ConfigError(what, where="data.mixture", fix="raise it, or leave the source out")
-    return MixedOrder(Shares(seed, weights, supply), orders, sizes)
+    """`orders`: of the rows of each source. `limits`: most epochs of each source; None for no limit. `read`: epochs of
+    each that earlier phases read; None for none. Raises `ConfigError` for a weight below one row in a block, and for a
+    limit below one row."""
+    sizes, read = [order.size for order in orders], [0.0] * len(orders) if read is None else read
+    supply: list[int | None] = []
+    for epochs, size, done in zip(limits, sizes, read, strict=True):
+        supply.append(None if epochs is None else max(int((epochs - done) * size), 0))
+        if supply[-1] == 0 and not done:
+            what = f"max_epochs {epochs:g} is less than one of {size:,} rows"
+            raise ConfigError(what, where="data.mixture", fix="raise it, or leave the source out")
+    left = [0.0 if most == 0 else weight for weight, most in zip(weights, supply, strict=True)]
+    return MixedOrder(Shares(seed, left, supply), orders, sizes)
 
 
 def counts_in_block(weights: NDArray[np.float64]) -> Int64:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from maskwright.config.data import Source
+from maskwright.config.data import Arrow, Source
 from maskwright.core import storage
 from maskwright.core.errors import StoreError
-from maskwright.data.arrow_store import StoreWithSplits, open_with_splits
+from maskwright.data.converted_store import open_arrow, open_epochs
 from maskwright.data.mixing import MixedOrder, mixed_order, weights_by_size
-from maskwright.data.order import row_order
+from maskwright.data.order import RowOrder
 from maskwright.data.packing import Packing
 from maskwright.data.rows import Arrays, Int64, Rows, RowTotals, open_rows
-from maskwright.data.store import SplitName
+from maskwright.data.store import SplitName, TokenStore
 from maskwright.text.vocabulary import Vocabulary
+
+
+def open_source(location: str, format_: str, arrow: Arrow, tokenizer: str | None = None) -> TokenStore:
+    """Opens a store of one format. `tokenizer`: the continued model's, for pregenerated epochs without one."""
+    if format_ == "arrow":
+        return open_arrow(location, arrow)
+    return open_epochs(location, tokenizer) if format_ == "pregenerated" else TokenStore(location)
 
 
 class Mixture:
@@ -25,7 +33,7 @@ class Mixture:
     def __init__(self, sources: dict[str, Source], alpha: float | None) -> None:
         """Raises `StoreError` for a store that cannot be opened, and for different tokenizers."""
         self.names = tuple(sources)
-        self.stores = tuple(open_with_splits(source.store, source.format, source.arrow) for source in sources.values())
+        self.stores = tuple(open_source(source.store, source.format, source.arrow) for source in sources.values())
         self.max_epochs = [source.max_epochs for source in sources.values()]
         self._weights = [source.weight for source in sources.values()]
         self._alpha = 1.0 if alpha is None else alpha
@@ -40,7 +48,7 @@ class Mixture:
         self.manifest: dict[str, Any] = {"splits": totals}
 
     @property
-    def held_out(self) -> dict[str, StoreWithSplits]:
+    def held_out(self) -> dict[str, TokenStore]:
         """The sources with a validation split, by name."""
         stores = zip(self.names, self.stores, strict=True)
         return {name: store for name, store in stores if store.manifest["splits"]["valid"]["documents"]}
@@ -80,22 +88,28 @@ class Mixture:
         """Raises `StoreError` for a source of less than one row."""
         sources = tuple(open_rows(store, "train", seq_len, packing) for store in self.stores)
         for store, rows in zip(self.stores, sources, strict=True):
-            if rows.plan.text_tokens < seq_len - 2:
-                what = f"has {rows.plan.text_tokens:,} tokens to train on, and one row takes {seq_len - 2:,}"
+            if rows.totals.text_tokens < seq_len - 2:
+                what = f"has {rows.totals.text_tokens:,} tokens to train on, and one row takes {seq_len - 2:,}"
                 fix = "leave it out of data.mixture, add its text to another source, or lower data.seq_len"
                 raise StoreError(what, where=store.location, fix=fix)
         return MixedRows(self.names, sources)
 
-    def order(self, seed: int, rows: MixedRows, sources: Mapping[str, Source], window_shards: int | None) -> MixedOrder:
-        """Raises `ConfigError` for a weight that is too small."""
-        weights = self.weights(sources, [source.plan.text_tokens for source in rows.sources])
-        orders = [row_order(seed, [block.rows for block in source.blocks], window_shards) for source in rows.sources]
-        return mixed_order(seed, orders, [source.plan.rows for source in rows.sources], weights, self.max_epochs)
-
-    def weights(self, sources: Mapping[str, Source], tokens: Sequence[int]) -> list[float]:
-        """The weights of `sources`, which may be a phase's own; by the sources' sizes if none are given."""
+    def order(
+        self,
+        seed: int,
+        rows: MixedRows,
+        sources: Mapping[str, Source],
+        read: NDArray[np.float64],
+        first_epochs: NDArray[np.int64],
+    ) -> MixedOrder:
+        """`sources`: with the weights, which may be a phase's own; by the sources' sizes if none are given. `read`
+        [sources]: epochs that earlier phases read. `first_epochs` [sources]: numbers of the epochs to begin with.
+        Raises `ConfigError` for a weight that is too small."""
         weights = [source.weight for source in sources.values() if source.weight is not None]
-        return weights or weights_by_size(tokens, self._alpha)
+        weights = weights or weights_by_size([source.totals.text_tokens for source in rows.sources], self._alpha)
+        firsts = zip(rows.sources, first_epochs.tolist(), strict=True)
+        orders = [RowOrder(seed, source.totals.rows, first) for source, first in firsts]
+        return mixed_order(seed, orders, weights, self.max_epochs, read.tolist())
 
 
 class MixedRows:
@@ -103,16 +117,16 @@ class MixedRows:
 
     def __init__(self, names: tuple[str, ...], sources: tuple[Rows, ...]) -> None:
         self.names, self.sources = names, sources
-        plans = [source.plan for source in sources]
-        sizes = [plan.rows for plan in plans]
+        totals = [source.totals for source in sources]
+        sizes = [total.rows for total in totals]
         self.first = np.cumsum(sizes) - sizes
         """[sources]: number of each one's first row."""
-        waste = sum(plan.waste * plan.rows for plan in plans) / sum(sizes)
-        self.plan = RowTotals(plans[0].seq_len, sum(sizes), sum(plan.text_tokens for plan in plans), waste)
+        waste = sum(total.waste * total.rows for total in totals) / sum(sizes)
+        self.totals = RowTotals(totals[0].seq_len, sum(sizes), sum(total.text_tokens for total in totals), waste)
 
     def materialize(self, rows: Int64) -> Arrays:
         parts = [(idxs, self.sources[source].materialize(numbers)) for source, idxs, numbers in self._by_source(rows)]
-        ids, positions, segments = (np.empty((len(rows), self.plan.seq_len), np.int32) for _ in range(3))
+        ids, positions, segments = (np.empty((len(rows), self.totals.seq_len), np.int32) for _ in range(3))
         for idxs, part in parts:
             ids[idxs], positions[idxs], segments[idxs] = part
         return ids, positions, segments

@@ -8,16 +8,12 @@ using it for data order is levanter's.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.data import bits
 
-Int64 = NDArray[np.int64]
 ROUNDS = 6
 ORDER_PURPOSE = 1
 ORDER_BLOCK = 8192
@@ -48,45 +44,21 @@ def order(seed: int, epoch: int, index: NDArray[np.int64], size: int) -> NDArray
     return result.astype(np.int64)
 
 
-class Order(Protocol):
-    """The rows of one source over the epochs of a run."""
-
-    end: int | None
-    """Number of rows; None without an end."""
-
-    def at(self, seen: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(epochs, rows) of the run's rows with numbers `seen`."""
-        ...
-
-    def epochs(self, rows: int) -> float:
-        """Epochs in the first `rows` rows."""
-        ...
-
-    def window_at(self, seen: int) -> tuple[Int64, int | None]:
-        """(numbers of the shards around the run's row `seen`, the row from which others follow; None if no row does)"""
-        ...
-
-
-def row_order(seed: int, sizes: Sequence[int], window_shards: int | None) -> Order:
-    """The order of rows that lie in shards of `sizes` rows each."""
-    if window_shards is None or window_shards >= len(sizes):
-        return RowOrder(seed, sum(sizes), len(sizes))
-    return WindowOrder(seed, sizes, window_shards)
-
-
 class RowOrder:
     """A permutation of all `size` rows, another one in each epoch, from blocks that are computed at once."""
 
     end: int | None = None
     """None: the rows never end."""
 
-    def __init__(self, seed: int, size: int, shards: int = 1) -> None:
-        self.seed, self.size, self.shards = seed, size, shards
+    def __init__(self, seed: int, size: int, first_epoch: int = 0) -> None:
+        """`first_epoch`: number of the epoch that the rows begin with."""
+        self.seed, self.size, self.first_epoch = seed, size, first_epoch
         self._block: tuple[int, int, NDArray[np.int64]] | None = None
 
     def at(self, seen: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(epochs, rows) of the run's rows with numbers `seen`."""
         epochs, index = np.divmod(seen, self.size)
+        epochs += self.first_epoch
         rows = np.empty(len(seen), np.int64)
         block = epochs * self.size + index // ORDER_BLOCK * ORDER_BLOCK  # distinct for each block of each epoch
         for first in sorted({*block.tolist()}):
@@ -98,73 +70,9 @@ class RowOrder:
         """Epochs in the first `rows` rows."""
         return rows / self.size
 
-    def window_at(self, seen: int) -> tuple[Int64, int | None]:
-        """All shards, always."""
-        return np.arange(self.shards, dtype=np.int64), None
-
     def _order_block(self, epoch: int, begin: int) -> NDArray[np.int64]:
         """The order from `begin` on. Only the last block is kept: a cache of a pure function, not a state."""
         if self._block is None or self._block[:2] != (epoch, begin):
             index = np.arange(begin, min(begin + ORDER_BLOCK, self.size), dtype=np.int64)
             self._block = (epoch, begin, order(self.seed, epoch, index, self.size))
         return self._block[2]
-
-
-SEED_OF_SHARDS = 0x73686172
-
-
-def shard_order(seed: int, epoch: int, shards: int) -> NDArray[np.int64]:
-    """[shards]: the order in which an epoch reads them."""
-    return order(seed ^ SEED_OF_SHARDS, epoch, np.arange(shards, dtype=np.int64), shards)
-
-
-class WindowOrder:
-    """A permutation of the shards, and of the rows inside windows of `window_shards` shards of it; others in each
-    epoch. So no more than two windows of shards are read at any time."""
-
-    end: int | None = None
-
-    def __init__(self, seed: int, sizes: Sequence[int], window_shards: int) -> None:
-        """`sizes` [shards]: rows of each."""
-        self.seed, self.sizes, self.window_shards = seed, np.array(sizes, np.int64), window_shards
-        self.size = int(self.sizes.sum())
-        self._first = np.cumsum(self.sizes) - self.sizes
-        self._windows = lru_cache(maxsize=4)(self._windows_of)
-        self._orders = lru_cache(maxsize=4)(RowOrder)
-
-    def _windows_of(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(the shards in their order, [windows + 1] the rows before each window)"""
-        shards = shard_order(self.seed, epoch, len(self.sizes))
-        rows = np.cumsum(self.sizes[shards])[self.window_shards - 1 :: self.window_shards]
-        return shards, np.unique(np.concatenate([[0], rows, [self.size]]))
-
-    def at(self, seen: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        epochs, index = np.divmod(seen, self.size)
-        rows = np.empty(len(seen), np.int64)
-        for epoch in np.unique(epochs).tolist():
-            of_epoch = np.flatnonzero(epochs == epoch)
-            window = np.searchsorted(self._windows(epoch)[1], index[of_epoch], side="right") - 1
-            for window_idx in np.unique(window).tolist():
-                idxs = of_epoch[window == window_idx]
-                rows[idxs] = self._rows(epoch, window_idx, index[idxs])
-        return epochs, rows
-
-    def window_at(self, seen: int) -> tuple[Int64, int | None]:
-        epoch, index = divmod(seen, self.size)
-        shards, before = self._windows(epoch)
-        window = int(np.searchsorted(before, index, side="right")) - 1
-        shards_of_window = shards[window * self.window_shards :][: self.window_shards]
-        return shards_of_window, epoch * self.size + int(before[window + 1])
-
-    def _rows(self, epoch: int, window: int, index: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The rows at these places of an epoch, all of which are in the window."""
-        shards, before = self._windows(epoch)
-        shards_of_window = shards[window * self.window_shards : (window + 1) * self.window_shards]
-        ends = np.cumsum(self.sizes[shards_of_window])
-        size, window_number = int(ends[-1]), epoch * len(before) + window  # as if each window were an epoch
-        index_in_window = self._orders(self.seed, size).at(window_number * size + index - before[window])[1]
-        shard = np.searchsorted(ends, index_in_window, side="right")
-        return self._first[shards_of_window[shard]] + index_in_window - (ends - self.sizes[shards_of_window])[shard]
-
-    def epochs(self, rows: int) -> float:
-        return rows / self.size

@@ -11,7 +11,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -43,7 +44,7 @@ class Pieces(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """Rows of one shard, or of a part of it. Arrays have small dtypes, since a whole store's plans are kept."""
+    """Rows of one shard. Arrays have small dtypes, since a whole store's plans are kept."""
 
     seq_len: int
     segments: bool
@@ -77,81 +78,45 @@ class Plan:
 
 def pieces_of(chosen: Sequence[tuple[Plan, Int64]]) -> Pieces:
     """The pieces of the chosen rows of each plan, one plan after the other. All plans are of one packing."""
-    counts, packed, start = map(np.concatenate, zip(*(_read(plan, rows) for plan, rows in chosen), strict=True))
+    # A batch has rows of as many shards as rows, so each plan is only read here, and all else is done once for all.
+    begin, end = (np.concatenate([plan.first[rows + k] for plan, rows in chosen]).astype(np.int64) for k in (0, 1))
+    counts = end - begin
     row_begins = np.cumsum(counts) - counts
-    length, eos = packed.astype(np.int64) & (END - 1), packed.astype(np.int64) >> (END.bit_length() - 1)
-    start = start.astype(np.int64)
-    if chosen[0][0].in_order:  # a row's pieces follow one another from its start on
+    piece = np.arange(counts.sum()) + np.repeat(begin - row_begins, counts)
+    borders = [0, *np.append(row_begins, len(piece))[np.cumsum([len(rows) for _, rows in chosen])].tolist()]
+    places = [piece[low:high] for low, high in pairwise(borders)]
+    in_order, segments = chosen[0][0].in_order, chosen[0][0].segments
+    packed = np.concatenate([plan.length[idxs] for (plan, _), idxs in zip(chosen, places, strict=True)])
+    starts_at = [rows for _, rows in chosen] if in_order else places
+    start = np.concatenate([plan.start[idxs] for (plan, _), idxs in zip(chosen, starts_at, strict=True)])
+    start, packed = start.astype(np.int64), packed.astype(np.int64)
+    length, eos = packed & (END - 1), packed >> (END.bit_length() - 1)
+    if in_order:  # a row's pieces follow one another from its start on
         before = np.cumsum(length) - length
         start = before + np.repeat(start - before[row_begins], counts)
-    if chosen[0][0].segments:
+    if segments:
         return Pieces(counts, start, length, eos, eos)
     bos = np.zeros_like(eos)
     bos[row_begins] = 1
     return Pieces(counts, start, length, bos, eos)
 
 
-def _read(plan: Plan, rows: Int64) -> tuple[Int64, NDArray[Any], NDArray[Any]]:
-    """(pieces of each row, `length` of each piece, `start` as the plan has it) of the rows."""
-    first = plan.first[rows].astype(np.int64)
-    counts = plan.first[rows + 1] - first
-    ends = np.cumsum(counts)
-    piece = np.arange(ends[-1]) + np.repeat(first - ends + counts, counts)
-    return counts, plan.length[piece], plan.start[rows if plan.in_order else piece]
-
-
-def plan(
-    document_ends: Int64,
-    sentence_ends: Int64 | None,
-    seq_len: int,
-    packing: Packing,
-    document_starts: Int64 | None = None,
-) -> Plan:
-    """Plans the rows of a shard. Starts and ends [documents or sentences] are ascending token offsets. Without starts,
-    each document begins where the last one ends. Raises `StoreError` if sentence ends are needed and absent."""
+def plan(document_ends: Int64, sentence_ends: Int64 | None, seq_len: int, packing: Packing) -> Plan:
+    """Plans the rows of a shard. Ends [documents or sentences] are ascending token offsets. Raises `StoreError` if
+    sentence ends are needed and absent."""
     if packing == "documents":
-        return plan_documents(document_ends, seq_len, document_starts)
-    return plan_full_sentences(document_ends, required(sentence_ends), seq_len)
-
-
-def required(sentence_ends: Int64 | None) -> Int64:
+        return plan_documents(document_ends, seq_len)
     if sentence_ends is None:
         raise StoreError(
             "the store has no sentence ends, which packing: full_sentences needs",
             fix="prepare it from text with a sentence a line (--layout sentences), or `--set data.packing=documents`",
         )
-    return sentence_ends
+    return plan_full_sentences(document_ends, sentence_ends, seq_len)
 
 
-def plan_spans(starts: Int64, ends: Int64, sentence_ends: Int64 | None, seq_len: int, packing: Packing) -> Plan:
-    """Plans rows of selected documents, or of parts of documents, in any order."""
-    if packing == "documents":
-        return plan_documents(ends, seq_len, starts)
-    sentences = required(sentence_ends)
-    low, high = np.searchsorted(sentences, starts, side="right"), np.searchsorted(sentences, ends, side="left")
-    counts = np.maximum(high - low, 0)
-    sentence_idx = np.arange(counts.sum()) + np.repeat(low - (np.cumsum(counts) - counts), counts)
-    shifted_ends = np.cumsum(ends - starts)  # as if one document followed the other
-    shift = ends - shifted_ends
-    shifted_sentences = np.sort(np.concatenate([sentences[sentence_idx] - np.repeat(shift, counts), shifted_ends]))
-    shifted = plan_full_sentences(shifted_ends, shifted_sentences, seq_len)
-    start = shifted.all_pieces().start
-    document = np.minimum(np.searchsorted(shifted_ends, start, side="right"), len(ends) - 1)
-    return replace(shifted, start=start + shift[document] if len(ends) else start, in_order=False)
-
-
-def first_rows(layout: Plan, rows: int) -> Plan:
-    """The plan's first `rows` rows."""
-    pieces = int(layout.first[rows])
-    start = layout.start[: rows if layout.in_order else pieces]
-    return replace(layout, first=layout.first[: rows + 1], start=start, length=layout.length[:pieces])
-
-
-def plan_documents(document_ends: Int64, seq_len: int, document_starts: Int64 | None = None) -> Plan:
+def plan_documents(document_ends: Int64, seq_len: int) -> Plan:
     room = seq_len - 2
-    starts = document_starts
-    if starts is None:
-        starts = np.concatenate([[0], document_ends[:-1]]).astype(np.int64)
+    starts = np.concatenate([[0], document_ends[:-1]]).astype(np.int64)
     sizes = document_ends - starts
     chunks = -(-sizes // room)
     of_document = np.repeat(np.arange(len(sizes)), chunks)

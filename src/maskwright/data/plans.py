@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from maskwright.core import storage
 from maskwright.core.console import progress, warn
-from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.errors import InputError, MaskwrightError, StoreError
 from maskwright.data.packing import Packing, Plan, plan
 from maskwright.data.store import Shard, Split
 from maskwright.text.parts.columns import Columns, written
@@ -47,36 +47,39 @@ class ShardPlans:
     """Plans of one side of a store."""
 
     def __init__(self, split: Split, key: str, side: str, seq_len: int, packing: Packing) -> None:
-        """`key`: `plans_key` of the split's store. Raises `StoreError` for a damaged shard, or one without the
+        """`key`: fingerprint of the split's store. Raises `StoreError` for a damaged shard, or one without the
         sentences that `packing` needs."""
         self.split, self.seq_len, self.packing = split, seq_len, packing
         name = f"{key[:24]}-{side}-{seq_len}-{packing}-{FORMAT}"
         self._folder = storage.cache_folder("rows", name)
         self._cached = OrderedDict[int, Plan]()
-        self._has_files = self._is_writable()
+        self._keeps = True
+        """Whether plans that are made are kept as files."""
+        self._try(lambda: storage.make_cache_folder("rows", name))
         self.row_counts = self._count()
 
-    def _is_writable(self) -> bool:
+    def _try(self, write: Callable[[], Any]) -> Any:
+        """Returns `write()`. Where the cache cannot be written, or the disk or a quota is full, the result is None, and
+        no plan is kept from then on."""
         try:
-            storage.make_folder(self._folder)
-        except InputError:
-            return self._cannot_be_kept()
-        return os.access(self._folder, os.W_OK) or self._cannot_be_kept()
-
-    def _cannot_be_kept(self) -> bool:
-        if len(self.split.shards) > 1:
-            what = "cannot be written, so rows are planned again at each start and in each process"
-            warn(f"{self._folder} {what}; name another folder as MASKWRIGHT_CACHE")
-        return False
+            return write()
+        except StoreError:
+            raise
+        except (InputError, OSError) as error:
+            self._keeps = False
+            if len(self.split.shards) > 1:
+                why = error.what if isinstance(error, InputError) else f"cannot be written ({error.strerror})"
+                what = f"{self._folder} {why}, so rows are planned again at each start and in each process"
+                warn(f"{what}; name another folder as MASKWRIGHT_CACHE")
+            return None
 
     def of(self, shard_idx: int) -> Plan:
         """The plan of a shard. It is computed at the first use, and where its file is damaged."""
         if (shard_plan := self._cached.get(shard_idx)) is not None:
             self._cached.move_to_end(shard_idx)
             return shard_plan
-        shard_plan = (self._read(shard_idx) if self._has_files else None) or self._make(shard_idx)
-        self._cached[shard_idx] = shard_plan
-        if len(self._cached) > (MOST_MAPPED if self._has_files else MOST_MADE):
+        shard_plan = self._cached[shard_idx] = self._read(shard_idx) or self._make(shard_idx)
+        while len(self._cached) > (MOST_MAPPED if self._keeps else MOST_MADE):
             self._cached.popitem(last=False)
         return shard_plan
 
@@ -84,16 +87,18 @@ class ShardPlans:
 
     def _count(self) -> RowCounts:
         """The counts of all shards, which one process computes while the others wait."""
-        if not self._has_files:
-            return self._count_rows()
         path = os.path.join(self._folder, "rows.json")
 
         def make() -> RowCounts:
             counts = self._count_rows()
-            storage.write_json(path, counts.__dict__)
+            if self._keeps:
+                self._try(lambda: storage.write_json(path, counts.__dict__))
             return counts
 
-        return storage.made_once(path, lambda: self._read_counts(path), make)
+        def made_once() -> RowCounts:
+            return storage.made_once(path, lambda: self._read_counts(path), make)
+
+        return (self._try(made_once) if self._keeps else None) or self._count_rows()
 
     def _read_counts(self, path: str) -> RowCounts | None:
         try:
@@ -116,9 +121,9 @@ class ShardPlans:
         shards = self.split.shards
         with progress("plan rows", sum(shard.tokens for shard in shards), "tokens") as bar:
             for shard_idx, shard in enumerate(shards):
-                layout = self.of(shard_idx)
-                text, frame = layout.totals()
-                counts.rows.append(layout.rows)
+                shard_plan = self.of(shard_idx)
+                text, frame = shard_plan.totals()
+                counts.rows.append(shard_plan.rows)
                 counts.text_tokens.append(text)
                 counts.frame_tokens.append(frame)
                 bar.advance(shard.tokens)
@@ -130,18 +135,24 @@ class ShardPlans:
         return os.path.join(self._folder, f"{shard_idx:05}.columns")
 
     def _make(self, shard_idx: int) -> Plan:
-        layout = plan_of(self.split.shards[shard_idx], self.seq_len, self.packing)
-        if not self._has_files:
-            return layout
-        dtypes = {"first": "<u4", "start": "<u8" if layout.start.max(initial=0) >= 1 << 32 else "<u4", "length": "<u2"}
-        with written(self._path(shard_idx), sync=False) as writer:
-            for name, dtype in dtypes.items():
-                writer.append(name, getattr(layout, name).astype(dtype))
-            crc = _crc([getattr(layout, name).astype(dtype) for name, dtype in dtypes.items()])
-            writer.note = {"crc32": crc, "segments": layout.segments, "in_order": layout.in_order}
-        mapped = self._read(shard_idx)
-        assert mapped is not None, "it was just written"
-        return mapped
+        shard_plan = plan_of(self.split.shards[shard_idx], self.seq_len, self.packing)
+        if not self._keeps:
+            return shard_plan
+        dtypes = {
+            "first": "<u4",
+            "start": "<u8" if shard_plan.start.max(initial=0) >= 1 << 32 else "<u4",
+            "length": "<u2",
+        }
+
+        def write() -> None:
+            with written(self._path(shard_idx), sync=False) as writer:
+                for name, dtype in dtypes.items():
+                    writer.append(name, getattr(shard_plan, name).astype(dtype))
+                crc = _crc([getattr(shard_plan, name).astype(dtype) for name, dtype in dtypes.items()])
+                writer.note = {"crc32": crc, "segments": shard_plan.segments, "in_order": shard_plan.in_order}
+
+        self._try(write)
+        return self._read(shard_idx) or shard_plan
 
     def _read(self, shard_idx: int) -> Plan | None:
         """The plan in the file; None without a whole one. Each mapping is checked: nothing else would show damage."""
@@ -173,4 +184,4 @@ def _crc(columns: Sequence[Any]) -> int:
 
 def plan_of(shard: Shard, seq_len: int, packing: Packing) -> Plan:
     sentences = shard.sentence_ends() if packing == "full_sentences" else None
-    return plan(shard.document_ends(), sentences, seq_len, packing, shard.document_starts())
+    return plan(shard.document_ends(), sentences, seq_len, packing)

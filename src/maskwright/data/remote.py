@@ -1,34 +1,30 @@
-"""Token stores in a bucket: pushed, pulled, and trained from through a cache on this machine.
+"""Token stores in a bucket: pushed, pulled, and copied whole into the cache of a machine that trains from one.
 
-Opening such a store downloads its manifest and tokenizer. Each other file is downloaded when it is first read: it is
-checked against the manifest before it gets its name. Files that nobody maps make room for it, the oldest first.
+    $MASKWRIGHT_CACHE/stores/FINGERPRINT/       a store, each file compared with its digest; the manifest came last
+    $MASKWRIGHT_CACHE/stores/FINGERPRINT.lock   held by the one process that downloads it, while the others wait
 
-    $MASKWRIGHT_CACHE, or $XDG_CACHE_HOME/maskwright     MASKWRIGHT_CACHE_GB limits what lies in stores/
-      stores/FINGERPRINT/                                the files of a store that were read
-      stores/FINGERPRINT/NAME.BYTES.tmp-0                a file that is being downloaded, locked by its process
-      stores/lock                                        held by the one process that changes the folder
+See `core.storage.cache_folder`.
 """
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import gzip
 import json
 import os
-import re
 import shutil
 import tarfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, BinaryIO, Self, TypeVar
+from contextlib import suppress
+from typing import Any, Self
 
 from maskwright.core import storage
 from maskwright.core.console import human_bytes, progress
-from maskwright.core.errors import InputError, MaskwrightError, StoreError
+from maskwright.core.errors import CloudError, InputError, MaskwrightError, StoreError
 from maskwright.core.folder import TRIES, Folder
-from maskwright.data.manifest import checked, is_shard_name, read_manifest
+from maskwright.data.manifest import checked, read_manifest
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer"
 MOST_SMALL_FILES, SMALL_BYTES = 10_000, 4096
@@ -40,20 +36,14 @@ PUSH = "push the store again"
 AT_ONCE = 4
 """Files that one process transfers at the same time. A file waits for the answers of a bucket, and one connection
 rarely fills a link. A file that is cut short starts again from its beginning."""
-CLAIM = re.compile(r"\.(\d+)\.tmp-0$")
-"""Ends the name of a file that is being downloaded into the cache, with the bytes that it will have."""
 SHARE_OF_DISK = 0.9
-"""Share of the disk that the cache may fill without MASKWRIGHT_CACHE_GB."""
-LARGER = "raise MASKWRIGHT_CACHE_GB, or name a larger disk as MASKWRIGHT_CACHE"
-T = TypeVar("T")
+"""Share of the disk's free room that an archive may fill."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+IN_CACHE = "name a folder on a larger disk as MASKWRIGHT_CACHE, or mount the bucket and train from that folder"
 Files = dict[str, dict[str, Any]]
 """The manifest's records by file name; empty for the tokenizer's files."""
 LOCK = "pull.lock"
 """Lies in a folder that a store is pulled into until all of it is there. It tells a stopped pull from other files."""
-
-
-class NoRoom(StoreError):
-    """The cache is full of mapped files."""
 
 
 def push(store: str, to: str) -> None:
@@ -104,7 +94,7 @@ def pull(location: str, to: str) -> None:
         raise InputError("is not empty, and no pull was begun there", where=to, fix="choose another folder")
     lock = os.path.join(to, LOCK)
     with storage.new_folder(to), storage.locked(lock, remove=False):
-        _download_store(origin, _files(manifest), to)
+        _download_store(origin, _files(manifest), to, "pull it to a larger disk")
         os.unlink(lock)
 
 
@@ -114,81 +104,23 @@ def remote_manifest(location: str) -> dict[str, Any]:
     return _manifest(Folder(location, reach=True, tries=TRIES))
 
 
-class Cache:
-    """The files of the store at a URL, on this machine."""
+def cached(location: str) -> str:
+    """The folder of the store at the URL `location` in this machine's cache. What is missing of it is downloaded, by
+    one process of the machine. Raises `StoreError` where there is no store, for a damaged or missing file, and where
+    the disk has no room."""
+    origin = Folder(location, reach=True, tries=TRIES)
+    manifest = _manifest(origin)
+    folder = storage.cache_folder("stores", manifest["fingerprint"][:32])
 
-    def __init__(self, location: str) -> None:
-        """Raises `StoreError` where there is no store, or a file of it is missing or has another size."""
-        self._origin = Folder(location, reach=True, tries=TRIES)
-        manifest = _manifest(self._origin)
-        self._files, sizes = _files(manifest), self._origin.sizes()
-        for name, record in self._files.items():
-            where = f"{self._origin.location}/{name}"
-            if name not in sizes:
-                raise StoreError("is missing", where=where, fix=PUSH)
-            if sizes[name] != record["bytes"]:
-                what = f"has {sizes[name]:,} bytes, the manifest says {record['bytes']:,}"
-                raise StoreError(what, where=where, fix=PUSH)
-        self._base = storage.cache_folder("stores")
-        self.folder = os.path.join(self._base, manifest["fingerprint"][:32])
-        with _locked(self._base):
-            cached = os.path.join(self.folder, MANIFEST)
-            if not os.path.exists(cached) or storage.read_json(cached) != manifest:  # its tokenizer's roles may differ
-                _download_store(self._origin, {}, self.folder)
+    def find() -> str | None:
+        path = os.path.join(folder, MANIFEST)  # the tokenizer's roles may differ between stores of one fingerprint
+        return folder if os.path.exists(path) and storage.read_json(path) == manifest else None
 
-    def read(self, name: str, read: Callable[[BinaryIO], T]) -> T:
-        """Returns `read` of a file, which is downloaded first if it is not here. The file stays in the cache for as
-        long as it is open or mapped. Raises `NoRoom`, and `StoreError` for a damaged or missing file."""
-        path = os.path.join(self.folder, name)
-        while True:
-            try:
-                with open(path, "rb") as file:
-                    # A mapping keeps a duplicate of the descriptor, and with it this lock.
-                    fcntl.flock(file, fcntl.LOCK_SH)
-                    if os.fstat(file.fileno()).st_nlink:  # else removed before it was locked
-                        os.utime(path)
-                        return read(file)
-            except FileNotFoundError:
-                self._fetch(name, path)
+    def make() -> str:
+        _download_store(origin, _files(manifest), folder, IN_CACHE)
+        return folder
 
-    def _fetch(self, name: str, path: str) -> None:
-        """Downloads a file, or waits until another process or thread has downloaded it or failed."""
-        size, sha256 = self._files[name]["bytes"], self._files[name]["sha256"]
-        partial = f"{path}.{size}.tmp-0"
-        with ExitStack() as opened:
-            with _locked(self._base):
-                if os.path.exists(path):
-                    return
-                if is_ours := _remove_unheld(partial):
-                    _make_room(self._base, size)
-                    storage.make_folder(self.folder)  # a cache may be deleted while a run reads it
-                try:
-                    file = opened.enter_context(open(partial, "wb" if is_ours else "rb"))
-                except FileNotFoundError:  # it has just failed
-                    return
-                if is_ours:
-                    fcntl.flock(file, fcntl.LOCK_EX)
-            if not is_ours:
-                return fcntl.flock(file, fcntl.LOCK_SH)
-            _download(self._origin, name, partial, sha256)
-            # Under the lock, so that a process that counts files sees it under one name. Where the cache was deleted,
-            # the file is downloaded again.
-            with _locked(self._base), suppress(FileNotFoundError):
-                os.replace(partial, path)
-
-
-def require_room(needed: int, least: int, window_shards: int | None) -> None:
-    """Raises `StoreError` if the cache can never hold `needed` bytes. `least`: the need of `data.window_shards: 1`."""
-    base = storage.cache_folder("stores")
-    if not needed:
-        return
-    with _locked(base):
-        room = _room(base) + sum(map(_bytes_of, [*_shard_files(base), *_claims(base)]))
-    if needed > room:
-        what = f"a run needs {human_bytes(needed)} of it at once, and it has room for {human_bytes(max(room, 0))}"
-        windows = f"{'lower' if window_shards else 'set'} data.window_shards, " if least <= room else ""
-        fix = f"{windows}{LARGER}"
-        raise StoreError(what, where=base, fix=fix)
+    return storage.made_once(folder, find, make)
 
 
 # ---- downloading a store ---------------------------------------------------------------------------------------------
@@ -207,31 +139,48 @@ def _manifest(origin: Folder) -> dict[str, Any]:
     return checked(manifest, f"{origin.location}/{MANIFEST}")
 
 
-def _download_store(origin: Folder, files: Files, to: str) -> None:
+def _download_store(origin: Folder, files: Files, to: str, larger: str) -> None:
     """Downloads these files, the tokenizer and the manifest, without files that are here already as the manifest has
-    them. The caller holds a lock."""
+    them. The caller holds a lock. `larger`: the fix for a disk without room."""
     storage.make_folder(os.path.join(to, TOKENIZER))
-    _remove_temporary(to)
+    for root, _, names in os.walk(to):  # of a process that was killed
+        for name in filter(storage.is_temporary, names):
+            os.unlink(os.path.join(root, name))
+    sizes = origin.sizes()
+    for name, record in files.items():
+        where = f"{origin.location}/{name}"
+        if name not in sizes:
+            raise StoreError("is missing", where=where, fix=PUSH)
+        if sizes[name] != record["bytes"]:
+            what = f"has {sizes[name]:,} bytes, the manifest says {record['bytes']:,}"
+            raise StoreError(what, where=where, fix=PUSH)
     tokenizer: Files = {f"{TOKENIZER}/{name}": {} for name in origin.names(TOKENIZER)}
     if not tokenizer:
-        raise StoreError("has no tokenizer/", where=origin.location, fix="push it again")
+        raise StoreError("has no tokenizer/", where=origin.location, fix=PUSH)
+    missing = {name: record for name, record in files.items() if not _is_here(os.path.join(to, name), record)}
+    if _bytes(missing) > (free := shutil.disk_usage(to).free):
+        what = f"has {human_bytes(free)} free, and {origin.location} needs {human_bytes(_bytes(missing))}"
+        raise StoreError(what, where=to, fix=larger)
 
     def fetch(name: str, record: dict[str, Any]) -> None:
         path = os.path.join(to, *name.split("/"))
-        if not (record and os.path.exists(path) and storage.sha256_of_file(path) == record["sha256"]):
-            partial = storage.temporary_name(path)
+        partial = storage.temporary_name(path)
+        try:
             _download(origin, name, partial, record.get("sha256"))
             os.replace(partial, path)
+        except CloudError as error:
+            # A quota, or a disk that others have filled meanwhile. `Folder` blames the bucket for any failure.
+            if not isinstance(cause := error.__context__, OSError) or cause.errno not in FULL:
+                raise
+            raise MaskwrightError(f"cannot be written: {cause.strerror}", where=path, fix=larger) from None
 
-    _each(f"pull {origin.location}", {**files, **tokenizer}, fetch)
+    _each(f"pull {origin.location}", {**missing, **tokenizer}, fetch)
     with storage.atomic_writer(os.path.join(to, MANIFEST)) as file:
         file.write(origin.get(MANIFEST) or b"")
 
 
-def _remove_temporary(folder: str) -> None:
-    """Removes what a killed process has left."""
-    for path in filter(storage.is_temporary, _all_files(folder)):
-        _remove_unheld(path)
+def _is_here(path: str, record: dict[str, Any]) -> bool:
+    return os.path.exists(path) and storage.sha256_of_file(path) == record["sha256"]
 
 
 def _download(origin: Folder, name: str, path: str, sha256: str | None) -> None:
@@ -278,92 +227,6 @@ def _size(folder: Folder, name: str) -> int | None:
         return int(folder.info(name)["size"])
     except (MaskwrightError, FileNotFoundError):
         return None
-
-
-# ---- the cache -------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _locked(base: str) -> Iterator[None]:
-    """Lets one process and thread at a time count, claim and remove, so that the cache never exceeds its size. Creates
-    `base` if need be."""
-    storage.make_folder(base)
-    with open(os.path.join(base, "lock"), "ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _make_room(base: str, needed: int) -> None:
-    """Removes files that nobody maps, the least recently opened first. Raises `NoRoom` if that is not enough."""
-    _remove_temporary(base)
-    room, oldest = _room(base), iter(sorted(_shard_files(base), key=os.path.getmtime))
-    read_bytes = sum(map(_bytes_of, _claims(base)))
-    while room < needed:
-        if (path := next(oldest, None)) is None:
-            what, fix = f"has room for {human_bytes(max(room, 0))}, and the next file has {human_bytes(needed)}", LARGER
-            if read_bytes:
-                what += f"; another {human_bytes(read_bytes)} are being read"
-                fix = f"wait for the other commands that read them, {LARGER}"
-            raise NoRoom(what, where=base, fix=fix)
-        if _remove_unheld(path):
-            room = _room(base)
-        else:
-            read_bytes += os.path.getsize(path)
-
-
-def _room(base: str) -> int:
-    """Bytes that are free beside the files and the downloads of the cache."""
-    disk, limit = shutil.disk_usage(base), os.environ.get("MASKWRIGHT_CACHE_GB")
-    missing_bytes = sum(_bytes_of(path) - _arrived(path) for path in _claims(base))
-    free = disk.free - int((1.0 - SHARE_OF_DISK) * disk.total) - missing_bytes
-    if limit is None:
-        return free
-    try:
-        limit_bytes = round(float(limit) * 1e9)  # int() takes 0.000009936 for 9,935 bytes
-    except (ValueError, OverflowError):
-        limit_bytes = -1
-    if limit_bytes < 0:
-        raise InputError(f"{limit!r} is not a size", where="MASKWRIGHT_CACHE_GB", fix="give gigabytes, such as 200")
-    return min(free, limit_bytes - sum(map(_bytes_of, _all_files(base))))
-
-
-def _claims(base: str) -> list[str]:
-    """Files that are being downloaded."""
-    return [path for path in _all_files(base) if CLAIM.search(path)]
-
-
-def _bytes_of(path: str) -> int:
-    """The size of a file; of one that is being downloaded, the size that it will have."""
-    claim = CLAIM.search(path)
-    return int(claim[1]) if claim else os.path.getsize(path)
-
-
-def _arrived(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except FileNotFoundError:  # it has just failed
-        return 0
-
-
-def _remove_unheld(path: str) -> bool:
-    """Removes a file that nobody reads or downloads. Returns False if somebody does."""
-    try:
-        with open(path, "r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.unlink(path)  # under the lock, so that a process that has just opened it sees that it is gone
-    except BlockingIOError:
-        return False
-    except FileNotFoundError:  # it has just failed
-        pass
-    return True
-
-
-def _all_files(base: str) -> list[str]:
-    return [os.path.join(root, name) for root, _, names in os.walk(base) for name in names]
-
-
-def _shard_files(base: str) -> list[str]:
-    return [path for path in _all_files(base) if is_shard_name(os.path.basename(path))]
 
 
 # ---- archives --------------------------------------------------------------------------------------------------------

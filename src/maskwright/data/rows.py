@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core.errors import StoreError
-from maskwright.data.packing import Packing, Pieces, Plan, pieces_of
+from maskwright.data.packing import Packing, Pieces, pieces_of
 from maskwright.data.plans import ShardPlans
-from maskwright.data.store import OpenedStore, Split, SplitName
+from maskwright.data.store import Split, SplitName, TokenStore
 from maskwright.text.vocabulary import Vocabulary
 
 Int64 = NDArray[np.int64]
+ROWS = 2
+"""Version of what a run reads of its text, for its record. Since 2, each phase has epochs of its own, and Arrow files
+have the rows of the store that is made of them."""
 Arrays = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]
-
-
-class RowBlock(NamedTuple):
-    """Rows of one shard, in a row."""
-
-    shard_idx: int
-    rows: int
-    text_tokens: int
-    frame_tokens: int
-    layout: Plan | None = None
-    """The plan of a part of the shard; None for that of all of it."""
 
 
 @dataclass(frozen=True)
@@ -44,25 +34,22 @@ class RowTotals:
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows are numbered through all blocks, one after the other."""
+    """Rows are numbered through all shards, one after the other."""
 
     split: Split
     plans: ShardPlans
-    blocks: Sequence[RowBlock]
     words: Vocabulary
     location: str
 
     @cached_property
     def first(self) -> Int64:
-        """[blocks + 1]: number of each one's first row."""
-        return np.cumsum([0, *(block.rows for block in self.blocks)]).astype(np.int64)
+        """[shards + 1]: number of each one's first row."""
+        return np.cumsum([0, *self.plans.row_counts.rows]).astype(np.int64)
 
     @cached_property
-    def plan(self) -> RowTotals:
-        text, frame = (
-            sum(block.text_tokens for block in self.blocks),
-            sum(block.frame_tokens for block in self.blocks),
-        )
+    def totals(self) -> RowTotals:
+        counts = self.plans.row_counts
+        text, frame = sum(counts.text_tokens), sum(counts.frame_tokens)
         seq_len, rows = self.plans.seq_len, int(self.first[-1])
         return RowTotals(seq_len, rows, text, 1.0 - (text + frame) / max(rows * seq_len, 1))
 
@@ -104,28 +91,23 @@ class Rows:
         if not len(rows):
             empty = np.zeros(0, np.int64)
             return empty, Pieces(empty, empty, empty, empty, empty)
-        of_block = np.searchsorted(self.first, rows, side="right") - 1
-        sizes = np.bincount(of_block)
-        blocks = np.flatnonzero(sizes).tolist()
-        shards = [self.blocks[block_idx].shard_idx for block_idx in blocks]
-        if len(blocks) == 1:
-            pieces = pieces_of([(self._layout(blocks[0]), rows - self.first[blocks[0]])])
-            return np.full(len(pieces.start), shards[0]), pieces
-        in_order = np.argsort(of_block, kind="stable")
-        rows_in_blocks = (rows - self.first[of_block])[in_order]
-        ends = np.cumsum(sizes[blocks]).tolist()
-        borders = zip(blocks, [0, *ends], ends, strict=False)
-        pieces = pieces_of([(self._layout(block_idx), rows_in_blocks[begin:end]) for block_idx, begin, end in borders])
-        # Pieces come block by block, and go to where their rows are.
+        of_shard = np.searchsorted(self.first, rows, side="right") - 1
+        sizes = np.bincount(of_shard)
+        shards = np.flatnonzero(sizes)
+        if len(shards) == 1:
+            shard_number = int(shards[0])
+            pieces = self.plans.of(shard_number).pieces(rows - self.first[shard_number])
+            return np.full(len(pieces.start), shard_number), pieces
+        in_order = np.argsort(of_shard, kind="stable")
+        rows_in_shards = np.split((rows - self.first[of_shard])[in_order], np.cumsum(sizes[shards])[:-1])
+        plans = map(self.plans.of, shards.tolist())
+        pieces = pieces_of([*zip(plans, rows_in_shards, strict=True)])
+        # Pieces come shard by shard, and go to where their rows are.
         counts = np.empty(len(rows), np.int64)
         counts[in_order] = pieces.counts
-        row_order = np.argsort(np.repeat(in_order, pieces.counts), kind="stable")
-        shard_idx = np.repeat(np.repeat(shards, sizes[blocks]), pieces.counts)[row_order]
-        return shard_idx, Pieces(counts, *(column[row_order] for column in pieces[1:]))
-
-    def _layout(self, block_idx: int) -> Plan:
-        block = self.blocks[block_idx]
-        return self.plans.of(block.shard_idx) if block.layout is None else block.layout
+        piece_order = np.argsort(np.repeat(in_order, pieces.counts), kind="stable")
+        shard_idx = np.repeat(of_shard, counts)
+        return shard_idx, Pieces(counts, *(column[piece_order] for column in pieces[1:]))
 
     def work(self, rows: Int64) -> tuple[int, float]:
         """(positions that are not padding, (query, key) pairs inside segments) of rows >= 0, from the plans alone. The
@@ -171,21 +153,11 @@ class Rows:
             raise StoreError(what, where=self.location, fix=fix)
 
 
-def open_rows(store: OpenedStore, side: SplitName, seq_len: int, packing: Packing) -> Rows:
+def open_rows(store: TokenStore, side: SplitName, seq_len: int, packing: Packing) -> Rows:
     """All rows of a side. Raises `StoreError` where it has no documents."""
     split = store.split(side)
     if not split.documents:
         fix = "prepare again with another --valid-fraction"
         raise StoreError(f"has no {side} documents", where=store.location, fix=fix)
-    plans = ShardPlans(split, store.plans_key, side, seq_len, packing)
-    return make_rows(store, split, plans, whole_shards(plans))
-
-
-def whole_shards(plans: ShardPlans) -> list[RowBlock]:
-    row_counts = plans.row_counts
-    numbers = zip(row_counts.rows, row_counts.text_tokens, row_counts.frame_tokens, strict=True)
-    return [RowBlock(shard_idx, *counts_of_shard) for shard_idx, counts_of_shard in enumerate(numbers)]
-
-
-def make_rows(store: OpenedStore, split: Split, plans: ShardPlans, blocks: Sequence[RowBlock]) -> Rows:
-    return Rows(split, plans, blocks, store.vocabulary, store.location)
+    plans = ShardPlans(split, store.fingerprint, side, seq_len, packing)
+    return Rows(split, plans, store.vocabulary, store.location)

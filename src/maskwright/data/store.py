@@ -20,7 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, BinaryIO, Literal, Protocol, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from maskwright.core import storage
 from maskwright.core.console import progress, warn
 from maskwright.core.errors import StoreError
 from maskwright.data.manifest import COPY_AGAIN, Role, is_shard_name, read_manifest
-from maskwright.data.remote import Cache, NoRoom
+from maskwright.data.remote import cached
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
 
 LONG_SPAN_TOKENS = 128
@@ -41,7 +41,6 @@ FEW = 8
 """Special ids up to which comparing with each is faster than a table."""
 SplitName = Literal["train", "valid"]
 Int64 = NDArray[np.int64]
-T = TypeVar("T")
 
 
 def token_dtype(vocab_size: int) -> str:
@@ -100,49 +99,31 @@ class Shard:
     document_ends: Callable[[], Int64]
     sentence_ends: Callable[[], Int64 | None] = lambda: None
     """None where the source does not mark sentences."""
-    document_starts: Callable[[], Int64 | None] = lambda: None
-    """None where each document begins at the end of the one before."""
 
     def documents_at(self) -> tuple[Int64, Int64]:
         """(starts, ends) of its documents."""
-        ends, starts = self.document_ends(), self.document_starts()
-        return (np.concatenate([[0], ends[:-1]]).astype(np.int64) if starts is None else starts), ends
+        ends = self.document_ends()
+        return np.concatenate([[0], ends[:-1]]).astype(np.int64), ends
 
 
 class Split:
     """The training or the held-out documents of a store."""
 
-    def __init__(self, shards: Sequence[Shard], token_offset: int = 0) -> None:
-        """`token_offset`: added to stored ids."""
-        self.shards, self.token_offset = tuple(shards), token_offset
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self.shards = tuple(shards)
         self.documents = sum(shard.documents for shard in shards)
         self.tokens = sum(shard.tokens for shard in shards)
         self._mapped = OrderedDict[int, NDArray[Any]]()
-        self.most_mapped = MOST_MAPPED
 
     def ids(self, shard_idx: int) -> NDArray[Any]:
         """Stored ids of a shard, memory-mapped."""
         if (ids := self._mapped.get(shard_idx)) is None:
-            while len(self._mapped) >= self.most_mapped:
+            if len(self._mapped) >= MOST_MAPPED:
                 self._mapped.popitem(last=False)
-            ids = self._mapped[shard_idx] = self._map(shard_idx)
+            ids = self._mapped[shard_idx] = self.shards[shard_idx].ids()
         else:
             self._mapped.move_to_end(shard_idx)
         return ids
-
-    def keep_only(self, shard_idxs: set[int]) -> None:
-        """Drops the mappings of all other shards."""
-        for shard_idx in self._mapped.keys() - shard_idxs:
-            del self._mapped[shard_idx]
-
-    def _map(self, shard_idx: int) -> NDArray[Any]:
-        while True:
-            try:
-                return self.shards[shard_idx].ids()
-            except NoRoom:  # in the cache of a remote store, which keeps what is mapped
-                if not self._mapped:
-                    raise
-                self._mapped.popitem(last=False)
 
     def gather(
         self,
@@ -159,12 +140,7 @@ class Split:
         """
         if len(start) == 0:
             return np.empty(0, np.int32)
-        out = self._gather(np.full(len(start), shard_idx), start - before, before + length + after)
-        if self.token_offset:
-            out += np.int32(self.token_offset)
-        return out
-
-    def _gather(self, shard_idxs: Int64, begin: Int64, size: Int64) -> NDArray[np.int32]:
+        shard_idxs, begin, size = np.full(len(start), shard_idx), start - before, before + length + after
         if size.sum() > LONG_SPAN_TOKENS * len(begin) and begin.min() >= 0:
             return self._copy(shard_idxs, begin, size)
         ends = np.cumsum(size)
@@ -178,7 +154,7 @@ class Split:
         return out
 
     def _copy(self, shard_idx: Int64, begin: Int64, size: Int64) -> NDArray[np.int32]:
-        """Copies span by span: twice as fast as `_gather`'s way for long spans, slower for short ones."""
+        """Copies span by span: twice as fast as `gather`'s way for long spans, slower for short ones."""
         mapped_idx, spans = -1, []
         for span_shard, first_token, count in zip(shard_idx.tolist(), begin.tolist(), size.tolist(), strict=True):
             if span_shard != mapped_idx:
@@ -193,7 +169,7 @@ class Split:
         if len(self.shards) <= SAMPLED_SHARDS:
             return self
         chosen = np.linspace(0, len(self.shards) - 1, SAMPLED_SHARDS).astype(int)
-        return Split([self.shards[shard_idx] for shard_idx in chosen], self.token_offset)
+        return Split([self.shards[shard_idx] for shard_idx in chosen])
 
     def document_sizes(self) -> Int64:
         """[documents]: tokens of each."""
@@ -225,48 +201,23 @@ class Split:
         return total
 
 
-class OpenedStore(Protocol):
-    """A store in any format from which rows are made."""
-
-    location: str
-
-    @property
-    def vocabulary(self) -> Vocabulary: ...
-
-    @property
-    def fingerprint(self) -> str: ...
-
-    @property
-    def plans_key(self) -> str:
-        """Digest of the ids and of where in its files they lie: decides the plans of its rows."""
-        ...
-
-    @property
-    def passes(self) -> int:
-        """Passes over its text that it holds. Its rows are split into as many epochs."""
-        ...
-
-    def split(self, name: SplitName) -> Split: ...
-
-
 class TokenStore:
     """An opened store. Opening checks the manifest and each file's size; `verify` checks every byte."""
 
     def __init__(self, location: str, folder: str | None = None) -> None:
-        """`location`: a folder, or a URL, whose files are downloaded into this machine's cache as they are read.
-        `folder`: the files' folder, for a store that was made from `location`.
+        """`location`: a folder, or a URL, whose files are downloaded into this machine's cache. `folder`: the files'
+        folder, for a store that was made from `location`.
 
         Raises `StoreError` if the folder is not a finished store, has a newer format, or a file is cut or missing."""
         self.location = location
-        self._cache = Cache(location) if storage.is_url(location) and folder is None else None
-        self.folder = folder or (self._cache.folder if self._cache else location)
+        self.folder = folder or (cached(location) if storage.is_url(location) else location)
         """The folder of its files on this machine."""
         self._fix = COPY_AGAIN if self.folder == location else f"delete {self.folder}: it is created again"
         self.manifest = read_manifest(self.folder)
         self.dtype: str = self.manifest["dtype"]
         self.shards: list[dict[str, Any]] = self.manifest["shards"]
         self.fingerprint: str = self.manifest["fingerprint"]
-        for path, record in self._files() if self._cache is None else ():  # a cache has checked these
+        for path, record in self._files():
             if not os.path.isfile(path):
                 raise StoreError("is missing", where=path, fix=self._fix)
             size = os.path.getsize(path)
@@ -274,50 +225,15 @@ class TokenStore:
                 what = f"has {size:,} bytes, the manifest says {record['bytes']:,}"
                 raise StoreError(what, where=path, fix=self._fix)
 
-    @property
-    def plans_key(self) -> str:
-        """See `OpenedStore`."""
-        return self.fingerprint  # of the files' very bytes
-
     def _path(self, shard: dict[str, Any], role: str) -> str:
         return os.path.join(self.folder, shard["files"][role]["name"])
 
     def _files(self) -> list[tuple[str, dict[str, Any]]]:
         return [(self._path(shard, role), record) for shard in self.shards for role, record in shard["files"].items()]
 
-    def _read(self, shard: dict[str, Any], role: str, read: Callable[[BinaryIO], T]) -> T:
-        """Returns `read` of a file, which a remote store downloads first."""
-        if self._cache is not None:
-            return self._cache.read(shard["files"][role]["name"], read)
-        with storage.open_binary(self._path(shard, role)) as file:
-            return read(file)
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether its files are downloaded into this machine's cache as they are read."""
-        return self._cache is not None
-
-    def mapped_at_once(self, window_shards: int | None) -> int:
-        """Bytes of tokens that a run keeps mapped."""
-        sizes = sorted(shard["files"]["tokens"]["bytes"] for shard in self.shards if shard["split"] == "train")
-        if window_shards is not None and window_shards < len(sizes):
-            sizes = sizes[-2 * window_shards :]
-        return sum(sizes)
-
-    @property
-    def largest_other(self) -> int:
-        """Bytes of the largest file that a run reads beside those, one at a time (see `validation_batches`)."""
-        others = [
-            record["bytes"]
-            for shard in self.shards
-            for role, record in shard["files"].items()
-            if (shard["split"], role) != ("train", "tokens")
-        ]
-        return max(others, default=0)
-
     def verify_at_start(self) -> None:
-        """Calls `verify`, but not for a remote store, whose files are checked as they arrive."""
-        if self._cache is None:
+        """Calls `verify`, but not for the store at a URL, whose files were checked as they came."""
+        if not storage.is_url(self.location):
             self.verify()
 
     def unlisted(self) -> list[str]:
@@ -334,6 +250,7 @@ class TokenStore:
 
     @property
     def passes(self) -> int:
+        """Passes over its text that it holds. Its rows are split into as many epochs."""
         return int(self.manifest.get("passes", 1))
 
     @property
@@ -345,13 +262,15 @@ class TokenStore:
         made_with = self.manifest["tokenizer"]["fingerprint"]
         if vocabulary.fingerprint != made_with:
             what = f"was made with another tokenizer ({made_with[:12]}, not {vocabulary.fingerprint[:12]} of {where})"
-            raise StoreError(what, where=self.location, fix="prepare the text again with that tokenizer")
+            is_of_text = "text_column" in self.manifest.get("options", {})  # and not of another tool's ids
+            fix = "prepare the text again with that tokenizer" if is_of_text else "name the tokenizer that made the ids"
+            raise StoreError(what, where=self.location, fix=fix)
         roles = self.manifest["tokenizer"].get("roles_sha256") or read_vocabulary(self.tokenizer_folder).roles_sha256
         if vocabulary.roles_sha256 != roles:
             what = "was made when another token began, ended or filled rows, or was the mask or unknown, than now in"
             what = f"{what} {where}"
             raise StoreError(what, where=self.location, fix="prepare the text again, into another folder")
-        if "text_column" in self.manifest.get("options", {}):  # of a text, not of another tool's ids
+        if "text_column" in self.manifest.get("options", {}):
             recorded = self.manifest["tokenizer"].get("additional_sha256")
             require_rules(recorded, vocabulary, token_ids(self.tokenizer_folder), self.location)
 
@@ -365,8 +284,11 @@ class TokenStore:
 
     def _map(self, shard: dict[str, Any]) -> NDArray[Any]:
         # A plain array, because slices of a memmap object take three times as long.
-        dtype = np.dtype(self.dtype).newbyteorder("<")
-        return self._read(shard, "tokens", lambda file: np.asarray(np.memmap(file, dtype=dtype, mode="r")))
+        return np.asarray(self._mapping(shard, "tokens", np.dtype(self.dtype).newbyteorder("<")))
+
+    def _mapping(self, shard: dict[str, Any], role: Role, dtype: Any) -> NDArray[Any]:
+        with storage.open_binary(self._path(shard, role)) as file:
+            return np.memmap(file, dtype=dtype, mode="r")
 
     def _ends_of(self, shard: dict[str, Any], role: Role) -> Int64:
         """The ends are small and read in full whenever they are used, so every byte is checked each time."""
@@ -377,7 +299,9 @@ class TokenStore:
         return ends.astype(np.int64)
 
     def _numbers(self, shard: dict[str, Any], role: Role) -> NDArray[np.uint64]:
-        path, content = self._path(shard, role), self._read(shard, role, lambda file: file.read())
+        path = self._path(shard, role)
+        with storage.open_binary(path) as file:
+            content = file.read()
         if zlib.crc32(content) != shard["files"][role]["crc32"]:
             raise StoreError("is not what was written (its crc32 differs)", where=path, fix=self._fix)
         return np.frombuffer(content, "<u8")
@@ -386,7 +310,7 @@ class TokenStore:
         """`file:line` where a document of the split begins in the text that the store was made from."""
         for shard in (shard for shard in self.shards if shard["split"] == split):
             if document < shard["documents"]:
-                pairs = self._read(shard, "origins", lambda file: np.memmap(file, dtype="<u8", mode="r"))
+                pairs = self._mapping(shard, "origins", "<u8")
                 source, line = (int(value) for value in pairs[2 * document : 2 * document + 2])
                 return f"{self.manifest['sources'][source]['location']}:{line}"
             document -= shard["documents"]
@@ -402,7 +326,7 @@ class TokenStore:
         with progress("verify", sum(record["bytes"] for _, record in self._files()), "bytes") as bar:
             for shard in self.shards:
                 for role, record in shard["files"].items():
-                    digest = self._read(shard, role, lambda file: storage.digest(file.name))
+                    digest = storage.digest(self._path(shard, role))
                     for name in ("sha256", "crc32"):
                         if getattr(digest, name) != record[name]:
                             what = f"is not what was written (its {name} differs)"

@@ -214,10 +214,8 @@ def annotated_examples(table: Table, layout: Layout, reading: Reading) -> Iterat
         if answer in ("reject", "ignore"):
             reading.skipped.append(Skipped(example.where, f"has the answer '{answer}' of Prodigy"))
             continue
-        try:
+        with reading.record(example):
             yield _example(example, record, layout, reading)
-        except Unusable as error:
-            reading.fault(example.where, error.what, error.fix, error.kind)
 
 
 def _example(example: Example, record: Record, layout: Layout, reading: Reading) -> Example:

@@ -59,13 +59,11 @@ def examples_of(table: Table, reading: Reading) -> Iterator[Example]:
     build = {"token_classification": _words, "question_answering": _question}.get(reading.task.kind, _text)
     for number, record in table.rows(roles.all):
         example = Example(table.name, number, counted=table.counted)
-        try:
+        with reading.record(example):
             missing = [column for column in roles.all if column not in record]
             if missing:
                 raise Unusable(f"has no '{missing[0]}' (keys: {listed([*record])})", "add it")
             yield build(example, record, roles, reading)
-        except Unusable as error:
-            reading.fault(example.where, error.what, error.fix, error.kind)
 
 
 def roles_of(table: Table, reading: Reading) -> Roles:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -125,6 +127,14 @@ class Reading:
                 self.end_file()
         elif self._first[0] == kind:
             self._alike += 1
+
+    @contextmanager
+    def record(self, example: Example) -> Iterator[None]:
+        """Makes what is `Unusable` inside a fault of the example's record."""
+        try:
+            yield
+        except Unusable as error:
+            self.fault(example.where, error.what, error.fix, error.kind)
 
     def end_file(self) -> None:
         """Raises `SourceError` for what `fault` has kept."""

@@ -19,10 +19,8 @@ def squad_examples(table: Table, reading: Reading) -> Iterator[Example]:
             for question in _part(paragraph, "qas", table.name):
                 number += 1
                 example = Example(table.name, number, counted="record")
-                try:
+                with reading.record(example):
                     yield _question(example, question, paragraph, reading)
-                except Unusable as error:
-                    reading.fault(example.where, error.what, error.fix, error.kind)
 
 
 def _part(holder: Any, key: str, name: str) -> list[Any]:

@@ -55,15 +55,13 @@ def word_examples(table: Table, sentence: Column, reading: Reading) -> Iterator[
 
     def example() -> Iterator[Example]:
         where = Example(table.name, start, counted=table.counted)
-        try:
+        with reading.record(where):
             missing = [column for row in rows for column in roles.all if column not in row]
             if missing:
                 raise Unusable(f"has a word without '{missing[0]}'", "add it")
             words = tuple(string(row[word], word) for row in rows)
             tags = () if tag is None else tuple(renamed(cell_name(row[tag]), roles, reading) for row in rows)
             yield with_tags(where, words, tags, labelled=tag is not None)
-        except Unusable as error:
-            reading.fault(where.where, error.what, error.fix, error.kind)
 
     for number, row in table.rows([sentence, *roles.all]):
         key = cell_name(row.get(sentence)) or current

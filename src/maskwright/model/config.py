@@ -387,7 +387,7 @@ def config_at(record: dict[str, Any], step: int, where: str) -> ModelConfig:
     model, values = recorded_config(record["model"], where), record["config"]
     if not any(phase["rope_theta"] for phase in values.get("phases") or []):
         return model
-    stages = run.RunConfig.model_validate(nested(values)).stages
+    stages = run.RunConfig.model_validate(nested(run.without_gone(values))).stages
     return replace(model, rope_theta=stage_at(stages, max(step - 1, 0)).rope_theta or model.rope_theta)
 
 

@@ -11,7 +11,10 @@ from maskwright.report.frame import escaped
 from maskwright.report.run import RecordedRun
 
 NAME, FORMAT = "maskwright-run", 1
-KEYS = ("config", "store_fingerprint", "tokenizer_fingerprint", "base_weights", "base", "threads", "lineage", "changes")
+KEYS = (
+    *("config", "rows", "store_fingerprint", "tokenizer_fingerprint", "base_weights", "base", "threads", "lineage"),
+    "changes",
+)
 """Keys of the run's record."""
 
 

@@ -124,7 +124,7 @@ def _require_same(paths: QuickstartPaths, architecture: str) -> None:
 
 
 def _gather(path: str) -> None:
-    from maskwright.text.docstrings import gather
+    from maskwright.tasks.docstrings import gather
 
     say(f"Collecting documentation strings of the installed Python code into {path}")
     storage.make_folder(os.path.dirname(path))
@@ -147,7 +147,7 @@ def _training_rows(paths: QuickstartPaths) -> int:
     from maskwright.data.rows import open_rows
     from maskwright.data.store import TokenStore
 
-    return open_rows(TokenStore(paths.store), "train", SEQ_LEN, "documents").plan.rows
+    return open_rows(TokenStore(paths.store), "train", SEQ_LEN, "documents").totals.rows
 
 
 def _config(paths: QuickstartPaths, architecture: str, steps: int, rows: int) -> dict[str, Any]:
@@ -256,7 +256,7 @@ def _print_summary(paths: QuickstartPaths, reached: dict[str, Any], *, users_tex
 
 def _compare_with_random(paths: QuickstartPaths) -> None:
     """Fine-tunes the run and random weights to tell which package a documentation string is from, and compares them."""
-    from maskwright.text.docstrings import by_package
+    from maskwright.tasks.docstrings import by_package
 
     if not os.path.exists(paths.task):
         sizes = by_package(

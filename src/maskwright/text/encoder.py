@@ -17,8 +17,9 @@ from maskwright.core.errors import TokenizerError
 from maskwright.machine import hardware
 from maskwright.text.pieces import BREAK, PIECE_CHARACTERS
 from maskwright.text.spacing import spacing_of
+from maskwright.text.special_tokens import letters_of
 from maskwright.text.tokenizer import load_tokenizer, no_panic
-from maskwright.text.vocabulary import prepends_space, read_tokenizer, steps, tokens_in_text
+from maskwright.text.vocabulary import prepends_space, read_tokenizer, tokens_in_text
 
 EncoderName = Literal["auto", "tokenizers", "gigatoken"]
 # Texts on which reimplementations of splitting and normalizing go wrong most often: white space, contractions, digits,
@@ -41,8 +42,6 @@ times as fast as with 10,000 and 20,000: results of few sentences stay in the pr
 
 CALL_CHARACTERS = 4_000_000
 """Most characters of one call to `tokenizers`. Texts above `PIECE_CHARACTERS` go in pieces."""
-LETTER_GROUPS = re.compile(r"\(\?m:((?:\[[A-Z]+\]\{\d+\}\|)?\.)\)")
-"""Splitting pattern of tokenizers of letters and of k letters in a row: see `sequences`."""
 BREAK_CHARACTERS, MOST_BREAKS = 200, 20
 """Context on each side by which a cut is tested, and how many neighbouring places are tried."""
 
@@ -197,26 +196,15 @@ def _cutter(location: str) -> Callable[[str], Iterable[str]] | None:
     content, added = read_tokenizer(location)[0], tokens_in_text(location)
     if spacing := spacing_of(location):
         return None if added else spacing.pieces  # a piece might end inside a declared token
-    splitter, normalizer = content.get("pre_tokenizer") or {}, steps(content.get("normalizer"))
-    pattern = (splitter.get("pattern") or {}).get("Regex") if splitter.get("type") == "Split" else None
-    match = LETTER_GROUPS.fullmatch(pattern or "")
-    replacements = {
-        (step.get("pattern") or {}).get("String"): step.get("content")
-        for step in normalizer
-        if step.get("type") != "Sequence"
-    }
-    capitals = all(old and old.upper() == new for old, new in replacements.items())
-    if not match or splitter.get("behavior") != "Isolated" or not capitals:
-        return None
-    if replacements and not {*filter(str.isalpha, match[1])} <= {*replacements.values()}:
+    letters = letters_of(location)
+    if letters is None or (content.get("pre_tokenizer") or {}).get("pattern") != {"Regex": f"(?m:{letters})"}:
         return None
     # One that may begin inside a group, or that depends on its neighbours, leaves no place that is sure.
     if any(token["content"][:1].isalpha() or token.get("single_word") or token.get("normalized") for token in added):
         return None
     whole = [_with_space(token) for token in sorted(added, key=lambda token: -len(token["content"]))]
-    flags = re.IGNORECASE if replacements else re.NOFLAG
-    group = "|".join([*whole, match[1]])
-    return re.compile(f"(?:{group}){{1,{PIECE_CHARACTERS}}}+", re.DOTALL | re.ASCII | flags).findall
+    group = "|".join([*whole, letters])
+    return re.compile(f"(?:{group}){{1,{PIECE_CHARACTERS}}}+", re.DOTALL | re.ASCII | re.IGNORECASE).findall
 
 
 def _with_space(token: dict[str, Any]) -> str:

@@ -13,7 +13,6 @@ import heapq
 import json
 import math
 import os
-import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
@@ -26,6 +25,7 @@ from maskwright.core.console import say, warn
 from maskwright.core.errors import SourceError, TokenizerError
 from maskwright.text.sample import MAX_BYTES, MeasuredTexts, Piece, describe_fertility, fertility, learn_from
 from maskwright.text.sources import Sources
+from maskwright.text.special_tokens import longest_of
 from maskwright.text.tokenizer import changed_copy, load_tokenizer, split_by
 from maskwright.text.vocabulary import BYTES, Vocabulary, added_tokens, read_tokenizer, read_vocabulary, tokens_in_text
 from maskwright.text.word_counts import WordCounts
@@ -108,8 +108,7 @@ def _between(tokens: list[str], split: Callable[[str], Iterable[str]]) -> Callab
     """Splits the text between `tokens`, whose own letters are no words."""
     if not tokens:
         return split
-    longest_first = "|".join(map(re.escape, sorted(tokens, key=len, reverse=True)))
-    found = re.compile(f"(?:{longest_first})")
+    found = longest_of(tokens)
     return lambda text: (word for part in found.split(text) for word in split(part))
 
 
@@ -235,7 +234,7 @@ def _merge(
 
 
 def _write(location: str, folder: str, content: dict[str, Any], vocabulary: Vocabulary, extension: Extension) -> None:
-    """Writes the folder. New ids follow all old ones. tokenizer.json comes last: with it, the folder is whole."""
+    """Writes the `tokenizer.json`. New ids follow all old ones."""
     model = dict(content["model"])
     new = {token: vocabulary.size + index for index, token in enumerate(extension.tokens)}
     # The library numbers added tokens that the vocabulary lacks from its end on: all have to be in it to stay.
@@ -249,34 +248,8 @@ def _write(location: str, folder: str, content: dict[str, Any], vocabulary: Voca
             fix = "save the folder again with `transformers`"
             raise TokenizerError("has ids that no token has", where=location, fix=fix)
         model["vocab"] = [*old, *map(list, zip(new, extension.scores, strict=True))]
-    lines = [" ".join(pair) for pair in extension.merges]
     if extension.merges:
         is_text = bool(model["merges"]) and isinstance(model["merges"][0], str)
-        model["merges"] = [*model["merges"], *(lines if is_text else map(list, extension.merges))]
-    _extend_other_files(location, folder, new, lines, vocabulary.size)
+        model["merges"] = [*model["merges"], *map(" ".join if is_text else list, extension.merges)]
     with storage.atomic_writer(os.path.join(folder, "tokenizer.json")) as file:
         file.write(json.dumps({**content, "model": model}, indent=2, ensure_ascii=False).encode())
-
-
-def _extend_other_files(location: str, folder: str, new: dict[str, int], merges: list[str], size: int) -> None:
-    """Adds the new tokens to the files from which classes of `transformers` make the tokenizer anew."""
-    vocab, pairs, plain = (os.path.join(folder, name) for name in ("vocab.json", "merges.txt", "vocab.txt"))
-    if os.path.exists(vocab):
-        with storage.atomic_writer(vocab) as file:
-            file.write(json.dumps({**storage.read_json(vocab), **new}, ensure_ascii=False).encode())
-    if os.path.exists(pairs):
-        _append(pairs, merges)
-    if os.path.exists(plain):
-        with open(plain, encoding="utf-8") as lines:
-            count = sum(1 for _ in lines)
-        if count != size:  # a line is an id there
-            what = f"has {count:,} lines, and the tokenizer {size:,} tokens"
-            raise TokenizerError(what, where=location, fix="remove vocab.txt from the tokenizer's folder")
-        _append(plain, list(new))
-
-
-def _append(path: str, lines: list[str]) -> None:
-    with open(path, "rb") as file:
-        old = file.read()
-    with storage.atomic_writer(path) as file:
-        file.write(old.removesuffix(b"\n") + b"\n" + "".join(f"{line}\n" for line in lines).encode())

@@ -8,11 +8,10 @@ rare words instead costs Unigram 4 % more tokens (docs/experiments.md).
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
-
-import numpy as np
 
 from maskwright.core.console import human_bytes, progress, say
 from maskwright.core.errors import InputError, SourceError
@@ -80,68 +79,89 @@ def describe_fertility(ratios: tuple[float, float], documents: int) -> str:
     return f"fertility {before:.3f} before, {after:.3f} after ({after / before - 1.0:+.1%}), on {on}"
 
 
-class _Larger(Exception):
-    """The text has more bytes than may be taken."""
+class _Sample:
+    """The pieces of the lowest ranks that have up to `max_bytes` together, or of the lowest rank alone, while a text
+    goes by. They are held as UTF-8, with up to 200 bytes for each."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._held: dict[int, list[tuple[bytes, bytes, bool] | bytes]] = {}
+        """By rank: (text, key of its document, whether it is the first), or the text of a whole document."""
+        self._highest: list[int] = []
+        """A heap of these ranks, negative."""
+        self._bytes = 0
+        self.ranks, self.bytes_read = RANKS, 0
+        """All ranks below are held."""
+
+    def add(self, text: str) -> None:
+        """Adds a document, in pieces if it is long."""
+        utf8 = text.encode()
+        key = text_key(utf8)
+        if len(text) <= PIECE_CHARACTERS:
+            self._add(key, utf8, utf8)
+            return
+        for number, part in enumerate(map(str.encode, pieces(text))):
+            self._add(text_key(part), part, (part, key, number == 0))
+
+    def _add(self, key: bytes, utf8: bytes, held: tuple[bytes, bytes, bool] | bytes) -> None:
+        self.bytes_read += len(utf8)
+        if (rank := _rank(key)) >= self.ranks:
+            return
+        if rank not in self._held:
+            self._held[rank] = []
+            heapq.heappush(self._highest, -rank)
+        self._held[rank].append(held)
+        self._bytes += len(utf8)
+        while self._bytes > self._max_bytes and len(self._held) > 1:
+            self.ranks = -heapq.heappop(self._highest)
+            self._bytes -= sum(map(_size, self._held.pop(self.ranks)))
+
+    def halve(self) -> None:
+        """Drops the pieces of the upper half of the ranks."""
+        self.ranks //= 2
+        self._held = {rank: pieces for rank, pieces in self._held.items() if rank < self.ranks}
+        self._bytes = sum(_size(piece) for pieces in self._held.values() for piece in pieces)
+
+    def __str__(self) -> str:
+        return f"{human_bytes(self._bytes)} of {human_bytes(self.bytes_read)} of text"
+
+    def pieces(self) -> Iterator[Piece]:
+        with progress("learn", self._bytes, "bytes") as bar:
+            for rank in sorted(self._held):
+                for held in self._held[rank]:
+                    text, key, is_first = held if isinstance(held, tuple) else (held, text_key(held), True)
+                    yield Piece(text.decode(), key, is_first)
+                    bar.advance(len(text))
 
 
 def learn_from(sources: Sources, max_bytes: int, learn: Callable[[Iterator[Piece]], Learned]) -> Learned:
     """Returns `learn` of the text, or of a sample if the text has over `max_bytes` or `learn` raises `TooManyWords`. A
-    sample has one piece or more.
+    sample has one piece or more. The text is read once; up to `max_bytes` of it are held in memory.
 
     Raises `InputError` for `max_bytes` above `LARGEST`, `SourceError` for a text without documents."""
     if max_bytes > LARGEST:
         fix = f"give at most {LARGEST}: the library counts pairs in 32 bits"
         raise InputError(f"--max-bytes {max_bytes} is too large", fix=fix)
-    if sum(sources.sizes) <= max_bytes:
-        with suppress(_Larger, TooManyWords):
-            return learn(_all(sources, max_bytes))
-    sizes = np.zeros(RANKS, np.int64)  # bytes of the pieces of each rank
-    for rank, piece_bytes, _ in _ranked(sources, "text"):
-        sizes[rank] += piece_bytes
-    cumulative = sizes.cumsum()
-    ranks = int(np.searchsorted(cumulative, max(max_bytes, cumulative[cumulative > 0][0]), side="right"))
-    reason = "--max-bytes"
-    while True:
-        if ranks < RANKS:
-            sample_size, size = human_bytes(cumulative[ranks - 1]), human_bytes(cumulative[-1])
-            say(f"learning from {sample_size} of {size} of text ({reason}): documents chosen by a hash of their text")
-        with suppress(TooManyWords):
-            return learn(piece for rank, _, piece in _ranked(sources, "sample") if rank < ranks)
-        ranks, reason = ranks // 2, "too many different words"
-
-
-def _all(sources: Sources, max_bytes: int) -> Iterator[Piece]:
-    read_bytes = 0
-    for _, size, piece in _ranked(sources, "text"):
-        read_bytes += size
-        if read_bytes > max_bytes:
-            raise _Larger
-        yield piece
-
-
-def _ranked(sources: Sources, label: str) -> Iterator[tuple[int, int, Piece]]:
-    """(rank, bytes of UTF-8, piece) of the whole text."""
-    with progress(label, sum(sources.sizes), "bytes") as bar:
+    sample, reason = _Sample(max_bytes), "--max-bytes"
+    with progress("text", sum(sources.sizes), "bytes") as bar:
         for document in sources:
-            yield from _pieces_of(document.text)
+            sample.add(document.text)
             bar.advance(sources.bytes_read - bar.done)
-    if label == "text":
-        say_without_text(sources, sources.documents, sources.without_text, "".join(sources.places_without_text[:1]))
-        warn_of_notations(sources.documents, sources.notations)
+    say_without_text(sources, sources.documents, sources.without_text, "".join(sources.places_without_text[:1]))
+    warn_of_notations(sources.documents, sources.notations)
     if not sources.documents:
         raise SourceError("holds no documents", where=sources.files[0], fix="check the files and --layout")
+    while True:
+        if sample.ranks < RANKS:
+            say(f"learning from {sample} ({reason}): documents chosen by a hash of their text")
+        with suppress(TooManyWords):
+            return learn(sample.pieces())
+        sample.halve()
+        reason = "too many different words"
 
 
-def _pieces_of(text: str) -> Iterator[tuple[int, int, Piece]]:
-    if len(text) <= PIECE_CHARACTERS:
-        utf8 = text.encode()
-        key = text_key(utf8)
-        yield _rank(key), len(utf8), Piece(text, key, True)
-        return
-    document = text_key(text.encode())
-    for number, part in enumerate(pieces(text)):
-        utf8 = part.encode()
-        yield _rank(text_key(utf8)), len(utf8), Piece(part, document, number == 0)
+def _size(held: tuple[bytes, bytes, bool] | bytes) -> int:
+    return len(held if isinstance(held, bytes) else held[0])
 
 
 def _rank(key: bytes) -> int:

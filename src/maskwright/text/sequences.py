@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections import Counter
 from collections.abc import Iterable
 from typing import Literal
@@ -13,8 +12,8 @@ from maskwright.core.console import warn
 from maskwright.core.errors import InputError
 from maskwright.text.sample import MAX_BYTES, learn_from
 from maskwright.text.sources import Sources
-from maskwright.text.special_tokens import BERT
-from maskwright.text.tokenizer import require_no_tokenizer, wordpiece_of, write_files
+from maskwright.text.special_tokens import BERT, keyed
+from maskwright.text.tokenizer import require_no_tokenizer, wordpiece_of, write_tokenizer
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
 SequenceKind = Literal["characters", "kmer"]
@@ -79,12 +78,6 @@ def _write(folder: str, tokens: list[str], alphabet: Alphabet | None, pattern: s
         tokenizer.normalizer = normalizers.Sequence(capitals)
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(f"(?m:{pattern})"), "isolated")
     tokenizer.decoder = decoders.Fuse()
-    names = {"cls_token": "bos", "sep_token": "eos", "pad_token": "pad", "unk_token": "unk", "mask_token": "mask"}
-    special = {key: BERT[role] for key, role in names.items()}
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", **special, "clean_up_tokenization_spaces": False}
-    files = {
-        "tokenizer_config.json": json.dumps(config, indent=2),
-        "special_tokens_map.json": json.dumps(special, indent=2),
-        "tokenizer.json": tokenizer.to_str(pretty=True),
-    }
-    write_files(folder, files)
+    write_tokenizer(
+        folder, tokenizer, {"tokenizer_class": "PreTrainedTokenizerFast", **keyed(BERT), "letters": pattern}
+    )

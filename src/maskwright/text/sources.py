@@ -229,13 +229,15 @@ class Sources:
 
     @cached_property
     def notes(self) -> list[str]:
-        """Sentences on files that are left out, on the guessed layout, and on each guessed delimiter but the comma,
-        with a file that has it."""
-        by_delimiter: dict[str, str] = {}
-        for name in self._sample(".csv"):
-            # An error in the file is reported when it is read.
-            with suppress(SourceError), self._open_table(name, lambda _: True) as table:
-                by_delimiter.setdefault(table.delimiter, table.note)
+        """Sentences on files that are left out, on the guessed layout, and on the first table with each delimiter that
+        has a note."""
+        by_delimiter: dict[tuple[str, str], str] = {}
+        for kind in (".csv", ".tsv"):
+            for name in self._sample(kind):
+                # An error in the file is reported when it is read.
+                with suppress(SourceError), self._open_table(name, lambda _: True) as table:
+                    if table.note:
+                        by_delimiter.setdefault((kind, table.delimiter), table.note)
         layout = [] if self.guess is None else [str(self.guess)]
         if not self.encoding.is_utf8:
             own = [name for name in self.files if file_kind(name) in (*WARC_ENDINGS, *COLUMNAR, ".mds")]
@@ -243,7 +245,7 @@ class Sources:
                 f"{name} is read as UTF-8, as all Parquet, Arrow, MDS and WARC is, not as {self.encoding.title}"
                 for name in own[:1]
             ]
-        return [note for note in (*self.choice, *layout, *by_delimiter.values()) if note]
+        return [*self.choice, *layout, *by_delimiter.values()]
 
     def __iter__(self) -> Iterator[Document]:
         done = self.documents = self.without_text = 0

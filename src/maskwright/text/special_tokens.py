@@ -10,7 +10,8 @@ Other special tokens are declared: placeholders, entity markers, separators.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from maskwright.core import storage
@@ -29,6 +30,13 @@ KEYS = {
     "mask": ("mask_token",),
 }
 """Keys of those files by role, the preferred one first: rows are `[CLS] … [SEP]` where there are both."""
+
+
+def keyed(names: dict[str, str]) -> dict[str, str]:
+    """Tokens by role, such as `BERT`, by the preferred keys of those files."""
+    return {keys[0]: names[role] for role, keys in KEYS.items()}
+
+
 WELL_KNOWN = {
     "bos": ("<s>", "[CLS]", "<cls>", "<bos>"),
     "pad": ("<pad>", "[PAD]"),
@@ -124,6 +132,19 @@ def _config_files(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
             if not isinstance(content, dict):
                 raise TokenizerError("is not a JSON object", where=path, fix=SAVE_AGAIN)
             yield path, content
+
+
+def longest_of(tokens: Iterable[str]) -> re.Pattern[str]:
+    """Finds the longest of the tokens that stands in a place, as the library does: `<s>NOTUSED` is not `<s>`. Without
+    tokens, it matches nowhere."""
+    longest_first = "|".join(["(?!)", *map(re.escape, sorted(tokens, key=len, reverse=True))])
+    return re.compile(f"(?:{longest_first})")
+
+
+def letters_of(location: str) -> str | None:
+    """The pattern of a token, such as `[ACGT]{6}|.`, of a folder that `sequences` wrote; None for any other."""
+    configured = (content.get("letters") for _, content in _config_files(location))
+    return next((letters for letters in configured if isinstance(letters, str)), None)
 
 
 def _configured(folder: str) -> dict[str, str]:

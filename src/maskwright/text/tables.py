@@ -36,6 +36,10 @@ EXCEL = re.compile(r"""(["']?)sep=(.)\1[;,\t]*""")
 """Excel's first line, which tells it the delimiter."""
 HEAD_LINES = 20
 """Lines by which a delimiter is guessed."""
+QUOTES_LINES = 200
+"""Lines of TSV that are searched for cells in quotes."""
+IN_QUOTES = re.compile(r'"(?:[^"]|"")+"')
+"""A cell of CSV, as Excel and pandas also write to files of tabs."""
 LARGEST_CELL = 1 << 30
 """Characters; Python's own limit is 131,072."""
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -56,6 +60,8 @@ class Table:
     """The file, or the line of it, that names the columns; empty for a file without records."""
     delimiter: str = ""
     """For CSV and TSV. Only their columns can have numbers."""
+    note: str = ""
+    """A sentence on a guessed delimiter, or on quotes that TSV keeps."""
     class_names: dict[Column, tuple[str, ...]] = field(default_factory=dict)
     """Names of the classes 0, 1, … of a column, where the file's schema has them."""
 
@@ -67,12 +73,6 @@ class Table:
     def is_json(self) -> bool:
         """Whether each record has keys of its own."""
         return not self.delimiter and ending(self.name) not in (*COLUMNAR, ".mds")
-
-    @property
-    def note(self) -> str:
-        """A sentence on a guessed delimiter; empty if none was guessed."""
-        is_guess = ending(self.name) == ".csv" and self.delimiter not in ("", ",")
-        return f"{self.name}: columns are separated by {_title(self.delimiter)}s" if is_guess else ""
 
     def require(self, column: Column, fix: str) -> None:
         """Raises `SourceError` with the `fix` for a missing column."""
@@ -144,7 +144,7 @@ def open_table(
 
 
 def _csv_table(name: str, kind: str, lines: Lines, handle: FaultHandler, has_header: bool) -> Table:
-    head = [*itertools.islice(lines, HEAD_LINES)]
+    head = [*itertools.islice(lines, QUOTES_LINES if kind == ".tsv" else HEAD_LINES)]
     if kind == ".csv" and head and (declared := EXCEL.fullmatch(head[0][1])):
         delimiter, head = declared[2], head[1:]
     else:
@@ -169,7 +169,17 @@ def _csv_table(name: str, kind: str, lines: Lines, handle: FaultHandler, has_hea
             else:
                 handle(Fault("record", f"{name}:{line}", *_ragged(len(row), width, delimiter, kind)))
 
-    return Table(name, columns, read, "line", f"{name}:{first_line}", delimiter)
+    return Table(
+        name, columns, read, "line", f"{name}:{first_line}", delimiter, note=_note(name, kind, delimiter, head)
+    )
+
+
+def _note(name: str, kind: str, delimiter: str, head: list[tuple[int, str]]) -> str:
+    if kind == ".csv":
+        return "" if delimiter == "," else f"{name}: columns are separated by {_title(delimiter)}s"
+    quoted = next((number for number, line in head if any(map(IN_QUOTES.fullmatch, line.split("\t")))), 0)
+    fix = "which are characters of the text in a .tsv; if a program put them there, let the file's name end in .csv"
+    return f"{name}:{quoted}: has a cell in quotes, {fix}" if quoted else ""
 
 
 def _delimiter(head: list[str], has_header: bool) -> str:
@@ -237,7 +247,7 @@ def _ragged(width: int, first: int, delimiter: str, kind: str) -> tuple[str, str
     was text."""
     what = f"has {several(width, 'column')}, the first row has {first}"
     if kind == ".tsv":
-        return what, "repair the row: no cell holds a tab, and a quote is an ordinary character"
+        return what, "repair the row: no cell holds a tab or a line end; where quotes enclose cells, name the file .csv"
     return what, f"repair the row: a cell with a {_title(delimiter)}, a quote or a line end stands in quotes"
 
 

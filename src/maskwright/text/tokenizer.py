@@ -27,13 +27,12 @@ from maskwright.core.library_errors import is_panic
 from maskwright.text.sample import MAX_BYTES, Piece, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.spacing import Spacing, spacing_of
-from maskwright.text.special_tokens import BERT, ROBERTA
+from maskwright.text.special_tokens import BERT, CONFIG_FILES, KEYS, ROBERTA, keyed
 from maskwright.text.tokenizer_faults import unreachable_tokens
 from maskwright.text.vocabulary import (
     TRAIN_ONE,
     Vocabulary,
     added_tokens,
-    merges_of,
     read_tokenizer,
     read_vocabulary,
     tokenizer_file,
@@ -42,8 +41,6 @@ from maskwright.text.vocabulary_files import SENTENCEPIECE
 from maskwright.text.word_counts import WordCounts
 
 TrainedKind = Literal["bpe", "wordpiece", "unigram", "words"]
-KEYS = {"bos": "bos", "eos": "eos", "cls": "bos", "sep": "eos", "unk": "unk", "pad": "pad"}
-"""Our roles by Hugging Face's names."""
 FIRST_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 SMALLEST_BPE = len(FIRST_TOKENS) + 256 + 1
 LARGEST_ALPHABET = 1000
@@ -278,31 +275,23 @@ def _in_fixed_order(scored: list[list[Any]]) -> list[tuple[str, float]]:
 
 
 def _save(tokenizer: Any, folder: str, kind: TrainedKind, lowercase: bool) -> None:
-    content = json.loads(tokenizer.to_str())
-    ids = dict(sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]))
-    names = BERT if kind in ("wordpiece", "words") else ROBERTA
-    special: dict[str, Any] = {f"{theirs}_token": names[ours] for theirs, ours in KEYS.items()}
+    names: dict[str, Any] = {key: ROBERTA[role] for role, keys in KEYS.items() for key in keys}
     mask = {"content": "<mask>", "lstrip": True, "rstrip": False, "single_word": False, "normalized": False}
-    files, config = {}, {**special, "mask_token": {**mask, "__type": "AddedToken"}}
-    if kind == "bpe":
-        merges = map(" ".join, merges_of(content["model"]))
-        files["vocab.json"] = json.dumps(ids, ensure_ascii=False)
-        files["merges.txt"] = "\n".join(["#version: 0.2", *merges]) + "\n"
-        config = {"tokenizer_class": "RobertaTokenizer", **config, "add_prefix_space": False}
-    elif kind == "unigram":
-        config = {"tokenizer_class": "XLMRobertaTokenizer", **config}
-    else:
-        special = {key: token for key, token in special.items() if key not in ("bos_token", "eos_token")}
-        name = "BertTokenizer" if kind == "wordpiece" else "PreTrainedTokenizerFast"
-        config = {"tokenizer_class": name, **special, "mask_token": BERT["mask"]}
-    if kind == "wordpiece":
-        files["vocab.txt"] = "".join(f"{token}\n" for token in ids)
-        config |= {"do_lower_case": lowercase, "strip_accents": None, "tokenize_chinese_chars": True}
-    config |= {"clean_up_tokenization_spaces": False}
-    special |= {"mask_token": mask if names is ROBERTA else BERT["mask"]}
-    files["tokenizer_config.json"] = json.dumps(config, indent=2)
-    files["special_tokens_map.json"] = json.dumps(special, indent=2)
-    files["tokenizer.json"] = json.dumps(content, indent=2, ensure_ascii=False)
+    names["mask_token"] = {**mask, "__type": "AddedToken"}
+    config: dict[str, Any] = {
+        "bpe": {"tokenizer_class": "RobertaTokenizer", **names, "add_prefix_space": False},
+        "unigram": {"tokenizer_class": "XLMRobertaTokenizer", **names},
+        "wordpiece": {"tokenizer_class": "BertTokenizer", **keyed(BERT), "do_lower_case": lowercase}
+        | {"strip_accents": None, "tokenize_chinese_chars": True},
+        "words": {"tokenizer_class": "PreTrainedTokenizerFast", **keyed(BERT)},
+    }[kind]
+    write_tokenizer(folder, tokenizer, config)
+
+
+def write_tokenizer(folder: str, tokenizer: Any, config: dict[str, Any]) -> None:
+    """Writes `tokenizer.json`, and `config` beside it. `transformers` 5 reads no other file of a fast tokenizer."""
+    config = {**config, "clean_up_tokenization_spaces": False}
+    files = {"tokenizer_config.json": json.dumps(config, indent=2), "tokenizer.json": tokenizer.to_str(pretty=True)}
     write_files(folder, files)
 
 
@@ -440,13 +429,13 @@ def copy_tokenizer(source: str, folder: str) -> None:
 
 @contextmanager
 def changed_copy(source: str, folder: str) -> Iterator[str]:
-    """Yields a temporary folder with the files beside the `tokenizer.json` of `source`. It becomes `folder` when the
-    caller has written the changed ones, and is removed after an exception. SentencePiece's model is not copied."""
+    """Yields a temporary folder with the configuration beside the `tokenizer.json` of `source`. It becomes `folder`
+    when the caller has written the changed tokenizer, and is removed after an exception. Other files are left out: they
+    would say what the tokenizer was, and `transformers` reads none of them."""
     with storage.replaced_folder(folder) as temporary:
         copy_tokenizer(source, temporary)
-        for name in ("tokenizer.json", *SENTENCEPIECE):
-            with suppress(FileNotFoundError):
-                os.unlink(os.path.join(temporary, name))
+        for name in {*os.listdir(temporary)} - {*CONFIG_FILES, storage.FOLDER_LOCK}:
+            os.unlink(os.path.join(temporary, name))
         yield temporary
 
 

@@ -24,6 +24,7 @@ from maskwright.core.errors import InputError, TokenizerError
 from maskwright.text.sample import MAX_BYTES, MeasuredTexts, Piece, describe_fertility, fertility, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.spacing import spacing_of
+from maskwright.text.special_tokens import CONFIG_FILES
 from maskwright.text.tokenizer import changed_copy, load_tokenizer
 from maskwright.text.vocabulary import BYTES, Vocabulary, merges_of, read_tokenizer, read_vocabulary, token_ids
 
@@ -196,15 +197,11 @@ def _write(location: str, folder: str, content: dict[str, Any], old_ids: Sequenc
         model["vocab"] = [[token, scores.get(token, 0.0)] for token in ids]
         if model.get("unk_id") is not None:
             model["unk_id"] = new_id[model["unk_id"]]
-    lines = []
     if "merges" in model:
-        pairs = [
-            (left, right) for left, right in merges_of(model) if left in ids and right in ids and left + right in ids
-        ]
-        lines = [" ".join(pair) for pair in pairs]
+        pairs = [pair for pair in merges_of(model) if {*pair, "".join(pair)} <= ids.keys()]
         is_text = bool(model["merges"]) and isinstance(model["merges"][0], str)
-        model["merges"] = lines if is_text else [list(pair) for pair in pairs]
-    _renew_other_files(folder, ids, lines, new_id)
+        model["merges"] = [*map(" ".join if is_text else list, pairs)]
+    _renew_config(folder, new_id)
     storage.write_json(os.path.join(folder, OLD_IDS), list(old_ids))
     tokenizer = {**content, "model": model}
     tokenizer["added_tokens"] = [{**token, "id": new_id[token["id"]]} for token in content.get("added_tokens") or []]
@@ -227,27 +224,10 @@ def _renumbered(step: Any, ids: dict[str, int]) -> Any:
     return changed
 
 
-def _renew_other_files(folder: str, ids: dict[str, int], merges: list[str], new: dict[int, int]) -> None:
-    """Renews the files from which classes of `transformers` make the tokenizer anew."""
-
-    def renew(name: str, text: str) -> None:
-        path = os.path.join(folder, name)
-        if os.path.exists(path):
-            with storage.atomic_writer(path) as file:
-                file.write(text.encode())
-
-    def read(name: str) -> Any:
-        path = os.path.join(folder, name)
-        return storage.read_json(path) if os.path.exists(path) else {}
-
-    renew("vocab.json", json.dumps(ids, ensure_ascii=False))
-    renew("merges.txt", "".join(f"{line}\n" for line in ["#version: 0.2", *merges]))
-    renew("vocab.txt", "".join(f"{token}\n" for token in ids))
-    added = {token: ids[token] for token in read("added_tokens.json") if token in ids}
-    renew("added_tokens.json", json.dumps(added, ensure_ascii=False))
-    config = read("tokenizer_config.json")
+def _renew_config(folder: str, new: dict[int, int]) -> None:
+    """Renews the ids in `tokenizer_config.json`, where older versions of `transformers` wrote some."""
+    path = os.path.join(folder, CONFIG_FILES[0])
+    config = storage.read_json(path) if os.path.exists(path) else {}
     if decoder := config.get("added_tokens_decoder"):
-        config["added_tokens_decoder"] = {
-            str(new[int(old)]): token for old, token in decoder.items() if int(old) in new
-        }
-        renew("tokenizer_config.json", json.dumps(config, indent=2, ensure_ascii=False))
+        kept = {str(new[int(old)]): token for old, token in decoder.items() if int(old) in new}
+        storage.write_json(path, {**config, "added_tokens_decoder": kept})

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import re
 from typing import Any, NamedTuple
 
 from maskwright.core.errors import StoreError
 from maskwright.text.spacing import SPECIAL, Spacing, spacing_of
+from maskwright.text.special_tokens import longest_of
 from maskwright.text.tokenizer import load_tokenizer, no_panic
 from maskwright.text.vocabulary import read_tokenizer, steps, tokens_in_text
 from maskwright.text.vocabulary_files import UNKNOWN_RUN
@@ -43,9 +43,7 @@ def first_unknown(location: str, text: str) -> Unknown | None:
     if vocabulary.unk is None:
         return None
     tokenizer, spacing = load_tokenizer(location, special_tokens_are_text=True), spacing_of(location)
-    apart = {token["content"] for token in tokens_in_text(location)}
-    longest_first = "|".join(["(?!)", *map(re.escape, sorted(apart, key=len, reverse=True))])
-    between = re.compile(f"(?:{longest_first})")
+    between = longest_of(token["content"] for token in tokens_in_text(location))
     for begin in range(0, len(text), WINDOW_CHARACTERS):
         window = text[begin : begin + WINDOW_CHARACTERS]
         if spacing:

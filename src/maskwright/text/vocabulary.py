@@ -269,15 +269,6 @@ def _unknown_id(model: dict[str, Any], tokens: dict[str, int], path: str) -> int
     return unknown
 
 
-def none_is_text(location: str) -> bool:
-    """Whether a model without `unk_token` has the ordinary token `None`."""
-    # A run whose record does not say so began when that word was read as the name of the unknown token, and so was
-    # never masked or predicted.
-    content, vocabulary = read_tokenizer(location)
-    index = token_ids(location).get("None")
-    return index is not None and index not in vocabulary.special and not content["model"].get("unk_token")
-
-
 def _are(values: Any, kind: Any) -> bool:
     return isinstance(values, list) and all(isinstance(value, kind) for value in values)
 

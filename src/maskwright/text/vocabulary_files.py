@@ -2,7 +2,7 @@
 are RoBERTa's byte-level BPE, `vocab.txt` is BERT's WordPiece, or ESM's letters of proteins, and a SentencePiece model
 is DeBERTa v2's and v3's Unigram if it has `[CLS]`, else a Unigram or BPE with the ids of XLM-R's class.
 
-It lies in `storage.cache_folder("tokenizers")`, beside copies of the files. The folder itself stays as it is.
+It lies in `storage.cache_folder("tokenizers")`, beside copies of the configuration. The folder itself stays as it is.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import TokenizerError
 from maskwright.text.sentencepiece_model import SentencePieceModel, read_model
-from maskwright.text.special_tokens import BERT, CONFIG_FILES, KEYS, ROBERTA, SAVE_AGAIN
+from maskwright.text.special_tokens import BERT, CONFIG_FILES, ROBERTA, SAVE_AGAIN, keyed
 
 BPE_FILES, WORDPIECE_FILES = ("vocab.json", "merges.txt"), ("vocab.txt",)
 SENTENCEPIECE_ENDING = ".model"
 SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model", "spm.model", "tokenizer.model")
 ADDED = "added_tokens.json"
-DEFAULTS = {
-    kind: {keys[0]: names[role] for role, keys in KEYS.items()}
-    for kind, names in (("BPE", ROBERTA), ("WordPiece", BERT), ("Unigram", BERT))
-} | {"ESM": {f"{key}_token": f"<{key}>" for key in ("cls", "pad", "eos", "unk", "mask")}}
+DEFAULTS = {kind: keyed(names) for kind, names in (("BPE", ROBERTA), ("WordPiece", BERT), ("Unigram", BERT))} | {
+    "ESM": {f"{key}_token": f"<{key}>" for key in ("cls", "pad", "eos", "unk", "mask")}
+}
 """The classes' special tokens, unless the files beside name others."""
 ESM_FRAME, UNKNOWN_RUN = ("cls_token", "eos_token"), "\ufffd"
 
@@ -56,14 +55,15 @@ def create_from(folder: str, names: tuple[str, ...]) -> str:
     if os.path.isfile(path):
         return path
     config = _config(folder)
+    is_esm = names == WORDPIECE_FILES and _is_esm(folder, config)
     if is_sentencepiece:
         content = _sentencepiece(folder, names[0], config)
     else:
-        make = _bpe if names == BPE_FILES else _esm if _is_esm(folder, config) else _wordpiece
-        content = make(folder, config)
+        content = _esm(folder, config) if is_esm else _of_class(folder, names, config)
     content = {"version": "1.0", "truncation": None, "padding": None, **content}
     storage.make_folder(cached)
-    for name in (*names, *beside):
+    # The slow class of ESM reads the vocabulary; the others read `tokenizer.json` alone.
+    for name in (*(names if is_esm else ()), *beside):
         shutil.copyfile(os.path.join(folder, name), os.path.join(cached, name))
     if is_sentencepiece:
         storage.write_json(os.path.join(cached, CONFIG_FILES[0]), config | _class_of_any(content))
@@ -112,33 +112,26 @@ def _added(
     ]
 
 
-def _bpe(folder: str, config: dict[str, Any]) -> dict[str, Any]:
-    path, pairs = (os.path.join(folder, name) for name in BPE_FILES)
-    vocab = storage.read_json(path)
-    if not isinstance(vocab, dict) or not all(type(index) is int for index in vocab.values()):
+def _of_class(folder: str, names: tuple[str, ...], config: dict[str, Any]) -> dict[str, Any]:
+    """As `RobertaTokenizer` and `BertTokenizer` of `transformers` make it."""
+    from transformers import BertTokenizer, RobertaTokenizer
+
+    is_bpe, path = names == BPE_FILES, os.path.join(folder, names[0])
+    vocab = storage.read_json(path) if is_bpe else _listed(path)
+    if not isinstance(vocab, dict):
         raise TokenizerError("is not tokens and their ids", where=path, fix="copy it again")
-    merges = []
-    for line_number, line in enumerate(lines_of(pairs), 1):
-        if (line_number == 1 and line.startswith("#version")) or not line:
-            continue
-        pair = line.split(" ")
-        if len(pair) != 2 or not {*pair, "".join(pair)} <= vocab.keys():
-            what = f"{line[:40]!r} is not two tokens of vocab.json that make a third"
-            raise TokenizerError(what, where=f"{pairs}:{line_number}", fix="copy both files again")
-        merges.append(pair)
-    special = _special(config, vocab, "BPE", path)
-    begin, end = special["cls_token"], special["sep_token"]
-    splitting = {"add_prefix_space": bool(config.get("add_prefix_space")), "trim_offsets": True}
-    return {
-        "added_tokens": _added(special, vocab, mask_takes_space=True),
-        "normalizer": None,
-        "pre_tokenizer": {"type": "ByteLevel", **splitting, "use_regex": True},
-        "post_processor": {"type": "RobertaProcessing", "sep": [end, vocab[end]], "cls": [begin, vocab[begin]]}
-        | splitting,
-        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-        "model": {"type": "BPE", "dropout": None, "unk_token": None, "vocab": vocab, "merges": merges}
-        | {"continuing_subword_prefix": "", "end_of_word_suffix": "", "fuse_unk": False, "byte_fallback": False},
-    }
+    special = _special(config, vocab, "BPE" if is_bpe else "WordPiece", path)
+    # Named, since the classes' own defaults vary: that of BERT keeps the case in 5.0.
+    settings = {"add_prefix_space": False} if is_bpe else {"do_lower_case": True}
+    try:
+        kind = RobertaTokenizer if is_bpe else BertTokenizer
+        made = kind.from_pretrained(folder, **{key: config.get(key, value) for key, value in settings.items()})
+    except Exception as error:  # the libraries raise bare ones
+        what = f"{' and '.join(names)} cannot be read: {error}"
+        raise TokenizerError(what, where=folder, fix="copy the files again") from None
+    content: dict[str, Any] = json.loads(made.backend_tokenizer.to_str())
+    # The class gives new ids to special tokens that the vocabulary lacks, and its mask leaves the space before it.
+    return content | {"added_tokens": _added(special, vocab, mask_takes_space=is_bpe)}
 
 
 def _listed(path: str) -> dict[str, int]:
@@ -178,29 +171,6 @@ def _esm(folder: str, config: dict[str, Any]) -> dict[str, Any]:
         "post_processor": {"type": "BertProcessing", "sep": [end, vocab[end]], "cls": [begin, vocab[begin]]},
         "decoder": {"type": "Fuse"},
         "model": {"type": "WordPiece", "unk_token": special.get("unk_token"), "vocab": vocab}
-        | {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100},
-    }
-
-
-def _wordpiece(folder: str, config: dict[str, Any]) -> dict[str, Any]:
-    path = os.path.join(folder, "vocab.txt")
-    vocab = _listed(path)
-    special = _special(config, vocab, "WordPiece", path)
-    begin, end = special["cls_token"], special["sep_token"]
-    normalizer = {
-        "type": "BertNormalizer",
-        "clean_text": True,
-        "handle_chinese_chars": config.get("tokenize_chinese_chars", True),
-        "strip_accents": config.get("strip_accents"),
-        "lowercase": config.get("do_lower_case", True),
-    }
-    return {
-        "added_tokens": _added(special, vocab, mask_takes_space=False),
-        "normalizer": normalizer,
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
-        "post_processor": {"type": "BertProcessing", "sep": [end, vocab[end]], "cls": [begin, vocab[begin]]},
-        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
-        "model": {"type": "WordPiece", "unk_token": special.get("unk_token", BERT["unk"]), "vocab": vocab}
         | {"continuing_subword_prefix": "##", "max_input_chars_per_word": 100},
     }
 
@@ -287,7 +257,7 @@ def _xlm_rs(model: SentencePieceModel, folder: str, path: str, config: dict[str,
         pieces = [*([token, 0.0] for token in first), *([piece, score] for piece, score in kept)]
         content = {"type": "Unigram", "unk_id": vocab[ROBERTA["unk"]], "vocab": pieces, **fallback}
     vocab[ROBERTA["mask"]] = len(vocab)
-    special = {keys[0]: ROBERTA[role] for role, keys in KEYS.items()}
+    special = keyed(ROBERTA)
     return vocab, content, special, (ROBERTA["bos"], ROBERTA["eos"])
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import glob
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -36,14 +36,13 @@ def arrow_files(folder: str) -> list[str]:
     return sorted(path for path in storage.expand([folder]) if path.endswith(".arrow"))
 
 
-ColumnPart = tuple[Ids, Int64, Int64]
-"""(ids, tokens of each document, byte at which each begins in the file)"""
+ColumnPart = tuple[Ids, Int64]
+"""(ids, tokens of each document)"""
 
 
-def arrow_parts(path: str, column: str | None, *, with_offsets: bool = False) -> Iterator[ColumnPart]:
-    """The documents of an Arrow IPC file or stream. `with_offsets`: whether parts have them; compressed ids then have
-    places outside the file. Raises `StoreError` for a cut file, a stream without its end, nulls, and a column that is
-    absent or holds no ids."""
+def arrow_parts(path: str, column: str | None) -> Iterator[ColumnPart]:
+    """The documents of an Arrow IPC file or stream. Raises `StoreError` for a cut file, a stream without its end,
+    nulls, and a column that is absent or holds no ids."""
     require("pyarrow", path)
     import pyarrow as arrow
 
@@ -53,50 +52,44 @@ def arrow_parts(path: str, column: str | None, *, with_offsets: bool = False) ->
         schema, batches = open_ipc(arrow.BufferReader(arrow.py_buffer(data)), path)
         column_idx = _column(schema, column, path)
         documents = _rows_of_lists if _is_list(schema.field(column_idx).type) else _batches_of_ids
-        yield from documents(batches, column_idx, data.ctypes.data if with_offsets else None, path)
+        yield from documents(batches, column_idx, path)
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         what = f"is not a whole Arrow IPC file or stream: {short(error)}"
         raise StoreError(what, where=path, fix=COPY_AGAIN) from None
 
 
-def _batches_of_ids(batches: Iterator[Any], column_idx: int, base: int | None, path: str) -> Iterator[ColumnPart]:
-    """Parts of a plain column, whose documents are batches. `base`: the file's address; None for no places."""
+def _batches_of_ids(batches: Iterator[Any], column_idx: int, path: str) -> Iterator[ColumnPart]:
+    """Parts of a plain column, whose documents are batches."""
     batches_to_join: list[Any] = []
     tokens = 0  # in the block of `grouped` that these batches go into
     for batch in batches:
         tokens += batch.num_rows
         if batches_to_join and (tokens > BLOCK_TOKENS or len(batches_to_join) == BATCHES_AT_ONCE):
-            yield _part(batches_to_join, column_idx, base, path)
+            yield _part(batches_to_join, column_idx, path)
             batches_to_join = []
             tokens = batch.num_rows if tokens > BLOCK_TOKENS else tokens
         batches_to_join.append(batch)
     if batches_to_join:
-        yield _part(batches_to_join, column_idx, base, path)
+        yield _part(batches_to_join, column_idx, path)
 
 
-def _part(batches: list[Any], column_idx: int, base: int | None, path: str) -> ColumnPart:
+def _part(batches: list[Any], column_idx: int, path: str) -> ColumnPart:
     import pyarrow as arrow
 
     table = arrow.Table.from_batches(batches).select([column_idx])
     column = table.column(0)
     _require_whole(column, path)
     sizes = np.fromiter(map(len, batches), np.int64, len(batches))
-    offsets = np.zeros(len(batches), np.int64)
-    if base is not None:
-        width = column.type.bit_width // 8
-        buffers = [(chunk.buffers()[1], chunk.offset) for chunk in column.chunks]
-        offsets[:] = [buffer.address - base + first_id * width if buffer else 0 for buffer, first_id in buffers]
     joined = table.combine_chunks().column(0).chunks  # none where all batches are empty
-    return _numbers(joined[0] if joined else arrow.array([], column.type)), sizes, offsets
+    return _numbers(joined[0] if joined else arrow.array([], column.type)), sizes
 
 
-def _rows_of_lists(batches: Iterator[Any], column_idx: int, base: int | None, path: str) -> Iterator[ColumnPart]:
+def _rows_of_lists(batches: Iterator[Any], column_idx: int, path: str) -> Iterator[ColumnPart]:
     """Parts of a column of lists, whose documents are rows."""
     for batch_idx, batch in enumerate(batches):
         column = batch.column(column_idx)
         _require_whole(column, path)
-        ids, sizes = _lists(column, f"{path}, record batch {batch_idx}")
-        yield ids, sizes, ids.__array_interface__["data"][0] - (base or 0) + (np.cumsum(sizes) - sizes) * ids.itemsize
+        yield _lists(column, f"{path}, record batch {batch_idx}")
 
 
 def _require_whole(column: Any, path: str) -> None:
@@ -106,7 +99,7 @@ def _require_whole(column: Any, path: str) -> None:
 
 
 def parquet_parts(path: str, column: str | None) -> Iterator[ColumnPart]:
-    """The documents of a Parquet file, whose column has to be of lists; places are -1."""
+    """The documents of a Parquet file, whose column has to be of lists."""
     require("pyarrow", path)
     import pyarrow as arrow
     from pyarrow import parquet
@@ -118,8 +111,7 @@ def parquet_parts(path: str, column: str | None) -> Iterator[ColumnPart]:
                 fix = "a column of lists is needed, a document a row"
                 raise StoreError(f"{name} is a column of single ids", where=path, fix=fix)
             for number, batch in enumerate(file.iter_batches(columns=[name])):
-                ids, sizes = _lists(batch.column(0), f"{path}, batch {number}")
-                yield ids, sizes, np.full(len(sizes), -1, np.int64)
+                yield _lists(batch.column(0), f"{path}, batch {number}")
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise StoreError(f"is not a whole Parquet file: {short(error)}", where=path, fix=COPY_AGAIN) from None
 
@@ -171,21 +163,21 @@ def _numbers(array: Any) -> Ids:
     return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
 
 
-def grouped(parts: Iterator[ColumnPart], file: int) -> Iterator[tuple[Block, Int64]]:
-    """(block of several parts, byte at which each document begins in its file)."""
+def grouped(parts: Iterator[ColumnPart], file: int) -> Iterator[Block]:
+    """Blocks of several parts."""
     waiting: list[ColumnPart] = []
     first = tokens = 0
 
-    def block() -> tuple[Block, Int64]:
-        ids, sizes, offsets = (
+    def block() -> Block:
+        ids, sizes = (
             np.concatenate(arrays) if len(waiting) > 1 else arrays[0] for arrays in zip(*waiting, strict=True)
         )
-        return Block(ids, sizes, file, first), offsets
+        return Block(ids, sizes, file, first)
 
     for part in parts:
         if waiting and tokens + len(part[0]) > BLOCK_TOKENS:
             yield block()
-            first, tokens = first + sum(len(sizes) for _, sizes, _ in waiting), 0
+            first, tokens = first + sum(len(sizes) for _, sizes in waiting), 0
             waiting = []
         waiting.append(part)
         tokens += len(part[0])
@@ -201,7 +193,7 @@ def open_columns(name: str, files: list[str], column: str | None) -> Foreign:
 def _blocks(
     read: Callable[[str, str | None], Iterator[ColumnPart]], files: list[str], column: str | None, file_idx: int
 ) -> Iterator[Block]:
-    yield from (block for block, _ in grouped(read(files[file_idx], column), file_idx))
+    yield from grouped(read(files[file_idx], column), file_idx)
 
 
 def dataset_files(folder: str) -> list[str]:
@@ -218,17 +210,26 @@ def dataset_files(folder: str) -> list[str]:
     return shards_of(folder, os.listdir(folder))
 
 
-def require_counts(folder: str, counts: dict[str, tuple[int, int]]) -> None:
-    """Compares `meta/*counts*.csv` (`dataset/filename, documents, tokens`) with the (documents, tokens) of each
-    file. Raises `StoreError` where they differ; a folder without such a file is fine.
+def counts_files(folder: str) -> list[str]:
+    """`meta/*counts*.csv` in a folder and those below it (`dataset/filename, documents, tokens`)."""
+    return sorted(glob.glob(os.path.join(glob.escape(folder), "**", "meta", "*counts*.csv"), recursive=True))
+
+
+def require_counts(folder: str, files: Sequence[str], column: str | None) -> None:
+    """Compares `counts_files` with the documents and tokens of the Arrow files. Raises `StoreError` where they differ.
 
     foundation-model-stack reads a name from "/DATASET" on, so its files have paths of the machine that counted:
     `/wiki/a.arrow`, `/data/input/wiki/a.arrow`. Data sets that are not here are skipped, as it does."""
+    counts = {os.path.normpath(path): _counted(path, column) for path in files}
     fix = "the file is cut, or the counts are of other data: copy both again, or delete the counts"
-    for path in sorted(glob.glob(os.path.join(glob.escape(folder), "**", "meta", "*counts*.csv"), recursive=True)):
+    for path in counts_files(folder):
         base = os.path.dirname(os.path.dirname(path))
-        with open(path, encoding="utf-8", newline="") as file:
-            rows = list(csv.reader(file))
+        try:
+            with open(path, encoding="utf-8", newline="") as file:
+                rows = list(csv.reader(file))
+        except (UnicodeDecodeError, csv.Error) as error:
+            what = f"is not a table of counts: {short(error)}"
+            raise StoreError(what, where=path, fix="copy it again, or delete it") from None
         for line, row in enumerate(rows[1:], 2):
             try:
                 name, documents, tokens = row[0], int(row[1]), int(row[2])
@@ -241,6 +242,12 @@ def require_counts(folder: str, counts: dict[str, tuple[int, int]]) -> None:
             if location and counts[location] != (documents, tokens):
                 what = f"{name} has {counts[location][0]:,} documents and {counts[location][1]:,} tokens"
                 raise StoreError(f"{what}, not {documents:,} and {tokens:,}", where=f"{path}:{line}", fix=fix)
+
+
+def _counted(path: str, column: str | None) -> tuple[int, int]:
+    """(documents, tokens) of an Arrow file"""
+    totals = np.array([(len(sizes), len(ids)) for ids, sizes in arrow_parts(path, column)]).reshape(-1, 2).sum(0)
+    return int(totals[0]), int(totals[1])
 
 
 def _ends_of(name: str, base: str) -> list[str]:

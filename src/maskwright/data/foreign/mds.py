@@ -1,7 +1,12 @@
 """Token ids in MosaicML's MDS (see `text.mds`).
 
-An `ndarray` column begins with its type (u8) and its shape (u8: axes * 4 + log2 of the bytes of a dimension; then the
-dimensions), unless the name of the encoding has them: `ndarray:uint16`, `ndarray:uint16:1024`.
+    encoding of the column   an array's bytes
+    ndarray                  type (u8, see `TYPES`) | shape | values
+    ndarray:uint16           shape | values
+    ndarray:uint16:1024      values
+    bytes                    values, whose type the user says
+
+A shape is a byte, axes * 4 + log2(bytes of a dimension), and then the dimensions.
 """
 
 from __future__ import annotations
@@ -76,23 +81,20 @@ def _past_header(
     if name != "ndarray" or (value_type and value_type not in INTEGERS):
         fix = "name the column of the ids: --column"
         raise InputError(f"has a column of {shard.encodings[column]}, and not of ids", where=shard.path, fix=fix)
-    shard.require(bool((start < stop).all()) if not (value_type and shape) else True, "an array has no bytes")
     if not value_type:
+        shard.require(bool((start < stop).all()), "an array has no bytes")
         codes = np.unique(data[start])
         shard.require(len(codes) == 1 and int(codes[0]) in TYPES, "its arrays are not of one type of integers")
         value_type, start = TYPES[int(codes[0])], start + 1
     if shape:
         return start, value_type, None
     shard.require(bool((start < stop).all()), "an array ends before its shape")
-    axes, code = np.divmod(data[start].astype(np.int64), 4)
-    width, dimensions_at = 1 << code, start + 1
-    start = dimensions_at + axes * width
-    shard.require(bool((start <= stop).all()), "an array ends inside its shape")
-    count = np.ones(len(start), np.int64)
-    for axis in range(int(axes.max(initial=0))):
-        dimension = np.zeros(len(start), np.int64)
-        for byte in range(int(width.max())):
-            has_byte = (axes > axis) & (byte < width)
-            dimension[has_byte] |= data[(dimensions_at + axis * width + byte)[has_byte]].astype(np.int64) << (8 * byte)
-        count = np.where(axes > axis, count * dimension, count)
-    return start, value_type, count
+    first_byte, begin, count = data[start], start + 1, np.zeros(len(start), np.int64)
+    for code in np.unique(first_byte).tolist():
+        axes, width = code // 4, 1 << code % 4
+        arrays = np.flatnonzero(first_byte == code)
+        shard.require(bool((begin + axes * width <= stop)[arrays].all()), "an array ends inside its shape")
+        dimensions = data[begin[arrays, None] + np.arange(axes * width)].view(f"<u{width}")
+        count[arrays] = dimensions.astype(np.int64).prod(1)
+        begin[arrays] += axes * width
+    return begin, value_type, count

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core.errors import InputError
 from maskwright.data import bits
+from maskwright.data.foreign.blocks import Ids, Int64
 from maskwright.data.store import Split
 from maskwright.text.vocabulary import Vocabulary
 
-Ids = NDArray[Any]
-Int64 = NDArray[np.int64]
 PURPOSE = 0x5E9
 LONGEST_TOKENS = 1 << 20
 LENGTH, SHORTER, SPLIT, NEXT, OTHER, SENTENCE = range(6)

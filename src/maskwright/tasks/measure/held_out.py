@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 
 from maskwright.config.pretraining import EngineSection, Optimizer
 from maskwright.core.console import progress
-from maskwright.data.arrow_store import StoreWithSplits
 from maskwright.data.batch import Batch
 from maskwright.data.loader import validation_batches, validation_rows
 from maskwright.data.packing import Packing
 from maskwright.data.rows import open_rows
-from maskwright.data.store import SplitName
+from maskwright.data.store import SplitName, TokenStore
 from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.tasks.models.load import TrainedModel
@@ -119,7 +118,7 @@ def row_tokens(model: TrainedModel, wanted: int | None = None) -> int:
 
 def evaluate(
     model: TrainedModel,
-    store: StoreWithSplits,
+    store: TokenStore,
     *,
     seq_len: int | None = None,
     max_rows: int = 512,
@@ -131,7 +130,7 @@ def evaluate(
 
 def evaluate_sources(
     model: TrainedModel,
-    stores: Mapping[str, StoreWithSplits],
+    stores: Mapping[str, TokenStore],
     *,
     seq_len: int | None = None,
     max_rows: int = 512,
@@ -149,9 +148,7 @@ def evaluate_sources(
     return Evaluations(model.location, evaluations)
 
 
-def _evaluate_store(
-    model: TrainedModel, store: StoreWithSplits, scorer: Engine, seq_len: int, max_rows: int
-) -> Evaluation:
+def _evaluate_store(model: TrainedModel, store: TokenStore, scorer: Engine, seq_len: int, max_rows: int) -> Evaluation:
     packing = (model.run["config"] if model.run else {}).get("data.packing", "documents")
     batches = validation_batches(
         store, seq_len=seq_len, packing=packing, max_rows=max_rows, micro_batch_rows=MICRO_BATCH_ROWS
@@ -187,13 +184,13 @@ def _evaluate_store(
 BANDS = ["0", *(f"{10**power:,} to {10 ** (power + 1) - 1:,}" for power in range(19))]
 
 
-def _decades(store: StoreWithSplits, side: SplitName) -> Int64:
+def _decades(store: TokenStore, side: SplitName) -> Int64:
     """[vocab_size]: the number of digits of each id's count in one side of the store, 0 for a count of 0."""
     counts = store.split(side).sampled().counts(store.vocabulary.size)
     return np.searchsorted(10 ** np.arange(18), counts, side="right")
 
 
-def _sources(store: StoreWithSplits, batches: list[Batch], seq_len: int, packing: Packing, max_rows: int) -> Int64:
+def _sources(store: TokenStore, batches: list[Batch], seq_len: int, packing: Packing, max_rows: int) -> Int64:
     """[n]: for each label with a weight, the number of its document's source in the manifest."""
     rows = open_rows(store, "valid", seq_len, packing)
     chosen = validation_rows(rows, max_rows)
@@ -225,7 +222,7 @@ def _parts(
     return groups
 
 
-def unigram(store: StoreWithSplits, batches: list[Batch], side: SplitName = "train") -> tuple[float, float]:
+def unigram(store: TokenStore, batches: list[Batch], side: SplitName = "train") -> tuple[float, float]:
     """(loss, accuracy) of guessing by frequency alone, add-one smoothed. The frequencies are those of one side of the
     store: of the training text or, where the store is a test set only, of the held-out text itself, which no unigram
     model can beat."""

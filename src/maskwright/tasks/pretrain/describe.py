@@ -18,7 +18,7 @@ def reading(config: RunConfig, loader: Loader) -> list[str]:
         tokens = human_count(sum(stage.tokens for stage in config.stages))
         run = f"run: {config.steps:,} steps, {tokens} tokens, {epochs:.2f} epochs ({packing}), in these phases:"
         return [*loader.describe(), run, *table(config, loader)]
-    rows, per_step = loader.rows.plan, config.rows_per_step
+    rows, per_step = loader.rows.totals, config.rows_per_step
     return [
         f"data: {human_count(rows.text_tokens)} tokens in {rows.rows:,} rows of {rows.seq_len} "
         f"({packing}, {rows.waste:.1%} unused)",

@@ -16,11 +16,11 @@ from maskwright.config.pretraining import RunConfig
 from maskwright.core import storage
 from maskwright.core.console import human_count, say, warn
 from maskwright.core.errors import ConfigError, InputError, StoreError
-from maskwright.data.arrow_store import StoreWithSplits
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader, validation_batches
-from maskwright.data.mixture import Mixture
+from maskwright.data.mixture import MixedRows, Mixture
 from maskwright.data.opening import Store, open_held_out, open_store
+from maskwright.data.rows import ROWS
 from maskwright.data.store import TokenStore, special_table
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import require_family
@@ -40,7 +40,6 @@ from maskwright.tasks.start.capacity import memory_and_disk
 from maskwright.tasks.start.data_card import SAMPLE_DOCUMENTS, SAMPLE_TOKENS, pretraining_card
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.unknown import require_known
-from maskwright.text.vocabulary import none_is_text
 from maskwright.training.job import Job
 from maskwright.training.masked_lm import MaskedLM
 from maskwright.training.replay import write_bundle
@@ -56,7 +55,7 @@ class PretrainRun:
     loader: Loader
     lineage: Lineage | None = None
     """The checkpoint of another run that this one began from."""
-    validation: Mapping[str, StoreWithSplits] = field(default_factory=dict)
+    validation: Mapping[str, TokenStore] = field(default_factory=dict)
     """The stores of data.validation by name; empty where the run is judged by the held-out part of its own store."""
     base: Base | None = None
     """The base that `model.init_from` names; None where a lineage says what the run began from."""
@@ -77,14 +76,12 @@ class PretrainRun:
     @property
     def details(self) -> dict[str, Any]:
         fingerprints = {name: held_out.fingerprint for name, held_out in self.validation.items()}
-        entries: dict[str, Any] = {"validation": fingerprints} if fingerprints else {}
-        if planning := self.loader.row_planning:
-            entries["row_planning"] = planning
+        entries: dict[str, Any] = {"rows": ROWS} | ({"validation": fingerprints} if fingerprints else {})
         if self.warmup_share is not None:
             entries["warmup_share"] = self.warmup_share
         if any(phase.mixture_weights for phase in self.config.phases):
             entries["phases_have_weights"] = True  # earlier runs left them out with schedule.epochs
-        return entries | ({"none_is_text": True} if none_is_text(self.store.tokenizer_folder) else {})
+        return entries
 
     @property
     def flops(self) -> float:
@@ -137,9 +134,9 @@ class PretrainRun:
         return MaskedLM(self.loader, self._validation, self.model.vocab_size, self.config.evaluation.patience)
 
     @property
-    def held_out(self) -> Mapping[str, StoreWithSplits]:
+    def held_out(self) -> Mapping[str, TokenStore]:
         """The stores that the run is judged by."""
-        stores: Mapping[str, StoreWithSplits] = {}
+        stores: Mapping[str, TokenStore] = {}
         if isinstance(self.store, Mixture):
             stores = self.store.held_out
         elif documents_held_out(self.store):
@@ -226,7 +223,9 @@ def prepare_run(
         what = f"{class_name(model)} has no rotary positions"
         raise ConfigError(what, where="rope_theta of a phase", fix="leave it out")
     held_out = _validation_stores(config, store)
-    loader = Loader(config, store, held_out.values())
+    loader = Loader(config, store)
+    if before is not None:
+        require_same_rows(before, loader)
     config = loader.config
     loader.require_rows()
     if config.evaluation.patience is not None and not (held_out or documents_held_out(store)):
@@ -235,13 +234,32 @@ def prepare_run(
     return PretrainRun(config, model, store, loader, lineage, held_out, base, warmup_share)
 
 
+def require_same_rows(before: dict[str, Any], loader: Loader) -> None:
+    """Raises `ConfigError` for a run of an earlier version that read other rows. `before`: its record."""
+    if before.get("rows") == ROWS:
+        return
+    data = loader.config.data
+    formats = {data.format, *(source.format for source in (data.mixture or {}).values())}
+    sources = loader.rows.sources if isinstance(loader.rows, MixedRows) else [loader.rows]
+    several_shards = any(len(source.split.shards) > 1 for source in sources)
+    reasons = {
+        "the rows of data.window_shards shards were shuffled at a time": before["config"].get("data.window_shards"),
+        "phases of other rows shared the epochs of the text": len(loader.data_phases) > 1,
+        "Arrow files were read where they lie": "arrow" in formats,
+        "rows were planned over all shards together": several_shards and not before.get("row_planning"),
+    }
+    for reason, is_so in reasons.items():
+        if is_so:
+            fix = "continue it with the maskwright that began it; or begin a new run at its newest checkpoint: "
+            fix += "`maskwright pretrain CONFIG --run NEW --from RUN`"
+            raise ConfigError(f"the run began when {reason}, so it had other rows than it would have now", fix=fix)
+
+
 def _require_text(store: Store) -> None:
     """Raises `StoreError` for a store of which more than half is unknown, or that has no token to mask, by a sample of
-    its documents. Remote stores are not looked at, since that would download them."""
+    its documents."""
     unknown, special = store.vocabulary.unk, special_table(store.vocabulary)
     for part in store.stores if isinstance(store, Mixture) else [store]:
-        if isinstance(part, TokenStore) and part.is_remote:
-            continue
         side = part.split("train").sampled()
         apart = max(1, side.documents // SAMPLE_DOCUMENTS)
         ids = np.concatenate([np.zeros(0, np.int32), *side.beginnings(SAMPLE_TOKENS, apart)])
@@ -253,7 +271,7 @@ def _require_text(store: Store) -> None:
             raise StoreError("holds special tokens alone, so that nothing can be masked", where=part.location, fix=fix)
 
 
-def _validation_stores(config: RunConfig, store: Store) -> dict[str, StoreWithSplits]:
+def _validation_stores(config: RunConfig, store: Store) -> dict[str, TokenStore]:
     stores = open_held_out(config.data)
     for held_out in stores.values():
         held_out.require_tokenizer(store.vocabulary, store.location)

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from maskwright.config.phases import masked_rates
 from maskwright.config.pretraining import RunConfig
 from maskwright.core.console import several
-from maskwright.data.arrow_store import StoreWithSplits
 from maskwright.data.opening import Store
+from maskwright.data.store import TokenStore
 from maskwright.engines.muon import GROWTH, INITIAL_RMS, LARGE_RMS, UPDATE_RMS
 from maskwright.text.sources import PLAIN, file_kind
 
@@ -57,7 +57,7 @@ def muon_rms(config: RunConfig, weight_decay: float) -> float:
     return math.sqrt(square)
 
 
-def unusual_data(epochs: float, held_out: Mapping[str, StoreWithSplits]) -> list[str]:
+def unusual_data(epochs: float, held_out: Mapping[str, TokenStore]) -> list[str]:
     """`epochs`: how often the run reads its text. `held_out`: the stores that it is judged by."""
     lines = []
     if epochs > MOST_EPOCHS:
@@ -79,7 +79,7 @@ def documents_held_out(store: Store) -> int:
     return int(store.manifest["splits"]["valid"]["documents"])
 
 
-def _more_held_out(store: StoreWithSplits, documents: int) -> str:
+def _more_held_out(store: TokenStore, documents: int) -> str:
     """How to hold out more. The default share does not grow for a small text, so that documents stay held out when the
     text has grown."""
     share = LEAST_HELD_OUT_DOCUMENTS / (documents + int(store.manifest["splits"]["train"]["documents"]))

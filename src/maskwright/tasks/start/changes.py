@@ -71,12 +71,6 @@ def require_same_run(
             if kind is RunConfig and name in ("token store", "precision"):
                 fix = back_or_branch_off(directory.location)
             raise ConfigError(what, where=directory.location, fix=fix)
-    if before.get("row_planning") != now.get("row_planning"):
-        what, version = "rows were planned over all shards of a store together, and now each shard has its own", "0.2.0"
-        if before.get("row_planning"):
-            what, version = "phases let a source of the mixture give more than its max_epochs", "as it was then"
-        what, fix = f"the run began when {what}", f"continue it with maskwright {version}, or give --run a new folder"
-        raise ConfigError(what, where=directory.location, fix=fix)
     if now.get("phases_have_weights") and not before.get("phases_have_weights") and _has_epochs(directory):
         what = "the run began when schedule.epochs left out the mixture_weights of phases"
         raise ConfigError(what, where=directory.location, fix="give --run a new folder")
@@ -85,8 +79,6 @@ def require_same_run(
     _require_checkpoints(directory)
     if before.get("validation") != now.get("validation"):
         changes.append(f"held-out text: {_short(before.get('validation'))} -> {_short(now.get('validation'))}")
-    if before.get("none_is_text") != now.get("none_is_text"):
-        changes.append("the token None: was taken for a special one -> is masked and predicted as others are")
     return changes
 
 

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 from maskwright.core import extras, storage
 from maskwright.core.errors import TokenizerError
 from maskwright.core.secrets import redact_all
-from maskwright.data.arrow_store import ArrowStore, StoreWithSplits
 from maskwright.data.batch import Batch
 from maskwright.data.mixture import Mixture
 from maskwright.data.opening import Store
-from maskwright.data.store import Split
+from maskwright.data.store import Split, TokenStore
 from maskwright.labels.dataset import Dataset
 from maskwright.run.directory import DATA_CARD, RunDirectory
 from maskwright.tasks.start.prepared import Prepared
@@ -52,7 +51,7 @@ def write_card(directory: RunDirectory, ready: Prepared, job: Job) -> None:
 def pretraining_card(store: Store, held_out: Mapping[str, Sequence[Batch]], *, of_store: bool) -> dict[str, Any]:
     """The card of a pretraining run. `held_out`: validation batches by the name of their set. `of_store`: whether they
     are held out of the sources of `store` itself."""
-    parts: dict[str, StoreWithSplits] = (
+    parts: dict[str, TokenStore] = (
         {"": store} if not isinstance(store, Mixture) else dict(zip(store.names, store.stores, strict=True))
     )
     sides = {name: part.split("train").sampled() for name, part in parts.items()}
@@ -89,12 +88,11 @@ def labelled_card(dataset: Dataset, sizes: Int64) -> dict[str, Any]:
     }
 
 
-def _described(store: StoreWithSplits) -> dict[str, Any]:
+def _described(store: TokenStore) -> dict[str, Any]:
     manifest = store.manifest
     sources, command = manifest.get("sources", []), manifest.get("command", [])
     return {
         "location": store.location,
-        "format": "arrow" if isinstance(store, ArrowStore) else "store",
         "fingerprint": store.fingerprint,
         "vocab_size": store.vocabulary.size,
         "splits": manifest["splits"],
@@ -105,7 +103,7 @@ def _described(store: StoreWithSplits) -> dict[str, Any]:
     }
 
 
-def languages_of(store: StoreWithSplits, split: Split) -> dict[str, int] | None:
+def languages_of(store: TokenStore, split: Split) -> dict[str, int] | None:
     """Documents of the sample by language, the most frequent first. Empty where the text has no language, as DNA; None
     where py3langid is not installed."""
     if not extras.installed("py3langid"):
@@ -118,7 +116,7 @@ def languages_of(store: StoreWithSplits, split: Split) -> dict[str, int] | None:
     return dict(Counter(language_of(text)[0] for text in _sample(store, split)).most_common())
 
 
-def _sample(store: StoreWithSplits, split: Split) -> list[str]:
+def _sample(store: TokenStore, split: Split) -> list[str]:
     """Beginnings of documents; empty with a tokenizer that cannot decode."""
     try:
         tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=False)

@@ -35,13 +35,11 @@ def lines_kept(lines: Sequence[str]) -> tuple[str, ...] | str:
             line = CITATION.sub("", line)
         if not line.endswith(END_MARKS) or line.endswith("..."):
             continue
-        if line.count(" ") < MIN_LINE_WORDS - 1 and len(line.split()) < MIN_LINE_WORDS:
+        if len(line.split(None, MIN_LINE_WORDS - 1)) < MIN_LINE_WORDS:
             continue
         if len(line) > MAX_WORD_CHARACTERS and max(map(len, line.split())) > MAX_WORD_CHARACTERS:
             continue
         if about_page and POLICIES.search(line.lower()):
-            continue
-        if len(line.split(None, MIN_LINE_WORDS - 1)) < MIN_LINE_WORDS:
             continue
         kept_lines.append(line)
     for line in kept_lines:

@@ -31,7 +31,7 @@ from maskwright.text.document import Document
 
 RULES = ("gopher", "c4")
 C4_LINES = "lines that c4 leaves out"
-RULES_VERSION = 3
+RULES_VERSION = 4
 """Version of the rules. A store that an earlier version began is not continued."""
 Hook = Callable[[str], Any]
 
@@ -157,8 +157,8 @@ class Cleaner:
 
     def _filter(self, name: str, documents: list[Document], kept_idxs: list[int], reasons: list[str]) -> None:
         if name == "gopher":
-            utf8 = [documents[index].utf8_lines for index in kept_idxs]
-            for index, fault in zip(kept_idxs, gopher.faults([text.decode() for text in utf8], utf8), strict=True):
+            for index in kept_idxs:
+                fault = gopher.fault("\n".join(documents[index].parts))
                 reasons[index] = f"gopher: {fault}" if fault else ""
         elif name == "c4":
             for index in kept_idxs:

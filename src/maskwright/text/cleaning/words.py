@@ -19,15 +19,21 @@ Int64 = NDArray[np.int64]
 
 SEGMENT_BYTES = 1 << 16
 """Text hashed at once: small enough for the processor's cache, which is a fifth faster than 1 MiB."""
-WHITE_SPACE = frozenset([*range(9, 14), *range(28, 32), 32])
-"""The ASCII bytes that `str.split` splits at."""
 BASE = 0x9E3779B97F4A7C15
 _INVERSE = pow(BASE, -1, 1 << 64)
 WHOLE, HALF, QUARTER = 4, 2, 1
 """Weights of words, in quarters. In scripts without spaces between words, each character is a word: a word has about
 two of them in Chinese and Japanese, and about four in Thai, Lao, Khmer, Burmese and Tibetan."""
+UNSPACED = (
+    (range(0xE3, 0xEA), range(0x80, 0xC0), HALF, 3),  # kana and most of the Chinese characters
+    ((0xF0,), range(0xA0, 0xC0), HALF, 4),  # the rest of these
+    ((0xE0,), range(0xB8, 0xC0), QUARTER, 3),  # Thai, Lao, Tibetan
+    ((0xE1,), (0x80, 0x81, 0x82), QUARTER, 3),  # Burmese
+    ((0xE1,), (0x9E, 0x9F), QUARTER, 3),  # Khmer
+)
+"""The characters of those scripts in UTF-8: their first byte, their second, their weight and number of bytes."""
 UNSPACED_LEAD = 0xE0
-"""Least first UTF-8 byte of those scripts."""
+"""Least first byte of theirs."""
 MARKS = re.compile(
     "[\u055a-\u055f\u0589\u05be\u05c0\u05c3\u060c\u061b\u061f\u066a-\u066d\u06d4\u0964\u0965"
     "\u0f0b-\u0f12\u104a-\u104f\u17d4-\u17da\u3001-\u3003\u3008-\u3011\u3014-\u301f\u30fb]+"
@@ -41,12 +47,8 @@ class Words:
     """[words] of all texts, one after the other."""
     first: Int64
     """[texts + 1]: text i has the words `first[i]` to `first[i + 1]`."""
-    characters: Int64
-    """[words]: characters; bytes of normalized words."""
-    has_letter: NDArray[np.bool_]
-    """[words]: whether each has an ASCII letter; False for normalized words."""
     quarters: NDArray[np.uint8]
-    """[words]: the weight of each normalized word, `WHOLE`, `HALF` or `QUARTER`."""
+    """[words]: the weight of each word, `WHOLE`, `HALF` or `QUARTER`."""
 
     def totals(self) -> Int64:
         """[texts]: sums of the weights."""
@@ -54,16 +56,11 @@ class Words:
         return np.diff(before[self.first])
 
 
-def split_at_white_space(texts: Sequence[bytes]) -> Words:
-    """Words of `str.split`, if the texts have no white space beyond ASCII."""
-    return _join([_split(segment, normalized=False) for segment in _segments(texts)])
-
-
 def normalized(texts: Sequence[bytes]) -> Words:
     """Words without case and punctuation: runs of letters and digits, and each character of a script that puts no
     spaces between words. `texts` are UTF-8."""
     folded_texts = [text if text.isascii() else folded(text) for text in texts]
-    return _join([_split(segment, normalized=True) for segment in _segments(folded_texts)])
+    return _join([_split(*segment) for segment in _segments(folded_texts)])
 
 
 def folded(text: bytes) -> bytes:
@@ -147,64 +144,56 @@ def _joined(texts: list[bytes]) -> tuple[bytes, Int64]:
     return b"\n".join(texts) + b"\n", np.cumsum([len(text) + 1 for text in texts])
 
 
-Part = tuple[UInt64, Int64, Int64, NDArray[np.bool_], NDArray[np.uint8]]
+Part = tuple[UInt64, Int64, NDArray[np.uint8]]
 
 
-def _split(segment: tuple[bytes, Int64], *, normalized: bool) -> Part:
-    """(hashes, words up to the end of each text, characters, whether each has a letter, quarters) of a segment."""
-    text, ends_of_texts = segment
-    codes = np.frombuffer(text.translate(_tables()[0]) if normalized else text, np.uint8)
-    inside = _in_words(codes, normalized=normalized, beyond_ascii=not text.isascii())
+def _split(text: bytes, ends_of_texts: Int64) -> Part:
+    """(hashes, words up to the end of each text, quarters) of a segment."""
+    codes = np.frombuffer(text.translate(_lower()), np.uint8)
+    inside = _in_words(codes, beyond_ascii=not text.isascii())
     edges = np.flatnonzero(inside[1:] != inside[:-1]) + 1
     edges = np.concatenate([[0], edges]) if inside[0] else edges  # the last byte is a line feed: no word ends the text
     starts, ends = edges[::2], edges[1::2]
     quarters = np.full(len(starts), WHOLE, np.uint8)
-    if normalized and codes.max() >= UNSPACED_LEAD:
+    if codes.max() >= UNSPACED_LEAD:
         starts, ends, quarters = _split_unspaced(codes, inside, starts, ends)
     powers, inverses = _powers()
     values = np.add(codes, 1, dtype=np.uint64)  # a table of random numbers would take twice as long
     values *= powers[: len(codes)]
     sums = np.zeros(len(codes) + 1, np.uint64)
     np.cumsum(values, out=sums[1:])
-    hashes = mixed((sums[ends] - sums[starts]) * inverses[starts])
-    word_counts = np.searchsorted(starts, ends_of_texts)
-    if normalized:
-        return hashes, word_counts, ends - starts, np.zeros(len(starts), bool), quarters
-    characters = ends - starts
-    if not text.isascii():
-        characters_before = np.zeros(len(codes) + 1, np.int32)
-        np.cumsum((codes & 0xC0) != 0x80, out=characters_before[1:])
-        characters = (characters_before[ends] - characters_before[starts]).astype(np.int64)
-    letters_before = np.zeros(len(codes) + 1, np.int32)
-    np.cumsum(_tables()[2][codes], out=letters_before[1:])
-    return hashes, word_counts, characters, letters_before[ends] > letters_before[starts], quarters
+    return mixed((sums[ends] - sums[starts]) * inverses[starts]), np.searchsorted(starts, ends_of_texts), quarters
 
 
 def _split_unspaced(
     codes: NDArray[np.uint8], inside: NDArray[np.bool_], starts: Int64, ends: Int64
 ) -> tuple[Int64, Int64, NDArray[np.uint8]]:
-    """(starts, ends, quarters) of the words, each character of a script without spaces being one."""
-    lead, second = codes[:-1], codes[1:]
-    quarters, sizes = np.full(len(codes) + 1, WHOLE, np.uint8), np.full(len(codes), 3)
-    quarters[:-2][(lead >= 0xE3) & (lead <= 0xE9)] = HALF  # kana and most of the Chinese characters
-    four_byte = np.flatnonzero((lead == 0xF0) & (second >= 0xA0))  # the rest of these, in four bytes
-    quarters[four_byte], sizes[four_byte] = HALF, 4
-    quarters[:-2][(lead == 0xE0) & (second >= 0xB8)] = QUARTER  # Thai, Lao, Tibetan
-    burmese, khmer = (second >= 0x80) & (second <= 0x82), (second == 0x9E) | (second == 0x9F)
-    quarters[:-2][(lead == 0xE1) & (burmese | khmer)] = QUARTER
-    begins, stops = np.zeros(len(codes) + 1, bool), np.zeros(len(codes) + 1, bool)
-    positions = np.flatnonzero(quarters < WHOLE)
-    after = np.minimum(positions + sizes[positions], len(codes) - 1)
-    begins[starts] = begins[positions] = stops[ends] = stops[positions] = stops[after] = True
-    begins[after[inside[after]]] = True
-    starts = np.flatnonzero(begins)
-    borders = np.flatnonzero(begins | stops)
+    """(starts, ends, quarters) of the words, each character of a script without spaces being one. `starts` and `ends`:
+    of words between spaces, such as of a字b:
+
+        byte                0  1  2  3  4  5
+                            a  字......  b  line feed
+        starts, ends        0              5
+        character, after       1        4
+        starts              0  1        4
+        borders             0  1        4  5    a word ends at the next border
+        quarters            4  2        4
+    """
+    firsts = np.flatnonzero(codes >= UNSPACED_LEAD)
+    kinds = _kinds()[codes[firsts], codes[firsts + 1]]
+    characters, kinds = firsts[kinds > 0], kinds[kinds > 0]
+    weights, sizes = np.array([[0, 0], *(row[2:] for row in UNSPACED)]).T
+    after = np.minimum(characters + sizes[kinds], len(codes) - 1)
+    begins, stops = np.zeros(len(codes), bool), np.zeros(len(codes), bool)
+    begins[starts] = begins[characters] = begins[after[inside[after]]] = True
+    stops[ends] = stops[after] = True
+    quarters = np.full(len(codes), WHOLE, np.uint8)
+    quarters[characters] = weights[kinds]
+    starts, borders = np.flatnonzero(begins), np.flatnonzero(begins | stops)
     return starts, borders[np.searchsorted(borders, starts, side="right")], quarters[starts]
 
 
-def _in_words(codes: NDArray[np.uint8], *, normalized: bool, beyond_ascii: bool) -> NDArray[np.bool_]:
-    if not normalized:
-        return ~_tables()[1][codes]
+def _in_words(codes: NDArray[np.uint8], *, beyond_ascii: bool) -> NDArray[np.bool_]:
     inside = codes != 32
     for lead, size in ((0xC2, 2), (0xE2, 3)):  # Latin-1's punctuation; dashes, quotation marks, symbols, arrows
         positions = np.flatnonzero(codes == lead) if beyond_ascii else codes[:0]
@@ -216,19 +205,25 @@ def _in_words(codes: NDArray[np.uint8], *, normalized: bool, beyond_ascii: bool)
 def _join(parts: list[Part]) -> Words:
     words_before = np.cumsum([0, *(len(part[0]) for part in parts)])
     ends = [part[1] + earlier_words for part, earlier_words in zip(parts, words_before[:-1], strict=True)]
-    first = np.concatenate([np.zeros(1, np.int64), *ends])
-    empty: Part = (np.zeros(0, np.uint64), first[:0], np.zeros(0, np.int64), np.zeros(0, bool), np.zeros(0, np.uint8))
-    hashes, _, characters, letters, quarters = (np.concatenate(column) for column in zip(empty, *parts, strict=True))
-    return Words(hashes, first, characters, letters, quarters)
+    hashes = np.concatenate([np.zeros(0, np.uint64), *(part[0] for part in parts)])
+    quarters = np.concatenate([np.zeros(0, np.uint8), *(part[2] for part in parts)])
+    return Words(hashes, np.concatenate([np.zeros(1, np.int64), *ends]), quarters)
 
 
 @cache
-def _tables() -> tuple[bytes, NDArray[np.bool_], NDArray[np.bool_]]:
-    """For each byte: lower case, or a space outside words; whether it is white space; whether it is a letter."""
+def _lower() -> bytes:
+    """For each byte: lower case, or a space outside words."""
     lower = bytes(range(256)).lower()
-    words = bytes(byte if byte >= 128 or chr(byte).isalnum() else 32 for byte in lower)
-    letters = [byte < 128 and chr(byte).isalpha() for byte in range(256)]
-    return words, np.array([byte in WHITE_SPACE for byte in range(256)]), np.array(letters)
+    return bytes(byte if byte >= 128 or chr(byte).isalnum() else 32 for byte in lower)
+
+
+@cache
+def _kinds() -> NDArray[np.uint8]:
+    """[first byte, second byte]: the number in `UNSPACED` of the characters that begin so, from 1; 0 for all others."""
+    kinds = np.zeros((256, 256), np.uint8)
+    for kind, (first, second, _, _) in enumerate(UNSPACED, 1):
+        kinds[np.ix_(first, second)] = kind
+    return kinds
 
 
 @cache
