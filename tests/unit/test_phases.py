@@ -223,7 +223,12 @@ def test_max_epochs_are_of_all_phases(store: TokenStore, tmp_path: Path) -> None
 
 def test_runs_of_before_go_on_only_with_their_rows(store: TokenStore, config: Config, tmp_path: Path) -> None:
     """A record of an earlier version has no `rows`. What makes it unlike the runs of now is named."""
-    write_arrow(tmp_path / "arrow" / "a.arrow", documents_of(store.split("train")), lists=True, stream=False)
+    write_arrow(
+        tmp_path / "arrow" / "a.arrow",
+        [*documents_of(store.split("train")), *documents_of(store.split("valid"))],
+        lists=True,
+        stream=False,
+    )
     arrow = {
         "data.store": str(tmp_path / "arrow"),
         "data.format": "arrow",

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import transformers
@@ -18,6 +19,7 @@ from maskwright.data.prepare import shards
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore, shard_names, token_dtype
+from maskwright.text.parts import cut
 from maskwright.text.sample import learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import load_tokenizer
@@ -104,6 +106,39 @@ def test_many_documents_of_data_or_markup_are_warned_of(
     warning = "warning: 101 of 1,000 documents are lists with brackets and quotes, which become tokens, such as "
     warning += f"{tmp_path}/a.txt:1: ['word', '0'] …; save them as JSON lines"
     assert capsys.readouterr().err.count(warning) == 2 * is_warned_of
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_a_token_is_written_once_unless_its_part_repeats_others(
+    repeats: bool, corpus: Path, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = corpus.read_text()
+    (tmp_path / "a.txt").write_text(text + "\n\nA story of its own.\n")
+    (tmp_path / "b.txt").write_text(text.upper() + "\n\nA story of its own.\n" * repeats)
+    monkeypatch.setattr(cut, "PART_BYTES", (len(text), len(text)))
+    written, original = [0], shards._Shard.append
+
+    def counting(shard: shards._Shard, documents: shards.Documents) -> None:
+        written[0] += len(documents.ids)
+        original(shard, documents)
+
+    monkeypatch.setattr(shards._Shard, "append", counting)
+    sources = Sources([str(tmp_path)], layout="sentences")
+    ready = prepare(Request(sources, tokenizer, str(tmp_path / "store"), OPTIONS))
+    total = ready.split("train").tokens + ready.split("valid").tokens
+    story = len(load_tokenizer(tokenizer, special_tokens_are_text=True).encode("A story of its own.").ids)
+    again = story + total - first_file(ready) if repeats else 0
+    assert ready.manifest["counts"]["duplicates"] == int(repeats) and written[0] == total + again
+
+
+def first_file(store: TokenStore) -> int:
+    """Tokens of the documents of its first file."""
+    sizes = 0
+    for side in ("train", "valid"):
+        split = store.split(side)
+        sources = [store.source_numbers(side, number) for number in range(len(split.shards))]
+        sizes += int(split.document_sizes()[np.concatenate(sources) == 0].sum())
+    return sizes
 
 
 def test_foreign_folders_are_not_touched(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
