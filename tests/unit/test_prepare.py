@@ -126,7 +126,11 @@ def test_a_token_is_written_once_unless_its_part_repeats_others(
     sources = Sources([str(tmp_path)], layout="sentences")
     ready = prepare(Request(sources, tokenizer, str(tmp_path / "store"), OPTIONS))
     total = ready.split("train").tokens + ready.split("valid").tokens
-    story = len(load_tokenizer(tokenizer, special_tokens_are_text=True).encode("A story of its own.").ids)
+    story = len(
+        load_tokenizer(tokenizer, special_tokens_are_text=True)
+        .encode("A story of its own.", add_special_tokens=False)
+        .ids
+    )
     again = story + total - first_file(ready) if repeats else 0
     assert ready.manifest["counts"]["duplicates"] == int(repeats) and written[0] == total + again
 
