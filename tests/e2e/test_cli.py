@@ -259,11 +259,11 @@ def test_the_verdict_of_a_quickstart(tokenizer: str, tmp_path: Path, monkeypatch
     monkeypatch.setattr(quickstart, "VERDICT_BUDGET", ["--learning-rates", "1e-3", "--seeds", "1"])
     asked: list[str] = []
     monkeypatch.setattr(quickstart, "_run", lambda *words: asked.extend(words))
+    options = PrepareOptions(valid_fraction=quickstart.VALID_FRACTION_DOCSTRINGS)
+    store = prepare(Request(Sources([place.corpus]), tokenizer, place.store, options))
     quickstart._compare_with_random(place)
     train, test = ([*map(json.loads, Path(path).read_text().splitlines())] for path in (place.train, place.test))
     documents = [json.loads(line)["text"] for line in Path(place.corpus).read_text().splitlines()]
-    options = PrepareOptions(valid_fraction=quickstart.VALID_FRACTION_DOCSTRINGS)
-    store = prepare(Request(Sources([place.corpus]), tokenizer, str(tmp_path / "store"), options))
     places = [store.origin("valid", number) for number in range(store.split("valid").documents)]
     held_out = {documents[int(where.rpartition(":")[2]) - 1] for where in places}
     assert {one["text"] for one in test} <= held_out and not held_out & {one["text"] for one in train}

@@ -110,7 +110,7 @@ def prepare(
     """Encodes documents into the store `to`, or continues one that was stopped.
 
     `tokenizer`: a folder, or `hf://OWNER/NAME@REVISION`. `valid_fraction`: the share of documents that is held out, by
-    a hash of their text; `valid_files` are held out in full instead. The options are those of `maskwright data
+    a hash of their ids; `valid_files` are held out in full instead. The options are those of `maskwright data
     prepare`; cleaning and clusters are the command's alone. Raises `InputError`, and `SourceError` with file and line.
     """
     valid_fraction = number(valid_fraction, "valid_fraction")

@@ -373,7 +373,7 @@ def data_prepare(
         float | None,
         typer.Option(
             metavar="SHARE",
-            help="Share of documents to hold out, by a hash of their text; 1 makes a test set. Default: 0.01.",
+            help="Share of documents to hold out, by a hash of their ids; 1 makes a test set. Default: 0.01.",
         ),
     ] = None,
     valid_files: Annotated[

@@ -7,7 +7,7 @@
       train-00000.documents.u64        token offset in the shard after each document
       train-00000.sentences.u64        the same for sentences, if the source marks them
       train-00000.origins.u64          for each document: index of its file in the manifest's sources, its first line
-      valid-00000.…                    held-out documents, chosen by hash of their text
+      valid-00000.…                    held-out documents, chosen by a hash of their ids
 
 `docs/token-store.md` is the contract. Loading reads the manifest and the ends; tokens are memory-mapped.
 """

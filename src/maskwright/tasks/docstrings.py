@@ -18,7 +18,9 @@ from typing import Any
 from maskwright.core import storage
 from maskwright.core.console import progress
 from maskwright.core.errors import InputError
-from maskwright.text.dedup import is_held_out, text_key
+from maskwright.data.prepare.shards import SPLITS
+from maskwright.data.store import TokenStore
+from maskwright.text.dedup import text_key
 
 SHORTEST_CHARACTERS = 60
 LARGEST_SOURCE_BYTES = 2_000_000
@@ -79,21 +81,25 @@ def gather(path: str, *, max_bytes: int) -> int:
 
 
 def by_package(
-    corpus: str, train: str, test: str, *, valid_fraction: float, packages: int, most_train: int, most_test: int
+    corpus: str, train: str, test: str, store: TokenStore, *, packages: int, most_train: int, most_test: int
 ) -> dict[str, tuple[int, int]]:
     """Writes labelled examples from the file that `gather` wrote, for the `packages` with the most strings. `test` gets
-    documents that a store of the same `valid_fraction` holds out, `train` gets others, chosen by their text alone.
+    documents that its `store` holds out, `train` gets others of the store, chosen by their text alone.
 
     Texts that differ only in white space are dropped, since pretraining may have read one of them. Returns (train,
     test) examples by package. Raises `InputError` if fewer than two packages have enough."""
     records: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {}
     with open(corpus, encoding="utf-8") as file:
         all_records = [json.loads(line) for line in file]
+    side_of_line = {
+        int(store.origin(side, number).rpartition(":")[2]): index
+        for index, side in enumerate(SPLITS)
+        for number in range(store.split(side).documents)
+    }
     text_counts = Counter(" ".join(record["text"].split()) for record in all_records)
-    for record in all_records:
-        if text_counts[" ".join(record["text"].split())] == 1:
-            sides = records.setdefault(record["package"], ([], []))
-            sides[is_held_out(text_key(record["text"].encode()), valid_fraction)].append(record)
+    for line, record in enumerate(all_records, 1):
+        if text_counts[" ".join(record["text"].split())] == 1 and (side := side_of_line.get(line)) is not None:
+            records.setdefault(record["package"], ([], []))[side].append(record)
     counts = Counter({name: sum(map(len, sides)) for name, sides in records.items()})
     chosen = [name for name, _ in counts.most_common(packages) if len(records[name][1]) >= FEWEST_HELD_OUT]
     if len(chosen) < 2:

@@ -256,6 +256,7 @@ def _print_summary(paths: QuickstartPaths, reached: dict[str, Any], *, users_tex
 
 def _compare_with_random(paths: QuickstartPaths) -> None:
     """Fine-tunes the run and random weights to tell which package a documentation string is from, and compares them."""
+    from maskwright.data.store import TokenStore
     from maskwright.tasks.docstrings import by_package
 
     if not os.path.exists(paths.task):
@@ -263,7 +264,7 @@ def _compare_with_random(paths: QuickstartPaths) -> None:
             paths.corpus,
             paths.train,
             paths.test,
-            valid_fraction=VALID_FRACTION_DOCSTRINGS,
+            TokenStore(paths.store),
             packages=PACKAGES,
             most_train=MOST_TRAIN,
             most_test=MOST_TEST,
