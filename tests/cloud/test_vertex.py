@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -238,21 +238,34 @@ def job_of(cloud: Cloud) -> tuple[str, dict[str, Any]]:
     return key.rpartition("/")[2], body
 
 
+def said_meanwhile(cloud: Cloud, call: Callable[[], Result], say: Callable[[str], None]) -> Result:
+    """The result of `call`, with `say(job)` called as soon as there is a job; never where the submission fails."""
+    over = threading.Event()
+
+    def speak() -> None:
+        while not [key for key in list(cloud.resources) if key.startswith(JOBS)]:
+            if over.wait(0.005):
+                return
+        say(job_of(cloud)[0])
+
+    speaker = threading.Thread(target=speak)
+    speaker.start()
+    try:
+        return call()
+    finally:
+        over.set()
+        speaker.join()
+
+
 def test_a_job_is_followed_to_its_end_with_its_logs(submit: Cli, cli: Cli, cloud: Cloud, config: Path) -> None:
     states = ["QUEUED", "PENDING", "RUNNING", "RUNNING", "RUNNING", "SUCCEEDED"]
     cloud.script("customJobs", [{"state": f"JOB_STATE_{state}"} for state in states])
 
-    def speak() -> None:
-        while not [key for key in list(cloud.resources) if key.startswith(JOBS)]:
-            time.sleep(0.005)
-        job, _ = job_of(cloud)
+    def say(job: str) -> None:
         entries = [line(job, "workerpool0-0", "step 1  https://u:pa55word@x/y", 1), line(job, "service", "ready", 2)]
         cloud.logs += [*entries, line(job, "workerpool1-0", "step 2", 3), line("777", "workerpool0-0", "other's", 4)]
 
-    speaker = threading.Thread(target=speak)
-    speaker.start()
-    result = submit("--num-nodes", 2)
-    speaker.join()
+    result = said_meanwhile(cloud, lambda: submit("--num-nodes", 2), say)
     assert result.code == 0, result.err
     assert result.out.splitlines() == ["host 0 | step 1  https://***@x/y", "host 1 | step 2"]
     assert "Vertex AI: ready" in result.err
@@ -304,18 +317,14 @@ def test_a_run_that_ended_as_asked_is_76_though_its_container_ended_with_0(
 ) -> None:
     cloud.script("customJobs", [{"state": "JOB_STATE_RUNNING"}] * 3 + [{"state": "JOB_STATE_SUCCEEDED"}])
 
-    def speak() -> None:
-        while not [key for key in list(cloud.resources) if key.startswith(JOBS)]:
-            time.sleep(0.005)
+    def say(job: str) -> None:
         fields = {"message": "ended as asked", node.ENDED_WITH: 76}
-        said = line(job_of(cloud)[0], "workerpool0-0", json.dumps(fields), 1)
+        said = line(job, "workerpool0-0", json.dumps(fields), 1)
         cloud.logs.append(said | {"textPayload": "", "jsonPayload": fields} if parsed else said)
 
-    speaker = threading.Thread(target=speak)
-    speaker.start()
-    result = submit()
-    speaker.join()
-    assert (result.code, result.out) == (76, "") and "stopped as asked" in result.err.splitlines()[-1]
+    result = said_meanwhile(cloud, submit, say)
+    assert (result.code, result.out) == (76, ""), result.err
+    assert "stopped as asked" in result.err.splitlines()[-1]
 
 
 def test_a_lost_answer_makes_one_job(submit: Cli, cloud: Cloud) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from maskwright import __version__
 from maskwright.cloud.environment import Accelerator, Environment
-from maskwright.cloud.google.rest import give_token_to_gcsfs
+from maskwright.cloud.google.rest import bucket_folder
 from maskwright.core.errors import Locked, MaskwrightError
 from maskwright.core.folder import Folder
 
@@ -63,8 +63,7 @@ class EnvironmentRecord:
 
 
 def folder(environment: Environment) -> Folder:
-    give_token_to_gcsfs()
-    return Folder(f"gs://{environment.state}/{environment.prefix}")
+    return bucket_folder(f"gs://{environment.state}/{environment.prefix}")
 
 
 def read(environment: Environment) -> EnvironmentRecord:

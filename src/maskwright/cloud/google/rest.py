@@ -19,6 +19,7 @@ from urllib.parse import quote, urlsplit
 from maskwright.cloud.google import errors
 from maskwright.core.errors import CloudError, InputError
 from maskwright.core.extras import require
+from maskwright.core.folder import Folder
 from maskwright.core.secrets import HIDDEN
 
 VERSIONS = {
@@ -51,8 +52,7 @@ class Google:
 
     def __init__(self, project: str) -> None:
         self.project = project
-        require("gcsfs", "Google Cloud")  # brings google-auth
-        give_token_to_gcsfs()
+        _give_token_to_gcsfs()
 
     def call(self, api: str, verb: str, path: str, body: dict[str, Any] | None = None, **query: Any) -> dict[str, Any]:
         """`path` has no version, as in "projects/p/zones/z/disks". Transient failures (too many requests, 5xx, a lost
@@ -212,9 +212,18 @@ def _session() -> Any:
     return session
 
 
-def give_token_to_gcsfs() -> None:
-    """gcsfs ignores the variable, and would continue without credentials. It would send a token that it gets as text to
-    Google's tokeninfo, in an address."""
+def bucket_folder(location: str, *, tries: int = 1) -> Folder:
+    """A folder gs://… that a command of the cloud reads or writes with the same credentials as `Google`. `tries`: see
+    `Folder`. Raises `ConfigError` if gcsfs is not installed."""
+    _give_token_to_gcsfs()
+    return Folder(location, tries=tries)
+
+
+def _give_token_to_gcsfs() -> None:
+    """Makes gcsfs use GOOGLE_OAUTH_ACCESS_TOKEN. By itself gcsfs ignores the variable and continues without
+    credentials, and it sends a token that is given as text to Google's tokeninfo, in an address. Raises `ConfigError`
+    if gcsfs is not installed."""
+    require("gcsfs", "Google Cloud")  # brings google-auth
     token = os.environ.get("GOOGLE_OAUTH_ACCESS_TOKEN")
     if not token:
         return

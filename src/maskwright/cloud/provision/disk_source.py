@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from maskwright.cloud.google.rest import Google
+from maskwright.cloud.google.rest import Google, bucket_folder
 from maskwright.core import formats
 from maskwright.core.errors import InputError
-from maskwright.core.folder import Folder
 
 MOST_NAMES, MOST_STORES = 20_000, 50
 """A corpus may have millions of files; the first ones show what it is."""
@@ -44,7 +43,7 @@ def stores(google: Google, source: str) -> list[str]:
     """Folders with a token store; "" is the source itself. After the first manifests, each counts as a store's."""
     names = [file.name for file in files(google, source, ending=MANIFEST)]
     names = [name for name in names if name.rpartition("/")[2] == MANIFEST]
-    root = Folder(source)
+    root = bucket_folder(source)
     of_stores = [name for n, name in enumerate(names) if n >= MOST_STORES or "dtype" in (root.get_json(name) or {})]
     return [name.removesuffix(MANIFEST).rstrip("/") for name in of_stores]
 

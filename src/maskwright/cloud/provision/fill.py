@@ -18,12 +18,12 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from maskwright.cloud.google.rest import Google
+from maskwright.cloud.google.rest import Google, bucket_folder
 from maskwright.cloud.provision.disk_source import BucketFile, files
 from maskwright.core import storage
 from maskwright.core.console import human_bytes, say
 from maskwright.core.errors import InputError, MaskwrightError
-from maskwright.core.folder import Folder, each
+from maskwright.core.folder import each
 
 RESULT = "/dev/termination-log"
 """Kubernetes shows the content of this file as the end of the container."""
@@ -93,7 +93,7 @@ def copy(source: str, listing: list[BucketFile], target: str) -> None:
     if (bytes_ := sum(file.size for file in missing)) > free:
         what = f"{human_bytes(bytes_)} do not fit into {human_bytes(free)}"
         raise InputError(what, where=target, fix="raise disk.size_gb")
-    folder, bad = Folder(source, tries=TRIES), listing
+    folder, bad = bucket_folder(source, tries=TRIES), listing
     for _ in range(2):
         say(f"copy and verify: {len(bad):,} files")
 

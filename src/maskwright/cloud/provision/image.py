@@ -23,11 +23,10 @@ from typing import Any, NamedTuple
 from maskwright import __version__
 from maskwright.cloud import record
 from maskwright.cloud.environment import Accelerator
-from maskwright.cloud.google.rest import Google
+from maskwright.cloud.google.rest import Google, bucket_folder
 from maskwright.cloud.provision.commands import Confirm, EnvironmentSession, create_repository
 from maskwright.core.console import say
 from maskwright.core.errors import CloudError, InputError
-from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 
 DOCKERFILE = "deploy/Dockerfile"
@@ -148,7 +147,7 @@ def build(
         fix += f" --location={parts.region} --project={parts.project}"
         raise InputError(f"there is no repository {parts.repository}", where=image, fix=fix)
     source = f"{hashlib.sha256(content).hexdigest()}.tar.gz"
-    Folder(staging).put(source, content)
+    bucket_folder(staging).put(source, content)
     account = f"projects/{parts.project}/serviceAccounts/{service_account}"
     body = {
         "source": {"storageSource": {"bucket": bucket, "object": f"{folder}/{source}".lstrip("/")}},
@@ -173,7 +172,7 @@ def build(
 
 def _failed(image: str, staging: str, done: Mapping[str, Any]) -> CloudError:
     """Show the end of the log, which has the reason, and return the error."""
-    log = Folder(staging).get(f"log-{done['id']}.txt")
+    log = bucket_folder(staging).get(f"log-{done['id']}.txt")
     for line in (log or b"").decode(errors="replace").splitlines()[-LOG_LINES:]:
         say(redact(line))
     detail = (done.get("failureInfo") or {}).get("detail") or done.get("statusDetail") or ""

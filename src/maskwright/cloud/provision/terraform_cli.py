@@ -19,11 +19,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from maskwright.cloud import record
 from maskwright.cloud.environment import Environment
 from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import InputError, Locked, MaskwrightError, TerraformError
-from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 from maskwright.processes.child import signals_wait
 
@@ -92,7 +92,7 @@ class Terraform:
 
     def _init(self) -> None:
         """The provider's hashes are kept beside the state: all users of an environment run the bytes of the first."""
-        bucket = Folder(f"gs://{self.environment.state}/{self.environment.prefix}")
+        bucket = record.folder(self.environment)
         versions = storage.sha256_of_file(os.path.join(CONFIGURATION, "versions.tf"))[:12]  # others have other hashes
         path, name = os.path.join(self.folder, HASHES), f"terraform-{versions}.lock.hcl"
         with suppress(FileNotFoundError):

@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from maskwright.cloud import machines
+from maskwright.cloud.google.rest import bucket_folder
 from maskwright.cloud.vertex.jobs import SUBMISSION_LABEL, VertexJobTarget, create
 from maskwright.config.settings import Refused
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
-from maskwright.core.folder import Folder
 from maskwright.core.hub import is_hub
 from maskwright.core.secrets import SECRET_VARIABLE, redact
 from maskwright.core.storage import is_url
@@ -106,7 +106,7 @@ class Vertex(Place):
             return
         folder, _, name = where.rpartition("/")
         if self.staging is not None and folder == self.staging.rstrip("/"):
-            Folder(folder).put(name, text.encode())
+            bucket_folder(folder).put(name, text.encode())
         job = create(project, self.region, request)
         follow, end = commands_of(job.target)
         say(f"{job.target}: submitted; `{end}` stops it")
