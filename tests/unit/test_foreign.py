@@ -128,92 +128,31 @@ def bare(documents: Documents, end: int) -> NDArray[np.int64]:
     return np.concatenate([np.append(one, end) for one in documents])
 
 
-MADE: dict[str, Callable[[Path, Documents, str], dict[str, Any]]] = {}
+def write_datatrove(path: Path, documents: Documents) -> None:
+    path.write_bytes(np.concatenate(documents).astype("<u4").tobytes())
+    Path(f"{path}.index").write_bytes(np.cumsum([len(one) for one in documents]).astype("<u8").tobytes())
 
 
-def made(name: str) -> Callable[[Callable[..., dict[str, Any]]], Any]:
-    def keep(make: Callable[..., dict[str, Any]]) -> None:
-        MADE[name] = make
-
-    return keep
+def write_bare(path: Path, documents: Documents) -> None:
+    path.write_bytes(bare(documents, 2).astype("<u2").tobytes())
 
 
-@made("mds")
-def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
-    write_mds(folder / "mds", documents)
-    return {}
-
-
-@made("mds-zstd")
-def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
-    write_mds(folder / "mds", documents, "ndarray", "zstd:7")
-    return {}
-
-
-@made("mds-bytes")
-def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
-    write_mds(folder / "mds", documents, "bytes")
-    return {"dtype": "int64"}
-
-
-@made("megatron")
-def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
-    write_index(folder / "text_document.idx", *in_sentences(documents))
-    return {}
-
-
-@made("fairseq")
-def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
-    write_fairseq(folder / "bin", documents, tokenizer)
-    return {}
-
-
-@made("datatrove")
-def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
-    (folder / "a.ds").write_bytes(np.concatenate(documents).astype("<u4").tobytes())
-    (folder / "a.ds.index").write_bytes(np.cumsum([len(one) for one in documents]).astype("<u8").tobytes())
-    return {}
-
-
-@made("olmo")
-def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
-    (folder / "part-0-00000.npy").write_bytes(bare(documents, 2).astype("<u2").tobytes())
-    return {"document_end": "</s>"}
-
-
-@made("npy")
-def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
-    np.save(folder / "ids.npy", bare(documents, 2).astype(np.int32))
-    return {"document_end": "2"}
-
-
-@made("nanogpt")
-def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
-    (folder / "train.bin").write_bytes(bare(documents, 2).astype("<u2").tobytes())
-    return {"document_end": "</s>"}
-
-
-@made("llm.c")
-def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
+def write_llm_c(path: Path, documents: Documents) -> None:
     """Documents begin with their separator there."""
     ids = np.concatenate([np.append(2, one) for one in documents]).astype("<u2")
     head = np.zeros(256, "<i4")
     head[:3] = 20240520, 1, len(ids)
-    (folder / "train.bin").write_bytes(head.tobytes() + ids.tobytes())
-    return {"document_end": "</s>"}
+    path.write_bytes(head.tobytes() + ids.tobytes())
 
 
-@made("parquet")
-def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
+def write_parquet(path: Path, documents: Documents) -> None:
     table = arrow.table({"id": list(range(len(documents))), "input_ids": [one.tolist() for one in documents]})
-    parquet.write_table(table, folder / "ids.parquet", row_group_size=11)
-    return {}
+    parquet.write_table(table, path, row_group_size=11)
 
 
-@made("pregenerated")
-def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
+def write_epochs(folder: Path, documents: Documents, tokenizer: str) -> None:
     """Two epochs of pairs of documents, in which every third token is masked."""
-    (folder / "epochs").mkdir()
+    folder.mkdir()
     strings = token_strings(tokenizer)
     for epoch, own in enumerate((documents[:50], documents[50:])):
         examples = []
@@ -223,25 +162,51 @@ def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
             shown = ["[MASK]" if place in masked else token for place, token in enumerate(text)]
             segments = [0] * (len(one) + 2) + [1] * (len(two) + 1)
             examples.append((shown, segments, True, masked, [text[place] for place in masked]))
-        write_epoch(folder / "epochs", epoch, examples, 2_000)
-    return {"options": ConvertOptions(valid_fraction=0.0, special_tokens="remove")}
+        write_epoch(folder, epoch, examples, 2_000)
 
 
-@made("arrow")
-def _(folder: Path, documents: Documents, tokenizer: str) -> dict[str, Any]:
-    shards(folder / "shards", documents)
-    return {"options": ConvertOptions(valid_fraction=0.0, token_offset=200)}
+ENDED = {"document_end": "</s>"}
+MADE: dict[str, tuple[str, Callable[[Path, Documents, str], object], dict[str, Any]]] = {
+    "mds": ("mds", lambda path, documents, _: write_mds(path, documents), {}),
+    "mds-zstd": ("mds", lambda path, documents, _: write_mds(path, documents, "ndarray", "zstd:7"), {}),
+    "mds-bytes": ("mds", lambda path, documents, _: write_mds(path, documents, "bytes"), {"dtype": "int64"}),
+    "megatron": ("text_document.idx", lambda path, documents, _: write_index(path, *in_sentences(documents)), {}),
+    "fairseq": ("bin", write_fairseq, {}),
+    "datatrove": ("a.ds", lambda path, documents, _: write_datatrove(path, documents), {}),
+    "olmo": ("part-0-00000.npy", lambda path, documents, _: write_bare(path, documents), ENDED),
+    "npy": (
+        "ids.npy",
+        lambda path, documents, _: np.save(path, bare(documents, 2).astype(np.int32)),
+        {"document_end": "2"},
+    ),
+    "nanogpt": ("train.bin", lambda path, documents, _: write_bare(path, documents), ENDED),
+    "llm.c": ("train.bin", lambda path, documents, _: write_llm_c(path, documents), ENDED),
+    "parquet": ("ids.parquet", lambda path, documents, _: write_parquet(path, documents), {}),
+    "pregenerated": ("epochs", write_epochs, {"options": ConvertOptions(0.0, "remove")}),
+    "arrow": (
+        "shards",
+        lambda path, documents, _: shards(path, documents),
+        {"options": ConvertOptions(valid_fraction=0.0, token_offset=200)},
+    ),
+}
+"""File or folder of each tool, how it is written, and what a conversion needs besides."""
+
+
+def make(name: str, folder: Path, documents: Documents, tokenizer: str) -> tuple[str, dict[str, Any]]:
+    """(the place to convert, what a conversion needs) of a store that a tool wrote below the folder."""
+    entry, write, given = MADE[name]
+    folder.mkdir(exist_ok=True)
+    write(folder / entry, documents, tokenizer)
+    entries = list(folder.iterdir())
+    return str(entries[0] if len(entries) == 1 else folder), {"options": ALL, **given}
 
 
 @pytest.mark.parametrize("name", MADE)
 def test_ids_documents_and_order_are_those_of_the_other_tool(
     name: str, documents: Documents, tokenizer: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "in").mkdir()
-    options = {"options": ALL, **MADE[name](tmp_path / "in", documents, tokenizer)}
-    entries = list((tmp_path / "in").iterdir())
-    place = entries[0] if len(entries) == 1 else tmp_path / "in"
-    ready = convert(Conversion([str(place)], tokenizer, str(tmp_path / "store"), **options))
+    place, options = make(name, tmp_path / "in", documents, tokenizer)
+    ready = convert(Conversion([place], tokenizer, str(tmp_path / "store"), **options))
     ready.verify()
     assert same(documents_of(ready.split("train")), documents)
     assert ready.manifest["counts"]["kept"] == len(documents)
@@ -251,22 +216,17 @@ def test_ids_documents_and_order_are_those_of_the_other_tool(
         assert ends is not None and len(ends) == len(in_sentences(documents)[0])
     else:
         assert ends is None
-    assert (
-        convert(Conversion([str(place)], tokenizer, str(tmp_path / "store"), **options)).fingerprint
-        == ready.fingerprint
-    )
+    again = convert(Conversion([place], tokenizer, str(tmp_path / "store"), **options))
+    assert again.fingerprint == ready.fingerprint
 
 
 def test_held_out_documents_follow_from_their_ids(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
     """In whatever format and order they lie."""
     sides = []
     for name, order in (("parquet", documents), ("mds", documents[::-1])):
-        (tmp_path / name).mkdir()
-        MADE[name](tmp_path / name, order, tokenizer)
-        place = next((tmp_path / name).iterdir())
-        ready = convert(
-            Conversion([str(place)], tokenizer, str(tmp_path / f"{name}-store"), ConvertOptions(valid_fraction=0.2))
-        )
+        place, _ = make(name, tmp_path / name, order, tokenizer)
+        options = ConvertOptions(valid_fraction=0.2)
+        ready = convert(Conversion([place], tokenizer, str(tmp_path / f"{name}-store"), options))
         sides.append({one.tobytes() for one in documents_of(ready.split("valid"))})
     assert sides[0] == sides[1] and 5 < len(sides[0]) < 40
 
@@ -290,13 +250,11 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def place(tmp_path: Path, documents: Documents, tokenizer: str) -> Callable[[str], tuple[str, dict[str, Any]]]:
-    def make(name: str) -> tuple[str, dict[str, Any]]:
-        (tmp_path / "in").mkdir()
-        options = {"options": PARTS, **MADE[name](tmp_path / "in", documents, tokenizer)}
-        entries = list((tmp_path / "in").iterdir())
-        return str(entries[0] if len(entries) == 1 else tmp_path / "in"), options
+    def made(name: str) -> tuple[str, dict[str, Any]]:
+        place, options = make(name, tmp_path / "in", documents, tokenizer)
+        return place, {**options, **({} if "options" in MADE[name][2] else {"options": PARTS})}
 
-    return make
+    return made
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -366,8 +324,7 @@ def test_special_tokens_are_refused_stripped_or_removed(
     framed = [np.array([words.bos, *one, words.eos, words.pad]) for one in documents]
     inside = [np.insert(one, 5, words.eos) for one in framed]
     for name, given in (("framed", framed), ("inside", inside)):
-        (tmp_path / name).mkdir()
-        MADE["parquet"](tmp_path / name, given, tokenizer)
+        make("parquet", tmp_path / name, given, tokenizer)
 
     def converted(name: str, how: Any) -> TokenStore:
         options = ConvertOptions(valid_fraction=0.0, special_tokens=how)
@@ -392,8 +349,7 @@ def test_declared_tokens_stay_in_documents(
     words, user = read_vocabulary(folder), token_ids(folder)["[USER]"]
     marked = [np.insert(one, [0, 2, len(one)], user) for one in documents]
     for name, given in (("plain", marked), ("framed", [np.array([words.bos, *one, words.eos]) for one in marked])):
-        (tmp_path / name).mkdir()
-        MADE["parquet"](tmp_path / name, given, folder)
+        make("parquet", tmp_path / name, given, folder)
 
     def converted(name: str, how: Any, **options: Any) -> TokenStore:
         to = str(tmp_path / f"{name}-{how}{len(options)}")
@@ -612,14 +568,23 @@ def test_a_folder_of_another_tool_is_no_store_but_has_a_way(arrow_folder: Path, 
 # ---- broken files ----------------------------------------------------------------------------------------------------
 
 
-def truncate(path: Path, by: int = 3) -> None:
-    os.truncate(path, path.stat().st_size - by)
+Damage = Callable[[Path], object]
+FAR = struct.pack("<q", 1 << 40)
 
 
 def put(path: Path, at: int, content: bytes) -> None:
     with open(path, "r+b") as file:
         file.seek(at)
         file.write(content)
+
+
+def cut_by(size: int = 3) -> Damage:
+    return lambda path: os.truncate(path, path.stat().st_size - size)
+
+
+def other(at: int, content: bytes) -> Damage:
+    """Other bytes at a place, counted from the end where it is negative."""
+    return lambda path: put(path, at % path.stat().st_size, content)
 
 
 def cut_stream(path: Path, batches: int) -> None:
@@ -633,157 +598,103 @@ def cut_stream(path: Path, batches: int) -> None:
     assert len(ipc.open_stream(path.read_bytes()).read_all().to_batches()) == batches
 
 
-def far(folder: Path) -> None:
-    """Megatron's index: the last sequence lies outside the .bin."""
-    path = folder / "text_document.idx"
+def last_place(path: Path) -> None:
+    """The last sequence of Megatron's index lies outside the .bin."""
     (count,) = struct.unpack_from("<Q", path.read_bytes(), 18)
-    put(path, 34 + 4 * count + 8 * (count - 1), struct.pack("<q", 1 << 40))
+    put(path, 34 + 4 * count + 8 * (count - 1), FAR)
 
 
-FAR = struct.pack("<q", 1 << 40)
-
-
-def sequences_in(index: Path) -> int:
-    return int(struct.unpack_from("<Q", index.read_bytes(), 18)[0])
+def first_place(path: Path) -> None:
+    """The first sequence of fairseq's index does."""
+    (count,) = struct.unpack_from("<Q", path.read_bytes(), 18)
+    put(path, 26 + 4 * count, FAR)
 
 
 def grown_shape(path: Path) -> None:
-    """MDS: the first sample's array is said to be longer than the sample."""
+    """The first sample's array is said to be longer than the sample."""
     content = path.read_bytes()
     (begin,) = struct.unpack_from("<I", content, 4)
     text, _ = struct.unpack_from("<II", content, begin)
     put(path, begin + 8 + text + 1, struct.pack("<H", 60_000))
 
 
-def far_list(folder: Path) -> None:
-    """Arrow: a list that ends outside the values of its batch."""
-    path = folder / "shards" / "news" / "a.arrow"
+def far_list(path: Path) -> None:
+    """A list ends outside the values of its batch."""
     with arrow.memory_map(str(path)) as source:
         offsets = ipc.open_file(source).get_batch(0).column(0).offsets.to_numpy()[:4].astype("<i4").tobytes()
     put(path, path.read_bytes().index(offsets) + 8, struct.pack("<i", 1 << 28))
 
 
-def bad_name(folder: Path) -> None:
-    """Arrow: the name of the column is not UTF-8."""
-    path = folder / "shards" / "news" / "b.arrow"
+def bad_name(path: Path) -> None:
+    """The name of the column is not UTF-8."""
     put(path, path.read_bytes().index(b"tokens"), b"\x86")
 
 
-BROKEN: dict[str, tuple[str, Callable[[Path], None], str]] = {
-    "mds cut": ("mds", lambda folder: truncate(folder / "mds" / "shard.00001.mds"), r"shard.00001.mds.*bytes"),
-    "mds zstd": (
-        "mds-zstd",
-        lambda folder: put(folder / "mds" / "shard.00000.mds.zstd", 30, b"\xff" * 20),
-        r"shard.00000.mds.zstd:1: is cut short or damaged",
-    ),
-    "mds places": (
-        "mds",
-        lambda folder: put(folder / "mds" / "shard.00000.mds", 8, b"\xff" * 4),
-        r"shard.00000.mds.*its samples do not lie",
-    ),
-    "mds name": (
-        "mds",
-        lambda folder: (folder / "mds" / "index.json").write_text(
-            (folder / "mds" / "index.json").read_text().replace('"shard.00000.mds"', '"../shard.00000.mds"')
-        ),
-        "is not an index of MDS",
-    ),
-    "megatron cut": ("megatron", lambda folder: truncate(folder / "text_document.bin", 2), "which has"),
-    "megatron index": ("megatron", lambda folder: truncate(folder / "text_document.idx"), "sequences take"),
-    "megatron far": ("megatron", far, r"text_document.idx: sequence \d+ is recorded as ids 549,755,813,888"),
-    "megatron magic": (
-        "megatron",
-        lambda folder: put(folder / "text_document.idx", 0, b"NONSENSE!"),
-        "is not an index of Megatron or fairseq",
-    ),
-    "fairseq dictionary": ("fairseq", lambda folder: (folder / "bin" / "dict.txt").unlink(), "dict.txt.*is missing"),
-    "datatrove index": ("datatrove", lambda folder: (folder / "a.ds.index").unlink(), "a.ds.index.*is missing"),
-    "datatrove cut": ("datatrove", lambda folder: truncate(folder / "a.ds"), "its index ends at"),
-    "olmo odd": ("olmo", lambda folder: truncate(folder / "part-0-00000.npy"), "not a whole number of 2 bytes"),
-    "npy header": ("npy", lambda folder: put(folder / "ids.npy", 10, b"{(["), "is not a whole .npy file"),
-    "llm.c cut": ("llm.c", lambda folder: truncate(folder / "train.bin", 2), "its header says"),
-    "llm.c version": ("llm.c", lambda folder: put(folder / "train.bin", 4, b"\x09"), "version 9"),
-    "parquet cut": ("parquet", lambda folder: truncate(folder / "ids.parquet"), "is not a whole Parquet file"),
-    "arrow cut": (
-        "arrow",
-        lambda folder: truncate(folder / "shards" / "news" / "a.arrow", 200),
-        "not a whole Arrow IPC",
-    ),
-    "stream cut between documents": (
-        "arrow",
-        lambda folder: cut_stream(folder / "shards" / "books" / "b.arrow", 12),
-        "b.arrow.*is an Arrow stream without its end",
-    ),
-    "stream cut between batches of lists": (
-        "arrow",
-        lambda folder: cut_stream(folder / "shards" / "news" / "b.arrow", 2),
-        "b.arrow.*is an Arrow stream without its end",
-    ),
-    "stream cut": (
-        "arrow",
-        lambda folder: truncate(folder / "shards" / "books" / "b.arrow", 90),
-        "not a whole Arrow IPC",
-    ),
-    "fairseq far": (
-        "fairseq",
-        lambda folder: put(folder / "bin" / "train.idx", 26 + 4 * sequences_in(folder / "bin" / "train.idx"), FAR),
-        r"train.idx: sequence 0 is recorded as ids 549,755,813,888",
-    ),
-    "megatron documents": (
-        "megatron",
-        lambda folder: put(folder / "text_document.idx", (folder / "text_document.idx").stat().st_size - 8, FAR),
-        "text_document.idx.*documents",
-    ),
-    "megatron negative": (
-        "megatron",
-        lambda folder: put(folder / "text_document.idx", 34, struct.pack("<i", -5)),
-        "text_document.idx: sequence 0",
-    ),
-    "datatrove far": ("datatrove", lambda folder: put(folder / "a.ds.index", 16, FAR), "a.ds.index"),
-    "mds shape": (
-        "mds",
-        lambda folder: grown_shape(folder / "mds" / "shard.00000.mds"),
-        "another length than",
-    ),
-    "arrow lists": ("arrow", far_list, "news/a.arrow.* lies? outside|news/a.arrow.*not a whole Arrow"),
-    "arrow names": ("arrow", bad_name, "news/b.arrow.*not a whole Arrow IPC"),
-    "parquet page": ("parquet", lambda folder: put(folder / "ids.parquet", 200, b"\xff" * 400), "ids.parquet"),
-}
+def above(path: Path) -> None:
+    """A shard lies outside its folder."""
+    path.write_text(path.read_text().replace('"shard.00000.mds"', '"../shard.00000.mds"'))
 
 
-@pytest.mark.parametrize("name", BROKEN)
+BROKEN: list[tuple[str, str, Damage, str]] = [
+    ("mds", "mds/shard.00001.mds", cut_by(), r"shard.00001.mds.*bytes"),
+    ("mds", "mds/shard.00000.mds", other(8, b"\xff" * 4), r"shard.00000.mds.*its samples do not lie"),
+    ("mds", "mds/shard.00000.mds", grown_shape, "another length than"),
+    ("mds", "mds/index.json", above, "is not an index of MDS"),
+    ("mds-zstd", "mds/shard.00000.mds.zstd", other(30, b"\xff" * 20), r"00000.mds.zstd:1: is cut short or damaged"),
+    ("megatron", "text_document.bin", cut_by(2), "which has"),
+    ("megatron", "text_document.idx", cut_by(), "sequences take"),
+    ("megatron", "text_document.idx", last_place, r"idx: sequence \d+ is recorded as ids 549,755,813,888"),
+    ("megatron", "text_document.idx", other(0, b"NONSENSE!"), "is not an index of Megatron or fairseq"),
+    ("megatron", "text_document.idx", other(-8, FAR), "text_document.idx.*documents"),
+    ("megatron", "text_document.idx", other(34, struct.pack("<i", -5)), "text_document.idx: sequence 0"),
+    ("fairseq", "bin/dict.txt", Path.unlink, "dict.txt.*is missing"),
+    ("fairseq", "bin/train.idx", first_place, r"train.idx: sequence 0 is recorded as ids 549,755,813,888"),
+    ("datatrove", "a.ds.index", Path.unlink, "a.ds.index.*is missing"),
+    ("datatrove", "a.ds.index", other(16, FAR), "a.ds.index"),
+    ("datatrove", "a.ds", cut_by(), "its index ends at"),
+    ("olmo", "part-0-00000.npy", cut_by(), "not a whole number of 2 bytes"),
+    ("npy", "ids.npy", other(10, b"{(["), "is not a whole .npy file"),
+    ("llm.c", "train.bin", cut_by(2), "its header says"),
+    ("llm.c", "train.bin", other(4, b"\x09"), "version 9"),
+    ("parquet", "ids.parquet", cut_by(), "is not a whole Parquet file"),
+    ("parquet", "ids.parquet", other(200, b"\xff" * 400), "ids.parquet"),
+    ("arrow", "shards/news/a.arrow", cut_by(200), "not a whole Arrow IPC"),
+    ("arrow", "shards/news/a.arrow", far_list, "news/a.arrow.* lies? outside|news/a.arrow.*not a whole Arrow"),
+    ("arrow", "shards/news/b.arrow", bad_name, "news/b.arrow.*not a whole Arrow IPC"),
+    ("arrow", "shards/news/b.arrow", lambda path: cut_stream(path, 2), "b.arrow.*is an Arrow stream without its end"),
+    ("arrow", "shards/books/b.arrow", lambda path: cut_stream(path, 12), "b.arrow.*is an Arrow stream without its end"),
+    ("arrow", "shards/books/b.arrow", cut_by(90), "not a whole Arrow IPC"),
+]
+
+
+def require_refused(place: str, options: dict[str, Any], tokenizer: str, folder: Path, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        raise_as_line(lambda: convert(Conversion([place], tokenizer, str(folder), **options)))
+    assert {path.name for path in folder.glob("*")} <= {"parts"}
+
+
+@pytest.mark.parametrize(("name", "file", "damage", "said"), BROKEN)
 def test_a_broken_store_is_one_line_and_leaves_finished_parts_alone(
-    name: str, documents: Documents, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, file: str, damage: Damage, said: str, documents: Documents, tokenizer: str, tmp_path: Path
 ) -> None:
-    kind, damage, said = BROKEN[name]
-    (tmp_path / "in").mkdir()
-    keys = MADE[kind](tmp_path / "in", documents, tokenizer)
-    damage(tmp_path / "in")
+    make(name, tmp_path / "in", documents, tokenizer)
+    damage(tmp_path / "in" / file)
     entries = list((tmp_path / "in").iterdir())
-    place = entries[0] if len(entries) == 1 else tmp_path / "in"
-    options = {"options": ALL, **keys}
-    with pytest.raises((StoreError, InputError), match=said):
-        raise_as_line(lambda: convert(Conversion([str(place)], tokenizer, str(tmp_path / "store"), **options)))
-    assert {path.name for path in (tmp_path / "store").glob("*")} <= {"parts"}
+    place = str(entries[0] if len(entries) == 1 else tmp_path / "in")
+    require_refused(place, {"options": ALL, **MADE[name][2]}, tokenizer, tmp_path / "store", said)
 
 
 @pytest.mark.parametrize("name", [name for name in MADE if name != "pregenerated"])  # which has strings
 def test_an_id_beyond_the_vocabulary_is_one_line(
     name: str, documents: Documents, tokenizer: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "in").mkdir()
     beyond = [one.copy() for one in documents]
     beyond[60][1] = 60_000 if name in ("olmo", "nanogpt", "llm.c", "mds", "mds-zstd") else 400
-    keys = MADE[name](tmp_path / "in", documents if name == "fairseq" else beyond, tokenizer)
+    place, options = make(name, tmp_path / "in", documents if name == "fairseq" else beyond, tokenizer)
     if name == "fairseq":
         put(tmp_path / "in" / "bin" / "train.bin", 20, struct.pack("<H", 60_000))
-    entries = list((tmp_path / "in").iterdir())
-    place = entries[0] if len(entries) == 1 else tmp_path / "in"
-    with pytest.raises((StoreError, InputError), match=r"holds id (400|60000), (the tokenizer|dict.txt) ends at 399"):
-        raise_as_line(
-            lambda: convert(Conversion([str(place)], tokenizer, str(tmp_path / "store"), **{"options": ALL, **keys}))
-        )
-    assert {path.name for path in (tmp_path / "store").glob("*")} <= {"parts"}
+    said = r"holds id (400|60000), (the tokenizer|dict.txt) ends at 399"
+    require_refused(place, options, tokenizer, tmp_path / "store", said)
 
 
 def test_what_cannot_be_mapped_is_counted(
@@ -864,13 +775,10 @@ def two_sides(kind: str, folder: Path, sides: list[Documents], tokenizer: str) -
                 os.rename(folder / name / f"train{ending}", folder / f"{name}{ending}")
             os.rename(folder / name / "dict.txt", folder / "dict.txt")
         elif kind == "datatrove":
-            (folder / f"{name}.ds").write_bytes(np.concatenate(documents).astype("<u4").tobytes())
-            (folder / f"{name}.ds.index").write_bytes(
-                np.cumsum([len(one) for one in documents]).astype("<u8").tobytes()
-            )
+            write_datatrove(folder / f"{name}.ds", documents)
         else:
-            (folder / f"{name}.{kind}").write_bytes(bare(documents, 2).astype("<u2").tobytes())
-    return {"document_end": "</s>"} if kind in ("bin", "npy") else {}
+            write_bare(folder / f"{name}.{kind}", documents)
+    return ENDED if kind in ("bin", "npy") else {}
 
 
 @pytest.mark.parametrize(
@@ -882,10 +790,8 @@ def test_each_document_keeps_its_side_through_every_format(
     kind: str, fraction: float, documents: Documents, tokenizer: str, tmp_path: Path
 ) -> None:
     """What was held out never goes into training: out and back, for a store with both sides and with one alone."""
-    MADE["parquet"](tmp_path, documents, tokenizer)
-    store = convert(
-        Conversion([str(tmp_path / "ids.parquet")], tokenizer, str(tmp_path / "store"), ConvertOptions(fraction))
-    )
+    source, _ = make("parquet", tmp_path / "in", documents, tokenizer)
+    store = convert(Conversion([source], tokenizer, str(tmp_path / "store"), ConvertOptions(fraction)))
     own = [documents_of(store.split(side)) for side in ("train", "valid")]
     out, given = tmp_path / "out", {}
     if kind in WRITTEN:
