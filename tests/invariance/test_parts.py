@@ -6,8 +6,8 @@ import gzip
 import json
 import random
 import re
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from conftest import documents
 from reference.preparer import contents, expected
 from reference.stored import documents_of
 
-from maskwright.core import extras, storage
+from maskwright.core import extras
+from maskwright.core.console import Progress
 from maskwright.core.errors import InputError, MaskwrightError, SourceError, TokenizerError
 from maskwright.data.prepare import encode
 from maskwright.data.prepare.driver import prepare
@@ -34,29 +35,27 @@ from maskwright.text.parts import columns, cut, duplicates, judge
 from maskwright.text.sources import Sources
 
 
-@dataclass
-class Shuffled:
+class Shuffled(Here):
     """Computes parts in an order of its own, counts them, and is killed after some."""
 
-    processes = None
-    seed: int = 0
-    killed_after: int | None = None
-    computed: list[str] = field(default_factory=list)
-
-    def require_seen(self, folder: str, files: Sequence[str]) -> None:
-        assert Path(folder).is_dir() and all(storage.is_url(file) or Path(file).is_file() for file in files)
+    def __init__(self, seed: int = 0, killed_after: int | None = None) -> None:
+        super().__init__()
+        self.seed, self.killed_after, self.computed = seed, killed_after, list[str]()
 
     def run(
-        self, work: Callable[[Any], Any], parts: Sequence[Any], title: str, sizes: Sequence[int]
+        self,
+        work: Callable[[Any], Any],
+        parts: Iterable[tuple[int, Any] | None],
+        sizes: Mapping[int, int],
+        bar: Progress,
     ) -> Generator[tuple[int, Any]]:
-        assert len(parts) == len(sizes)
-        order = list(range(len(parts)))
+        order = [item for item in parts if item]
         random.Random(self.seed).shuffle(order)
-        for number in order:
+        for number, part in order:
             if len(self.computed) == self.killed_after:
                 raise OSError("killed")
-            self.computed.append(title)
-            yield number, work(parts[number])
+            self.computed.append(bar.label)
+            yield number, work(part)
 
 
 def content_of(folder: Path) -> dict[str, bytes]:

@@ -38,9 +38,10 @@ class Lease:
     """The holder's heartbeat. Once `lost`, another process has taken the folder over, for example after this one was
     suspended for long; then this one must not write."""
 
-    def __init__(self, path: str, facts: dict[str, Any] | None = None) -> None:
-        """`facts`: JSON values for the file, beside those of the process."""
-        self._path, self.token = path, uuid.uuid4().hex
+    def __init__(self, path: str, facts: dict[str, Any] | None = None, *, recreate: bool = True) -> None:
+        """`facts`: JSON values for the file, beside those of the process. `recreate`: whether a lease that another
+        process deletes, but does not take, is written again; else it is lost."""
+        self._path, self.token, self._recreate = path, uuid.uuid4().hex, recreate
         self._facts = {
             **(facts or {}),
             "token": self.token,
@@ -79,7 +80,7 @@ class Lease:
             # On a full disk the number stands still, but the lock still holds on this machine.
             with suppress(OSError, MaskwrightError):
                 record = read_lease(self._path)
-                if record is not None and record.get("token") != self.token:
+                if not self._recreate if record is None else record.get("token") != self.token:
                     self.lost = True
                     return
                 storage.write_json(self._path, self._next())
@@ -94,27 +95,32 @@ class Watch:
 
     def __init__(self, path: str) -> None:
         self.path, self.record = path, read_lease(path)
+        self.state: Literal["alive", "dead", "unknown"] = "unknown"
         self._still_seconds = 0.0
 
     @property
     def holder(self) -> str:
-        record = self.record
-        return f"process {record.get('pid')} on {record.get('host')}" if record else "an unknown process"
+        return f"process {self.record.get('pid')} on {self.record.get('host')}" if self.record else "an unknown process"
 
-    def look(self, passed: float = 0.0) -> Literal["alive", "dead", "unknown"]:
-        """`passed`: seconds in which this process has watched since the last look. `dead` also if the lease is gone."""
+    def look(self, passed: float = 0.0) -> str:
+        """The `state`; `dead` also if the lease is gone. `passed`: seconds in which this process has watched since the
+        last look."""
+        self.state = self._judged(passed)
+        return self.state
+
+    def _judged(self, passed: float) -> Literal["alive", "dead", "unknown"]:
         before, self.record = self.record, read_lease(self.path)
         if self.record is None and not os.path.exists(self.path):
             return "dead"
         if self.record is not None and self.record.get("pid_space") == this_pid_space():
             pid, started = (self.record.get(name) for name in ("pid", "pid_started"))
-            if isinstance(pid, int) and isinstance(started, int):
-                return "dead" if state_of(pid, started) == "gone" else "alive"
-        if self.record != before:
-            self._still_seconds = 0.0
-            return "alive"
-        self._still_seconds += passed
-        return "dead" if self._still_seconds >= WATCH_SECONDS else "unknown"
+            state = state_of(pid, started) if isinstance(pid, int) and isinstance(started, int) else "stopped"
+            if state != "stopped":
+                return "dead" if state == "gone" else "alive"
+        self._still_seconds = self._still_seconds + passed if self.record == before else 0.0
+        if self._still_seconds >= WATCH_SECONDS:
+            return "dead"
+        return "unknown" if self.record == before else "alive"
 
     def remove(self) -> None:
         """Deletes the lease, unless it is another's by now."""

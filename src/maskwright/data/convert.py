@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from maskwright import __version__
 from maskwright.core import storage
 from maskwright.core.console import say, several
 from maskwright.core.errors import InputError, StoreError
@@ -20,10 +21,10 @@ from maskwright.data import manifest as manifests
 from maskwright.data import store
 from maskwright.data.foreign.blocks import Block, Foreign, Ids, Int64, Options
 from maskwright.data.foreign.detect import Format, detect, open_foreign
-from maskwright.data.prepare.blocks import SPLITS, EncodedParts, write_blocks
-from maskwright.data.prepare.folder import VERSION, discarded, held, remove_parts
+from maskwright.data.prepare.blocks import SPLITS, EncodedParts, remove_leftovers, write_blocks
+from maskwright.data.prepare.folder import VERSION, discarded, held, is_finished, remove_parts
 from maskwright.data.writer import StoreWriter
-from maskwright.processes.runner import Here, Runner, advance
+from maskwright.processes.runner import Here, advance
 from maskwright.text.dedup import held_out, text_keys
 from maskwright.text.layout import share_held_out
 from maskwright.text.parts.columns import ColumnWriter, Note, written
@@ -229,16 +230,18 @@ class ForeignFiles:
             raise StoreError("was changed while it was read", where=path, fix="convert again")
 
 
-def convert(conversion: Conversion, runner: Runner | None = None) -> store.TokenStore:
-    """Writes the store and returns it opened. `runner`: None for this process. All machines that compute have to see
-    the files and the store's folder.
+def convert(conversion: Conversion, runner: Here | None = None) -> store.TokenStore:
+    """Writes the store and returns it opened. `runner`: None for this process. The same call in other processes, here
+    or on machines that see the folder, shares the work.
 
     Raises kinds of `InputError` (exit 2), the first one in the order of reading. The same call skips finished files."""
     writer, files, runner = conversion.writer, conversion.files, runner or Here()
     if finished := writer.finished():
         return finished
     conversion.announce()
-    with held(writer.folder, runner, files.source.files) as work:
+    with held(writer.folder, runner, files.source.files, digest_of(__version__, VERSION, writer.plan)) as work:
+        if finished := writer.finished():  # by another process, just now
+            return finished
         paths = paths_of(work, "convert", [digest_of(VERSION, *decided) for decided in conversion.decided_by()])
         sizes = [int(record["bytes"]) for record in files.records]
         work_on_file = ConvertFile(os.getcwd(), files, writer.dtype)
@@ -247,8 +250,14 @@ def convert(conversion: Conversion, runner: Runner | None = None) -> store.Token
         counts = ConvertCounts(**totals)
         findings = sum((Counter(note["findings"]) for note in notes), Counter[str]())
         write_blocks(runner, writer, work, EncodedParts(tuple(paths)), conversion.options.shard_tokens)
-        with discarded(writer.folder):
+
+        def finish() -> None:
+            remove_leftovers(writer)
             conversion.finish(counts, findings)
+
+        assert runner.claims
+        with discarded(writer.folder):
+            runner.claims.alone("finish", lambda: is_finished(writer.folder), finish)
     remove_parts(writer.folder)
     return store.TokenStore(writer.folder)
 

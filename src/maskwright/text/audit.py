@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from maskwright import __version__
 from maskwright.core import extras, storage
 from maskwright.core.console import human_bytes, human_count, say
 from maskwright.core.encodings import UTF8
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import redact
-from maskwright.processes.runner import Here, Runner
+from maskwright.processes.runner import Here
 from maskwright.text.cleaning.language import STEP, merge_languages
 from maskwright.text.cleaning.limits import KEEP, NAMES, NEAR_DUPLICATE, DropTotals, Limits
 from maskwright.text.cleaning.mojibake import LINES_MENDED, mojibake_in
@@ -138,7 +139,7 @@ def new_findings(special: SpecialTokens, mojibake: bool) -> dict[str, Finding]:
 
 def audit(
     patterns: list[str],
-    runner: Runner | None = None,
+    runner: Here | None = None,
     folder: str | None = None,
     *,
     layout: Layout = "auto",
@@ -150,10 +151,10 @@ def audit(
 ) -> Audit:
     """Examines the text, and what `cleaning` would drop and change in it.
 
-    `runner`: None for this process. `folder`: keeps the result of each part, from which the same call continues; all
-    machines that compute have to see it; other files in it stay. None for a temporary one. Raises `SourceError` for a
-    damaged archive or a missing column, `InputError` for a URL as `folder`."""
-    with tempfile.TemporaryDirectory(prefix="maskwright-audit-") if folder is None else _locked(folder) as work:
+    `runner`: None for this process. `folder`: keeps the result of each part, from which the same call continues; in
+    other processes it shares the work; other files in it stay. None for a temporary one. Raises `SourceError` for a
+    damaged archive or a missing column, `InputError` for a URL as `folder`, `Locked` while another audit uses it."""
+    with tempfile.TemporaryDirectory(prefix="maskwright-audit-") if folder is None else _made(folder) as work:
         limits = Limits(compared=form_of(tokenizer))
         special = SpecialTokens.of(tokenizer, limits.compared)
         sources, result = _open_sources(patterns, layout, text_column, letters, encoding, special)
@@ -162,15 +163,14 @@ def audit(
 
 
 @contextmanager
-def _locked(folder: str) -> Iterator[str]:
+def _made(folder: str) -> Iterator[str]:
     storage.make_folder(storage.require_local(folder))
-    with storage.locked(os.path.join(folder, "audit.lock"), remove=True):
-        yield os.path.abspath(folder)
+    yield os.path.abspath(folder)
 
 
 @dataclass
 class _Audit:
-    runner: Runner
+    runner: Here
     folder: str
     tokenizer: str | None
     cleaning: CleaningOptions
@@ -180,9 +180,15 @@ class _Audit:
     result: Audit
 
     def run(self) -> Audit:
-        self.runner.require_seen(self.folder, self.sources.files)
-        self.parts = split(self.runner, self.folder, cut([self.sources]))
-        record = self.cleaning.record()
+        parts, record = cut([self.sources]), self.cleaning.record()
+        identities = [part.identity() for part in parts]
+        decided = [VERSION, MOJIBAKE in self.result.findings, record, asdict(self.limits), asdict(self.special)]
+        with self.runner.sharing(self.folder, digest_of(__version__, identities, decided)):
+            self.parts = split(self.runner, self.folder, parts)
+            self._examine(record)
+        return self.result
+
+    def _examine(self, record: dict[str, Any]) -> None:
         judge = Judge(self.cleaning, digest_of(record), self.limits)
         examine = Examine(judge, self.special, MOJIBAKE in self.result.findings)
         judged = self._computed("audit", examine, record, asdict(self.limits), asdict(self.special))
@@ -197,7 +203,6 @@ class _Audit:
         if self.cleaning.any:
             self._clean(judged)
         self.result.scripts = _shares(scripts)
-        return self.result
 
     def _computed(self, phase: str, work: Any, *decided_by: Any) -> list[tuple[str, Note]]:
         """The file of each part and its note."""

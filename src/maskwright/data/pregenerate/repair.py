@@ -18,7 +18,7 @@ from maskwright.core import storage
 from maskwright.core.errors import InputError, StoreError
 from maskwright.data.foreign.pregenerated import TOKENIZER, Reader, epochs_of, read_metrics
 from maskwright.data.foreign.static_masks import findings
-from maskwright.data.pregenerate.generate import LOCK, PARTS
+from maskwright.data.pregenerate.generate import PARTS
 from maskwright.data.pregenerate.sequences import PregenerateOptions, Unmasked
 from maskwright.data.pregenerate.write import EpochWriter, finish
 from maskwright.processes.runner import Here
@@ -26,6 +26,8 @@ from maskwright.text.parts.columns import Note, written
 from maskwright.text.parts.phase import compute, fault_note
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import token_ids
+
+LOCK = "pregenerate.lock"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from maskwright.core import storage
 from maskwright.data import manifest as manifests
 from maskwright.data.writer import StoreWriter, write_shard
-from maskwright.processes.runner import Runner
+from maskwright.processes.runner import Here
 from maskwright.text.cleaning.limits import KEEP
 from maskwright.text.parts.columns import Columns, Note, written
 from maskwright.text.parts.cut import digest_of
@@ -87,7 +87,7 @@ def blocks_of(sizes: Iterable[NDArray[np.int64]], shard_tokens: int) -> Iterator
         yield ShardBlock(number, tuple(pieces), tokens)
 
 
-def write_blocks(runner: Runner, writer: StoreWriter, work: str, parts: EncodedParts, shard_tokens: int) -> None:
+def write_blocks(runner: Here, writer: StoreWriter, work: str, parts: EncodedParts, shard_tokens: int) -> None:
     """The last phase: writes the shards of all unfinished blocks."""
     blocks = [*blocks_of(parts.sizes(), shard_tokens)]
     folder, names = os.path.abspath(writer.folder), digest_of([os.path.basename(path) for path in parts.files])
@@ -96,11 +96,15 @@ def write_blocks(runner: Runner, writer: StoreWriter, work: str, parts: EncodedP
     write = WriteBlock(folder, parts, writer.dtype, writer.with_sentences)
     for note in compute(runner, write, [*zip(blocks, paths, strict=True)], "write", sizes):
         writer.shards += note["shards"]
+
+
+def remove_leftovers(writer: StoreWriter) -> None:
+    """Deletes files of shards that are not the store's."""
     shard_files = {record["name"] for shard in writer.shards for record in shard["files"].values()}
-    for name in os.listdir(folder):
+    for name in os.listdir(writer.folder):
         is_leftover = storage.is_temporary(name) or (manifests.is_shard_name(name) and name not in shard_files)
         if is_leftover:  # by a worker that was killed, or an earlier command with other options
-            os.unlink(os.path.join(folder, name))
+            os.unlink(os.path.join(writer.folder, name))
 
 
 @dataclass(frozen=True)

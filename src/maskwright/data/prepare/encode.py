@@ -42,7 +42,7 @@ class Target:
     """All that decides the ids and the split of a document."""
 
     tokenizer: str
-    """A folder that all machines see."""
+    """Its absolute path."""
     tokenizer_name: str
     """The tokenizer as the user named it, for errors."""
     encoder_name: EncoderName

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from maskwright.core import storage
 from maskwright.core.encodings import UTF8
-from maskwright.processes.runner import Runner
+from maskwright.processes.runner import Here
 from maskwright.text.compression import (
     ByteSpan,
     blocks,
@@ -121,10 +121,9 @@ def cut(all_sources: Sequence[Sources], held_out: Sources | None = None) -> list
     return parts
 
 
-def split(runner: Runner, folder: str, parts: Sequence[Part]) -> list[Part]:
+def split(runner: Here, folder: str, parts: Sequence[Part]) -> list[Part]:
     """The parts, with large files cut into stretches of whole documents where possible. `folder`: of result files."""
-    # One process gets the largest stretches, as counting lines takes a fortieth of the time of encoding.
-    part_bytes = PART_BYTES[1] if runner.processes == 1 else _target_bytes(sum(part.bytes for part in parts))
+    part_bytes = _target_bytes(sum(part.bytes for part in parts))
     stretches: list[Part] = []
     for part in parts:
         count = part.bytes // part_bytes if part.bytes >= 2 * part_bytes and part.splittable else 1
