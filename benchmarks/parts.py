@@ -23,12 +23,12 @@ from common import write_result
 from data import larger
 
 from maskwright.core.console import Progress
-from maskwright.processes.runner import Here
+from maskwright.processes.runner import Runner
 
 PAGE_BYTES = 2_000
 
 
-class Timed(Here):
+class Timed(Runner):
     """Computes parts one after the other, and counts the CPU seconds of each phase."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from maskwright.core.console import Progress
-from maskwright.processes.runner import Here
+from maskwright.processes.runner import Runner
 
 
 def sent(value: Any) -> Any:
@@ -16,7 +16,7 @@ def sent(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value))  # noqa: S301 - its own bytes
 
 
-class Backwards(Here):
+class Backwards(Runner):
     """Computes the last part first, each as if it were on another machine. `most`: then it is killed."""
 
     def __init__(self, most: int = 1_000) -> None:

@@ -26,7 +26,7 @@ from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.report import report
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
-from maskwright.processes.runner import Here
+from maskwright.processes.runner import Runner
 from maskwright.text import encoder as encoders
 from maskwright.text.audit import audit
 from maskwright.text.cleaning.steps import CleaningOptions
@@ -35,7 +35,7 @@ from maskwright.text.parts import columns, cut, duplicates, judge
 from maskwright.text.sources import Sources
 
 
-class Shuffled(Here):
+class Shuffled(Runner):
     """Computes parts in an order of its own, counts them, and is killed after some."""
 
     def __init__(self, seed: int = 0, killed_after: int | None = None) -> None:
@@ -227,7 +227,7 @@ def test_a_large_file_is_cut_where_documents_end(
     for number in (len(lines_) * 2 // 3, len(lines_) // 2):
         lines_[number] = b'{"text": "caf\xe9"}'
     name.write_bytes(b"\n".join(lines_))
-    for number, runner_ in enumerate((Here(), Shuffled(2))):
+    for number, runner_ in enumerate((Runner(), Shuffled(2))):
         with pytest.raises(SourceError, match=re.escape(f"{name}:{len(lines_) // 2 + 1}:")):
             prepare(Request(sources(), tokenizer, str(tmp_path / f"bad{number}"), options), runner_)
 
@@ -255,7 +255,7 @@ def test_processes_and_kills_change_nothing_and_nothing_is_computed_twice(
     text = files("records")
     prepare(request("cleaned", text, tmp_path / "one", tokenizer))
     cut_into(monkeypatch, text, 4)
-    with Here(2) as two:
+    with Runner(2) as two:
         prepare(request("cleaned", text, tmp_path / "two", tokenizer), two)
     assert content_of(tmp_path / "two") == content_of(tmp_path / "one")
     whole = Shuffled()

@@ -42,7 +42,7 @@ from maskwright.data.foreign.write import WrittenFormat, _write_megatron, write_
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.opening import open_store
 from maskwright.data.store import Split, SplitName, TokenStore
-from maskwright.processes.runner import Here
+from maskwright.processes.runner import Runner
 from maskwright.text.sources import Sources
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids, token_strings
 
@@ -329,7 +329,7 @@ def test_held_out_documents_follow_from_their_ids(documents: Documents, tokenize
 PARTS = ConvertOptions(valid_fraction=0.1, shard_tokens=3_000)
 
 
-def in_parts(source: str, tokenizer: str, folder: Path, options: dict[str, Any], runner: Here) -> TokenStore:
+def in_parts(source: str, tokenizer: str, folder: Path, options: dict[str, Any], runner: Runner) -> TokenStore:
     return convert(Conversion([source], tokenizer, str(folder), **options), runner)
 
 
@@ -388,14 +388,14 @@ def test_processes_give_the_same_store_and_their_first_fault_is_told(
 ) -> None:
     source, options = place("arrow")
     convert(Conversion([source], tokenizer, str(tmp_path / "whole"), **options))
-    in_parts(source, tokenizer, tmp_path / "parts", options, Here(2))
+    in_parts(source, tokenizer, tmp_path / "parts", options, Runner(2))
     assert files_of(tmp_path / "parts") == files_of(tmp_path / "whole")
     broken = sorted(Path(source).rglob("*.arrow"))[1::2]
     whole = [path.read_bytes() for path in broken]
     for path, content in zip(broken, whole, strict=True):
         path.write_bytes(content[:-40])
-    runner: Here
-    for runner in (Here(), Here(2), Backwards()):
+    runner: Runner
+    for runner in (Runner(), Runner(2), Backwards()):
         with pytest.raises(StoreError) as error:
             in_parts(source, tokenizer, tmp_path / "broken", options, runner)
         assert error.value.where == str(broken[0]) and error.value.exit_code == 2

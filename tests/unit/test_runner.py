@@ -22,7 +22,7 @@ from maskwright.core.lease import WATCH_SECONDS
 from maskwright.core.pids import this_pid_space
 from maskwright.processes import claims, runner
 from maskwright.processes.claims import joined
-from maskwright.processes.runner import Here
+from maskwright.processes.runner import Runner
 
 
 def kinds(base: type[MaskwrightError]) -> list[type[MaskwrightError]]:
@@ -47,7 +47,7 @@ def test_an_error_comes_from_a_worker_as_it_was(kind: type[MaskwrightError]) -> 
     assert vars(errors)[kind.__name__] is kind
 
 
-def ends(runner: Here, work: Any, parts: list[Any], size: int = 1) -> Generator[tuple[int, Any]]:
+def ends(runner: Runner, work: Any, parts: list[Any], size: int = 1) -> Generator[tuple[int, Any]]:
     with progress("work", len(parts) * size, "bytes") as bar:
         yield from runner.run(work, enumerate(parts), dict.fromkeys(range(len(parts)), size), bar)
 
@@ -56,7 +56,7 @@ def test_a_process_that_has_read_much_makes_way_for_a_new_one(monkeypatch: pytes
     """Also where there is one alone; all parts are computed, each once."""
     monkeypatch.setattr(runner, "RENEWED_AFTER_BYTES", 20)
     parts = [f"({number}, __import__('os').getpid())" for number in range(5)]
-    with Here(1) as one:
+    with Runner(1) as one:
         found = dict(ends(one, eval, parts, 10))
     assert [found[place][0] for place in range(5)] == list(range(5))
     pids = [found[place][1] for place in range(5)]
@@ -65,7 +65,7 @@ def test_a_process_that_has_read_much_makes_way_for_a_new_one(monkeypatch: pytes
 
 def test_parts_that_run_end_at_once_with_the_work() -> None:
     """Ctrl-C closes the iterator. A part may be a text of an hour."""
-    running = ends(Here(2), time.sleep, [0.01, 300.0, 300.0, 300.0])
+    running = ends(Runner(2), time.sleep, [0.01, 300.0, 300.0, 300.0])
     assert next(running) == (0, None)
     began = time.monotonic()
     running.close()
@@ -125,7 +125,7 @@ def test_a_script_that_prepares_much_does_not_run_again_in_its_processes(tmp_pat
         "runner.RENEWED_AFTER_BYTES = 1\n"
         "from maskwright.core.console import progress\n"
         "with progress('count', 20, 'bytes') as bar:\n"
-        "    print(dict(runner.Here(1).run(eval, enumerate(['1 + 1', '2 + 2']), {0: 10, 1: 10}, bar)))\n"
+        "    print(dict(runner.Runner(1).run(eval, enumerate(['1 + 1', '2 + 2']), {0: 10, 1: 10}, bar)))\n"
     )
     ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
     assert (ran.stdout, ran.returncode) == ("begins\n{0: 2, 1: 4}\n", 0), ran.stderr

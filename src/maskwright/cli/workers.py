@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from maskwright.machine.hardware import usable_cores, usable_memory_bytes
-from maskwright.processes.runner import Here
+from maskwright.processes.runner import Runner
 
 WORKER_BYTES = 1 << 30
 """Memory that a process may need; the default number of processes fits into memory by it."""
@@ -22,7 +22,7 @@ Workers = Annotated[
 ]
 
 
-def runner_of(workers: int | None) -> Here:
+def runner_of(workers: int | None) -> Runner:
     """A runner with that many processes of this machine, by default one for each core."""
     fitting = max(usable_memory_bytes() // WORKER_BYTES, 1)
-    return Here(workers or min(usable_cores(), fitting))
+    return Runner(workers or min(usable_cores(), fitting))

@@ -24,7 +24,7 @@ from maskwright.data.foreign.detect import Format, detect, open_foreign
 from maskwright.data.prepare.blocks import SPLITS, EncodedParts, remove_leftovers, write_blocks
 from maskwright.data.prepare.folder import VERSION, discarded, held, is_finished, remove_parts
 from maskwright.data.writer import StoreWriter
-from maskwright.processes.runner import Here, advance
+from maskwright.processes.runner import Runner, advance
 from maskwright.text.dedup import held_out, text_keys
 from maskwright.text.layout import share_held_out
 from maskwright.text.parts.columns import ColumnWriter, Note, written
@@ -230,12 +230,12 @@ class ForeignFiles:
             raise StoreError("was changed while it was read", where=path, fix="convert again")
 
 
-def convert(conversion: Conversion, runner: Here | None = None) -> store.TokenStore:
+def convert(conversion: Conversion, runner: Runner | None = None) -> store.TokenStore:
     """Writes the store and returns it opened. `runner`: None for this process. The same call in other processes, here
     or on machines that see the folder, shares the work.
 
     Raises kinds of `InputError` (exit 2), the first one in the order of reading. The same call skips finished files."""
-    writer, files, runner = conversion.writer, conversion.files, runner or Here()
+    writer, files, runner = conversion.writer, conversion.files, runner or Runner()
     if finished := writer.finished():
         return finished
     conversion.announce()

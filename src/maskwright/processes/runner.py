@@ -73,7 +73,7 @@ def _compute(work: Callable[[Part], Result], part: Part, size: int, add: Callabl
     return result
 
 
-class Here:
+class Runner:
     """Runs parts in this process or, with `processes` > 1, in that many child processes. In a `with` block these wait
     for the next work."""
 

@@ -23,7 +23,7 @@ from maskwright.core.console import human_bytes, human_count, say
 from maskwright.core.encodings import UTF8
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import redact
-from maskwright.processes.runner import Here
+from maskwright.processes.runner import Runner
 from maskwright.text.cleaning.language import STEP, merge_languages
 from maskwright.text.cleaning.limits import KEEP, NAMES, NEAR_DUPLICATE, DropTotals, Limits
 from maskwright.text.cleaning.mojibake import LINES_MENDED, mojibake_in
@@ -139,7 +139,7 @@ def new_findings(special: SpecialTokens, mojibake: bool) -> dict[str, Finding]:
 
 def audit(
     patterns: list[str],
-    runner: Here | None = None,
+    runner: Runner | None = None,
     folder: str | None = None,
     *,
     layout: Layout = "auto",
@@ -159,7 +159,7 @@ def audit(
         special = SpecialTokens.of(tokenizer, limits.compared)
         sources, result = _open_sources(patterns, layout, text_column, letters, encoding, special)
         cleaning = cleaning or CleaningOptions()
-        return _Audit(runner or Here(), work, tokenizer, cleaning, limits, special, sources, result).run()
+        return _Audit(runner or Runner(), work, tokenizer, cleaning, limits, special, sources, result).run()
 
 
 @contextmanager
@@ -170,7 +170,7 @@ def _made(folder: str) -> Iterator[str]:
 
 @dataclass
 class _Audit:
-    runner: Here
+    runner: Runner
     folder: str
     tokenizer: str | None
     cleaning: CleaningOptions

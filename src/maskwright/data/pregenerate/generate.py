@@ -25,7 +25,7 @@ from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import Split, TokenStore
 from maskwright.processes.claims import others_in, unless_finished
-from maskwright.processes.runner import Here
+from maskwright.processes.runner import Runner
 from maskwright.text.parts.columns import Note, written
 from maskwright.text.parts.cut import cut, digest_of
 from maskwright.text.parts.phase import compute
@@ -47,7 +47,7 @@ def pregenerate(
     folder = storage.require_local(folder)
     work, decided = os.path.join(folder, PARTS), [__version__, asdict(options), read_vocabulary(tokenizer).fingerprint]
     digest = digest_of(decided, [part.identity() for part in cut([sources])])
-    with storage.new_folder(folder), Here(workers) as runner:
+    with storage.new_folder(folder), Runner(workers) as runner:
         if (before := _record(folder)) is None:  # first of all: only what lies beside it is ours to delete
             storage.write_json(os.path.join(folder, RECORD), {"finished": False})
         if before and before["finished"]:
@@ -71,7 +71,7 @@ def _cleared(folder: str, options: PregenerateOptions) -> list[int]:
     return [read_metrics(folder, epoch)[0] for epoch in range(options.epochs_to_generate)]
 
 
-def _encoded(sources: Sources, tokenizer: str, folder: str, options: PregenerateOptions, runner: Here) -> TokenStore:
+def _encoded(sources: Sources, tokenizer: str, folder: str, options: PregenerateOptions, runner: Runner) -> TokenStore:
     """The text as a token store. Raises `InputError` if it does not fit to epochs that were begun."""
     text, record_path = os.path.join(folder, TEXT), os.path.join(folder, RECORD)
     try:
@@ -126,7 +126,7 @@ def _is_finished(folder: str) -> bool:
     return os.path.exists(path) and bool(storage.read_json(path).get("finished"))
 
 
-def _write_epoch(store: TokenStore, epoch: int, folder: str, options: PregenerateOptions, runner: Here) -> None:
+def _write_epoch(store: TokenStore, epoch: int, folder: str, options: PregenerateOptions, runner: Runner) -> None:
     """Writes an epoch unless it is complete."""
 
     def is_complete() -> bool:

@@ -21,7 +21,7 @@ from maskwright.data.foreign.static_masks import findings
 from maskwright.data.pregenerate.generate import PARTS
 from maskwright.data.pregenerate.sequences import PregenerateOptions, Unmasked
 from maskwright.data.pregenerate.write import EpochWriter, finish
-from maskwright.processes.runner import Here
+from maskwright.processes.runner import Runner
 from maskwright.text.parts.columns import Note, written
 from maskwright.text.parts.phase import compute, fault_note
 from maskwright.text.tokenizer import copy_tokenizer
@@ -72,7 +72,7 @@ def repair(
     paths, parts = epochs_of(source), os.path.join(folder, PARTS)
     if binary := [path for path in paths if not path.endswith(".json")]:
         raise StoreError("is maskwright's own, which needs no repair", where=binary[0], fix="train from it as it is")
-    with storage.new_folder(folder), storage.locked(os.path.join(folder, LOCK), remove=True), Here(workers) as runner:
+    with storage.new_folder(folder), storage.locked(os.path.join(folder, LOCK), remove=True), Runner(workers) as runner:
         if [name for name in os.listdir(folder) if name != LOCK]:
             raise InputError("is not empty", where=folder, fix="choose another folder")
         storage.make_folder(parts)

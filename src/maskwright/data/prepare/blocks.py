@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from maskwright.core import storage
 from maskwright.data import manifest as manifests
 from maskwright.data.writer import StoreWriter, write_shard
-from maskwright.processes.runner import Here
+from maskwright.processes.runner import Runner
 from maskwright.text.cleaning.limits import KEEP
 from maskwright.text.parts.columns import Columns, Note, written
 from maskwright.text.parts.cut import digest_of
@@ -87,7 +87,7 @@ def blocks_of(sizes: Iterable[NDArray[np.int64]], shard_tokens: int) -> Iterator
         yield ShardBlock(number, tuple(pieces), tokens)
 
 
-def write_blocks(runner: Here, writer: StoreWriter, work: str, parts: EncodedParts, shard_tokens: int) -> None:
+def write_blocks(runner: Runner, writer: StoreWriter, work: str, parts: EncodedParts, shard_tokens: int) -> None:
     """The last phase: writes the shards of all unfinished blocks."""
     blocks = [*blocks_of(parts.sizes(), shard_tokens)]
     folder, names = os.path.abspath(writer.folder), digest_of([os.path.basename(path) for path in parts.files])

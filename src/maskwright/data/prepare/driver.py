@@ -30,7 +30,7 @@ from maskwright.data.prepare.blocks import EncodedParts, remove_leftovers, write
 from maskwright.data.prepare.encode import SAMPLE_CHARACTERS, SAMPLE_DOCUMENTS, Encode, JudgeAndEncode, Target, tools
 from maskwright.data.prepare.folder import PARTS, VERSION, discarded, held, is_finished, remove_parts
 from maskwright.data.prepare.request import PrepareCounts, Request
-from maskwright.processes.runner import Here
+from maskwright.processes.runner import Runner
 from maskwright.text.cleaning.limits import DUPLICATE, KEEP, TOO_LONG, TOO_SHORT, DropTotals
 from maskwright.text.cleaning.steps import CleaningOptions, apply_cleaning
 from maskwright.text.document import Fault
@@ -51,17 +51,17 @@ Computed = Sequence[tuple[str, Note]]
 """(file, note) of each part."""
 
 
-def prepare(request: Request, runner: Here | None = None) -> store.TokenStore:
+def prepare(request: Request, runner: Runner | None = None) -> store.TokenStore:
     """Writes the store and returns it opened; a finished store is checked. `runner`: None for this process. The same
     call in other processes, here or on machines that see the folder, shares the work.
 
     Raises `InputError` (exit 2) for bad text, with the first error in the order of reading, and for a folder with other
     content. Finished parts stay, and the same call continues from there."""
-    return _Preparation(request, runner or Here()).run()
+    return _Preparation(request, runner or Runner()).run()
 
 
 class _Preparation:
-    def __init__(self, request: Request, runner: Here) -> None:
+    def __init__(self, request: Request, runner: Runner) -> None:
         self.request, self.runner = request, runner
         self.folder = os.path.abspath(request.folder)
         self.work = os.path.join(self.folder, PARTS)

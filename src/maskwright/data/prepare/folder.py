@@ -16,7 +16,7 @@ from maskwright.core import storage
 from maskwright.core.errors import InputError
 from maskwright.data.manifest import is_shard_name
 from maskwright.processes.claims import LEASE, others_in, unless_finished
-from maskwright.processes.runner import Here
+from maskwright.processes.runner import Runner
 from maskwright.text.parts.phase import is_result
 
 PARTS = "parts"
@@ -25,7 +25,7 @@ VERSION = 6
 
 
 @contextmanager
-def held(folder: str, runner: Here, files: Sequence[str], request: str) -> Iterator[str]:
+def held(folder: str, runner: Runner, files: Sequence[str], request: str) -> Iterator[str]:
     """Joins the commands that make the store of `request`, a digest of its text and options, and yields the folder of
     its parts. It is deleted if no part was finished. `files`: of the text.
 

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 from maskwright.core import storage
 from maskwright.core.encodings import UTF8
-from maskwright.processes.runner import Here
+from maskwright.processes.runner import Runner
 from maskwright.text.compression import (
     ByteSpan,
     blocks,
@@ -121,7 +121,7 @@ def cut(all_sources: Sequence[Sources], held_out: Sources | None = None) -> list
     return parts
 
 
-def split(runner: Here, folder: str, parts: Sequence[Part]) -> list[Part]:
+def split(runner: Runner, folder: str, parts: Sequence[Part]) -> list[Part]:
     """The parts, with large files cut into stretches of whole documents where possible. `folder`: of result files."""
     part_bytes = _target_bytes(sum(part.bytes for part in parts))
     stretches: list[Part] = []

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.processes.runner import Here
+from maskwright.processes.runner import Runner
 from maskwright.text.cleaning.limits import DUPLICATE, KEEP, NEAR_DUPLICATE, Limits
 from maskwright.text.cleaning.near_duplicates import bands_and_rows
 from maskwright.text.cleaning.steps import CleaningOptions
@@ -94,7 +94,7 @@ class Resolved:
 
 
 def resolve(
-    runner: Here,
+    runner: Runner,
     folder: str,
     judged: Sequence[tuple[str, Note]],
     parts: Sequence[Part],
@@ -114,7 +114,7 @@ def resolve(
 
 
 def find_repeats(
-    runner: Here, folder: str, judged: tuple[str, ...], columns: tuple[str, ...], documents: int, held_out: int | None
+    runner: Runner, folder: str, judged: tuple[str, ...], columns: tuple[str, ...], documents: int, held_out: int | None
 ) -> tuple[str, ...]:
     """The result files of the search for equal keys in the columns, one for each key range."""
     ranges = searches(documents)

@@ -13,7 +13,7 @@ from maskwright.core import errors, storage
 from maskwright.core.console import Progress, progress, say, several
 from maskwright.core.errors import InputError
 from maskwright.processes.claims import others_in
-from maskwright.processes.runner import Here
+from maskwright.processes.runner import Runner
 from maskwright.text.parts.columns import Columns, Note
 
 FAULT = "fault"
@@ -22,7 +22,7 @@ Task = tuple[Any, str]
 
 
 def compute(
-    runner: Here, work: Callable[[Task], Note], tasks: Sequence[Task], title: str, sizes: Sequence[int]
+    runner: Runner, work: Callable[[Task], Note], tasks: Sequence[Task], title: str, sizes: Sequence[int]
 ) -> list[Note]:
     """The notes of all parts, in order. `work` writes its task's file (`columns.written`) and returns its note; an
     existing file is not computed again, and one that another command computes meanwhile is waited for.
@@ -51,7 +51,7 @@ def compute(
 class _Phase:
     """The state of a phase."""
 
-    def __init__(self, runner: Here, tasks: Sequence[Task]) -> None:
+    def __init__(self, runner: Runner, tasks: Sequence[Task]) -> None:
         self._claims, self._tasks = runner.claims, tasks
         self.faults: dict[int, Note] = {}
         self.notes: dict[int, Note] = {}
