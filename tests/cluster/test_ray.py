@@ -426,9 +426,13 @@ def until_both(cluster: Cluster, following: subprocess.Popen[str]) -> list[int]:
 # ---- data in parts ---------------------------------------------------------------------------------------------------
 
 SLOWLY = "import time\n\n\ndef keep(text):\n    time.sleep(0.05)\n    return True\n"
-SMALL_PARTS = (
-    "from maskwright.text.parts import cut; cut.PART_BYTES = (1_000, 1_000); import maskwright.cli.main as m; m.main()"
-)
+SMALL_PARTS = """
+from maskwright.text.parts import cut
+cut.PART_BYTES = (1_000, 1_000)
+from maskwright.cli.main import main
+if __name__ == "__main__":
+    main()
+"""
 FILES = 12
 HEAD = "127.0.0.1:6379"
 
@@ -490,15 +494,17 @@ def test_jobs_and_a_command_make_one_store(cluster: Cluster) -> None:
     shared = cluster.folder / "shared"
     (shared / "text").mkdir()
     (cluster.folder / "laptop" / "slowly.py").write_text(SLOWLY)
+    (cluster.folder / "laptop" / "small_parts.py").write_text(SMALL_PARTS)
     for number in range(FILES):
         text = "\n\n".join("\n".join(lines) for lines in documents(20, number))
         (shared / "text" / f"{number:02}.txt").write_text(text + "\n")
     tokenizer = TokenStore(cluster.store).tokenizer_folder
     words = ("data", "prepare", str(shared / "text"), "--tokenizer", tokenizer, "--filter", "slowly:keep")
     words += ("--layout", "sentences", "--shard-tokens", "9000", "--valid-fraction", "0.1", "--to")
-    there = (sys.executable, "-c", SMALL_PARTS, *words, str(shared / "many"))
+    there = (sys.executable, "small_parts.py", *words, str(shared / "many"))
     job = cluster.start("ray", "job", "submit", "--working-dir", ".", "--", *there)
-    wait_until(lambda: [*(shared / "many" / "parts").glob(".claim-*")])
+    wait_until(lambda: job.poll() is not None or [*(shared / "many" / "parts").glob(".claim-*")])
+    assert job.poll() is None, job.communicate()
     here = cluster.ended(cluster.start(*there))
     ended = cluster.ended(job)
     assert (here.code, ended.code) == (0, 0), (here, ended)
