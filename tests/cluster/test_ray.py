@@ -493,20 +493,20 @@ def test_jobs_and_a_command_make_one_store(cluster: Cluster) -> None:
     """`ray job submit` of the command that is typed elsewhere, on a folder that both see."""
     shared = cluster.folder / "shared"
     (shared / "text").mkdir()
-    (cluster.folder / "laptop" / "slowly.py").write_text(SLOWLY)
-    (cluster.folder / "laptop" / "small_parts.py").write_text(SMALL_PARTS)
+    (shared / "slowly.py").write_text(SLOWLY)
+    (shared / "small_parts.py").write_text(SMALL_PARTS)
     for number in range(FILES):
         text = "\n\n".join("\n".join(lines) for lines in documents(20, number))
         (shared / "text" / f"{number:02}.txt").write_text(text + "\n")
     tokenizer = TokenStore(cluster.store).tokenizer_folder
     words = ("data", "prepare", str(shared / "text"), "--tokenizer", tokenizer, "--filter", "slowly:keep")
     words += ("--layout", "sentences", "--shard-tokens", "9000", "--valid-fraction", "0.1", "--to")
-    there = (sys.executable, "small_parts.py", *words, str(shared / "many"))
-    job = cluster.start("ray", "job", "submit", "--working-dir", ".", "--", *there)
+    there = (sys.executable, str(shared / "small_parts.py"), *words, str(shared / "many"))
+    job = cluster.start("ray", "job", "submit", "--", *there)
     wait_until(lambda: job.poll() is not None or [*(shared / "many" / "parts").glob(".claim-*")])
     assert job.poll() is None, job.communicate()
     here = cluster.ended(cluster.start(*there))
     ended = cluster.ended(job)
     assert (here.code, ended.code) == (0, 0), (here, ended)
-    assert cluster.ended(cluster.start(*COMMAND, *words, str(shared / "one"))).code == 0
+    assert cluster.ended(cluster.start(*there[:2], *words, str(shared / "one"))).code == 0
     assert without_command(shared / "many") == without_command(shared / "one")
