@@ -15,36 +15,32 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator
 from typing import Any
 
 import numpy as np
 from common import write_result
 from data import larger
 
+from maskwright.core.console import Progress
+from maskwright.processes.runner import Runner
+
 PAGE_BYTES = 2_000
 
 
-@dataclass
-class Timed:
+class Timed(Runner):
     """Computes parts one after the other, and counts the CPU seconds of each phase."""
 
-    processes = 2
-    seconds: Counter[str] = field(default_factory=Counter)
-    parts: Counter[str] = field(default_factory=Counter)
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds, self.parts = Counter[str](), Counter[str]()
 
-    def require_seen(self, folder: str, files: Sequence[str]) -> None:
-        pass
-
-    def run(
-        self, work: Callable[[Any], Any], parts: Sequence[Any], title: str, sizes: Sequence[int]
-    ) -> Generator[tuple[int, Any]]:
-        for number, part in enumerate(parts):
+    def run(self, work: Any, parts: Any, sizes: Any, bar: Progress) -> Generator[tuple[int, Any]]:
+        for number, part in parts:
             begin = time.process_time()
             result = work(part)
-            self.seconds[title] += time.process_time() - begin
-            self.parts[title] += 1
+            self.seconds[bar.label] += time.process_time() - begin
+            self.parts[bar.label] += 1
             yield number, result
 
 

@@ -19,6 +19,7 @@ from common import store_of, write_result
 
 from maskwright.config.pretraining import CheckpointSection, build_config
 from maskwright.core.console import say
+from maskwright.core.lease import Lease
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
@@ -26,7 +27,6 @@ from maskwright.engines.torch.engine import TorchEngine
 from maskwright.model.config import model_config
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
-from maskwright.run.lease import Lease
 from maskwright.training import checkpoint
 from maskwright.training.saver import Saver
 

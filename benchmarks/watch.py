@@ -26,10 +26,11 @@ from typing import Any
 from common import alternate, medians, write_result
 
 from maskwright.core.folder import Folder
+from maskwright.core.pids import pid_started, this_pid_space
 from maskwright.monitor.watch.runs import Runs
 from maskwright.monitor.watch.series import RunCurves
 from maskwright.run.directory import Status
-from maskwright.run.heartbeat import Beat, file_name, pid_started, this_pid_space
+from maskwright.run.heartbeat import Beat, file_name
 
 RUNS, LINES, LATER, POINTS = 100, 100_000, 20, 1_000
 EVALUATED = 20

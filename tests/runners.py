@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from maskwright.core.console import Progress
+from maskwright.processes.runner import Runner
 
 
 def sent(value: Any) -> Any:
@@ -13,24 +16,24 @@ def sent(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value))  # noqa: S301 - its own bytes
 
 
-class Backwards:
+class Backwards(Runner):
     """Computes the last part first, each as if it were on another machine. `most`: then it is killed."""
 
     def __init__(self, most: int = 1_000) -> None:
-        self.most, self.computed, self.seen = most, 0, list[str]()
-
-    processes = None
-
-    def require_seen(self, folder: str, files: Sequence[str]) -> None:
-        self.seen += files
+        super().__init__()
+        self.most, self.computed = most, 0
 
     def run(
-        self, work: Callable[[Any], Any], parts: Sequence[Any], title: str, sizes: Sequence[int]
+        self,
+        work: Callable[[Any], Any],
+        parts: Iterable[tuple[int, Any] | None],
+        sizes: Mapping[int, int],
+        bar: Progress,
     ) -> Generator[tuple[int, Any]]:
-        for number in reversed(range(len(parts))):
+        for number, part in reversed([item for item in parts if item]):
             if self.computed == self.most:
                 raise KeyboardInterrupt
-            there, part = sent((work, parts[number]))
+            there, part = sent((work, part))
             self.computed += 1
             yield number, sent(there(part))
 

@@ -65,7 +65,6 @@ ROOMS = {
     "launch": [{"hosts"}, {"ray"}, {"schedulers"}],
     "model": [{"hf"}, {"torch", "jax", "onnx"}],
     "monitor": [{"forward", "watch"}],
-    "processes": [{"ray"}],
     "tasks": [
         {"models", "start", "importing"},
         {"pretrain", "finetune"},

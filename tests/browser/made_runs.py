@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from maskwright.core.pids import pid_started, this_pid_space
 from maskwright.run.directory import HISTORY, MANIFEST, Status, step_folder
-from maskwright.run.heartbeat import Beat, file_name, pid_started
-from maskwright.run.lease import this_pid_space
+from maskwright.run.heartbeat import Beat, file_name
 
 HOST = "vm"
 

@@ -3,7 +3,6 @@ whatever happens to its parts."""
 
 from __future__ import annotations
 
-import gzip
 import importlib.util
 import json
 import os
@@ -152,34 +151,21 @@ def test_submitted_and_followed_it_ends_as_the_plain_command_does(cluster: Clust
     assert (job["state"], job["code"], job["run"]) == ("SUCCEEDED", 0, cluster.run("plain").location)
 
 
-def test_who_has_no_token_gets_nowhere(cluster: Cluster, tmp_path: Path) -> None:
-    """Neither to its jobs nor to its machines. Who has the right one need not name the mode."""
-    _, words = wrong_id(cluster, tmp_path)
-    joining = (*words, "--on", f"ray:{HEAD}")
-    for command, token, mode in [
-        (("list",), "", "disabled"),
-        (("list",), "f" * 32, "token"),
-        (("list",), "", ""),
-        (joining, "", ""),
-        (joining, "f" * 32, ""),
-    ]:
-        ended = cluster.maskwright(*command, RAY_AUTH_TOKEN=token, RAY_AUTH_MODE=mode)
+def test_who_has_no_token_gets_nowhere(cluster: Cluster) -> None:
+    """Who has the right one need not name the mode."""
+    for token, mode in (("", "disabled"), ("f" * 32, "token"), ("", "")):
+        ended = cluster.maskwright("list", RAY_AUTH_TOKEN=token, RAY_AUTH_MODE=mode)
         assert ended.code == 2 and len(ended.err.splitlines()) == 1, ended
         assert "refuses the token, or there is none" in ended.last and "RAY_AUTH_TOKEN" in ended.last
     assert cluster.maskwright("list", RAY_AUTH_MODE="").code == 0
-    ended = cluster.maskwright(*joining, RAY_AUTH_MODE="")
-    assert ended.code == 2 and "holds id 65535" in ended.last, ended
 
 
 def test_a_token_does_no_harm_at_a_cluster_without(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "laptop").mkdir()
-    _, words = wrong_id(cluster, tmp_path)
     with ray_cluster(tmp_path, tmp_path, tokens=False) as (network, environment):
         without = Cluster(network, tmp_path, cluster.store, environment)
         ended = without.maskwright("list", RAY_AUTH_MODE="", RAY_AUTH_TOKEN="f" * 32)
         assert ended.code == 0 and ended.err == "", ended
-        ended = without.maskwright(*words, "--on", f"ray:{HEAD}", RAY_AUTH_MODE="", RAY_AUTH_TOKEN="f" * 32)
-        assert ended.code == 2 and "holds id 65535" in ended.last, ended
 
 
 TUNNEL = """
@@ -439,10 +425,14 @@ def until_both(cluster: Cluster, following: subprocess.Popen[str]) -> list[int]:
 
 # ---- data in parts ---------------------------------------------------------------------------------------------------
 
-SLOWLY = "import time\n\n\ndef keep(text):\n    time.sleep(0.1)\n    return True\n"
-SMALL_PARTS = (
-    "from maskwright.text.parts import cut; cut.PART_BYTES = (1_000, 1_000); import maskwright.cli.main as m; m.main()"
-)
+SLOWLY = "import time\n\n\ndef keep(text):\n    time.sleep(0.05)\n    return True\n"
+SMALL_PARTS = """
+from maskwright.text.parts import cut
+cut.PART_BYTES = (1_000, 1_000)
+from maskwright.cli.main import main
+if __name__ == "__main__":
+    main()
+"""
 FILES = 12
 HEAD = "127.0.0.1:6379"
 
@@ -473,10 +463,10 @@ def raylets_below(ancestor: int) -> set[int]:
 
 
 @contextmanager
-def another_machine(cluster: Cluster, *prefix: str, resources: str = "{}", **environment: str) -> Iterator[int]:
-    """The raylet of a second node of the cluster, which `prefix` starts."""
+def another_machine(cluster: Cluster, *, resources: str = "{}", **environment: str) -> Iterator[int]:
+    """The raylet of a second node of the cluster."""
     small = ("--num-cpus=1", "--num-gpus=0", "--object-store-memory=100000000", "--disable-usage-stats")
-    words = (*prefix, "ray", "start", f"--address={HEAD}", "--node-ip-address=127.0.0.1", "--block", *small)
+    words = ("ray", "start", f"--address={HEAD}", "--node-ip-address=127.0.0.1", "--block", *small)
     with tempfile.NamedTemporaryFile(dir=cluster.folder) as log:
         command = cluster.network.words(*words, f"--resources={resources}")
         node = subprocess.Popen(command, env=cluster.environment | environment, stdout=log, stderr=log)
@@ -491,129 +481,32 @@ def another_machine(cluster: Cluster, *prefix: str, resources: str = "{}", **env
             node.wait()
 
 
-def test_data_in_parts_is_that_of_one_machine_whatever_is_killed(cluster: Cluster) -> None:
-    """A worker, the driver, and a machine of the cluster; the same command goes on with what is left."""
-    with another_machine(cluster) as raylet:
-        prepared_in_parts(cluster, raylet)
+def without_command(store: Path) -> dict[str, bytes]:
+    """The store's files, and the manifest without the words that were typed."""
+    files = files_of(store)
+    manifest = json.loads(files["manifest.json"])
+    manifest.pop("command")
+    return files | {"manifest.json": json.dumps(manifest).encode()}
 
 
-def prepared_in_parts(cluster: Cluster, another_raylet: int) -> None:
-    shared, laptop = cluster.folder / "shared", cluster.folder / "laptop"
-    (laptop / "slowly.py").write_text(SLOWLY)
+def test_jobs_and_a_command_make_one_store(cluster: Cluster) -> None:
+    """`ray job submit` of the command that is typed elsewhere, on a folder that both see."""
+    shared = cluster.folder / "shared"
     (shared / "text").mkdir()
+    (shared / "slowly.py").write_text(SLOWLY)
+    (shared / "small_parts.py").write_text(SMALL_PARTS)
     for number in range(FILES):
         text = "\n\n".join("\n".join(lines) for lines in documents(20, number))
-        (shared / "text" / f"{number:02}.txt.gz").write_bytes(gzip.compress(text.encode() + b"\n"))  # a part each
+        (shared / "text" / f"{number:02}.txt").write_text(text + "\n")
     tokenizer = TokenStore(cluster.store).tokenizer_folder
     words = ("data", "prepare", str(shared / "text"), "--tokenizer", tokenizer, "--filter", "slowly:keep")
     words += ("--layout", "sentences", "--shard-tokens", "9000", "--valid-fraction", "0.1", "--to")
-    one = cluster.start(*COMMAND, *words, str(shared / "one"))
-
-    there = (sys.executable, "-c", SMALL_PARTS, *words, str(shared / "many"), "--on")
-    first = cluster.start(*there, f"ray:{HEAD}")
-    work = shared / "many" / "parts"
-
-    def judged() -> int:
-        assert first.poll() is None, first.communicate()
-        return len([path for path in work.glob("judge-*") if ".tmp-" not in path.name])
-
-    wait_until(lambda: judged() >= 1 and begins(b"ray::_compute"))
-    os.kill(begins(b"ray::_compute")[0], signal.SIGKILL)
-    wait_until(lambda: judged() >= 4)
-    (driver,) = processes("-c", SMALL_PARTS)
-    os.kill(driver, signal.SIGKILL)
-    killed = cluster.ended(first)
-    assert "is computed again: its worker was lost" in killed.err and killed.out == "", killed
-    assert "2 machines, 3 parts at once" in killed.err
-    wait_until(lambda: not begins(b"ray::_compute"))
-    finished = {path: path.stat().st_mtime_ns for path in work.glob("judge-*") if ".tmp-" not in path.name}
-    assert 4 <= len(finished) < FILES
-
-    second = cluster.start(*there, f"ray:{HEAD}")
-    wait_until(lambda: len([path for path in work.glob("judge-*") if ".tmp-" not in path.name]) > len(finished))
-    assert {path: path.stat().st_mtime_ns for path in finished} == finished
-    os.kill(another_raylet, signal.SIGKILL)
-    ended = cluster.ended(second)
-    assert ended.code == 0, ended
-    assert f"continuing with {len(finished)} of {FILES} parts judged" in ended.err
-    assert f"judge: {FILES - len(finished)} parts on " in ended.err
-    assert cluster.ended(one).code == 0
-    (many, typed), (one_machine, _) = (without_command(shared / name) for name in ("many", "one"))
-    assert many == one_machine
-    assert typed == [*words, str(shared / "many"), "--on", f"ray:{HEAD}"]
-
-
-def without_command(store: Path) -> tuple[dict[str, bytes], list[str]]:
-    """The store's files, the manifest without the words that were typed, and these words."""
-    files = files_of(store)
-    manifest = json.loads(files["manifest.json"])
-    typed = manifest.pop("command")
-    return files | {"manifest.json": json.dumps(manifest).encode()}, typed
-
-
-def wrong_id(cluster: Cluster, folder: Path) -> tuple[Path, tuple[str, ...]]:
-    """Ids of which one is none of the tokenizer's, and the words that convert them."""
-    ids, tokenizer = folder / "ids.bin", TokenStore(cluster.store).tokenizer_folder
-    ids.write_bytes(bytes([40, 0, 1, 0, 41, 0, 255, 255]))
-    words = ("data", "convert", str(ids), "--tokenizer", tokenizer, "--document-end", "1", "--valid-fraction", "0")
-    return ids, (*words, "--to", str(folder / "to"))
-
-
-def test_parts_that_cannot_be_computed_there_say_why(cluster: Cluster, tmp_path: Path) -> None:
-    ids, words = wrong_id(cluster, tmp_path)
-    ended = cluster.maskwright(*words, "--on", f"ray:{HEAD}")
-    assert ended.code == 2 and f"error: {ids}:2 (the document's number): holds id 65535" in ended.last, ended
-    ended = cluster.maskwright(*words, "--on", f"ray:{HEAD}", "--worker-memory", "9000")
-    assert ended.code == 2 and "is more than the largest machine of the cluster has" in ended.last, ended
-    ended = cluster.maskwright(*words, "--on", "ray:http://127.0.0.1:8265")
-    assert ended.code == 2 and "ray job submit" in ended.last, ended
-
-
-RENEWED = """
-from collections import Counter
-from maskwright.processes import runner
-from maskwright.processes.ray.tasks import connected
-runner.RENEWED_AFTER_BYTES = 20
-with connected("127.0.0.1:6379") as tasks:
-    found = dict(tasks.run(eval, [f"{number}, __import__('os').getpid()" for number in range(6)], "count", [10] * 6))
-print([found[place][0] for place in range(6)], max(Counter(pid for _, pid in found.values()).values()))
-"""
-
-
-def test_a_worker_that_has_read_much_makes_way_for_a_new_one(cluster: Cluster) -> None:
-    """As a process of one machine does: after two parts here, of 10 bytes each."""
-    ended = cluster.ended(cluster.start(sys.executable, "-c", RENEWED))
-    assert ended.out == "[0, 1, 2, 3, 4, 5] 2\n", ended
-
-
-@pytest.mark.large
-def test_a_client_of_the_cluster_computes_there_too(cluster: Cluster, tmp_path: Path) -> None:
-    """Large, though it is small: once in some fifteen clusters Ray's own server for clients is not reached, neither in
-    three tries of 30 seconds nor in one of 200 (Ray 2.60)."""
-    ids, words = wrong_id(cluster, tmp_path)
-    ended = cluster.maskwright(*words, "--on", "ray:ray://127.0.0.1:10001")
-    assert ended.code == 2 and f"error: {ids}:2 (the document's number): holds id 65535" in ended.last, ended
-
-
-def test_a_machine_that_does_not_see_the_folder_is_named(cluster: Cluster, tmp_path: Path) -> None:
-    ids, tokenizer, hidden = tmp_path / "ids.bin", TokenStore(cluster.store).tokenizer_folder, tmp_path / "hidden"
-    ids.write_bytes(bytes([40, 0, 1, 0, 41, 0]))
-    hidden.mkdir()
-    mount = ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs none {hidden} && exec "$@"', "sh")
-    with another_machine(cluster, *mount):
-        words = ("data", "convert", str(ids), "--tokenizer", tokenizer, "--document-end", "1", "--valid-fraction", "0")
-        ended = cluster.maskwright(*words, "--to", str(hidden / "store"), "--on", f"ray:{HEAD}")
-    assert ended.code == 1 and f"error: {hidden}/store/parts: is not seen by " in ended.last, ended
-    assert not (hidden / "store").exists()
-
-
-def test_as_a_job_it_computes_on_the_cluster_of_the_job(cluster: Cluster, tmp_path: Path) -> None:
-    ids, tokenizer = tmp_path / "ids.bin", TokenStore(cluster.store).tokenizer_folder
-    ids.write_bytes(bytes([40, 0, 1, 0, 41, 0]))
-    words = ("data", "convert", str(ids), "--tokenizer", tokenizer, "--document-end", "1", "--valid-fraction", "0")
-    job = ("ray", "job", "submit", "--", "maskwright", *words, "--to", str(tmp_path / "store"), "--on", "ray")
-    ended = cluster.ended(cluster.start(*job))
-    assert ended.code == 0 and "Ray cluster: " in ended.out and "one is started" not in ended.out, ended
-    assert cluster.maskwright(*words, "--to", str(tmp_path / "one")).code == 0
-    (there, _), (here, typed) = (without_command(tmp_path / name) for name in ("store", "one"))
-    assert there == here and typed == [*words, "--to", str(tmp_path / "one")]
+    there = (sys.executable, str(shared / "small_parts.py"), *words, str(shared / "many"))
+    job = cluster.start("ray", "job", "submit", "--", *there)
+    wait_until(lambda: job.poll() is not None or [*(shared / "many" / "parts").glob(".claim-*")])
+    assert job.poll() is None, job.communicate()
+    here = cluster.ended(cluster.start(*there))
+    ended = cluster.ended(job)
+    assert (here.code, ended.code) == (0, 0), (here, ended)
+    assert cluster.ended(cluster.start(*there[:2], *words, str(shared / "one"))).code == 0
+    assert without_command(shared / "many") == without_command(shared / "one")

@@ -18,10 +18,10 @@ import warm
 from command_line import COMMAND, maskwright, write_config
 
 from maskwright.core.errors import InputError
+from maskwright.core.lease import leased
 from maskwright.data.store import TokenStore
 from maskwright.prove.verify_resume import compare, compare_results
 from maskwright.run.directory import RunDirectory, Status
-from maskwright.run.lease import leased
 from maskwright.training import checkpoint
 
 

@@ -7,8 +7,8 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,15 @@ from conftest import documents
 from reference.preparer import contents, expected
 from reference.stored import documents_of
 
-from maskwright.core import extras, storage
+from maskwright.core import extras
+from maskwright.core.console import Progress
 from maskwright.core.errors import InputError, MaskwrightError, SourceError, TokenizerError
 from maskwright.data.prepare import encode
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.report import report
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
-from maskwright.processes.runner import Here
+from maskwright.processes.runner import Runner
 from maskwright.text import encoder as encoders
 from maskwright.text.audit import audit
 from maskwright.text.cleaning.steps import CleaningOptions
@@ -36,29 +37,27 @@ from maskwright.text.parts import columns, cut, duplicates, judge
 from maskwright.text.sources import Sources
 
 
-@dataclass
-class Shuffled:
+class Shuffled(Runner):
     """Computes parts in an order of its own, counts them, and is killed after some."""
 
-    processes = None
-    seed: int = 0
-    killed_after: int | None = None
-    computed: list[str] = field(default_factory=list)
-
-    def require_seen(self, folder: str, files: Sequence[str]) -> None:
-        assert Path(folder).is_dir() and all(storage.is_url(file) or Path(file).is_file() for file in files)
+    def __init__(self, seed: int = 0, killed_after: int | None = None) -> None:
+        super().__init__()
+        self.seed, self.killed_after, self.computed = seed, killed_after, list[str]()
 
     def run(
-        self, work: Callable[[Any], Any], parts: Sequence[Any], title: str, sizes: Sequence[int]
+        self,
+        work: Callable[[Any], Any],
+        parts: Iterable[tuple[int, Any] | None],
+        sizes: Mapping[int, int],
+        bar: Progress,
     ) -> Generator[tuple[int, Any]]:
-        assert len(parts) == len(sizes)
-        order = list(range(len(parts)))
+        order = [item for item in parts if item]
         random.Random(self.seed).shuffle(order)
-        for number in order:
+        for number, part in order:
             if len(self.computed) == self.killed_after:
                 raise OSError("killed")
-            self.computed.append(title)
-            yield number, work(parts[number])
+            self.computed.append(bar.label)
+            yield number, work(part)
 
 
 def content_of(folder: Path) -> dict[str, bytes]:
@@ -251,7 +250,7 @@ def test_a_large_file_is_cut_where_documents_end(
     for number in (len(lines_) * 2 // 3, len(lines_) // 2):
         lines_[number] = b'{"text": "caf\xe9"}'
     name.write_bytes(b"\n".join(lines_))
-    for number, runner_ in enumerate((Here(), Shuffled(2))):
+    for number, runner_ in enumerate((Runner(), Shuffled(2))):
         with pytest.raises(SourceError, match=re.escape(f"{name}:{len(lines_) // 2 + 1}:")):
             prepare(Request(sources(), tokenizer, str(tmp_path / f"bad{number}"), options), runner_)
 
@@ -279,7 +278,7 @@ def test_processes_and_kills_change_nothing_and_nothing_is_computed_twice(
     text = files("records")
     cut_into(monkeypatch, text, 4)
     prepare(request("cleaned", text, tmp_path / "one", tokenizer))
-    with Here(2) as two:
+    with Runner(2) as two:
         prepare(request("cleaned", text, tmp_path / "two", tokenizer), two)
     assert content_of(tmp_path / "two") == content_of(tmp_path / "one")
     whole = Shuffled()

@@ -16,10 +16,11 @@ import pytest
 from maskwright.core import records
 from maskwright.core.errors import StoppedEarly
 from maskwright.core.folder import Folder
+from maskwright.core.pids import pid_started, state_of
 from maskwright.core.storage import is_temporary
 from maskwright.run import heartbeat as module
 from maskwright.run.directory import RunDirectory
-from maskwright.run.heartbeat import Beat, pid_started, read_beats, state_of
+from maskwright.run.heartbeat import Beat, read_beats
 from maskwright.training import beats as writer
 from maskwright.training.beats import Beats
 

@@ -30,7 +30,7 @@ from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.report import report
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
-from maskwright.processes.runner import Here
+from maskwright.processes.runner import Runner
 from maskwright.report import document
 from maskwright.tasks.measure import audit_page
 from maskwright.text.audit import MOJIBAKE as AUDITED
@@ -533,7 +533,7 @@ def test_a_filter_of_the_users(messy: Path, tokenizer: str, tmp_path: Path, monk
         cleaning = CleaningOptions(filters=("own_filter:broken",))
         line = next(number for number, text in enumerate(texts, 1) if "answer1" in text)
         monkeypatch.setattr(cut, "PART_BYTES", (4_000, 4_000))  # the error comes from another process
-        with pytest.raises(InputError) as caught, Here(2) as two:
+        with pytest.raises(InputError) as caught, Runner(2) as two:
             audit([str(messy)], two, cleaning=cleaning)
         what = f"--filter own_filter:broken: failed on {messy}:{line}: ZeroDivisionError: division by zero"
         assert str(caught.value).startswith(what) and f"{tmp_path}/own_filter.py:6" in str(caught.value)

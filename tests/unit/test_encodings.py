@@ -225,7 +225,7 @@ def test_names_that_are_no_encoding_are_refused(name: str, tmp_path: Path) -> No
 
 def test_a_large_file_is_cut_where_its_lines_end_as_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of a text in one byte a character, or several, hold what the whole does; UTF-16 is read in one piece."""
-    from maskwright.processes.runner import Here
+    from maskwright.processes.runner import Runner
     from maskwright.text.parts import cut as module
 
     monkeypatch.setattr(module, "PART_BYTES", (400, 400))
@@ -234,7 +234,7 @@ def test_a_large_file_is_cut_where_its_lines_end_as_bytes(tmp_path: Path, monkey
     for encoding, several in (("shift_jis", True), ("utf-16", False)):
         path = write(tmp_path / "a.txt", "\n".join(lines).encode(encoding))
         sources = Sources([str(path)], layout="lines", encoding=encoding)
-        parts = module.split(Here(), str(tmp_path), cut([sources]))
+        parts = module.split(Runner(), str(tmp_path), cut([sources]))
         assert (len(parts) > 5) == several
         assert [(one.text, one.line) for part in parts for one in part.open()] == read(
             path, layout="lines", encoding=encoding

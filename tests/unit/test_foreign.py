@@ -41,7 +41,7 @@ from maskwright.data.foreign.write import WrittenFormat, _write_megatron, write_
 from maskwright.data.loader import Loader
 from maskwright.data.opening import open_store
 from maskwright.data.store import SplitName, TokenStore
-from maskwright.processes.runner import Here, Runner
+from maskwright.processes.runner import Runner
 from maskwright.text.parts import cut
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import load_tokenizer
@@ -267,7 +267,7 @@ def test_a_store_converted_in_parts_is_that_of_one_process(
     convert(Conversion([source], tokenizer, str(whole), **options))
     runner = Backwards()
     in_parts(source, tokenizer, parts, options, runner).verify()
-    assert runner.computed == len(TokenStore(str(whole)).manifest["sources"]) and runner.seen
+    assert runner.computed == len(TokenStore(str(whole)).manifest["sources"])
     assert files_of(parts) == files_of(whole)
 
 
@@ -294,14 +294,14 @@ def test_processes_give_the_same_store_and_their_first_fault_is_told(
 ) -> None:
     source, options = place("arrow")
     convert(Conversion([source], tokenizer, str(tmp_path / "whole"), **options))
-    in_parts(source, tokenizer, tmp_path / "parts", options, Here(2))
+    in_parts(source, tokenizer, tmp_path / "parts", options, Runner(2))
     assert files_of(tmp_path / "parts") == files_of(tmp_path / "whole")
     broken = sorted(Path(source).rglob("*.arrow"))[1::2]
     whole = [path.read_bytes() for path in broken]
     for path, content in zip(broken, whole, strict=True):
         path.write_bytes(content[:-40])
     runner: Runner
-    for runner in (Here(), Here(2), Backwards()):
+    for runner in (Runner(), Runner(2), Backwards()):
         with pytest.raises(StoreError) as error:
             in_parts(source, tokenizer, tmp_path / "broken", options, runner)
         assert error.value.where == str(broken[0]) and error.value.exit_code == 2

@@ -15,11 +15,11 @@ from unittest.mock import Mock
 import pytest
 
 from maskwright.core.errors import MaskwrightError
+from maskwright.core.pids import this_pid_space
 from maskwright.monitor.run import stop
 from maskwright.monitor.status import whole
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.run.heartbeat import Beat
-from maskwright.run.lease import this_pid_space
 from maskwright.run.liveness import hung, judge, missing
 
 NOW = 1_000_000.0

@@ -14,28 +14,45 @@ from unittest.mock import Mock
 
 import pytest
 
-from maskwright.core import storage
+from maskwright.core import lease, storage
 from maskwright.core.errors import InputError, Locked
 from maskwright.core.folder import Folder
-from maskwright.run import lease
-from maskwright.run.lease import leased
+from maskwright.core.lease import leased
+from maskwright.core.pids import pid_started, this_machine, this_pid_space
 
 
-def elsewhere(folder: Path, beat: int) -> None:
-    """As a process on another machine would have written it."""
-    record = {"token": "x", "beat": beat, "machine": "another", "host": "node-7", "pid": 3}
+def elsewhere(folder: Path, beat: int, space: str = "another", pid: int = 3, started: int = 1) -> None:
+    """As a process on another machine, or in another container of this one, would have written it."""
+    record = {"token": "x", "beat": beat, "pid_space": space, "host": "node-7", "pid": pid, "pid_started": started}
     (folder / "lease.json").write_text(json.dumps(record))
 
 
-def test_a_lease_that_beats_elsewhere_is_respected(tmp_path: Path) -> None:
+@pytest.mark.parametrize("space", ["another", f"{this_machine()} pid:[7]"])
+def test_a_lease_that_beats_elsewhere_is_respected(tmp_path: Path, space: str) -> None:
+    """Also in another container of this machine: two mounts of a bucket do not share the lock."""
     beats = iter(range(100))
-    elsewhere(tmp_path, next(beats))
+    elsewhere(tmp_path, next(beats), space)
     with (
         pytest.raises(InputError, match="in use by process 3 on node-7"),
-        leased(str(tmp_path), sleep=lambda seconds: elsewhere(tmp_path, next(beats))),
+        leased(str(tmp_path), sleep=lambda seconds: elsewhere(tmp_path, next(beats), space)),
     ):
         pass
-    assert json.loads((tmp_path / "lease.json").read_text())["machine"] == "another"
+    assert json.loads((tmp_path / "lease.json").read_text())["pid_space"] == space
+
+
+@pytest.mark.parametrize(("pid", "started"), [(2**22 + 1, 1), (os.getpid(), pid_started(os.getpid()) - 1)])
+def test_a_holder_of_this_pid_space_is_dead_once_its_process_is_gone(tmp_path: Path, pid: int, started: int) -> None:
+    """Also where another process has got its pid."""
+    elsewhere(tmp_path, 5, this_pid_space(), pid, started)
+    with leased(str(tmp_path), sleep=lambda seconds: pytest.fail("waits for a dead process")):
+        pass
+
+
+def test_the_release_leaves_the_lease_of_another_alone(tmp_path: Path) -> None:
+    """It may have been taken over since the last beat."""
+    with leased(str(tmp_path)):
+        elsewhere(tmp_path, 5)
+    assert json.loads((tmp_path / "lease.json").read_text())["token"] == "x"
 
 
 def test_a_lease_that_stands_still_is_taken_over_aloud(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -68,7 +85,7 @@ def test_of_two_machines_that_find_no_lease_one_gets_it(
         patch.setattr(Folder, "create", create)
         with leased(str(tmp_path), sleep=lambda seconds: elsewhere(tmp_path, next(beats))):
             pass
-    assert json.loads((tmp_path / "lease.json").read_text())["machine"] == "another"
+    assert json.loads((tmp_path / "lease.json").read_text())["pid_space"] == "another"
     (tmp_path / "lease.json").unlink()
     with leased(str(tmp_path)):
         assert json.loads((tmp_path / "lease.json").read_text())["pid"] == os.getpid()

@@ -23,7 +23,7 @@ import pytest
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError, MaskwrightError, SourceError
-from maskwright.processes.runner import Here
+from maskwright.processes.runner import Runner
 from maskwright.text import lines as lines_module
 from maskwright.text import sources as sources_module
 from maskwright.text.compression import ByteSpan, guarded
@@ -208,7 +208,7 @@ def test_old_macs_lines_in_blocks_and_parts(tmp_path: Path, monkeypatch: pytest.
     expected = [("one", 1), ("two", 2), ("three", 3), ("four", 4), ("five\rsix", 5), ("seven\reight", 6)]
     assert read(tmp_path / "a.txt", layout="lines") == expected
     monkeypatch.setattr(parts_module, "PART_BYTES", (8, 8))
-    parts = split(Here(), str(tmp_path), cut([Sources([str(tmp_path / "a.txt")], layout="lines")]))
+    parts = split(Runner(), str(tmp_path), cut([Sources([str(tmp_path / "a.txt")], layout="lines")]))
     assert [part.span for part in parts if part.span][1].begin == raw.index(b"five")
     assert [(document.text, document.line) for part in parts for document in part.open()] == expected
 

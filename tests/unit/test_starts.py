@@ -21,8 +21,8 @@ from maskwright.core.errors import (
     stopped,
 )
 from maskwright.core.folder import Folder
+from maskwright.core.lease import leased
 from maskwright.run.directory import RunDirectory, Status
-from maskwright.run.lease import leased
 from maskwright.run.starts import MOST_STARTS, STARTS, Starts, StartsFile, first
 from maskwright.tasks.pretrain.run import pretrain
 from maskwright.tasks.start.opened import opened

@@ -19,6 +19,7 @@ from maskwright.config.data import Data
 from maskwright.config.pretraining import Optimizer, RunConfig, Schedule
 from maskwright.core.console import Progress
 from maskwright.core.errors import CheckpointError, InputError
+from maskwright.core.lease import leased
 from maskwright.core.storage import atomic_writer
 from maskwright.engines import ceiling
 from maskwright.engines.base import TrainState
@@ -27,7 +28,6 @@ from maskwright.engines.ceiling import Ceiling, Products, gemm_ceiling
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.machine import hardware
 from maskwright.run.directory import RunDirectory, Status
-from maskwright.run.lease import leased
 from maskwright.run.metric_names import trainer_names
 from maskwright.tasks.pretrain.run import pretrain
 from maskwright.training import checkpoint

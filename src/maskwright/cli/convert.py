@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from maskwright.cli.cluster import On, WorkerMemory, Workers, refuse, runner_on
 from maskwright.cli.options import AsJson, To, data_app, print_result
+from maskwright.cli.workers import Workers, runner_of
 from maskwright.core.errors import InputError
 
 Format = Literal[
@@ -85,8 +85,6 @@ def data_convert(
     ] = 0.01,
     shard_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens in a shard, roughly.")] = 64_000_000,
     workers: Workers = None,
-    on: On = None,
-    worker_memory: WorkerMemory = None,
     as_json: AsJson = False,
 ) -> None:
     """Turn the token ids of another tool into a token store, or a store into theirs."""
@@ -94,10 +92,9 @@ def data_convert(
     from maskwright.data.prepare.report import report
     from maskwright.tasks.models.hub import local
 
-    refuse(on, workers, worker_memory)
     if to_format is not None:
-        if tokenizer is not None or from_ is not None or (workers or on) is not None:
-            fix = "leave out --tokenizer, --from, --workers and --on: the store has its own tokenizer and format"
+        if tokenizer is not None or from_ is not None or workers is not None:
+            fix = "leave out --tokenizer, --from and --workers: the store has its own tokenizer and format"
             raise InputError("--to-format goes with one token store", fix=fix)
         _write_out(src, to, to_format, as_json)
         return
@@ -107,7 +104,7 @@ def data_convert(
     options = ConvertOptions(valid_fraction, special_tokens, token_offset, shard_tokens)
     reading: Any = {"kind": from_, "column": column, "dtype": dtype, "document_end": document_end, "encoder": encoder}
     conversion = Conversion(src, local(tokenizer, weights=False), to, options, command=context.obj or (), **reading)
-    with runner_on(on, workers, worker_memory) as runner:
+    with runner_of(workers) as runner:
         ready = convert(conversion, runner)
     print_result(report(ready.location, ready.manifest), ready.manifest, as_json)
 

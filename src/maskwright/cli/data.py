@@ -19,7 +19,6 @@ from maskwright.cli.cleaning import (
     NearDuplicates,
     cleaning_options,
 )
-from maskwright.cli.cluster import On, WorkerMemory, Workers, refuse, runner_on
 from maskwright.cli.options import (
     AsJson,
     Encoding,
@@ -37,6 +36,7 @@ from maskwright.cli.options import (
     text_app,
     tokenizer_app,
 )
+from maskwright.cli.workers import Workers, runner_of
 from maskwright.core import output
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
@@ -75,14 +75,12 @@ def text_audit(
     mask_pii: MaskPii = None,
     fix_mojibake: FixMojibake = False,
     workers: Workers = None,
-    on: On = None,
-    worker_memory: WorkerMemory = None,
     parts: Annotated[
         str | None,
         typer.Option(
             metavar="PATH",
-            help="Folder for what is found of each part, from which the same command continues. With --on, all "
-            "machines must see it. Default: a temporary one.",
+            help="Folder for what is found of each part, from which the same command continues, and in which it shares "
+            "the work with other machines. Default: a temporary one.",
         ),
     ] = None,
     to: Annotated[
@@ -99,9 +97,6 @@ def text_audit(
     from maskwright.tasks.models.hub import local
     from maskwright.text.audit import audit, report
 
-    refuse(on, workers, worker_memory)
-    if on is not None and parts is None:
-        raise InputError("--on needs --parts", where="--on", fix="give a folder that all machines see, such as parts")
     rules = filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words
     cleaning = cleaning_options(*rules, mask_pii, fix_mojibake)
     if to:
@@ -116,7 +111,7 @@ def text_audit(
         "tokenizer": tokenizer,
         "cleaning": cleaning,
     }
-    with runner_on(on, workers, worker_memory) as runner:
+    with runner_of(workers) as runner:
         result = audit(src, runner, parts, **reading)
     if to:
         write_page(to, result)
@@ -410,8 +405,6 @@ def data_prepare(
     mask_pii: MaskPii = None,
     fix_mojibake: FixMojibake = False,
     workers: Workers = None,
-    on: On = None,
-    worker_memory: WorkerMemory = None,
     as_json: AsJson = False,
 ) -> None:
     """Encode documents into a token store. The same command continues after a stop."""
@@ -420,7 +413,6 @@ def data_prepare(
     from maskwright.data.prepare.request import PrepareOptions, Request
     from maskwright.tasks.models.hub import local
 
-    refuse(on, workers, worker_memory)
     if valid_files and valid_fraction is not None:
         raise InputError("--valid-fraction and --valid-files both say what is held out", fix="give one of them")
     share = 0.0 if valid_files else 0.01 if valid_fraction is None else valid_fraction
@@ -434,7 +426,7 @@ def data_prepare(
     cleaning = cleaning_options(*rules, mask_pii, fix_mojibake)
     tokenizer = local(tokenizer, weights=False)
     request = Request(sources, tokenizer, to, options, encoder, held_out, cleaning, context.obj or ())
-    with runner_on(on, workers, worker_memory) as runner:
+    with runner_of(workers) as runner:
         ready = prepare(request, runner)
     print_result(report(ready.location, ready.manifest), ready.manifest, as_json)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import chdir
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -13,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from maskwright import __version__
 from maskwright.core import storage
 from maskwright.core.console import say, several
 from maskwright.core.errors import InputError, StoreError
@@ -20,11 +20,11 @@ from maskwright.data import manifest as manifests
 from maskwright.data import store
 from maskwright.data.foreign.blocks import HELD_OUT, Block, Foreign, Ids, Int64, Options
 from maskwright.data.foreign.detect import Format, detect, open_foreign
-from maskwright.data.prepare.folder import VERSION, discarded, held, remove_parts
+from maskwright.data.prepare.folder import VERSION, discarded, held, is_finished, remove_parts
 from maskwright.data.prepare.request import RULES
-from maskwright.data.prepare.shards import Documents, Form, PartWriter, finish, part_written
+from maskwright.data.prepare.shards import Documents, Form, PartWriter, give_names, part_written
 from maskwright.data.writer import StoreWriter
-from maskwright.processes.runner import Here, Runner, advance
+from maskwright.processes.runner import Runner, advance
 from maskwright.text.dedup import document_keys, held_out
 from maskwright.text.layout import share_held_out
 from maskwright.text.parts.columns import Note
@@ -224,27 +224,32 @@ class ForeignFiles:
 
 
 def convert(conversion: Conversion, runner: Runner | None = None) -> store.TokenStore:
-    """Writes the store and returns it opened. `runner`: None for this process. All machines that compute have to see
-    the files and the store's folder.
+    """Writes the store and returns it opened. `runner`: None for this process. The same call in other processes, here
+    or on machines that see the folder, shares the work.
 
     Raises kinds of `InputError` (exit 2), the first one in the order of reading. The same call skips finished files."""
-    writer, files, runner = conversion.writer, conversion.files, runner or Here()
+    writer, files, runner = conversion.writer, conversion.files, runner or Runner()
     if finished := writer.finished():
         return finished
     conversion.announce()
-    with held(writer.folder, runner, files.source.files) as work:
+    with held(writer.folder, runner, files.source.files, digest_of(__version__, VERSION, writer.plan)) as work:
+        if finished := writer.finished():  # by another process, just now
+            return finished
         bytes_ = [int(record["bytes"]) for record in files.records]
         parts = [range(*run) for run in runs_of_files(bytes_, sum(bytes_))]
         form = Form(writer.dtype, writer.with_sentences, conversion.options.shard_tokens)
         digests = [digest_of(VERSION, asdict(form), *conversion.decided_by(part)) for part in parts]
         paths, sizes = paths_of(work, "convert", digests), [sum(bytes_[number] for number in part) for part in parts]
-        convert_files = ConvertFiles(os.getcwd(), files, form)
-        notes = compute(runner, convert_files, [*zip(parts, paths, strict=True)], "convert", sizes)
+        notes = compute(runner, ConvertFiles(files, form), [*zip(parts, paths, strict=True)], "convert", sizes)
         totals = sum((Counter(note["counts"]) for note in notes), Counter[str]())
-        counts = ConvertCounts(**totals)
-        finish(runner, writer, work, [*zip(paths, notes, strict=True)], (), form)
+
+        def finish() -> None:
+            give_names(writer, work, notes, form)
+            conversion.finish(ConvertCounts(**totals))
+
+        assert runner.claims
         with discarded(writer.folder):
-            conversion.finish(counts)
+            runner.claims.alone("finish", lambda: is_finished(writer.folder), finish)
     remove_parts(writer.folder)
     return store.TokenStore(writer.folder)
 
@@ -253,17 +258,14 @@ def convert(conversion: Conversion, runner: Runner | None = None) -> store.Token
 class ConvertFiles:
     """Writes the shards of consecutive files, by their indices. The note has the counts."""
 
-    place: str
-    """The working directory to which the files' names are relative."""
     files: ForeignFiles
     form: Form
 
     def __call__(self, task: tuple[range, str]) -> Note:
-        with chdir(self.place):
-            try:
-                return self._convert(*task)
-            except InputError as error:
-                return fault_note(error)
+        try:
+            return self._convert(*task)
+        except InputError as error:
+            return fault_note(error)
 
     def _convert(self, part: range, path: str) -> Note:
         cleaner = replace(self.files.cleaner, counts=ConvertCounts())

@@ -15,9 +15,10 @@ from maskwright.core import records
 from maskwright.core.console import human_count, human_seconds
 from maskwright.core.errors import EndedAsAsked, InputError, stopped
 from maskwright.core.folder import Folder
+from maskwright.core.lease import WATCH_SECONDS
+from maskwright.core.pids import State, state_of, this_pid_space
 from maskwright.run.directory import MANIFEST, Status, step_folder, whole_steps
-from maskwright.run.heartbeat import Beat, State, read_beats, state_of, states_here
-from maskwright.run.lease import WATCH_SECONDS, this_pid_space
+from maskwright.run.heartbeat import Beat, read_beats, states_here
 from maskwright.run.lineage import Lineage, describe
 from maskwright.run.liveness import Judgement, judge, missing
 from maskwright.run.starts import MOST_STARTS, STARTS, Starts

@@ -1,8 +1,7 @@
-"""Runners of a long work on data in parts: this process, processes of this machine, or a cluster.
+"""Computes the parts of a long work on data, in this process or in several of this machine, and beside other commands.
 
-A work is a function of one part, so its results do not depend on the worker, the order, or the number of parts at
-once. A part's files are in a folder that all machines see, and appear whole (`storage.atomic_writer`), so a part may be
-computed twice if its first worker is lost, or only seems so.
+A work is a function of one part, so its results do not depend on the process, the order, or the number of parts at
+once. A part's files appear whole (`storage.atomic_writer`), so a process may be killed at any time.
 """
 
 from __future__ import annotations
@@ -13,46 +12,22 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from maskwright.core.console import Progress, only_warnings, progress
+from maskwright.core.console import Progress, only_warnings
 from maskwright.core.errors import MaskwrightError
 from maskwright.machine import hardware
+from maskwright.processes.claims import POLL_SECONDS, Claims, joined
 from maskwright.processes.parent import PARENT, end_with_parent
 
 Part = TypeVar("Part")
 Result = TypeVar("Result")
-FLIGHT = 2
-"""Parts that are running or queued for each process."""
-POLL_SECONDS = 0.5
-
-
-class Runner(Protocol):
-    @property
-    def processes(self) -> int | None:
-        """Number of local processes that compute all parts; None if a cluster's do."""
-        ...
-
-    def run(
-        self, work: Callable[[Part], Result], parts: Sequence[Part], title: str, sizes: Sequence[int]
-    ) -> Generator[tuple[int, Result]]:
-        """Yields (index in `parts`, its result) as parts end, in any order. `work` is a function at the top of a
-        module or a frozen dataclass with `__call__`; it, the parts and the results are small and can be pickled.
-        `title` and `sizes` [parts], in bytes, are for the progress.
-
-        Raises the `MaskwrightError` that `work` raises for a part; then no further part is begun. Closing the
-        iterator stops the running parts."""
-        ...
-
-    def require_seen(self, folder: str, files: Sequence[str]) -> None:
-        """Called before `run`. Raises `MaskwrightError` unless every machine that computes sees and can write the
-        existing `folder`, and sees `files`; URLs are not checked."""
-        ...
 
 
 def _ignore(size: int) -> None:
@@ -63,12 +38,12 @@ _advance: Callable[[int], None] = _ignore
 MAIN = threading.Lock()
 """Held while the main module is set aside."""
 RENEWED_AFTER_BYTES = 4_000_000_000
-"""Bytes of parts that a process, of this machine or of a cluster, computes before it is replaced. gigatoken 0.10 caches
-every word: up to 0.3 bytes for each byte of text, if all words are new
-(https://github.com/marcelroed/gigatoken/issues/36). A new process takes 2 seconds, 2 % of the time for so much text."""
+"""Bytes of parts that a child process computes before it is replaced. gigatoken 0.10 caches every word: up to 0.3 bytes
+for each byte of text, if all words are new (https://github.com/marcelroed/gigatoken/issues/36). A new process takes 2
+seconds, 2 % of the time for so much text."""
 
 _shared: list[Any] = []
-"""The shared count of bytes that all processes of `Here` have done."""
+"""The shared count of bytes that all processes of a runner have done."""
 
 
 def advance(size: int) -> None:
@@ -98,15 +73,18 @@ def _compute(work: Callable[[Part], Result], part: Part, size: int, add: Callabl
     return result
 
 
-class Here:
+class Runner:
     """Runs parts in this process or, with `processes` > 1, in that many child processes. In a `with` block these wait
     for the next work."""
 
     def __init__(self, processes: int = 1) -> None:
         self.processes = processes
+        self.claims: Claims | None = None
+        """Of the folder in which this command computes beside others; None outside `sharing`."""
         self._pool: ProcessPoolExecutor | None = None
         self._entered = False
         self._done: Any = None
+        self._shown = 0
 
     def __enter__(self) -> Self:
         self._entered = True
@@ -116,42 +94,63 @@ class Here:
         self._entered = False
         self._close()
 
-    def _close(self, *, kill: bool = False) -> None:
-        if self._pool:
-            for process in list((self._pool._processes or {}).values()) if kill else ():
-                process.kill()  # a part may take an hour, and its files appear whole or not at all
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
-
-    def require_seen(self, folder: str, files: Sequence[str]) -> None:
-        pass
+    @contextmanager
+    def sharing(self, folder: str, request: str) -> Iterator[Claims]:
+        """Computes beside the other commands that `joined` the folder for the same request."""
+        before = self.claims
+        with joined(folder, request) as claims:
+            self.claims = claims
+            try:
+                yield claims
+            finally:
+                self.claims = before
 
     def run(
-        self, work: Callable[[Part], Result], parts: Sequence[Part], title: str, sizes: Sequence[int]
+        self,
+        work: Callable[[Part], Result],
+        parts: Iterable[tuple[int, Part] | None],
+        sizes: Mapping[int, int],
+        bar: Progress,
     ) -> Generator[tuple[int, Result]]:
-        with progress(title, sum(sizes), "bytes") as bar:
-            if min(self.processes, len(parts)) > 1 or sum(sizes) > RENEWED_AFTER_BYTES:
-                yield from self._by_many(work, parts, sizes, bar)
-                return
-            for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
-                yield number, _compute(work, part, size, bar.advance)
+        """Yields (number, result) as parts end, in any order. `parts`: (number, part), each asked for when a process is
+        free; None while there is none to compute. `sizes`: bytes of each part, by number; `bar` counts them. `work` is
+        a function at the top of a module or a frozen dataclass with `__call__`; it, the parts and the results are small
+        and can be pickled.
+
+        Raises the `MaskwrightError` that `work` raises for a part. Closing the iterator kills the processes."""
+        if min(self.processes, len(sizes)) > 1 or sum(sizes.values()) > RENEWED_AFTER_BYTES:
+            yield from self._by_many(work, parts, sizes, bar)
+            return
+        for item in parts:
+            if item is None:
+                time.sleep(POLL_SECONDS)
+            else:
+                yield item[0], _compute(work, item[1], sizes[item[0]], bar.advance)
 
     def _by_many(
-        self, work: Callable[[Part], Result], parts: Sequence[Part], sizes: Sequence[int], bar: Progress
+        self,
+        work: Callable[[Part], Result],
+        parts: Iterable[tuple[int, Part] | None],
+        sizes: Mapping[int, int],
+        bar: Progress,
     ) -> Generator[tuple[int, Result]]:
         waiting: dict[Future[Result], int] = {}
         try:
             pool, submitted_bytes = self._opened(), 0
-            for number, (part, size) in enumerate(zip(parts, sizes, strict=True)):
+            for item in parts:
+                if item is None:
+                    yield from self._ended(waiting, bar)
+                    continue
+                number, part = item
                 if submitted_bytes >= self.processes * RENEWED_AFTER_BYTES:
                     while waiting:
                         yield from self._ended(waiting, bar)
                     self._close()
-                    pool, submitted_bytes = self._opened(int(bar.done)), 0
-                submitted_bytes += size
+                    pool, submitted_bytes = self._opened(), 0
+                submitted_bytes += sizes[number]
                 with _main_set_aside():  # it starts processes
-                    waiting[pool.submit(_compute_there, work, part, size)] = number
-                while len(waiting) >= FLIGHT * self.processes:
+                    waiting[pool.submit(_compute_there, work, part, sizes[number])] = number
+                while len(waiting) >= self.processes:
                     yield from self._ended(waiting, bar)
             while waiting:
                 yield from self._ended(waiting, bar)
@@ -163,20 +162,30 @@ class Here:
             if waiting or not self._entered:
                 self._close(kill=bool(waiting))
 
-    def _opened(self, done: int = 0) -> ProcessPoolExecutor:
+    def _opened(self) -> ProcessPoolExecutor:
         if self._pool is None:
             spawn = multiprocessing.get_context("spawn")  # a fork would copy the locks of an encoder's threads
-            self._done = spawn.Value("q", 0)
+            self._done, self._shown = spawn.Value("q", 0), 0
             threads = max(len(hardware.usable_cpus()) // self.processes, 1)
             self._pool = ProcessPoolExecutor(self.processes, spawn, _start, (os.getpid(), threads, self._done))
-        self._done.value = done
         return self._pool
 
     def _ended(self, waiting: dict[Future[Result], int], bar: Progress) -> Generator[tuple[int, Result]]:
         ended = wait(waiting, POLL_SECONDS, FIRST_COMPLETED).done
-        bar.advance(self._done.value - bar.done)
+        if not waiting:
+            time.sleep(POLL_SECONDS)
+        done = self._done.get_obj().value  # without its lock, which a process that was killed may hold
+        bar.advance(done - self._shown)
+        self._shown = done
         for future in ended:
             yield waiting.pop(future), future.result()
+
+    def _close(self, *, kill: bool = False) -> None:
+        if self._pool:
+            for process in list((self._pool._processes or {}).values()) if kill else ():
+                process.kill()  # a part may take an hour, and its files appear whole or not at all
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
 
 
 @contextmanager
@@ -206,6 +215,14 @@ def _start(parent: int, threads: int, done: Any) -> None:
     only_warnings()
     for number in (signal.SIGINT, signal.SIGHUP):  # what happens in the terminal is for the parent
         signal.signal(number, signal.SIG_IGN)
-    if sys.platform == "linux":  # elsewhere children of a killed parent wait for ever
+    if sys.platform == "linux":
         os.environ[PARENT] = str(parent)
         end_with_parent()
+    else:
+        threading.Thread(target=_end_after_parent, daemon=True).start()
+
+
+def _end_after_parent() -> None:
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        os._exit(1)

@@ -15,11 +15,10 @@ from typing import Any, Literal
 
 from maskwright.core import records, storage
 from maskwright.core.folder import Folder, open_regular
+from maskwright.core.pids import State, state_of, this_pid_space
 from maskwright.core.secrets import redact
-from maskwright.run.lease import this_pid_space
 
 Doing = Literal["starting", "computing", "waiting", "step", "saving", "evaluating", "ended"]
-State = Literal["alive", "stopped", "gone"]
 FOLDER = "processes"
 
 
@@ -108,30 +107,7 @@ def read_local(path: str) -> bytes | None:
         return None
 
 
-# ---- processes of this machine --------------------------------------------------------------------------------------
-
-
-def pid_started(pid: int) -> int:
-    """When the process started, in clock ticks since boot, which identifies a reused pid. 0 if the process is gone."""
-    fields = _stat(pid)
-    return int(fields[19]) if fields else 0
-
-
-def state_of(pid: int, started: int) -> State:
-    """The state of a process of this pid space. `stopped`: by SIGSTOP, SIGTSTP or a debugger."""
-    fields = _stat(pid)
-    if fields is None or fields[0] in "ZX" or (started and int(fields[19]) != started):
-        return "gone"
-    return "stopped" if fields[0] in "Tt" else "alive"
-
-
 def states_here(beats: Iterable[Beat]) -> dict[int, State]:
     """States of the ranks that are processes of this pid space, by rank."""
     here = this_pid_space()
     return {beat.rank: state_of(beat.pid, beat.pid_started) for beat in beats if beat.machine == here}
-
-
-def _stat(pid: int) -> list[str] | None:
-    """The fields from the process's state on; the name before it may contain any character."""
-    content = read_local(f"/proc/{pid}/stat")
-    return content.decode(errors="replace").rpartition(")")[2].split() if content else None

@@ -13,7 +13,8 @@ from statistics import median
 from typing import Literal
 
 from maskwright.core.console import human_seconds
-from maskwright.run.heartbeat import Beat, State
+from maskwright.core.pids import State
+from maskwright.run.heartbeat import Beat
 
 Verdict = Literal["fine", "ended", "slow", "hung", "lost", "silent"]
 

@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass, replace
 from maskwright.core import records, storage
 from maskwright.core.errors import EndedAsAsked, Locked, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
+from maskwright.core.lease import Lease, leased
 from maskwright.run.directory import RunDirectory
 from maskwright.run.heartbeat import read_local
-from maskwright.run.lease import Lease, leased
 
 STARTS = "starts.json"
 MOST_STARTS = 6

@@ -63,7 +63,7 @@ def open_text(
     track: Track, work: str, locations: Sequence[str], *, pairs: str | None = None, layout: Any = "auto"
 ) -> SpeedrunText:
     """Prepares the text below `work` unless that is done. Raises `InputError` if the text is not the track's, or is not
-    of these files or this layout, and `Locked` while another process prepares it."""
+    of these files or this layout, and `Locked` while another process prepares other text there."""
     if track.text == "books" and layout not in ("auto", "file"):
         raise InputError("is for a text of your own: a book is a file", where="--layout", fix="leave it out")
     folder = os.path.join(storage.require_local(work), track.text)

@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from maskwright import __version__
 from maskwright.core import extras, storage
 from maskwright.core.console import human_bytes, human_count, say
 from maskwright.core.encodings import UTF8
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import redact
-from maskwright.processes.runner import Here, Runner
+from maskwright.processes.runner import Runner
 from maskwright.text.cleaning.language import STEP, merge_languages
 from maskwright.text.cleaning.limits import KEEP, NAMES, NEAR_DUPLICATE, DropTotals, Limits
 from maskwright.text.cleaning.mojibake import LINES_MENDED, mojibake_in
@@ -152,23 +153,22 @@ def audit(
 ) -> Audit:
     """Examines the text, and what `cleaning` would drop and change in it.
 
-    `runner`: None for this process. `folder`: keeps the result of each part, from which the same call continues; all
-    machines that compute have to see it; other files in it stay. None for a temporary one. Raises `SourceError` for a
-    damaged archive or a missing column, `InputError` for a URL as `folder`."""
-    with tempfile.TemporaryDirectory(prefix="maskwright-audit-") if folder is None else _locked(folder) as work:
+    `runner`: None for this process. `folder`: keeps the result of each part, from which the same call continues; in
+    other processes it shares the work; other files in it stay. None for a temporary one. Raises `SourceError` for a
+    damaged archive or a missing column, `InputError` for a URL as `folder`, `Locked` while another audit uses it."""
+    with tempfile.TemporaryDirectory(prefix="maskwright-audit-") if folder is None else _made(folder) as work:
         special = SpecialTokens.of(tokenizer)
         sources, result = _open_sources(patterns, layout, text_column, letters, encoding, special)
         compared = "their ids" if tokenizer else "their text; with --tokenizer, by their ids"
         result.findings[REPEATED].prepare += f" (compared here by {compared})"
         cleaning = cleaning or CleaningOptions()
-        return _Audit(runner or Here(), work, tokenizer, cleaning, special, sources, result).run()
+        return _Audit(runner or Runner(), work, tokenizer, cleaning, special, sources, result).run()
 
 
 @contextmanager
-def _locked(folder: str) -> Iterator[str]:
+def _made(folder: str) -> Iterator[str]:
     storage.make_folder(storage.require_local(folder))
-    with storage.locked(os.path.join(folder, "audit.lock"), remove=True):
-        yield os.path.abspath(folder)
+    yield os.path.abspath(folder)
 
 
 @dataclass
@@ -182,15 +182,19 @@ class _Audit:
     result: Audit
 
     def run(self) -> Audit:
-        self.runner.require_seen(self.folder, self.sources.files)
-        self.parts = split(self.runner, self.folder, cut([self.sources]))
-        record = self.cleaning.record()
-        judge = Judge(self.cleaning, digest_of(record), Limits())
+        parts, record = cut([self.sources]), self.cleaning.record()
         tokenizer = os.path.abspath(self.tokenizer) if self.tokenizer else None
-        examine = Examine(judge, self.special, MOJIBAKE in self.result.findings, tokenizer)
         words = read_vocabulary(tokenizer) if tokenizer else None
-        decided = [words.fingerprint, words.rules_record] if words else None
-        judged = self._computed("audit", examine, record, asdict(self.special), decided)
+        decided = [record, asdict(self.special), [words.fingerprint, words.rules_record] if words else None]
+        identities, find_mojibake = [part.identity() for part in parts], MOJIBAKE in self.result.findings
+        with self.runner.sharing(self.folder, digest_of(__version__, VERSION, find_mojibake, identities, decided)):
+            self.parts = split(self.runner, self.folder, parts)
+            examine = Examine(Judge(self.cleaning, digest_of(record), Limits()), self.special, find_mojibake, tokenizer)
+            self._examine(examine, decided)
+        return self.result
+
+    def _examine(self, examine: Examine, decided: Any) -> None:
+        judged = self._computed("audit", examine, decided)
         paths = tuple(path for path, _ in judged)
         scripts = Counter[str]()
         for _, note in judged:
@@ -202,7 +206,6 @@ class _Audit:
         if self.cleaning.any:
             self._clean(judged)
         self.result.scripts = _shares(scripts)
-        return self.result
 
     def _computed(self, phase: str, work: Any, *decided_by: Any) -> list[tuple[str, Note]]:
         """The file of each part and its note."""

@@ -19,6 +19,7 @@ from typing import Self
 from maskwright.core import records
 from maskwright.core.console import warn
 from maskwright.core.errors import MaskwrightError, StoppedEarly, StopReason
+from maskwright.core.pids import pid_started, this_pid_space
 from maskwright.core.storage import final_name
 from maskwright.engines.base import Engine
 from maskwright.run.directory import RunDirectory
@@ -27,12 +28,10 @@ from maskwright.run.heartbeat import (
     Beat,
     Doing,
     file_name,
-    pid_started,
     rank_of,
     read_local,
     write_beat,
 )
-from maskwright.run.lease import this_pid_space
 
 EVERY_SECONDS = 5.0
 WRITES_PER_SECOND = 16.0

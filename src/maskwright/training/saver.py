@@ -10,9 +10,9 @@ import numpy as np
 from maskwright.config.pretraining import CheckpointSection
 from maskwright.core.console import warn
 from maskwright.core.errors import CheckpointError, HealthError, MaskwrightError
+from maskwright.core.lease import Lease
 from maskwright.engines.base import TrainState
 from maskwright.run.directory import RunDirectory
-from maskwright.run.lease import Lease
 from maskwright.training import checkpoint
 from maskwright.training.copies import Copies
 from maskwright.training.health import HEALTH_FIX

@@ -22,14 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from maskwright.core.console import human_bytes, say, several, warn
+from maskwright import __version__
+from maskwright.core import extras
+from maskwright.core.console import human_bytes, progress, say, several, warn
 from maskwright.core.splits import are_apart, splits_of
 from maskwright.data import store
 from maskwright.data.prepare.encode import SAMPLE_CHARACTERS, SAMPLE_DOCUMENTS, Encode, EncodeCleaned, Target, tools
-from maskwright.data.prepare.folder import PARTS, VERSION, discarded, held, remove_parts
+from maskwright.data.prepare.folder import PARTS, VERSION, discarded, held, is_finished, remove_parts
 from maskwright.data.prepare.request import PrepareCounts, Request
-from maskwright.data.prepare.shards import Form, finish
-from maskwright.processes.runner import Here, Runner
+from maskwright.data.prepare.shards import Form, give_names, without_repeats
+from maskwright.processes.runner import Runner
 from maskwright.text.cleaning.limits import DUPLICATE, KEEP, NAMES, TOO_LONG, TOO_SHORT, DropTotals
 from maskwright.text.cleaning.steps import CleaningOptions, apply_cleaning
 from maskwright.text.document import Fault
@@ -42,7 +44,6 @@ from maskwright.text.parts.judge import Judge
 from maskwright.text.parts.phase import compute, paths_of
 from maskwright.text.sources import say_without_text
 from maskwright.text.spacing import spacing_of
-from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.tokenizer_faults import warn_of_faults
 from maskwright.text.unknown import MANY, require_known
 from maskwright.text.vocabulary import read_vocabulary
@@ -52,12 +53,12 @@ Computed = Sequence[tuple[str, Note]]
 
 
 def prepare(request: Request, runner: Runner | None = None) -> store.TokenStore:
-    """Writes the store and returns it opened; a finished store is checked. `runner`: None for this process. All
-    machines that compute have to see the text, the store's folder and the tokenizer's.
+    """Writes the store and returns it opened; a finished store is checked. `runner`: None for this process. The same
+    call in other processes, here or on machines that see the folder, shares the work.
 
     Raises `InputError` (exit 2) for bad text, with the first error in the order of reading, and for a folder with other
     content. Finished parts stay, and the same call continues from there."""
-    return _Preparation(request, runner or Here()).run()
+    return _Preparation(request, runner or Runner()).run()
 
 
 class _Preparation:
@@ -70,10 +71,12 @@ class _Preparation:
         _ = request.file_number  # raises for a file on both sides
 
     def run(self) -> store.TokenStore:
-        if os.path.exists(os.path.join(self.folder, "manifest.json")):
+        if is_finished(self.folder):
             return self._finished()
         files = [name for sources in self.request.all_sources for name in sources.files]
-        with held(self.request.folder, self.runner, files):
+        with held(self.request.folder, self.runner, files, self._digest()):
+            if is_finished(self.folder):  # another process has finished it just now
+                return self._finished()
             warn_of_faults(self.request.tokenizer)
             self._say_spacing()
             self.parts = split(self.runner, self.work, self.parts)
@@ -94,8 +97,9 @@ class _Preparation:
 
     def _finished(self) -> store.TokenStore:
         """The finished store. Raises `InputError` if it is of other text or options."""
-        self.runner.require_seen(self.folder, [name for part in self.parts for name in part.files])
-        files: dict[int, list[dict[str, Any]]] = dict(self.runner.run(Part.records, self.parts, "hash", self._sizes()))
+        sizes = dict(enumerate(self._sizes()))
+        with progress("hash", sum(sizes.values()), "bytes") as bar:
+            files = dict(self.runner.run(Part.records, enumerate(self.parts), sizes, bar))
         origin = self._origin([files[part_idx] for part_idx in range(len(self.parts))])
         finished = self.request.writer(origin).finished()
         assert finished is not None
@@ -210,6 +214,14 @@ class _Preparation:
         """(part, number of its first file)"""
         return [(part, self.request.file_number[part.files[0]]) for part in self.parts]
 
+    def _digest(self) -> str:
+        """Of all that decides the names of the parts' files: those with another cannot share the work."""
+        request, installed = self.request, [extras.installed(name) for name in ("gigatoken", "tokenizers")]
+        identities = [part.identity() for part in self.parts]
+        vocabulary = read_vocabulary(request.tokenizer).fingerprint
+        options = [asdict(request.options), request.cleaning_record, request.encoder]
+        return digest_of(__version__, VERSION, identities, vocabulary, options, installed)
+
     def _decided(self) -> list[Any]:
         """JSON values that decide the ids, splits and shards of kept documents."""
         vocabulary, keyed = read_vocabulary(self.request.tokenizer), are_searched(self.parts, self.request.limits)
@@ -228,17 +240,9 @@ class _Preparation:
 
     def _target(self) -> Target:
         request = self.request
-        names = self._tokenizer(), request.tokenizer, request.encoder, self.encoder
+        names = os.path.abspath(request.tokenizer), request.tokenizer, request.encoder, self.encoder
         keyed = are_searched(self.parts, request.limits)
         return Target(*names, request.options.valid_fraction, keyed, self._form())
-
-    def _tokenizer(self) -> str:
-        """The tokenizer's folder, in a place that all machines see."""
-        if self.runner.processes:
-            return os.path.abspath(self.request.tokenizer)
-        copy = os.path.join(self.work, f".tokenizer-{read_vocabulary(self.request.tokenizer).fingerprint[:20]}")
-        copy_tokenizer(self.request.tokenizer, copy)
-        return copy
 
     def _verified(self, texts: Iterator[str]) -> str:
         """The name of the encoder for all parts: the fast one if its ids of the sample are the reference encoder's."""
@@ -264,12 +268,18 @@ class _Preparation:
         writer = self.request.writer(origin)
         paths, documents = tuple(path for path, _ in encoded), sum(note["encoded"] for _, note in encoded)
         repeats = find_exact(self.runner, self.work, paths, IDS, documents, self.parts, self.request.limits)
-        finish(self.runner, writer, self.work, encoded, repeats, self._form())
+        notes = without_repeats(self.runner, self.work, encoded, repeats, self._form())
         for part in self.parts:
             part.require_unchanged()
         counts = self._counts(judged, encoded, int(repeated_counts(repeats, len(paths)).sum()))
-        with discarded(self.folder):
+
+        def finish() -> None:
+            give_names(writer, self.work, notes, self._form())
             self.request.finish(writer, counts, origin, self.encoder)
+
+        assert self.runner.claims
+        with discarded(self.folder):
+            self.runner.claims.alone("finish", lambda: is_finished(self.folder), finish)
 
     def _counts(self, judged: Computed, encoded: Computed, repeats: int) -> PrepareCounts:
         """`repeats`: documents that were dropped for their ids."""

@@ -41,7 +41,7 @@ class Target:
     """All that decides the ids and the split of a document, and the shards."""
 
     tokenizer: str
-    """A folder that all machines see."""
+    """Its absolute path."""
     tokenizer_name: str
     """The tokenizer as the user named it, for errors."""
     encoder_name: EncoderName

@@ -10,45 +10,67 @@ import os
 import re
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError
 from maskwright.data.manifest import is_shard_name
+from maskwright.processes.claims import LEASE, others_in, unless_finished
 from maskwright.processes.runner import Runner
 from maskwright.text.parts.phase import is_result
 
-LOCK = "prepare.lock"
 PARTS = "parts"
 VERSION = 7
 """Format of the phases' files. Those of another version are not read."""
 
 
 @contextmanager
-def held(folder: str, runner: Runner, files: Sequence[str]) -> Iterator[str]:
-    """Locks the store's folder and yields the folder of its parts, which is deleted if no part was finished. `files`:
-    of the text. Raises `InputError` for a folder with other content, and before that for one with a file of `files`."""
+def held(folder: str, runner: Runner, files: Sequence[str], request: str) -> Iterator[str]:
+    """Joins the commands that make the store of `request`, a digest of its text and options, and yields the folder of
+    its parts. It is deleted if no part was finished. `files`: of the text.
+
+    Another command may finish the store meanwhile and delete the parts: an error that follows from that is none. Raises
+    `InputError` for a folder with other content, and before that for one with a file of `files`; `Locked` while another
+    store is made there."""
     path, work = os.path.abspath(folder), os.path.join(os.path.abspath(folder), PARTS)
     if os.path.exists(path) and not os.path.isdir(path):
         raise InputError("is a file, but a folder is needed", where=folder, fix="choose another folder")
     local = (name for name in files if not storage.is_url(name))
     if name := next((name for name in local if os.path.abspath(name).startswith(os.path.join(path, ""))), None):
         raise InputError(f"holds {name}, which is to be read", where=folder, fix="choose another folder")
-    with storage.new_folder(path), storage.locked(os.path.join(path, LOCK), remove=True):
-        if foreign := _foreign(path):
+    with storage.new_folder(path):
+        if (foreign := _foreign(path)) and not is_finished(path):
             raise InputError(f"is not empty: it holds {min(foreign)}", where=folder, fix="choose another folder")
         storage.make_folder(work)
+        is_joined = False
         try:
-            runner.require_seen(work, files)
-            yield work
+            with unless_finished(lambda: is_finished(path)), runner.sharing(work, request):
+                is_joined = True
+                yield work
+            if not is_joined:
+                yield work
         finally:
-            if os.path.exists(work) and not any(is_result(name) and "." not in name for name in os.listdir(work)):
-                shutil.rmtree(work)
+            if os.path.exists(work) and not any(map(_is_kept, names := os.listdir(work))):
+                for name in names:
+                    with suppress(OSError):
+                        os.unlink(os.path.join(work, name))
+                with suppress(OSError):  # another command has joined
+                    os.rmdir(work)
+
+
+def is_finished(folder: str) -> bool:
+    """Whether the folder's store is finished; its parts may still be there."""
+    return os.path.exists(os.path.join(folder, "manifest.json"))
+
+
+def _is_kept(name: str) -> bool:
+    """Whether it is a lease, of a command that may just be joining, or a part's note."""
+    return name.startswith(LEASE) or (is_result(name) and "." not in name)
 
 
 def _foreign(folder: str) -> set[str]:
     """Names in the folder that are not of an unfinished store."""
-    names, work = {*os.listdir(folder)} - {LOCK}, os.path.join(folder, PARTS)
+    names, work = {*os.listdir(folder)}, os.path.join(folder, PARTS)
     if not os.path.isdir(work):  # they are there from the first to the last
         return names
     parts = os.listdir(work)
@@ -64,7 +86,7 @@ def _is_of_store(name: str) -> bool:
 
 
 def _is_part(name: str) -> bool:
-    """Whether a phase or a runner gives this name to what it keeps in `PARTS`, or a file system to what it keeps there:
+    """Whether a phase or a command gives this name to what it keeps in `PARTS`, or a file system to what it keeps:
     NFS keeps a deleted file that is open as `.nfs…`."""
     return is_result(name) or name.startswith(".")
 
@@ -78,10 +100,14 @@ def remove_parts(folder: str) -> None:
 
 @contextmanager
 def discarded(folder: str) -> Iterator[None]:
-    """Deletes shards and parts after an `InputError`: the same text and options would end in it again."""
+    """Deletes shards and parts after an `InputError`: the same text and options would end in it again, also in another
+    command that is still in the folder, which then deletes them."""
     try:
         yield
     except InputError:
+        work = os.path.join(folder, PARTS)
+        if os.path.exists(work) and others_in(os.listdir(work)):
+            raise
         for name in filter(is_shard_name, os.listdir(folder)):
             os.unlink(os.path.join(folder, name))
         remove_parts(folder)

@@ -187,16 +187,11 @@ class _File:
 # ---- all parts -----------------------------------------------------------------------------------------------------
 
 
-def finish(
-    runner: Runner,
-    writer: StoreWriter,
-    work: str,
-    parts: Sequence[tuple[str, Note]],
-    searched: Sequence[str],
-    form: Form,
-) -> None:
-    """Gives the shards of all parts their final names, those of a part with repeats after it was written again without
-    them. `parts`: file and note of each. `searched`: result files of the search for repeats."""
+def without_repeats(
+    runner: Runner, work: str, parts: Sequence[tuple[str, Note]], searched: Sequence[str], form: Form
+) -> list[Note]:
+    """The notes of all parts, those with repeats written again without them. `parts`: file and note of each.
+    `searched`: result files of the search for repeats."""
     has_repeats = np.flatnonzero(repeated_counts(searched, len(parts))).tolist()
     names = digest_of([os.path.basename(path) for path in searched])
     digests = [digest_of(os.path.basename(parts[part][0]), names) for part in has_repeats]
@@ -206,9 +201,15 @@ def finish(
     notes = dict(enumerate(note for _, note in parts))
     written_again = compute(runner, WithoutRepeats(tuple(searched), form), tasks, "finish", sizes)
     notes |= zip(has_repeats, written_again, strict=True)
+    return [notes[part] for part in range(len(parts))]
+
+
+def give_names(writer: StoreWriter, work: str, notes: Sequence[Note], form: Form) -> None:
+    """Gives the shards of all parts, by their notes, their final names. What a killed command has named stays."""
     counts = Counter[str]()
-    for part in range(len(parts)):
-        for shard in notes[part]["shards"]:
+    writer.shards.clear()
+    for note in notes:
+        for shard in note["shards"]:
             final = store.shard_names(shard["split"], counts[shard["split"]], form.dtype, form.with_sentences)
             counts[shard["split"]] += 1
             for role, name in final.items():

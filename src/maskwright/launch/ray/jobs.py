@@ -32,7 +32,6 @@ from maskwright.core.extras import missing
 from maskwright.launch.follow import followed, until_over, wait_until_over
 from maskwright.launch.outcome import killed_by
 from maskwright.launch.target import JobList, Option
-from maskwright.processes.ray.authentication import choose_mode, refusal
 
 USUAL_ADDRESS = "http://127.0.0.1:8265"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -47,6 +46,14 @@ T = TypeVar("T")
 Address = Annotated[
     str | None, Option(f"Address of the Ray head. Default: RAY_API_SERVER_ADDRESS, else {USUAL_ADDRESS}.", "URL")
 ]
+
+
+def choose_mode() -> str:
+    """Sets RAY_AUTH_MODE to `token` if there is a token, else to `disabled`, unless it is set; returns it. `ray start`
+    chooses alike (2.60), but a client with an address sends a token only if the variable says so."""
+    names, file = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"), os.path.expanduser("~/.ray/auth_token")
+    has_token = any(os.environ.get(name) for name in names) or os.path.exists(file)
+    return os.environ.setdefault("RAY_AUTH_MODE", "token" if has_token else "disabled").lower()
 
 
 @dataclass(frozen=True)
@@ -137,7 +144,9 @@ class RayCluster:
         try:
             return request()
         except AuthenticationError:
-            raise refusal(self.address) from None
+            fix = "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) to the cluster's token"
+            what = "the cluster refuses the token, or there is none"
+            raise InputError(what, where=self.address, fix=fix) from None
         except (ConnectionError, requests.exceptions.RequestException) as error:
             raise self._silent(" ".join(str(error).split())[:200]) from None
         except (RuntimeError, ValueError) as error:

@@ -19,10 +19,10 @@ from maskwright.config.settings import flat
 from maskwright.core import storage
 from maskwright.core.console import only_warnings
 from maskwright.core.errors import CloudError, ConfigError
+from maskwright.core.lease import leased
 from maskwright.engines.choose import find_processes
 from maskwright.engines.processes import Agree, Alone, Processes, starting
 from maskwright.run.directory import RunDirectory
-from maskwright.run.lease import leased
 from maskwright.run.starts import Starts, StartsFile
 from maskwright.training.copies import Copies
 from maskwright.training.forwarders import Forwarders, forwarding

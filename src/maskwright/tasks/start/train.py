@@ -16,12 +16,12 @@ from maskwright.config.settings import flat
 from maskwright.core import storage
 from maskwright.core.console import say, warn
 from maskwright.core.errors import ConfigError, EndedAsAsked, HealthError, InputError, MaskwrightError, StoppedEarly
+from maskwright.core.lease import leased
 from maskwright.core.secrets import redact
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import choose_device, require_engine
 from maskwright.engines.processes import together
 from maskwright.run.directory import FORMAT, RunDirectory, step_folder
-from maskwright.run.lease import leased
 from maskwright.run.starts import StartsFile
 from maskwright.tasks.start.capacity import DTYPES, compiled_layers, engine_config, exact_threads, require_room
 from maskwright.tasks.start.changes import history, require_same_run

@@ -1,14 +1,18 @@
-"""Runs a phase over all unfinished parts; raises the first error in the order of reading."""
+"""Runs a phase over all unfinished parts, beside other commands that do the same; raises the first error in the order
+of reading."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 from maskwright.core import errors, storage
+from maskwright.core.console import Progress, progress, say, several
 from maskwright.core.errors import InputError
+from maskwright.processes.claims import others_in
 from maskwright.processes.runner import Runner
 from maskwright.text.parts.columns import Columns, Note
 
@@ -21,32 +25,87 @@ def compute(
     runner: Runner, work: Callable[[Task], Note], tasks: Sequence[Task], title: str, sizes: Sequence[int]
 ) -> list[Note]:
     """The notes of all parts, in order. `work` writes its task's file (`columns.written`) and returns its note; an
-    existing file is not computed again.
+    existing file is not computed again, and one that another command computes meanwhile is waited for.
 
     For an error in the input, `work` returns `fault_note`. Then the parts before it are still computed, and the first
-    error in the order of reading is raised, as on one machine."""
-    notes: dict[int, Note] = {}
-    for idx, (_, path) in enumerate(tasks):
-        if os.path.exists(path):
-            notes[idx] = Columns(path).note
-    missing = [idx for idx in range(len(tasks)) if idx not in notes]
-    faults: dict[int, Note] = {}
-    unfinished = set(missing)
-    running = runner.run(work, [tasks[idx] for idx in missing], title, [sizes[idx] for idx in missing])
-    try:
-        for index, note in running if missing else ():
-            idx = missing[index]
-            unfinished.discard(idx)
-            (faults if FAULT in note else notes)[idx] = note
-            if faults and min(faults) < min(unfinished, default=len(tasks)):
-                break
-    finally:
-        running.close()
-    if faults:
-        name, what, where, fix = faults[min(faults)][FAULT]
+    error in the order of reading is raised, as by one process."""
+    phase = _Phase(runner, tasks)
+    sizes_left = {idx: sizes[idx] for idx in phase.left}
+    with progress(title, sum(sizes_left.values()), "bytes") as bar:
+        claimed = phase.claimed(title, sizes_left, bar)
+        try:
+            with closing(runner.run(work, claimed, sizes_left, bar)) as running:
+                for idx, note in running:
+                    phase.add(idx, note)
+                    if phase.faults and phase.faults.keys() | phase.notes.keys() >= {*range(min(phase.faults))}:
+                        break
+        finally:
+            phase.give_back()
+    if phase.faults:
+        name, what, where, fix = phase.faults[min(phase.faults)][FAULT]
         kind: type[InputError] = getattr(errors, name)
         raise kind(what, where=where, fix=fix)
-    return [notes[idx] for idx in range(len(tasks))]
+    return [phase.notes[idx] for idx in range(len(tasks))]
+
+
+class _Phase:
+    """The state of a phase."""
+
+    def __init__(self, runner: Runner, tasks: Sequence[Task]) -> None:
+        self._claims, self._tasks = runner.claims, tasks
+        self.faults: dict[int, Note] = {}
+        self.notes: dict[int, Note] = {}
+        self.left: dict[int, None] = {}
+        """Parts that are neither finished nor claimed by this process."""
+        for idx, (_, path) in enumerate(tasks):
+            if os.path.exists(path):
+                self.notes[idx] = Columns(path).note
+            else:
+                self.left[idx] = None
+
+    def add(self, idx: int, note: Note) -> None:
+        (self.faults if FAULT in note else self.notes)[idx] = note
+        if self._claims:
+            self._claims.give_back(os.path.basename(self._tasks[idx][1]))
+
+    def give_back(self) -> None:
+        """Gives back what is claimed and was not computed."""
+        for _, path in self._tasks:
+            if self._claims:
+                self._claims.give_back(os.path.basename(path))
+
+    def claimed(self, title: str, sizes: dict[int, int], bar: Progress) -> Iterator[tuple[int, Task] | None]:
+        """Parts to compute; None while other processes compute all that are left."""
+        is_said = False
+        while self.left:
+            taken = 0
+            for idx in [*self.left]:
+                if self.faults and idx > min(self.faults):
+                    del self.left[idx]
+                elif self._take(idx):
+                    taken += 1
+                    yield idx, self._tasks[idx]
+                elif idx in self.notes:
+                    bar.advance(sizes[idx])
+            if self._claims and self.left and not taken:
+                if not is_said:
+                    say(f"{title}: waiting for {several(len(self.left), 'part')} that other processes compute")
+                    is_said = True
+                yield None
+                self._claims.free_dead()
+
+    def _take(self, idx: int) -> bool:
+        """Claims a part, or notes the result of another process. Either way it is not left any more."""
+        path = self._tasks[idx][1]
+        name = os.path.basename(path)
+        is_claimed = self._claims is None or self._claims.take(name)
+        if is_done := self._claims is not None and os.path.exists(path):
+            self.notes[idx] = Columns(path).note
+            if is_claimed:
+                self._claims.give_back(name)
+        if is_claimed or is_done:
+            del self.left[idx]
+        return is_claimed and not is_done
 
 
 def fault_note(error: InputError) -> Note:
@@ -61,11 +120,12 @@ def is_result(name: str) -> bool:
 
 
 def paths_of(folder: str, phase: str, digests: Sequence[str]) -> list[str]:
-    """The result file of each part in a phase. `digests`: of all that decides each, in 20 hexadecimal digits. Other
-    results of the phase are deleted, and unfinished ones of all phases; nothing else in the folder is."""
+    """The result file of each part in a phase. `digests`: of all that decides each, in 20 hexadecimal digits. Unless
+    another command computes in the folder, other results of the phase are deleted, and unfinished files of all phases;
+    nothing else in the folder is."""
     names = [f"{phase}-{number:06}-{digest}" for number, digest in enumerate(digests)]
-    wanted = {*names}
-    for name in os.listdir(folder):
+    wanted, there = {*names}, os.listdir(folder)
+    for name in () if others_in(there) else there:
         is_other = name.startswith(f"{phase}-") and name.partition(".")[0] not in wanted
         if is_result(name) and (is_other or storage.is_temporary(name)):
             os.unlink(os.path.join(folder, name))

@@ -1,1 +1,0 @@
-"""Parts of a work as tasks of a Ray cluster."""
