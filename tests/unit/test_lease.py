@@ -40,7 +40,9 @@ def test_a_lease_that_beats_elsewhere_is_respected(tmp_path: Path, space: str) -
     assert json.loads((tmp_path / "lease.json").read_text())["pid_space"] == space
 
 
-@pytest.mark.parametrize(("pid", "started"), [(2**22 + 1, 1), (os.getpid(), pid_started(os.getpid()) - 1)])
+@pytest.mark.parametrize(
+    ("pid", "started"), [(2**22 + 1, 1), (os.getpid(), pid_started(os.getpid()) - 1)], ids=["gone", "another"]
+)
 def test_a_holder_of_this_pid_space_is_dead_once_its_process_is_gone(tmp_path: Path, pid: int, started: int) -> None:
     """Also where another process has got its pid."""
     elsewhere(tmp_path, 5, this_pid_space(), pid, started)
