@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from conftest import small_config
 
-from maskwright.config.pretraining import LATER, RunConfig
+from maskwright.config.pretraining import RunConfig
 from maskwright.core import storage
 from maskwright.core.errors import CheckpointError, ConfigError, InputError, StoppedEarly
 from maskwright.data.loader import Loader
@@ -136,24 +136,6 @@ def test_what_cannot_grow_says_why(
     stopped_after(2, config(**keys), tmp_path / "run")
     with pytest.raises(ConfigError, match=why):
         dry_run(config(**keys | now), str(tmp_path / "run"))
-
-
-@pytest.mark.parametrize("architecture", ["roberta", "modernbert"])
-def test_a_run_from_before_a_key_was_there_goes_on(architecture: str, config: Config, tmp_path: Path) -> None:
-    """Of the configuration, or of the model's shape: the record lacks it, and it had its default."""
-    own = config(**{"schedule.steps": 6, "model.architecture": architecture})
-    stopped_after(3, own, tmp_path / "old")
-    path = tmp_path / "old/config.resolved.json"
-    record = json.loads(path.read_text())
-    for key in (*LATER, "data.validation", "evaluation.patience", "engine.activation_checkpointing"):
-        del record["config"][key]
-    for name in ("global_attn_every_n_layers", "local_attention", "local_rope_theta"):
-        del record["model"][name]
-    path.write_text(json.dumps(record))
-    task.pretrain(own, str(tmp_path / "old"))
-    task.pretrain(own, str(tmp_path / "new"))
-    require_same(state(tmp_path / "old"), state(tmp_path / "new"))
-    assert "changes" not in RunDirectory(str(tmp_path / "old")).read_config()
 
 
 # ---- a new run from another's checkpoint -----------------------------------------------------------------------------

@@ -148,11 +148,3 @@ class Data(Section):
     def held_out(self) -> dict[str, str]:
         """The stores of `validation` by name; the name of a single one is empty."""
         return {"": self.validation} if isinstance(self.validation, str) else self.validation or {}
-
-
-LATER_DATA: dict[str, Any] = {
-    "data.format": "store",
-    "data.mixture_alpha": None,
-    **{f"data.arrow.{name}": field.default for name, field in Arrow.model_fields.items()},
-}
-"""See `pretraining.LATER`."""

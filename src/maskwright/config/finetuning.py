@@ -12,7 +12,6 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from maskwright.config.foreign_names import FINETUNING, FOREIGN, VALUES
 from maskwright.config.masking import Share
 from maskwright.config.pretraining import (
-    LATER_SHAPE,
     OF_ONE_RUN,
     CheckpointSection,
     EngineSection,
@@ -359,17 +358,9 @@ class FinetuneConfig(Section):
 
     def digest(self) -> str:
         """sha256 of every key that decides the numbers; resumable keys do not count."""
-        return digest(self, LATER)
+        return digest(self)
 
 
-LATER = LATER_SHAPE | {
-    "schedule.power": None,
-    "schedule.decay_share": None,
-    "engine.activation_checkpointing": "auto",
-    "data.encoding": "utf-8",
-    "task.threshold": 0.5,
-}
-"""Newer keys, and the values of older runs without them: digests and comparisons stay what they were."""
 _KEYS = keys_of(FinetuneConfig)
 _SAME = {
     name: said

@@ -12,10 +12,6 @@ Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 MaskingKind = Literal["token", "whole_word", "span"]
 
 
-LATER_MASKING = {"masking.causal_share": 0.0, "masking.epochs": None}
-"""See `pretraining.LATER`."""
-
-
 class Masking(Section):
     kind: MaskingKind = "token"
     """What is masked together: one token, a whole word (Ġ rule), or a run of words."""

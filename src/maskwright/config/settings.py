@@ -370,12 +370,10 @@ def put(values: dict[str, Any], dotted: str, value: Any, where: str) -> None:
     values[key] = value
 
 
-def digest(config: BaseModel, later: dict[str, Any], gone: Mapping[str, Any] = {}) -> str:
-    """sha256 of every key that decides the numbers; resumable keys do not count, nor do those that are as `later` has
-    them. `gone`: values that count although no key has them any more."""
+def digest(config: BaseModel) -> str:
+    """sha256 of every key that decides the numbers; resumable keys do not count."""
     kept = resumable_keys(type(config))
-    values = {key: value for key, value in flat(config).items() if key not in kept} | dict(gone)
-    return storage.sha256_of({key: value for key, value in values.items() if key not in later or value != later[key]})
+    return storage.sha256_of({key: value for key, value in flat(config).items() if key not in kept})
 
 
 # ---- messages about mistakes ---------------------------------------------------------------------------------------
