@@ -86,8 +86,8 @@ from maskwright.processes.child import python_module
         ("pretrain --run y", "give CONFIG: YAML of the run"),
         ("pretrain nano --run", "`maskwright pretrain --help` says"),
         ("pretrain nano --run y --stop-after-steps five", "give an integer ≥ 1"),
-        ("pretrain nano --run y --stop-after-steps 2.000", "give an integer ≥ 1; thousands have no sign between them"),
-        ("pretrain nano --run y --stop-after-hours 0,5", "give a number ≥ 0; the decimal point is a point"),
+        ("pretrain nano --run y --stop-after-steps 2.000", "give an integer ≥ 1; write 10000, without a separator"),
+        ("pretrain nano --run y --stop-after-hours 0,5", "give a number ≥ 0; use . as the decimal point"),
         ("pretrain nano --run y --set schedule.steps=１０", "give an integer ≥ 1, or null; the digits are 0 to 9"),
         (
             "pretrain nano --run y --set optimizer.learning_rate=0,01",

@@ -65,11 +65,10 @@ def named_sources(value: Any) -> Any:
     if isinstance(value, str):
         folders = re.split(r":(?!//)", value)
         names = [os.path.basename(folder.rstrip("/")) for folder in folders]
-        counts = Counter(names)
-        value = {
-            name if counts[name] == 1 else f"{name}-{number}": folder
-            for number, (name, folder) in enumerate(zip(names, folders, strict=True))
-        }
+        (name, times), *_ = Counter(names).most_common(1)
+        if times > 1:
+            raise Refused(f"{times} folders are called {name!r:.60}", fix="name them: {en: FOLDER, sw: FOLDER}")
+        value = dict(zip(names, folders, strict=True))
     if not isinstance(value, dict) or len(value) < 2:
         raise Refused(f"{value!r:.60} does not name two stores", fix="give {en: {store: FOLDER, weight: 3}, sw: {…}}")
     for name in value:

@@ -21,7 +21,7 @@ from maskwright.config.pretraining import (
     Shape,
     read_values,
 )
-from maskwright.config.schedule import ScheduleCurve, rate_at, require_one_of_each, warmup_of
+from maskwright.config.schedule import ScheduleCurve, rate_at, warmup_of
 from maskwright.config.settings import Count, Guide, Refused, Resumable, Section, digest, keys_in, keys_of
 from maskwright.core.encodings import codec_name
 from maskwright.core.errors import ConfigError
@@ -210,7 +210,7 @@ class StartingModel(Shape):
     fine-tuned or not. Its shape and its tokenizer come along. When not set, the keys above give a shape, and all
     weights are random."""
     weights: Literal["pretrained", "random"] = "pretrained"
-    """random: only the shape and the tokenizer of init_from are taken. It shows what not to pretrain gives."""
+    """random: only the shape and the tokenizer of init_from are taken. A baseline: what you get without pretraining."""
     tokenizer: str | None = None
     """Only without init_from: folder with tokenizer.json, or hf://OWNER/NAME@REVISION."""
     hidden_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
@@ -258,17 +258,8 @@ class FinetuningOptimizer(Optimizer):
 
 
 class FinetuningSchedule(ScheduleCurve):
-    epochs: Annotated[float, Field(gt=0.0)] | None = None
-    """Passes over the training examples; 3 when neither epochs nor steps is set."""
-    steps: Count | None = None
-    """Number of optimizer updates in the whole run, instead of epochs."""
     warmup_steps: Annotated[int, Field(ge=0)] | None = None
     """Number of steps in which the learning rate rises to its peak; a share of 0.06 of the run when neither is set."""
-
-    @model_validator(mode="after")
-    def _said_once(self) -> FinetuningSchedule:
-        require_one_of_each(self)
-        return self
 
 
 class FinetuningBatch(Section):
