@@ -91,7 +91,7 @@ from maskwright.processes.child import python_module
         ("pretrain nano --run y --set schedule.steps=１０", "give an integer ≥ 1, or null; the digits are 0 to 9"),
         (
             "pretrain nano --run y --set optimizer.learning_rate=0,01",
-            "give a number > 0; the default is 0.0005; the dec",
+            "give a number > 0; the default is 0.0005; use .",
         ),
         ("evaluate a --device gpu", "give one of them: Device"),
         ("evaluate a b", "`maskwright evaluate --help` says what it takes"),
