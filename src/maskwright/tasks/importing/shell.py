@@ -171,30 +171,17 @@ def parse_variables(text: str, location: str, known: Variables | None = None) ->
         where = f"{location}:{command.line}"
         if command.words[0] == "set":
             continue
-        if not command.assigns:
+        names = [word.partition("=")[0] for word in command.words if "=" in word]
+        if not command.assigns or any(name.endswith("+") for name in names):
             fix = "write NAME=value, with quotes where the value has spaces"
             raise InputError("is not an assignment", where=where, fix=fix)
-        if command.sign:
-            raise _refused(f"has {command.sign!r} outside quotes", where)
-        for word in command.words:
-            if unknown := unknown_in(word):
-                raise _only_a_shell(unknown, where)
-            if match := _ASSIGNMENT.match(word):
-                parsed[match[1]] = values[match[1]], command.line
+        unknown = next(filter(None, map(unknown_in, command.words)), None)
+        if command.sign or unknown:
+            what = f"has {command.sign!r} outside quotes" if command.sign else f"uses {unknown}, which is not set above"
+            fix = "set the variable above, or name the file that sets it before this one; nothing in a file is run"
+            raise InputError(what, where=where, fix=fix)
+        parsed |= {name: (values[name], command.line) for name in names}
     return parsed
-
-
-def _only_a_shell(unknown: str, where: str) -> InputError:
-    name = unknown[1:]
-    if NAME.fullmatch(name):
-        fix = "set it above, or name the file that sets it before this one"
-        return InputError(f"uses {name}, which is not set above", where=where, fix=fix)
-    runs = unknown.startswith(("`", "$(")) and not unknown.startswith("$((")
-    return _refused("runs a command, which is not done here" if runs else "uses more of the shell than $NAME", where)
-
-
-def _refused(what: str, where: str) -> InputError:
-    return InputError(what, where=where, fix="write the value itself; nothing in the file is run")
 
 
 def unknown_in(word: str) -> str | None:
