@@ -34,6 +34,7 @@ from maskwright.config.settings import (
     require_no_secret,
     resumable_keys,
 )
+from maskwright.core.console import several
 from maskwright.core.errors import ConfigError
 from maskwright.core.extras import require
 
@@ -390,20 +391,17 @@ def stages(config: RunConfig) -> tuple[Stage, ...]:
     """All stages with at least one update, in their order. Raises `Refused` if a phase ends where it cannot."""
     result: list[Stage] = []
     begin = rows = tokens = 0
-    *phased, plain = configs_in(config)
-    thetas = [phase.rope_theta for phase in config.phases]
-    ends = [phase.end(config.steps) for phase in config.phases]
-    for number, end in enumerate(ends):
-        before = ends[number - 1] if number else 0
-        if end <= before:
-            what = f"phases.{number} ends at step {end:,}, before the previous phase (step {before:,})"
-            raise Refused(what if number else f"phases.0 ends at step {end:,}", fix="give phases increasing ends")
+    for number, stage_config in enumerate(configs_in(config)):
+        phase = config.phases[number] if number < len(config.phases) else None
+        end = phase.end(config.steps) if phase else config.steps
+        if phase and end <= begin:
+            before = f", before the previous phase (step {begin:,})" if number else ""
+            raise Refused(f"phases.{number} ends at step {end:,}{before}", fix="give phases increasing ends")
         if end > config.steps:
             what = f"phases.{number} ends at step {end:,}, and the run has {config.steps:,}"
             raise Refused(what, fix="let it end earlier, or raise schedule.steps")
-    for end, stage_config, theta in zip([*ends, config.steps], [*phased, plain], [*thetas, None], strict=True):
         if end > begin:
-            result.append(Stage(begin, end, stage_config, rows, tokens, theta))
+            result.append(Stage(begin, end, stage_config, rows, tokens, phase.rope_theta if phase else None))
             begin, rows, tokens = end, rows + result[-1].rows, tokens + result[-1].tokens
     return tuple(result)
 
@@ -433,36 +431,32 @@ def reads_causally(config: RunConfig) -> bool:
 
 def applied(phase: Phase, config: RunConfig, name: str) -> RunConfig:
     """`config` with the phase's values. Raises `Refused` for impossible ones: see `Phase`."""
-    changed: dict[str, Any] = {}
-    data: dict[str, Any] = {}
-    longest = config.model.max_seq_len or config.data.seq_len
-    if phase.seq_len is not None:
-        if config.model.init_from is None and phase.seq_len > longest:
-            what = f"{name}.seq_len {phase.seq_len} is above the {longest} tokens that the model takes"
-            raise Refused(what, fix=f"lower it, or set model.max_seq_len: {phase.seq_len}")
-        data["seq_len"] = phase.seq_len
-    if (
-        phase.rope_theta is not None
-        and config.model.init_from is None
-        and config.model.architecture not in ("modernbert", "esm")
-    ):
-        what = f"{name}.rope_theta: {config.model.architecture} has no rotary positions"
+    model, workers = config.model, config.batch.virtual_workers
+    longest, rows, rest = model.max_seq_len or config.data.seq_len, phase.rows_per_step, 0
+    if model.init_from is None and (phase.seq_len or 0) > longest:
+        what = f"{name}.seq_len {phase.seq_len} is above the {longest} tokens that the model takes"
+        raise Refused(what, fix=f"lower it, or set model.max_seq_len: {phase.seq_len}")
+    if phase.rope_theta and model.init_from is None and model.architecture not in ("modernbert", "esm"):
+        what = f"{name}.rope_theta: {model.architecture} has no rotary positions"
         raise Refused(what, fix="leave it out, or take model.architecture: modernbert")
+    if rows is not None:
+        rows, rest = divmod(rows, workers)
+    if rest:
+        what = f"{name}.rows_per_step {phase.rows_per_step}: {workers} virtual workers do not divide it"
+        near = max(1, round((phase.rows_per_step or 0) / workers)) * workers
+        raise Refused(what, fix=f"take {near}, or another batch.virtual_workers")
+    mixture = None
     if phase.mixture_weights is not None:
-        data["mixture"] = _weighted(config.data.mixture or {}, phase.mixture_weights, f"{name}.mixture_weights")
-    if phase.rows_per_step is not None:
-        workers = config.batch.virtual_workers
-        rows, rest = divmod(phase.rows_per_step, workers)
-        if rest:
-            what = f"{name}.rows_per_step {phase.rows_per_step}: {workers} virtual workers do not divide it"
-            near = max(1, round(phase.rows_per_step / workers)) * workers
-            raise Refused(what, fix=f"take {near}, or another batch.virtual_workers")
-        changed["batch"] = config.batch.model_copy(update={"micro_batch_rows": rows})
-    if data:
-        changed["data"] = config.data.model_copy(update=data)
+        mixture = _weighted(config.data.mixture or {}, phase.mixture_weights, f"{name}.mixture_weights")
     masking = {"rate": phase.masking_rate, "kind": phase.masking_kind, "causal_share": phase.causal_share}
-    if masking_changes := {key: value for key, value in masking.items() if value is not None}:
-        changed["masking"] = config.masking.model_copy(update=masking_changes)
+    changed = {}
+    for section, values in (
+        ("data", {"seq_len": phase.seq_len, "mixture": mixture}),
+        ("batch", {"micro_batch_rows": rows}),
+        ("masking", masking),
+    ):
+        update = {key: value for key, value in values.items() if value is not None}
+        changed[section] = getattr(config, section).model_copy(update=update)
     return config.model_copy(update=changed)
 
 
@@ -496,7 +490,7 @@ def shared_out(virtual_workers: int, parts: int, what: str, rows: int | None = N
     Raises `ConfigError` if they cannot be shared out evenly; with the `rows` of each, it proposes both numbers."""
     each, rest = divmod(virtual_workers, parts)
     if rest:
-        what = f"{virtual_workers} virtual workers cannot be shared out evenly over {parts} {what}"
+        what = f"{several(virtual_workers, 'virtual worker')} cannot be shared out evenly over {parts} {what}"
         fix = f"{in_words(shareable(virtual_workers, parts, rows))}, or take fewer {what.rpartition(' ')[2]}"
         raise ConfigError(what, where="batch.virtual_workers", fix=fix)
     return each

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import math
+import operator
 import re
 import types
 import typing
@@ -320,23 +322,10 @@ def resumable_keys(kind: type[BaseModel]) -> frozenset[str]:
     return frozenset(name for name, extra in marked.items() if isinstance(extra, dict) and "resumable" in extra)
 
 
-def flat(config: BaseModel, prefix: str = "") -> dict[str, Any]:
+def flat(config: BaseModel) -> dict[str, Any]:
     """`{"data.seq_len": 512, …}` in the order of the source."""
-    result: dict[str, Any] = {}
-    for name in type(config).model_fields:
-        value = getattr(config, name)
-        if isinstance(value, BaseModel):
-            result |= flat(value, f"{prefix}{name}.")
-        elif isinstance(value, dict):
-            of_models = {
-                key: entry.model_dump() if isinstance(entry, BaseModel) else entry for key, entry in value.items()
-            }
-            result[prefix + name] = of_models
-        elif isinstance(value, list):
-            result[prefix + name] = [entry.model_dump() if isinstance(entry, BaseModel) else entry for entry in value]
-        else:
-            result[prefix + name] = value
-    return result
+    values = config.model_dump()
+    return {name: functools.reduce(operator.getitem, name.split("."), values) for name in keys_of(type(config))}
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:

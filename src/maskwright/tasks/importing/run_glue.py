@@ -14,7 +14,7 @@ from maskwright.core.errors import InputError
 from maskwright.labels.scoring import METRICS
 from maskwright.tasks.importing.run_mlm import fetched_data
 from maskwright.tasks.importing.taken import Taken, shown
-from maskwright.tasks.importing.trainer import LEFT_OUT, MAPPED, NOT_NEEDED, SWITCHES, from_json, training
+from maskwright.tasks.importing.trainer import LEFT_OUT, MAPPED, NOT_NEEDED, SWITCHES, begin, training
 from maskwright.tasks.importing.typed import ScriptSignature, Typed
 from maskwright.text.tables import open_table
 
@@ -26,7 +26,7 @@ LOOKED_AT = 200
 
 def run_glue(typed: Typed) -> Taken:
     taken = Taken(typed, verb="finetune")
-    from_json(taken)
+    begin(taken)
     taken.run_in("output_dir")
     if task := taken.text("task_name"):
         _task(taken, task)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from contextlib import suppress
 from typing import Any, get_args
 
 from maskwright.config.pretraining import Architecture
@@ -13,7 +14,7 @@ from maskwright.core.console import typed
 from maskwright.core.errors import InputError, ModelError
 from maskwright.model.hf.config import read_hf_config
 from maskwright.tasks.importing.taken import Fate, Taken, number_of
-from maskwright.tasks.importing.trainer import LEFT_OUT, MAPPED, NOT_NEEDED, SWITCHES, from_json, training
+from maskwright.tasks.importing.trainer import LEFT_OUT, MAPPED, NOT_NEEDED, SWITCHES, begin, training
 from maskwright.tasks.importing.typed import ScriptSignature, Typed
 
 WHOLE_WORDS = "run_mlm_wwm.py"
@@ -36,7 +37,7 @@ POSITION_OFFSET = 2
 
 def run_mlm(command: Typed) -> Taken:
     taken, script = Taken(command), os.path.basename(command.script)
-    from_json(taken)
+    begin(taken)
     if script == OLDER and not taken.has("mlm"):
         fix = "add --mlm, if masked tokens are what you want"
         raise InputError("without --mlm it trains a causal model, which is not here", where=script, fix=fix)
@@ -64,8 +65,8 @@ def run_mlm(command: Typed) -> Taken:
         "config_name": "give its shape as model.hidden_size, model.num_hidden_layers and their neighbours",
     }
     mapped = {"mlm": "masked tokens are what a run predicts", "config_overrides": "model.*"}
-    smoothed = taken.number("label_smoothing_factor", 0.0)
-    taken.note("label_smoothing_factor", "it is 0", "left out" if smoothed else "not needed")
+    if not taken.number("label_smoothing_factor", 0.0):
+        taken.note("label_smoothing_factor", "it is off", "not needed")
     taken.close(MAPPED | mapped, LEFT_OUT | left_out, NOT_NEEDED)
     return taken
 
@@ -93,27 +94,10 @@ def _model(taken: Taken) -> str:
 
 def _guess(name_or_path: str) -> str:
     """`modernbert` where the name or the folder's config.json says so; the others have one dropout and one offset."""
-    try:
-        return (
-            read_hf_config(name_or_path, head=False).architecture
-            if os.path.isdir(name_or_path)
-            else _by_name(name_or_path)
-        )
-    except ModelError:  # the run says what is wrong with it
-        return _by_name(name_or_path)
-
-
-def _by_name(name_or_path: str) -> str:
-    return (
-        "modernbert" if any(part in name_or_path.lower() for part in ("modernbert", "ettin", "mmbert")) else "roberta"
-    )
-
-
-def _on_hub(name_or_path: str) -> bool:
-    """Whether it is a name on the Hub and not a path: a path has more slashes, one at its end, or exists here."""
-    return (
-        bool(HUB_NAME.fullmatch(name_or_path)) and not name_or_path.startswith(".") and not os.path.isdir(name_or_path)
-    )
+    if os.path.isdir(name_or_path):
+        with suppress(ModelError):  # the run says what is wrong with it
+            return read_hf_config(name_or_path, head=False).architecture
+    return "modernbert" if re.search("modernbert|ettin|mmbert", name_or_path.lower()) else "roberta"
 
 
 def _shape(taken: Taken, architecture: str) -> None:
@@ -176,9 +160,10 @@ def _prepare(taken: Taken, tokenizer: str) -> None:
 
 
 def fetched_data(taken: Taken) -> str:
-    """The folder of --dataset_name. If it is a name on the Hub, adds the line that fetches it."""
+    """The folder of --dataset_name. If it is a name on the Hub, adds the line that fetches it: a path has more slashes,
+    one at its end, or exists here."""
     name = str(taken.text("dataset_name"))
-    if not _on_hub(name):
+    if not HUB_NAME.fullmatch(name) or name.startswith(".") or os.path.isdir(name):
         return name.rstrip("/")
     folder = f"data/{name.rpartition('/')[2]}"
     taken.before.append(shlex.join(["hf", "download", name, "--repo-type", "dataset", "--local-dir", folder]))

@@ -134,15 +134,16 @@ class Taken:
             raise InputError(f"{text} is not a pair of numbers", where=where, fix=f"write it as '{default}'")
         self.set(name, {key: float(number) for key, number in given.items()})
 
-    def take(self, flags: Mapping[str, float | str | type]) -> None:
-        """Takes over flags of one value, each by the key that the same word has for a command: `flags` has the script's
-        default for each, or the kind of its value for one that is taken only where it is given."""
+    def take(self, flags: Mapping[str, float | type[int] | type[float]]) -> None:
+        """Takes over flags of one number, each by the key that the same word has for a command: `flags` has the
+        script's default for each, or the kind of number for one that is taken only where it is given and above 0."""
         for name, default in flags.items():
-            kind = default if isinstance(default, type) else type(default)
-            if kind is default and name not in self.typed.flags:
-                continue
-            given = self.text(name) if kind is str else self.number(name, 0.0) if name in self.typed.flags else default
-            self.set(name, {self.key(name): default if given is None else kind(given)})
+            if not isinstance(default, type):
+                self.set(name, {self.key(name): type(default)(self.number(name, default))})
+            elif (number := self.number(name, 0.0)) > 0:
+                self.set(name, {self.key(name): default(number)})
+            else:
+                self.note(name, "it is off", "not needed")
 
     def patience(self, name: str) -> None:
         """Takes over a number of evaluations, where the command says how often the run is judged."""

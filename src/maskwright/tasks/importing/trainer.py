@@ -54,7 +54,6 @@ MAPPED = {
     "eval_strategy evaluate_during_training": "evaluation.every_steps",
     "push_to_hub": "`export --push`, after the proof",
     "hub_model_id": "export --push OWNER/NAME",
-    "tpu_num_cores": "batch.virtual_workers",
     "model_revision": "model.init_from has it, behind an @",
     "dataset_config_name": "the folder of the data set's files",
     "gradient_accumulation_steps": "see --per_device_train_batch_size",
@@ -105,8 +104,6 @@ def training(taken: Taken) -> None:
     )
     if "engine.dtype" not in taken.values:
         taken.set("bf16", {"engine.dtype": "fp32"}, "auto takes bf16 where the hardware has it, and is faster")
-    if "xla_spawn.py" in taken.typed.original or taken.whole("tpu_num_cores", 0):
-        taken.values["engine.kind"] = "jax"
     _often(taken, steps if steps > 0 else None)
     _reports(taken)
     if taken.has("push_to_hub"):
@@ -119,7 +116,7 @@ def _schedule(taken: Taken) -> None:
     kind = taken.text("lr_scheduler_type") or "linear"
     keywords, peak = _keywords(taken), taken.positive("learning_rate", 5e-5)
     name, values = "lr_scheduler_type", dict[str, Any]({"schedule.kind": VALUES["schedule.kind"].get(kind, kind)})
-    if kind.startswith("cosine_") and keywords.keys() & {"min_lr_rate", "min_lr"}:
+    if kind in ("cosine_with_min_lr", "cosine_warmup_with_min_lr") and keywords.keys() & {"min_lr_rate", "min_lr"}:
         share = keywords.pop("min_lr", 0.0) / peak
         values = {"schedule.kind": "cosine", "schedule.final_lr_share": keywords.pop("min_lr_rate", share)}
     elif kind == "polynomial":  # transformers ends at 1e-7 whatever the peak is
@@ -155,12 +152,10 @@ def _keywords(taken: Taken) -> dict[str, Any]:
     if not isinstance(content, dict):
         fix = """write it in quotes: --lr_scheduler_kwargs '{"min_lr_rate": 0.1}'"""
         raise InputError(f"{text} is not a JSON object", where="--lr_scheduler_kwargs", fix=fix)
-    numbers = ("min_lr_rate", "min_lr", "power", "lr_end", "num_decay_steps", "min_lr_ratio")
-    return {
-        name: number_of(str(value), f"--lr_scheduler_kwargs {name}") if name in numbers and value is not None else value
-        for name, value in content.items()
-        if value is not None
-    }
+    for name in ("min_lr_rate", "min_lr", "power", "lr_end", "num_decay_steps", "min_lr_ratio"):
+        if content.get(name) is not None:
+            content[name] = number_of(str(content[name]), f"--lr_scheduler_kwargs {name}")
+    return {name: value for name, value in content.items() if value is not None}
 
 
 def _often(taken: Taken, steps: int | None) -> None:
@@ -171,7 +166,9 @@ def _often(taken: Taken, steps: int | None) -> None:
     evaluated = taken.text("eval_strategy") or ("steps" if taken.has("evaluate_during_training") else "no")
     if evaluated == "steps":
         _every(taken, "eval_steps", "evaluation.every_steps", logged or 500, steps)
-    elif evaluated == "epoch" and taken.verb == "pretrain":
+    elif evaluated == "no":
+        taken.note("eval_strategy", "a run is judged at its start and its end all the same", "not needed")
+    elif taken.verb == "pretrain":
         taken.note("eval_strategy", "set evaluation.every_steps")
 
 
@@ -203,8 +200,9 @@ def _reports(taken: Taken) -> None:
     taken.note("report_to", became, "mapped")
 
 
-def from_json(taken: Taken) -> None:
-    """Adds the flags of the JSON file that may replace all others. Raises `InputError` where the file is absent."""
+def begin(taken: Taken) -> None:
+    """Adds the flags of the JSON file that may replace all others, by today's names, and counts the cores of a TPU.
+    Raises `InputError` where the file is absent."""
     for word in [word for word in taken.typed.words if word.endswith(".json")]:
         if not os.path.isfile(word):
             raise InputError("no such file", where=word, fix="give the file's path from here")
@@ -216,3 +214,7 @@ def from_json(taken: Taken) -> None:
                 taken.typed.flags[name] = [HIDDEN] if SECRET.search(name) else texts
         taken.typed.words.remove(word)
     taken.rename(ALIASES)
+    if cores := taken.whole("tpu_num_cores", 0):
+        taken.typed.devices, taken.typed.counted_by = cores, "--tpu_num_cores"
+    if cores or "xla_spawn.py" in taken.typed.original:
+        taken.set("tpu_num_cores", {"engine.kind": "jax"}, "for TPUs")

@@ -211,7 +211,9 @@ def _sorted(before: list[str], words: list[str], script: ScriptSignature) -> Typ
     elif processes is not None and all(name in given for name in _MACHINES if name in launcher):
         typed.devices, typed.counted_by = processes * (1 if TOTAL in given else machines), "the command"
     else:
-        several = [word for word in before if re.match(rf"{GPUS}=.*,", word)]
+        several = [
+            word for word in before if re.match(rf"{GPUS}=.*,", word) or _name(word) in (*_PROCESSES, *_MACHINES)
+        ]
         several += [word for word in starters if "=" not in word and os.path.basename(word) not in _PLAIN_STARTERS]
         typed.launcher = as_written(os.path.basename(several[0]).partition("=")[0]) if several else ""
     return typed
