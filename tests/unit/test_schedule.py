@@ -85,7 +85,7 @@ def test_wsds_decay_may_be_the_whole_run() -> None:
         ({"kind": "linear", "decay_share": 0.2}, "kind linear has no decay_share. Fix: take kind: wsd, or leave"),
         ({"warmup_share": 0.1, "warmup_steps": 1}, "schedule has warmup_steps and warmup_share"),
         ({"kind": "wsd", "decay_share": 0.1, "decay_steps": 1}, "schedule has decay_steps and decay_share"),
-        ({"kind": "wsd", "decay_share": 0.6, "warmup_share": 0.5}, "together above 1: the run would never peak"),
+        ({"kind": "wsd", "decay_share": 0.6, "warmup_share": 0.5}, "add up to more than 1: the run would never peak"),
     ],
 )
 def test_schedules_that_there_are_not(schedule: dict[str, Any], why: str) -> None:

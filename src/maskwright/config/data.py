@@ -84,7 +84,7 @@ def require_weights(sources: dict[str, Source], alpha: float | None) -> None:
         raise Refused(f"{without[0]} has no weight, and others have", fix="give each source one, or none")
     if alpha is not None and not without:
         fix = "leave one of them out"
-        raise Refused("mixture_alpha makes weights of the sizes, and the sources have weights", fix=fix)
+        raise Refused("mixture_alpha computes weights from the sizes, but the sources have weights", fix=fix)
 
 
 class Data(Section):

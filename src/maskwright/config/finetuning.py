@@ -65,7 +65,7 @@ class Task(Section):
         if isinstance(words, list) and (other := next((word for word in words if _is_yaml(word)), words)) is not words:
             written = "null" if other is None else str(other)
             fix = f"quote it where it is a label: '{written}'" + (", or leave it out" if other is None else "")
-            raise Refused(f"{written} without quotes is no word of YAML", fix=fix)
+            raise Refused(f"{written} without quotes is not a word in YAML", fix=fix)
         if labels is not None and not (isinstance(words, list) and all(isinstance(word, str | int) for word in words)):
             raise Refused(f"{labels!r:.60} is not a list of labels", fix="write [no, yes], or {0: no, 1: yes}")
         if isinstance(labels, dict):
@@ -253,7 +253,7 @@ class FinetuningOptimizer(Optimizer):
             for name, weight in weights.items()
         ):
             fix = "write balanced, or a number above 0 for each label, as in {no: 1, yes: 2.5}"
-            raise Refused(f"{weights!r:.60} is not weights of labels", fix=fix)
+            raise Refused(f"{weights!r:.60} does not give labels weights", fix=fix)
         return {_word(name): weight for name, weight in weights.items()}
 
 
@@ -382,7 +382,7 @@ def build_finetune_config(values: dict[str, Any], where: str, overrides: Mapping
         what = "is a retrieval task, which `finetune` and `compare` alone read, on the machine where they are typed"
         raise ConfigError(what, where=where, fix="name a task with labels")
     if isinstance(data := values.get("data"), dict) and "corpus" in data:
-        raise ConfigError("data.corpus is of a retrieval task", where=where, fix="add `task: {kind: retrieval}`")
+        raise ConfigError("data.corpus belongs to a retrieval task", where=where, fix="add `task: {kind: retrieval}`")
     try:
         return FinetuneConfig.model_validate(values)
     except ValidationError as error:

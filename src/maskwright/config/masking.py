@@ -37,5 +37,5 @@ class Masking(Section):
     def _shares_fit(self) -> Masking:
         if self.mask_share + self.random_share > 1.0:
             shares = f"mask_share {self.mask_share:g} and random_share {self.random_share:g}"
-            raise Refused(f"{shares} are above 1 together", fix="lower one of them; RoBERTa's are 0.8 and 0.1")
+            raise Refused(f"{shares} add up to more than 1", fix="lower one of them; RoBERTa's are 0.8 and 0.1")
         return self

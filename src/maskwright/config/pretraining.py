@@ -499,7 +499,7 @@ def shared_out(virtual_workers: int, parts: int, what: str, rows: int | None = N
 def require_devices(engine: EngineSection, total: int) -> None:
     """Raises `ConfigError` if torch is asked for another number of devices than the `total` processes that compute."""
     if engine.kind == "torch" and engine.devices not in (None, total):
-        what = f"{engine.devices} were asked for, and {total} compute"
+        what = f"asks for {engine.devices} devices, but {total} compute"
         raise ConfigError(what, where="engine.devices", fix="leave it out")
 
 

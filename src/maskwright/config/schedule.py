@@ -68,7 +68,7 @@ class ScheduleCurve(Length):
             raise Refused(f"kind {self.kind} has no {key}", fix=f"take kind: {takes.get(key, 'wsd')}, or {unset}")
         if (self.warmup_share or 0.0) + (self.decay_share or 0.0) > 1.0:
             fix = "lower schedule.warmup_share or schedule.decay_share"
-            raise Refused("warmup_share and decay_share are together above 1: the run would never peak", fix=fix)
+            raise Refused("warmup_share and decay_share add up to more than 1: the run would never peak", fix=fix)
         return self
 
 
