@@ -17,7 +17,7 @@ from maskwright.cloud.environment import read_environment
 from maskwright.cloud.old_setup import values_env
 from maskwright.cloud.old_setup.values_env import Imported, import_values
 from maskwright.core.errors import ConfigError, InputError
-from maskwright.tasks.importing.shell import _Reader, parse_variables
+from maskwright.tasks.importing.shell import parse_variables
 
 
 def imported(changes: dict[str, str | None] | None = None, **options: Any) -> Imported:
@@ -51,16 +51,11 @@ def fails(changes: dict[str, str | None], **options: Any) -> str:
         ("A=value\r", "value"),
         ("B=1\nA=$B-${B}", "1-1"),
         ("A=first\nA=last", "last"),
-        ("A=${B:-x}", "x"),
-        ("B=\nA=${B-x}y", "y"),
-        ("B=4096\nA=$(($B / 8))", "512"),
         ("B=3\nA=`expr $B \\* 2`$(expr 7 - 9)", "6-2"),
-        ('A="$(( 7 % 4 )) ${C:-${B:-x}} `expr 7 + 1`"', "3 x 8"),
         ("B='a b'\nA=$B", "a b"),
         ("A='open\nB=b'", "open\nB=b"),
         ("A=x B=y", "x"),
         ('B=a\nA="\\$B${B}"', "$Ba"),
-        ("A=1\nA+=2", "12"),
     ],
 )
 def test_values_are_what_a_shell_gives(line: str, value: str, tmp_path: Path) -> None:
@@ -77,26 +72,20 @@ def test_values_are_what_a_shell_gives(line: str, value: str, tmp_path: Path) ->
         assert shell.stdout == value
 
 
-def test_a_long_word_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Letter by letter, a word of a megabyte took minutes: it was copied for each of its letters."""
-    added, add = list[str](), _Reader._add
-    monkeypatch.setattr(_Reader, "_add", lambda self, text: (added.append(text), add(self, text))[1])
-    assert parse_variables(f"A={'x' * 10_000}'{'y' * 10_000}'\n", "f")["A"][0] == "x" * 10_000 + "y" * 10_000
-    assert len(added) == 2
-
-
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ("A=$(touch /tmp/never)", "runs a command"),
-        ("A=`id`", "runs a command"),
-        ('A="$(id)"', "runs a command"),
-        ("A=$NOWHERE", "uses NOWHERE, which is not set above"),
-        ("A=${B%x}", "uses more of the shell"),
-        ("A=$'\\033[0m'", "uses more of the shell"),
-        ("A=$((2 ** 3))", "uses more of the shell"),
-        ("A=$((1 + 2 * 3))", "uses more of the shell"),
-        ("A=$(expr 1 / 0)", "runs a command"),
+        ("A=$(touch /tmp/never)", "uses $(touch /tmp/never), which is not set above"),
+        ("A=`id`", "uses `id`"),
+        ('A="$(id)"', "uses $(id)"),
+        ("A=$NOWHERE", "uses $NOWHERE, which is not set above"),
+        ("A=${B%x}", "uses ${B%x}"),
+        ("A=$'\\033[0m'", "uses $'\\033[0m'"),
+        ("A=$((2 + 3))", "uses $((2 + 3))"),
+        ("A=$(expr 1 / 0)", "uses $(expr 1 / 0)"),
+        ("A=${B:-x}", "uses ${B:-x}"),
+        ("A+=2", "is not an assignment"),
+        ("if true; then A=1; fi", "has 'if'"),
         ("A=(1 2)", "has '(' outside quotes"),
         ("A=x > y", "has '>' outside quotes"),
         ("A=x|y", "has '|' outside quotes"),
@@ -200,7 +189,7 @@ def test_generated_values_refer_to_those_of_the_other_file(tmp_path: Path, capsy
     assert run(["env", "import", values, auto]) == 0
     assert "SHARED_PD_DISK_NAME=pd-ssd-2055-20200430" in capsys.readouterr().err
     assert run(["env", "import", auto, values]) == 2
-    assert "which is not set above. Fix: set it above, or name the file that sets it" in capsys.readouterr().err
+    assert "which is not set above. Fix: set the variable above, or name the file that" in capsys.readouterr().err
 
 
 def test_own_scripts_prepare_the_disk_and_set_up_no_nodes() -> None:

@@ -496,7 +496,7 @@ def test_slice_that_is_not_ready(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) 
         ({"engine": {"kind": "jax"}}, 2, 4, ("cuda", 1)),
         ({"engine": {"device": "cpu"}}, 1, 8, "engine.device: is cpu, and 8 GPUs on each node ask for cuda"),
         ({}, 3, 8, "16 virtual workers cannot be shared out evenly over 24 processes"),
-        ({"engine": {"devices": 4}}, 2, 4, "engine.devices: 4 were asked for, and 8 compute"),
+        ({"engine": {"devices": 4}}, 2, 4, "engine.devices: asks for 4 devices, but 8 compute"),
         ({"engine": {"devices": 8}}, 2, 4, ("cuda", 4)),
     ],
 )

@@ -499,8 +499,11 @@ def test_mistakes_end_before_anything_is_written(
         ({"batch": {"examples": 5, "virtual_workers": 2}}, "2 virtual workers cannot share 5 examples evenly"),
         ({"optimizer": {"layer_decay": 0.9, "kind": "muon"}}, "optimizer.layer_decay needs optimizer.kind: adamw"),
         ({"health": {"on_spike": "rollback"}}, "on_spike: rollback needs checkpoint.save_every_steps. Fix: set both"),
-        ({"optimizer.class_weights": {True: "much"}}, "class_weights: .True: 'much'. is not weights of labels. Fix: w"),
-        ({"optimizer.class_weights": [1, 2]}, r"class_weights: .1, 2. is not weights of labels"),
+        (
+            {"optimizer.class_weights": {True: "much"}},
+            "class_weights: .True: 'much'. does not give labels weights. Fix: w",
+        ),
+        ({"optimizer.class_weights": [1, 2]}, r"class_weights: .1, 2. does not give labels weights"),
     ],
 )
 def test_configurations_that_mean_nothing(keys: dict[str, Any], what: str, make: Callable[..., FinetuneConfig]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from conftest import small_config
 
-from maskwright.config.pretraining import LATER, RunConfig
+from maskwright.config.pretraining import RunConfig
 from maskwright.core import storage
 from maskwright.core.errors import CheckpointError, ConfigError, InputError, StoppedEarly
 from maskwright.data.loader import Loader
@@ -136,24 +136,6 @@ def test_what_cannot_grow_says_why(
     stopped_after(2, config(**keys), tmp_path / "run")
     with pytest.raises(ConfigError, match=why):
         dry_run(config(**keys | now), str(tmp_path / "run"))
-
-
-@pytest.mark.parametrize("architecture", ["roberta", "modernbert"])
-def test_a_run_from_before_a_key_was_there_goes_on(architecture: str, config: Config, tmp_path: Path) -> None:
-    """Of the configuration, or of the model's shape: the record lacks it, and it had its default."""
-    own = config(**{"schedule.steps": 6, "model.architecture": architecture})
-    stopped_after(3, own, tmp_path / "old")
-    path = tmp_path / "old/config.resolved.json"
-    record = json.loads(path.read_text())
-    for key in (*LATER, "data.validation", "evaluation.patience", "engine.activation_checkpointing"):
-        del record["config"][key]
-    for name in ("global_attn_every_n_layers", "local_attention", "local_rope_theta"):
-        del record["model"][name]
-    path.write_text(json.dumps(record))
-    task.pretrain(own, str(tmp_path / "old"))
-    task.pretrain(own, str(tmp_path / "new"))
-    require_same(state(tmp_path / "old"), state(tmp_path / "new"))
-    assert "changes" not in RunDirectory(str(tmp_path / "old")).read_config()
 
 
 # ---- a new run from another's checkpoint -----------------------------------------------------------------------------
@@ -416,7 +398,7 @@ def test_a_run_that_grows_keeps_its_warmup_and_moves_its_decay_where_they_are_sh
 def test_a_changed_length_is_put_right_by_steps_also_where_the_file_has_epochs(config: Config, tmp_path: Path) -> None:
     run, keys = tmp_path / "run", {"checkpoint.save_every_steps": 4, "checkpoint.keep_every_steps": 4}
     task.pretrain(config(schedule={"epochs": 0.05, "kind": "wsd"}, **keys), str(run))
-    for epochs, fix in ((0.04, "back with (.*=10);"), (0.1, f"--from {run}@8 (.*=12) --set schedule.warmup_steps=0")):
+    for epochs, fix in ((0.04, "back with (.*=11);"), (0.1, f"--from {run}@8 (.*=13) --set schedule.warmup_steps=0")):
         with pytest.raises(ConfigError) as refused:
             dry_run(config(schedule={"epochs": epochs, "kind": "wsd"}, **keys), str(run))
         found = re.search(fix, str(refused.value))

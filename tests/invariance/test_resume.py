@@ -45,7 +45,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
 
 PHASES = [
     {"until_step": 5, "seq_len": 16, "rows_per_step": 16, "masking_rate": 0.3},
-    {"until_step": 8, "seq_len": 24, "masking_kind": "span", "final_lr_share": 0.5},
+    {"until_step": 8, "seq_len": 24, "masking_kind": "span"},
 ]
 """The first border is where the run is stopped, the second one is between its stops."""
 

@@ -933,9 +933,9 @@ def test_files_of_a_glob_in_order_and_texts_without_labels(tmp_path: Path) -> No
         (LabelledData, {"train": "x", "label": [1, -1]}, r"\[1, -1\] is not a column"),
         (LabelledData, {"train": "x", "text": [], "label": []}, r"\[\] is not a column"),
         (Task, {"labels": "no, yes"}, "'no, yes' is not a list of labels"),
-        (Task, {"labels": {"a": None, "b": 1}}, "null without quotes is no word of YAML"),
-        (Task, {"labels": ["yes", None]}, "null without quotes is no word of YAML"),
-        (Task, {"labels": [1.5, 2]}, "1.5 without quotes is no word of YAML"),
+        (Task, {"labels": {"a": None, "b": 1}}, "null without quotes is not a word in YAML"),
+        (Task, {"labels": ["yes", None]}, "null without quotes is not a word in YAML"),
+        (Task, {"labels": [1.5, 2]}, "1.5 without quotes is not a word in YAML"),
         (LabelledData, {"train": ["a.csv", "b.csv"]}, "is a list, and one location is taken"),
     ],
 )

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from arrow_files import write_arrow
 from conftest import small_config
 from reference import oracles
-from reference.stored import documents_of
 
-from maskwright.config.phases import stage_at
-from maskwright.config.pretraining import RunConfig, build_config
+from maskwright.config.pretraining import RunConfig, build_config, stage_at
 from maskwright.config.settings import flat
 from maskwright.core.errors import ConfigError
 from maskwright.data.loader import Loader
 from maskwright.data.mixing import MixedOrder
 from maskwright.data.mixture import MixedRows
-from maskwright.data.opening import open_store, recorded_data
+from maskwright.data.opening import open_store
 from maskwright.data.rows import ROWS, open_rows
 from maskwright.data.store import TokenStore
 from maskwright.model.config import config_at
@@ -31,7 +27,6 @@ from maskwright.tasks.measure.held_out import evaluate
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.tasks.pretrain.run import pretrain
-from maskwright.tasks.start.changes import require_same_run
 
 Config = Callable[..., RunConfig]
 
@@ -46,7 +41,7 @@ def test_each_stage_is_the_run_with_what_its_phase_sets() -> None:
     run = build(
         [
             {"until_share": 0.4, "seq_len": 128, "masking_rate": 0.4},
-            {"until_tokens": tokens - 5, "seq_len": 128, "rows_per_step": 128},
+            {"until_step": 42, "seq_len": 128, "rows_per_step": 128},
             {"until_step": 90, "masking_kind": "span"},
         ]
     )
@@ -73,10 +68,10 @@ def test_each_stage_is_the_run_with_what_its_phase_sets() -> None:
         (
             [{"until_share": 0.5}, {"until_step": 50}],
             {},
-            "phases.1 ends at step 50, and what comes before it",
+            "phases.1 ends at step 50, before the previous phase (step 50). Fix: give phases increasing ends",
         ),
-        ([{"until_share": 0.9}, {"until_share": 0.5}], {}, "they overlap. Fix: let each phase end after"),
-        ([{"until_tokens": 1}, {"until_step": 1}], {}, "they overlap"),
+        ([{"until_share": 0.9}, {"until_share": 0.5}], {}, "phases.1 ends at step 50, before the previous phase"),
+        ([{"until_share": 0.001}], {}, "phases.0 ends at step 0"),
         ([{"until_step": 101}], {}, "ends at step 101, and the run has 100. Fix: let it end earlier, or raise"),
         (
             [{"until_share": 0.5, "until_step": 9}],
@@ -87,7 +82,6 @@ def test_each_stage_is_the_run_with_what_its_phase_sets() -> None:
         ([{"until_step": 9, "seq_len": 4}], {}, "phases.0.seq_len is 4. Fix: give an integer ≥ 8"),
         ([{"until_step": 9, "seq_len": 1024}], {}, "above the 512 tokens that the model takes. Fix: lower it, or set"),
         ([{"until_step": 9, "rows_per_step": 12}], {}, "8 virtual workers do not divide it. Fix: take 16"),
-        ([{"until_step": 9, "lr_shape": "sqrt"}], {}, "lr_shape sqrt has no final_lr_share. Fix: give both"),
         ([{"until_step": 9, "mixture_weights": {"a": 1}}], {}, "names a, and there are no sources, because data.mix"),
         (
             [{"until_step": 9, "mixture_weights": {"a": 1}}],
@@ -113,31 +107,6 @@ def test_phases_that_cannot_be_are_refused_in_one_line(
     with pytest.raises(ConfigError) as refused:
         build(phases, **keys)
     assert why in str(refused.value) and str(refused.value).count("\n") == 0
-
-
-def test_the_learning_rate_goes_from_phase_to_phase() -> None:
-    phases = [
-        {"until_step": 5, "masking_rate": 0.4},
-        {"until_step": 40, "final_lr_share": 1.0},
-        {"until_step": 60, "final_lr_share": 0.5},
-        {"until_step": 80, "final_lr_share": 0.1, "lr_shape": "sqrt"},
-        {"until_step": 90, "final_lr_share": 0.3, "lr_shape": "cosine"},
-    ]
-    schedule = {"steps": 100, "warmup_steps": 10, "kind": "linear"}
-    run, plain = (build(each, schedule=schedule, optimizer={"learning_rate": 2.0}) for each in (phases, []))
-    rates = [run.learning_rate_at(step) for step in range(100)]
-    assert rates[:10] == [plain.learning_rate_at(step) for step in range(10)] and rates[10:40] == [2.0] * 30
-    assert rates[40:60] == pytest.approx(np.linspace(2.0, 1.0, 20, endpoint=False))
-    assert rates[60:80] == pytest.approx([1.0 - 0.8 * (number / 20) ** 0.5 for number in range(20)])
-    assert rates[80:90] == pytest.approx([0.4 - 0.2 * np.cos(np.pi * number / 10) for number in range(10)])
-    assert rates[90:] == [plain.learning_rate_at(step) for step in range(90, 100)]
-    after = build([{"until_step": 50}, {"until_step": 100, "final_lr_share": 0.0}], schedule=schedule)
-    assert after.learning_rate_at(50) == plain.learning_rate_at(50) / 2.0 * after.optimizer.learning_rate
-    whole = build([{"until_share": 1.0, "final_lr_share": 0.0, "lr_shape": "cosine"}], schedule=schedule)
-    cosine = build([], schedule=schedule | {"kind": "cosine"})
-    assert [whole.learning_rate_at(step) for step in range(100)] == pytest.approx(
-        [cosine.learning_rate_at(step) for step in range(100)]
-    )
 
 
 # ---- which text ----------------------------------------------------------------------------------------------------
@@ -221,57 +190,11 @@ def test_max_epochs_are_of_all_phases(store: TokenStore, tmp_path: Path) -> None
     assert 0.99 < epochs <= 1 and "from a, 1.00 epochs" in ready.loader.describe()[0]
 
 
-def test_runs_of_before_go_on_only_with_their_rows(store: TokenStore, config: Config, tmp_path: Path) -> None:
-    """A record of an earlier version has no `rows`. What makes it unlike the runs of now is named."""
-    write_arrow(
-        tmp_path / "arrow" / "a.arrow",
-        [*documents_of(store.split("train")), *documents_of(store.split("valid"))],
-        lists=True,
-        stream=False,
-    )
-    arrow = {
-        "data.store": str(tmp_path / "arrow"),
-        "data.format": "arrow",
-        "data.arrow": {"tokenizer": store.tokenizer_folder},
-    }
-    assert len(store.split("train").shards) > 1
-    by_shard = {"row_planning": "by shard"}
-    for run, record, reason in (
-        (config(), by_shard, ""),
-        (config(phases=[{"until_step": 5, "masking_rate": 0.4}]), by_shard, ""),
-        (config(), {}, "rows were planned over all shards together"),
-        (config(), {"config": {"data.window_shards": 2}}, "the rows of data.window_shards shards were shuffled"),
-        (phased(config), by_shard, "phases of other rows shared the epochs"),
-        (small_config("", **arrow), by_shard, "Arrow files were read where they lie"),
-    ):
-        before = {"config": flat(run) | record.get("config", {}), "model": {}}
-        before |= {key: value for key, value in record.items() if key != "config"}
-        if not reason:
-            assert prepare_run(run, before).details["rows"] == ROWS
-            continue
-        with pytest.raises(ConfigError, match=f"the run began when {reason}.*Fix: continue it with"):
-            prepare_run(run, before)
-        assert recorded_data({"config": before["config"], "store": run.data.store}) == run.data, "it can be evaluated"
-        assert prepare_run(run, {**before, "rows": ROWS})
-
-
-def test_a_run_whose_epochs_left_out_the_weights_is_not_continued_with_them(store: TokenStore, tmp_path: Path) -> None:
-    (tmp_path / "again").symlink_to(store.location)
-    sources = {"a": {"store": store.location, "weight": 1}, "b": {"store": str(tmp_path / "again"), "weight": 1}}
-    keys = {"data.store": None, "data.mixture": sources, "schedule.steps": 40}
-    run = small_config("", **keys, phases=[{"until_step": 20, "mixture_weights": {"b": 0}}])
-    ready, directory = prepare_run(run), RunDirectory(str(tmp_path))
-    same = {"config": flat(run), "store_fingerprint": "s", "tokenizer_fingerprint": "t", "dtype": "d"}
-    now = {**same, "model": asdict(ready.model), **ready.details}
-    before = {key: value for key, value in now.items() if key != "phases_have_weights"}
-    assert before != now and require_same_run(before, now, directory, run) == []
-    for text in ("schedule: {steps: 40}", "schedule: {epochs: 2}"):
-        (tmp_path / "config.yaml").write_text(text)
-        assert require_same_run(now, now, directory, run) == []
-        if "steps" in text:
-            assert require_same_run(before, now, directory, run) == []
-    with pytest.raises(ConfigError, match="the run began when schedule.epochs left out the mixture_weights of phases"):
-        require_same_run(before, now, directory, run)
+def test_a_run_whose_rows_were_planned_otherwise_is_not_continued(config: Config) -> None:
+    before = {"config": flat(config()), "model": {}}
+    with pytest.raises(ConfigError, match=r"planned its rows otherwise\. Fix: continue it with"):
+        prepare_run(config(), before)
+    assert prepare_run(config(), {**before, "rows": ROWS})
 
 
 def test_a_base_of_rotary_positions_is_trained_with_and_exported(

@@ -306,8 +306,8 @@ def test_scales_hold_their_values_between_few_marks(values: list[float]) -> None
 
 
 def test_values_are_written_as_in_a_yaml() -> None:
-    phases = [{"until_step": 200, "seq_len": None, "masking_rate": 0.3}, {"until_share": 1.0, "lr_shape": "cosine"}]
-    assert configuration.shown(phases) == "[{until_step: 200, masking_rate: 0.3}, {until_share: 1.0, lr_shape: cosine}]"
+    phases = [{"until_step": 200, "seq_len": None, "masking_rate": 0.3}, {"until_share": 1.0, "seq_len": 64}]
+    assert configuration.shown(phases) == "[{until_step: 200, masking_rate: 0.3}, {until_share: 1.0, seq_len: 64}]"
     assert [configuration.shown(one) for one in (None, True, 4e-5, ["wandb"])] == [
         "not set",
         "true",

@@ -62,7 +62,7 @@ def import_(
         raise InputError("is there already", where=out, fix="give --to another name, or move the file away")
     taken, text = imported(script, command, devices, assignments or (), files or ())
     if unknown := [row.flag for row in taken.rows if row.fate == "unknown"]:
-        warn(f"{', '.join(unknown)}: nothing here goes by these names; they are left out")
+        warn(f"{', '.join(unknown)}: maskwright has nothing like it, so it is left out")
     for row in taken.rows:
         if row.flag in ("--devices", taken.typed.script):
             warn(row.became)
@@ -78,8 +78,7 @@ def import_(
         answer(text.rstrip("\n"))
     else:
         answer(table(taken.rows))
-        places = (("On SLURM, in place of training here", taken.on_slurm(config)), ("On a TPU", taken.on_tpu(config)))
-        for title, lines in (("Next", taken.commands(config)), *places):
+        for title, lines in (("Next", taken.commands(config)), ("On a TPU", taken.on_tpu(config))):
             if lines:
                 answer(f"\n{title}:\n" + "\n".join(f"  {line}" for line in lines))
 

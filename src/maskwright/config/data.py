@@ -65,11 +65,10 @@ def named_sources(value: Any) -> Any:
     if isinstance(value, str):
         folders = re.split(r":(?!//)", value)
         names = [os.path.basename(folder.rstrip("/")) for folder in folders]
-        counts = Counter(names)
-        value = {
-            name if counts[name] == 1 else f"{name}-{number}": folder
-            for number, (name, folder) in enumerate(zip(names, folders, strict=True))
-        }
+        (name, times), *_ = Counter(names).most_common(1)
+        if times > 1:
+            raise Refused(f"{times} folders are called {name!r:.60}", fix="name them: {en: FOLDER, sw: FOLDER}")
+        value = dict(zip(names, folders, strict=True))
     if not isinstance(value, dict) or len(value) < 2:
         raise Refused(f"{value!r:.60} does not name two stores", fix="give {en: {store: FOLDER, weight: 3}, sw: {…}}")
     for name in value:
@@ -85,7 +84,7 @@ def require_weights(sources: dict[str, Source], alpha: float | None) -> None:
         raise Refused(f"{without[0]} has no weight, and others have", fix="give each source one, or none")
     if alpha is not None and not without:
         fix = "leave one of them out"
-        raise Refused("mixture_alpha makes weights of the sizes, and the sources have weights", fix=fix)
+        raise Refused("mixture_alpha computes weights from the sizes, but the sources have weights", fix=fix)
 
 
 class Data(Section):
@@ -148,11 +147,3 @@ class Data(Section):
     def held_out(self) -> dict[str, str]:
         """The stores of `validation` by name; the name of a single one is empty."""
         return {"": self.validation} if isinstance(self.validation, str) else self.validation or {}
-
-
-LATER_DATA: dict[str, Any] = {
-    "data.format": "store",
-    "data.mixture_alpha": None,
-    **{f"data.arrow.{name}": field.default for name, field in Arrow.model_fields.items()},
-}
-"""See `pretraining.LATER`."""

@@ -12,7 +12,6 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from maskwright.config.foreign_names import FINETUNING, FOREIGN, VALUES
 from maskwright.config.masking import Share
 from maskwright.config.pretraining import (
-    LATER_SHAPE,
     OF_ONE_RUN,
     CheckpointSection,
     EngineSection,
@@ -22,7 +21,7 @@ from maskwright.config.pretraining import (
     Shape,
     read_values,
 )
-from maskwright.config.schedule import ScheduleCurve, rate_at, require_one_of_each, warmup_of
+from maskwright.config.schedule import ScheduleCurve, rate_at, warmup_of
 from maskwright.config.settings import Count, Guide, Refused, Resumable, Section, digest, keys_in, keys_of
 from maskwright.core.encodings import codec_name
 from maskwright.core.errors import ConfigError
@@ -66,7 +65,7 @@ class Task(Section):
         if isinstance(words, list) and (other := next((word for word in words if _is_yaml(word)), words)) is not words:
             written = "null" if other is None else str(other)
             fix = f"quote it where it is a label: '{written}'" + (", or leave it out" if other is None else "")
-            raise Refused(f"{written} without quotes is no word of YAML", fix=fix)
+            raise Refused(f"{written} without quotes is not a word in YAML", fix=fix)
         if labels is not None and not (isinstance(words, list) and all(isinstance(word, str | int) for word in words)):
             raise Refused(f"{labels!r:.60} is not a list of labels", fix="write [no, yes], or {0: no, 1: yes}")
         if isinstance(labels, dict):
@@ -211,7 +210,7 @@ class StartingModel(Shape):
     fine-tuned or not. Its shape and its tokenizer come along. When not set, the keys above give a shape, and all
     weights are random."""
     weights: Literal["pretrained", "random"] = "pretrained"
-    """random: only the shape and the tokenizer of init_from are taken. It shows what not to pretrain gives."""
+    """random: only the shape and the tokenizer of init_from are taken. A baseline: what you get without pretraining."""
     tokenizer: str | None = None
     """Only without init_from: folder with tokenizer.json, or hf://OWNER/NAME@REVISION."""
     hidden_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
@@ -254,22 +253,13 @@ class FinetuningOptimizer(Optimizer):
             for name, weight in weights.items()
         ):
             fix = "write balanced, or a number above 0 for each label, as in {no: 1, yes: 2.5}"
-            raise Refused(f"{weights!r:.60} is not weights of labels", fix=fix)
+            raise Refused(f"{weights!r:.60} does not give labels weights", fix=fix)
         return {_word(name): weight for name, weight in weights.items()}
 
 
 class FinetuningSchedule(ScheduleCurve):
-    epochs: Annotated[float, Field(gt=0.0)] | None = None
-    """Passes over the training examples; 3 when neither epochs nor steps is set."""
-    steps: Count | None = None
-    """Number of optimizer updates in the whole run, instead of epochs."""
     warmup_steps: Annotated[int, Field(ge=0)] | None = None
     """Number of steps in which the learning rate rises to its peak; a share of 0.06 of the run when neither is set."""
-
-    @model_validator(mode="after")
-    def _said_once(self) -> FinetuningSchedule:
-        require_one_of_each(self)
-        return self
 
 
 class FinetuningBatch(Section):
@@ -359,17 +349,9 @@ class FinetuneConfig(Section):
 
     def digest(self) -> str:
         """sha256 of every key that decides the numbers; resumable keys do not count."""
-        return digest(self, LATER)
+        return digest(self)
 
 
-LATER = LATER_SHAPE | {
-    "schedule.power": None,
-    "schedule.decay_share": None,
-    "engine.activation_checkpointing": "auto",
-    "data.encoding": "utf-8",
-    "task.threshold": 0.5,
-}
-"""Newer keys, and the values of older runs without them: digests and comparisons stay what they were."""
 _KEYS = keys_of(FinetuneConfig)
 _SAME = {
     name: said
@@ -400,7 +382,7 @@ def build_finetune_config(values: dict[str, Any], where: str, overrides: Mapping
         what = "is a retrieval task, which `finetune` and `compare` alone read, on the machine where they are typed"
         raise ConfigError(what, where=where, fix="name a task with labels")
     if isinstance(data := values.get("data"), dict) and "corpus" in data:
-        raise ConfigError("data.corpus is of a retrieval task", where=where, fix="add `task: {kind: retrieval}`")
+        raise ConfigError("data.corpus belongs to a retrieval task", where=where, fix="add `task: {kind: retrieval}`")
     try:
         return FinetuneConfig.model_validate(values)
     except ValidationError as error:

@@ -12,10 +12,6 @@ Share = Annotated[float, Field(gt=0.0, lt=1.0)]
 MaskingKind = Literal["token", "whole_word", "span"]
 
 
-LATER_MASKING = {"masking.causal_share": 0.0, "masking.epochs": None}
-"""See `pretraining.LATER`."""
-
-
 class Masking(Section):
     kind: MaskingKind = "token"
     """What is masked together: one token, a whole word (Ġ rule), or a run of words."""
@@ -41,5 +37,5 @@ class Masking(Section):
     def _shares_fit(self) -> Masking:
         if self.mask_share + self.random_share > 1.0:
             shares = f"mask_share {self.mask_share:g} and random_share {self.random_share:g}"
-            raise Refused(f"{shares} are above 1 together", fix="lower one of them; RoBERTa's are 0.8 and 0.1")
+            raise Refused(f"{shares} add up to more than 1", fix="lower one of them; RoBERTa's are 0.8 and 0.1")
         return self

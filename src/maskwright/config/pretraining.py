@@ -9,16 +9,15 @@ resume, except that a run may get more steps (see `changes.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from functools import partial
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from maskwright.config.data import LATER_DATA, Data
+from maskwright.config.data import Data, Source
 from maskwright.config.foreign_names import FOREIGN, VALUES
-from maskwright.config.masking import LATER_MASKING, Masking, Share
-from maskwright.config.phases import Phase, Stage, rate_in, require_phases, stages
+from maskwright.config.masking import Masking, Share
+from maskwright.config.phases import Phase
 from maskwright.config.recipes import Kind, find_config, require_kind
 from maskwright.config.schedule import EXCLUSIVE, Schedule, rate_at, require_peak, warmup_of
 from maskwright.config.settings import (
@@ -35,6 +34,7 @@ from maskwright.config.settings import (
     require_no_secret,
     resumable_keys,
 )
+from maskwright.core.console import several
 from maskwright.core.errors import ConfigError
 from maskwright.core.extras import require
 
@@ -273,7 +273,11 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _phases_fit(self) -> RunConfig:
-        require_phases(self)
+        rows_change = any(phase.seq_len or phase.rows_per_step or phase.mixture_weights for phase in self.phases)
+        if self.schedule.epochs and rows_change:
+            what = "schedule.epochs needs rows of one length and one mixture, and as many of them in each step"
+            raise Refused(what, fix="give schedule.steps instead, in a new run")
+        configs(self)
         return self
 
     @model_validator(mode="after")
@@ -333,9 +337,7 @@ class RunConfig(Section):
                  (warmup-stable-decay; the shape is Hägele et al. 2024)
         constant, polynomial, inverse_sqrt: those of transformers (`constant_with_warmup` for the first)
         """
-        peak = self.optimizer.learning_rate
-        followed = partial(rate_at, self.schedule, self.steps, self.schedule.warmup_steps, peak)
-        return rate_in(self, step, followed) if self.phases else followed(step)
+        return rate_at(self.schedule, self.steps, self.schedule.warmup_steps, self.optimizer.learning_rate, step)
 
     @property
     def longest_row(self) -> int:
@@ -343,36 +345,143 @@ class RunConfig(Section):
         return max([self.data.seq_len, *(phase.seq_len or 0 for phase in self.phases)])
 
     @property
-    def stages(self) -> tuple[Stage[RunConfig], ...]:
+    def stages(self) -> tuple[Stage, ...]:
         """The phases of a resolved configuration, and what follows them; a run without phases is one stage."""
         return stages(self)
 
     def digest(self) -> str:
         """sha256 of every key that decides the numbers; resumable keys do not count."""
-        return digest(self, LATER, GONE)
+        return digest(self)
 
 
-LATER_SHAPE = {"model.global_attn_every_n_layers": 1, "model.local_attention": 128}
-LATER: dict[str, Any] = {
-    "optimizer.layer_decay": 1.0,
-    "schedule.epochs": None,
-    "schedule.power": None,
-    "schedule.warmup_share": None,
-    "schedule.decay_share": None,
-    "model.new_head": False,
-    "phases": [],
-}
-LATER |= LATER_SHAPE | LATER_DATA | LATER_MASKING
-"""Newer keys, and the values of older runs without them: a run's digest stays what it was."""
+# ---- the parts of a run with phases --------------------------------------------------------------------------------
 
 
-GONE: dict[str, Any] = {"masking.final_rate": None}
-"""Keys that runs once had, and their values if unused; for the same reason."""
+class Stage(NamedTuple):
+    """A phase of a run whose number of steps is known; or the rest after the last phase, with the run as written."""
+
+    begin: int
+    """Its first update."""
+    end: int
+    """The update after its last."""
+    config: RunConfig
+    """The run as it is in this stage, without phases."""
+    first_row: int = 0
+    """Rows of all updates before it."""
+    first_token: int = 0
+    """Tokens of all updates before it: rows times their length."""
+    rope_theta: float | None = None
+    """The phase's base of rotary positions; None for the model's own."""
+
+    def rows_before(self, step: int) -> int:
+        """Rows of all updates before `step`, which is one of this stage's."""
+        return self.first_row + (step - self.begin) * self.config.rows_per_step
+
+    @property
+    def rows(self) -> int:
+        return (self.end - self.begin) * self.config.rows_per_step
+
+    @property
+    def tokens(self) -> int:
+        """Positions, of which next to none are padding."""
+        return self.rows * self.config.data.seq_len
 
 
-def without_gone(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The flat configuration of a run's record, without keys that only runs of earlier versions have."""
-    return {key: value for key, value in values.items() if key not in (*GONE, "data.window_shards")}
+def stages(config: RunConfig) -> tuple[Stage, ...]:
+    """All stages with at least one update, in their order. Raises `Refused` if a phase ends where it cannot."""
+    result: list[Stage] = []
+    begin = rows = tokens = 0
+    for number, stage_config in enumerate(configs_in(config)):
+        phase = config.phases[number] if number < len(config.phases) else None
+        end = phase.end(config.steps) if phase else config.steps
+        if phase and end <= begin:
+            before = f", before the previous phase (step {begin:,})" if number else ""
+            raise Refused(f"phases.{number} ends at step {end:,}{before}", fix="give phases increasing ends")
+        if end > config.steps:
+            what = f"phases.{number} ends at step {end:,}, and the run has {config.steps:,}"
+            raise Refused(what, fix="let it end earlier, or raise schedule.steps")
+        if end > begin:
+            result.append(Stage(begin, end, stage_config, rows, tokens, phase.rope_theta if phase else None))
+            begin, rows, tokens = end, rows + result[-1].rows, tokens + result[-1].tokens
+    return tuple(result)
+
+
+def configs_in(config: RunConfig) -> list[RunConfig]:
+    """The run's configuration in each phase, and after the last of them."""
+    if not config.phases:
+        return [config]
+    plain = config.model_copy(update={"phases": []})
+    return [*(applied(phase, plain, f"phases.{number}") for number, phase in enumerate(config.phases)), plain]
+
+
+def configs(config: RunConfig) -> list[RunConfig]:
+    """The run's configuration in each stage, whether its steps are known or not."""
+    return configs_in(config) if config.schedule.steps is None else [stage.config for stage in stages(config)]
+
+
+def masked_rates(config: RunConfig) -> list[float]:
+    """`masking.rate` of each phase that masks any row."""
+    return [stage.masking.rate for stage in configs(config) if stage.masking.causal_share < 1.0]
+
+
+def reads_causally(config: RunConfig) -> bool:
+    """Whether any row of any phase may be read causally."""
+    return any([config.masking.causal_share, *(phase.causal_share for phase in config.phases)])
+
+
+def applied(phase: Phase, config: RunConfig, name: str) -> RunConfig:
+    """`config` with the phase's values. Raises `Refused` for impossible ones: see `Phase`."""
+    model, workers = config.model, config.batch.virtual_workers
+    longest, rows, rest = model.max_seq_len or config.data.seq_len, phase.rows_per_step, 0
+    if model.init_from is None and (phase.seq_len or 0) > longest:
+        what = f"{name}.seq_len {phase.seq_len} is above the {longest} tokens that the model takes"
+        raise Refused(what, fix=f"lower it, or set model.max_seq_len: {phase.seq_len}")
+    if phase.rope_theta and model.init_from is None and model.architecture not in ("modernbert", "esm"):
+        what = f"{name}.rope_theta: {model.architecture} has no rotary positions"
+        raise Refused(what, fix="leave it out, or take model.architecture: modernbert")
+    if rows is not None:
+        rows, rest = divmod(rows, workers)
+    if rest:
+        what = f"{name}.rows_per_step {phase.rows_per_step}: {workers} virtual workers do not divide it"
+        near = max(1, round((phase.rows_per_step or 0) / workers)) * workers
+        raise Refused(what, fix=f"take {near}, or another batch.virtual_workers")
+    mixture = None
+    if phase.mixture_weights is not None:
+        mixture = _weighted(config.data.mixture or {}, phase.mixture_weights, f"{name}.mixture_weights")
+    masking = {"rate": phase.masking_rate, "kind": phase.masking_kind, "causal_share": phase.causal_share}
+    changed = {}
+    for section, values in (
+        ("data", {"seq_len": phase.seq_len, "mixture": mixture}),
+        ("batch", {"micro_batch_rows": rows}),
+        ("masking", masking),
+    ):
+        update = {key: value for key, value in values.items() if value is not None}
+        changed[section] = getattr(config, section).model_copy(update=update)
+    return config.model_copy(update=changed)
+
+
+def _weighted(sources: Mapping[str, Source], weights: Mapping[str, float], name: str) -> dict[str, Source]:
+    if unknown := [source for source in weights if source not in sources]:
+        known = ", ".join(sources) or "no sources, because data.mixture is not set"
+        raise Refused(f"{name} names {unknown[0]}, and there are {known}", fix="correct the name, or leave it out")
+    weighted = {key: old.model_copy(update={"weight": weights.get(key, old.weight)}) for key, old in sources.items()}
+    if without := [key for key, source in weighted.items() if source.weight is None]:
+        what = f"{name} gives {without[0]} no weight, and data.mixture does not either"
+        raise Refused(what, fix="give each source one")
+    if not any(source.weight for source in weighted.values()):
+        raise Refused(f"{name} leaves all sources out", fix="give one of them a weight above 0")
+    return weighted
+
+
+def stage_at(all_stages: Sequence[Stage], step: int) -> Stage:
+    """The stage of update `step`; the last one for steps beyond the run's end, which a rollback may read."""
+    return next((stage for stage in all_stages if step < stage.end), all_stages[-1])
+
+
+def tokens_before(config: RunConfig, step: int) -> int:
+    """Positions in all rows of the updates before `step`."""
+    stage = stage_at(stages(config), step)
+    return stage.first_token + (stage.rows_before(step) - stage.first_row) * stage.config.data.seq_len
 
 
 def shared_out(virtual_workers: int, parts: int, what: str, rows: int | None = None) -> int:
@@ -381,7 +490,7 @@ def shared_out(virtual_workers: int, parts: int, what: str, rows: int | None = N
     Raises `ConfigError` if they cannot be shared out evenly; with the `rows` of each, it proposes both numbers."""
     each, rest = divmod(virtual_workers, parts)
     if rest:
-        what = f"{virtual_workers} virtual workers cannot be shared out evenly over {parts} {what}"
+        what = f"{several(virtual_workers, 'virtual worker')} cannot be shared out evenly over {parts} {what}"
         fix = f"{in_words(shareable(virtual_workers, parts, rows))}, or take fewer {what.rpartition(' ')[2]}"
         raise ConfigError(what, where="batch.virtual_workers", fix=fix)
     return each
@@ -390,7 +499,7 @@ def shared_out(virtual_workers: int, parts: int, what: str, rows: int | None = N
 def require_devices(engine: EngineSection, total: int) -> None:
     """Raises `ConfigError` if torch is asked for another number of devices than the `total` processes that compute."""
     if engine.kind == "torch" and engine.devices not in (None, total):
-        what = f"{engine.devices} were asked for, and {total} compute"
+        what = f"asks for {engine.devices} devices, but {total} compute"
         raise ConfigError(what, where="engine.devices", fix="leave it out")
 
 

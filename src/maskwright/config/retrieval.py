@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError
 
 from maskwright.config.finetuning import FinetuneConfig, build_finetune_config, is_retrieval
 from maskwright.config.masking import Share
 from maskwright.config.pretraining import read_values
-from maskwright.config.schedule import require_one_of_each
-from maskwright.config.settings import Count, Fraction, Guide, Section, keys_of
+from maskwright.config.schedule import Length
+from maskwright.config.settings import Fraction, Guide, Section, keys_of
 
 RetrievalMetric = Literal["ndcg@10", "recall@100", "mrr@10"]
 
@@ -55,19 +55,12 @@ class RetrievalOptimizer(Section):
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
 
 
-class RetrievalSchedule(Section):
+class RetrievalSchedule(Length):
     epochs: Annotated[float, Field(gt=0.0)] | None = None
     """Passes over the pairs of a question and a passage that answers it; 3 when neither epochs nor steps is set. The
     last update is a whole one."""
-    steps: Count | None = None
-    """Number of optimizer updates, instead of epochs."""
     warmup_share: Fraction = 0.06
     """Share of the updates in which the learning rate rises linearly to its peak."""
-
-    @model_validator(mode="after")
-    def _said_once(self) -> RetrievalSchedule:
-        require_one_of_each(self)
-        return self
 
 
 class RetrievalBatch(Section):

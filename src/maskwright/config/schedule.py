@@ -18,7 +18,27 @@ INVERSE_SQRT_STEPS = 10_000
 """Steps in which inverse_sqrt falls by the root of 2 without a warm-up; the number is from transformers."""
 
 
-class ScheduleCurve(Section):
+EXCLUSIVE = (("steps", "epochs"), ("warmup_steps", "warmup_share"), ("decay_steps", "decay_share"))
+"""Keys of `schedule` that say the same: an option that sets one replaces the other of the file."""
+
+
+class Length(Section):
+    """How long a run is, said once."""
+
+    epochs: Annotated[float, Field(gt=0.0)] | None = None
+    """Passes over the training examples; 3 when neither epochs nor steps is set."""
+    steps: Count | None = None
+    """Number of optimizer updates in the whole run, instead of epochs."""
+
+    @model_validator(mode="after")
+    def _said_once(self) -> Self:
+        for pair in EXCLUSIVE:
+            if all(key in self.model_fields_set and getattr(self, key) is not None for key in pair):
+                raise Refused(f"schedule has {' and '.join(pair)}", fix="give one of them")
+        return self
+
+
+class ScheduleCurve(Length):
     kind: Literal["linear", "cosine", "wsd", "constant", "polynomial", "inverse_sqrt"] = "linear"
     """Each starts with a warm-up. linear: then a straight line down. cosine: then half a cosine down. wsd: then flat,
     then 1-sqrt down (warmup-stable-decay). constant: then flat. polynomial: as linear, to the power of `power`.
@@ -48,7 +68,7 @@ class ScheduleCurve(Section):
             raise Refused(f"kind {self.kind} has no {key}", fix=f"take kind: {takes.get(key, 'wsd')}, or {unset}")
         if (self.warmup_share or 0.0) + (self.decay_share or 0.0) > 1.0:
             fix = "lower schedule.warmup_share or schedule.decay_share"
-            raise Refused("warmup_share and decay_share are together above 1: the run would never peak", fix=fix)
+            raise Refused("warmup_share and decay_share add up to more than 1: the run would never peak", fix=fix)
         return self
 
 
@@ -62,28 +82,12 @@ class Schedule(ScheduleCurve):
     """Number of these steps, instead of their share."""
 
     @model_validator(mode="after")
-    def _said_once(self) -> Schedule:
-        if self.steps is None and self.epochs is None:
-            raise PydanticCustomError("missing", "schedule has neither steps nor epochs")
-        require_one_of_each(self)
-        return self
-
-    @model_validator(mode="after")
-    def _phases_fit(self) -> Schedule:
+    def _has_a_peak(self) -> Schedule:
         if self.steps is not None:
             require_peak(self, self.steps)
+        elif self.epochs is None:
+            raise PydanticCustomError("missing", "schedule has neither steps nor epochs")
         return self
-
-
-EXCLUSIVE = (("steps", "epochs"), ("warmup_steps", "warmup_share"), ("decay_steps", "decay_share"))
-"""Keys of `schedule` that say the same: an option that sets one replaces the other of the file."""
-
-
-def require_one_of_each(schedule: Section) -> None:
-    """Raises `Refused` for a schedule with two keys that say the same."""
-    for pair in EXCLUSIVE:
-        if all(key in schedule.model_fields_set and getattr(schedule, key) is not None for key in pair):
-            raise Refused(f"schedule has {' and '.join(pair)}", fix="give one of them")
 
 
 def require_peak(schedule: Schedule, steps: int) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import math
+import operator
 import re
 import types
 import typing
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import yaml
@@ -46,22 +47,17 @@ class Refused(ValueError):
 
 
 BOOL = "tag:yaml.org,2002:bool"
-LARGEST_YAML, MOST_VALUES, DEEPEST, LONGEST_INTEGER_BITS = 1 << 20, 100_000, 100, 4096
-"""Characters of the file, values with those behind aliases, levels, bits of an integer: far beyond any real file. An
-alias is a few letters that may stand for any number of values, each of which is a look for secrets and a check."""
+LARGEST_YAML, DEEPEST, LONGEST_INTEGER_BITS = 1 << 20, 100, 4096
+"""Characters of the file, levels, bits of an integer: far beyond any real file."""
 PLAIN = re.compile(r"[\w./~+@=-][\w./~+@=:*-]*")
 """Words that may need no quotes in YAML."""
-MADE_TO_BREAK = "no file of a run is like that: ask where it comes from"
+MADE_TO_BREAK = "a run's configuration never looks like this; check where the file came from"
 
 
 class _Loader(yaml.SafeLoader):
     """YAML 1.2 scalars (unlike in YAML 1.1, `1e-3` is a number and `on` is a word), no key twice, and limits."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self._depth = 0
-        self._sizes: dict[yaml.Node, tuple[float, float]] = {}
-        """(values, levels) of each complete node, aliases resolved."""
+    _depth = 0
 
     def fetch_flow_collection_start(self, kind: type[yaml.Token]) -> None:
         if self.flow_level >= DEEPEST:  # the scanner looks ahead to the end of them, in a time that is quadratic
@@ -70,19 +66,13 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        mark, is_alias = event.start_mark, isinstance(event, yaml.AliasEvent)
+        if event.anchor:  # a few letters that may stand for any number of values
+            raise _refused(f"has an anchor or alias, {event.anchor}", event.start_mark, "write the value at each place")
         self._depth += 1
         if self._depth > DEEPEST:
-            raise _refused(f"is nested more than {DEEPEST} deep", mark)
+            raise _refused(f"is nested more than {DEEPEST} deep", event.start_mark)
         node = super().compose_node(parent, index)
         self._depth -= 1
-        if node is not None and not is_alias:
-            inside = node.value if isinstance(node, yaml.CollectionNode) else []
-            parts = [part for entry in inside for part in (entry if isinstance(entry, tuple) else (entry,))]
-            counted = [self._sizes.get(part, (math.inf, math.inf)) for part in parts]  # an alias inside what it names
-            self._sizes[node] = 1 + sum(size for size, _ in counted), 1 + max((deep for _, deep in counted), default=0)
-            if self._sizes[node][0] > MOST_VALUES or self._sizes[node][1] > DEEPEST:
-                raise _refused(f"has aliases that make more than {MOST_VALUES:,} values, or {DEEPEST} levels", mark)
         return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
@@ -95,8 +85,8 @@ class _Loader(yaml.SafeLoader):
         return value
 
 
-def _refused(what: str, mark: yaml.Mark) -> yaml.MarkedYAMLError:
-    return yaml.MarkedYAMLError(problem=what, problem_mark=mark, note=MADE_TO_BREAK)
+def _refused(what: str, mark: yaml.Mark, fix: str = MADE_TO_BREAK) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=what, problem_mark=mark, note=fix)
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -136,7 +126,7 @@ def parse_yaml(text: str, where: str) -> Any:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", error)
         place = f"{where}:{mark.line + 1}:{mark.column + 1}" if mark else where
         began = getattr(error, "context_mark", None)
-        fix = "correct it; each key stands once, behind spaces and no tabs, and before a colon and a space"
+        fix = "indent with spaces, not tabs; write each key once, followed by a colon and a space"
         if began and text[began.index : began.index + 1] in ("[", "{"):
             fix = f"close the {text[began.index]} of line {began.line + 1}"
         fix = getattr(error, "note", None) or fix
@@ -290,8 +280,8 @@ def no_number(text: object, schema: dict[str, Any]) -> str:
     if not match[0].isascii():
         return "; the digits are 0 to 9"
     if schema["type"] == "integer":
-        return "; thousands have no sign between them" if match[1] else ""
-    return "; the decimal point is a point" if "," in match[0] else ""
+        return "; write 10000, without a separator" if match[1] else ""
+    return "; use . as the decimal point" if "," in match[0] else ""
 
 
 def choices(schema: dict[str, Any]) -> list[str]:
@@ -332,23 +322,10 @@ def resumable_keys(kind: type[BaseModel]) -> frozenset[str]:
     return frozenset(name for name, extra in marked.items() if isinstance(extra, dict) and "resumable" in extra)
 
 
-def flat(config: BaseModel, prefix: str = "") -> dict[str, Any]:
+def flat(config: BaseModel) -> dict[str, Any]:
     """`{"data.seq_len": 512, …}` in the order of the source."""
-    result: dict[str, Any] = {}
-    for name in type(config).model_fields:
-        value = getattr(config, name)
-        if isinstance(value, BaseModel):
-            result |= flat(value, f"{prefix}{name}.")
-        elif isinstance(value, dict):
-            of_models = {
-                key: entry.model_dump() if isinstance(entry, BaseModel) else entry for key, entry in value.items()
-            }
-            result[prefix + name] = of_models
-        elif isinstance(value, list):
-            result[prefix + name] = [entry.model_dump() if isinstance(entry, BaseModel) else entry for entry in value]
-        else:
-            result[prefix + name] = value
-    return result
+    values = config.model_dump()
+    return {name: functools.reduce(operator.getitem, name.split("."), values) for name in keys_of(type(config))}
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -370,12 +347,10 @@ def put(values: dict[str, Any], dotted: str, value: Any, where: str) -> None:
     values[key] = value
 
 
-def digest(config: BaseModel, later: dict[str, Any], gone: Mapping[str, Any] = {}) -> str:
-    """sha256 of every key that decides the numbers; resumable keys do not count, nor do those that are as `later` has
-    them. `gone`: values that count although no key has them any more."""
+def digest(config: BaseModel) -> str:
+    """sha256 of every key that decides the numbers; resumable keys do not count."""
     kept = resumable_keys(type(config))
-    values = {key: value for key, value in flat(config).items() if key not in kept} | dict(gone)
-    return storage.sha256_of({key: value for key, value in values.items() if key not in later or value != later[key]})
+    return storage.sha256_of({key: value for key, value in flat(config).items() if key not in kept})
 
 
 # ---- messages about mistakes ---------------------------------------------------------------------------------------
@@ -387,7 +362,9 @@ class _Mistake(NamedTuple):
     where: str = ""
     """The place where it was typed, if not the file."""
     meant: str = ""
-    """Key or section that an unknown one most likely means, so that it is not reported as missing too."""
+    """Key or section that an unknown one most likely means."""
+    missing: str = ""
+    """Key or section that is missing. It is not reported if an unknown one means it."""
 
 
 class Guide(NamedTuple):
@@ -406,45 +383,44 @@ class Guide(NamedTuple):
     def explain(self, error: ValidationError, where: str, overrides: Mapping[str, str] = {}) -> ConfigError:
         """The error for all mistakes, several as a line each below the first. `overrides`: dotted keys that did
         not come from the file, and what is blamed for each instead, such as `--set seed`."""
-        mistakes: dict[_Mistake, None] = {}
-        # A missing key comes after a key that may be its misspelling.
         errors = sorted(error.errors(), key=lambda detail: detail["type"] == "missing")
-        for detail in errors:
-            meant = {mistake.meant for mistake in mistakes}
-            mistakes |= dict.fromkeys(self._mistakes(detail, overrides, meant))
+        found = dict.fromkeys(mistake for detail in errors for mistake in self._mistakes(detail, overrides))
+        meant = {mistake.meant for mistake in found} - {""}
+        mistakes = [each for each in found if not {each.missing, each.missing.partition(".")[0]} & meant]
         if len(mistakes) == 1:
-            only = next(iter(mistakes))
+            (only,) = mistakes
             return ConfigError(only.what, where=only.where or where, fix=only.fix)
         lines = [str(ConfigError(each.what, where=each.where or None, fix=each.fix)) for each in mistakes]
         what = f"has {len(lines)} mistakes; each line below says how to mend one"
         return ConfigError(what, where=where, fix=None, lines=lines)
 
-    def _mistakes(self, error: Any, overrides: Mapping[str, str], meant: Collection[str]) -> list[_Mistake]:
+    def _mistakes(self, error: Any, overrides: Mapping[str, str]) -> list[_Mistake]:
         loc, value = error["loc"], error["input"]
         dotted = ".".join(map(str, loc))
-        where = _blamed(dotted, overrides)
+        name, where = dotted or self.whole, _blamed(dotted, overrides)
         below = {key: blamed for key, blamed in overrides.items() if dotted and key.startswith(f"{dotted}.")}
-        if error["type"] == "extra_forbidden":
-            return [self._unknown(*each) for each in _spread(dotted, value, where, below, self._sections())]
-        if isinstance(refused := error.get("ctx", {}).get("error"), ValueError):
-            fix = refused.fix if isinstance(refused, Refused) else self.known
-            return [_Mistake(f"{dotted or self.whole}: {refused}", fix, where or ", ".join(below.values()))]
-        key, needed, is_missing = self._key_at(loc), self._required(dotted), error["type"] == "missing"
-        if key and key.inner and key.field.is_required() and not needed and (is_missing or value is None):
-            return [] if dotted in meant else self._without_keys(loc, key.inner, overrides, meant)
-        if is_missing:
-            return [self._missing(name, where) for name in needed if not {name, dotted} & set(meant)]
-        if key is None:
-            return [_Mistake(f"{dotted or self.whole}: {error['msg']}, not {value!r:.80}", self.known, where)]
-        if key.inner is None:
-            allowed = key.allowed_entry() if isinstance(loc[-1], int) else ""
-            fix = f"give {allowed or key.allowed()}{no_number(value, key.schema)}"
-            return [_Mistake(f"{dotted} is {value!r:.80}", fix, where)]
-        keys = f"give it keys: {', '.join(key.inner.model_fields)}"
-        if value is None:
-            first = f"give it {', '.join(needed)}" if needed else "take it out"
-            return [_Mistake(f"section {dotted} is empty", f"{first}, or {keys}", where)]
-        return [_Mistake(f"{dotted} is {value!r:.80}, but it is a section", keys, where)]
+        key, needed = self._key_at(loc), self._required(dotted)
+        keys = f"give it keys: {', '.join(key.inner.model_fields)}" if key and key.inner else ""
+        match _kind_of(error, key, needed):
+            case "unknown":
+                return [self._unknown(*each) for each in _spread(dotted, value, where, below, self._sections())]
+            case "refused":
+                refused = error["ctx"]["error"]
+                fix = refused.fix if isinstance(refused, Refused) else self.known
+                return [_Mistake(f"{name}: {refused}", fix, where or ", ".join(below.values()))]
+            case "missing":
+                return [self._missing(each, where) for each in needed]
+            case "absent section":
+                return self._without_keys(loc, overrides)
+            case "empty section":
+                first = f"give it {', '.join(needed)}" if needed else "take it out"
+                return [_Mistake(f"section {name} is empty", f"{first}, or {keys}", where)]
+            case "no section":
+                return [_Mistake(f"{name} is {value!r:.80}, but it is a section", keys, where)]
+            case "wrong value" if key:
+                allowed = (isinstance(loc[-1], int) and key.allowed_entry()) or key.allowed()
+                return [_Mistake(f"{name} is {value!r:.80}", f"give {allowed}{no_number(value, key.schema)}", where)]
+        return [_Mistake(f"{name}: {error['msg']}, not {value!r:.80}", self.known, where)]
 
     def _unknown(self, dotted: str, value: Any, is_section: bool, where: str) -> _Mistake:
         what, advice = f"unknown key {dotted}", self.nearest(dotted, is_section) or self.known
@@ -490,26 +466,29 @@ class Guide(NamedTuple):
         for name in (dotted.replace(".", "_"), leaf):
             if advice := self.foreign.get(name.lower().replace("-", "_")):
                 return advice
-        best = max(keys_of(self.section), key=partial(_likeness, dotted))
-        return best if is_misspelt(leaf.lower().replace("-", "_"), best.rpartition(".")[2]) else None
+        word = leaf.lower().replace("-", "_")
+        alike = [key for key in keys_of(self.section) if is_misspelt(word, key.rpartition(".")[2])]
+        return next(iter(difflib.get_close_matches(dotted, alike, n=1, cutoff=0.0)), None)
 
-    def _without_keys(
-        self, loc: tuple[str | int, ...], section: type[BaseModel], overrides: Mapping[str, str], meant: Collection[str]
-    ) -> list[_Mistake]:
+    def _without_keys(self, loc: tuple[str | int, ...], overrides: Mapping[str, str]) -> list[_Mistake]:
         """Mistakes that the section's own validators report when it is missing and all its keys are optional."""
+        dotted, key = ".".join(map(str, loc)), self._key_at(loc)
+        assert key and key.inner
         try:
-            section.model_validate({})
+            key.inner.model_validate({})
         except ValidationError as error:
             below = [{**detail, "loc": (*loc, *detail["loc"])} for detail in error.errors()]
-            return [mistake for detail in below for mistake in self._mistakes(detail, overrides, meant)]
-        fix = f"add it, with keys: {', '.join(section.model_fields)}"
-        return [_Mistake(f"section {'.'.join(map(str, loc))} is missing", fix)]
+            found = [mistake for detail in below for mistake in self._mistakes(detail, overrides)]
+            return [mistake._replace(missing=dotted) for mistake in found]
+        fix = f"add it, with keys: {', '.join(key.inner.model_fields)}"
+        return [_Mistake(f"section {dotted} is missing", fix, missing=dotted)]
 
     def _missing(self, dotted: str, where: str) -> _Mistake:
         key = self._key_at(dotted.split("."))
         assert key is not None
         meaning = " ".join((key.field.description or "").split()).partition(". ")[0].rstrip(".")
-        return _Mistake(f"key {dotted} is missing", f"add it, {key.allowed()}" + f": {meaning}" * bool(meaning), where)
+        fix = f"add it, {key.allowed()}" + f": {meaning}" * bool(meaning)
+        return _Mistake(f"key {dotted} is missing", fix, where, missing=dotted)
 
     def _required(self, dotted: str) -> list[str]:
         """The key itself, or the required keys of a section."""
@@ -564,11 +543,20 @@ def is_misspelt(word: str, name: str) -> bool:
     return row[-1] <= most
 
 
-def _likeness(dotted: str, key: str) -> tuple[bool, float, float]:
-    """How likely a key is meant: by its last word, then by its section."""
-    (section, _, leaf), (other, _, name) = dotted.rpartition("."), key.rpartition(".")
-    alike = difflib.SequenceMatcher(None, leaf, name).ratio() + 0.1 * (section == other)
-    return is_misspelt(leaf, name), alike, difflib.SequenceMatcher(None, dotted, key).ratio()
+def _kind_of(error: Any, key: Key | None, needed: list[str]) -> str:
+    """What is wrong; empty for a place that no section has."""
+    is_missing, refused = error["type"] == "missing", error.get("ctx", {}).get("error")
+    if error["type"] == "extra_forbidden":
+        return "unknown"
+    if isinstance(refused, ValueError):
+        return "refused"
+    if is_missing and needed:
+        return "missing"
+    if key is None or key.inner is None:
+        return "wrong value" if key else ""
+    if error["input"] is not None and not is_missing:
+        return "no section"
+    return "empty section" if needed or not key.field.is_required() else "absent section"
 
 
 def _spread(

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.config.masking import Masking
-from maskwright.config.phases import stage_at
-from maskwright.config.pretraining import RunConfig
+from maskwright.config.pretraining import RunConfig, stage_at
 from maskwright.core.errors import ConfigError, StoreError
 from maskwright.data.batch import Batch
 from maskwright.data.causal import is_causal, read_causally

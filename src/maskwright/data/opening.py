@@ -6,7 +6,6 @@ import os
 from typing import Any
 
 from maskwright.config.data import Arrow, Data
-from maskwright.config.pretraining import without_gone
 from maskwright.config.settings import nested
 from maskwright.core.errors import InputError
 from maskwright.data.converted_store import is_arrow, open_arrow
@@ -46,7 +45,7 @@ def _held_out_store(location: str, arrow: Arrow | None) -> TokenStore:
 
 def recorded_data(run: dict[str, Any] | None) -> Data | None:
     """`data` of a pretraining run's record, with the store's place at that time; None without such a record."""
-    values = nested(without_gone(run["config"])).get("data") if run and run.get("store") else None
+    values = nested(run["config"]).get("data") if run and run.get("store") else None
     if run is None or values is None:
         return None
     return Data.model_validate(values if values.get("mixture") else values | {"store": run["store"]})

@@ -6,7 +6,6 @@ from dataclasses import MISSING, dataclass, replace
 from typing import Any, Literal
 
 from maskwright.config import pretraining as run
-from maskwright.config.phases import stage_at
 from maskwright.config.settings import nested
 from maskwright.core.errors import ConfigError, InputError
 
@@ -387,8 +386,8 @@ def config_at(record: dict[str, Any], step: int, where: str) -> ModelConfig:
     model, values = recorded_config(record["model"], where), record["config"]
     if not any(phase["rope_theta"] for phase in values.get("phases") or []):
         return model
-    stages = run.RunConfig.model_validate(nested(run.without_gone(values))).stages
-    return replace(model, rope_theta=stage_at(stages, max(step - 1, 0)).rope_theta or model.rope_theta)
+    stages = run.RunConfig.model_validate(nested(values)).stages
+    return replace(model, rope_theta=run.stage_at(stages, max(step - 1, 0)).rope_theta or model.rope_theta)
 
 
 def model_config(

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from maskwright.config.pretraining import RunConfig, build_config, without_gone
+from maskwright.config.pretraining import RunConfig, build_config
 from maskwright.config.settings import nested
 from maskwright.core.console import progress, say, warn
 from maskwright.core.errors import CheckpointError, HealthError, InputError
@@ -89,7 +89,7 @@ def replay(run: str, step: int) -> Replay:
         fix = "where its health check stopped it, RUN/replay has the examples of that step"
         raise InputError("was fine-tuned, and replay computes steps of pretraining alone", where=run, fix=fix)
     moved = {} if before["config"].get("data.mixture") else {"data.store": before["store"]}
-    config = build_config(nested({**without_gone(before["config"]), **moved}), "config.resolved.json")
+    config = build_config(nested(before["config"] | moved), "config.resolved.json")
     if not 0 <= step < config.steps:
         fix = "count steps from 0"
         raise InputError(f"step {step} is not one of the run's {config.steps:,}", where=run, fix=fix)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from maskwright.config.finetuning import build_finetune_config
-from maskwright.config.pretraining import OF_ONE_RUN, build_config, without_gone
+from maskwright.config.pretraining import OF_ONE_RUN, build_config
 from maskwright.config.settings import nested
 from maskwright.core import storage
 from maskwright.core.console import say, warn
@@ -28,7 +28,7 @@ from maskwright.speedrun.record import RECIPE, RECORD, SpeedrunRecord, kind_of, 
 from maskwright.speedrun.text import open_text, require_same
 from maskwright.speedrun.tracks import ALPHA
 from maskwright.tasks.finetune.prepare import prepare_finetuning
-from maskwright.tasks.pretrain.prepare import PretrainRun, prepare_run, require_same_rows
+from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.tasks.start.engine import environment
 from maskwright.tasks.start.prepared import Prepared
 from maskwright.verdict.statistics import same_mean_p
@@ -158,9 +158,6 @@ def _run(what: str, to: str | None, paths: TextPaths, seeds: int) -> Reproductio
     config = _config(original, what, paths.store)
     verb = str(original["kind"])
     ready = _prepared(verb, config, what)
-    if isinstance(ready, PretrainRun):
-        # A report has no `row_planning`; its weights are compared in any case.
-        require_same_rows({**original, "row_planning": True}, ready.loader)
     expected, actual = (
         {name: str(one[f"{name}_fingerprint"]) for name in ("store", "tokenizer")} for one in (original, ready.identity)
     )
@@ -222,7 +219,7 @@ def _original(what: str) -> dict[str, Any]:
 
 def _config(original: dict[str, Any], what: str, store: str | None) -> dict[str, Any]:
     """The configuration by dotted key. The number of threads is the original's, since another gives other low bits."""
-    config = without_gone(original["config"]) | OF_ONE_RUN
+    config = original["config"] | OF_ONE_RUN
     if store is not None:
         if "data.store" not in config:
             raise InputError("is a fine-tuned run, which has no token store", where=what, fix="leave --store out")

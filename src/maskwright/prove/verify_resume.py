@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 
 from maskwright.config.finetuning import FinetuneConfig, build_finetune_config
-from maskwright.config.phases import ENDS
 from maskwright.config.pretraining import OF_ONE_RUN, RunConfig, build_config
 from maskwright.config.recipes import Kind
 from maskwright.config.settings import put
@@ -113,7 +112,7 @@ def _shrunk(config: RunConfig, share: float) -> list[dict[str, Any]]:
     phases: list[dict[str, Any]] = []
     for phase, stage in zip(config.phases, config.stages, strict=False):
         end = max(round(stage.end * share), len(phases) + 1)
-        phases.append(phase.model_dump() | dict.fromkeys(ENDS) | {"until_step": end})
+        phases.append(phase.model_dump() | {"until_share": None, "until_step": end})
     return phases
 
 

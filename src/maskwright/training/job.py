@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from maskwright.config.finetuning import FinetuneConfig
-from maskwright.config.phases import tokens_before
-from maskwright.config.pretraining import RunConfig
+from maskwright.config.pretraining import RunConfig, tokens_before
 from maskwright.engines.base import Engine, StepStats
 from maskwright.engines.ceiling import Ceiling
 from maskwright.machine.usage import Usage

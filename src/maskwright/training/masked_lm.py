@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from maskwright.config.phases import reads_causally, stage_at
+from maskwright.config.pretraining import reads_causally, stage_at
 from maskwright.core.console import note, progress
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
-from maskwright.config.finetuning import LATER, OF_A_COMPARISON
+from maskwright.config.finetuning import OF_A_COMPARISON
 from maskwright.config.settings import flat
 from maskwright.core import storage
 from maskwright.core.errors import InputError
@@ -46,8 +46,9 @@ def _record(plan: ComparisonPlan) -> dict[str, Any]:
             record |= {f"{start.name}.{key}": value for key, value in settings.items()}
     for task in plan.tasks:
         record[f"{task.name}.examples"] = task.fingerprint
-        keys = [(key, value) for key, value in flat(task.config).items() if key not in LATER or value != LATER[key]]
-        record |= {f"{task.name}.{key}": value for key, value in keys if key not in OF_A_COMPARISON}
+        record |= {
+            f"{task.name}.{key}": value for key, value in flat(task.config).items() if key not in OF_A_COMPARISON
+        }
     return cast(dict[str, Any], json.loads(json.dumps(record)))
 
 

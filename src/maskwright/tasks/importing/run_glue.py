@@ -10,12 +10,11 @@ from maskwright.config import recipes
 from maskwright.config.foreign_names import VALUES
 from maskwright.config.settings import parse_yaml
 from maskwright.core import hub
-from maskwright.core.console import several
 from maskwright.core.errors import InputError
 from maskwright.labels.scoring import METRICS
 from maskwright.tasks.importing.run_mlm import fetched_data
 from maskwright.tasks.importing.taken import Taken, shown
-from maskwright.tasks.importing.trainer import NOT_NEEDED, SWITCHES, devices, from_json, training
+from maskwright.tasks.importing.trainer import LEFT_OUT, MAPPED, NOT_NEEDED, SWITCHES, begin, training
 from maskwright.tasks.importing.typed import ScriptSignature, Typed
 from maskwright.text.tables import open_table
 
@@ -27,8 +26,7 @@ LOOKED_AT = 200
 
 def run_glue(typed: Typed) -> Taken:
     taken = Taken(typed, verb="finetune")
-    from_json(taken)
-    devices(taken)
+    begin(taken)
     taken.run_in("output_dir")
     if task := taken.text("task_name"):
         _task(taken, task)
@@ -37,27 +35,34 @@ def run_glue(typed: Typed) -> Taken:
     name_or_path = taken.text("model_name_or_path") or "model"
     folder = hub.as_location(name_or_path, taken.text("model_revision"))
     taken.set("model_name_or_path", {"model.init_from": folder})
-    taken.note("model_revision", "model.init_from has it, behind an @", "mapped")
-    taken.note("trust_remote_code", "code that comes with a model is never run")
     for name in ("config_name", "tokenizer_name"):
-        same = taken.text(name) in (name_or_path, folder)
-        became = (
-            "the folder of --model_name_or_path has it" if same else "the model's own is taken: put it into its folder"
-        )
-        taken.note(name, became, "not needed" if same else "left out")
-    taken.note("model_type", "the folder of --model_name_or_path decides", "not needed")
-    taken.note("ignore_mismatched_sizes", "the head always begins from random weights", "not needed")
-    taken.set("max_seq_length", {"data.max_seq_len": taken.whole("max_seq_length", 128)})
-    _batch(taken)
-    for name in ("max_train_samples", "max_eval_samples", "max_predict_samples"):
-        became = "data.fraction takes a share of the training examples" if "train" in name else "give a shorter file"
-        taken.note(name, became)
+        if taken.text(name) in (name_or_path, folder):
+            taken.note(name, "the folder of --model_name_or_path has it", "not needed")
+    rows, steps = taken.whole("per_device_train_batch_size", 8), taken.whole("gradient_accumulation_steps", 1)
+    note = f"{rows} x {steps} accumulated x {taken.count}"
+    taken.set("per_device_train_batch_size", {"batch.examples": rows * steps * typed.devices}, note)
+    if typed.devices > 1:
+        taken.values["batch.virtual_workers"] = typed.devices
+    taken.take({"max_seq_length": 128})
     training(taken)
-    if "label_smoothing_factor" in typed.flags:
-        smoothing = taken.number("label_smoothing_factor", 0.0)
-        taken.set("label_smoothing_factor", {"optimizer.label_smoothing": smoothing})
+    taken.take({"label_smoothing_factor": float})
     _best(taken)
-    taken.close(NOT_NEEDED)
+    taken.patience("early_stopping_patience")
+    parts = "data.train, data.validation and data.test name the files of each part"
+    left_out = {
+        "config_name tokenizer_name": "the model's own is taken: put it into its folder",
+        "max_train_samples": "data.fraction takes a share of the training examples",
+        "max_eval_samples max_predict_samples": "give a shorter file",
+        "train_split_name validation_split_name test_split_name remove_splits": parts,
+        "text_column_delimiter": "between the columns that data.text lists",
+    }
+    not_needed = {
+        "model_type": "the folder of --model_name_or_path decides",
+        "remove_columns": "columns that no key names are not read",
+        "greater_is_better": "follows from the metric",
+    }
+    mapped = {"text_column_names label_column_name do_regression": "see --train_file"}
+    taken.close(MAPPED | mapped, LEFT_OUT | left_out, NOT_NEEDED | not_needed)
     return taken
 
 
@@ -95,7 +100,6 @@ def _files(taken: Taken) -> None:
         folder = fetched_data(taken)
         taken.values["data.train"] = f"{folder}/train-*.parquet"
         taken.note("dataset_name", "data.train: its Parquet files; look where the folder has them", "mapped")
-        taken.note("dataset_config_name", "the folder of those files", "mapped")
     label = taken.text("label_column_name") or "label"
     names, regression = _columns(train, label) if train else ([], False)
     texts = [name for name in names if name != label]
@@ -114,12 +118,6 @@ def _files(taken: Taken) -> None:
     note = "as the script chooses them from the file's first line" if names else "look whether they are the file's"
     became = ", ".join(f"{key}: {shown(taken.values[key])}" for key in COLUMNS if key in taken.values)
     taken.row("train_file", "mapped", f"{became} ({note})")
-    for name in ("train_split_name", "validation_split_name", "test_split_name", "remove_splits"):
-        taken.note(name, "data.train, data.validation and data.test name the files of each part")
-    taken.note("remove_columns", "columns that no key names are not read", "not needed")
-    taken.note("text_column_delimiter", "between the columns that data.text lists")
-    for name in ("text_column_names", "label_column_name", "do_regression"):
-        taken.note(name, "see --train_file", "mapped")
 
 
 def _columns(file: str, label: str) -> tuple[list[str], bool]:
@@ -141,29 +139,16 @@ def _fraction(label: str) -> bool:
     return "." in label
 
 
-def _batch(taken: Taken) -> None:
-    rows, steps = taken.whole("per_device_train_batch_size", 8), taken.whole("gradient_accumulation_steps", 1)
-    processes = taken.typed.world_size
-    note = f"{rows} x {steps} accumulated x {several(processes, 'process', 'processes')}"
-    taken.set("per_device_train_batch_size", {"batch.examples": rows * steps * processes}, note)
-    taken.note("gradient_accumulation_steps", "see --per_device_train_batch_size", "mapped")
-    if processes > 1:
-        taken.values["batch.virtual_workers"] = processes
-
-
 def _best(taken: Taken) -> None:
     kept, named = "the best checkpoint is kept and exported", taken.text("metric_for_best_model")
     if taken.has("load_best_model_at_end") and named is None:  # the Trainer's own default is the loss
         taken.set("load_best_model_at_end", {"evaluation.metric": "loss"}, kept)
-    else:
-        taken.note("load_best_model_at_end", kept, "mapped")
+    taken.note("load_best_model_at_end", kept, "mapped")
     metric = (named or "").removeprefix("eval_")
-    if metric == "f1" and "task_name" in taken.typed.flags:  # GLUE's own, of the second of two labels
-        taken.set("metric_for_best_model", {"evaluation.metric": "f1"})
-    elif (ours := VALUES["evaluation.metric"].get(metric, metric)) in {"loss", *itertools.chain(*METRICS.values())}:
+    ours = VALUES["evaluation.metric"].get(metric, metric)
+    ours = (
+        metric if metric == "f1" and "task_name" in taken.typed.flags else ours
+    )  # GLUE's, of the second of two labels
+    if ours in {"loss", *itertools.chain(*METRICS.values())}:
         taken.set("metric_for_best_model", {"evaluation.metric": ours})
-    else:
-        taken.note("metric_for_best_model", "evaluation.metric takes loss, accuracy, f1_macro and others")
-    taken.note("greater_is_better", "follows from the metric", "not needed")
-    if "early_stopping_patience" in taken.typed.flags:
-        taken.set("early_stopping_patience", {"evaluation.patience": taken.whole("early_stopping_patience", 1)})
+    taken.note("metric_for_best_model", "evaluation.metric takes loss, accuracy, f1_macro and others")

@@ -1,8 +1,7 @@
-"""Reads the commands and the variables of a shell script without running anything.
+"""Reads the assignments and the commands of a shell script without running anything.
 
-It understands quotes, escapes, comments, variables that the text sets, their defaults (`${NAME:-text}`) and one
-calculation with two whole numbers. What needs a shell stays in the word between two marks: any other `$(…)`, a variable
-from elsewhere, or one that is set where only a condition decides.
+It understands quotes, escapes, comments, redirections, `$NAME` and one calculation by `expr`. What else needs a shell
+stays in its word between two marks: another command's output, `${NAME:-text}`, or a variable that is not set above.
 """
 
 from __future__ import annotations
@@ -17,35 +16,31 @@ from maskwright.core.errors import InputError
 
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
-_SETTERS = ("export", "readonly", "local")
-_FOLLOWED = ("then", "do", "else")
-"""Words of the shell that a command may follow on the same line."""
-_BEGIN, _END, _TESTS = ("if", "for", "while", "until", "case"), ("fi", "done", "esac"), ("[", "[[", "test")
+_SETTERS = ("export", "readonly", "local", "declare")
+_CONTROL = ("if", "for", "while", "until", "case", "select", "function", "{", "[[")
+LONGEST = 1_000_000
+"""The most letters that variables may bring: variables in variables double them with each line."""
 
 _IN_BRACKETS = r"\((?:[^()]|\((?:[^()]|\([^()]*+\))*+\))*+\)"
 _VALUE = rf"\$(?:{_IN_BRACKETS}|\{{(?:[^{{}}]|\{{[^{{}}]*+\}})*+\}}|[A-Za-z_]\w*+|[\d@*#?!$-])|`[^`]*+`"
-_PIECE = re.compile(
-    rf"""(?P<gap>[^\S\n]++)
-    |(?P<comment>(?<![^\s;&|()])\#[^\n]*+)
-    |(?P<redirection>(?<!\S)\d*+(?:[<>]{{1,3}}[&|]?)[ \t]*+|&?[<>]{{1,3}}[&|]?[ \t]*+)
-    |(?P<array>(?<==)\([^()]*+\))
+_SINGLE, _DOUBLE = r"'[^']*+'", rf'\$?"(?:[^"\\$`]|\\.|{_VALUE}|\$(?![({{]))*+"'
+_UNQUOTED = rf"{_VALUE}|\$'(?:[^'\\]|\\.)*+'"
+_PLAIN = r"[^\s;&|()<>'\"\\$`]++|\$(?![({'\"])"
+_PIECE = re.compile(rf"({_SINGLE})|({_DOUBLE})|({_UNQUOTED})|\\(.?)|{_PLAIN}", re.DOTALL | re.ASCII)
+_TOKEN = re.compile(
+    rf"""(?P<gap>[^\S\n]++|\\\n|(?<![^\s;&|()])\#[^\n]*+)
+    |(?P<redirection>(?:&|(?<!\S)\d)?[<>]{{1,3}}[&|]?)
     |(?P<end>&&|\|\||[;&|()\n])
-    |(?P<single>'[^']*+')
-    |(?P<double>\$?"(?:[^"\\$`]|\\.|{_VALUE}|\$)*+")
-    |(?P<value>{_VALUE}|\$'(?:[^'\\]|\\.)*+')
-    |(?P<escape>\\.?)
-    |(?P<open>['"`]|\$[({{])
-    |(?P<home>~(?=[/\s;]|\Z))
-    |(?P<plain>[^\s;&|()<>'"\\$`~]++|[~$])""",
+    |(?P<word>(?:{_SINGLE}|{_DOUBLE}|{_UNQUOTED}|\\[^\n]|{_PLAIN})++)
+    |(?P<open>.{{1,2}})""",
     re.DOTALL | re.ASCII | re.VERBOSE,
 )
 _IN_QUOTES = re.compile(rf'\\["\\$`\n]|{_VALUE}', re.DOTALL | re.ASCII)
-_BRACED = re.compile(r"(\w+|[@*#?!$-])(?:(:?)-(.*))?", re.ASCII | re.DOTALL)
-_CALCULATION = re.compile(r"(?:expr\s|\()\s*(\d{1,18})\s*\\?([-+*/%])\s*(\d{1,18})\s*\)?", re.ASCII)
-_OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv, "%": operator.mod}
-_UNKNOWN = re.compile("\0([^\0]*)\0")
-LONGEST = 1_000_000
-"""The most letters that a text's references may expand to: variables in variables double them with each line."""
+_NAMED = re.compile(r"\$\{?([A-Za-z_]\w*+|[\d@*#?!$-])\}?", re.ASCII)
+_CALCULATION = re.compile(r"expr\s+(\d{1,18})\s+\\?([-+*/])\s+(\d{1,18})\s*", re.ASCII)
+_OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
+_UNKNOWN, _SPLIT, _NONE = re.compile("\0([^\0]*)\0"), "\1", "\2"
+"""Marks: around what only a shell could know, where a value's spaces split a word, and for a value that is empty."""
 
 
 class Command(NamedTuple):
@@ -61,9 +56,96 @@ class Command(NamedTuple):
 
 def simple_commands(text: str, where: str, variables: dict[str, str], fixed: Collection[str] = ()) -> Iterator[Command]:
     """Yields the commands in order. Each assignment is in `variables` when its command is yielded, except assignments
-    to names that are `fixed`. Raises `InputError` for quotes and brackets that do not end."""
-    yield from _Reader(re.sub(r"\r(?=\n|\Z)", "", text.replace("\0", "")), variables, where, fixed).commands()
+    to names that are `fixed`. Raises `InputError` for quotes that do not end, and for `if`, `for` and their like."""
+    text = re.sub(r"\r(?=\n|\Z)|[\0\1\2]", "", text)
+    several = "\n" in text
+    words: list[str] = []
+    line, counted, brought, sign, is_target, is_conditional = 1, 0, 0, "", False, False
+    for token in _TOKEN.finditer(f"{text}\n\n"):
+        kind, found = token.lastgroup, token[0]
+        if not words:
+            line, counted = line + text.count("\n", counted, token.start()), token.start()
+        place = f"{where}:{line}" if several else where
+        if kind == "open":
+            found = found if found[0] == "$" else found[0]
+            raise InputError(f"lacks the end of its {found}", where=place, fix="close its quotes and brackets")
+        if kind == "word":
+            brought += sum(len(variables.get(name, "")) for name in _NAMED.findall(found))
+            if brought > LONGEST:
+                what = f"holds more than {LONGEST:,} letters with the values of its variables"
+                raise InputError(what, where=place, fix="write the values in the variables' place")
+            words += [] if is_target else _expanded(found, variables)
+            is_target = False
+        elif kind == "redirection":
+            sign, is_target = sign or found.lstrip("0123456789")[0], True
+        elif kind == "end":
+            sign = sign or found.strip(";\n")[:1]
+            if words and words[0] in _CONTROL:
+                fix = "give the command by itself, in single quotes, and its variables by --var NAME=VALUE"
+                raise InputError(f"has {words[0]!r}: only assignments and commands are read", where=place, fix=fix)
+            if words:
+                assigned = words[1:] if words[0] in _SETTERS else words
+                assigns = bool(assigned) and all(map(_ASSIGNMENT.match, assigned))
+                if assigns:
+                    _assign(assigned, variables, fixed, is_known=not is_conditional and sign != "(")
+                yield Command(words, line, sign, assigns)
+            words, sign, is_conditional = [], "", found in ("&&", "||")
 
+
+def _assign(words: list[str], variables: dict[str, str], fixed: Collection[str], *, is_known: bool) -> None:
+    """Sets what the words NAME=VALUE set, or forgets what only a shell could know: NAME+=VALUE, and what a condition
+    decides."""
+    for word in words:
+        name, _, value = word.partition("=")
+        if name.rstrip("+") not in fixed:
+            variables.pop(name.rstrip("+"), None)
+            if is_known and not name.endswith("+"):
+                variables[name] = value
+
+
+def _expanded(word: str, variables: Mapping[str, str]) -> list[str]:
+    """The words that a word becomes: values outside quotes are split at spaces, unless they are assigned."""
+    is_whole = bool(_ASSIGNMENT.match(word))
+
+    def of(piece: re.Match[str]) -> str:
+        single, double, value, escaped = piece.groups()
+        if single:
+            return single[1:-1]
+        if double:
+            return _IN_QUOTES.sub(in_quotes, double.removeprefix("$")[1:-1])
+        if value:
+            found = _value(value, variables)
+            return found if is_whole or "\0" in found else re.sub(r"\s+", _SPLIT, found) or _NONE
+        return piece[0] if escaped is None else escaped.strip("\n")
+
+    def in_quotes(piece: re.Match[str]) -> str:
+        return piece[0][1:].strip("\n") if piece[0][0] == "\\" else _value(piece[0], variables)
+
+    if word.startswith("~"):
+        word = f"$HOME{word[1:]}" if word[1:2] in ("", "/") else word
+    parts = _PIECE.sub(of, word).split(_SPLIT)
+    return [part.replace(_NONE, "") for part in parts if part.strip(_NONE) or parts == [""]]
+
+
+def _value(text: str, variables: Mapping[str, str]) -> str:
+    """The value of an expression that begins with a `$` or a backtick; marked, if only a shell could know it."""
+    if match := _NAMED.fullmatch(text):
+        value = variables.get(match[1])
+        # What holds a command's output is unknown by its name, which the user can set.
+        is_known = value is not None and all(NAME.fullmatch(mark[1:]) for mark in _UNKNOWN.findall(value))
+        return value if value is not None and is_known else f"\0${match[1]}\0"
+    inner = text.strip("`") if text[0] == "`" else text[2:-1]
+    if inner.startswith("expr "):
+        inner = _NAMED.sub(lambda match: _value(match[0], variables), inner)
+        if unknown := unknown_in(inner):
+            return f"\0{unknown}\0"
+        sum_ = _CALCULATION.fullmatch(inner)
+        if sum_ and (sum_[2] != "/" or int(sum_[3])):
+            return str(_OPERATORS[sum_[2]](int(sum_[1]), int(sum_[3])))
+    return f"\0{text}\0"
+
+
+# ---- a file of assignments -----------------------------------------------------------------------------------------
 
 Variables = Mapping[str, tuple[str, int]]
 """Values by name, each with the number of its line."""
@@ -89,30 +171,17 @@ def parse_variables(text: str, location: str, known: Variables | None = None) ->
         where = f"{location}:{command.line}"
         if command.words[0] == "set":
             continue
-        if not command.assigns:
+        names = [word.partition("=")[0] for word in command.words if "=" in word]
+        if not command.assigns or any(name.endswith("+") for name in names):
             fix = "write NAME=value, with quotes where the value has spaces"
             raise InputError("is not an assignment", where=where, fix=fix)
-        if command.sign:
-            raise _refused(f"has {command.sign!r} outside quotes", where)
-        for word in command.words:
-            if unknown := unknown_in(word):
-                raise _only_a_shell(unknown, where)
-            if match := _ASSIGNMENT.match(word):
-                parsed[match[1]] = values[match[1]], command.line
+        unknown = next(filter(None, map(unknown_in, command.words)), None)
+        if command.sign or unknown:
+            what = f"has {command.sign!r} outside quotes" if command.sign else f"uses {unknown}, which is not set above"
+            fix = "set the variable above, or name the file that sets it before this one; nothing in a file is run"
+            raise InputError(what, where=where, fix=fix)
+        parsed |= {name: (values[name], command.line) for name in names}
     return parsed
-
-
-def _only_a_shell(unknown: str, where: str) -> InputError:
-    name = unknown[1:]
-    if NAME.fullmatch(name):
-        fix = "set it above, or name the file that sets it before this one"
-        return InputError(f"uses {name}, which is not set above", where=where, fix=fix)
-    runs = unknown.startswith(("`", "$(")) and not unknown.startswith("$((")
-    return _refused("runs a command, which is not done here" if runs else "uses more of the shell than $NAME", where)
-
-
-def _refused(what: str, where: str) -> InputError:
-    return InputError(what, where=where, fix="write the value itself; nothing in the file is run")
 
 
 def unknown_in(word: str) -> str | None:
@@ -121,163 +190,9 @@ def unknown_in(word: str) -> str | None:
 
 
 def all_unknown_in(word: str) -> list[str]:
-    return [part.replace("\1", " ") for part in _UNKNOWN.findall(word)]
+    return _UNKNOWN.findall(word)
 
 
 def as_written(word: str) -> str:
     """The word with its parts that only a shell could know as they are written."""
-    return _UNKNOWN.sub(lambda match: match[1].replace("\1", " "), word)
-
-
-def _mark(text: str) -> str:
-    """Marks a part that only a shell could know. Its spaces are hidden, so that the word is not split at them."""
-    return "\0" + re.sub(r"\s", "\1", as_written(text)) + "\0"
-
-
-class _Reader:
-    def __init__(self, text: str, variables: dict[str, str], where: str, fixed: Collection[str]) -> None:
-        self.text, self.variables, self.where, self.fixed = text, variables, where, fixed
-        self.counted = self.brought = self.depth = 0
-        self.line = self.began = 1
-        """Line numbers: of the character at `counted`, and of the command's first one."""
-        self.words: list[str] = []
-        self.word: str | None = None
-        """The word that is being read; None between words."""
-        self.is_target = False
-        """Whether the next word is a redirection's target."""
-        self.sign = ""
-        self.is_conditional = False
-        """Whether the command before decides if this one is run."""
-
-    def commands(self) -> Iterator[Command]:
-        for piece in _PIECE.finditer(self.text):
-            kind, text = piece.lastgroup, piece[0]
-            if self.word is None and not self.words and kind not in ("gap", "end"):
-                self.line += self.text.count("\n", self.counted, piece.start())
-                self.counted, self.began = piece.start(), self.line
-            match kind:
-                case "gap":
-                    self._end_word()
-                case "end":
-                    self.sign = self.sign or text.strip(";\n")[:1]
-                    yield from self._command(text)
-                case "redirection":
-                    self.sign = self.sign or text.lstrip("0123456789")[0]
-                    self._end_word()
-                    self.is_target = True
-                case "single":
-                    self._add(text[1:-1])
-                case "double":
-                    self._add(self._expanded(text.removeprefix("$")[1:-1]))
-                case "value":
-                    self._add_split(self._value(text))
-                case "array":
-                    self.sign = self.sign or "("
-                    self._add(_mark(text))
-                case "escape" if text not in ("\\", "\\\n"):
-                    self._add(text[1:])
-                case "open":
-                    fix = "close its quotes and brackets"
-                    raise InputError(f"lacks the end of its {text}", where=self._place(), fix=fix)
-                case "home" if _ASSIGNMENT.fullmatch(self.word or "A="):
-                    self._add(self._variable("HOME"))
-                case "home" | "plain":
-                    self._add(text)
-        yield from self._command("")
-
-    def _command(self, end: str) -> Iterator[Command]:
-        self._end_word()
-        words, sign, self.words, self.sign, self.is_target = self.words, self.sign, [], "", False
-        while words and words[0] in _FOLLOWED:
-            words = words[1:]
-        if not words:
-            return
-        self.depth = max(0, self.depth + (words[0] in _BEGIN) - (words[0] in _END))
-        assigned = words[1:] if words[0] in _SETTERS else words
-        matches = [_ASSIGNMENT.match(word) for word in assigned]
-        assigns = bool(matches) and None not in matches
-        for word, match in zip(assigned, matches, strict=True) if assigns else ():
-            if match and match[1] not in self.fixed:
-                before = self.variables.pop(match[1], None) if match[2] else ""
-                self.variables.pop(match[1], None)
-                if before is not None and not (self.depth or self.is_conditional):
-                    self.variables[match[1]] = before + word[match.end() :]
-        if words[0] == "for":
-            self.variables.pop(words[1] if len(words) > 1 else "", None)
-        self.is_conditional = end == "||" or (end == "&&" and words[0] in _TESTS)
-        yield Command(words, self.began, sign, assigns)
-
-    def _end_word(self) -> None:
-        if self.word is not None and not self.is_target:
-            self.words.append(self.word)
-        self.is_target = self.is_target and self.word is None
-        self.word = None
-
-    def _add(self, text: str) -> None:
-        self.word = (self.word or "") + text
-
-    def _add_split(self, value: str) -> None:
-        """Adds a value from outside quotes, which is split at spaces unless it is assigned."""
-        before = self.words[1:] if self.words[:1] and self.words[0] in _SETTERS else self.words
-        if _ASSIGNMENT.match(self.word or "") and all(map(_ASSIGNMENT.match, before)):
-            return self._add(value)
-        first, *others = re.split(r"\s+", value)
-        if first or self.word:
-            self._add(first)
-        for other in others:
-            self._end_word()
-            self.word = other or None
-        return None
-
-    def _expanded(self, text: str) -> str:
-        """The text with its values, as within double quotes."""
-
-        def of(piece: re.Match[str]) -> str:
-            return piece[0][1:].strip("\n") if piece[0][0] == "\\" else self._value(piece[0])
-
-        return _IN_QUOTES.sub(of, text)
-
-    def _value(self, text: str) -> str:
-        """The value of an expression that begins with a `$` or a backtick."""
-        value = self._looked_up(text)
-        self.brought += len(value)
-        if self.brought > LONGEST:
-            what = f"holds more than {LONGEST:,} letters with the values of its variables"
-            raise InputError(what, where=self._place(), fix="write the values in the variables' place")
-        return value
-
-    def _looked_up(self, text: str) -> str:
-        if text.startswith(("`", "$(")):
-            return self._output(text)
-        if text.startswith("$'"):
-            return _mark(text)
-        braced = _BRACED.fullmatch(text[2:-1] if text.startswith("${") else text[1:])
-        if braced is None:
-            return _mark(text)
-        name, colon, default = braced.groups()
-        value = self.variables.get(name)
-        if default is not None and (value is None or (colon and not value)):
-            return self._expanded(default)
-        return self._variable(name)
-
-    def _variable(self, name: str) -> str:
-        """A variable's value. If it holds a command's output, the variable itself is unknown: the user can set it."""
-        value = self.variables.get(name)
-        if value is None or any(not NAME.fullmatch(mark[1:]) for mark in _UNKNOWN.findall(value)):
-            return _mark(f"${name}")
-        return value
-
-    def _output(self, text: str) -> str:
-        """What `expr` or `$((…))` makes of two whole numbers; any other command's output is unknown."""
-        inner = text.strip("`") if text[0] == "`" else text[2:-1]
-        if not inner.startswith(("expr ", "(")):
-            return _mark(text)
-        inner = self._expanded(inner)
-        calculation = _CALCULATION.fullmatch(inner.strip())
-        if calculation is None or (calculation[2] in "/%" and not int(calculation[3])):
-            return _mark(unknown_in(inner) or text)
-        return str(_OPERATORS[calculation[2]](int(calculation[1]), int(calculation[3])))
-
-    def _place(self) -> str:
-        """The place of a mistake, with the line of its command if the text has several lines."""
-        return f"{self.where}:{self.began}" if "\n" in self.text else self.where
+    return word.replace("\0", "")

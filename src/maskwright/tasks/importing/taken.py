@@ -75,8 +75,8 @@ class Taken:
     def positive(self, name: str, default: float) -> float:
         """The flag's number. Raises `InputError` for one that is not above 0."""
         if (number := self.number(name, default)) <= 0:
-            where = self.typed.spelling.get(name, f"--{name}")
-            raise InputError(f"{number:g} is not above 0", where=where, fix="give the number that the run is to have")
+            fix = "give the number that the run is to have"
+            raise InputError(f"{number:g} is not above 0", where=self.typed.spelling.get(name, f"--{name}"), fix=fix)
         return number
 
     def rename(self, names: Mapping[str, str]) -> None:
@@ -86,6 +86,11 @@ class Taken:
                 self.typed.flags[new] = self.typed.flags.pop(old)
                 self.typed.spelling[new] = self.typed.spelling.pop(old, f"--{old}")
         self.unnamed = set(self.typed.flags)
+
+    @property
+    def count(self) -> str:
+        """The devices and what counts them, for a row."""
+        return f"{several(self.typed.devices, 'device')}{', by ' * bool(self.typed.counted_by)}{self.typed.counted_by}"
 
     def run_in(self, name: str) -> None:
         """Uses the folder of the flag `name` as the run's."""
@@ -106,10 +111,11 @@ class Taken:
         fate: Fate = "mapped" if name in self.typed.flags else "default"
         self.row(name, fate, f"{became} ({note})" if note else became)
 
-    def note(self, name: str, became: str, fate: Fate = "left out") -> None:
-        """Adds the row of a flag, if the command has it."""
-        if name in self.typed.flags:
-            self.row(name, fate, became)
+    def note(self, names: str, became: str, fate: Fate = "left out") -> None:
+        """Adds the rows of flags, with spaces between their names, as far as the command has them."""
+        for name in names.split():
+            if name in self.unnamed:
+                self.row(name, fate, became)
 
     @property
     def guide(self) -> Guide:
@@ -124,44 +130,60 @@ class Taken:
         text = self.text(name) or default
         given = self.guide.overrides(self.key(name), text)
         if isinstance(given, str):
-            fix = f"write it as '{default}'"
-            raise InputError(
-                f"{text} is not a pair of numbers", where=self.typed.spelling.get(name, f"--{name}"), fix=fix
-            )
+            where = self.typed.spelling.get(name, f"--{name}")
+            raise InputError(f"{text} is not a pair of numbers", where=where, fix=f"write it as '{default}'")
         self.set(name, {key: float(number) for key, number in given.items()})
 
-    def keys(self, **defaults: float) -> None:
-        """Takes over flags of one number each, whole or not as the script's default is."""
-        for name, default in defaults.items():
-            self.set(name, {self.key(name): type(default)(self.number(name, default))})
+    def take(self, flags: Mapping[str, float | type[int] | type[float]]) -> None:
+        """Takes over flags of one number, each by the key that the same word has for a command: `flags` has the
+        script's default for each, or the kind of number for one that is taken only where it is given and above 0."""
+        for name, default in flags.items():
+            if not isinstance(default, type):
+                self.set(name, {self.key(name): type(default)(self.number(name, default))})
+            elif (number := self.number(name, 0.0)) > 0:
+                self.set(name, {self.key(name): default(number)})
+            else:
+                self.note(name, "it is off", "not needed")
 
-    def close(self, not_needed: Mapping[str, str]) -> None:
-        """Adds the rows of all remaining flags. `not_needed`: names, joined by spaces -> a reason that `foreign_names`
-        does not have. Raises `InputError` for words that only a shell knows, and that may be flags."""
-        why = NOT_NEEDED | {name: reason for names, reason in not_needed.items() for name in names.split()}
+    def patience(self, name: str) -> None:
+        """Takes over a number of evaluations, where the command says how often the run is judged."""
+        if "evaluation.every_steps" in self.values or self.verb == "finetune":
+            self.take({name: int})
+        self.note(name, "set evaluation.patience and evaluation.every_steps")
+
+    def switch(self, flags: Mapping[str, Mapping[str, Any]]) -> None:
+        """Takes over flags that are on as keys and values."""
+        for name, values in flags.items():
+            if self.has(name):
+                self.set(name, values)
+
+    def close(
+        self,
+        mapped: Mapping[str, str] = {},
+        left_out: Mapping[str, str] = {},
+        not_needed: Mapping[str, str] = {},
+    ) -> None:
+        """Adds the rows of all remaining flags. The tables: names, with spaces between them -> what is said of them.
+        Raises `InputError` for words that only a shell knows, and that may be flags."""
+        for name, values in self.typed.flags.items():
+            if len(values) == 1 and values[0].lower() in FALSE:
+                self.note(name, "it is off", "not needed")
+        fates: tuple[tuple[Fate, Mapping[str, str]], ...] = (
+            ("mapped", mapped), ("left out", left_out), ("not needed", not_needed), ("not needed", NOT_NEEDED)
+        )  # fmt: skip
+        for fate, said in fates:
+            for names, became in said.items():
+                self.note(names, became, fate)
         known = FOREIGN if self.verb == "pretrain" else FINETUNING
-        for name in self.typed.flags:
-            if name in self.unnamed and name in why:
-                self.row(name, "not needed", why[name])
-            elif name in self.unnamed and len(values := self.typed.flags[name]) == 1 and values[0].lower() in FALSE:
-                self.row(name, "not needed", "it is off")
-            elif name in self.unnamed and name in known:
-                self.row(
-                    name, "left out", f"set {' and '.join(keys)}" if (keys := keys_in(known[name])) else known[name]
-                )
-            elif name in self.unnamed:
-                self.row(name, "unknown", "nothing here goes by this name")
+        for name in [name for name in self.typed.flags if name in self.unnamed]:
+            became = known.get(name, "")
+            became = f"set {' and '.join(keys)}" if (keys := keys_in(became)) else became
+            self.row(name, "left out" if became else "unknown", became or "maskwright has nothing like it")
         for word in self.typed.words:
             self.rows.append(FlagFate(self.typed.known(word), "", "unknown", "it belongs to no flag"))
-        if self.typed.job:
-            what = "look whether the job needs it; `submit slurm` passes most options on, as --sbatch=OPTION"
-            self.rows += [FlagFate("#SBATCH", option, "left out", what) for option in self.typed.job.left_out]
-        if self.typed.counted_by == "#SBATCH":
-            what = f"{self.typed.world_size} devices, as its nodes have GPUs"
-            self.rows.append(FlagFate("#SBATCH", "", "mapped", what))
-        if self.typed.launcher:
-            what = f"{self.typed.launcher} starts a number of processes that the command does not say: give --devices"
-            self.rows.append(FlagFate("--devices", "", "left out", what))
+        if self.typed.launcher and not self.typed.counted_by:
+            what = f"{self.typed.launcher} may start it several times, and the command does not say how often: give "
+            self.rows.append(FlagFate("--devices", "", "left out", f"{what}--devices"))
         if self.typed.others:
             what = f"the script starts it {several(self.typed.others, 'more time')}, which is left out: import each of "
             what += "those commands by itself, in single quotes"
@@ -201,19 +223,9 @@ class Taken:
         place, options = (slice_there, []) if self.typed.slice else (["kubernetes"], cluster)
         return [*lines, typed(["submit", *place, config, "--run", self.run, *options, *source])]
 
-    def on_slurm(self, config: str) -> list[str]:
-        """The command that comes in place of the training where the script is a SLURM job's."""
-        if self.typed.job is None:
-            return []
-        processes = self.typed.world_size if self.typed.started_by and not self.typed.launcher else 0
-        options = self.typed.job.options(processes)
-        of_labels = ["--finetune"] if self.verb == "finetune" else []
-        return [typed(["submit", "slurm", config, "--run", self.run, *of_labels, *options])]
-
     def as_json(self, config: str, text: str) -> dict[str, Any]:
         rows = [asdict(row) for row in self.rows]
-        places = {"on_slurm": self.on_slurm(config), "on_tpu": self.on_tpu(config)}
-        return {"yaml": text, "rows": rows, "commands": self.commands(config), **places}
+        return {"yaml": text, "rows": rows, "commands": self.commands(config), "on_tpu": self.on_tpu(config)}
 
 
 def number_of(text: str, where: str) -> float:

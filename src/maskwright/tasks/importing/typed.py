@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -23,24 +23,15 @@ from maskwright.tasks.importing.shell import (
     simple_commands,
     unknown_in,
 )
-from maskwright.tasks.importing.slurm import SlurmJob, is_setup, slurm_job
 
 SECRET = re.compile(r"(^|_)(token|key|secret|password|credentials?)$", re.IGNORECASE)  # not --max-tokens
-_PROCESSES = ("nproc_per_node", "num_processes", "num_gpus", "num_cores")
-_MACHINES = ("nnodes", "num_nodes", "num_machines")
-_LAUNCHERS = (
-    "torchrun",
-    "accelerate",
-    "deepspeed",
-    "xla_spawn.py",
-    "torch.distributed.launch",
-    "torch.distributed.run",
-)
-_SPREADERS = ("srun", "mpirun", "mpiexec", "horovodrun", "jsrun")
-"""Commands that start another several times. The number is in their flags or in the job around them."""
-XLA_DIST = "xla_dist"
+_PROCESSES = ("nproc_per_node", "num_processes", "num_cores")
+_MACHINES = ("nnodes", "num_nodes")
 TOTAL = "num_processes"
 """accelerate's count is that of all machines; that of the others is of one machine."""
+_PLAIN_STARTERS = ("python", "python3", "env", "nohup", "time", "sudo", "exec", "xla_spawn.py")
+"""Words that start a script once, or whose options say how often."""
+XLA_DIST, GPUS = "xla_dist", "CUDA_VISIBLE_DEVICES"
 
 
 NO_STARTERS = {"echo", "printf", "cat", "less", "head", "tail", "ls", "cp", "mv", "rm", "ln", "scp", "rsync", "touch"}
@@ -52,7 +43,7 @@ ELSEWHERE = {
     "run_glue.py": "`maskwright import run_glue` reads this one",
     "run_classification.py": "`maskwright import run_glue` reads this one",
     "fairseq-train": "`maskwright import fairseq` reads this one",
-    "fairseq-hydra-train": "`maskwright import fairseq` reads this one",
+    "fairseq-hydra-train": "its YAML is not read: give the same values as flags of fairseq-train",
     "finetune_on_pregenerated.py": "`maskwright import tpu_pretrain` reads this one",
     "run_ner.py": "`maskwright finetune` labels words; begin with the recipe conll2003 or wikiann",
     "run_qa.py": "`maskwright finetune` answers questions; begin with the recipe squad",
@@ -87,24 +78,16 @@ class Typed:
     """Each flag as it was typed."""
     original: str = ""
     """The command as it was typed, for the YAML's head."""
-    world_size: int = 1
-    """Processes that torchrun, accelerate or deepspeed is to start, on all machines together."""
+    devices: int = 1
+    """Devices of all machines together: a process each."""
+    counted_by: str = ""
+    """What says how many devices there are; empty where nothing does."""
     launcher: str = ""
-    """A launcher whose number of processes is not in the command."""
-    unknown_count: str | None = None
-    """A number of processes that only a shell could know."""
-    started_by: str = ""
-    """The launcher in front of the script, such as torchrun, with or without a number."""
-    gpus: int | None = None
-    """The number of GPUs that CUDA_VISIBLE_DEVICES lists."""
+    """What may start the script several times, where the command does not say how often."""
     slice: str = ""
     """The TPU slice that torch_xla's xla_dist starts the script on, where the command names it."""
     pod: tuple[str, int] | None = None
     """Kind and chips of that slice, where a variable says so."""
-    job: SlurmJob | None = None
-    """What the script's #SBATCH lines ask for."""
-    counted_by: str = "--devices"
-    """What says how many devices there are."""
     others: int = 0
     """Later commands of the text that start the script again."""
 
@@ -165,41 +148,27 @@ def read_command(
         raise InputError(f"line {line} ends in a backslash and a space", where=where, fix=fix)
     if where != source:
         text = text.replace("\\\n", " ").replace("\n", " ")
-    job = slurm_job(text)
-    typed, variables = None, {**(job.variables if job else {}), **sourced, **fixed}
-    setup = []
+    typed, variables = None, {**sourced, **fixed}
     for command in simple_commands(text, where, variables, fixed):
         index = _place(command.words, script)
-        if typed is None and is_setup(command.words):
-            setup.append(shlex.join(command.words))
         if index is None or command.assigns:
             continue
         if typed is not None:
             typed.others += 1
             continue
         shown = _without_secrets(command.words)
-        typed = _sorted(shown[:index], shown[index:], script)
+        several = "," in variables.get(GPUS, "")
+        typed = _sorted(shown[:index] + [f"{GPUS}=,"] * several, shown[index:], script)
         typed.original = shlex.join(map(as_written, shown))
-        typed.gpus = _gpus(shown[:index], variables)
         if typed.launcher == XLA_DIST:
-            typed.pod = tpus.kind_and_chips(
-                variables.get("TPU_ACCELERATOR_TYPE") or variables.get("ACCELERATOR_TYPE", "")
-            )
+            named = variables.get("TPU_ACCELERATOR_TYPE") or variables.get("ACCELERATOR_TYPE", "")
+            typed.pod = tpus.kind_and_chips(named)
     if typed is not None:
-        typed.job = job and replace(job, setup=tuple(setup))
         return typed
     fix = "give the whole command in single quotes, or the file of a shell script that has it"
     other = next((name for name in ELSEWHERE if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)), None)
     fix = ELSEWHERE[other] if other else fix
     raise InputError(f"has no {' or '.join((*script.names, *script.modules))}", where=where, fix=fix)
-
-
-def _gpus(before: list[str], variables: Mapping[str, str]) -> int | None:
-    """The number of GPUs that CUDA_VISIBLE_DEVICES lists, in front of the command or above it."""
-    name = "CUDA_VISIBLE_DEVICES"
-    values = [word.partition("=")[2] for word in before if word.startswith(f"{name}=")]
-    listed = (values or [variables.get(name, "")])[-1]
-    return len(listed.split(",")) if re.fullmatch(r"\w[\w-]*(,\w[\w-]*)*", listed) else None
 
 
 def _place(words: list[str], script: ScriptSignature) -> int | None:
@@ -230,36 +199,24 @@ def _without_secrets(words: list[str]) -> list[str]:
 
 def _sorted(before: list[str], words: list[str], script: ScriptSignature) -> Typed:
     typed = Typed(words[0])
-    launcher, others = _flags(before, ScriptSignature(()))
+    launcher, starters = _flags(before, ScriptSignature(()))
     typed.flags, typed.words = _flags(words[1:], script)
     typed.spelling = {_name(word): word.partition("=")[0] for word in words[1:] if is_option(word)}
-    processes = _count(launcher, _PROCESSES)
-    if include := launcher.get("include"):  # deepspeed: host:0,1,2,3@other:0,1
-        processes = sum(len(host.partition(":")[2].split(",")) for host in include[0].split("@"))
-    machines = _count(launcher, _MACHINES)
-    started = next((name for name in before if os.path.basename(name) in _LAUNCHERS), "")
-    typed.started_by = os.path.basename(started)
-    counts = [word for name in (*_PROCESSES, *_MACHINES, "include") for word in launcher.get(name, [])]
-    typed.unknown_count = next((word for word in counts if started and unknown_in(word)), None)
-    if started and (processes is None or (machines is None and launcher.keys() & {*_MACHINES})):
-        typed.launcher = os.path.basename(started)
-    if not started and (spreader := next((name for name in before if os.path.basename(name) in _SPREADERS), "")):
-        typed.launcher = typed.started_by = os.path.basename(spreader)
+    given = {name: values[0] for name, values in launcher.items() if values and values[0].isdigit()}
+    processes = next((int(given[name]) for name in _PROCESSES if name in given), None)
+    machines = next((int(given[name]) for name in _MACHINES if name in given), 1)
     if any(os.path.basename(name).removesuffix(".py").endswith(XLA_DIST) for name in before):
         name = next(iter(launcher.get("tpu", [])), "")
         typed.launcher, typed.slice = XLA_DIST, "" if unknown_in(name) else name
-    if not typed.launcher and (hidden := next(filter(unknown_in, others[1:]), "")):
-        typed.launcher = as_written(hidden)
-    whole = TOTAL in launcher or "include" in launcher
-    typed.world_size = (processes or 1) * (1 if whole else machines or 1)
+    elif processes is not None and all(name in given for name in _MACHINES if name in launcher):
+        typed.devices, typed.counted_by = processes * (1 if TOTAL in given else machines), "the command"
+    else:
+        several = [
+            word for word in before if re.match(rf"{GPUS}=.*,", word) or _name(word) in (*_PROCESSES, *_MACHINES)
+        ]
+        several += [word for word in starters if "=" not in word and os.path.basename(word) not in _PLAIN_STARTERS]
+        typed.launcher = as_written(os.path.basename(several[0]).partition("=")[0]) if several else ""
     return typed
-
-
-def _count(flags: dict[str, list[str]], names: tuple[str, ...]) -> int | None:
-    """The number of processes or machines. None where no flag has it, or where it is a word such as `gpu`, whose number
-    only the machine knows."""
-    values = next((flags[name] for name in names if name in flags), None)
-    return int(values[0]) if values and values[0].isdigit() else None
 
 
 def _name(word: str) -> str:

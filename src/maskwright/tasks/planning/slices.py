@@ -14,8 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import maskwright
-from maskwright.config.phases import configs
-from maskwright.config.pretraining import RunConfig, shared_out
+from maskwright.config.pretraining import RunConfig, configs, shared_out
 from maskwright.core import storage
 from maskwright.core.console import say, several
 from maskwright.core.errors import ConfigError, InputError, MaskwrightError

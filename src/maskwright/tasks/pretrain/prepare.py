@@ -18,7 +18,7 @@ from maskwright.core.console import human_count, say, warn
 from maskwright.core.errors import ConfigError, InputError, StoreError
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader, validation_batches
-from maskwright.data.mixture import MixedRows, Mixture
+from maskwright.data.mixture import Mixture
 from maskwright.data.opening import Store, open_held_out, open_store
 from maskwright.data.rows import ROWS
 from maskwright.data.store import TokenStore, special_table
@@ -79,8 +79,6 @@ class PretrainRun:
         entries: dict[str, Any] = {"rows": ROWS} | ({"validation": fingerprints} if fingerprints else {})
         if self.warmup_share is not None:
             entries["warmup_share"] = self.warmup_share
-        if any(phase.mixture_weights for phase in self.config.phases):
-            entries["phases_have_weights"] = True  # earlier runs left them out with schedule.epochs
         return entries
 
     @property
@@ -225,7 +223,7 @@ def prepare_run(
     held_out = _validation_stores(config, store)
     loader = Loader(config, store)
     if before is not None:
-        require_same_rows(before, loader)
+        require_same_rows(before)
     config = loader.config
     loader.require_rows()
     if config.evaluation.patience is not None and not (held_out or documents_held_out(store)):
@@ -234,25 +232,12 @@ def prepare_run(
     return PretrainRun(config, model, store, loader, lineage, held_out, base, warmup_share)
 
 
-def require_same_rows(before: dict[str, Any], loader: Loader) -> None:
-    """Raises `ConfigError` for a run of an earlier version that read other rows. `before`: its record."""
-    if before.get("rows") == ROWS:
-        return
-    data = loader.config.data
-    formats = {data.format, *(source.format for source in (data.mixture or {}).values())}
-    sources = loader.rows.sources if isinstance(loader.rows, MixedRows) else [loader.rows]
-    several_shards = any(len(source.split.shards) > 1 for source in sources)
-    reasons = {
-        "the rows of data.window_shards shards were shuffled at a time": before["config"].get("data.window_shards"),
-        "phases of other rows shared the epochs of the text": len(loader.data_phases) > 1,
-        "Arrow files were read where they lie": "arrow" in formats,
-        "rows were planned over all shards together": several_shards and not before.get("row_planning"),
-    }
-    for reason, is_so in reasons.items():
-        if is_so:
-            fix = "continue it with the maskwright that began it; or begin a new run at its newest checkpoint: "
-            fix += "`maskwright pretrain CONFIG --run NEW --from RUN`"
-            raise ConfigError(f"the run began when {reason}, so it had other rows than it would have now", fix=fix)
+def require_same_rows(before: dict[str, Any]) -> None:
+    """Raises `ConfigError` for a run of a version that planned its rows otherwise. `before`: its record."""
+    if before.get("rows") != ROWS:
+        fix = "continue it with the maskwright that began it; or begin a new run at its newest checkpoint: "
+        fix += "`maskwright pretrain CONFIG --run NEW --from RUN`"
+        raise ConfigError("an earlier version began the run, and planned its rows otherwise", fix=fix)
 
 
 def _require_text(store: Store) -> None:

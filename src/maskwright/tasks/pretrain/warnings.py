@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from maskwright.config.phases import masked_rates
-from maskwright.config.pretraining import RunConfig
+from maskwright.config.pretraining import RunConfig, masked_rates
 from maskwright.core.console import several
 from maskwright.data.opening import Store
 from maskwright.data.store import TokenStore

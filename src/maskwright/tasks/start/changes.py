@@ -3,7 +3,6 @@ from its beginning."""
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import asdict
 from typing import Any
@@ -12,7 +11,7 @@ from maskwright.config.changes import back_or_branch_off, branch_off, grows, ref
 from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.pretraining import RunConfig
 from maskwright.config.schedule import Schedule, decay_begins
-from maskwright.config.settings import keys_of, read_yaml
+from maskwright.config.settings import keys_of
 from maskwright.core.errors import CheckpointError, ConfigError
 from maskwright.model.config import recorded_config
 from maskwright.run.directory import RunDirectory, whole_steps
@@ -71,23 +70,12 @@ def require_same_run(
             if kind is RunConfig and name in ("token store", "precision"):
                 fix = back_or_branch_off(directory.location)
             raise ConfigError(what, where=directory.location, fix=fix)
-    if now.get("phases_have_weights") and not before.get("phases_have_weights") and _has_epochs(directory):
-        what = "the run began when schedule.epochs left out the mixture_weights of phases"
-        raise ConfigError(what, where=directory.location, fix="give --run a new folder")
     if kind is RunConfig:
         require_before_decay(before["config"], now["config"], directory, directory.newest_step())
     _require_checkpoints(directory)
     if before.get("validation") != now.get("validation"):
         changes.append(f"held-out text: {_short(before.get('validation'))} -> {_short(now.get('validation'))}")
     return changes
-
-
-def _has_epochs(directory: RunDirectory) -> bool:
-    """Whether the file that the run began with has schedule.epochs. The record has only the steps of them."""
-    path = directory.path("config.yaml")
-    if not os.path.exists(path):
-        return False
-    return (read_yaml(path, "restore the file").get("schedule") or {}).get("epochs") is not None
 
 
 def _require_checkpoints(directory: RunDirectory) -> None:
