@@ -8,22 +8,15 @@ is one of `RESTARTS`.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
-import yaml
-
-from maskwright.core.errors import InputError
 from maskwright.launch.checks import PORT
 from maskwright.launch.outcome import ASKED, EARLY
-from maskwright.launch.ray.gang import STOP_WAIT
 from maskwright.launch.schedulers.kubernetes.pod import (
     CONFIG,
     CONTAINER,
     INSTANCE,
-    RAY_CONTAINER,
-    RAY_WORKER,
     KubernetesJob,
     Manifest,
     labels,
@@ -43,18 +36,13 @@ each pod that JAX kills after another was lost is one."""
 ONE_SLICE = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
 """All pods on one node pool, which is a slice, and no other job's there:
 docs.cloud.google.com/kubernetes-engine/docs/how-to/tpu-multislice"""
-RAY_VERSION = "2.60.0"
-"""KubeRay requires a version, and at least 2.52 for tokens. The image has the Ray that runs."""
-STOP_SECONDS = 30
-"""Time that a Ray job's driver has beyond the grace period of its gang before it is killed."""
 
 
 def manifests(job: KubernetesJob, command: Training, config: str) -> list[Manifest]:
     """The objects in the order in which they are applied; the job is the last."""
     config_map = manifest("v1", "ConfigMap", metadata(job) | {"name": job.config_map}, data={"run.yaml": config})
-    kinds = {"indexed-job": _indexed_job, "jobset": _jobset, "rayjob": _rayjob}
     words = ["maskwright", *replace(command, config=CONFIG).words()]
-    return [config_map, *kinds[job.kind](job, words)]
+    return [config_map, *(_jobset if job.kind == "jobset" else _indexed_job)(job, words)]
 
 
 def _on_each_pod(job: KubernetesJob, words: Sequence[str], first: str) -> list[str]:
@@ -67,7 +55,7 @@ def _on_each_pod(job: KubernetesJob, words: Sequence[str], first: str) -> list[s
 
 def _deadline(job: KubernetesJob) -> Manifest:
     """The server's own limit where there is no queue, whose label has it. It counts from the start of the object: of a
-    Job and a RayJob over all restarts; of a JobSet's Job from each restart."""
+    Job over all restarts; of a JobSet's Job from each restart."""
     return {"activeDeadlineSeconds": job.limit_seconds} if job.limit_seconds and not job.queue else {}
 
 
@@ -148,56 +136,3 @@ def _jobset(job: KubernetesJob, words: Sequence[str]) -> list[Manifest]:
     made["annotations"] |= ONE_SLICE if job.chips and job.num_pods > 1 else {}
     jobset = manifest("jobset.x-k8s.io/v1alpha2", "JobSet", made, spec=spec)
     return [_network_policy(job), jobset] if job.num_pods > 1 else [jobset]
-
-
-# ---- RayJob (KubeRay) ------------------------------------------------------------------------------------------------
-
-
-def _rayjob(job: KubernetesJob, words: Sequence[str]) -> list[Manifest]:
-    """A head that computes nothing, and `num_pods` pods. The same command is the job's driver: it runs its gang on the
-    pods and restarts it by itself, so a driver that failed is not started again."""
-    words = [*words, "--num-nodes", str(job.num_pods), "--gpus-per-node", str(job.gpus)]
-    for word in words:
-        if shlex.quote(word) != word:
-            fix = "write it into the configuration, or use another --kind"
-            raise InputError(f"{word[:80]!r} does not survive the two shells of a RayJob", where="submit", fix=fix)
-    if job.setup:
-        fix = "--kind jobset, or an image with it"
-        raise InputError("is not run in the pods of a RayJob, whose commands are KubeRay's", where="--setup", fix=fix)
-    if job.cpus.isdecimal() and int(job.cpus) < job.gpus:
-        raise InputError(f"{job.cpus} is less than one for each GPU", where="--cpus", fix=f"--cpus {4 * job.gpus}")
-    spec = {
-        **_deadline(job),
-        "entrypoint": f"exec {' '.join(words)}",
-        "runtimeEnvYAML": yaml.safe_dump({"env_vars": {STOP_WAIT: str(job.grace_seconds + STOP_SECONDS)}}),
-        "submissionMode": "K8sJobMode",
-        "shutdownAfterJobFinishes": True,  # Kueue requires it, and an idle cluster costs money
-        "backoffLimit": 0,
-        "rayClusterSpec": _ray_cluster(job),
-        "submitterPodTemplate": _ray_pod(_small(job, cpus="500m", memory="1Gi")),
-    }
-    return [manifest("ray.io/v1", "RayJob", metadata_of_job(job), spec=spec)]
-
-
-def _ray_cluster(job: KubernetesJob) -> Manifest:
-    workers, head = _ray_pod(job, RAY_WORKER), _ray_pod(_small(job, cpus="2", memory=job.head_memory))
-    for pod in (workers, head):
-        del pod["spec"]["restartPolicy"]  # KubeRay's own
-    sizes = dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), job.num_pods)
-    return {
-        "rayVersion": RAY_VERSION,
-        "authOptions": {"mode": "token"},  # without a token, Ray's ports run anyone's code
-        "headGroupSpec": {"rayStartParams": {"num-cpus": "0"}, "template": head},
-        "workerGroupSpecs": [{"groupName": "workers", **sizes, "rayStartParams": {}, "template": workers}],
-    }
-
-
-def _small(job: KubernetesJob, *, cpus: str, memory: str) -> KubernetesJob:
-    """For a pod like those that train, but without GPUs."""
-    return replace(job, gpus=0, node_selector=(), cpus=cpus, memory=memory)
-
-
-def _ray_pod(job: KubernetesJob, container: str = RAY_CONTAINER) -> Manifest:
-    pod = template(job, None)
-    pod["spec"]["containers"][0]["name"] = container
-    return pod

@@ -69,12 +69,11 @@ class Kubernetes(target.Place):
     accelerator: Annotated[str | None, Option("TPU slice on GKE, as in v6e:4x4.", "KIND:TOPOLOGY")] = None
     cpus: Annotated[str | None, Option("Cores of each pod. Default: 4 for each GPU or chip.", "N")] = None
     memory: Annotated[str, Option("Memory of each pod, as Kubernetes writes it.", "N")] = "16Gi"
-    head_memory: Annotated[str, Option("Memory of a RayJob's head, whose driver collects all lines.", "N")] = "8Gi"
     kind: Annotated[
         Kind | None,
         Option(
-            "Object to create; all but indexed-job need an operator in the cluster. Default: jobset for a TPU slice of "
-            "several hosts, else indexed-job."
+            "Object to create; a jobset needs JobSet in the cluster. Default: jobset for a TPU slice of several hosts, "
+            "else indexed-job."
         ),
     ] = None
     name: JobName = None
@@ -130,7 +129,7 @@ class Kubernetes(target.Place):
         # Named by its content: another submission under the same name does not change it for a running job.
         digest, name = hashlib.sha256(text.encode()).hexdigest()[:8], checks.name_for(command.run, self.name)
         limit, command = limited(command)
-        same = ("image", "namespace", "queue", "service_account", "memory", "head_memory", "setup")
+        same = ("image", "namespace", "queue", "service_account", "memory", "setup")
         pods, gpus = self._slice(), self.gpus_per_node or 0
         selected = dict(map(parse_selector, self.node_selector))
         # A ComputeClass has the topology of its nodes.
@@ -159,8 +158,7 @@ class Kubernetes(target.Place):
             sized = checks.for_tpu(command, config, pods.devices)
         else:
             sized = checks.sized(command, config, job.num_pods, job.gpus)
-        # The driver of a RayJob chooses the device of each pod.
-        return job, manifests(job, command if job.kind == "rayjob" else sized, text)
+        return job, manifests(job, sized, text)
 
     def _slice(self) -> SlicePods | None:
         if self.accelerator is None:
@@ -187,21 +185,16 @@ def limited(command: Training) -> tuple[int | None, Training]:
 # ---- the objects in the cluster --------------------------------------------------------------------------------------
 
 
-OPERATORS = {
-    "jobset": ("jobset.x-k8s.io", "JobSet (jobset.sigs.k8s.io/docs/installation)"),
-    "rayjob": ("ray.io", "KubeRay (docs.ray.io/en/latest/cluster/kubernetes)"),
-}
-KUEUE = ("kueue.x-k8s.io", "Kueue (kueue.sigs.k8s.io/docs/installation)")
-
-
 def require_operators(jobs: Jobs, job: KubernetesJob) -> None:
     """Raises `InputError` without the operator of the job's kind, or without Kueue for a queue: nothing would hold the
     job back then, nor end it at its limit."""
-    wanted = {f"--kind {job.kind}": OPERATORS.get(job.kind), "--queue": KUEUE if job.queue else None}
-    for option, operator in wanted.items():
-        if operator and operator[0] not in jobs.operators():
-            fix = f"install {operator[1]}, or leave it out"
-            raise InputError(f"the cluster has no {operator[0]}", where=option, fix=fix)
+    operators = [
+        ("--kind jobset", job.kind == "jobset", "jobset.x-k8s.io", "JobSet (jobset.sigs.k8s.io/docs/installation)"),
+        ("--queue", job.queue, "kueue.x-k8s.io", "Kueue (kueue.sigs.k8s.io/docs/installation)"),
+    ]
+    for option, wanted, group, name in operators:
+        if wanted and group not in jobs.operators():
+            raise InputError(f"the cluster has no {group}", where=option, fix=f"install {name}, or leave it out")
 
 
 def replace_job_that_is_over(jobs: Jobs, name: str, address: str) -> None:
