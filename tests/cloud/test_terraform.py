@@ -153,7 +153,7 @@ def assert_no_secret(text: str, terraform: Terraform) -> None:
 
 
 def test_labels_wherever_there_can_be_any(everything: tuple[Terraform, str]) -> None:
-    """The audit finds by them what is left."""
+    """A search finds by them what is left."""
     terraform, _ = everything
     carried = {"maskwright-environment": "lab1", "team": "nlp"}
     labelled = []

@@ -28,7 +28,6 @@ ROLES = (  # the role that adds least to that permission; https://cloud.google.c
     ("container.", "roles/container.admin"),
     ("file.", "roles/file.editor"),
     ("aiplatform.", "roles/aiplatform.user"),
-    ("cloudasset.", "roles/cloudasset.viewer"),
     ("cloudbuild.", "roles/cloudbuild.builds.editor"),
     ("artifactregistry.repositories.uploadArtifacts", "roles/artifactregistry.writer"),
     ("artifactregistry.repositories.downloadArtifacts", "roles/artifactregistry.reader"),
@@ -188,7 +187,7 @@ def _permission(refusal: Refusal, project: str, api: str) -> tuple[str, str]:
         return message, f"gcloud auth application-default set-quota-project {project}"
     permission = refusal.facts.get("permission") or _first(PERMISSION, refusal.message)
     if permission is None:
-        fix = f"ask an owner of project {project} for the roles that `maskwright env init` lists"
+        fix = f"ask an owner of project {project} for the roles in docs/google-cloud-access.md"
         return f"permission denied on {api}.googleapis.com: {message}", fix
     fix = f"ask an owner to run: {grant(project, role_of(permission))}"
     return f"permission {permission} is missing in project {project}", fix
