@@ -19,21 +19,20 @@ from maskwright.machine.tpus import TPUS
     [
         ("v6e", "STANDARD", "us-east5", 2.7),
         ("v6e", "SPOT", "us-east5", 1.35),
-        ("v6e", "SPOT", None, 1.35),  # a cap must hold wherever the nodes come up: the dearest region's
-        ("v6e", "FLEX_START", None, 3.24),
+        ("v6e", "FLEX_START", "us-east5", 2.7),
         ("v6e", "RESERVATION_BOUND", "us-east5", 2.7),
         ("ct6e-standard-4t", "SPOT", "us-east5", 5.4),  # four chips
-        ("v4", "STANDARD", None, 3.22),
+        ("v4", "STANDARD", "us-central2", 3.22),
         ("v3", "STANDARD", "europe-west4", 2.2),
         ("v2", "SPOT", "us-central1", 0.3825),
         ("g2-standard-12", "STANDARD", "us-east5", 1.12677),
-        ("tpu7x", "SPOT", None, None),
-        ("tpu7x-standard-4t", "SPOT", None, None),
+        ("tpu7x", "SPOT", "us-east5", None),
+        ("tpu7x-standard-4t", "SPOT", "us-east5", None),
         ("v6e", "SPOT", "nowhere", None),
-        ("f1-micro", "STANDARD", None, None),
+        ("f1-micro", "STANDARD", "us-east5", None),
     ],
 )
-def test_price_of_an_hour(what: str, model: str, region: str | None, usd: float | None) -> None:
+def test_price_of_an_hour(what: str, model: str, region: str, usd: float | None) -> None:
     assert usd_per_hour(what, model, region) == (usd if usd is None else pytest.approx(usd))
 
 

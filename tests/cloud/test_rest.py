@@ -309,10 +309,10 @@ def test_reasons_of_operations(error: dict[str, Any], reason: str) -> None:
 
 
 def test_facts_in_details_win_over_sentences() -> None:
-    details = [error_info("IAM_PERMISSION_DENIED", {"permission": "compute.networks.create"})]
+    details = [error_info("IAM_PERMISSION_DENIED", {"permission": "storage.buckets.create"})]
     body = {"error": {"code": 403, "message": "Forbidden", "status": "PERMISSION_DENIED", "details": details}}
-    error = errors.cloud_error(errors.of_answer(403, body, ""), project="p", api="compute", where="x")
-    assert "compute.networks.create" in str(error) and "roles/compute.networkAdmin" in str(error)
+    error = errors.cloud_error(errors.of_answer(403, body, ""), project="p", api="storage", where="x")
+    assert "storage.buckets.create" in str(error) and "roles/storage.admin" in str(error)
 
 
 def test_each_api_of_the_client_is_one_of_googles() -> None:

@@ -190,7 +190,7 @@ def test_seeding_that_fails_leaves_the_disk_unseeded_and_the_same_command_contin
     for name in ("dict.txt", "train.bin", "train.idx"):
         life.cloud.put(f"gs://corpus/stores/shard0/{name}", "")
     said = life.env("seed", "--yes", code=2)
-    assert "token ids of another tool (fairseq: shard0/dict.txt)" in said and "`maskwright data convert FOLDER" in said
+    assert "token ids of another tool (shard0/dict.txt)" in said and "`maskwright data convert FOLDER" in said
     assert not life.exists("disks") and not life.exists("networks"), "refused before anything is made"
 
     life.cloud.objects["corpus", "stores/one/manifest.json"] = shards

@@ -53,9 +53,8 @@ def _table() -> dict[str, dict[str, _Row]]:
     }
 
 
-def usd_per_hour(what: str, model: str = "STANDARD", region: str | None = None) -> float | None:
-    """USD an hour of a machine of this type, or of a chip of this kind of TPU, in `region`; without one, in the
-    dearest region.
+def usd_per_hour(what: str, model: str, region: str) -> float | None:
+    """USD an hour of a machine of this type, or of a chip of this kind of TPU.
 
     Every model but SPOT is priced as on demand, which Flex-start and reservations do not exceed. None if the table has
     no price."""
@@ -63,8 +62,8 @@ def usd_per_hour(what: str, model: str = "STANDARD", region: str | None = None) 
         kind, chips = MACHINES[what]
         chip = usd_per_hour(kind, model, region)
         return None if chip is None else chip * chips
-    rows = _table().get(what, {})
-    return max((row.usd(model) for place, row in rows.items() if region in (None, place)), default=None)
+    row = _table().get(what, {}).get(region)
+    return row.usd(model) if row else None
 
 
 def hourly_offers(what: str, region: str, count: int = 1) -> list[HourlyOffer]:

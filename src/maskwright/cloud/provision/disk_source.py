@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -48,43 +48,29 @@ def stores(google: Google, source: str) -> list[str]:
     return [name.removesuffix(MANIFEST).rstrip("/") for name in of_stores]
 
 
-def first_names(google: Google, source: str) -> list[str]:
-    return [file.name for file in islice(files(google, source), MOST_NAMES)]
-
-
-def readable(names: Sequence[str], stores: Sequence[str]) -> list[str]:
-    """A sentence for each kind of content that a run can read."""
-    parts = [name.rpartition("/")[::2] for name in names]
-    places = {
-        "token stores": stores,
-        "Arrow files, for data.format=arrow": sorted({folder for folder, name in parts if name.endswith(".arrow")}),
-        "pregenerated epochs, for data.format=pregenerated": [
-            folder for folder, name in parts if formats.SIGNS.get(name) == "pregenerated"
-        ],
-        "examples to fine-tune on": [name for name in names if formats.is_labelled(name)],
-        "models": [name for name in names if name.rpartition("/")[2] == "model.safetensors"],
-    }
-    return [
-        f"{what}: {', '.join(place or 'the folder itself' for place in found[:8])}{', …' if len(found) > 8 else ''}"
-        for what, found in places.items()
-        if found
-    ]
-
-
-def unreadable(source: str, names: Sequence[str]) -> InputError:
-    """The error for a folder from which no run can read."""
+def unreadable(google: Google, source: str) -> InputError | None:
+    """The error for a folder without token stores from which no run can read; None if one can."""
+    names = [file.name for file in islice(files(google, source), MOST_NAMES)]
+    if any(map(_is_readable, names)):
+        return None
     if not names:
         fix = "correct disk.source, or copy the stores there: `maskwright data push STORE --to gs://…`"
         return InputError("has no files", where=source, fix=fix)
-    foreign = {kind: name for name in names for kind in formats.by_ending([name])}
-    foreign |= dict([("megatron", name) for name in names if name.endswith(".idx")][:1])
-    foreign |= {kind: name for name in names if (kind := formats.SIGNS.get(name.rpartition("/")[2]))}
-    if foreign:
-        kind, name = next(reversed(foreign.items()))
-        what = f"has token ids of another tool ({kind}: {name}), which runs cannot read"
+    what = f"has nothing that a run can read, only {', '.join(names[:3])}{', …' if names[3:] else ''}"
+    fix = "`maskwright data prepare` makes a token store of text"
+    if foreign := next((name for name in names if _last(name) in formats.SIGNS or formats.by_ending([name])), None):
+        what = f"has token ids of another tool ({foreign}), which runs cannot read"
         fix = "`maskwright data convert FOLDER --tokenizer TOKENIZER --to STORE` converts them to a store"
-    else:
-        what = f"has nothing that a run can read, only {', '.join(names[:3])}{', …' if names[3:] else ''}"
-        fix = "`maskwright data prepare` makes a token store of text"
     fix += f", `data push STORE --to {source}-stores` uploads it; --anyway copies the folder as it is"
     return InputError(what, where=source, fix=fix)
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+def _is_readable(name: str) -> bool:
+    """Whether it is a part of what runs read besides token stores: Arrow files, pregenerated epochs, labelled examples
+    and models."""
+    pregenerated = formats.SIGNS.get(_last(name)) == "pregenerated"
+    return pregenerated or name.endswith((".arrow", "model.safetensors")) or formats.is_labelled(name)
