@@ -153,7 +153,6 @@ LEFT_OUT = "the lines kernels and products are left out"
         ((CUDA, RATES), 1, None, "torch", "fail", "nvidia-smi"),
         ((CUDA | {"gpus": [GPU]}, RATES), 1, None, "torch", "fail", "no code for Tesla K80"),
         ((CUDA | {"gpus": [GPU | {"in_build": True}]}, RATES), 1, None, "torch", "ok", "Tesla K80"),
-        ((BUILD | {"version": "2.4.1"}, RATES), 0, None, "torch", "fail", "pip install 'torch"),
         ((BUILD | {"dtype": "bf16"}, SLOWER), 0, None, "products", "warn",
          "2,000 GFLOP/s in fp32, 1,000 GFLOP/s in bf16 in plain matrix multiplication on cpu, the fastest of several; "
          "bf16 is the slower one --set engine.dtype=fp32"),

@@ -30,7 +30,6 @@ VERSIONS = {
     "compute": "compute/v1",
     "container": "v1",
     "file": "v1",
-    "iam": "v1",
     "logging": "v2",
     "serviceusage": "v1",
     "storage": "storage/v1",

@@ -17,11 +17,10 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True)
 class BucketFile:
-    """`name` is relative to the folder. `md5` is empty for a file that was composed of parts, `crc32c` never."""
+    """`name` is relative to the folder; the bucket has the crc32c of every file, also of one composed of parts."""
 
     name: str
     size: int
-    md5: str
     crc32c: str
     generation: str
 
@@ -30,13 +29,12 @@ def files(google: Google, source: str, *, ending: str = "") -> Iterator[BucketFi
     """Raises `CloudError` if the bucket does not exist, or may not be read."""
     bucket, _, folder = source.removeprefix("gs://").rstrip("/").partition("/")
     prefix = f"{folder}/" if folder else ""
-    fields, pattern = "items(name,size,md5Hash,crc32c,generation),nextPageToken", f"{prefix}**{ending}"
+    fields, pattern = "items(name,size,crc32c,generation),nextPageToken", f"{prefix}**{ending}"
     query = {"prefix": prefix, "fields": fields, "matchGlob": pattern if ending else None}
     for item in google.pages("storage", f"b/{bucket}/o", "items", body=None, **query):
         name = str(item["name"]).removeprefix(prefix)
         if name and not name.endswith("/"):  # the console marks a folder by a final /
-            md5, crc32c = item.get("md5Hash", ""), item.get("crc32c", "")
-            yield BucketFile(name, int(item["size"]), md5, crc32c, str(item["generation"]))
+            yield BucketFile(name, int(item["size"]), item["crc32c"], str(item["generation"]))
 
 
 def stores(google: Google, source: str) -> list[str]:

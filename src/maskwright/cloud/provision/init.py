@@ -16,21 +16,11 @@ from maskwright.cloud.google.errors import unsure
 from maskwright.cloud.google.rest import Google
 from maskwright.core.errors import CloudError
 
-APIS = (
-    "compute",
-    "iam",
-    "cloudresourcemanager",
-    "storage",
-    "artifactregistry",
-    "cloudbuild",
-    "container",
-    "logging",
-)
+APIS = ["compute", "iam", "cloudresourcemanager", "storage", "artifactregistry", "cloudbuild", "container", "logging"]
 STATE_LABELS = {"maskwright": "state"}
 API_SECONDS = 600.0
 SETTLE_SECONDS, SETTLE_POLL_SECONDS = 180.0, 5.0
 """For some minutes, Google may still refuse an API that was just enabled."""
-MOST_APIS_AT_ONCE = 20
 
 
 @dataclass(frozen=True)
@@ -88,10 +78,10 @@ def enable_apis(google: Google, environment: Environment) -> Iterator[Check]:
     wanted = needed_apis(environment)
     try:
         off = _off(google, wanted)
-        for start in range(0, len(off), MOST_APIS_AT_ONCE):
-            body = {"serviceIds": off[start : start + MOST_APIS_AT_ONCE]}
+        if off:
             path = f"projects/{google.project}/services:batchEnable"
-            google.wait("serviceusage", google.call("serviceusage", "POST", path, body), seconds=API_SECONDS)
+            enabling = google.call("serviceusage", "POST", path, {"serviceIds": off})
+            google.wait("serviceusage", enabling, seconds=API_SECONDS)
     except CloudError as error:
         if error.reason == "credentials":
             raise

@@ -41,13 +41,11 @@ def seed(
     replace_disk: bool = False,
     anyway: bool = False,
     confirm: Confirm,
-    poll_seconds: float = POLL_SECONDS,
-    lock_timeout_seconds: float = 60.0,
 ) -> EnvironmentSession:
     """`again` fills a new disk although one is seeded; `replace_disk` lets one of another size or type replace it.
     Raises `InputError` if no run can read the content of the bucket, unless `anyway`, and `MaskwrightError` if the Job
     fails. The disk then stays writable, and the same command seeds it again."""
-    session = EnvironmentSession(location, lock_timeout_seconds=lock_timeout_seconds)
+    session = EnvironmentSession(location)
     disk = session.environment.disk
     if disk is None:
         raise InputError("has no disk", where=location, fix="add a section `disk:` with size_gb and source")
@@ -67,7 +65,7 @@ def seed(
     with session.terraform.ready():
         commands.apply(session, wanted, confirm, delete_data=again or replace_disk)
         _start(session, _job(session, disk, script))
-        counts = _wait(session, poll_seconds)
+        counts = _wait(session)
         _finish(session, counts)
     return session
 
@@ -109,19 +107,11 @@ def _job(session: EnvironmentSession, disk: Disk, script: str | None) -> list[Ma
         name=JOB,
         image=session.record.container(environment, environment.accelerators[0]),
         mounts=(Mount(CLAIM, DISK, False, False), *share),
-        num_pods=1,
-        gpus=0,
-        chips=0,
         namespace=objects.NAMESPACE,
-        queue=None,
         service_account=objects.ACCOUNT,
-        secrets=(),
         cpus="4",
         memory="24Gi",
         node_selector=((CLASS_LABEL, objects.SEED_CLASS),),
-        setup=None,
-        run="",
-        limit_seconds=None,
         grace_seconds=30,
         config_map=JOB,
     )
@@ -158,7 +148,7 @@ def _get(session: EnvironmentSession) -> dict[str, Any] | None:
     return json.loads(answer) if answer.strip() else None
 
 
-def _wait(session: EnvironmentSession, poll_seconds: float) -> dict[str, Any]:
+def _wait(session: EnvironmentSession) -> dict[str, Any]:
     """Files, bytes and the manifest's digest, as the Job counted them. Shows its last line whenever that is new."""
     shown = ""
 
@@ -174,7 +164,7 @@ def _wait(session: EnvironmentSession, poll_seconds: float) -> dict[str, Any]:
                 say(f"{JOB}: {line}")
                 shown = line
 
-    job = until_over(poll, f"kubernetes:{session.location}/{JOB}", poll_seconds, meanwhile=show)
+    job = until_over(poll, f"kubernetes:{session.location}/{JOB}", POLL_SECONDS, meanwhile=show)
     if not job:
         raise MaskwrightError("the Job is gone", where=JOB, fix="run the same command again; it continues")
     result = _result(session)

@@ -385,7 +385,6 @@ def follow_to_its_end(
     address: str,
     show: Show = show_line,
     lines: int | None = None,
-    poll_seconds: float = POLL_SECONDS,
 ) -> None:
     """Shows states and lines until the job is over, then raises the error with its exit code. Ctrl-C ends only the
     following."""
@@ -407,7 +406,7 @@ def follow_to_its_end(
 
     with followed(address):
         try:
-            ended = until_over(poll, address, 0.0, meanwhile=lambda: log.pump(job, poll_seconds))
+            ended = until_over(poll, address, 0.0, meanwhile=lambda: log.pump(job, POLL_SECONDS))
             with suppress(MaskwrightError):
                 log.pump(ended, REST_SECONDS)
                 _show_first_failure(jobs, ended, show)

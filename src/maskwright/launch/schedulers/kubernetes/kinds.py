@@ -13,19 +13,8 @@ from dataclasses import replace
 
 from maskwright.launch.checks import PORT
 from maskwright.launch.outcome import ASKED, EARLY
-from maskwright.launch.schedulers.kubernetes.pod import (
-    CONFIG,
-    CONTAINER,
-    INSTANCE,
-    KubernetesJob,
-    Manifest,
-    labels,
-    literal,
-    manifest,
-    metadata,
-    metadata_of_job,
-    template,
-)
+from maskwright.launch.schedulers.kubernetes import pod
+from maskwright.launch.schedulers.kubernetes.pod import CONTAINER, KubernetesJob, Manifest, manifest
 from maskwright.launch.target import Training, node_words
 
 FINAL = [1, 2, 3, ASKED, 126, 127]
@@ -40,8 +29,8 @@ docs.cloud.google.com/kubernetes-engine/docs/how-to/tpu-multislice"""
 
 def manifests(job: KubernetesJob, command: Training, config: str) -> list[Manifest]:
     """The objects in the order in which they are applied; the job is the last."""
-    config_map = manifest("v1", "ConfigMap", metadata(job) | {"name": job.config_map}, data={"run.yaml": config})
-    words = ["maskwright", *replace(command, config=CONFIG).words()]
+    config_map = manifest("v1", "ConfigMap", pod.metadata(job) | {"name": job.config_map}, data={"run.yaml": config})
+    words = ["maskwright", *replace(command, config=pod.CONFIG).words()]
     return [config_map, *(_jobset if job.kind == "jobset" else _indexed_job)(job, words)]
 
 
@@ -50,7 +39,7 @@ def _on_each_pod(job: KubernetesJob, words: Sequence[str], first: str) -> list[s
     variable's value."""
     meet = job.num_pods > 1 and not job.chips  # GKE tells the hosts of a slice of each other, and JAX reads it
     nodes = node_words(job.num_pods, "$(JOB_COMPLETION_INDEX)", f"{first}.{job.name}:{PORT}") if meet else []
-    return [*map(literal, words), *nodes]
+    return [*map(pod.literal, words), *nodes]
 
 
 def _deadline(job: KubernetesJob) -> Manifest:
@@ -64,7 +53,7 @@ def _deadline(job: KubernetesJob) -> Manifest:
 
 def _indexed_job(job: KubernetesJob, words: Sequence[str]) -> list[Manifest]:
     spec = _job_spec(job, _on_each_pod(job, words, f"{job.name}-0"), RESTARTS, "Ignore")
-    indexed_job = manifest("batch/v1", "Job", metadata_of_job(job), spec=spec)
+    indexed_job = manifest("batch/v1", "Job", pod.metadata_of_job(job), spec=spec)
     if job.num_pods == 1:
         return [indexed_job]
     spec["template"]["spec"]["subdomain"] = job.name
@@ -74,7 +63,7 @@ def _indexed_job(job: KubernetesJob, words: Sequence[str]) -> list[Manifest]:
         "publishNotReadyAddresses": True,
         "ports": [{"name": "rendezvous", "port": PORT}],
     }
-    return [manifest("v1", "Service", metadata(job), spec=of_service), _network_policy(job), indexed_job]
+    return [manifest("v1", "Service", pod.metadata(job), spec=of_service), _network_policy(job), indexed_job]
 
 
 def _job_spec(job: KubernetesJob, words: Sequence[str], restarts: int, restart: str) -> Manifest:
@@ -88,7 +77,7 @@ def _job_spec(job: KubernetesJob, words: Sequence[str], restarts: int, restart: 
         "podFailurePolicy": _policy(restart),
         # A pod is not replaced while it still saves.
         "podReplacementPolicy": "Failed",
-        "template": template(job, words),
+        "template": pod.template(job, words),
     }
 
 
@@ -104,9 +93,9 @@ def _policy(restart: str) -> Manifest:
 
 def _network_policy(job: KubernetesJob) -> Manifest:
     """Lets only the job's pods reach the rendezvous: any process that reaches it can take part in the run."""
-    pods = {"matchLabels": {INSTANCE: job.name}}
+    pods = {"matchLabels": {pod.INSTANCE: job.name}}
     spec = {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": pods}]}]}
-    return manifest("networking.k8s.io/v1", "NetworkPolicy", metadata(job), spec=spec)
+    return manifest("networking.k8s.io/v1", "NetworkPolicy", pod.metadata(job), spec=spec)
 
 
 # ---- JobSet --------------------------------------------------------------------------------------------------------
@@ -121,7 +110,7 @@ def _jobset_spec(job: KubernetesJob, words: Sequence[str]) -> Manifest:
         {"name": "deadline", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]},
         {"name": "early", "action": "RestartJobSetAndIgnoreMaxRestarts", **by_policy},
     ]
-    inner = {"metadata": {"labels": labels(job.name)}, "spec": _job_spec(job, words, 0, "FailJob")}
+    inner = {"metadata": {"labels": pod.labels(job.name)}, "spec": _job_spec(job, words, 0, "FailJob")}
     return {
         # No new pod starts before all old ones are gone: the run directory has one writer.
         "failurePolicy": {"maxRestarts": RESTARTS, "restartStrategy": "BlockingRecreate", "rules": rules},
@@ -132,7 +121,7 @@ def _jobset_spec(job: KubernetesJob, words: Sequence[str]) -> Manifest:
 
 def _jobset(job: KubernetesJob, words: Sequence[str]) -> list[Manifest]:
     spec = _jobset_spec(job, _on_each_pod(job, words, f"{job.name}-{CONTAINER}-0-0"))
-    made = metadata_of_job(job)
+    made = pod.metadata_of_job(job)
     made["annotations"] |= ONE_SLICE if job.chips and job.num_pods > 1 else {}
     jobset = manifest("jobset.x-k8s.io/v1alpha2", "JobSet", made, spec=spec)
     return [_network_policy(job), jobset] if job.num_pods > 1 else [jobset]

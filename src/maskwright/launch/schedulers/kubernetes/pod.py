@@ -47,26 +47,26 @@ class KubernetesJob:
     name: str
     image: str
     mounts: tuple[Mount, ...]
-    num_pods: int
-    gpus: int
-    """Number of GPUs of each pod."""
-    chips: int
-    """Number of TPU chips of each pod."""
-    namespace: str | None
-    queue: str | None
-    service_account: str | None
-    secrets: tuple[tuple[str, str, str], ...]
-    """(Secret of the cluster, key in it, variable of the job)"""
     cpus: str
     memory: str
-    node_selector: tuple[tuple[str, str], ...]
-    setup: str | None
-    run: str
-    limit_seconds: int | None
-    """Seconds after which the server ends the job."""
     grace_seconds: int
     config_map: str
     """Name of the object with the configuration."""
+    num_pods: int = 1
+    gpus: int = 0
+    """Number of GPUs of each pod."""
+    chips: int = 0
+    """Number of TPU chips of each pod."""
+    namespace: str | None = None
+    queue: str | None = None
+    service_account: str | None = None
+    secrets: tuple[tuple[str, str, str], ...] = ()
+    """(Secret of the cluster, key in it, variable of the job)"""
+    node_selector: tuple[tuple[str, str], ...] = ()
+    setup: str | None = None
+    run: str = ""
+    limit_seconds: int | None = None
+    """Seconds after which the server ends the job."""
 
     def __post_init__(self) -> None:
         names = {"--namespace": self.namespace, "--queue": self.queue, "--service-account": self.service_account}

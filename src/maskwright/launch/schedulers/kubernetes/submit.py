@@ -16,34 +16,13 @@ from maskwright.core.console import say, typed, warn
 from maskwright.core.errors import InputError
 from maskwright.core.storage import is_url
 from maskwright.launch import checks, target
+from maskwright.launch.schedulers.kubernetes import pod
 from maskwright.launch.schedulers.kubernetes.gke import CLASS_LABEL, SlicePods, slice_pods
 from maskwright.launch.schedulers.kubernetes.jobs import Jobs, follow_to_its_end
 from maskwright.launch.schedulers.kubernetes.kinds import manifests
 from maskwright.launch.schedulers.kubernetes.kubectl import APPLY, Access
-from maskwright.launch.schedulers.kubernetes.pod import (
-    NAME,
-    SCRATCH,
-    Kind,
-    KubernetesJob,
-    Manifest,
-    Mount,
-    inside,
-    manifest,
-    metadata,
-)
-from maskwright.launch.target import (
-    VARIABLE,
-    Env,
-    JobName,
-    OnSubmission,
-    Option,
-    Setup,
-    Submission,
-    Training,
-    commands_of,
-    show,
-    values_of,
-)
+from maskwright.launch.schedulers.kubernetes.pod import SCRATCH, KubernetesJob, Manifest, Mount, inside
+from maskwright.launch.target import Env, JobName, OnSubmission, Option, Setup, Submission, Training, show
 
 SAVING_SHARE, MOST_SAVING_SECONDS = 0.1, 1800.0
 """By how much a run's own limit lies before the server's, as pods start after their admission and have to save: a tenth
@@ -70,7 +49,7 @@ class Kubernetes(target.Place):
     cpus: Annotated[str | None, Option("Cores of each pod. Default: 4 for each GPU or chip.", "N")] = None
     memory: Annotated[str, Option("Memory of each pod, as Kubernetes writes it.", "N")] = "16Gi"
     kind: Annotated[
-        Kind | None,
+        pod.Kind | None,
         Option(
             "Object to create; a jobset needs JobSet in the cluster. Default: jobset for a TPU slice of several hosts, "
             "else indexed-job."
@@ -102,7 +81,7 @@ class Kubernetes(target.Place):
 
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Applies the objects with kubectl, or with `dry_run` shows them."""
-        values = values_of(self.env)
+        values = target.values_of(self.env)
         job, objects = self.objects(command)
         if dry_run:
             if values:
@@ -115,7 +94,7 @@ class Kubernetes(target.Place):
         require_operators(jobs, job)
         replace_job_that_is_over(jobs, job.name, address)
         apply(jobs, job, objects, values)
-        follow, end = commands_of(address)
+        follow, end = target.commands_of(address)
         say(f"{address}: submitted; `{follow}` follows it, `{end}` saves and ends it")
         on_submission(Submission(True, "kubectl", command.run, address, follow, end))
         if self.follow:
@@ -218,8 +197,8 @@ def apply(jobs: Jobs, job: KubernetesJob, objects: list[Manifest], values: Mappi
     """Applies the objects and the Secret. All are the job's own, so that they are deleted with it."""
     *others, main = objects
     if values:
-        made = metadata(job) | {"name": values_name(job.name)}
-        others.append(manifest("v1", "Secret", made, stringData=dict(values)))
+        made = pod.metadata(job) | {"name": values_name(job.name)}
+        others.append(pod.manifest("v1", "Secret", made, stringData=dict(values)))
     jobs.kubectl(APPLY, text=to_yaml(others))
     done = json.loads(jobs.kubectl([*APPLY, "--output=json"], text=to_yaml([main])).stdout)
     owner = {key: main[key] for key in ("apiVersion", "kind")}
@@ -248,7 +227,11 @@ def parse_secret(text: str) -> tuple[str, str, str]:
     name, _, rest = text.partition(":")
     key, _, variable = rest.partition("=")
     variable = variable or key
-    if not NAME.fullmatch(name) or not re.fullmatch(r"[-._a-zA-Z0-9]+", key) or not VARIABLE.fullmatch(variable):
+    if (
+        not pod.NAME.fullmatch(name)
+        or not re.fullmatch(r"[-._a-zA-Z0-9]+", key)
+        or not target.VARIABLE.fullmatch(variable)
+    ):
         fix = "--secret hugging-face:HF_TOKEN, or --secret hugging-face:token=HF_TOKEN for a key of another name"
         raise InputError(f"{text[:80]!r} is not NAME:KEY or NAME:KEY=VARIABLE", where="--secret", fix=fix)
     return name, key, variable
