@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from os.path import basename
 
 from maskwright.cloud.google.rest import Google, bucket_folder
 from maskwright.core import formats
@@ -40,7 +41,7 @@ def files(google: Google, source: str, *, ending: str = "") -> Iterator[BucketFi
 def stores(google: Google, source: str) -> list[str]:
     """Folders with a token store; "" is the source itself. After the first manifests, each counts as a store's."""
     names = [file.name for file in files(google, source, ending=MANIFEST)]
-    names = [name for name in names if name.rpartition("/")[2] == MANIFEST]
+    names = [name for name in names if basename(name) == MANIFEST]
     root = bucket_folder(source)
     of_stores = [name for n, name in enumerate(names) if n >= MOST_STORES or "dtype" in (root.get_json(name) or {})]
     return [name.removesuffix(MANIFEST).rstrip("/") for name in of_stores]
@@ -56,19 +57,15 @@ def unreadable(google: Google, source: str) -> InputError | None:
         return InputError("has no files", where=source, fix=fix)
     what = f"has nothing that a run can read, only {', '.join(names[:3])}{', …' if names[3:] else ''}"
     fix = "`maskwright data prepare` makes a token store of text"
-    if foreign := next((name for name in names if _last(name) in formats.SIGNS or formats.by_ending([name])), None):
+    if foreign := next((name for name in names if basename(name) in formats.SIGNS or formats.by_ending([name])), None):
         what = f"has token ids of another tool ({foreign}), which runs cannot read"
         fix = "`maskwright data convert FOLDER --tokenizer TOKENIZER --to STORE` converts them to a store"
     fix += f", `data push STORE --to {source}-stores` uploads it; --anyway copies the folder as it is"
     return InputError(what, where=source, fix=fix)
 
 
-def _last(name: str) -> str:
-    return name.rpartition("/")[2]
-
-
 def _is_readable(name: str) -> bool:
     """Whether it is a part of what runs read besides token stores: Arrow files, pregenerated epochs, labelled examples
     and models."""
-    pregenerated = formats.SIGNS.get(_last(name)) == "pregenerated"
+    pregenerated = formats.SIGNS.get(basename(name)) == "pregenerated"
     return pregenerated or name.endswith((".arrow", "model.safetensors")) or formats.is_labelled(name)

@@ -34,7 +34,6 @@ FINAL_LOG_POLLS = 3
 SUBMISSION_LABEL = "maskwright-submission"
 """Label by which a job is found whose request got no answer."""
 OVER = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED")
-LATER = "; the same command continues the run"
 TARGET = re.compile(r"vertex:(?:projects/)?([^/\s]+)/(?:locations/)?([^/\s]+)/(?:customJobs/)?(\d+)")
 EXITS = re.compile(r"non-zero status of (\d+)|exit(?:ed with)? (?:code|status)[: ]+(\d+)")
 """As in "The replica workerpool0-0 exited with a non-zero status of 1."."""
@@ -173,7 +172,7 @@ def conclude(job: VertexJob, ended_as_asked: bool) -> None:
         return
     if ended_as_asked or job.state in ("CANCELLED", "EXPIRED"):
         how = "stopped as asked" if ended_as_asked else job.state.lower()
-        raise EndedAsAsked(f"{how}{': ' + why if why else ''}{LATER}", where=job.target)
+        raise EndedAsAsked(f"{how}{': ' + why if why else ''}; the same command continues the run", where=job.target)
     absent = "use an image with maskwright in it: `maskwright image build` builds one"
     conclude_elsewhere(job.code or 1, why or "Vertex AI gives no reason", job.target, absent)
 
