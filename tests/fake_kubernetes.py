@@ -27,7 +27,6 @@ RESOURCES = {
     "Job": ("batch/v1", "jobs"),
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
     "JobSet": ("jobset.x-k8s.io/v1alpha2", "jobsets"),
-    "RayJob": ("ray.io/v1", "rayjobs"),
     "Secret": ("v1", "secrets"),
     "Pod": ("v1", "pods"),
     "Workload": ("kueue.x-k8s.io/v1beta2", "workloads"),
@@ -215,7 +214,7 @@ class FakeCluster:
         if wrong := self._wrong(made):
             return wrong
         made["metadata"].setdefault("namespace", path.split("/namespaces/")[1].split("/")[0])
-        if made["kind"] in ("Job", "JobSet", "RayJob"):
+        if made["kind"] in ("Job", "JobSet"):
             made["metadata"]["finalizers"] = ["foregroundDeletion"]
         return 201, self.add(made)
 

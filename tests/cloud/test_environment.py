@@ -54,6 +54,8 @@ def test_what_is_derived() -> None:
     assert env.built_image == "us-east5-docker.pkg.dev/lab-proj/lab1/maskwright"
     assert env.slice and (env.slice.hosts, env.slice.machine()) == (4, "ct6e-standard-4t")
     assert env.group and (env.group.hosts, env.group.gpus) == (2, 1)
+    two = lab(slice__topology="2x4", slice__machine_type="ct6e-standard-4t").slice
+    assert two and two.hosts == 2
 
 
 @pytest.mark.parametrize(
@@ -74,11 +76,6 @@ def test_hosts_of_a_slice(accelerator: str, topology: str, hosts: int, machine: 
     policy = {"workload_policy": "p"} if accelerator == "tpu7x" else {}
     env = lab(slice={"accelerator": accelerator, "topology": topology, **policy}, disk=None)
     assert env.slice and (env.slice.hosts, env.slice.machine()) == (hosts, machine)
-
-
-def test_a_slice_of_eight_chips_on_two_hosts() -> None:
-    env = lab(slice__topology="2x4", slice__machine_type="ct6e-standard-4t")
-    assert env.slice and env.slice.hosts == 2
 
 
 REFUSED = [

@@ -52,13 +52,6 @@ def test_refused(path: str, body: dict[str, Any], said: str, cloud: Cloud) -> No
     assert not cloud.resources and "FAULT" not in answer["error"]["message"]
 
 
-def test_no_token_no_answer(cloud: Cloud) -> None:
-    for token in (None, "another"):
-        assert ask(cloud, "GET", DISKS, token=token)[0] == 401
-    assert ask(cloud, "GET", "/compute/v1/no/such/method")[0] == 404
-    assert ask(cloud, "GET", "/nothing/v1/x")[0] == 404
-
-
 def test_an_answer_of_its_own_that_is_none_of_googles_is_loud(cloud: Cloud) -> None:
     cloud.resources[f"{DISKS[1:].replace('/v1', '')}/d"] = {"kind": "compute#disk", "colour": "red"}
     code, answer = ask(cloud, "GET", f"{DISKS}/d")

@@ -1,7 +1,8 @@
-"""`env status` where the cluster does not answer; tests/cloud/test_whole_life.py has the rest."""
+"""`env status` where the cluster does not answer, and `env audit`; tests/cloud/test_whole_life.py has the rest."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import fsspec.config
@@ -11,7 +12,7 @@ from google_cloud.fake import TOKEN, Cloud
 from maskwright.cloud import cluster, record
 from maskwright.cloud.environment import Environment, read_environment
 from maskwright.cloud.record import EnvironmentRecord
-from maskwright.cloud.report import status
+from maskwright.cloud.report import audit, status
 from maskwright.core.errors import CloudError, MaskwrightError
 from maskwright.launch.schedulers.kubernetes.kubectl import Access, SignIn
 
@@ -51,3 +52,23 @@ def test_the_disk_is_what_the_record_says(location: str, cloud: Cloud) -> None:
     cloud.put("gs://lab-proj-maskwright-state/env/lab1/record-2.json", "{")
     with pytest.raises(MaskwrightError, match="is not a record of format 2"):
         status.read(location)
+
+
+def test_an_audit_lists_what_terraform_created_and_costs_money(location: str) -> None:
+    """Every type of deploy/terraform costs, or is known to be free."""
+    terraform = Path(__file__).parents[2] / "deploy" / "terraform"
+    types = {
+        name for path in terraform.rglob("*.tf") for name in re.findall(r'(?m)^resource "(\w+)"', path.read_text())
+    }
+    free = {"google_compute_network", "google_compute_subnetwork", "google_compute_router", "google_service_account"}
+    assert types - free - {name for name in types if name.endswith("_iam_member")} == set(audit.COSTS)
+    state = {
+        "google_compute_disk.data[0]": {"name": "lab1-data-1", "zone": "us-east5-b"},
+        "google_compute_network.own[0]": {"name": "lab1-net"},
+        "google_artifact_registry_repository.images": {"repository_id": "lab1", "location": "us-east5"},
+    }
+    found = audit.audit(read_environment(location), state)
+    names = ["lab1", "lab1-data-1", "lab-proj-maskwright-state"]
+    assert [item.name for item in found.items] == names
+    assert "compute_disk lab1-data-1 in us-east5-b: its size" in found.report()
+    assert "labels.maskwright-environment:lab1 OR labels.goog-k8s-cluster-name:lab1" in found.report()

@@ -153,7 +153,7 @@ def assert_no_secret(text: str, terraform: Terraform) -> None:
 
 
 def test_labels_wherever_there_can_be_any(everything: tuple[Terraform, str]) -> None:
-    """The audit finds by them what is left."""
+    """A search finds by them what is left."""
     terraform, _ = everything
     carried = {"maskwright-environment": "lab1", "team": "nlp"}
     labelled = []
@@ -207,24 +207,3 @@ def test_larger_cluster_changes_in_place_and_another_location_is_another_cluster
     kinds = [(op, kind) for op, kind, _ in terraform.world.changes()]
     assert kinds.index(("delete", POOL)) < kinds.index(("delete", CLUSTER)) < kinds.index(("create", CLUSTER))
     terraform.plan(lab(cluster={"location": "us-east5"}))
-
-
-def test_half_failed_apply_is_finished_by_the_next(terraform: Terraform) -> None:
-    what, cloud = "Insufficient regional quota to satisfy request", terraform.world.cloud
-    cloud.fault(f"terraform.{CLUSTER}.create", 403, "", what, reason="quotaExceeded")
-    assert what in " ".join(terraform.apply(lab(), code=1).replace("│", " ").split())
-    terraform.apply(lab())
-    assert ("create", CLUSTER, "lab1") in terraform.world.changes()
-    del cloud.terraform[POOL, "projects/lab-proj/locations/us-east5-b/clusters/lab1/nodePools/system"]
-    assert "1 to add, 0 to change, 0 to destroy" in terraform.plan(lab(), code=2)
-
-
-def test_data_is_not_destroyed_unless_asked(terraform: Terraform) -> None:
-    terraform.apply(lab(nfs={}))
-    said = terraform.run("destroy", "-auto-approve", code=1)
-    kept = {key.split("|")[0] for key in terraform.world.resources}
-    assert {"google_storage_bucket", "google_filestore_instance"} <= kept and CLUSTER not in kept
-    assert said.count("deletion_policy is PREVENT") == 3
-    terraform.apply({**lab(nfs={}), "delete_data": True})
-    terraform.run("destroy", "-auto-approve")
-    assert terraform.world.resources == {}

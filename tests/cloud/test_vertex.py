@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -214,15 +213,6 @@ def test_every_gpu_that_is_known_here_has_vertex_ais_name() -> None:
     assert {name.upper().replace("-", "_") for name, _ in machines.GPUS.values()} <= set(names)
 
 
-def test_options_that_the_documentation_names_exist(cli: Cli) -> None:
-    text = (Path(__file__).resolve().parents[2] / "docs" / "vertex.md").read_text()
-    table = text.partition("## What goes where")[2].partition("`CONFIG` is read")[0]
-    commands = "".join(re.findall(r"maskwright submit[^`]*", text))
-    named = set(re.findall(r"(?<=[ `])--[a-z][a-z-]+", table + commands))
-    known = set(re.findall(r"--[a-z][a-z-]+", cli("submit", "vertex", "--help").out))
-    assert len(named) > 15 and named <= known
-
-
 # ---- its life ------------------------------------------------------------------------------------------------------
 
 
@@ -290,13 +280,13 @@ EXIT = "The replica workerpool{pool} exited with a non-zero status of {code}. To
 @pytest.mark.parametrize(
     ("state", "why", "code", "said"),
     [
-        ("FAILED", EXIT.format(pool="0-0", code=75), 75, "the same submit continues the run"),
+        ("FAILED", EXIT.format(pool="0-0", code=75), 75, "the same command continues the run"),
         ("FAILED", EXIT.format(pool="0-0", code=3), 3, "the job failed"),
         ("FAILED", EXIT.format(pool="0-0", code=75) + " " + EXIT.format(pool="1-0", code=2), 2, "the job failed"),
         ("FAILED", EXIT.format(pool="0-0", code=137), 1, "was killed"),
         ("FAILED", EXIT.format(pool="0-0", code=127), 1, "no such command"),
         ("FAILED", "Internal error occurred.", 1, "Internal error"),
-        ("FAILED", EXIT.format(pool="0-0", code=76), 76, "the same submit continues the run"),
+        ("FAILED", EXIT.format(pool="0-0", code=76), 76, "the same command continues the run"),
         ("CANCELLED", "", 76, "cancelled"),
         ("EXPIRED", "", 76, "expired"),
     ],

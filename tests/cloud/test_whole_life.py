@@ -18,6 +18,7 @@ from google_cloud.terraform_world import TerraformWorld, why_not
 from maskwright.cli.main import run
 from maskwright.cloud import record
 from maskwright.cloud.environment import read_environment
+from maskwright.cloud.provision import seed, terraform_cli
 from maskwright.core.errors import Locked
 
 pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
@@ -76,6 +77,7 @@ def life(
         import gcsfs  # looks at the variables when it is imported
 
         gcsfs.GCSFileSystem.clear_instance_cache()
+        monkeypatch.setattr(seed, "POLL_SECONDS", 0.1)
         cloud.put("gs://corpus/stores/one/manifest.json", '{"dtype": "uint16"}')
         with environment_cluster(cloud, tmp_path, monkeypatch) as cluster:
             yield Life(cloud, world, cluster, tmp_path, capsys)
@@ -106,7 +108,7 @@ def test_init_up_seed_resize_down(life: Life) -> None:
     life.world.forget()
     assert "nothing to change" in life.env("up", "--yes") and not life.world.changes(), "twice changes nothing"
 
-    said = life.env("seed", "--yes", "--poll-seconds", "0.1", "--json")
+    said = life.env("seed", "--yes", "--json")
     assert json.JSONDecoder().raw_decode(said)[0] == life.document("status")
     assert "a run reads it with --set data.store=/mnt/common/shared_pd/one" in said and "1 files" in said
     assert life.cloud.resources[DISK]["accessMode"] == "READ_ONLY_MANY"
@@ -190,12 +192,12 @@ def test_seeding_that_fails_leaves_the_disk_unseeded_and_the_same_command_contin
     for name in ("dict.txt", "train.bin", "train.idx"):
         life.cloud.put(f"gs://corpus/stores/shard0/{name}", "")
     said = life.env("seed", "--yes", code=2)
-    assert "token ids of another tool (fairseq: shard0/dict.txt)" in said and "`maskwright data convert FOLDER" in said
+    assert "token ids of another tool (shard0/dict.txt)" in said and "`maskwright data convert FOLDER" in said
     assert not life.exists("disks") and not life.exists("networks"), "refused before anything is made"
 
     life.cloud.objects["corpus", "stores/one/manifest.json"] = shards
     life.cluster.runs = "part-3.bin: 10 bytes, not 12"
-    said = life.env("seed", "--yes", "--poll-seconds", "0.1", code=1)
+    said = life.env("seed", "--yes", code=1)
     assert "seeding failed: part-3.bin: 10 bytes, not 12" in said
     assert "not seeded" in life.env("status") and life.cloud.resources[DISK]["accessMode"] == "READ_WRITE_SINGLE"
     assert life.cluster.names("PersistentVolumeClaim") == ["seed"]
@@ -205,14 +207,14 @@ def test_seeding_that_fails_leaves_the_disk_unseeded_and_the_same_command_contin
     (life.folder / "prepare.sh").write_text('echo 7 >"$2/made"; rm -r "$1"\n')
     life.write(nfs=None, slice=None, disk={**LAB["disk"], "prepare": "prepare.sh"})
     life.cluster.runs = "fill"
-    life.env("seed", "--yes", "--poll-seconds", "0.1")
+    life.env("seed", "--yes")
     assert sorted(entry.name for entry in life.cluster.disk.iterdir()) == [".maskwright", "MANIFEST.sha256", "made"]
     assert (life.cluster.disk / "made").read_text() == "7\n"
 
     life.write(nfs=None, slice=None, disk={**LAB["disk"], "size_gb": 200})
     assert "would replace the disk lab1-data-1" in life.env("seed", "--yes", code=2)
     assert "this would delete data: google_compute_disk.data[0]" in life.env("up", "--yes", code=2)
-    life.env("seed", "--replace", "--yes", "--poll-seconds", "0.1")
+    life.env("seed", "--replace", "--yes")
     assert life.exists("disks") == ["lab1-data-2"]
     (claim,) = life.cluster.of_kind("PersistentVolumeClaim")
     assert claim["spec"]["volumeName"] == "lab1-data-2", "jobs get the new one"
@@ -246,13 +248,14 @@ def test_down_of_a_class_ends_its_jobs(life: Life) -> None:
     assert life.cluster.names("Job") == [], "jobs save before the cluster goes"
 
 
-def test_a_held_lock_names_its_holder(life: Life) -> None:
+def test_a_held_lock_names_its_holder(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
     life.write(nfs=None, disk=None, slice=None)
     life.env("init")
     lock = {"ID": "1795165645", "Operation": "OperationTypeApply", "Who": "ada@desk", "Version": "1.11.4"}
     lock |= {"Created": "2026-11-20T09:00:00Z", "Path": "gs://x"}
     life.cloud.put("gs://lab-proj-maskwright-state/env/lab1/default.tflock", json.dumps(lock))
-    said = life.env("up", "--yes", "--lock-timeout-seconds", "0", code=2)
+    monkeypatch.setattr(terraform_cli, "LOCK_SECONDS", 0)
+    said = life.env("up", "--yes", code=2)
     assert "another run holds the state's lock: ada@desk" in said and "force-unlock" in said
     assert not life.exists("networks")
 

@@ -21,7 +21,7 @@ from maskwright.launch.schedulers.kubernetes.kubectl import Access
 from maskwright.launch.schedulers.kubernetes.kubectl import kubectl as run_kubectl
 
 SCHEMAS = published()
-KINDS = ["indexed-job", "jobset", "rayjob"]
+KINDS = ["indexed-job", "jobset"]
 WORDS = {
     "restartPolicy": {"Never"},
     "completionMode": {"Indexed"},
@@ -30,9 +30,8 @@ WORDS = {
     "fsGroupChangePolicy": {"OnRootMismatch", "Always"},
     "medium": {"", "Memory"},
     "restartStrategy": {"Recreate", "BlockingRecreate", "InPlaceRestart"},
-    "submissionMode": {"K8sJobMode", "HTTPMode", "InteractiveMode", "SidecarMode"},
 }
-"""What Kubernetes, JobSet and KubeRay accept, and their schemas leave open."""
+"""What Kubernetes and JobSet accept, and their schemas leave open."""
 SECRET = "hf_made_up_value_0123456789"
 BASE = ["--image=registry/maskwright:1", "--mount=data:/data", "--mount=runs:/runs"]
 
@@ -89,13 +88,8 @@ def test_objects_fit_the_published_schemas(cli: Cli, tmp_path: Path, kind: str, 
     [
         (lambda job: job["spec"].update(backofLimit=1), "Job.spec.backofLimit: unknown field"),
         (lambda job: job["spec"].update(completions="2"), "Job.spec.completions: '2' is no integer"),
-        (lambda job: job["spec"].pop("template"), "Job.spec.template: missing"),
         (lambda job: job.update(apiVersion="batch/v2"), "Job.apiVersion: 'batch/v2' is none of ['batch/v1']"),
         (lambda job: pods([job])[0]["containers"][0].pop("name"), "Job.spec.template.spec.containers[0].name: missing"),
-        (
-            lambda job: pods([job])[0]["securityContext"].update(runAsNonRoot="yes"),
-            "Job.spec.template.spec.securityContext.runAsNonRoot: 'yes' is no boolean",
-        ),
     ],
 )
 def test_the_check_finds_mistakes(cli: Cli, tmp_path: Path, spoil: Any, fault: str) -> None:
@@ -151,19 +145,14 @@ def test_what_is_no_slice_of_gke() -> None:
             slice_pods(name, None)
     with pytest.raises(InputError, match="--kind: indexed-job cannot train on a slice of 4 hosts. Fix: --kind jobset,"):
         slice_pods("v6e:4x4", None).object_kind("indexed-job")
-    with pytest.raises(InputError, match="--kind: rayjob cannot train on a slice of 1 host. Fix: --kind indexed-job"):
-        slice_pods("v6e:2x2", None).object_kind("rayjob")
 
 
 SPOILT: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda job: pods([job])[0]["nodeSelector"].pop(TOPOLOGY_LABEL), f"google.com/tpu without {TOPOLOGY_LABEL}"),
-    (lambda job: pods([job])[0]["nodeSelector"].pop(KIND_LABEL), f"google.com/tpu without {KIND_LABEL}"),
     (lambda job: pods([job])[0]["nodeSelector"].update({KIND_LABEL: "tpu-v4-podslice"}), "has the topology 4x4"),
     (lambda job: of(job)["limits"].update({"google.com/tpu": "8"}), "4 requested, limit 8"),
     (lambda job: [of(job)[key].update({"google.com/tpu": "8"}) for key in of(job)], "8 chips are not those"),
-    (lambda job: [of(job)[key].pop("google.com/tpu") for key in of(job)], "no google.com/tpu is asked for"),
     (lambda job: job["spec"]["replicatedJobs"][0]["template"]["spec"].update(parallelism=5), "5 pods on 4 nodes"),
-    (lambda job: job["metadata"]["labels"].pop("kueue.x-k8s.io/queue-name"), "the label kueue.x-k8s.io/queue-name"),
     (lambda job: job["metadata"]["labels"].update({"kueue.x-k8s.io/queue-name": "b"}), "queue b does not exist"),
 ]
 
@@ -187,23 +176,21 @@ def test_pods_may_do_little_and_have_time_to_save(cli: Cli, tmp_path: Path, kind
     assert SECRET not in yaml.safe_dump(made)
     queues = [one["metadata"]["labels"].get("kueue.x-k8s.io/queue-name") for one in made]
     assert queues == [None] * (len(made) - 1) + ["team-a"]
-    found = pods(made)
-    assert len(found) == (3 if kind == "rayjob" else 1)
     token = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hugging-face", "key": "key"}}}
-    for pod in found:
-        assert pod["terminationGracePeriodSeconds"] == 41  # 5 more
-        assert pod["securityContext"]["runAsNonRoot"] is True and pod["securityContext"]["runAsUser"] > 0
-        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert pod["automountServiceAccountToken"] is False
-        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
-        kinds = {next(key for key in volume if key != "name") for volume in pod["volumes"]}
-        assert kinds <= {"configMap", "emptyDir", "persistentVolumeClaim", "csi"}
-        for container in pod["containers"]:
-            may = container["securityContext"]
-            assert may["allowPrivilegeEscalation"] is False and may["capabilities"] == {"drop": ["ALL"]}
-            assert may["readOnlyRootFilesystem"] is True and "privileged" not in may
-            assert {"name": "HOME", "value": "/tmp"} in container["env"] and token in container["env"]
-            assert container["resources"]["requests"]["memory"] == container["resources"]["limits"]["memory"]
+    (pod,) = pods(made)
+    assert pod["terminationGracePeriodSeconds"] == 41  # 5 more
+    assert pod["securityContext"]["runAsNonRoot"] is True and pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+    kinds = {next(key for key in volume if key != "name") for volume in pod["volumes"]}
+    assert kinds <= {"configMap", "emptyDir", "persistentVolumeClaim", "csi"}
+    for container in pod["containers"]:
+        may = container["securityContext"]
+        assert may["allowPrivilegeEscalation"] is False and may["capabilities"] == {"drop": ["ALL"]}
+        assert may["readOnlyRootFilesystem"] is True and "privileged" not in may
+        assert {"name": "HOME", "value": "/tmp"} in container["env"] and token in container["env"]
+        assert container["resources"]["requests"]["memory"] == container["resources"]["limits"]["memory"]
 
 
 RENDEZVOUS = {
@@ -250,8 +237,7 @@ def test_a_limit_is_the_servers_and_the_runs_own_comes_before(
     found = [one["activeDeadlineSeconds"] for one in dictionaries(made) if "activeDeadlineSeconds" in one]
     assert found == deadlines
     assert made[-1]["metadata"]["labels"].get("kueue.x-k8s.io/max-exec-time-seconds") == most
-    entrypoint = made[-1]["spec"].get("entrypoint") or " ".join(pods(made)[0]["containers"][0]["args"])
-    assert "--stop-after-hours 9.5 " in entrypoint
+    assert "--stop-after-hours 9.5 " in " ".join(pods(made)[0]["containers"][0]["args"])
 
 
 def policy_of(job: dict[str, Any], code: int, disrupted: bool = False) -> tuple[str, int]:
@@ -287,25 +273,6 @@ def test_how_each_kind_takes_each_end(cli: Cli, tmp_path: Path) -> None:
     assert len(set(names)) == len(names) and all(re.fullmatch(valid, name) for name in names)
 
 
-def test_what_kuberay_wants(cli: Cli, tmp_path: Path) -> None:
-    """Its validation beyond the schema (1.7), and what Kueue asks of a RayJob."""
-    ray = objects(cli, tmp_path, "--kind=rayjob", "--head-memory=40Gi", *FULL)[-1]["spec"]
-    words = "maskwright pretrain /etc/maskwright/run.yaml --run /runs/base-1 --set data.store=/more/store"
-    assert ray["entrypoint"] == f"exec {words} --stop-after-hours 11.5 --num-nodes 4 --gpus-per-node 8"
-    assert ray["backoffLimit"] == 0  # the driver has started its ranks again already
-    assert yaml.safe_load(ray["runtimeEnvYAML"]) == {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "60"}}
-    assert ray["shutdownAfterJobFinishes"] is True and ray["submissionMode"] == "K8sJobMode"
-    cluster = ray["rayClusterSpec"]
-    assert cluster["authOptions"] == {"mode": "token"}
-    assert tuple(map(int, cluster["rayVersion"].split("."))) >= (2, 52, 0)  # the first with tokens
-    (group,) = cluster["workerGroupSpecs"]
-    assert group["replicas"] == group["minReplicas"] == group["maxReplicas"] == 4
-    (head,) = cluster["headGroupSpec"]["template"]["spec"]["containers"]
-    assert head["resources"]["limits"] == {"memory": "40Gi"}
-    assert ray["submitterPodTemplate"]["spec"]["restartPolicy"] == "Never"
-    assert "command" not in yaml.safe_dump(ray["submitterPodTemplate"])  # KubeRay's own is filled in
-
-
 REFUSED = [
     ([], {"run": "/elsewhere/one"}, "--run: /elsewhere/one would be lost with its pod"),
     ([], {"run": "runs/one"}, "--run: runs/one would be lost with its pod"),
@@ -330,7 +297,6 @@ REFUSED = [
     (["--mount=gs://x:/tmp/a"], {}, "--mount: /tmp/a is mounted already"),
     (["--secret=hugging-face"], {}, "--secret: 'hugging-face' is not NAME:KEY or NAME:KEY=VARIABLE"),
     (["--secret=hugging-face:the.key"], {}, "--secret: 'hugging-face:the.key' is not"),
-    (["--kind=rayjob", "--setup=pip install x"], {}, "--setup: is not run in the pods of a RayJob"),
     (["--max-cost=5"], {}, "--max-cost: is about an environment. Fix: add --env-file"),
     (["--stop-after-hours=0"], {}, "--stop-after-hours: 0 is no limit"),
     (["--env=NOT_SET_ANYWHERE"], {}, "--env NOT_SET_ANYWHERE: is not set here"),
@@ -338,8 +304,6 @@ REFUSED = [
     (["--memory=16 GB"], {}, "--memory: '16 GB' is not a quantity"),
     (["--queue=Team A"], {}, "--queue: 'Team A' is not a valid name"),
     (["--node-selector=gpu"], {}, "--node-selector: 'gpu' is not KEY=VALUE"),
-    (["--kind=rayjob", "--set=data.store=/data/a b"], {}, "submit: 'data.store=/data/a b' does not survive"),
-    (["--kind=rayjob", "--gpus-per-node=8", "--cpus=4"], {}, "--cpus: 4 is less than one for each GPU"),
     ([], {"text": "data: {store: /data/s}\nschedule: {step: 1}\n"}, "{folder}/run.yaml: "),
 ]
 
@@ -393,13 +357,13 @@ def test_what_kubectl_says_is_one_line_with_the_kind_of_refusal(
         kubectl(cluster)
         unlimited = submit(cli, tmp_path, "--queue=team-a", "--stop-after-hours=10")
         assert unlimited.code == 2 and unlimited.error.startswith("--queue: the cluster has no kueue.x-k8s.io. Fix: ")
+        missing = submit(cli, tmp_path, "--kind=jobset")
+        assert missing.error.startswith("--kind jobset: the cluster has no jobset.x-k8s.io. Fix: install JobSet")
     kinds = ["ConfigMap", "NetworkPolicy", "JobSet", "Job", "Pod", "Workload"]
     with fake_cluster(kinds, queues={"team-b"}) as cluster:
         kubectl(cluster)
         denied = submit(cli, tmp_path, *SLICE)
         assert denied.code == 1 and "denied the request: queue team-a does not exist. Fix: " in denied.err
-        missing = submit(cli, tmp_path, "--kind=rayjob")
-        assert missing.code == 2 and missing.error.startswith("--kind rayjob: the cluster has no ray.io. Fix: install")
         reasons = []
         for status in (401, 403, 404, 500, 503, 504):
             cluster.refusals = [status]

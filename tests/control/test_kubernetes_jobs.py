@@ -21,7 +21,7 @@ from kubernetes_nodes import Nodes, running
 from private_network import wait_until
 
 from maskwright.cloud import record
-from maskwright.cloud.prices import usd_per_hour
+from maskwright.cloud.prices import hourly_offers
 from maskwright.cloud.record import EnvironmentRecord
 from maskwright.data.store import TokenStore
 from maskwright.launch.schedulers.kubernetes import jobs, kinds
@@ -37,7 +37,6 @@ def nodes(
 ) -> Iterator[Nodes]:
     monkeypatch.setattr(jobs, "POLL_SECONDS", 0.2)
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # as in the image
-    monkeypatch.setattr(jobs.follow_to_its_end, "__defaults__", (*jobs.follow_to_its_end.__defaults__[:-1], 0.2))
     folders = {"/data": Path(store.location).parent, "/runs": tmp_path / "runs"}
     folders["/runs"].mkdir()
     with fake_cluster(list(RESOURCES)) as cluster:
@@ -265,7 +264,7 @@ def test_an_environment_gives_cluster_queue_volumes_image_account_and_nodes(
     assert "checkpoint.copy_to=gs://my-project-lab-runs/runs/one" in followed.out
     assert set(google) == {"Bearer ya29.made-up-token-0123456789"} and not list(Path("/tmp").glob("maskwright-*.yaml"))
     (job,) = nodes.cluster.of_kind("Job")
-    hours = 200 / usd_per_hour("a3-highgpu-8g", "STANDARD", "us-east5")
+    hours = 200 / hourly_offers("a3-highgpu-8g", "us-east5")[0].usd
     assert job["metadata"]["namespace"] == "maskwright"
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "jobs"
     assert int(job["metadata"]["labels"]["kueue.x-k8s.io/max-exec-time-seconds"]) == math.ceil(hours * 3600)
@@ -282,5 +281,5 @@ def test_an_environment_gives_cluster_queue_volumes_image_account_and_nodes(
     *_, jobset = yaml.safe_load_all(slice_.out)
     (pods,) = [one["template"]["spec"] for one in jobset["spec"]["replicatedJobs"]]
     assert pods["parallelism"] == 4 and pods["template"]["spec"]["containers"][0]["image"] == "other"
-    on_demand = 100 / (16 * usd_per_hour("v6e", "STANDARD", "us-east5"))  # the dearest of the placements
+    on_demand = 100 / hourly_offers("v6e", "us-east5", 16)[0].usd  # the dearest of the placements
     assert f"--max-cost 100: ends after {on_demand:.2f} hours" in slice_.err

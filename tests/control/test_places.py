@@ -59,7 +59,7 @@ def test_the_page_of_ways_has_the_kinds_of_tpu() -> None:
     gke = [kind for kind, tpu in TPUS.items() if tpu.gke_label]
     by_tpu_api = [kind for kind, tpu in TPUS.items() if tpu.type_prefix]
     assert {way: row.split(", ") for way, row in kinds} == {
-        "vertex": list(TPU_KINDS), "kubernetes": gke, "up": gke, "slice": by_tpu_api, "skypilot": by_tpu_api,
+        "vertex": list(TPU_KINDS), "kubernetes": gke, "up": gke, "slice": by_tpu_api,
     }  # fmt: skip
 
 
@@ -100,7 +100,6 @@ def document(out: str) -> dict[str, Any]:
         ("ray", ["CONFIG", "--address", "http://127.0.0.1:9", "--dry-run"], "http://127.0.0.1:9"),
         ("slurm", ["CONFIG", "--dry-run"], "sbatch"),
         ("kubernetes", ["CONFIG", "--image", "i", "--mount", "runs:/shared", "--dry-run"], "kubectl"),
-        ("skypilot", ["CONFIG", "--set", "checkpoint.copy_to=gs://b/c"], "sky jobs launch"),
     ],
 )
 def test_a_program_is_told_what_would_be_submitted(

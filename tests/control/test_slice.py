@@ -121,22 +121,6 @@ def test_ctrl_c_is_passed_on_and_nothing_stays_behind(pod: Pod) -> None:
 
 
 @needs_gcloud
-def test_host_that_cannot_be_reached_is_tried_again_while_the_others_wait(pod: Pod) -> None:
-    (pod.hosts.home(1) / "unreachable").touch()
-    process = pod.start()
-    assert process.stdout
-    shown: list[str] = []
-    while "Retrying" not in "".join(shown):
-        shown.append(process.stdout.readline().strip())
-    os.killpg(process.pid, signal.SIGTERM)
-    _, err = process.communicate(timeout=240)
-    assert process.returncode == 75, err
-    assert "host 1 | ssh: connect to host 192.0.2.1 port 22: Connection timed out" in shown
-    assert not pod.hosts.file(0, "n").exists()  # the other one was ready and never began
-    assert pod.hosts.left_over() == []
-
-
-@needs_gcloud
 def test_dry_run_prints_every_command_and_no_value(pod: Pod) -> None:
     code, out, err = pod.submit("--dry-run", "--setup", "git pull", "--env", "HF_TOKEN", HF_TOKEN="hf_made_up_secret")
     assert code == 0, err

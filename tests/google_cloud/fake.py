@@ -25,7 +25,7 @@ from google_cloud.judge import Refused, Request
 
 TOKEN = "fake-token-0123456789"
 PROJECT, NUMBER = "lab-proj", "123456789012"
-SERVICES = ("aiplatform", "artifactregistry", "cloudasset", "cloudbuild", "cloudresourcemanager", "container", "file")
+SERVICES = ("aiplatform", "artifactregistry", "cloudbuild", "cloudresourcemanager", "container", "file")
 SERVICES += ("logging", "serviceusage")
 VERBS = {"insert": "create", "batchEnable": "enable"}
 
@@ -68,8 +68,6 @@ class Cloud:
     journal: list[dict[str, Any]] = field(default_factory=list)
     logs: list[dict[str, Any]] = field(default_factory=list)
     """Entries of Cloud Logging, in the order of their writing."""
-    indexed: list[dict[str, Any]] = field(default_factory=list)
-    """What Cloud Asset Inventory finds besides `resources`."""
     terraform: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
     """(type, id) -> the state of what Terraform has made."""
     operations: dict[str, Operation] = field(default_factory=dict)
@@ -199,7 +197,7 @@ class Cloud:
             message = f"{service}.googleapis.com has not been used in project {NUMBER} before or it is disabled."
             facts = {"service": f"{service}.googleapis.com", "consumer": f"projects/{NUMBER}"}
             raise Refused(message, 403, reason="accessNotConfigured", details=[error_info("SERVICE_DISABLED", facts)])
-        kind, verb = parts[-2:] if len(parts) > 1 else ("assets", parts[0])
+        kind, verb = parts[-2:]
         permission = f"{service.replace('cloudresourcemanager', 'resourcemanager')}.{kind}.{VERBS.get(verb, verb)}"
         if permission not in self.denied:
             return

@@ -112,7 +112,7 @@ class EnvironmentCluster(FakeCluster):
     def run_job(self, job: dict[str, Any], folder: str) -> None:
         """With the words of the container, but the folder of the disk and the script where they are here."""
         (container,) = job["spec"]["template"]["spec"]["containers"]
-        words = dict(zip(container["command"][4::2], container["command"][5::2], strict=True))
+        words = dict(zip(container["args"][3::2], container["args"][4::2], strict=True))
         script = ""
         if "--prepare" in words:
             (self.disk.parent / "prepare.sh").write_text(

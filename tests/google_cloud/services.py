@@ -87,7 +87,7 @@ def script_of(cloud: Cloud, kind: str) -> list[dict[str, Any]]:
     return json.loads(json.dumps(cloud.scripts.get(kind, DEFAULT_SCRIPTS[kind])))
 
 
-# ---- projects, Service Usage, Logging, Cloud Asset -----------------------------------------------------------------
+# ---- projects, Service Usage, Logging ------------------------------------------------------------------------------
 
 
 def always_there(cloud: Cloud, request: Request) -> Any:
@@ -105,11 +105,6 @@ def project(cloud: Cloud, request: Request) -> Any:
         resource = f"'//cloudresourcemanager.googleapis.com/projects/{name}' (or it may not exist)."
         raise Refused(f"Permission 'resourcemanager.projects.get' denied on resource {resource}", 403)
     return {"name": f"projects/{NUMBER}", "projectId": cloud.project, "state": "ACTIVE"}
-
-
-def held_permissions(cloud: Cloud, request: Request) -> Any:
-    held = [one for one in request.body.get("permissions", []) if one not in cloud.denied]
-    return {"permissions": held} if held else {}
 
 
 def service(cloud: Cloud, name: str) -> dict[str, Any]:
@@ -147,27 +142,6 @@ def operation(cloud: Cloud, request: Request, name: str = "", polled: int = 1) -
 def read_log(cloud: Cloud, request: Request) -> Any:
     matches = matcher(request.body.get("filter", ""))
     return page([entry for entry in cloud.logs if matches(entry)], request.body, "entries")
-
-
-ASSETS = {"disks": "Disk", "instances": "Instance", "clusters": "Cluster", "b": "Bucket"}
-ASSETS |= {"instanceTemplates": "InstanceTemplate", "repositories": "Repository"}
-
-
-def search_assets(cloud: Cloud, request: Request) -> Any:
-    """Labelled resources, by words of a label's value: "lab1" finds "lab1-b" too. `cloud.indexed` has what the search
-    still finds after its deletion. Two to a page."""
-    wanted = re.findall(r"labels\.([\w-]+):([\w-]+)", request.query.get("query", ""))
-    found = list(cloud.indexed)
-    for key, one in sorted(cloud.resources.items()):
-        service, _, name = key.partition("/")
-        kind = ASSETS.get(name.rpartition("/")[0].rpartition("/")[2], "Other")
-        labels = one.get("labels") or {}
-        words = {label: {str(text), *re.split(r"[-_]", str(text))} for label, text in labels.items()}
-        if any(value in words.get(label, ()) for label, value in wanted):
-            place = re.search(r"(?:zones|regions|locations)/([^/]+)", name)
-            about = {"assetType": f"{service}.googleapis.com/{kind}", "location": place[1] if place else "global"}
-            found.append({"name": f"//{service}.googleapis.com/{name.removeprefix('b/')}", "labels": labels, **about})
-    return page(found, {**request.query, "pageSize": 2}, "results")
 
 
 # ---- Vertex AI and Cloud Build -------------------------------------------------------------------------------------
@@ -276,12 +250,10 @@ HANDLERS: dict[str, Callable[[Any, Request], Any]] = {
     "machineTypes.get": always_there,
     "diskTypes.get": always_there,
     "projects.get": project,
-    "projects.testIamPermissions": held_permissions,
     "services.batchGet": get_services,
     "services.batchEnable": enable,
     "operations.get": operation,
     "entries.list": read_log,
-    "cloudasset.searchAllResources": search_assets,
     "customJobs.create": create_job,
     "customJobs.cancel": cancel_job,
     "builds.create": create_build,

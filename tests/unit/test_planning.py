@@ -15,7 +15,7 @@ from scipy import stats
 
 from maskwright.cli import plan as command
 from maskwright.cli.main import run
-from maskwright.cloud.prices import gpu_machine, hourly_offers, usd_per_hour
+from maskwright.cloud.prices import gpu_machine, hourly_offers
 from maskwright.config.pretraining import RunConfig, build_config
 from maskwright.core.console import human_bytes, human_time
 from maskwright.core.errors import ConfigError, InputError
@@ -239,8 +239,8 @@ def test_costs_are_those_of_the_table() -> None:
     assert gpu_machine("nvidia-h100-80gb", 8) == "a3-highgpu-8g" and gpu_machine("nvidia-h100-80gb", 3) is None
     assert set(ACCELERATORS.values()) <= set(DEVICES)
     found = {one.model: one for one in hourly_offers("v6e", "us-central1", 16)}
-    chip = usd_per_hour("v6e", "SPOT", "us-central1")
-    assert chip and found["SPOT"].usd == 16 * chip and found["SPOT"].machine == "16 chips of v6e"
+    (chip,) = [one.usd for one in hourly_offers("v6e", "us-central1") if one.model == "SPOT"]
+    assert found["SPOT"].usd == 16 * chip and found["SPOT"].machine == "16 chips of v6e"
     attached = {one.model: one for one in hourly_offers("nvidia-tesla-t4", "us-central1", 2)}
     assert (
         attached["STANDARD"].usd == pytest.approx(0.38 + 2 * 0.35) and attached["SPOT"].usd < attached["STANDARD"].usd

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from maskwright.cli.options import AsJson, app, print_result
 
 
 @app.command("doctor")
-def doctor(
-    network: Annotated[
-        bool,
-        typer.Option(
-            "--network", help="Also ask the Hub and Google's storage for an answer. Without it, nothing is sent."
-        ),
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
+def doctor(as_json: AsJson = False) -> None:
     """Look at this machine in ten seconds: what it has, what a run would use, and what to mend. It ends with 1 if a
     line says fail."""
     from maskwright.doctor.examine import examine
 
-    report = examine(network=network)
+    report = examine()
     print_result(report.text(), report.to_json(), as_json)
     if report.state == "fail":
         raise typer.Exit(1)

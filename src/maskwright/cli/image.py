@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from maskwright.cli.env import DryRun, EnvironmentFile, PollSeconds, ServiceAccount, Yes, asking, env
+from maskwright.cli.env import DryRun, EnvironmentFile, ServiceAccount, Yes, asking, env
 from maskwright.cli.options import AsJson, app, plain, print_result
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ def of_environment(
     source: Source = ".",
     service_account: ServiceAccount = None,
     yes: Yes = False,
-    poll_seconds: PollSeconds = 10.0,
     as_json: AsJson = False,
 ) -> None:
     """Build the images that jobs run, with Cloud Build, unless there are some of the same source."""
@@ -43,7 +42,6 @@ def of_environment(
         accelerator=accelerator,
         service_account=service_account,
         confirm=asking(yes),
-        poll_seconds=poll_seconds,
     )
     print_result("\n".join(map(_line, built)), {"images": list(map(_document, built))}, as_json)
 
@@ -67,7 +65,6 @@ def build(
     source: Source = ".",
     service_account: ServiceAccount = None,
     dry_run: DryRun = False,
-    poll_seconds: PollSeconds = 10.0,
     as_json: AsJson = False,
 ) -> None:
     """Build the image with docker here, or by Cloud Build; no environment is needed."""
@@ -83,8 +80,8 @@ def build(
         if dry_run:
             raise InputError("shows what docker would run here", where="--dry-run", fix="leave out --staging")
         content = module.pack(source)
-        options: dict[str, Any] = {"service_account": service_account, "poll_seconds": poll_seconds}
-        return _print(module.build(name, staging, content, arguments, **options), as_json)
+        built = module.build(name, staging, content, arguments, service_account=service_account)
+        return _print(built, as_json)
     words = ["docker", *module.docker_arguments(name, source, arguments)]
     if dry_run:
         return print_result(shlex.join(words), {"command": words}, as_json)

@@ -19,7 +19,6 @@ PLACES = {
     "ray": "Train on a Ray cluster, over its job API.",
     "slurm": "Train on a SLURM cluster, by sbatch.",
     "kubernetes": "Train on a Kubernetes cluster, by kubectl.",
-    "skypilot": "Print a task for `sky jobs launch`; SkyPilot finds the machines.",
     "slice": "Train on all hosts of a Cloud TPU VM slice over ssh, while you watch.",
     "vertex": "Train on Vertex AI, as a custom job.",
 }
@@ -43,10 +42,6 @@ def place(name: str) -> type[Place]:
             from maskwright.cloud.kubernetes import OnKubernetes
 
             return OnKubernetes
-        case "skypilot":
-            from maskwright.launch.schedulers.skypilot import SkyPilot
-
-            return SkyPilot
         case "slice":
             from maskwright.launch.tpu_vm import TpuSlice
 

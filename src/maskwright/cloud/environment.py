@@ -193,11 +193,6 @@ class Slice(_Nodes):
         return tpus.chips(self.topology)
 
     @property
-    def devices(self) -> int:
-        """Number of devices, as JAX counts them."""
-        return tpus.devices(self.accelerator, self.topology)
-
-    @property
     def chips_per_host(self) -> int:
         return machines.chips_per_host(self.accelerator, self.topology, self.machine_type)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from maskwright.cloud import cluster, record
 from maskwright.cloud.environment import Environment, Group, Slice, read_environment, region_of
-from maskwright.cloud.prices import usd_per_hour
+from maskwright.cloud.prices import hourly_offers
 from maskwright.cloud.provision import objects
 from maskwright.cloud.record import EnvironmentRecord
 from maskwright.core import storage
@@ -157,9 +157,10 @@ def usd_per_hour_of(environment: Environment, nodes: Slice | Group, num_nodes: i
     what, count = (nodes.accelerator, nodes.chips) if isinstance(nodes, Slice) else (nodes.machine_type, num_nodes)
     costs = []
     for place in nodes.placements(environment.zone):
-        price = usd_per_hour(what, place.model, region_of(place.zone))
-        if price is None:
+        model = "SPOT" if place.model == "SPOT" else "STANDARD"
+        offers = [one.usd for one in hourly_offers(what, region_of(place.zone), count) if one.model == model]
+        if not offers:
             fix = "leave it out, and give --stop-after-hours"
             raise InputError(f"no price is known for {what} in {region_of(place.zone)}", where="--max-cost", fix=fix)
-        costs.append(price * count)
+        costs += offers
     return max(costs)

@@ -14,7 +14,7 @@ import yaml
 
 from maskwright.cloud.machines import ATTACHED, GPUS
 from maskwright.core.errors import InputError
-from maskwright.machine.tpus import MACHINES, TPUS
+from maskwright.machine.tpus import TPUS
 
 TABLE = os.path.join(os.path.dirname(__file__), "prices.yaml")
 N1 = "n1-standard-8"
@@ -53,22 +53,9 @@ def _table() -> dict[str, dict[str, _Row]]:
     }
 
 
-def usd_per_hour(what: str, model: str = "STANDARD", region: str | None = None) -> float | None:
-    """USD an hour of a machine of this type, or of a chip of this kind of TPU, in `region`; without one, in the
-    dearest region.
-
-    Every model but SPOT is priced as on demand, which Flex-start and reservations do not exceed. None if the table has
-    no price."""
-    if what in MACHINES:
-        kind, chips = MACHINES[what]
-        chip = usd_per_hour(kind, model, region)
-        return None if chip is None else chip * chips
-    rows = _table().get(what, {})
-    return max((row.usd(model) for place, row in rows.items() if region in (None, place)), default=None)
-
-
 def hourly_offers(what: str, region: str, count: int = 1) -> list[HourlyOffer]:
-    """Offers of `count` times `what`: chips of a kind of TPU, GPUs attached to an N1 machine, or machines of a type."""
+    """Offers of `count` times `what`: chips of a kind of TPU, GPUs attached to an N1 machine, or machines of a type.
+    Empty if the table has no price. Flex-start and reservations do not exceed STANDARD."""
     attached = what in ATTACHED
     counted = [
         (number, _table().get(name, {}).get(region)) for name, number in ((what, count), (N1, 1))[: 1 + attached]

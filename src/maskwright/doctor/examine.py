@@ -8,7 +8,7 @@ from maskwright.doctor import frameworks
 from maskwright.doctor.finding import DoctorReport
 from maskwright.doctor.frameworks import FrameworkProbe, present
 from maskwright.doctor.machine import machine
-from maskwright.doctor.network import network as look
+from maskwright.doctor.network import network
 
 SECONDS = 9.0
 """Deadline, with whatever results there are. The rest of the ten seconds is for starting Python and printing."""
@@ -16,14 +16,13 @@ IMPORTED_SECONDS = 7.0
 """Deadline for importing the frameworks; later ones are not waited for."""
 
 
-def examine(*, network: bool = False) -> DoctorReport:
-    """Runs all checks. `network`: also connect to servers; without it, nothing leaves this machine."""
+def examine() -> DoctorReport:
+    """Runs all checks. Nothing leaves this machine."""
     begin = time.monotonic()
     hardware = list(machine())  # first, while no other part computes
     # torch needs the GPU's memory for measuring: JAX would take three quarters of it.
     jax = FrameworkProbe(frameworks.JAX, XLA_PYTHON_CLIENT_PREALLOCATE="false") if present("jax") else None
     torch = FrameworkProbe(frameworks.TORCH) if present("torch") else None
-    servers = list(look(reach=network))
     for probe in (jax, torch):
         if probe:
             probe.wait(begin + IMPORTED_SECONDS, lines=1)
@@ -35,5 +34,5 @@ def examine(*, network: bool = False) -> DoctorReport:
     about_torch = list(frameworks.torch(torch, busy=busy))
     software = [finding for finding in about_torch if finding.area == "software"]
     kernels = [finding for finding in about_torch if finding.area == "hardware"]
-    findings = [frameworks.python(), frameworks.extras(), *software, about_jax, *kernels, *hardware, *servers]
+    findings = [frameworks.python(), frameworks.extras(), *software, about_jax, *kernels, *hardware, network()]
     return DoctorReport(findings, time.monotonic() - begin)

@@ -7,7 +7,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import re
 import signal
 import struct
 import subprocess
@@ -157,26 +156,12 @@ def _build(facts: dict[str, Any], gpus: int) -> DoctorFinding:
     for_cuda = f"pip install --force-reinstall torch=={plain}, the build for CUDA"
     driver = "look at nvidia-smi: the driver has to know this version of CUDA" if cuda else for_cuda
     lacking = [gpu["name"] for gpu in facts["gpus"] if not gpu["in_build"] and not hip]
-    needs = [line for line in importlib.metadata.requires("maskwright") or [] if re.match("torch[<>=]", line)]
-    requirement = "".join(needs[:1]).partition(";")[0].strip()
     return first_of("software", "torch", detail, facts, [
         (gpus > len(facts["gpus"]), "fail",
          f"; the driver shows {gpus} NVIDIA GPUs, torch sees {len(facts['gpus'])}", driver),
         (bool(lacking), "fail", f"; it has no code for {''.join(lacking[:1])}",
          "install a build of torch for this GPU: pytorch.org/get-started"),
-        (not _allows(requirement, facts["version"]), "fail", "; another version is needed",
-         f"pip install '{requirement}'"),
     ])  # fmt: skip
-
-
-def _allows(requirement: str, version: str) -> bool:
-    """Whether a requirement such as `torch>=2.6,<2.14` holds for a version, by its first two numbers."""
-    bounds = re.match(r"torch(?=.*>=(\d+)\.(\d+))(?=.*<(\d+)\.(\d+))", requirement)
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    if not (bounds and numbers):
-        return True
-    low, high = tuple(map(int, bounds.groups()[:2])), tuple(map(int, bounds.groups()[2:]))
-    return low <= tuple(map(int, numbers.groups())) < high
 
 
 def _kernels(facts: dict[str, Any]) -> DoctorFinding:

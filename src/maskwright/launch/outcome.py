@@ -112,6 +112,17 @@ def conclude(code: int, cause: str, where: str) -> None:
         raise JobError(f"the job failed: {cause or f'exit {code}'}", code, where=where)
 
 
+def conclude_elsewhere(code: int, why: str, where: str, absent: str) -> None:
+    """`conclude` for a job whose command a service started and whose code it gives as a shell does. `absent`: the fix
+    if there was no such command."""
+    if code in (126, 127):
+        raise JobError(f"there is no such command: {why or 'maskwright is not installed'}", 1, where=where, fix=absent)
+    if name := killed_by(code):
+        again = "the same command continues the run"
+        raise JobError(f"it was killed by {name}{f': {why}' if why else ''}; {again}", 1, where=where)
+    conclude(code, why, where)
+
+
 def _code(end: End) -> int:
     """The job's exit code if this end is its cause: a run can continue after a lost host, not after a kill every
     time."""

@@ -84,7 +84,6 @@ class Option(NamedTuple):
 
 LOST = re.compile(r"(?:^|[;&|\n])\s*(export|module load|conda activate|mamba activate)\b")
 """Shell commands whose only effect is on the shell that runs them."""
-Workdir = Annotated[str, Option("Folder on the hosts to run in; its .venv is used.", "PATH")]
 Setup = Annotated[
     str | None, Option("Shell command that each host runs before the job, in a shell of its own.", "COMMAND")
 ]

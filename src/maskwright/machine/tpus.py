@@ -59,8 +59,6 @@ SOLID = {
     4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8", 512: "8x8x8",
     1024: "8x8x16",
 }  # fmt: skip
-MACHINES = {machine: (kind, size) for kind, tpu in TPUS.items() for size, machine in tpu.machines.items()}
-"""Kind and number of the chips in each TPU machine type."""
 
 
 def chips(topology: str) -> int:

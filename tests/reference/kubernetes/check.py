@@ -27,7 +27,7 @@ def published() -> dict[str, Schema]:
     folder = Path(__file__).parent
     return {
         name: schema
-        for file in ("schemas.json", "rayjob.json", "environment.json")
+        for file in ("schemas.json", "environment.json")
         for name, schema in json.loads((folder / file).read_text()).items()
         if isinstance(schema, dict)
     }

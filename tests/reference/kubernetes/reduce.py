@@ -5,8 +5,7 @@ be said. No descriptions, and of all kinds only those that maskwright writes. In
     python tests/reference/kubernetes/reduce.py > tests/reference/kubernetes/schemas.json
 
 The first holds the OpenAPI definitions of Kubernetes 1.37; the second is generated from those of Kubeflow Trainer 2.3,
-of which only the JobSet that it is built on is taken. KubeRay publishes none on a package index: `rayjob.json` was
-written by hand from its reference, and has been compared by hand with the CRD of KubeRay 1.7.
+of which only the JobSet that it is built on is taken.
 """
 
 from __future__ import annotations

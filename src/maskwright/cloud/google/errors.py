@@ -16,38 +16,23 @@ from maskwright.core.errors import CloudError
 RATE = "rate"
 """Per-minute rate limit: retried, never reported as a `CloudError` reason."""
 LOGIN = "gcloud auth application-default login, or a fresh token in GOOGLE_OAUTH_ACCESS_TOKEN (they last an hour)"
-ROLES = (  # the role that adds least to that permission; https://cloud.google.com/iam/docs/roles-permissions
+ROLES = (  # of calls here, which add least to that permission; https://cloud.google.com/iam/docs/roles-permissions
     ("storage.objects", "roles/storage.objectUser"),
     ("storage.", "roles/storage.admin"),
-    ("compute.subnetworks.use", "roles/compute.networkUser"),
-    ("compute.networks", "roles/compute.networkAdmin"),
-    ("compute.subnetworks", "roles/compute.networkAdmin"),
-    ("compute.routers", "roles/compute.networkAdmin"),
     ("compute.disks", "roles/compute.storageAdmin"),
     ("compute.", "roles/compute.viewer"),
     ("container.", "roles/container.admin"),
     ("file.", "roles/file.editor"),
     ("aiplatform.", "roles/aiplatform.user"),
-    ("cloudasset.", "roles/cloudasset.viewer"),
     ("cloudbuild.", "roles/cloudbuild.builds.editor"),
-    ("artifactregistry.repositories.uploadArtifacts", "roles/artifactregistry.writer"),
-    ("artifactregistry.repositories.downloadArtifacts", "roles/artifactregistry.reader"),
     ("artifactregistry.dockerimages", "roles/artifactregistry.reader"),
     ("artifactregistry.", "roles/artifactregistry.admin"),
     ("iam.serviceAccounts.actAs", "roles/iam.serviceAccountUser"),
-    ("iam.serviceAccounts", "roles/iam.serviceAccountAdmin"),
-    ("resourcemanager.projects.setIamPolicy", "roles/resourcemanager.projectIamAdmin"),
     ("resourcemanager.projects", "roles/browser"),
     ("serviceusage.services.use", "roles/serviceusage.serviceUsageConsumer"),
     ("serviceusage.", "roles/serviceusage.serviceUsageAdmin"),
     ("logging.", "roles/logging.viewer"),
 )
-ONLY_NODES = (
-    "api.getAttribute('iam.googleapis.com/modifiedGrantsByRole', [])"
-    ".hasOnly(['roles/container.defaultNodeServiceAccount'])"
-)
-"""A condition under which projectIamAdmin can grant nothing but the role of nodes:
-https://docs.cloud.google.com/iam/docs/setting-limits-on-granting-roles"""
 PARTS = r"(?:\.\w{1,60}+){2,9}+"
 PERMISSION = re.compile(
     rf"(?:permission|access)[^\w']*'?([a-z]\w{{0,60}}+{PARTS})|\b([a-z]\w{{0,60}}+{PARTS})'? permission"
@@ -188,9 +173,11 @@ def _permission(refusal: Refusal, project: str, api: str) -> tuple[str, str]:
         return message, f"gcloud auth application-default set-quota-project {project}"
     permission = refusal.facts.get("permission") or _first(PERMISSION, refusal.message)
     if permission is None:
-        fix = f"ask an owner of project {project} for the roles that `maskwright env init` lists"
+        fix = f"ask an owner of project {project} for the roles in docs/google-cloud-access.md"
         return f"permission denied on {api}.googleapis.com: {message}", fix
-    fix = f"ask an owner to run: {grant(project, role_of(permission))}"
+    role = next((role for start, role in ROLES if permission.startswith(start)), "roles/editor")
+    fix = "ask an owner to run: gcloud projects add-iam-policy-binding "
+    fix += f"{project} --member=user:YOU --role={role} --condition=None"
     return f"permission {permission} is missing in project {project}", fix
 
 
@@ -203,14 +190,3 @@ def _first(pattern: re.Pattern[str], text: str) -> str | None:
     """The group of `pattern` that matched."""
     match = pattern.search(text)
     return next((name for name in match.groups() if name), None) if match else None
-
-
-def grant(project: str, role: str) -> str:
-    """The command with which an owner grants a role."""
-    limit = f'"title=nodes,expression={ONLY_NODES}"' if role == "roles/resourcemanager.projectIamAdmin" else "None"
-    return f"gcloud projects add-iam-policy-binding {project} --member=user:YOU --role={role} --condition={limit}"
-
-
-def role_of(permission: str) -> str:
-    """The predefined role that has a permission."""
-    return next((role for start, role in ROLES if permission.startswith(start)), "roles/editor")

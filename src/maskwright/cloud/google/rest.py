@@ -25,13 +25,11 @@ from maskwright.core.secrets import HIDDEN
 VERSIONS = {
     "aiplatform": "v1",
     "artifactregistry": "v1",
-    "cloudasset": "v1",
     "cloudbuild": "v1",
     "cloudresourcemanager": "v3",
     "compute": "compute/v1",
     "container": "v1",
     "file": "v1",
-    "iam": "v1",
     "logging": "v2",
     "serviceusage": "v1",
     "storage": "storage/v1",
@@ -43,7 +41,7 @@ TRIES = 6
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 32.0
 FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS = 0.25, 10.0
 TRANSIENT = {500, 502, 503, 504}
-REPEATABLE = re.compile(r"[:/](testIamPermissions|batchEnable|cancel|list)$")
+REPEATABLE = re.compile(r"[:/](batchEnable|cancel|list)$")
 """POST methods that are safe to repeat."""
 
 

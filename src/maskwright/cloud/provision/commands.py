@@ -30,7 +30,7 @@ Confirm = Callable[[TerraformPlan], None]
 class EnvironmentSession:
     """An environment during a command: its YAML, its record and its Terraform."""
 
-    def __init__(self, location: str, *, lock_timeout_seconds: float = 60.0) -> None:
+    def __init__(self, location: str) -> None:
         self.location = location
         self.environment = read_environment(location)
         self.google = Google(self.environment.project)
@@ -41,7 +41,7 @@ class EnvironmentSession:
         if bucket is None:
             fix = f"create it: `{typed(['env', 'init', location])}`"
             raise InputError("the bucket for the state does not exist", where=f"gs://{self.environment.state}", fix=fix)
-        self.terraform = Terraform(self.environment, lock_timeout_seconds=lock_timeout_seconds)
+        self.terraform = Terraform(self.environment)
         self.record = record.read(self.environment)
 
     def store(self, changed: EnvironmentRecord) -> None:
@@ -50,19 +50,17 @@ class EnvironmentSession:
             self.record = record.write(self.environment, changed)
 
 
-def plan(location: str, *, lock_timeout_seconds: float = 60.0) -> tuple[EnvironmentSession, TerraformPlan]:
+def plan(location: str) -> tuple[EnvironmentSession, TerraformPlan]:
     """What `up` would do. Changes nothing."""
-    session = EnvironmentSession(location, lock_timeout_seconds=lock_timeout_seconds)
+    session = EnvironmentSession(location)
     with session.terraform.ready():
         planned = session.terraform.plan(variables(session.environment, session.record.for_disk(session.environment)))
     return session, _with_objects(session, planned)
 
 
-def up(
-    location: str, *, confirm: Confirm, delete_data: bool = False, lock_timeout_seconds: float = 60.0
-) -> EnvironmentSession:
+def up(location: str, *, confirm: Confirm, delete_data: bool = False) -> EnvironmentSession:
     """Create what the YAML asks for, or change what exists accordingly."""
-    session = EnvironmentSession(location, lock_timeout_seconds=lock_timeout_seconds)
+    session = EnvironmentSession(location)
     with session.terraform.ready():
         apply(session, session.record.for_disk(session.environment), confirm, delete_data=delete_data)
     return session
@@ -141,13 +139,12 @@ def down(
     only: Part | None = None,
     delete_data: bool = False,
     confirm: Confirm,
-    lock_timeout_seconds: float = 60.0,
 ) -> EnvironmentSession:
     """Delete what runs; with `delete_data`, everything; with `only`, that part. Jobs save before their cluster, or the
     class of their nodes, is deleted. What exists is read from Terraform's state, not from the YAML."""
     if only in ("disk", "nfs") and not delete_data:
         raise InputError("holds data", where=f"--only {only}", fix="add --delete-data once you need nothing on it")
-    session = EnvironmentSession(location, lock_timeout_seconds=lock_timeout_seconds)
+    session = EnvironmentSession(location)
     if only in ("slice", "group"):
         change = Change(f"ComputeClass {only}", "ComputeClass", "delete")
         confirm(TerraformPlan((change,), f"jobs on nodes of the {only} save and end; its nodes go", "", True))

@@ -133,7 +133,6 @@ def build(
     arguments: Mapping[str, str],
     *,
     service_account: str | None,
-    poll_seconds: float = POLL_SECONDS,
 ) -> Image:
     """Build `content` (see `pack`) with Cloud Build, and wait. Raises `CloudError` for a build that fails, after the
     end of its log was shown."""
@@ -162,7 +161,7 @@ def build(
     done = google.call("cloudbuild", "POST", path, body)["metadata"]["build"]
     say(f"building {image} for {arguments['ACCELERATOR']}: {done.get('logUrl', done['id'])}")
     while done["status"] in ("PENDING", "QUEUED", "WORKING"):  # Google ends a build after its timeout
-        time.sleep(poll_seconds)
+        time.sleep(POLL_SECONDS)
         done = google.call("cloudbuild", "GET", f"{path}/{done['id']}")
     if done["status"] != "SUCCESS":
         raise _failed(image, staging, done)
@@ -191,7 +190,6 @@ def build_for(
     accelerator: Accelerator | None = None,
     service_account: str | None = None,
     confirm: Confirm,
-    poll_seconds: float = POLL_SECONDS,
 ) -> list[Image]:
     """Build the images of an environment, which the next jobs run: one for each of its accelerators, or for the given
     one, unless there is one of this source. Without a repository, create that first."""
@@ -215,8 +213,7 @@ def build_for(
             if session.google.find("artifactregistry", parts.path) is None:
                 create_repository(session, confirm)
             staging = f"gs://{environment.state}/{environment.prefix}/image"
-            options: dict[str, Any] = {"service_account": service_account, "poll_seconds": poll_seconds}
-            built = build(image, staging, content, arguments, **options)
+            built = build(image, staging, content, arguments, service_account=service_account)
         before = record.read(environment)
         session.store(replace(before, images={**before.images, device: f"{built.name}@{built.digest}"}))
         made.append(built)

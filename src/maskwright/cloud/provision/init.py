@@ -1,6 +1,6 @@
 """`env init` prepares a project for its first environment, and checks whether this one can be created there.
 
-It enables the APIs, creates the bucket for Terraform's state, and checks permissions and the zones' machines.
+It enables the APIs, creates the bucket for Terraform's state, and checks the zones' machines.
 It names everything that is missing at once. Another run changes nothing that exists.
 """
 
@@ -12,27 +12,15 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from maskwright.cloud.environment import Environment
-from maskwright.cloud.google import permissions
-from maskwright.cloud.google.errors import role_of, unsure
+from maskwright.cloud.google.errors import unsure
 from maskwright.cloud.google.rest import Google
 from maskwright.core.errors import CloudError
 
-APIS = (
-    "compute",
-    "iam",
-    "cloudresourcemanager",
-    "storage",
-    "artifactregistry",
-    "cloudbuild",
-    "container",
-    "logging",
-    "cloudasset",
-)
+APIS = ["compute", "iam", "cloudresourcemanager", "storage", "artifactregistry", "cloudbuild", "container", "logging"]
 STATE_LABELS = {"maskwright": "state"}
 API_SECONDS = 600.0
 SETTLE_SECONDS, SETTLE_POLL_SECONDS = 180.0, 5.0
 """For some minutes, Google may still refuse an API that was just enabled."""
-MOST_APIS_AT_ONCE = 20
 
 
 @dataclass(frozen=True)
@@ -40,7 +28,7 @@ class Check:
     """The result for one requirement."""
 
     area: str
-    """apis, bucket, permissions or machines"""
+    """apis, bucket or machines"""
     what: str
     state: Literal["ok", "missing", "unknown"]
     detail: str = ""
@@ -73,8 +61,8 @@ class Outcome:
 
 
 def init(google: Google, environment: Environment) -> Outcome:
-    results = [*enable_apis(google, environment), state_bucket(google, environment), *granted(google, environment)]
-    return Outcome(environment.name, [*results, *offered(google, environment)])
+    checks = [*enable_apis(google, environment), state_bucket(google, environment), *offered(google, environment)]
+    return Outcome(environment.name, checks)
 
 
 # ---- APIs ----------------------------------------------------------------------------------------------------------
@@ -90,10 +78,10 @@ def enable_apis(google: Google, environment: Environment) -> Iterator[Check]:
     wanted = needed_apis(environment)
     try:
         off = _off(google, wanted)
-        for start in range(0, len(off), MOST_APIS_AT_ONCE):
-            body = {"serviceIds": off[start : start + MOST_APIS_AT_ONCE]}
+        if off:
             path = f"projects/{google.project}/services:batchEnable"
-            google.wait("serviceusage", google.call("serviceusage", "POST", path, body), seconds=API_SECONDS)
+            enabling = google.call("serviceusage", "POST", path, {"serviceIds": off})
+            google.wait("serviceusage", enabling, seconds=API_SECONDS)
     except CloudError as error:
         if error.reason == "credentials":
             raise
@@ -190,28 +178,6 @@ def _check_bucket(google: Google, environment: Environment, bucket: dict[str, An
         fix = f"gcloud storage buckets update {what} {' '.join(faults)}"
         return Check("bucket", what, "missing", ", ".join(faults.values()), fix)
     return Check("bucket", what, "ok", "exists: versioned, private")
-
-
-# ---- permissions --------------------------------------------------------------------------------------------------
-
-
-def granted(google: Google, environment: Environment) -> Iterator[Check]:
-    needed = permissions.needed(environment)
-    try:
-        has, unknown = permissions.held(google, sorted(needed))
-    except CloudError as error:
-        yield Check("permissions", "project", "unknown", error.what, error.fix or "")
-        return
-    missing = [name for name in sorted(needed) if name not in has | unknown]
-    fixes = permissions.grants(google.project, missing)
-    for name in missing:
-        role = role_of(name)
-        detail = f"needed by env {', '.join(needed[name])}; {role} has it"
-        yield Check("permissions", name, "missing", detail, f"an owner runs: {fixes[role]}")
-    for name in sorted(unknown):
-        yield Check("permissions", name, "unknown", "Google does not check it for a project")
-    if not missing:
-        yield Check("permissions", "project", "ok", f"{len(has)} of {len(needed)} are held")
 
 
 # ---- machines -----------------------------------------------------------------------------------------------------

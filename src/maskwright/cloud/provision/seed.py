@@ -20,18 +20,18 @@ from maskwright.core import storage
 from maskwright.core.console import human_bytes, say, warn
 from maskwright.core.errors import CloudError, InputError, MaskwrightError, StoppedEarly
 from maskwright.launch.follow import until_over
+from maskwright.launch.schedulers.kubernetes import pod
 from maskwright.launch.schedulers.kubernetes.gke import CLASS_LABEL
 from maskwright.launch.schedulers.kubernetes.jobs import condition
-from maskwright.launch.schedulers.kubernetes.pod import Manifest, labels, manifest
+from maskwright.launch.schedulers.kubernetes.pod import CONFIG_FOLDER, KubernetesJob, Manifest, Mount, manifest
 
-JOB, CLAIM, DISK, SHARE = "seed", "seed", "/disk", "nfs_share"
+JOB, CLAIM, DISK, MODE, SCRIPT = "seed", "seed", "/disk", "ReadWriteOnce", "prepare.sh"
 POLL_SECONDS = 10.0
 HOURS = 12
 """Kubernetes ends the Job after this time."""
 RETRIES = 3
 """Of a container that failed, or whose node was lost."""
 DIGEST = "maskwright/digest"
-USER = 1000
 
 
 def seed(
@@ -41,13 +41,11 @@ def seed(
     replace_disk: bool = False,
     anyway: bool = False,
     confirm: Confirm,
-    poll_seconds: float = POLL_SECONDS,
-    lock_timeout_seconds: float = 60.0,
 ) -> EnvironmentSession:
     """`again` fills a new disk although one is seeded; `replace_disk` lets one of another size or type replace it.
     Raises `InputError` if no run can read the content of the bucket, unless `anyway`, and `MaskwrightError` if the Job
     fails. The disk then stays writable, and the same command seeds it again."""
-    session = EnvironmentSession(location, lock_timeout_seconds=lock_timeout_seconds)
+    session = EnvironmentSession(location)
     disk = session.environment.disk
     if disk is None:
         raise InputError("has no disk", where=location, fix="add a section `disk:` with size_gb and source")
@@ -67,7 +65,7 @@ def seed(
     with session.terraform.ready():
         commands.apply(session, wanted, confirm, delete_data=again or replace_disk)
         _start(session, _job(session, disk, script))
-        counts = _wait(session, poll_seconds)
+        counts = _wait(session)
         _finish(session, counts)
     return session
 
@@ -82,19 +80,16 @@ def _check_source(session: EnvironmentSession, disk: Disk, source: str, anyway: 
         say(f"gs://{bucket} is not this environment's; its owner grants access once: `{grant}`")
     try:
         stores = disk_source.stores(session.google, source)
-        names = disk_source.first_names(session.google, source)
+        wrong = None if stores or anyway or disk.prepare else disk_source.unreadable(session.google, source)
     except StoppedEarly:
         raise
     except MaskwrightError as error:
         return warn(f"{error}; continuing, since the jobs' account may have the permission")
-    readable = disk_source.readable(names, stores)
-    for line in readable:
-        say(f"{source} holds {line}")
-    if disk.prepare is None and stores:
-        store = "/".join(filter(None, (f"{environment.mount_point}/shared_pd", stores[0])))
-        say(f"a run reads it with --set data.store={store}")
-    if disk.prepare is None and not anyway and not readable:
-        raise disk_source.unreadable(source, names)
+    for store in [] if disk.prepare else stores[:8]:
+        place = "/".join(filter(None, (f"{environment.mount_point}/shared_pd", store)))
+        say(f"{source} holds the token store {store or 'itself'}: a run reads it with --set data.store={place}")
+    if wrong:
+        raise wrong
 
 
 # ---- the Job ---------------------------------------------------------------------------------------------------------
@@ -102,45 +97,31 @@ def _check_source(session: EnvironmentSession, disk: Disk, source: str, anyway: 
 
 def _job(session: EnvironmentSession, disk: Disk, script: str | None) -> list[Manifest]:
     """The volume to write, the script, and the Job."""
-    environment = session.environment
+    environment, made = session.environment, objects.disk_volume(session.environment, session.record, CLAIM, MODE)
     command = ["python", "-m", "maskwright.cloud.provision.fill", DISK]
     command += ["--source", disk.source] if disk.source else []
-    mounts, volumes = [{"name": "disk", "mountPath": DISK}], []
-    volumes.append({"name": "disk", "persistentVolumeClaim": {"claimName": CLAIM}})
-    if environment.nfs is not None:
-        mounts.append({"name": "nfs", "mountPath": f"{environment.mount_point}/{SHARE}"})
-        volumes.append({"name": "nfs", "persistentVolumeClaim": {"claimName": objects.NFS_CLAIM}})
-    made = objects.disk_volume(environment, session.record, CLAIM, "ReadWriteOnce")
-    common = {"namespace": objects.NAMESPACE, "name": JOB}
-    if script is not None:
-        command += ["--prepare", "/etc/maskwright/prepare.sh"]
-        mounts.append({"name": "script", "mountPath": "/etc/maskwright"})
-        volumes.append({"name": "script", "configMap": {"name": JOB}})
-        made.append(manifest("v1", "ConfigMap", common, data={"prepare.sh": script}))
-    container = {
-        "name": JOB,
-        "image": session.record.container(environment, environment.accelerators[0]),
-        "command": command,
-        "env": [{"name": "GOOGLE_CLOUD_PROJECT", "value": environment.project}, {"name": "HOME", "value": "/tmp"}],
-        "resources": {"requests": {"cpu": "4", "memory": "16Gi"}, "limits": {"memory": "24Gi"}},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        "volumeMounts": mounts,
-    }
-    user: dict[str, Any] = {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
-    user["fsGroupChangePolicy"] = "OnRootMismatch"  # else the kubelet walks through the whole share first
-    pod = {
-        "restartPolicy": "Never",
-        "serviceAccountName": objects.ACCOUNT,
-        "nodeSelector": {CLASS_LABEL: objects.SEED_CLASS},
-        "securityContext": user,
-        "containers": [container],
-        "volumes": volumes,
-    }
-    template = {"metadata": {"labels": labels(JOB)}, "spec": pod}
+    command += ["--prepare", f"{CONFIG_FOLDER}/{SCRIPT}"] if script is not None else []
+    share = [Mount(objects.NFS_CLAIM, f"{environment.mount_point}/nfs_share", False, False)] if environment.nfs else []
+    job = KubernetesJob(
+        kind="indexed-job",
+        name=JOB,
+        image=session.record.container(environment, environment.accelerators[0]),
+        mounts=(Mount(CLAIM, DISK, False, False), *share),
+        namespace=objects.NAMESPACE,
+        service_account=objects.ACCOUNT,
+        cpus="4",
+        memory="24Gi",
+        node_selector=((CLASS_LABEL, objects.SEED_CLASS),),
+        grace_seconds=30,
+        config_map=JOB,
+    )
+    made.append(manifest("v1", "ConfigMap", pod.metadata(job), data={SCRIPT: script or ""}))
+    template = pod.template(job, command)
+    project = {"name": "GOOGLE_CLOUD_PROJECT", "value": environment.project}
+    template["spec"]["containers"][0]["env"].append(project)
     spec = {"backoffLimit": RETRIES, "activeDeadlineSeconds": HOURS * 3600, "template": template}
     digest = storage.sha256_of([spec, script, session.environment.disk_name(session.record.generation)])
-    metadata = {**common, "labels": labels(JOB), "annotations": {DIGEST: digest}}
-    return [*made, manifest("batch/v1", "Job", metadata, spec=spec)]
+    return [*made, manifest("batch/v1", "Job", pod.metadata(job) | {"annotations": {DIGEST: digest}}, spec=spec)]
 
 
 def _start(session: EnvironmentSession, manifests: list[Manifest]) -> None:
@@ -167,7 +148,7 @@ def _get(session: EnvironmentSession) -> dict[str, Any] | None:
     return json.loads(answer) if answer.strip() else None
 
 
-def _wait(session: EnvironmentSession, poll_seconds: float) -> dict[str, Any]:
+def _wait(session: EnvironmentSession) -> dict[str, Any]:
     """Files, bytes and the manifest's digest, as the Job counted them. Shows its last line whenever that is new."""
     shown = ""
 
@@ -183,7 +164,7 @@ def _wait(session: EnvironmentSession, poll_seconds: float) -> dict[str, Any]:
                 say(f"{JOB}: {line}")
                 shown = line
 
-    job = until_over(poll, f"kubernetes:{session.location}/{JOB}", poll_seconds, meanwhile=show)
+    job = until_over(poll, f"kubernetes:{session.location}/{JOB}", POLL_SECONDS, meanwhile=show)
     if not job:
         raise MaskwrightError("the Job is gone", where=JOB, fix="run the same command again; it continues")
     result = _result(session)

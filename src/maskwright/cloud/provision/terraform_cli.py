@@ -31,6 +31,8 @@ CONFIGURATION = os.path.join(os.path.dirname(os.path.dirname(__file__)), "terraf
 INTERRUPT_SECONDS = 600.0
 """Time for terraform to finish its current step after an interrupt, and to save the state."""
 LOG_POLL_SECONDS = 0.1
+LOCK_SECONDS = 60
+"""Time to wait for another command's lock on the state."""
 HOLDS_DATA = ("google_compute_disk", "google_filestore_instance", "google_storage_bucket")
 HASHES = ".terraform.lock.hcl"
 DROPPED = re.compile(r"^TF_(CLI_ARGS|VAR|WORKSPACE|DATA_DIR|INPUT|IN_AUTOMATION)")
@@ -69,10 +71,10 @@ class TerraformPlan:
 class Terraform:
     """Raises `InputError` if there is no binary, and `TerraformError` with its exit code if it fails."""
 
-    def __init__(self, environment: Environment, *, lock_timeout_seconds: float = 60.0) -> None:
+    def __init__(self, environment: Environment) -> None:
         self.environment = environment
         self.folder = os.path.join(storage.users_cache(), "maskwright", "env", environment.project, environment.name)
-        self._lock = f"-lock-timeout={lock_timeout_seconds:g}s"
+        self._lock = f"-lock-timeout={LOCK_SECONDS}s"
         self._binary = find_binary()
 
     @contextmanager
@@ -206,9 +208,6 @@ class Terraform:
             what = f"another run holds the state's lock: {who}, since {since}"
             fix = f"wait for it; if it has died: `{os.path.basename(self._binary)} -chdir={self.folder} force-unlock "
             return Locked(what, where=where, fix=fix + f"{held.get('ID', 'ID')}`")
-        if "bucket doesn't exist" in output:  # `init`, by Google's library
-            fix = "create the bucket for the state: `maskwright env init ENV`"
-            return TerraformError(f"gs://{self.environment.state} does not exist", code, where=where, fix=fix)
         what = redact(first) or f"exit code {code}"
         fix = "see its output above; running the same command again continues"
         return TerraformError(what, code if code > 0 else 1, where=where, fix=fix)

@@ -21,9 +21,10 @@ from maskwright.cloud.google.errors import unsure
 from maskwright.cloud.google.rest import Google
 from maskwright.cloud.vertex.node import ENDED_WITH
 from maskwright.core.console import Show, say, show_line, typed
-from maskwright.core.errors import CloudError, EndedAsAsked, InputError, JobError, NotFollowed, StoppedEarly, stopped
+from maskwright.core.errors import CloudError, EndedAsAsked, InputError, NotFollowed, StoppedEarly, stopped
 from maskwright.core.secrets import redact
 from maskwright.launch.follow import followed, until_over, wait_until_over
+from maskwright.launch.outcome import conclude_elsewhere
 
 POLL_SECONDS = 5.0
 LATE_SECONDS = 60
@@ -33,7 +34,6 @@ FINAL_LOG_POLLS = 3
 SUBMISSION_LABEL = "maskwright-submission"
 """Label by which a job is found whose request got no answer."""
 OVER = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED", "PARTIALLY_SUCCEEDED")
-LATER = "; the same submit continues the run"
 TARGET = re.compile(r"vertex:(?:projects/)?([^/\s]+)/(?:locations/)?([^/\s]+)/(?:customJobs/)?(\d+)")
 EXITS = re.compile(r"non-zero status of (\d+)|exit(?:ed with)? (?:code|status)[: ]+(\d+)")
 """As in "The replica workerpool0-0 exited with a non-zero status of 1."."""
@@ -172,15 +172,9 @@ def conclude(job: VertexJob, ended_as_asked: bool) -> None:
         return
     if ended_as_asked or job.state in ("CANCELLED", "EXPIRED"):
         how = "stopped as asked" if ended_as_asked else job.state.lower()
-        raise EndedAsAsked(f"{how}{': ' + why if why else ''}{LATER}", where=job.target)
-    if kind := stopped(job.code):
-        raise kind(f"{job.state.lower()}: {why}{LATER}", where=job.target)
-    if job.code in (126, 127):
-        fix = "use an image with maskwright in it: `maskwright image build` builds one"
-        raise JobError(f"the image has no such command: {why}", 1, where=job.target, fix=fix)
-    if job.code is not None and job.code > 128:
-        raise JobError(f"the container was killed: {why}{LATER}", 1, where=job.target)
-    raise JobError(f"the job failed: {why or 'Vertex AI gives no reason'}", job.code or 1, where=job.target)
+        raise EndedAsAsked(f"{how}{': ' + why if why else ''}; the same command continues the run", where=job.target)
+    absent = "use an image with maskwright in it: `maskwright image build` builds one"
+    conclude_elsewhere(job.code or 1, why or "Vertex AI gives no reason", job.target, absent)
 
 
 @dataclass(frozen=True)

@@ -25,18 +25,8 @@ from maskwright.core.errors import InputError
 from maskwright.core.hub import is_hub
 from maskwright.core.secrets import SECRET_VARIABLE, redact
 from maskwright.core.storage import is_url
-from maskwright.launch import checks
-from maskwright.launch.target import (
-    Env,
-    OnSubmission,
-    Option,
-    Place,
-    Submission,
-    Training,
-    commands_of,
-    show,
-    values_of,
-)
+from maskwright.launch import checks, target
+from maskwright.launch.target import Env, OnSubmission, Option, Place, Submission, Training, show
 from maskwright.machine import tpus
 from maskwright.machine.tpus import TPUS
 
@@ -108,7 +98,7 @@ class Vertex(Place):
         if self.staging is not None and folder == self.staging.rstrip("/"):
             bucket_folder(folder).put(name, text.encode())
         job = create(project, self.region, request)
-        follow, end = commands_of(job.target)
+        follow, end = target.commands_of(job.target)
         say(f"{job.target}: submitted; `{end}` stops it")
         on_submission(Submission(True, f"{project}/{self.region}", command.run, job.target, follow, end))
         VertexJobTarget(job.target).follow()
@@ -262,7 +252,7 @@ def body(place: Vertex, command: Training, submission: str) -> tuple[dict[str, A
         raise InputError("contains $(, which Vertex AI may replace", where="the command", fix=fix)
     arguments = ["-P", "-m", "maskwright.cloud.vertex.node", *words]
     container: dict[str, Any] = {"imageUri": place.image, "command": ["python"], "args": arguments}
-    values = values_of(place.env)
+    values = target.values_of(place.env)
     check_secrets(place, values)
     if values:  # "$(" would refer to another variable
         container["env"] = [{"name": name, "value": value.replace("$(", "$$(")} for name, value in values.items()]

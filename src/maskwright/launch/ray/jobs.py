@@ -19,18 +19,10 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from maskwright.core.console import Show, lost_terminal_is_no_error, printable, show_line, warn
-from maskwright.core.errors import (
-    CloudError,
-    EndedAsAsked,
-    InputError,
-    JobError,
-    MaskwrightError,
-    StoppedEarly,
-    stopped,
-)
+from maskwright.core.errors import CloudError, InputError, JobError, MaskwrightError, StoppedEarly
 from maskwright.core.extras import missing
 from maskwright.launch.follow import followed, until_over, wait_until_over
-from maskwright.launch.outcome import killed_by
+from maskwright.launch.outcome import ASKED, conclude_elsewhere
 from maskwright.launch.target import JobList, Option
 
 USUAL_ADDRESS = "http://127.0.0.1:8265"
@@ -299,25 +291,17 @@ def follow_to_its_end(cluster: RayCluster, name: str, show: Show = show_line) ->
 
 def conclude(job: RayJob) -> None:
     """Raises the error that gives this process the exit code of a job that is over, unless that is 0."""
-    where, again = f"ray:{job.id}", "the same submission continues the run"
+    where, code, what = f"ray:{job.id}", job.code, " ".join(job.why.split())[:300] or "Ray gives no reason"
     if job.state == "SUCCEEDED":
         return
-    asked = EndedAsAsked if job.state == "STOPPED" else None  # by Ray's API, and nothing starts it again
-    if kind := asked or stopped(job.code):
-        how = "stopped as asked" if kind is EndedAsAsked else "interrupted"
-        raise kind(f"{how}; {again}", where=where)
-    if job.code is None:  # the driver did not start, or its machine is gone
-        lost = "RUNTIME_ENV" not in job.why and "START" not in job.why
-        what = " ".join(job.why.split())[:300] or "Ray gives no reason"
-        if lost:
-            raise StoppedEarly(f"{what}; {again}", where=where)
+    if job.state == "STOPPED":  # by Ray's API, and nothing starts it again
+        code = ASKED
+    elif code is None and ("RUNTIME_ENV" in what or "START" in what):
         raise JobError(f"the job did not start: {what}", 1, where=where, fix="see `ray status` and the head's logs")
-    if job.code in (127, 126):
-        fix = "install it, with its `ray` extra, in the environment that `ray start` runs in, on every machine"
-        raise JobError("`maskwright` is not installed on the cluster", 1, where=where, fix=fix)
-    if (name := killed_by(job.code)) is not None:
-        raise JobError(f"its driver was killed by {name}; {again}", 1, where=where)
-    raise JobError(f"the job failed: exit {job.code}", job.code, where=where)
+    elif code is None:  # the driver's machine is gone
+        raise StoppedEarly(f"{what}; the same submission continues the run", where=where)
+    absent = "install maskwright, with its `ray` extra, where `ray start` runs, on every machine"
+    conclude_elsewhere(code or 0, "" if job.code is None else f"exit {job.code}", where, absent)
 
 
 @dataclass(frozen=True)

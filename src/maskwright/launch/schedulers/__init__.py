@@ -1,1 +1,1 @@
-"""Jobs for schedulers of their own: SLURM, Kubernetes, SkyPilot."""
+"""Jobs for schedulers of their own: SLURM and Kubernetes."""

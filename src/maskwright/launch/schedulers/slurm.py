@@ -32,16 +32,6 @@ ANSWER_SECONDS = 120.0
 ENDED_EARLY = ("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE")
 """States of a job that the cluster or a user ended; the same command continues its run."""
 
-SHORT = {
-    "A": "account",
-    "C": "constraint",
-    "d": "dependency",
-    "p": "partition",
-    "q": "qos",
-    "t": "time",
-    "x": "exclude",
-}
-"""Options of sbatch that have one letter too."""
 OURS = {
     **dict.fromkeys(("nodes", "ntasks", "ntasks-per-node", "array", "wrap"), "use --num-nodes and --gpus-per-node"),
     "signal": "leave it out: the script's own lets the run save before the time limit, and requeues the job",
@@ -145,9 +135,7 @@ class Slurm(Place):
     def __post_init__(self) -> None:
         for option in self.sbatch:
             if not re.fullmatch(r"--[a-z][a-z-]*(=[^\s'\"#]+)?", option):
-                letter, value = re.sub(r"^-(\w)[= ]?(.*)$", r"\1 \2", option, flags=re.DOTALL).partition(" ")[::2]
-                long = f"--{SHORT[letter]}={value}" if letter in SHORT and re.fullmatch(r"[\w:.,-]+", value) else ""
-                fix = f"one long option of sbatch, as in --sbatch={long or '--partition=gpu'}"
+                fix = "one long option of sbatch, as in --sbatch=--partition=gpu"
                 raise InputError(f"{redact(option)[:80]!r} is not an option", where="--sbatch", fix=fix)
             if not self.gpus_per_node and option.startswith(("--gres", "--gpus")):
                 raise InputError(f"{option} without --gpus-per-node", where="--sbatch", fix="--gpus-per-node 8")

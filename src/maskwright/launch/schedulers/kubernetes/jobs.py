@@ -5,7 +5,7 @@
     kubernetes:CONTEXT/NAMESPACE/NAME      in another context; without NAMESPACE in its own
     kubernetes:FOLDER/lab.yaml/NAME        in the cluster of an environment
 
-Its state is that of its object (Job, JobSet or RayJob) and its pods, all with the label `INSTANCE`, and of Kueue's
+Its state is that of its object (Job or JobSet) and its pods, all with the label `INSTANCE`, and of Kueue's
 Workload. Its exit code is that of its pods: an error before 76, 76 before 75.
 """
 
@@ -33,8 +33,6 @@ from maskwright.launch.schedulers.kubernetes.pod import (
     INSTANCE,
     PRODUCT,
     QUEUE,
-    RAY_CONTAINER,
-    RAY_WORKER,
     RUN,
     Manifest,
 )
@@ -50,14 +48,8 @@ LAST_LINES = 20
 OURS = f"{PRODUCT}=maskwright"
 """Selects every object of every job."""
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
-GROUPS = {
-    "jobset.x-k8s.io": "jobsets.jobset.x-k8s.io",
-    "ray.io": "rayjobs.ray.io",
-    "kueue.x-k8s.io": "workloads.kueue.x-k8s.io",
-}
-"""Resources of operators, by the API group that the cluster has with them."""
-DRIVER_CODE = re.compile(r"exit code (\d+)")
-"""In the message of a RayJob, as Ray's job manager words it; no field has the code."""
+JOBSETS, WORKLOADS = "jobsets.jobset.x-k8s.io", "workloads.kueue.x-k8s.io"
+"""Resources of operators; a cluster without the operator does not have their API group."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +57,7 @@ class JobPod:
     name: str
     container: str
     index: int | None
-    """Its place among the pods that train; None in a RayJob."""
-    role: str
-    """In a RayJob: head or worker; empty for the pod that submits the driver."""
+    """Its place among the pods that train."""
     created: str
     node: str
     phase: str
@@ -89,7 +79,7 @@ class ClusterJob:
     """As `status`, `logs` and `stop` take it."""
     name: str
     kind: str
-    """Job, JobSet or RayJob."""
+    """Job or JobSet."""
     state: str
     """waiting, running, done, failed or stopped"""
     code: int | None
@@ -108,9 +98,8 @@ class ClusterJob:
 
     @property
     def leaders(self) -> list[JobPod]:
-        """The pods whose lines are the job's, in order: pod 0 of each attempt, or the submitter of a RayJob."""
-        wanted = (None if self.kind == "RayJob" else 0, "")
-        return [pod for pod in self.pods if (pod.index, pod.role) == wanted]
+        """The pods whose lines are the job's, in order: pod 0 of each attempt."""
+        return [pod for pod in self.pods if pod.index == 0]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -182,8 +171,8 @@ class Jobs:
 
     def select(self, selector: str, address_of: Callable[[str], str]) -> list[ClusterJob]:
         operators = self.operators()
-        of_operators = [GROUPS[group] for group in ("jobset.x-k8s.io", "ray.io") if group in operators]
-        made = self._items(",".join(["jobs.batch", *of_operators, "pods"]), selector)
+        jobsets = [JOBSETS] if "jobset.x-k8s.io" in operators else []
+        made = self._items(",".join(["jobs.batch", *jobsets, "pods"]), selector)
         found = []
         for item in made:
             # A JobSet's inner Job has the label too, and belongs to the JobSet.
@@ -200,7 +189,7 @@ class Jobs:
             return None
         try:
             selector = f"kueue.x-k8s.io/job-uid={item['metadata']['uid']}"
-            return next(iter(self._items(GROUPS["kueue.x-k8s.io"], selector)), None)
+            return next(iter(self._items(WORKLOADS, selector)), None)
         except CloudError as error:
             if error.reason != "permission":
                 raise
@@ -211,10 +200,10 @@ class Jobs:
         return list(json.loads(done.stdout)["items"])
 
     def operators(self) -> set[str]:
-        """API groups of the operators that are installed."""
+        """API groups of the cluster, which has those of operators that are installed."""
         if self._operators is None:
             groups = json.loads(self.kubectl(["get", "--raw=/apis"]).stdout)["groups"]
-            self._operators = {group["name"] for group in groups} & set(GROUPS)
+            self._operators = {group["name"] for group in groups}
         return self._operators
 
 
@@ -248,7 +237,7 @@ def _pod_of(pod: Manifest) -> JobPod:
     index = given.get("batch.kubernetes.io/job-completion-index")
     states = {one["name"]: one.get("state") or {} for one in status.get("containerStatuses") or ()}
     names = [one["name"] for one in pod["spec"]["containers"]]  # GKE may have added others
-    container = next(name for name in (CONTAINER, RAY_CONTAINER, RAY_WORKER, *names) if name in names)
+    container = next(name for name in (CONTAINER, *names) if name in names)
     state = states.get(container, {})
     ended, waits = state.get("terminated") or {}, state.get("waiting") or {}
     words = [
@@ -260,7 +249,6 @@ def _pod_of(pod: Manifest) -> JobPod:
         made["name"],
         container,
         int(index) if index is not None else None,
-        str(given.get("ray.io/node-type", "")),
         made.get("creationTimestamp", ""),
         pod["spec"].get("nodeName", ""),
         str(status.get("phase", "Pending")),
@@ -275,21 +263,19 @@ def _state_of(
     item: Manifest, inner: Sequence[Manifest], pods: Sequence[JobPod], workload: Manifest | None
 ) -> tuple[str, int | None, str]:
     """State, exit code once it is over, and why."""
-    status, spec = item.get("status") or {}, item["spec"]
-    ray = str(status.get("jobDeploymentStatus", ""))
-    if condition(item, "Complete") or condition(item, "Completed") or status.get("jobStatus") == "SUCCEEDED":
+    if condition(item, "Complete") or condition(item, "Completed"):
         return "done", 0, ""
     failed = [one for one in (condition(made, "Failed") for made in (item, *inner)) if one]
-    if condition(item, "Failed") or ray == "Failed" or (ray == "Complete" and status.get("jobStatus")):
+    if condition(item, "Failed"):
         # The inner Job of a JobSet has the reason.
-        why = "; ".join(dict.fromkeys(map(_words_of, failed))) or _words_of(status)
-        if "DeadlineExceeded" in [one.get("reason") for one in failed] + [status.get("reason")]:
+        why = "; ".join(dict.fromkeys(map(_words_of, failed)))
+        if "DeadlineExceeded" in [one.get("reason") for one in failed]:
             return "stopped", ASKED, f"its limit of time is over: {why}"
-        code = _driver_code(status) if ray else _code_of(pods)
+        code = _code_of(pods)
         return ("stopped" if code in (ASKED, EARLY) else "failed"), code, why
     if workload is not None and workload["spec"].get("active") is False:
         return "stopped", ASKED, _words_of(condition(workload, "Evicted")) or "deactivated in Kueue"
-    if spec.get("suspend"):
+    if item["spec"].get("suspend"):
         why = _words_of(condition(workload, "QuotaReserved", "False") or condition(workload, "Admitted", "False"))
         return "waiting", None, why or "suspended"
     if any(pod.began and pod.code is None for pod in pods):
@@ -306,13 +292,6 @@ def _code_of(pods: Sequence[JobPod]) -> int:
     if ASKED in codes:
         return ASKED
     return 1 if any(killed_by(code) for code in codes) or EARLY not in codes else EARLY
-
-
-def _driver_code(status: Manifest) -> int:
-    if status.get("jobStatus") == "STOPPED":
-        return ASKED
-    found = DRIVER_CODE.search(str(status.get("message", "")))
-    return int(found[1]) if found and 0 < int(found[1]) < 126 else 1
 
 
 # ---- logs ------------------------------------------------------------------------------------------------------------
@@ -406,7 +385,6 @@ def follow_to_its_end(
     address: str,
     show: Show = show_line,
     lines: int | None = None,
-    poll_seconds: float = POLL_SECONDS,
 ) -> None:
     """Shows states and lines until the job is over, then raises the error with its exit code. Ctrl-C ends only the
     following."""
@@ -428,7 +406,7 @@ def follow_to_its_end(
 
     with followed(address):
         try:
-            ended = until_over(poll, address, 0.0, meanwhile=lambda: log.pump(job, poll_seconds))
+            ended = until_over(poll, address, 0.0, meanwhile=lambda: log.pump(job, POLL_SECONDS))
             with suppress(MaskwrightError):
                 log.pump(ended, REST_SECONDS)
                 _show_first_failure(jobs, ended, show)
@@ -500,8 +478,7 @@ class KubernetesTarget:
 
     def _ask(self, jobs: Jobs, job: ClusterJob, checkpoint: bool, wait_seconds: float) -> str | None:
         """The answer of `maskwright stop RUN` in a pod that sees the run; None if none runs or it refuses."""
-        heads = [pod for pod in job.pods if pod.role == "head"] or job.leaders
-        pod = next((pod for pod in reversed(heads) if pod.began and pod.code is None), None)
+        pod = next((pod for pod in reversed(job.leaders) if pod.began and pod.code is None), None)
         if pod is None or not job.run:
             return None
         words = ["maskwright", "stop", job.run, f"--wait-seconds={wait_seconds:g}"]

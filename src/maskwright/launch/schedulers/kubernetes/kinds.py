@@ -8,31 +8,13 @@ is one of `RESTARTS`.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 
-import yaml
-
-from maskwright.core.errors import InputError
 from maskwright.launch.checks import PORT
 from maskwright.launch.outcome import ASKED, EARLY
-from maskwright.launch.ray.gang import STOP_WAIT
-from maskwright.launch.schedulers.kubernetes.pod import (
-    CONFIG,
-    CONTAINER,
-    INSTANCE,
-    RAY_CONTAINER,
-    RAY_WORKER,
-    KubernetesJob,
-    Manifest,
-    labels,
-    literal,
-    manifest,
-    metadata,
-    metadata_of_job,
-    template,
-)
+from maskwright.launch.schedulers.kubernetes import pod
+from maskwright.launch.schedulers.kubernetes.pod import CONTAINER, KubernetesJob, Manifest, manifest
 from maskwright.launch.target import Training, node_words
 
 FINAL = [1, 2, 3, ASKED, 126, 127]
@@ -43,18 +25,13 @@ each pod that JAX kills after another was lost is one."""
 ONE_SLICE = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
 """All pods on one node pool, which is a slice, and no other job's there:
 docs.cloud.google.com/kubernetes-engine/docs/how-to/tpu-multislice"""
-RAY_VERSION = "2.60.0"
-"""KubeRay requires a version, and at least 2.52 for tokens. The image has the Ray that runs."""
-STOP_SECONDS = 30
-"""Time that a Ray job's driver has beyond the grace period of its gang before it is killed."""
 
 
 def manifests(job: KubernetesJob, command: Training, config: str) -> list[Manifest]:
     """The objects in the order in which they are applied; the job is the last."""
-    config_map = manifest("v1", "ConfigMap", metadata(job) | {"name": job.config_map}, data={"run.yaml": config})
-    kinds = {"indexed-job": _indexed_job, "jobset": _jobset, "rayjob": _rayjob}
-    words = ["maskwright", *replace(command, config=CONFIG).words()]
-    return [config_map, *kinds[job.kind](job, words)]
+    config_map = manifest("v1", "ConfigMap", pod.metadata(job) | {"name": job.config_map}, data={"run.yaml": config})
+    words = ["maskwright", *replace(command, config=pod.CONFIG).words()]
+    return [config_map, *(_jobset if job.kind == "jobset" else _indexed_job)(job, words)]
 
 
 def _on_each_pod(job: KubernetesJob, words: Sequence[str], first: str) -> list[str]:
@@ -62,12 +39,12 @@ def _on_each_pod(job: KubernetesJob, words: Sequence[str], first: str) -> list[s
     variable's value."""
     meet = job.num_pods > 1 and not job.chips  # GKE tells the hosts of a slice of each other, and JAX reads it
     nodes = node_words(job.num_pods, "$(JOB_COMPLETION_INDEX)", f"{first}.{job.name}:{PORT}") if meet else []
-    return [*map(literal, words), *nodes]
+    return [*map(pod.literal, words), *nodes]
 
 
 def _deadline(job: KubernetesJob) -> Manifest:
     """The server's own limit where there is no queue, whose label has it. It counts from the start of the object: of a
-    Job and a RayJob over all restarts; of a JobSet's Job from each restart."""
+    Job over all restarts; of a JobSet's Job from each restart."""
     return {"activeDeadlineSeconds": job.limit_seconds} if job.limit_seconds and not job.queue else {}
 
 
@@ -76,7 +53,7 @@ def _deadline(job: KubernetesJob) -> Manifest:
 
 def _indexed_job(job: KubernetesJob, words: Sequence[str]) -> list[Manifest]:
     spec = _job_spec(job, _on_each_pod(job, words, f"{job.name}-0"), RESTARTS, "Ignore")
-    indexed_job = manifest("batch/v1", "Job", metadata_of_job(job), spec=spec)
+    indexed_job = manifest("batch/v1", "Job", pod.metadata_of_job(job), spec=spec)
     if job.num_pods == 1:
         return [indexed_job]
     spec["template"]["spec"]["subdomain"] = job.name
@@ -86,7 +63,7 @@ def _indexed_job(job: KubernetesJob, words: Sequence[str]) -> list[Manifest]:
         "publishNotReadyAddresses": True,
         "ports": [{"name": "rendezvous", "port": PORT}],
     }
-    return [manifest("v1", "Service", metadata(job), spec=of_service), _network_policy(job), indexed_job]
+    return [manifest("v1", "Service", pod.metadata(job), spec=of_service), _network_policy(job), indexed_job]
 
 
 def _job_spec(job: KubernetesJob, words: Sequence[str], restarts: int, restart: str) -> Manifest:
@@ -100,7 +77,7 @@ def _job_spec(job: KubernetesJob, words: Sequence[str], restarts: int, restart: 
         "podFailurePolicy": _policy(restart),
         # A pod is not replaced while it still saves.
         "podReplacementPolicy": "Failed",
-        "template": template(job, words),
+        "template": pod.template(job, words),
     }
 
 
@@ -116,9 +93,9 @@ def _policy(restart: str) -> Manifest:
 
 def _network_policy(job: KubernetesJob) -> Manifest:
     """Lets only the job's pods reach the rendezvous: any process that reaches it can take part in the run."""
-    pods = {"matchLabels": {INSTANCE: job.name}}
+    pods = {"matchLabels": {pod.INSTANCE: job.name}}
     spec = {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": pods}]}]}
-    return manifest("networking.k8s.io/v1", "NetworkPolicy", metadata(job), spec=spec)
+    return manifest("networking.k8s.io/v1", "NetworkPolicy", pod.metadata(job), spec=spec)
 
 
 # ---- JobSet --------------------------------------------------------------------------------------------------------
@@ -133,7 +110,7 @@ def _jobset_spec(job: KubernetesJob, words: Sequence[str]) -> Manifest:
         {"name": "deadline", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]},
         {"name": "early", "action": "RestartJobSetAndIgnoreMaxRestarts", **by_policy},
     ]
-    inner = {"metadata": {"labels": labels(job.name)}, "spec": _job_spec(job, words, 0, "FailJob")}
+    inner = {"metadata": {"labels": pod.labels(job.name)}, "spec": _job_spec(job, words, 0, "FailJob")}
     return {
         # No new pod starts before all old ones are gone: the run directory has one writer.
         "failurePolicy": {"maxRestarts": RESTARTS, "restartStrategy": "BlockingRecreate", "rules": rules},
@@ -144,60 +121,7 @@ def _jobset_spec(job: KubernetesJob, words: Sequence[str]) -> Manifest:
 
 def _jobset(job: KubernetesJob, words: Sequence[str]) -> list[Manifest]:
     spec = _jobset_spec(job, _on_each_pod(job, words, f"{job.name}-{CONTAINER}-0-0"))
-    made = metadata_of_job(job)
+    made = pod.metadata_of_job(job)
     made["annotations"] |= ONE_SLICE if job.chips and job.num_pods > 1 else {}
     jobset = manifest("jobset.x-k8s.io/v1alpha2", "JobSet", made, spec=spec)
     return [_network_policy(job), jobset] if job.num_pods > 1 else [jobset]
-
-
-# ---- RayJob (KubeRay) ------------------------------------------------------------------------------------------------
-
-
-def _rayjob(job: KubernetesJob, words: Sequence[str]) -> list[Manifest]:
-    """A head that computes nothing, and `num_pods` pods. The same command is the job's driver: it runs its gang on the
-    pods and restarts it by itself, so a driver that failed is not started again."""
-    words = [*words, "--num-nodes", str(job.num_pods), "--gpus-per-node", str(job.gpus)]
-    for word in words:
-        if shlex.quote(word) != word:
-            fix = "write it into the configuration, or use another --kind"
-            raise InputError(f"{word[:80]!r} does not survive the two shells of a RayJob", where="submit", fix=fix)
-    if job.setup:
-        fix = "--kind jobset, or an image with it"
-        raise InputError("is not run in the pods of a RayJob, whose commands are KubeRay's", where="--setup", fix=fix)
-    if job.cpus.isdecimal() and int(job.cpus) < job.gpus:
-        raise InputError(f"{job.cpus} is less than one for each GPU", where="--cpus", fix=f"--cpus {4 * job.gpus}")
-    spec = {
-        **_deadline(job),
-        "entrypoint": f"exec {' '.join(words)}",
-        "runtimeEnvYAML": yaml.safe_dump({"env_vars": {STOP_WAIT: str(job.grace_seconds + STOP_SECONDS)}}),
-        "submissionMode": "K8sJobMode",
-        "shutdownAfterJobFinishes": True,  # Kueue requires it, and an idle cluster costs money
-        "backoffLimit": 0,
-        "rayClusterSpec": _ray_cluster(job),
-        "submitterPodTemplate": _ray_pod(_small(job, cpus="500m", memory="1Gi")),
-    }
-    return [manifest("ray.io/v1", "RayJob", metadata_of_job(job), spec=spec)]
-
-
-def _ray_cluster(job: KubernetesJob) -> Manifest:
-    workers, head = _ray_pod(job, RAY_WORKER), _ray_pod(_small(job, cpus="2", memory=job.head_memory))
-    for pod in (workers, head):
-        del pod["spec"]["restartPolicy"]  # KubeRay's own
-    sizes = dict.fromkeys(("replicas", "minReplicas", "maxReplicas"), job.num_pods)
-    return {
-        "rayVersion": RAY_VERSION,
-        "authOptions": {"mode": "token"},  # without a token, Ray's ports run anyone's code
-        "headGroupSpec": {"rayStartParams": {"num-cpus": "0"}, "template": head},
-        "workerGroupSpecs": [{"groupName": "workers", **sizes, "rayStartParams": {}, "template": workers}],
-    }
-
-
-def _small(job: KubernetesJob, *, cpus: str, memory: str) -> KubernetesJob:
-    """For a pod like those that train, but without GPUs."""
-    return replace(job, gpus=0, node_selector=(), cpus=cpus, memory=memory)
-
-
-def _ray_pod(job: KubernetesJob, container: str = RAY_CONTAINER) -> Manifest:
-    pod = template(job, None)
-    pod["spec"]["containers"][0]["name"] = container
-    return pod

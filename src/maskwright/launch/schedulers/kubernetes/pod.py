@@ -14,7 +14,7 @@ USER = 1000
 """User and group of the processes, whatever the image says: `runAsNonRoot` needs a number. It owns the files that it
 writes to a claim (`fsGroup`)."""
 GPU, TPU = "nvidia.com/gpu", "google.com/tpu"
-CONTAINER, RAY_CONTAINER, RAY_WORKER = "node", "ray", "ray-worker"
+CONTAINER = "node"
 PRODUCT, INSTANCE, RUN = "app.kubernetes.io/name", "app.kubernetes.io/instance", "maskwright/run"
 """The label of all objects of a job, whose value is its name, and the annotation with its run directory."""
 QUEUE, MOST_SECONDS = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/max-exec-time-seconds"
@@ -22,7 +22,7 @@ QUEUE, MOST_SECONDS = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/max-exec-time
 kueue.sigs.k8s.io/docs/concepts/workload (maximumExecutionTimeSeconds)"""
 SETUP_FOLDER = "/tmp/setup"
 """pip installs there in `--setup`, and Python looks there first: the image's own folders are read-only."""
-Kind = Literal["indexed-job", "jobset", "rayjob"]
+Kind = Literal["indexed-job", "jobset"]
 SCRATCH = "/tmp"
 """The only writable folder of a container besides claims; it is deleted with the pod."""
 CONFIG_FOLDER = "/etc/maskwright"
@@ -47,27 +47,26 @@ class KubernetesJob:
     name: str
     image: str
     mounts: tuple[Mount, ...]
-    num_pods: int
-    gpus: int
-    """Number of GPUs of each pod."""
-    chips: int
-    """Number of TPU chips of each pod."""
-    namespace: str | None
-    queue: str | None
-    service_account: str | None
-    secrets: tuple[tuple[str, str, str], ...]
-    """(Secret of the cluster, key in it, variable of the job)"""
     cpus: str
     memory: str
-    head_memory: str
-    node_selector: tuple[tuple[str, str], ...]
-    setup: str | None
-    run: str
-    limit_seconds: int | None
-    """Seconds after which the server ends the job."""
     grace_seconds: int
     config_map: str
     """Name of the object with the configuration."""
+    num_pods: int = 1
+    gpus: int = 0
+    """Number of GPUs of each pod."""
+    chips: int = 0
+    """Number of TPU chips of each pod."""
+    namespace: str | None = None
+    queue: str | None = None
+    service_account: str | None = None
+    secrets: tuple[tuple[str, str, str], ...] = ()
+    """(Secret of the cluster, key in it, variable of the job)"""
+    node_selector: tuple[tuple[str, str], ...] = ()
+    setup: str | None = None
+    run: str = ""
+    limit_seconds: int | None = None
+    """Seconds after which the server ends the job."""
 
     def __post_init__(self) -> None:
         names = {"--namespace": self.namespace, "--queue": self.queue, "--service-account": self.service_account}
@@ -75,8 +74,7 @@ class KubernetesJob:
             if name is not None and not NAME.fullmatch(name):
                 fix = "small letters, digits and -"
                 raise InputError(f"{name[:80]!r} is not a valid name", where=option, fix=fix)
-        quantities = {"--cpus": self.cpus, "--memory": self.memory, "--head-memory": self.head_memory}
-        for option, quantity in quantities.items():
+        for option, quantity in (("--cpus", self.cpus), ("--memory", self.memory)):
             if not QUANTITY.fullmatch(quantity):
                 raise InputError(f"{quantity[:40]!r} is not a quantity", where=option, fix="as in 4, 500m or 16Gi")
         if not re.fullmatch(r"[^\s]+", self.image):
@@ -125,8 +123,8 @@ def literal(word: str) -> str:
     return word.replace("$", "$$")
 
 
-def template(job: KubernetesJob, words: Sequence[str] | None) -> Manifest:
-    """The `PodTemplateSpec`. `words`: the command; None if an operator sets it."""
+def template(job: KubernetesJob, words: Sequence[str]) -> Manifest:
+    """The `PodTemplateSpec`. `words`: the command."""
     buckets = any(mount.bucket for mount in job.mounts)
     annotations = {"annotations": {"gke-gcsfuse/volumes": "true"}} if buckets else {}
     account = {"serviceAccountName": job.service_account} if job.service_account else {}
@@ -155,17 +153,16 @@ def template(job: KubernetesJob, words: Sequence[str] | None) -> Manifest:
     }
 
 
-def _container(job: KubernetesJob, words: Sequence[str] | None) -> Manifest:
+def _container(job: KubernetesJob, words: Sequence[str]) -> Manifest:
     amounts = {"cpu": job.cpus, "memory": job.memory}
-    words = list(words or [])
-    if words and job.setup:
+    if job.setup:
         # The shell replaces itself by the command, so that SIGTERM reaches it. A setup that fails ends the job.
         words = ["/bin/sh", "-c", literal('sh -ec "$0" || exit 1; exec "$@"'), literal(job.setup), *words]
-    command = {"command": words[:1], "args": words[1:]} if words else {}
     return {
         "name": CONTAINER,
         "image": job.image,
-        **command,
+        "command": [words[0]],
+        "args": [*words[1:]],
         "env": environment(job),
         # No limit of cores: a throttled pod would delay all others.
         "resources": {"requests": amounts | job.devices, "limits": {"memory": job.memory} | job.devices},

@@ -16,34 +16,13 @@ from maskwright.core.console import say, typed, warn
 from maskwright.core.errors import InputError
 from maskwright.core.storage import is_url
 from maskwright.launch import checks, target
+from maskwright.launch.schedulers.kubernetes import pod
 from maskwright.launch.schedulers.kubernetes.gke import CLASS_LABEL, SlicePods, slice_pods
 from maskwright.launch.schedulers.kubernetes.jobs import Jobs, follow_to_its_end
 from maskwright.launch.schedulers.kubernetes.kinds import manifests
 from maskwright.launch.schedulers.kubernetes.kubectl import APPLY, Access
-from maskwright.launch.schedulers.kubernetes.pod import (
-    NAME,
-    SCRATCH,
-    Kind,
-    KubernetesJob,
-    Manifest,
-    Mount,
-    inside,
-    manifest,
-    metadata,
-)
-from maskwright.launch.target import (
-    VARIABLE,
-    Env,
-    JobName,
-    OnSubmission,
-    Option,
-    Setup,
-    Submission,
-    Training,
-    commands_of,
-    show,
-    values_of,
-)
+from maskwright.launch.schedulers.kubernetes.pod import SCRATCH, KubernetesJob, Manifest, Mount, inside
+from maskwright.launch.target import Env, JobName, OnSubmission, Option, Setup, Submission, Training, show
 
 SAVING_SHARE, MOST_SAVING_SECONDS = 0.1, 1800.0
 """By how much a run's own limit lies before the server's, as pods start after their admission and have to save: a tenth
@@ -69,12 +48,11 @@ class Kubernetes(target.Place):
     accelerator: Annotated[str | None, Option("TPU slice on GKE, as in v6e:4x4.", "KIND:TOPOLOGY")] = None
     cpus: Annotated[str | None, Option("Cores of each pod. Default: 4 for each GPU or chip.", "N")] = None
     memory: Annotated[str, Option("Memory of each pod, as Kubernetes writes it.", "N")] = "16Gi"
-    head_memory: Annotated[str, Option("Memory of a RayJob's head, whose driver collects all lines.", "N")] = "8Gi"
     kind: Annotated[
-        Kind | None,
+        pod.Kind | None,
         Option(
-            "Object to create; all but indexed-job need an operator in the cluster. Default: jobset for a TPU slice of "
-            "several hosts, else indexed-job."
+            "Object to create; a jobset needs JobSet in the cluster. Default: jobset for a TPU slice of several hosts, "
+            "else indexed-job."
         ),
     ] = None
     name: JobName = None
@@ -103,7 +81,7 @@ class Kubernetes(target.Place):
 
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Applies the objects with kubectl, or with `dry_run` shows them."""
-        values = values_of(self.env)
+        values = target.values_of(self.env)
         job, objects = self.objects(command)
         if dry_run:
             if values:
@@ -116,7 +94,7 @@ class Kubernetes(target.Place):
         require_operators(jobs, job)
         replace_job_that_is_over(jobs, job.name, address)
         apply(jobs, job, objects, values)
-        follow, end = commands_of(address)
+        follow, end = target.commands_of(address)
         say(f"{address}: submitted; `{follow}` follows it, `{end}` saves and ends it")
         on_submission(Submission(True, "kubectl", command.run, address, follow, end))
         if self.follow:
@@ -130,7 +108,7 @@ class Kubernetes(target.Place):
         # Named by its content: another submission under the same name does not change it for a running job.
         digest, name = hashlib.sha256(text.encode()).hexdigest()[:8], checks.name_for(command.run, self.name)
         limit, command = limited(command)
-        same = ("image", "namespace", "queue", "service_account", "memory", "head_memory", "setup")
+        same = ("image", "namespace", "queue", "service_account", "memory", "setup")
         pods, gpus = self._slice(), self.gpus_per_node or 0
         selected = dict(map(parse_selector, self.node_selector))
         # A ComputeClass has the topology of its nodes.
@@ -159,8 +137,7 @@ class Kubernetes(target.Place):
             sized = checks.for_tpu(command, config, pods.devices)
         else:
             sized = checks.sized(command, config, job.num_pods, job.gpus)
-        # The driver of a RayJob chooses the device of each pod.
-        return job, manifests(job, command if job.kind == "rayjob" else sized, text)
+        return job, manifests(job, sized, text)
 
     def _slice(self) -> SlicePods | None:
         if self.accelerator is None:
@@ -187,21 +164,16 @@ def limited(command: Training) -> tuple[int | None, Training]:
 # ---- the objects in the cluster --------------------------------------------------------------------------------------
 
 
-OPERATORS = {
-    "jobset": ("jobset.x-k8s.io", "JobSet (jobset.sigs.k8s.io/docs/installation)"),
-    "rayjob": ("ray.io", "KubeRay (docs.ray.io/en/latest/cluster/kubernetes)"),
-}
-KUEUE = ("kueue.x-k8s.io", "Kueue (kueue.sigs.k8s.io/docs/installation)")
-
-
 def require_operators(jobs: Jobs, job: KubernetesJob) -> None:
     """Raises `InputError` without the operator of the job's kind, or without Kueue for a queue: nothing would hold the
     job back then, nor end it at its limit."""
-    wanted = {f"--kind {job.kind}": OPERATORS.get(job.kind), "--queue": KUEUE if job.queue else None}
-    for option, operator in wanted.items():
-        if operator and operator[0] not in jobs.operators():
-            fix = f"install {operator[1]}, or leave it out"
-            raise InputError(f"the cluster has no {operator[0]}", where=option, fix=fix)
+    operators = [
+        ("--kind jobset", job.kind == "jobset", "jobset.x-k8s.io", "JobSet (jobset.sigs.k8s.io/docs/installation)"),
+        ("--queue", job.queue, "kueue.x-k8s.io", "Kueue (kueue.sigs.k8s.io/docs/installation)"),
+    ]
+    for option, wanted, group, name in operators:
+        if wanted and group not in jobs.operators():
+            raise InputError(f"the cluster has no {group}", where=option, fix=f"install {name}, or leave it out")
 
 
 def replace_job_that_is_over(jobs: Jobs, name: str, address: str) -> None:
@@ -225,8 +197,8 @@ def apply(jobs: Jobs, job: KubernetesJob, objects: list[Manifest], values: Mappi
     """Applies the objects and the Secret. All are the job's own, so that they are deleted with it."""
     *others, main = objects
     if values:
-        made = metadata(job) | {"name": values_name(job.name)}
-        others.append(manifest("v1", "Secret", made, stringData=dict(values)))
+        made = pod.metadata(job) | {"name": values_name(job.name)}
+        others.append(pod.manifest("v1", "Secret", made, stringData=dict(values)))
     jobs.kubectl(APPLY, text=to_yaml(others))
     done = json.loads(jobs.kubectl([*APPLY, "--output=json"], text=to_yaml([main])).stdout)
     owner = {key: main[key] for key in ("apiVersion", "kind")}
@@ -255,7 +227,11 @@ def parse_secret(text: str) -> tuple[str, str, str]:
     name, _, rest = text.partition(":")
     key, _, variable = rest.partition("=")
     variable = variable or key
-    if not NAME.fullmatch(name) or not re.fullmatch(r"[-._a-zA-Z0-9]+", key) or not VARIABLE.fullmatch(variable):
+    if (
+        not pod.NAME.fullmatch(name)
+        or not re.fullmatch(r"[-._a-zA-Z0-9]+", key)
+        or not target.VARIABLE.fullmatch(variable)
+    ):
         fix = "--secret hugging-face:HF_TOKEN, or --secret hugging-face:token=HF_TOKEN for a key of another name"
         raise InputError(f"{text[:80]!r} is not NAME:KEY or NAME:KEY=VARIABLE", where="--secret", fix=fix)
     return name, key, variable
