@@ -1,4 +1,4 @@
-"""The commands that prove a run: kill and continue it, compute a step again."""
+"""The commands that prove a run: kill and continue it, compute a step again, train it again."""
 
 from __future__ import annotations
 
@@ -47,3 +47,41 @@ def replay(
 
     result = task.replay(run, step)
     print_result(result.report(), asdict(result), as_json)
+
+
+@app.command("reproduce")
+def reproduce(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|REPORT",
+            help="Run directory, or page that `maskwright report` wrote.",
+        ),
+    ],
+    to: Annotated[
+        str, typer.Option("--to", metavar="PATH", help="Folder that does not exist yet, for what is trained again.")
+    ] = "reproduced",
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare fingerprints and kinds of machines only, and train nothing.")
+    ] = False,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Runs to train, each with another seed, to see their spread.",
+            min=1,
+        ),
+    ] = 1,
+    store: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Token store of a run, where it is not at its old place.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a run again, and compare: bit by bit on a machine of the same kind, else by the spread."""
+    from dataclasses import asdict
+
+    from maskwright.prove.reproduce import reproduce, require_reproduced
+
+    reproduction = reproduce(what, to, store=store, seeds=seeds, check=check)
+    print_result(reproduction.report(), asdict(reproduction), as_json)
+    require_reproduced(reproduction)
