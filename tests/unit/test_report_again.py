@@ -54,11 +54,8 @@ def test_the_printed_commands_make_the_run_again(
     said = Path("report.md").read_text()
     blocks = said.split("## How to repeat it")[1].split("```text\n")[1:]
     first, steps, _ = (block.split("```")[0] for block in blocks)  # the last is config.yaml
-    assert first == "maskwright reproduce runs/one\n" and "maskwright reproduce report.html" in (
-        Path("report.html").read_text()
-    )
-    for what in ("report.html", "runs/one"):
-        assert call("reproduce", what, "--check")[0] == 0
+    assert first == "maskwright reproduce runs/one\n"
+    assert call("reproduce", "runs/one", "--check")[0] == 0
     commands = [shlex.split(line)[1:] for line in steps.splitlines() if not line.startswith("#")]
     assert [words[0] for words in commands] == ["data", "pretrain", "export"]
     made = fingerprint()

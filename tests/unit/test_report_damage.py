@@ -14,7 +14,7 @@ from conftest import small_config
 from maskwright.cli import main
 from maskwright.core.errors import InputError
 from maskwright.data.store import TokenStore
-from maskwright.prove.reproduce import TextPaths, reproduce
+from maskwright.prove.reproduce import reproduce
 from maskwright.report.made_of import can_be_reproduced
 from maskwright.report.page import NOTHING, contents
 from maskwright.report.run import CONTENTS, METRICS, read
@@ -69,7 +69,7 @@ def test_a_run_that_was_killed_says_so_and_what_the_same_command_does(run: Path,
     begins = "To do: the same command begins it again, since it has no checkpoint."
     assert ("To do: the same command continues it." if saved else begins) in said
     with pytest.raises(InputError) as error:
-        reproduce(str(run), str(run / "again"), TextPaths(None, (), None, ""))
+        reproduce(str(run), str(run / "again"))
     assert f"the command that started it goes on with it: `maskwright pretrain … --run {run}`" in str(error.value)
 
 

@@ -53,10 +53,7 @@ def replay(
 def reproduce(
     what: Annotated[
         str,
-        typer.Argument(
-            metavar="RUN|REPORT",
-            help="Run directory, or page that `maskwright report` wrote.",
-        ),
+        typer.Argument(metavar="RUN", help="Run directory, or the URL of one."),
     ],
     to: Annotated[
         str, typer.Option("--to", metavar="PATH", help="Folder that does not exist yet, for what is trained again.")

@@ -1,4 +1,4 @@
-"""`maskwright reproduce`: trains a run, or the run of a report, again, and compares.
+"""`maskwright reproduce`: trains a run again, and compares.
 
 If processor, versions and way of computing are the same kind, every bit must be the same. Otherwise kernels add numbers
 up in another order, and differences in the last bits grow in training. Then held-out values must be as near as those of
@@ -19,7 +19,7 @@ from maskwright.core import storage
 from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, MaskwrightError, VerificationError, stopped
 from maskwright.processes import child
-from maskwright.report.made_of import FORMAT, made_of, read_page
+from maskwright.report.made_of import made_of
 from maskwright.report.run import read as read_run
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.finetune.prepare import prepare_finetuning
@@ -28,9 +28,7 @@ from maskwright.tasks.start.engine import environment
 from maskwright.tasks.start.prepared import Prepared
 from maskwright.verdict.statistics import same_mean_p
 
-PAGE = "report.html"
 ALPHA = 0.01
-NOT_WHOLE = "make the report again with this version, or give the run directory"
 
 
 @dataclass
@@ -90,8 +88,7 @@ def reproduce(what: str, to: str, *, store: str | None = None, seeds: int = 1, c
     verb = str(original["kind"])
     ready = _prepared(verb, config, what)
     if isinstance(ready, PretrainRun):
-        # A report has no `row_planning`; its weights are compared in any case.
-        require_same_rows({**original, "row_planning": True}, ready.loader)
+        require_same_rows(original, ready.loader)
     expected, actual = (
         {name: str(one[f"{name}_fingerprint"]) for name in ("store", "tokenizer")} for one in (original, ready.identity)
     )
@@ -125,24 +122,10 @@ def reproduce(what: str, to: str, *, store: str | None = None, seeds: int = 1, c
 
 
 def _original(what: str) -> dict[str, Any]:
-    """The data of a run directory or page. Raises `InputError` for a run that one command cannot reproduce."""
-    page = os.path.join(what, PAGE) if os.path.exists(os.path.join(what, PAGE)) else what
-    if os.path.isfile(page):
-        try:
-            with storage.open_binary(page) as file:
-                carried = read_page(file.read().decode())
-        except ValueError:
-            raise InputError("its data of the run is damaged", where=page, fix=NOT_WHOLE) from None
-        if len(carried) != 1:
-            many = f"is a report of {len(carried)} runs" if carried else "is not a report of a run, or an older one"
-            raise InputError(many, where=page, fix="give a report of one run, or a run directory")
-        data = carried[0]
-    else:
-        if not storage.is_url(what):
-            RunDirectory(what).require()
-        data = made_of(read_run(what))
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise InputError("its data of the run is of another version", where=page, fix=NOT_WHOLE)
+    """The record of a run directory. Raises `InputError` for a run that one command cannot reproduce."""
+    if not storage.is_url(what):
+        RunDirectory(what).require()
+    data = made_of(read_run(what))
     if not data["weights_sha256"] or not data["ended"]:
         command = f"`maskwright {data['kind']} … --run {data['run']}`"
         fix = f"let it end first; where it no longer runs, the command that started it goes on with it: {command}"

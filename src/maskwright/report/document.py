@@ -100,19 +100,19 @@ class ReportSection:
     blocks: tuple[Block, ...]
 
 
-def write(path: str, title: str, sections: Sequence[ReportSection], head: Sequence[str] = ()) -> None:
+def write(path: str, title: str, sections: Sequence[ReportSection]) -> None:
     """Writes Markdown for a `path` in .md, else HTML. Raises `InputError` where the file cannot be written."""
-    content = to_markdown(title, sections) if path.lower().endswith(".md") else html(title, sections, head)
+    content = to_markdown(title, sections) if path.lower().endswith(".md") else html(title, sections)
     with output.writer(path) as file:
         file.write(content.encode("utf-8", "replace"))
 
 
-def html(title: str, sections: Sequence[ReportSection], head: Sequence[str] = ()) -> str:
+def html(title: str, sections: Sequence[ReportSection]) -> str:
     parts = []
     for section in sections:
         blocks = [_html(block) for block in section.blocks]
         parts.append(frame.section(section.heading, *blocks) if section.heading else "\n".join(blocks))
-    return frame.page(redact(title), parts, head)
+    return frame.page(redact(title), parts)
 
 
 def to_markdown(title: str, sections: Sequence[ReportSection]) -> str:
