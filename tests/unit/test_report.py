@@ -130,7 +130,7 @@ def test_the_page_says_what_the_run_recorded(folder: Path, tmp_path: Path) -> No
     assert all(key in page.text for key in differing) and "optimizer.beta1" in page.text
 
 
-def test_the_command_writes_both_forms_and_several_runs(
+def test_the_command_writes_a_page_of_several_runs(
     folder: Path, tmp_path: Path, call: Callable[..., tuple[int, str]]
 ) -> None:
     other = tmp_path / "other"
@@ -139,23 +139,15 @@ def test_the_command_writes_both_forms_and_several_runs(
     record["config"] |= {"optimizer.learning_rate": 0.5, "optimizer.weight_decay": 0.010000001, "seed": 3}
     (other / "config.resolved.json").write_text(json.dumps(record))
     out = tmp_path / "out.html"
-    assert call("report", folder, other, "--to", out, "--markdown")[0] == 0
-    said = (tmp_path / "out.md").read_text()
-    differing = said.split("Keys in which the runs differ")[1].split("\n\n")[1].splitlines()
-    assert differing[2:] == [
-        "| optimizer.learning\\_rate | 0.003 | 0.5 |",
-        "| optimizer.weight\\_decay | 0.01 | 0.010000001 |",
-        "| seed | 0 | 3 |",
-    ]
-    assert "optimizer.learning_rate" in Page(out.read_text()).text
-    numbers = said.split("The curves in numbers:")[1].split("\n\n")[1].splitlines()
-    assert numbers[0] == "| run | step | training loss | held-out loss | learning rate | tokens/s |"
-    assert [line.split(" | ")[0] for line in numbers[2:]] == ["| run"] * 5 + ["| other"] * 5
-    page = tmp_path / "one.md"
+    assert call("report", folder, other, "--to", out)[0] == 0
+    said = Page(out.read_text()).text
+    assert "Keys in which the runs differ" in said and "optimizer.learning_rate0.0030.5" in said
+    assert "optimizer.weight_decay0.010.010000001" in said and "seed03" in said
+    page = tmp_path / "one.html"
     assert call("report", folder, "--to", page, "--fill", "The <mask> saw a bridge.", "--evaluate")[0] == 0
-    said = page.read_text()
+    said = Page(page.read_text()).text
     steps = sorted(int(path.name[5:]) for path in (folder / "checkpoints").glob("step-*"))
-    assert f"| text | step {steps[0]} | step {steps[1]} | step 40 |" in said
+    assert f"textstep {steps[0]}step {steps[1]}step 40" in said
     assert said.count("By how often a token is in the training text") == 1
 
 
@@ -206,7 +198,7 @@ def test_what_is_no_run_is_one_line_and_exit_2(
     broken = tmp_path / "broken"
     shutil.copytree(folder, broken)
     (broken / "config.resolved.json").write_text("{")
-    (tmp_path / "compared.md").mkdir()
+    (tmp_path / "compared.html").mkdir()
     page = tmp_path / "page.html"
     for words, said in (
         ((tmp_path / "empty",), "is not there, or is empty"),
@@ -215,7 +207,7 @@ def test_what_is_no_run_is_one_line_and_exit_2(
         ((folder, folder), "is given twice"),
         ((folder, "--to", tmp_path / "page.pdf"), "ends with .pdf"),
         ((folder, "--to", tmp_path / "none" / "page.html", "--fill", "no mask"), f"{tmp_path}/none: there is no such"),
-        ((folder, "--to", page.parent / "compared.html", "--markdown"), "compared.md: is a folder"),
+        ((folder, "--to", tmp_path / "compared.html"), "compared.html: is a folder"),
     ):
         code, told = call("report", *words, *([] if "--to" in words else ["--to", page]))
         assert (code, told.count("\n")) == (2, 1) and said in told and ". Fix: " in told
@@ -240,10 +232,9 @@ def test_no_secret_is_on_a_page(folder: Path, tmp_path: Path, monkeypatch: pytes
     (secret / "config.yaml").write_text("data: {store: 'https://me:c4n4ry-password@host/x'} # c4n4ry-token\n")
     with open(secret / "history.jsonl", "a") as file:
         file.write(json.dumps({"event": "ended", "step": 1, "time": 1.0, "message": "<b>c4n4ry-token"}) + "\n")
-    for name in ("page.html", "page.md"):
-        write(str(tmp_path / name), [read(str(secret))])
-        text = (tmp_path / name).read_text()
-        assert "c4n4ry" not in text and "<b>***" not in text and "***" in text.replace("\\", "")
+    write(str(tmp_path / "page.html"), [read(str(secret))])
+    text = (tmp_path / "page.html").read_text()
+    assert "c4n4ry" not in text and "<b>***" not in text and "***" in text
 
 
 def test_kills_are_starts_without_a_last_word(folder: Path) -> None:

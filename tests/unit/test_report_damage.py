@@ -96,7 +96,7 @@ def test_a_damaged_record_is_named_on_the_page_and_in_the_terminal(
     else:
         (run / name).write_bytes(content)
     capfd.readouterr()
-    assert main.run(["report", str(run), "--to", f"{run}.md"]) == 0
+    assert main.run(["report", str(run), "--to", f"{run}.html"]) == 0
     told = (
         f"{run}/{name}: {what}; the page lacks {CONTENTS[Path(name).name]}. Fix: restore the file, and write the page"
     )

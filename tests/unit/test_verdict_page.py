@@ -14,7 +14,7 @@ from html_page import Page
 from verdict_arms import World, results_from, results_of
 
 from maskwright.core.errors import InputError
-from maskwright.report import document, plots, words
+from maskwright.report import document, markdown, plots, words
 from maskwright.verdict import tables, wording
 from maskwright.verdict.judge import VerdictReport, judge
 from maskwright.verdict.page import sections, title, write
@@ -149,7 +149,7 @@ def test_names_are_escaped() -> None:
     report = judged(results)
     page = Page(html(results, report))
     assert not page.all("script") and page.text.count(EVIL) > 10
-    text = document.to_markdown(title(results), sections(results, report))
+    text = markdown.page(title(results), sections(results, report))
     assert re.search(r"(?<!\\)<(?!https://)", text) is None
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert rows and all(re.search(r"(?<!\\)[*`$\[]", row) is None for row in rows)

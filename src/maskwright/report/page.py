@@ -1,4 +1,4 @@
-"""`maskwright report`: one run, or several side by side, as one HTML file and as Markdown."""
+"""`maskwright report`: one run, or several side by side, as one HTML file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_NAMED = 3
 def write(
     path: str, runs: Sequence[RecordedRun], *, computed: ComputedBlocks = NOTHING, dollars_per_hour: float | None = None
 ) -> None:
-    """Writes Markdown for a `path` in .md, else HTML. Raises `InputError` where the file cannot be written."""
+    """Writes HTML. Raises `InputError` where the file cannot be written."""
     document.write(path, *contents(runs, computed, dollars_per_hour))
 
 
