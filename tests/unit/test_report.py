@@ -289,10 +289,10 @@ def test_scales_hold_their_values_between_few_marks(values: list[float]) -> None
         panel = Panel(
             "x", [Curve("a", [*enumerate(values)])], [Level("line", max(values))], (), height, False, may_be_log
         )
-        scale = curves._scale_of(panel)
-        assert scale.share(min(values)) >= 0.0 and scale.share(max(values)) <= 1.0
-        assert 2 <= len(scale.marks) <= height // curves.BETWEEN_MARKS + 3
-        labels = [curves._label(10**mark if scale.log else mark, scale) for mark in scale.marks]
+        heights = curves._heights(panel)
+        assert heights.share(min(values)) >= 0.0 and heights.share(max(values)) <= 1.0
+        assert 2 <= len(heights.marks()) <= height // curves.BETWEEN_MARKS + 3
+        labels = [heights.label(mark) for mark in heights.marks()]
         assert len(set(labels)) == len(labels)
 
 

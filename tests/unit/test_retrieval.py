@@ -28,6 +28,7 @@ from maskwright.labels import ranking
 from maskwright.labels.ranking import ranked, record_of_scores, score_rankings
 from maskwright.labels.retrieval import Collection, Query, read_collection
 from maskwright.processes.child import FinetuneCommand
+from maskwright.tasks.compare import runs
 from maskwright.tasks.compare.plan import Budget, read
 from maskwright.tasks.compare.retrieval import LexicalRuns, RetrievalTask
 from maskwright.tasks.compare.verdict import compare, in_words
@@ -329,10 +330,10 @@ def task(tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return collection_in(folder)
 
 
-def test_a_comparison_of_retrieval(task: Path, tmp_path: Path) -> None:
+def test_a_comparison_of_retrieval(task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, folder = str(task.parent / "model"), tmp_path / "whole"
     given: dict[str, Any] = {"base": "bm25", "budget": Budget(["1e-4", "3e-4"], 8)}
-    given["side_by_side"] = ranking_well(task, fault_of_seed=3)
+    monkeypatch.setattr(runs, "run_side_by_side", ranking_well(task, fault_of_seed=3))
     results, report = compare([model, "random", "linear"], [str(task)], str(folder), **given)
     said = in_words(results, report, str(folder))
     assert "random hurt on places." in said and "Against bm25, the nDCG@10 " in said

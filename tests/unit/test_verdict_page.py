@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,8 @@ from html_page import Page
 from verdict_arms import World, results_from, results_of
 
 from maskwright.core.errors import InputError
-from maskwright.report import document, markdown, plots, words
-from maskwright.verdict import tables, wording
+from maskwright.report import document, markdown, words
+from maskwright.verdict import plots, tables, wording
 from maskwright.verdict.judge import VerdictReport, judge
 from maskwright.verdict.page import sections, title, write
 from maskwright.verdict.results import LearningRateSearch, Protocol, Results, check, read_results, write_results
@@ -228,6 +229,7 @@ def test_words_without_a_prediction_are_counted_as_wrong() -> None:
 
 def test_runs_that_learned_nothing_are_counted_and_named() -> None:
     results = small(0.05)
+    results = replace(results, tasks=(replace(results.tasks[0], guessing=math.log(2)),))
     gold = results.tasks[0].gold
     lazy = replace(results.runs[0], predictions=(1,) * 300, score=sum(map(bool, gold)) / 300)
     stuck = replace(results.runs[1], lowest_loss=0.7)
@@ -287,10 +289,10 @@ def test_numbers_have_no_more_digits_than_meaning() -> None:
 
 @pytest.mark.parametrize("values", [(0.0,), (-3.2, 4.1), (0.0, 0.03), (84.2, 91.7), (-250.0, 3.0), (1e-4, 2e-4)])
 def test_scales_hold_their_values_between_few_round_marks(values: tuple[float, ...]) -> None:
-    made = plots.scale(values)
+    made = plots._scale_of(values)
     assert made.low <= min(values) and made.high >= max(values)
-    assert 2 <= len(made.ticks()) <= 8
-    labels = [made.label(tick) for tick in made.ticks()]
+    assert 2 <= len(made.marks()) <= 8
+    labels = [made.label(tick) for tick in made.marks()]
     assert len(set(labels)) == len(labels)
 
 

@@ -26,24 +26,36 @@ class Scale:
     high: float
     step: float
 
-    def x(self, value: float) -> str:
-        return f"{LEFT + (RIGHT - LEFT) * (value - self.low) / (self.high - self.low):.2f}%"
+    def share(self, value: float) -> float:
+        """0 at the low end, 1 at the high one."""
+        return (value - self.low) / (self.high - self.low)
 
-    def ticks(self) -> list[float]:
+    def x(self, value: float) -> str:
+        return f"{LEFT + (RIGHT - LEFT) * self.share(value):.2f}%"
+
+    def marks(self) -> list[float]:
         return [self.low + number * self.step for number in range(round((self.high - self.low) / self.step) + 1)]
 
     def label(self, value: float, *, sign: bool = False) -> str:
-        return words.number(value, max(0, -math.floor(math.log10(self.step) + 1e-9)), sign=sign)
+        return words.number(value, decimals(self.step), sign=sign)
 
 
-def scale(values: Sequence[float]) -> Scale:
-    """A scale between round numbers, with at most seven marks."""
-    low, high = min(values), max(values)
-    width = max(high - low, 0.1)
-    power = 10.0 ** math.floor(math.log10(width / 6))
-    step = next(factor * power for factor in (1, 2, 5, 10, 20) if width / (factor * power) <= 5)
-    low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
-    return Scale(low, high if high > low else low + step, step)
+def scale(low: float, high: float, most: int = 5) -> Scale:
+    """A scale between round numbers around `low` and `high`, which are not equal, of at most `most` and two marks."""
+    step = round_step(high - low, most)
+    first, end = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return Scale(first * step, end * step, step)
+
+
+def round_step(width: float, most: int) -> float:
+    """The least of 1, 2 and 5 times a power of ten of which at most `most` fit into the width."""
+    power = 10.0 ** math.floor(math.log10(width / most))
+    return next(factor * power for factor in (1, 2, 5, 10, 20) if width / (factor * power) <= most)
+
+
+def decimals(step: float) -> int:
+    """Those of marks that are a step apart."""
+    return max(0, -math.floor(math.log10(step) + 1e-9))
 
 
 def reliability(bins: Sequence[tuple[float, float, float, float, float]], error: float) -> str:
@@ -93,7 +105,7 @@ def opening(height: int, text: str) -> str:
 
 def axis(shared: Scale, top: int, unit: str, *, sign: bool = False) -> str:
     parts = [f'<line class="axis" x1="{LEFT}%" x2="{RIGHT}%" y1="{top}" y2="{top}"/>']
-    for value in shared.ticks():
+    for value in shared.marks():
         x = shared.x(value)
         parts.append(f'<line class="axis" x1="{x}" x2="{x}" y1="{top}" y2="{top + 5}"/>')
         label = escape(shared.label(value, sign=sign))

@@ -6,19 +6,26 @@ from collections.abc import Sequence
 from html import escape
 from itertools import pairwise
 
-from maskwright.report.plots import AXIS, HEAD, axis, opening, scale, shortened
+from maskwright.report.plots import AXIS, HEAD, Scale, axis, opening, scale, shortened
 from maskwright.verdict import wording
 from maskwright.verdict.judge import ArmDifference, Score
 from maskwright.verdict.results import ComparedTask
 
+LEAST_POINTS = 0.1
+"""Width of a scale, in points."""
 ROW = 46
 """Height in pixels of an arm's row of dots."""
 MARKS = {"helped": "▲", "hurt": "▼", "no difference shown": "●", "cannot conclude": "?"}
 
 
+def _scale_of(points: Sequence[float]) -> Scale:
+    low = min(points)
+    return scale(low, max(*points, low + LEAST_POINTS))
+
+
 def forest(comparisons: Sequence[ArmDifference]) -> str:
     """A row for each comparison, the difference and its interval on one scale of points."""
-    shared = scale([100 * value for pair in comparisons for value in (0.0, pair.low, pair.high)])
+    shared = _scale_of([100 * value for pair in comparisons for value in (0.0, pair.low, pair.high)])
     zero = shared.x(0)
     rows = []
     for pair in comparisons:
@@ -45,7 +52,7 @@ def strip(task: ComparedTask, scores: Sequence[Score], *, paired: bool) -> str:
         [100 * value for value in score.runs[0]] if paired else [100 * sum(seeds) / len(seeds) for seeds in score.runs]
         for score in scores
     ]
-    shared = scale([value for row in dots for value in row])
+    shared = _scale_of([value for row in dots for value in row])
     height = len(scores) * ROW + AXIS + 14
     unit = "seed" if paired else "pretraining run"
     means = "; ".join(f"{score.arm} {wording.mean_and_deviation(score.mean, score.deviation)}" for score in scores)

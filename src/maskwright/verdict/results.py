@@ -57,6 +57,8 @@ class ComparedTask:
     """Only for `scores`: what an example's own score is, such as nDCG@10."""
     example: str = "example"
     """What one is called: an example, or a question."""
+    guessing: float | None = None
+    """The training loss of a model that gives every label the same probability; None where there is none."""
 
     @property
     def scoring(self) -> Scoring:
