@@ -19,6 +19,7 @@ import pytest
 import yaml
 from command_line import COMMAND, maskwright
 from finetuned import foxes, pretrained_folder
+from verdict_arms import read_results
 from warm import Popen
 
 from maskwright import compare
@@ -39,7 +40,6 @@ from maskwright.tasks.compare.runs import ComparedRun
 from maskwright.tasks.compare.verdict import _protocol, outcomes, verdict_task
 from maskwright.tasks.compare.verdict import compare as make
 from maskwright.tasks.finetune import prepare
-from maskwright.verdict.results import read_results
 
 WORDS = ["the", "fox", "garden", "river"]
 
@@ -88,7 +88,7 @@ def test_one_comparison_stopped_and_killed_is_the_same_page(model: str, task: Pa
     words += ["--learning-rates", "1e-3,4e-3", "--seeds", 2]
     said = maskwright(*words, "--to", folder, cwd=tmp_path)
     assert "Cannot conclude whether model helped on foxes." in said and "at least 6 seeds" in said
-    results = read_results(str(folder / "results.json"))
+    results = read_results(folder / "results.json")
     assert [arm.name for arm in results.arms] == ["random", "model"]
     assert [(run.arm, run.seed) for run in results.runs] == [(a, s) for s in (1, 2) for a in ("random", "model")]
     for run in results.runs:
@@ -146,7 +146,7 @@ def test_runs_that_the_health_check_stops_are_named_and_scored(model: str, task:
     words = ["compare", f"ours={model},{twin}", "--base", "random", "--on", task, "--learning-rates", "1e38"]
     said = maskwright(*words, "--seeds", 1, "--to", "fault", cwd=tmp_path)
     assert "4 of the 4 runs learned nothing or had a fault" in said and "2 pretraining runs" in said
-    results = read_results(str(tmp_path / "fault" / "results.json"))
+    results = read_results(tmp_path / "fault" / "results.json")
     assert all("its last finite weights are scored" in run.fault for run in results.runs)
     assert {arm.pretraining_runs for arm in results.arms} == {("1", "2"), ("model", "twin")}
 

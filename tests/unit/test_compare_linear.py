@@ -19,6 +19,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import accuracy_score, f1_score
 from sklearn.multiclass import OneVsRestClassifier
+from verdict_arms import read_results
 
 from maskwright.config.finetuning import build_finetune_config
 from maskwright.core import extras, storage
@@ -29,7 +30,6 @@ from maskwright.tasks.compare import runs
 from maskwright.tasks.compare.linear import PENALTIES, LinearFits, features_of
 from maskwright.tasks.compare.plan import Budget, read
 from maskwright.tasks.compare.verdict import compare, in_words
-from maskwright.verdict.results import read_results
 
 LABEL: dict[str, Callable[[list[str]], Any]] = {
     "single_label_classification": lambda words: next((word for word in ("fox", "house") if word in words), "none"),
@@ -207,7 +207,7 @@ def test_a_comparison_with_it_goes_on_and_says_that_no_transformer_was_needed(
     assert len(list(made.glob("*.log"))) == 7 + 8 and "features, penalty" in (made / "seed-1.log").read_text()
     for search_run in made.glob("penalty-*/"):
         assert "test" not in storage.read_json(str(search_run / "results.json"))
-    assert read_results(str(folder / "results.json")).without_transformer == ["linear"]
+    assert read_results(folder / "results.json").without_transformer == ["linear"]
 
     # What a kill leaves half done is done again, with the same bytes; what is done is not.
     before = {path: path.read_bytes() for path in folder.rglob("*.*") if path.suffix in (".json", ".html", ".md")}

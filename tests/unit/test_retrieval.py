@@ -20,6 +20,7 @@ import yaml
 from finetuned import WORDS, foxes, pretrained_folder
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics import ndcg_score
+from verdict_arms import read_results
 
 from maskwright.config.retrieval import RetrievalConfig, RetrievalData, read_task_config
 from maskwright.core import extras, storage
@@ -33,7 +34,6 @@ from maskwright.tasks.compare.plan import Budget, read
 from maskwright.tasks.compare.retrieval import LexicalRuns, RetrievalTask
 from maskwright.tasks.compare.verdict import compare, in_words
 from maskwright.tasks.search.updates import planned_updates, texts_of
-from maskwright.verdict.results import read_results
 
 PLACES = ["Rome", "Oslo", "Lima", "Bonn", "Kyiv", "Cork"]
 
@@ -355,7 +355,7 @@ def test_a_comparison_of_retrieval(task: Path, tmp_path: Path, monkeypatch: pyte
     ):
         assert told in page, told
     assert {search.arm for search in results.searches} == {"model", "random"}
-    assert read_results(str(folder / "results.json")) == results
+    assert read_results(folder / "results.json") == results
     broken = next(run for run in results.runs if run.fault)
     assert (broken.arm, broken.seed, broken.score, broken.beside["MRR@10"]) == ("random", 3, 0.0, 0.0)
 

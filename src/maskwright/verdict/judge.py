@@ -16,7 +16,7 @@ import numpy as np
 from maskwright.core.errors import InputError
 from maskwright.labels.scoring import ClassCounts, Floats, f1, scorer
 from maskwright.verdict import power, statistics
-from maskwright.verdict.results import Arm, ComparedTask, Results, ScoredRun, check, labels_of
+from maskwright.verdict.results import Arm, ComparedTask, Results, ScoredRun, labels_of
 
 Word = Literal["helped", "hurt", "no difference shown", "cannot conclude"]
 Question = Literal["checkpoints", "recipe"]
@@ -141,9 +141,9 @@ class _Measured:
 def judge(
     results: Results, *, draws: int = statistics.DRAWS, class_draws: int = CLASS_DRAWS, random_seed: int = 0
 ) -> VerdictReport:
-    """Computes the verdicts. Raises `InputError` for results that contradict themselves. The same results and random
-    seed give the same report, whatever the order of the runs."""
-    check(results)
+    """Computes the verdicts. Every arm has the same seeds in each task. Raises `InputError` for a score that is not
+    that of the run's predictions. The same results and random seed give the same report, whatever the order of the
+    runs."""
     recipe = len(results.arms[0].pretraining_runs) > 1
     count = len(results.tasks) * (len(results.arms) - 1)
     class_draws = min(draws, class_draws)
