@@ -33,8 +33,8 @@ from maskwright.report.page import NOTHING, contents, write
 from maskwright.report.run import RecordedRun, read, read_all
 from maskwright.report.tables import ReportTable
 from maskwright.report.words import span
+from maskwright.tasks.measure import held_out
 from maskwright.tasks.measure.for_report import guesses
-from maskwright.tasks.measure.held_out import unigram
 from maskwright.tasks.pretrain.run import pretrain
 from maskwright.tasks.start import data_card
 from maskwright.text.cleaning.language import language_of
@@ -88,7 +88,8 @@ def test_a_run_writes_its_history_and_what_it_was_trained_on(folder: Path, store
     assert {4, 8, 10, 40} <= saved and lines[[one["event"] for one in lines].index("rolled back")]["to"] in saved
     card = json.loads((folder / "data.json").read_text())
     batches = validation_batches(store, seq_len=32, packing="documents", max_rows=8, micro_batch_rows=4)
-    assert tuple(card["unigram"][""].values()) == unigram(store, batches)
+    counts = data_card.token_counts(store.split("train"), store.vocabulary.size)
+    assert tuple(card["unigram"][""].values()) == data_card.unigram(counts, batches)
     assert card["chance"] == math.log(400)
     (source,) = card["sources"]
     assert source["splits"] == store.manifest["splits"] and source["fingerprint"] == store.fingerprint
@@ -334,6 +335,9 @@ def test_lengths_and_frequencies_are_those_of_a_slow_count(store: TokenStore, mo
         for begin, end in [*zip(*shard.documents_at(), strict=True)][::4]:
             np.add.at(slow_counts, split.ids(shard_idx)[begin:end], 1)
     assert (some == slow_counts).all() and (some <= whole).all() and 0 < some.sum() < whole.sum()
+    # Digits of counts of a quarter of the text are those of the whole text's, where chance does not decide.
+    of_part, of_all = (held_out._decades(counts, split.tokens)[some > 20] for counts in (some, whole))
+    assert len(of_all) > 30 and np.abs(of_part - of_all).mean() < 0.2
 
 
 @pytest.mark.parametrize("most", [2_000, 50])
