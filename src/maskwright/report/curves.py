@@ -13,7 +13,7 @@ from typing import Literal
 
 from maskwright.core.console import human_count
 from maskwright.report import words
-from maskwright.report.plots import Scale, decimals, round_step, scale
+from maskwright.report.plots import Scale, decimals, dot, line, round_step, scale
 from maskwright.report.run import Points
 
 LEFT, WIDTH = 8.0, 91.0
@@ -137,13 +137,15 @@ def _panel(panel: Panel, last: float, with_steps: bool) -> str:
     def y(value: float) -> float:
         return round(bottom - panel.height * heights.share(value), 1)
 
+    def level(kind: str, height: float) -> str:
+        return line(kind, f"{LEFT}%", f"{LEFT + WIDTH}%", height, height)
+
     parts = [f'<svg aria-hidden="true" height="{bottom + (FOOT if with_steps else 8)}">']
     parts.append(f'<text class="name" x="0" y="12">{escape(panel.title)}</text>')
     for value in heights.marks():
-        parts.append(f'<line class="axis" x1="{LEFT}%" x2="{LEFT + WIDTH}%" y1="{y(value)}" y2="{y(value)}"/>')
+        parts.append(level("axis", y(value)))
         parts.append(f'<text x="{LEFT - 1}%" y="{y(value) + 4}" text-anchor="end">{heights.label(value)}</text>')
-    for height in (y(level.value) for level in panel.levels):
-        parts.append(f'<line class="zero" x1="{LEFT}%" x2="{LEFT + WIDTH}%" y1="{height}" y2="{height}"/>')
+    parts += [level("zero", y(each.value)) for each in panel.levels]
     parts += [_tick(tick, x(tick.step), bottom, panel.height) for tick in _separate(panel.ticks, last)]
     parts.append(
         f'<svg class="area" x="{LEFT}%" y="0" width="{WIDTH}%" height="{bottom}" viewBox="0 0 {UNITS} {bottom}" '
@@ -154,7 +156,7 @@ def _panel(panel: Panel, last: float, with_steps: bool) -> str:
     for curve in panel.series:
         if curve.dots or len(curve.points) == 1:
             dots = thinned(curve.points, last)
-            parts += [f'<circle class="{curve.kind}" cx="{x(step)}" cy="{y(value)}" r="2.5"/>' for step, value in dots]
+            parts += [dot(curve.kind, x(step), y(value), 2.5) for step, value in dots]
     if with_steps:
         parts.append(_steps(last, bottom, x))
     return "".join([*parts, "</svg>"])
@@ -170,13 +172,13 @@ def _tick(tick: Tick, x: str, bottom: int, height: int) -> str:
     top = bottom - 8 if tick.kind == "saved" else bottom - height
     title = f"<title>{escape(tick.text)}</title>"
     kind = f"tick {tick.kind}" + (f" own {tick.colour}" if tick.colour else "")
-    line = f'<line class="{kind}" x1="{x}" x2="{x}" y1="{top}" y2="{bottom}">{title}</line>'
+    upright = line(kind, x, x, top, bottom, title)
     mark = {"started": "▶", "spiked": "▲", "rolled-back": "◀"}.get(tick.kind)
     if mark is None:
-        return line
+        return upright
     shift = ' dx="-9"' if tick.kind == "spiked" else ""  # the rollback from a spike stands at the same step
     attributes = f'x="{x}"{shift} y="{bottom - height - 1}" text-anchor="middle"'
-    return f'{line}<text class="{kind}" {attributes}>{mark}</text>'
+    return f'{upright}<text class="{kind}" {attributes}>{mark}</text>'
 
 
 def _separate(ticks: Sequence[Tick], last: float) -> list[Tick]:
