@@ -168,7 +168,7 @@ def test_threads_of_commands_that_share_the_cores_sleep_while_they_wait(
     words = [sys.executable, "-c", "import os; print(os.environ.get('OMP_WAIT_POLICY'))"]
     monkeypatch.setattr(child, "python_module", lambda *_: words)
     logs = [str(tmp_path / f"{name}.log") for name in "ab"]
-    ends = child.run_side_by_side([FinetuneCommand("t.yaml", "run", (), log, "results.json") for log in logs], at_once)
+    ends = child.run_side_by_side([FinetuneCommand("t.yaml", "run", (), log) for log in logs], at_once)
     assert sorted(ends) == [(0, 0), (1, 0)]
     assert [Path(log).read_text().strip() for log in logs] == [policy] * 2
 

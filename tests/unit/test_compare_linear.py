@@ -166,7 +166,7 @@ def answering(task: Path, right: float) -> Any:
             record = {"outcomes": answers, "where": [one.where for one in dataset.test]}
             os.makedirs(command.run)
             storage.write_json(os.path.join(command.run, "predictions-test.json"), record)
-            storage.write_json(command.results, scores)
+            storage.write_json(os.path.join(command.run, "results.json"), scores)
             yield number, 0
 
     return side_by_side

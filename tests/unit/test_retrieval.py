@@ -317,7 +317,7 @@ def ranking_well(task: Path, fault_of_seed: int | None = None) -> Any:
                 )
                 results[split], record = record_of_scores(queries, rankings)
                 storage.write_json(os.path.join(command.run, f"predictions-{split}.json"), record)
-            storage.write_json(command.results, results)
+            storage.write_json(os.path.join(command.run, "results.json"), results)
             yield number, 3 if broken else 0
 
     return side_by_side

@@ -32,8 +32,6 @@ class FinetuneCommand:
     """Overrides of the configuration, as KEY=VALUE."""
     log: str
     """File to which its output is appended."""
-    results: str
-    """File that it writes at its end."""
 
     def words(self) -> list[str]:
         keys = [word for text in self.overrides for word in ("--set", text)]

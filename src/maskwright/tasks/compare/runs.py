@@ -92,7 +92,7 @@ class ComparedRun:
         keys = [*alone, *overrides, *self.start.keys(self.number)]
         keys += [f"optimizer.learning_rate={self.rate!r}", f"seed={self.seed}", *self.more]
         keys += ["data.test=null"] if self.search else []
-        return FinetuneCommand(self.task.location, self.folder, tuple(keys), self.log, self.results)
+        return FinetuneCommand(self.task.location, self.folder, tuple(keys), self.log)
 
 
 @dataclass(frozen=True)
