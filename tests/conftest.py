@@ -28,7 +28,7 @@ from maskwright.text.tokenizer import train_tokenizer
 
 LONGER = ("e2e", "cluster")
 """Folders in which most tests take longer than others."""
-TOGETHER = ("test_ray.py", "test_slurm.py", "test_pages.py", "test_speedrun.py", "test_watch_page.py")
+TOGETHER = ("test_ray.py", "test_slurm.py", "test_pages.py", "test_watch_page.py")
 """Files whose tests share something that takes long to start or to make."""
 ONE_WORKER = ("test_published_shapes_agree_with_transformers",)
 """Tests of which two at once would not fit into memory."""

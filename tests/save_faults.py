@@ -23,10 +23,10 @@ from maskwright.training import checkpoint
 
 OLD, NEW = 10, 20
 FILE_LIMITS = 16
-Drill = tuple[str, Callable[[], str]]
 
 
-def drills(folder: str) -> Iterator[Drill]:
+def faults(folder: str) -> Iterator[tuple[str, Callable[[], str]]]:
+    """Yields (fault, what meets it and returns what was seen)."""
     yield "kill -9 at each write point of a save", partial(_kills, folder)
     for name, number in (("disk full", errno.ENOSPC), ("input/output error", errno.EIO), ("read-only", errno.EROFS)):
         yield f"{name} at each write point of a save", partial(_errors, folder, number)

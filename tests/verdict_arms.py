@@ -7,11 +7,13 @@ All are normal, so an arm's true score is a normal distribution's value and a di
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from maskwright.labels.scoring import Outcomes, scorer
 from maskwright.verdict.results import Arm, ComparedTask, Results, ScoredRun
@@ -91,3 +93,8 @@ def results_from(arms: dict[str, Any], gold: Outcomes, **task: Any) -> Results:
         for name, own in arms.items()
     )
     return Results(named, (made,), tuple(runs))
+
+
+def read_results(path: Path) -> Results:
+    """What a comparison has written for other programs."""
+    return TypeAdapter(Results).validate_json(path.read_bytes())

@@ -23,6 +23,7 @@ ELSEWHERE = {
     "SECURITY.md": "security.md",
     "CODE_OF_CONDUCT.md": "code-of-conduct.md",
     "benchmarks/README.md": "benchmarks.md",
+    "benchmarks/speedrun/README.md": "speedrun.md",
     "deploy/terraform/README.md": "terraform.md",
 }
 """A page outside docs/, and its name in the site."""

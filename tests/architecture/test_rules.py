@@ -54,9 +54,8 @@ LAYERS = {
     "verdict": {"core", "labels", "report"},
 }
 LAYERS["tasks"] = set(LAYERS) - {"launch", "cloud", "doctor", "monitor"}
-LAYERS["speedrun"] = (LAYERS["tasks"] | {"tasks"}) - {"labels", "model", "training"}
-LAYERS["prove"] = (LAYERS["speedrun"] | {"training", "speedrun"}) - {"machine"}
-LAYERS["api"] = (LAYERS["speedrun"] | {"labels"}) - {"machine"}
+LAYERS["prove"] = (LAYERS["tasks"] | {"tasks"}) - {"labels", "model", "machine"}
+LAYERS["api"] = (LAYERS["tasks"] | {"tasks"}) - {"model", "training", "machine"}
 LAYERS["cli"] = set(LAYERS)
 ROOMS = {
     "cloud": [{"google"}, {"provision", "vertex", "old_setup"}, {"report"}],

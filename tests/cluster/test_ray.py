@@ -21,7 +21,6 @@ import pytest
 import yaml
 from command_line import COMMAND
 from conftest import documents
-from finetuned import foxes, pretrained_folder
 from private_network import PrivateNetwork, processes, wait_until, why_not
 from ray_cluster import ray_cluster
 from runners import files_of
@@ -307,36 +306,6 @@ def test_exit_codes_come_through(cluster: Cluster) -> None:
     assert any("waiting for 2 nodes with 1 GPU each: the machines have 2 CPUs, 0" in line for line in following.stdout)
     assert cluster.maskwright("stop", "ray:to-come").out == "ray:to-come: STOPPED\n"
     assert cluster.ended(following).code == 76
-
-
-def test_a_comparison_is_that_of_one_machine(cluster: Cluster) -> None:
-    """Its command is ended while a job trains; the same command waits for that job, and begins none twice."""
-    folder = cluster.folder / "shared"
-    model, task = pretrained_folder(folder / "model", TokenStore(cluster.store).tokenizer_folder), foxes(folder)
-    words = ("compare", model, "--base", "random", "--on", str(task), "--learning-rates", "4e-3", "--seeds", "1")
-    here = cluster.maskwright(*words, "--to", str(folder / "here"))
-    assert here.code == 0, here
-    words += ("--to", str(folder / "there"), "--place", "ray --gpus-per-node 0")
-    process = cluster.start(*COMMAND, *words)
-    seed = folder / "there" / "runs" / "foxes" / "random" / "seed-1"
-    wait_until((seed / "lock").exists)
-    (command,) = processes("-m", "compare", "--place")
-    os.kill(command, signal.SIGTERM)
-    ended = cluster.ended(process)
-    goes_on = "the jobs go on: the same command waits for them, and `maskwright stop ray:"
-    assert ended.code == 75 and goes_on in ended.err
-
-    ended = cluster.maskwright(*words)
-    assert ended.code == 0, ended
-    jobs = json.loads(cluster.maskwright("list", "--json").out)["jobs"]
-    assert [(job["state"], job["code"]) for job in jobs if job["id"].startswith("seed-1-")] == [("SUCCEEDED", 0)] * 2
-    for name in ("results.json", "verdict.html", "verdict.md"):
-        assert (folder / "there" / name).read_bytes() == (folder / "here" / name).read_bytes()
-
-    # A fast machine has ended the job before the command asks for it again: then nobody follows it into a log.
-    log = seed.with_suffix(".log")
-    assert log.exists() == ("waiting for the jobs of 1 of these runs" in ended.err)
-    assert not log.exists() or ("done: " in log.read_text() and "== Ray job seed-1-" in log.read_text())
 
 
 def test_a_gang_of_two_is_the_plain_command_too_and_begins_again_together(cluster: Cluster) -> None:

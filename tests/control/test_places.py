@@ -6,8 +6,6 @@ import dataclasses
 import json
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +16,10 @@ from typer.main import get_command
 
 from maskwright.cli import places
 from maskwright.cli.main import app
-from maskwright.cli.submit import read_cluster
 from maskwright.cloud.vertex.request import TPU_KINDS
-from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
+from maskwright.core.errors import InputError, StoppedEarly
 from maskwright.launch.ray import submit as ray
 from maskwright.launch.schedulers import slurm
-from maskwright.launch.schedulers.slurm import Slurm
-from maskwright.launch.side_by_side import run_side_by_side
 from maskwright.launch.target import Training, submit
 from maskwright.machine.tpus import TPUS
 from maskwright.processes import child
@@ -161,37 +156,6 @@ def test_what_means_nothing_at_a_target_is_refused_once(cli: Cli, words: list[st
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        ("vertex", "--place: 'vertex' is not a cluster for many jobs. Fix: ray or slurm, with its options"),
-        ("", "--place: '' is not a cluster"),
-        ("slurm '", '--place: "slurm \'" is not a cluster'),
-        ("ray --gpus 1", "maskwright submit ray: no option --gpus"),
-        ("ray --job-id a", "maskwright submit ray: no option --job-id"),
-        ("slurm --cpus x", "maskwright submit slurm --cpus: is 'x'. Fix: give an integer ≥ 1"),
-        ("slurm --sbatch=--array=1", "--sbatch: --array=1 is set by this command"),
-    ],
-)
-def test_a_place_for_many_jobs_is_written_as_for_submit(cli: Cli, words: str, complaint: str) -> None:
-    result = cli("compare", "model", "--on", "task.yaml", "--place", words)
-    assert result.code == 2 and result.error.startswith(complaint), result.err
-
-
-def test_a_cluster_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = read_cluster("slurm --cpus 4 --sbatch=--partition=gpu --sbatch=--time=01:00:00")
-    assert found == Slurm(cpus=4, sbatch=("--partition=gpu", "--time=01:00:00"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    one = FinetuneCommand("task.yaml", "/runs/a", (), "/runs/a.log", "/runs/a/results.json")
-    with pytest.raises(InputError, match="is not installed, or not on the path") as caught:
-        next(run_side_by_side(found, [one], 1))
-    assert caught.value.where == "squeue"
-    with pytest.raises(MaskwrightError, match="no Ray head answers"):
-        next(run_side_by_side(read_cluster("ray --address http://127.0.0.1:9"), [one], 1))
-    with pytest.raises(InputError, match="holds a secret"):
-        next(run_side_by_side(found, [replace(one, overrides=("a=https://me:hunter2@host",))], 1))
-
-
-@pytest.mark.parametrize(
     ("at_once", "given", "policy"), [(1, None, "None"), (2, None, "passive"), (2, "active", "active")]
 )
 def test_threads_of_commands_that_share_the_cores_sleep_while_they_wait(
@@ -203,29 +167,9 @@ def test_threads_of_commands_that_share_the_cores_sleep_while_they_wait(
     words = [sys.executable, "-c", "import os; print(os.environ.get('OMP_WAIT_POLICY'))"]
     monkeypatch.setattr(child, "python_module", lambda *_: words)
     logs = [str(tmp_path / f"{name}.log") for name in "ab"]
-    ends = child.run_side_by_side([FinetuneCommand("t.yaml", "run", (), log, "results.json") for log in logs], at_once)
+    ends = child.run_side_by_side([FinetuneCommand("t.yaml", "run", (), log) for log in logs], at_once)
     assert sorted(ends) == [(0, 0), (1, 0)]
     assert [Path(log).read_text().strip() for log in logs] == [policy] * 2
-
-
-def test_a_job_that_ends_before_it_is_asked_for_gets_no_second_one(tmp_path: Path) -> None:
-    """The caller has looked for its results; then it was done; then the cluster is asked for jobs that are live."""
-    began: list[str] = []
-
-    class Jobs(Slurm):
-        def live(self, runs: Sequence[str]) -> dict[str, str]:
-            (tmp_path / "a.json").touch()
-            return {}
-
-        def begin(self, command: Training, log: str) -> str:
-            began.append(command.run)
-            return "7"
-
-        def ended(self, job: str, log: str) -> int | None:
-            return 0
-
-    runs = [FinetuneCommand("t.yaml", name, (), f"{name}.log", str(tmp_path / f"{name}.json")) for name in "ab"]
-    assert (list(run_side_by_side(Jobs(), runs, 2)), began) == ([(0, 0), (1, 0)], ["b"])
 
 
 def test_a_program_submits_as_the_command_line_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

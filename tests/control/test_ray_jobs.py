@@ -28,7 +28,6 @@ from maskwright.launch.ray.member import Member
 from maskwright.launch.ray.sizes import POD_TYPE, SLICE_NAME, TOPOLOGY, WORKER_ID, Gang, Node, RaySlice, asked, choose
 from maskwright.launch.ray.submit import Ray
 from maskwright.launch.target import Training
-from maskwright.processes.child import last_words
 
 
 def config(*overrides: str) -> RunConfig:
@@ -255,32 +254,6 @@ def test_exit_code_of_a_job_that_is_over(state: str, code: int | None, why: str,
         conclude(RayJob("a", state, code, None, None, None, why))
     assert caught.value.exit_code == exit_code
     conclude(RayJob("a", "SUCCEEDED", 0, None, None, None, ""))
-
-
-@pytest.mark.parametrize(
-    ("state", "code", "printed", "exit_code", "last"),
-    [
-        ("RUNNING", None, "", None, None),
-        ("SUCCEEDED", 0, "begun\nhost 0 | done: /runs/a\n", 0, "done: /runs/a"),
-        ("FAILED", 2, "host 0 | error: no label\nerror: the job failed\n", 2, "error: no label"),
-        ("STOPPED", None, "host 0 | stopped: saved\n", 76, "stopped: saved"),
-        ("FAILED", 127, "sh: maskwright: not found\n", 1, "ray:seed-1-a: there is no such command"),
-        (None, None, "", 75, None),
-    ],
-)
-def test_the_end_of_one_of_many_jobs(
-    state: str | None, code: int | None, printed: str, exit_code: int | None, last: str | None, tmp_path: Path
-) -> None:
-    """Below what the run printed, lines of launchers begin with `==`. A head that started again knows no job."""
-    known = [RayJob("seed-1-a", state, code, "/runs/a", 0.0, None, "")] if state else []
-    place, log = Ray(), tmp_path / "a.log"
-    head = object.__new__(jobs.RayCluster)
-    head.__dict__.update(jobs=lambda: known, logs=lambda job: printed)
-    place.__dict__["_head"] = head
-    assert place.live(["/runs/a", "/runs/b"]) == ({"/runs/a": "seed-1-a"} if state == "RUNNING" else {})
-    assert place.ended("seed-1-a", str(log)) == exit_code
-    assert log.exists() == (last is not None)
-    assert last is None or last_words(str(log)).startswith(last)
 
 
 OF_RAY = """\

@@ -3,7 +3,6 @@ one of two nodes. Only `maskwright pretrain` is a stub, which ends as a run does
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from command_line import maskwright, write_config
 from in_process import Cli
 from slurm_cluster import Cluster, fake_cluster, real_cluster, why_not_real
 
-from maskwright.core.errors import CloudError, InputError
+from maskwright.core.errors import InputError
 from maskwright.data.store import TokenStore
 from maskwright.launch.schedulers.slurm import Slurm
 from maskwright.launch.target import Training
@@ -180,72 +179,7 @@ def test_two_nodes_train_one_run_through_a_kill_to_the_same_bits(cluster: Cluste
         assert one.read_bytes() == whole.read_bytes()
 
 
-MANY = """
-import json, os, sys
-from maskwright.processes.child import FinetuneCommand
-from maskwright.launch import side_by_side
-from maskwright.launch.schedulers.slurm import Slurm
-side_by_side.POLL_SECONDS = 0.5
-here = os.path.join(os.getcwd(), "many")
-def one(run):
-    return FinetuneCommand("news.yaml", run, ("seed=1",), f"{run}.log", f"{run}/results.json")
-runs = [one(f"{here}/{run}") for run in sys.argv[1:]]
-ends = side_by_side.run_side_by_side(Slurm(), runs, at_once=2)
-print(json.dumps({sys.argv[1 + number]: code for number, code in ends}))
-"""
-ENDS = """
-case "$4" in
-  *refused) echo "error: a label is missing. Fix: add it" >&2; exit 2 ;;
-  *killed) kill -KILL $$ ;;
-  *asked) exit 76 ;;
-  *cancelled) scancel "$SLURM_JOB_ID"; sleep 60 ;;
-esac
-echo "it ran"
-"""
-
-
-def test_many_jobs_end_with_their_codes(cluster: Cluster) -> None:
-    """And each with a log of its own."""
-    codes = {"done %j it's": 0, "refused": 2, "killed": 1, "asked": 76, "cancelled": 76}
-    (cluster.folder / "news.yaml").write_text("data: {train: train.csv}\nmodel: {init_from: model}\n")
-    (cluster.folder / "plan").write_text(ENDS)
-    (cluster.folder / "many").mkdir()
-    done = cluster.call(sys.executable, "-c", MANY, *codes)
-    assert done.returncode == 0 and json.loads(done.stdout) == codes, done.stderr
-    assert "it ran" in (cluster.folder / "many" / "done %j it's.log").read_text()
-    assert "error: a label is missing" in (cluster.folder / "many" / "refused.log").read_text()
-
-
-@pytest.mark.parametrize(
-    ("told", "code", "said"),
-    [
-        ("JobState=COMPLETED Reason=None ExitCode=0:0", 0, ""),
-        ("JobState=FAILED Reason=NonZeroExitCode ExitCode=2:0", 2, ""),
-        ("JobState=RUNNING Reason=None ExitCode=0:0", None, ""),
-        ("JobState=CANCELLED Reason=None ExitCode=75:0", 76, ""),
-        ("JobState=CANCELLED Reason=None ExitCode=0:15", 76, "job 4 ended as CANCELLED"),
-        ("JobState=NODE_FAIL Reason=NodeDown ExitCode=0:0", 75, "job 4 ended as NODE_FAIL, NodeDown"),
-        ("JobState=OUT_OF_MEMORY Reason=OutOfMemory ExitCode=0:125", 1, "job 4 ended as OUT_OF_MEMORY"),
-        ("JobState=FAILED Reason=JobLaunchFailure ExitCode=0:53", 1, "does its node see"),
-        (None, 75, ""),
-    ],
-)
-def test_the_end_of_one_of_many_jobs(
-    told: str | None, code: int | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As SLURM 22.05 tells it; some minutes after the end it knows nothing any more."""
-    done = subprocess.CompletedProcess([], told is None, f"JobId=4 {told} StdOut=/a", "Invalid job id specified")
-    monkeypatch.setattr("maskwright.launch.checks.ask", lambda *words, **fixes: done)
-    log = tmp_path / "one.log"
-    assert Slurm().ended("4", str(log)) == code
-    assert said in log.read_text() if said else not log.exists()
-    silent = subprocess.CompletedProcess([], 1, "", "slurm_load_jobs error: Unable to contact slurm controller")
-    monkeypatch.setattr("maskwright.launch.checks.ask", lambda *words, **fixes: silent)
-    with pytest.raises(CloudError, match="Unable to contact"):  # which is waited out
-        Slurm().ended("4", str(log))
-
-
-def test_a_node_without_maskwright_says_so_and_what_many_jobs_may_not_share(cluster: Cluster) -> None:
+def test_a_node_without_maskwright_says_so(cluster: Cluster) -> None:
     path = f"{cluster.folder}/bin:/usr/bin:/bin:/usr/sbin:/sbin"  # where .venv/bin has one too
     program = cluster.folder / "bin" / "maskwright"
     program.rename(program.with_suffix(".away"))
@@ -255,8 +189,6 @@ def test_a_node_without_maskwright_says_so_and_what_many_jobs_may_not_share(clus
     finally:
         program.with_suffix(".away").rename(program)
     assert state["ExitCode"] == "1:0" and "error: maskwright is not on the PATH of" in cluster.log(job)
-    with pytest.raises(InputError, match="--output=x cannot be the same for many jobs"):
-        Slurm(sbatch=("--output=x",)).begin(Training("a.yaml", "/runs/a"), "/runs/a.log")
 
 
 def test_what_sbatch_refuses_is_one_line(cluster: Cluster) -> None:

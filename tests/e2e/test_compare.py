@@ -7,13 +7,11 @@ import os
 import random
 import shutil
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any
 
 import numpy as np
@@ -21,8 +19,7 @@ import pytest
 import yaml
 from command_line import COMMAND, maskwright
 from finetuned import foxes, pretrained_folder
-from private_network import wait_until
-from slurm_cluster import fake_cluster
+from verdict_arms import read_results
 from warm import Popen
 
 from maskwright import compare
@@ -36,14 +33,13 @@ from maskwright.labels.scoring import scorer
 from maskwright.monitor.status import look
 from maskwright.processes.child import FinetuneCommand
 from maskwright.run.directory import RunDirectory, Status
-from maskwright.tasks.compare import plan
+from maskwright.tasks.compare import plan, runs
 from maskwright.tasks.compare.arms import ArmStart, read_starts
 from maskwright.tasks.compare.plan import ArmTraining, Budget, LabelledTask, read
 from maskwright.tasks.compare.runs import ComparedRun
 from maskwright.tasks.compare.verdict import _protocol, outcomes, verdict_task
 from maskwright.tasks.compare.verdict import compare as make
 from maskwright.tasks.finetune import prepare
-from maskwright.verdict.results import read_results
 
 WORDS = ["the", "fox", "garden", "river"]
 
@@ -92,7 +88,7 @@ def test_one_comparison_stopped_and_killed_is_the_same_page(model: str, task: Pa
     words += ["--learning-rates", "1e-3,4e-3", "--seeds", 2]
     said = maskwright(*words, "--to", folder, cwd=tmp_path)
     assert "Cannot conclude whether model helped on foxes." in said and "at least 6 seeds" in said
-    results = read_results(str(folder / "results.json"))
+    results = read_results(folder / "results.json")
     assert [arm.name for arm in results.arms] == ["random", "model"]
     assert [(run.arm, run.seed) for run in results.runs] == [(a, s) for s in (1, 2) for a in ("random", "model")]
     for run in results.runs:
@@ -132,47 +128,6 @@ def test_one_comparison_stopped_and_killed_is_the_same_page(model: str, task: Pa
         assert below(stopped, name) == below(folder, name), name
 
 
-ON_SLURM = """
-import sys
-from maskwright.cli.main import main
-from maskwright.launch import side_by_side
-side_by_side.POLL_SECONDS = 1.0
-main()
-"""
-
-
-def test_jobs_of_a_cluster_make_the_same_page(model: str, task: Path, tmp_path: Path) -> None:
-    """The command is stopped while its jobs wait; the same command finds them, and begins none twice."""
-    words: list[object] = ["compare", model, "--base", "random", "--on", task, "--learning-rates", "4e-3"]
-    words += ["--seeds", 1, "--processes-at-once", 2]
-    maskwright(*words, "--to", tmp_path / "here", cwd=tmp_path)
-    with fake_cluster(tmp_path / "slurm") as cluster:
-        go = cluster.folder / "go"
-        begun = [f"until [ -e {go} ]; do sleep 0.1; done", f'exec {sys.executable} -m maskwright "$@"']
-        (cluster.folder / "plan").write_text("\n".join(begun))
-        words += ["--to", tmp_path / "there", "--place", "slurm --cpus 1"]
-        command = [sys.executable, "-c", ON_SLURM, *map(str, words)]
-
-        def start() -> Any:
-            return Popen(command, cwd=tmp_path, env=cluster.environment, stderr=PIPE, text=True)
-
-        def until_it_says(process: Any, said: str) -> str:
-            return next(line for line in process.stderr if said in line)
-
-        with start() as process:
-            wait_until(lambda: (cluster.folder / "jobs" / "2" / "task-0").exists())
-            process.send_signal(signal.SIGTERM)
-            assert "`scancel 1 2` ends them" in until_it_says(process, "the jobs go on")
-            assert process.wait(240) == 75
-        with start() as process:
-            until_it_says(process, "waiting for the jobs of 2 of these runs")
-            go.touch()
-            assert process.wait(240) == 0, process.stderr.read()
-        assert sorted(os.listdir(cluster.folder / "jobs")) == ["1", "2"]
-    for name in ("results.json", "predictions-*.json", "verdict.*"):
-        assert below(tmp_path / "there", name) == below(tmp_path / "here", name), name
-
-
 @pytest.mark.long
 def test_the_same_weights_twice_show_no_difference(model: str, task: Path, tmp_path: Path) -> None:
     twin = str(tmp_path / "twin")
@@ -191,7 +146,7 @@ def test_runs_that_the_health_check_stops_are_named_and_scored(model: str, task:
     words = ["compare", f"ours={model},{twin}", "--base", "random", "--on", task, "--learning-rates", "1e38"]
     said = maskwright(*words, "--seeds", 1, "--to", "fault", cwd=tmp_path)
     assert "4 of the 4 runs learned nothing or had a fault" in said and "2 pretraining runs" in said
-    results = read_results(str(tmp_path / "fault" / "results.json"))
+    results = read_results(tmp_path / "fault" / "results.json")
     assert all("its last finite weights are scored" in run.fault for run in results.runs)
     assert {arm.pretraining_runs for arm in results.arms} == {("1", "2"), ("model", "twin")}
 
@@ -305,7 +260,9 @@ def test_tasks_that_cannot_be_judged_are_refused(model: str, task: Path, tmp_pat
     assert not (tmp_path / "new").exists() and sorted(os.listdir(tmp_path / "full")) == ["notes.txt"]
 
 
-def test_last_finite_weights_that_are_not_finite_are_a_word(model: str, task: Path, tmp_path: Path) -> None:
+def test_last_finite_weights_that_are_not_finite_are_a_word(
+    model: str, task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every run ends as its health check ends one, also that which only scores."""
 
     def fails(commands: Sequence[FinetuneCommand], at_once: int) -> Generator[tuple[int, int], None, None]:
@@ -316,8 +273,9 @@ def test_last_finite_weights_that_are_not_finite_are_a_word(model: str, task: Pa
             yield number, HealthError.exit_code
 
     budget = Budget([1e-3], 1, at_once=3)
+    monkeypatch.setattr(runs, "run_side_by_side", fails)
     with pytest.raises(JobError, match="scores weights that are not finite: not finite"):
-        make([model], [str(task)], str(tmp_path / "new"), base="random", budget=budget, side_by_side=fails)
+        make([model], [str(task)], str(tmp_path / "new"), base="random", budget=budget)
 
 
 def test_models_and_data_are_read_once_for_all_arms(
@@ -409,6 +367,8 @@ def test_the_verdict_scores_what_the_run_scored(kind: Any, metric: str | None, t
     record = {"outcomes": found, "where": [one.where for one in examples]}
     storage.write_json(str(tmp_path / "predictions-test.json"), record)
     task = verdict_task(given)
+    binary = kind == "multi_label_classification"  # each label is a question of its own
+    assert task.guessing == (np.log(2 if binary else len(TAGS)) if labels else None)
     score = scorer(task.scoring, [outcomes(given, run)])(np.ones((1, len(examples)), np.float32))
     assert score.item() == pytest.approx(measure(own, labels, examples, Predictions(found, None))[metric], abs=1e-12)
     if task.kind == "tokens":  # words beyond the longest row, of tags without O, are wrong for both

@@ -35,7 +35,7 @@ from maskwright.training import beats
 given = json.loads(sys.argv.pop(1))
 beats.EVERY_SECONDS, beats.WINDOW_SECONDS = given["every"], 2.0
 if given["fault"]:
-    from maskwright.prove.injection import install
+    from injection import install
     install(**given["fault"])
 from maskwright.cli.main import main
 main()

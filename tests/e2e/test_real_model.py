@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 import yaml
 from command_line import maskwright
-
-from maskwright.verdict.results import read_results
+from verdict_arms import read_results
 
 pytestmark = pytest.mark.long
 
@@ -111,6 +110,6 @@ def test_what_it_knows_helps_where_counted_words_cannot(
     code, said = call(*words, "--to", tmp_path / "answer", *options)
     assert code == 0, said
     scores: dict[str, list[float]] = {"minilm": [], "random": [], "linear": []}
-    for run in read_results(str(tmp_path / "answer" / "results.json")).runs:
+    for run in read_results(tmp_path / "answer" / "results.json").runs:
         scores[run.arm].append(run.score)
     assert min(scores["minilm"]) > 0.75 > 0.55 > max(scores["random"] + scores["linear"]), scores

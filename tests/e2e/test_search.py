@@ -91,7 +91,7 @@ def test_it_learns_to_search_twice_alike_and_begins_again(tokenizer: str, tmp_pa
     # Another configuration, or another folder, is left alone; what has ended stays.
     assert finetune_for_search(config, str(again)) == results
     with pytest.raises(
-        InputError, match=r"another configuration: optimizer\.learning_rate was 0\.002 and is 1e-30 now"
+        InputError, match=r"another training for search: optimizer\.learning_rate was 0\.002 and is 1e-30 now"
     ):
         finetune_for_search(untrained, str(again))
     with pytest.raises(InputError, match=r"holds checkpoints, which is not of a training for search"):

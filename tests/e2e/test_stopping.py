@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import warm
 from command_line import COMMAND, maskwright, write_config
+from injection import injected
 
 from maskwright.core.errors import InputError
 from maskwright.core.lease import leased
@@ -149,6 +150,47 @@ def test_limits_end_a_start_and_the_run_goes_on_exactly(store: TokenStore, tmp_p
     assert tensors > 0 and lines > 0 and differences == []
 
 
+SAVE = "maskwright.training.checkpoint:_write"
+ENGINE = "maskwright.engines.torch.engine:TorchEngine"
+IN_A_PHASE = [
+    ("maskwright.tasks.pretrain.prepare:prepare_run", 1, "terminate", 75),
+    ("maskwright.tasks.start.train:make_job", 1, "terminate", 75),
+    (f"{ENGINE}._accumulate", 3, "terminate", 75),
+    (f"{ENGINE}.evaluate", 1, "terminate", 75),
+    (SAVE, 1, "terminate", 75),
+    (SAVE, 1, "terminate_twice", 75),
+    (SAVE, 2, "kill", -signal.SIGKILL),
+    ("maskwright.training.loop:_log", 2, "clock_back", 76),
+]
+
+
+def test_a_run_that_meets_a_signal_in_every_phase_ends_in_the_same_bits(store: TokenStore, tmp_path: Path) -> None:
+    write_config(tmp_path / "run.yaml", store.location, steps=60, warmup_steps=6)
+    words = ("pretrain", "run.yaml", "--set", "checkpoint.save_every_steps=5", "--set", "evaluation.every_steps=20")
+    words = (*words, "--set", "evaluation.max_rows=16")
+    maskwright(*words, "--run", "straight", cwd=tmp_path)
+    newest = -1
+    for call, number, do, code in IN_A_PHASE:
+        fault = {"call": call, "number": number, "do": do}
+        limit = ("--stop-after-steps", "4") if do == "clock_back" else ()
+        maskwright(*words, "--run", "run", *limit, cwd=tmp_path, code=code, command=injected(fault))
+        before, newest = newest, max(saved(tmp_path), default=-1)
+        assert newest >= before, fault
+    assert newest < 60
+    maskwright(*words, "--run", "run", cwd=tmp_path)
+    tensors, lines, differences = compare(*(RunDirectory(str(tmp_path / name)) for name in ("straight", "run")))
+    assert tensors > 0 and lines > 0 and differences == []
+
+
+def test_a_signal_in_an_export_leaves_nothing(store: TokenStore, tmp_path: Path) -> None:
+    write_config(tmp_path / "run.yaml", store.location)
+    maskwright("pretrain", "run.yaml", "--run", "run", "--stop-after-steps", 1, cwd=tmp_path, code=76)
+    before = set(tmp_path.iterdir())
+    fault = {"call": "maskwright.tasks.export.hugging_face:verify", "number": 1, "do": "terminate"}
+    maskwright("export", "run", "--to", "model", cwd=tmp_path, code=75, command=injected(fault))
+    assert set(tmp_path.iterdir()) == before
+
+
 def test_verify_resume_proves_a_job_exact(store: TokenStore, tmp_path: Path) -> None:
     write_config(tmp_path / "run.yaml", store.location, steps=5000, warmup_steps=500)
     command = ("verify-resume", "run.yaml", "--steps", 24, "--kills", 3, "--work", "work", "--json")
@@ -217,9 +259,8 @@ def test_a_lost_terminal_does_not_cost_the_work(store: TokenStore, tmp_path: Pat
 )
 def test_the_grace_period_ends_a_start_that_hangs(store: TokenStore, tmp_path: Path, call: str) -> None:
     write_config(tmp_path / "run.yaml", store.location)
-    spec = json.dumps({"call": call, "number": 1, "do": "hang"})
     arguments = ["pretrain", "run.yaml", "--run", "run", "--set", "checkpoint.grace_seconds=1"]
-    command = [sys.executable, "-m", "maskwright.prove.injection", spec, *arguments]
+    command = injected({"call": call, "number": 1, "do": "hang"}, *arguments)
     process = warm.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE)
     wait_for(lambda: (tmp_path / "run" / "lease.json").exists(), process)
     time.sleep(0.3)
@@ -268,12 +309,3 @@ def test_checkpoints_that_are_gone_are_not_taken_for_a_fresh_start(store: TokenS
     weights = sorted((tmp_path / "run" / "checkpoints").glob("*/model.safetensors"))
     maskwright("pretrain", "run.yaml", "--run", "run", cwd=tmp_path, code=1)
     assert sorted((tmp_path / "run" / "checkpoints").glob("*/model.safetensors")) == weights != []
-
-
-def test_a_drill_can_be_stopped(store: TokenStore, tmp_path: Path) -> None:
-    write_config(tmp_path / "run.yaml", store.location)
-    process = warm.Popen([*COMMAND, "drill", "run.yaml", "--work", "work"], cwd=tmp_path, stderr=subprocess.PIPE)
-    wait_for(lambda: (tmp_path / "work" / "straight").exists(), process)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=120)
-    assert process.returncode == 75

@@ -18,6 +18,7 @@ import pytest
 import warm
 import yaml
 from command_line import COMMAND, free_port
+from injection import injected
 
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
@@ -78,12 +79,10 @@ class Hosts:
     def start(
         self, run: str, both: tuple[str, ...] = (), *, own: tuple[tuple[str, ...], ...] = ((), ()), fault: Any = None
     ) -> list[Ended]:
-        """`own`: arguments of each process alone; `fault`: what rank 1 meets (`maskwright.prove.injection`)."""
+        """`own`: arguments of each process alone; `fault`: what rank 1 meets (`injection.install`)."""
         port, processes = free_port(), []
         for rank, arguments in enumerate(own):
-            command = COMMAND
-            if fault and rank == 1:
-                command = [sys.executable, "-m", "maskwright.prove.injection", json.dumps(fault)]
+            command = injected(fault) if fault and rank == 1 else COMMAND
             (self.folder / f"host{rank}").mkdir(exist_ok=True)
             words = [*command, *self._pretrain(run), *both, *arguments]
             processes.append(self._start(words, f"host{rank}", one_of_two(rank, port)))

@@ -17,9 +17,7 @@ from maskwright.config.settings import flat, nested
 from maskwright.core.errors import CheckpointError, ConfigError, InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import TRIES, Folder
 from maskwright.engines.base import TrainState
-from maskwright.launch.topology import LaunchOptions, choose
 from maskwright.prove import reproduce
-from maskwright.prove.drill import drill, tiny
 from maskwright.prove.verify_resume import shortened
 from maskwright.run.directory import RESULTS, RunDirectory
 from maskwright.tasks.export.hugging_face import has_ended
@@ -373,18 +371,5 @@ def test_places_that_are_none_are_refused(place: str) -> None:
 def test_what_repeats_a_run_leaves_its_copies_and_its_services_alone(config: Callable[..., RunConfig]) -> None:
     real = config(**{"checkpoint.copy_to": URL, "logging.report_to": ["wandb"]})
     again = reproduce._config({"config": flat(real), "threads": 1}, "a run", None)
-    made = [shortened(real, 20), tiny(real), build_config(nested(again), "again")]
-    assert [(one.checkpoint.copy_to, one.logging.report_to) for one in made] == [(None, [])] * 3
-
-
-def test_a_drill_is_of_short_rows_in_one_process_and_of_a_token_store(
-    config: Callable[..., RunConfig],
-) -> None:
-    phases = [{"until_share": 0.5, "seq_len": 32}, {"until_share": 1.0, "seq_len": 128}]
-    assert [one.seq_len for one in tiny(config(**{"phases": phases, "model.max_seq_len": 128})).phases] == [32, 64]
-    for keys in ({}, {"engine.devices": 8, "batch.virtual_workers": 8}):
-        group = choose(tiny(config(**keys, **{"engine.device": "auto"})), LaunchOptions(), gpus=2)
-        assert group and group.processes == 1
-    arrow = config(**{"data.format": "arrow", "data.store": "shards"})
-    with pytest.raises(InputError, match="^data.format: drills damage a copy of a token store, .* verify-resume takes"):
-        drill(arrow)
+    made = [shortened(real, 20), build_config(nested(again), "again")]
+    assert [(one.checkpoint.copy_to, one.logging.report_to) for one in made] == [(None, [])] * 2

@@ -19,16 +19,17 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import accuracy_score, f1_score
 from sklearn.multiclass import OneVsRestClassifier
+from verdict_arms import read_results
 
 from maskwright.config.finetuning import build_finetune_config
 from maskwright.core import extras, storage
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.labels.dataset import read_dataset
 from maskwright.processes.child import FinetuneCommand
+from maskwright.tasks.compare import runs
 from maskwright.tasks.compare.linear import PENALTIES, LinearFits, features_of
 from maskwright.tasks.compare.plan import Budget, read
 from maskwright.tasks.compare.verdict import compare, in_words
-from maskwright.verdict.results import read_results
 
 LABEL: dict[str, Callable[[list[str]], Any]] = {
     "single_label_classification": lambda words: next((word for word in ("fox", "house") if word in words), "none"),
@@ -165,7 +166,7 @@ def answering(task: Path, right: float) -> Any:
             record = {"outcomes": answers, "where": [one.where for one in dataset.test]}
             os.makedirs(command.run)
             storage.write_json(os.path.join(command.run, "predictions-test.json"), record)
-            storage.write_json(command.results, scores)
+            storage.write_json(os.path.join(command.run, "results.json"), scores)
             yield number, 0
 
     return side_by_side
@@ -178,10 +179,12 @@ def task(tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return foxes(folder)
 
 
-def test_a_comparison_with_it_goes_on_and_says_that_no_transformer_was_needed(task: Path, tmp_path: Path) -> None:
+def test_a_comparison_with_it_goes_on_and_says_that_no_transformer_was_needed(
+    task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, folder = str(task.parent / "model"), tmp_path / "whole"
-    budget, poor = Budget(["1e-3", "2e-3"], 8), answering(task, 0.6)
-    given: dict[str, Any] = {"base": "linear", "budget": budget, "side_by_side": poor}
+    given: dict[str, Any] = {"base": "linear", "budget": Budget(["1e-3", "2e-3"], 8)}
+    monkeypatch.setattr(runs, "run_side_by_side", answering(task, 0.6))
     results, report = compare([model, "random"], [str(task)], str(folder), **given)
     said = in_words(results, report, str(folder))
     assert (
@@ -200,20 +203,20 @@ def test_a_comparison_with_it_goes_on_and_says_that_no_transformer_was_needed(ta
     (search,) = [one for one in results.searches if one.arm == "linear"]
     assert tuple(penalty for penalty, _ in search.rates) == PENALTIES
     assert search.chosen == max(penalty for penalty, score in search.rates if score == max(dict(search.rates).values()))
-    runs = folder / "runs" / "foxes" / "linear"
-    assert len(list(runs.glob("*.log"))) == 7 + 8 and "features, penalty" in (runs / "seed-1.log").read_text()
-    for search_run in runs.glob("penalty-*/"):
+    made = folder / "runs" / "foxes" / "linear"
+    assert len(list(made.glob("*.log"))) == 7 + 8 and "features, penalty" in (made / "seed-1.log").read_text()
+    for search_run in made.glob("penalty-*/"):
         assert "test" not in storage.read_json(str(search_run / "results.json"))
-    assert read_results(str(folder / "results.json")).without_transformer == ["linear"]
+    assert read_results(folder / "results.json").without_transformer == ["linear"]
 
     # What a kill leaves half done is done again, with the same bytes; what is done is not.
     before = {path: path.read_bytes() for path in folder.rglob("*.*") if path.suffix in (".json", ".html", ".md")}
     for name in ("penalty-0.1/results.json", "seed-2/results.json", "seed-2/predictions-test.json"):
-        (runs / name).unlink()
-    kept = (runs / "seed-1" / "results.json").stat().st_mtime_ns
+        (made / name).unlink()
+    kept = (made / "seed-1" / "results.json").stat().st_mtime_ns
     compare([model, "random"], [str(task)], str(folder), **given)
     assert before == {path: path.read_bytes() for path in before}
-    assert kept == (runs / "seed-1" / "results.json").stat().st_mtime_ns
+    assert kept == (made / "seed-1" / "results.json").stat().st_mtime_ns
 
     # With one rate, it alone searches.
     few = given | {"budget": Budget(["1e-3"], 1)}

@@ -14,7 +14,7 @@ from conftest import small_config
 from maskwright.cli import main
 from maskwright.core.errors import InputError
 from maskwright.data.store import TokenStore
-from maskwright.prove.reproduce import TextPaths, reproduce
+from maskwright.prove.reproduce import reproduce
 from maskwright.report.made_of import can_be_reproduced
 from maskwright.report.page import NOTHING, contents
 from maskwright.report.run import CONTENTS, METRICS, read
@@ -69,7 +69,7 @@ def test_a_run_that_was_killed_says_so_and_what_the_same_command_does(run: Path,
     begins = "To do: the same command begins it again, since it has no checkpoint."
     assert ("To do: the same command continues it." if saved else begins) in said
     with pytest.raises(InputError) as error:
-        reproduce(str(run), str(run / "again"), TextPaths(None, (), None, ""))
+        reproduce(str(run), str(run / "again"))
     assert f"the command that started it goes on with it: `maskwright pretrain … --run {run}`" in str(error.value)
 
 
@@ -96,7 +96,7 @@ def test_a_damaged_record_is_named_on_the_page_and_in_the_terminal(
     else:
         (run / name).write_bytes(content)
     capfd.readouterr()
-    assert main.run(["report", str(run), "--to", f"{run}.md"]) == 0
+    assert main.run(["report", str(run), "--to", f"{run}.html"]) == 0
     told = (
         f"{run}/{name}: {what}; the page lacks {CONTENTS[Path(name).name]}. Fix: restore the file, and write the page"
     )

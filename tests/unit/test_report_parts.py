@@ -17,8 +17,9 @@ from maskwright.config.pretraining import build_config, read_config
 from maskwright.config.settings import flat, parse_yaml, put
 from maskwright.monitor.status import RunReport
 from maskwright.report import background, configuration, training
-from maskwright.report.document import Code, Drawing, Facts, Folded, ReportSection, to_markdown
+from maskwright.report.document import Code, Drawing, Facts, Folded
 from maskwright.report.run import RecordedRun
+from maskwright.report.tables import ReportTable
 
 
 def recorded(name: str, metrics: list[dict[str, Any]], *, finetuning: bool = False, **more: Any) -> RecordedRun:
@@ -91,32 +92,6 @@ LOGGED = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("evaluated", "finetuning", "steps", "columns", "row"),
-    [
-        ([], False, {10, 400}, 4, ("400", "5.0000", "1e-3", "12.3k")),
-        ([0, 400], False, {0, 400}, 5, ("0", "–", "8.0000", "–", "–")),
-        ([*range(0, 401, 40)], False, {0, 400}, 5, ("80", "8.2000", "7.2000", "1e-3", "12.3k")),
-        ([*range(0, 400, 90)], True, {0, 90, 360, 400}, 6, ("90", "8.1000", "7.1000", "0.5900", "1e-3", "12.3k")),
-    ],
-)
-def test_markdown_has_the_curves_in_numbers(
-    evaluated: list[int], finetuning: bool, steps: set[int], columns: int, row: tuple[str, ...]
-) -> None:
-    judged = [{"step": step, "valid_loss": 8.0 - step / 100, "valid_f1": 0.5 + step / 1000} for step in evaluated]
-    run = recorded("one", sorted([*LOGGED, *judged], key=lambda line: line["step"]), finetuning=finetuning)
-    table = training.in_numbers([run])
-    shown = [int(line[0]) for line in table.rows]
-    assert steps <= {*shown} and shown == sorted({*shown}) and len(shown) <= training.ROWS + 3
-    assert len(table.header) == columns and row in table.rows
-    assert ("validation f1" in table.header) == finetuning
-    both = training.in_numbers([run, recorded("two", LOGGED, finetuning=finetuning)])
-    assert [line[1:] for line in both.rows if line[0] == "one"] == [*table.rows]
-    assert {line[0] for line in both.rows} == {"one", "two"}
-    text = to_markdown("x", [ReportSection("Training", tuple(training.curves([run])))])
-    assert "## Training" in text and f"| {' | '.join(row)} |" in text
-
-
 def test_the_preparation_is_printed_as_it_was_typed() -> None:
     def said(**source: Any) -> list[str]:
         card = {"kind": "text", "sources": [{"location": "s", "splits": {}, **source}]}
@@ -142,8 +117,8 @@ def test_the_preparation_is_printed_as_it_was_typed() -> None:
 
 def test_differences_are_named_once() -> None:
     run = recorded("one", [], record={"config": {"seed": 3, "data.store": "s"}})
-    text = to_markdown("x", [ReportSection("Configuration", tuple(configuration.configuration(run)))])
-    assert text.count("differ") == 1 and "Of 2 keys, these differ from the defaults:" in text
+    table, *_ = configuration.configuration(run)
+    assert isinstance(table, ReportTable) and table.caption == "Of 2 keys, these differ from the defaults"
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ import yaml
 from finetuned import WORDS, foxes, pretrained_folder
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics import ndcg_score
+from verdict_arms import read_results
 
 from maskwright.config.retrieval import RetrievalConfig, RetrievalData, read_task_config
 from maskwright.core import extras, storage
@@ -28,11 +29,11 @@ from maskwright.labels import ranking
 from maskwright.labels.ranking import ranked, record_of_scores, score_rankings
 from maskwright.labels.retrieval import Collection, Query, read_collection
 from maskwright.processes.child import FinetuneCommand
+from maskwright.tasks.compare import runs
 from maskwright.tasks.compare.plan import Budget, read
 from maskwright.tasks.compare.retrieval import LexicalRuns, RetrievalTask
 from maskwright.tasks.compare.verdict import compare, in_words
 from maskwright.tasks.search.updates import planned_updates, texts_of
-from maskwright.verdict.results import read_results
 
 PLACES = ["Rome", "Oslo", "Lima", "Bonn", "Kyiv", "Cork"]
 
@@ -316,7 +317,7 @@ def ranking_well(task: Path, fault_of_seed: int | None = None) -> Any:
                 )
                 results[split], record = record_of_scores(queries, rankings)
                 storage.write_json(os.path.join(command.run, f"predictions-{split}.json"), record)
-            storage.write_json(command.results, results)
+            storage.write_json(os.path.join(command.run, "results.json"), results)
             yield number, 3 if broken else 0
 
     return side_by_side
@@ -329,10 +330,10 @@ def task(tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return collection_in(folder)
 
 
-def test_a_comparison_of_retrieval(task: Path, tmp_path: Path) -> None:
+def test_a_comparison_of_retrieval(task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, folder = str(task.parent / "model"), tmp_path / "whole"
     given: dict[str, Any] = {"base": "bm25", "budget": Budget(["1e-4", "3e-4"], 8)}
-    given["side_by_side"] = ranking_well(task, fault_of_seed=3)
+    monkeypatch.setattr(runs, "run_side_by_side", ranking_well(task, fault_of_seed=3))
     results, report = compare([model, "random", "linear"], [str(task)], str(folder), **given)
     said = in_words(results, report, str(folder))
     assert "random hurt on places." in said and "Against bm25, the nDCG@10 " in said
@@ -354,7 +355,7 @@ def test_a_comparison_of_retrieval(task: Path, tmp_path: Path) -> None:
     ):
         assert told in page, told
     assert {search.arm for search in results.searches} == {"model", "random"}
-    assert read_results(str(folder / "results.json")) == results
+    assert read_results(folder / "results.json") == results
     broken = next(run for run in results.runs if run.fault)
     assert (broken.arm, broken.seed, broken.score, broken.beside["MRR@10"]) == ("random", 3, 0.0, 0.0)
 

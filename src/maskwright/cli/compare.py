@@ -49,14 +49,6 @@ def compare(
         int, typer.Option(metavar="N", help="Seed of the search; the fine-tunings take those after it.", min=0)
     ] = 0,
     processes_at_once: Annotated[int, typer.Option(metavar="N", help="Fine-tunings that run side by side.", min=1)] = 1,
-    place: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PLACE",
-            help="Cluster that runs each fine-tuning as a job: ray or slurm, with options of `submit` after it, as in "
-            '"slurm --gpus-per-node 1". All of its machines see the models, the data and --to.',
-        ),
-    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key of every TASK, as in --set schedule.epochs=5."),
@@ -65,18 +57,9 @@ def compare(
 ) -> None:
     """Fine-tune several models under the same rules, and judge which does better, beyond noise. The same command on the
     same folder goes on."""
-    from functools import partial
-
-    from maskwright.processes.child import run_side_by_side
     from maskwright.tasks.compare.plan import Budget
     from maskwright.tasks.compare.verdict import compare, in_words
 
     budget = Budget(learning_rates.split(","), seeds, search_seed, processes_at_once)
-    side_by_side = run_side_by_side
-    if place is not None:
-        from maskwright.cli.submit import read_cluster
-        from maskwright.launch import side_by_side as cluster
-
-        side_by_side = partial(cluster.run_side_by_side, read_cluster(place))
-    results, report = compare(model, on, to, base=base, budget=budget, overrides=set_ or [], side_by_side=side_by_side)
+    results, report = compare(model, on, to, base=base, budget=budget, overrides=set_ or [])
     print_result(in_words(results, report, to), report.to_json(), as_json)

@@ -85,9 +85,7 @@ def text_audit(
     ] = None,
     to: Annotated[
         str | None,
-        typer.Option(
-            "--to", metavar="FILE", help="Write a page with plots and examples as well: .html, or .md for Markdown."
-        ),
+        typer.Option("--to", metavar="FILE", help="Write a page with plots and examples as well, .html."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -100,7 +98,7 @@ def text_audit(
     rules = filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words
     cleaning = cleaning_options(*rules, mask_pii, fix_mojibake)
     if to:
-        output.require_ending(to, (".html", ".md"), f"--to {to}")
+        output.require_ending(to, (".html",), f"--to {to}")
         output.require_place(to)
     tokenizer = tokenizer and local(tokenizer, weights=False)
     reading: Any = {

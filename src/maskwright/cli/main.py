@@ -34,7 +34,6 @@ from maskwright.cli import (  # noqa: F401 - each puts its commands into the tab
     prove,
     recipes,
     report,
-    speedrun,
     submit,
     use,
     watch,

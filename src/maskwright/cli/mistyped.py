@@ -29,7 +29,7 @@ def unknown_options(error: Any, words: list[str]) -> InputError:
     reader = _Reader(error.ctx.command, path, is_labelled="--finetune" in words)
     if words[: len(begin)] == begin:
         reader.read(words[len(begin) :])
-    if not reader.unknown:  # of `compare --place`, or several letters behind one dash
+    if not reader.unknown:  # several letters behind one dash
         reader.read([error.option_name])
     if len(reader.unknown) == 1:
         only = reader.unknown[0]

@@ -84,8 +84,7 @@ ScoresPage = Annotated[
     typer.Option(
         "--to",
         metavar="FILE",
-        help="Only for fine-tuned models: also write all of it to a page: .html, with a reliability plot, or .md for "
-        "Markdown.",
+        help="Only for fine-tuned models: also write all of it to a page, .html, with a reliability plot.",
     ),
 ]
 

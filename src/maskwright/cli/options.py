@@ -22,7 +22,7 @@ PANELS = {
     "Data": ["text", "tokenizer", "data"],
     "Train": ["pretrain", "finetune", "plan"],
     "Use": ["predict", "embed"],
-    "Judge": ["evaluate", "compare", "fill", "export", "verify-resume", "drill", "replay", "reproduce", "speedrun"],
+    "Judge": ["evaluate", "compare", "fill", "export", "verify-resume", "replay", "reproduce"],
     "Watch": ["watch", "status", "logs", "stop", "report", "forward"],
     "Elsewhere": ["submit", "list", "env", "image"],
 }

@@ -22,8 +22,6 @@ PLACES = {
     "slice": "Train on all hosts of a Cloud TPU VM slice over ssh, while you watch.",
     "vertex": "Train on Vertex AI, as a custom job.",
 }
-CLUSTERS = ("ray", "slurm")
-"""Places that accept many jobs, for `compare --place`."""
 RUNS = "Run directory (or a copy's URL), ray:ID, kubernetes:NAME or vertex:PROJECT/REGION/ID."
 
 

@@ -1,4 +1,4 @@
-"""The commands that prove a run: kill and continue it, break its surroundings, compute a step again."""
+"""The commands that prove a run: kill and continue it, compute a step again, train it again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def verify_resume(
     set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prove on your own job that a killed run continues bit for bit. One of two runs is killed with SIGKILL."""
+    """Prove that a run of your job on this machine, killed anywhere and started again, ends with the same bits."""
     from maskwright.config.finetuning import read_finetune_config
     from maskwright.config.pretraining import read_config
     from maskwright.core.errors import VerificationError
@@ -34,26 +34,6 @@ def verify_resume(
     print_result(verdict.report(), asdict(verdict), as_json)
     if verdict.differences:
         raise VerificationError("the killed run did not end as the other did")
-
-
-@app.command("drill")
-def drill(
-    config: Config,
-    work: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Folder for the runs. Default: a temporary one.")
-    ] = None,
-    set_: Set = None,
-    as_json: AsJson = False,
-) -> None:
-    """Rehearse crashes, signals and full disks on a tiny copy of your job, and report which it survives."""
-    from maskwright.config.pretraining import read_config
-    from maskwright.core.errors import VerificationError
-    from maskwright.prove import drill as task
-
-    drills = task.drill(read_config(config, set_), work=work)
-    print_result(drills.report(), asdict(drills), as_json)
-    if drills.failed:
-        raise VerificationError(f"{drills.failed} of {len(drills.results)} drills failed")
 
 
 @app.command("replay")
@@ -67,3 +47,38 @@ def replay(
 
     result = task.replay(run, step)
     print_result(result.report(), asdict(result), as_json)
+
+
+@app.command("reproduce")
+def reproduce(
+    what: Annotated[
+        str,
+        typer.Argument(metavar="RUN", help="Run directory, or the URL of one."),
+    ],
+    to: Annotated[
+        str, typer.Option("--to", metavar="PATH", help="Folder that does not exist yet, for what is trained again.")
+    ] = "reproduced",
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare fingerprints and kinds of machines only, and train nothing.")
+    ] = False,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            help="Runs to train, each with another seed, to see their spread.",
+            min=1,
+        ),
+    ] = 1,
+    store: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Token store of a run, where it is not at its old place.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a run again, and compare: bit by bit on a machine of the same kind, else by the spread."""
+    from dataclasses import asdict
+
+    from maskwright.prove.reproduce import reproduce, require_reproduced
+
+    reproduction = reproduce(what, to, store=store, seeds=seeds, check=check)
+    print_result(reproduction.report(), asdict(reproduction), as_json)
+    require_reproduced(reproduction)

@@ -17,10 +17,7 @@ def report(
             metavar="RUN", help="Run directories, or URLs of runs or of their copies. Several are overlaid."
         ),
     ],
-    to: Annotated[
-        str, typer.Option("--to", metavar="FILE", help="Page to write: .html, or .md for Markdown.")
-    ] = "report.html",
-    markdown: Annotated[bool, typer.Option("--markdown", help="Write Markdown too, beside the page.")] = False,
+    to: Annotated[str, typer.Option("--to", metavar="FILE", help="Page to write, .html.")] = "report.html",
     fill: Annotated[
         list[str] | None,
         typer.Option(
@@ -41,17 +38,13 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write a page about a run, or several beside each other: curves, what happened, data, configuration, commands."""
-    import os
-
     from maskwright.core import output
     from maskwright.core.console import say, warn
     from maskwright.report.page import ComputedBlocks, write
     from maskwright.report.run import read_all
 
-    output.require_ending(to, (".html", ".md"), f"--to {to}")
-    pages = [*dict.fromkeys([to, *([f"{os.path.splitext(to)[0]}.md"] if markdown else [])])]
-    for path in pages:
-        output.require_place(path)
+    output.require_ending(to, (".html",), f"--to {to}")
+    output.require_place(to)
     runs = read_all(run)
     for line in (line for record in runs for line in record.damaged):
         warn(line)
@@ -62,8 +55,7 @@ def report(
         for record in runs:
             computed.fill[record.name] = guesses(record, fill) if fill else []
             computed.held_out[record.name] = in_parts(record) if evaluate else []
-    for path in pages:
-        write(path, runs, computed=computed, dollars_per_hour=dollars_per_hour)
-        say(f"report: {path}")
+    write(to, runs, computed=computed, dollars_per_hour=dollars_per_hour)
+    say(f"report: {to}")
     if as_json:
-        print_result("", {"pages": pages}, True)
+        print_result("", {"page": to}, True)

@@ -5,7 +5,6 @@ The job is exactly the command that a user would type there."""
 from __future__ import annotations
 
 import inspect
-import shlex
 import sys
 from contextlib import redirect_stdout
 from dataclasses import MISSING, asdict, fields
@@ -16,11 +15,10 @@ from typer.core import TyperGroup
 
 from maskwright.cli import options as common
 from maskwright.cli.options import all_overrides, app, as_document, plain
-from maskwright.cli.places import CLUSTERS, PLACES, place
+from maskwright.cli.places import PLACES, place
 from maskwright.core.console import answer
 from maskwright.core.errors import InputError
 from maskwright.launch import target
-from maskwright.launch.side_by_side import Cluster
 from maskwright.launch.target import Place, Submission, Training
 
 REQUIRED = inspect.Parameter.empty
@@ -92,29 +90,6 @@ def _function(name: str, kind: type[Place]) -> Any:
     parameters = arguments | shared | {name: _typed(name, *given) for name, given in place_fields.items()}
     submit.__signature__ = _signature(parameters)  # type: ignore[attr-defined]
     return submit
-
-
-def read_cluster(text: str) -> Cluster:
-    """The cluster of `compare --place`: its name and its options, in the words of `submit`."""
-    try:
-        name, *words = shlex.split(text)
-    except ValueError:
-        name, words = "", []
-    if name not in CLUSTERS:
-        fix = f'{" or ".join(CLUSTERS)}, with its options after it, as in "slurm --gpus-per-node 1"'
-        raise InputError(f"{text[:80]!r} is not a cluster for many jobs", where="--place", fix=fix)
-    kind: Any = place(name)
-    parameters = {
-        field: _typed(field, *given) for field, given in _fields(kind).items() if field not in kind.of_one_job
-    }
-
-    def make(**given: Any) -> Any:
-        return _made(kind, given)
-
-    make.__signature__ = _signature(parameters)  # type: ignore[attr-defined]
-    command_app = typer.Typer(**plain)
-    command_app.command(name, add_help_option=False)(make)
-    return typer.main.get_command(command_app)(words, prog_name=f"maskwright submit {name}", standalone_mode=False)
 
 
 def _fields(kind: type[Place]) -> dict[str, tuple[Any, Any]]:

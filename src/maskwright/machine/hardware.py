@@ -7,11 +7,8 @@ import glob
 import os
 import platform
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 
-from maskwright.core.errors import InputError
 from maskwright.machine.cgroups import Cgroups
 
 GOOGLE, TPU_DEVICES = "0x1ae0", {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}
@@ -120,25 +117,6 @@ def physical_cores(allowed: list[int], topology: str) -> list[int]:
 def _cgroup_cores() -> int | None:
     quota = Cgroups().cores()
     return None if quota is None else max(1, int(quota))
-
-
-@contextmanager
-def confined_to(cores: int, topology: str = "/sys/devices/system/cpu") -> Iterator[None]:
-    """Inside, this process and those that it starts run on `cores` physical cores. Raises `InputError` if there are
-    fewer, or if the system cannot bind a process to cores."""
-    allowed = usable_cpus()
-    physical = physical_cores(allowed, topology)
-    if min(len(physical), _cgroup_cores() or len(physical)) < cores:
-        raise InputError(
-            f"this machine lends {len(physical)} physical cores, and {cores} are needed", fix="take a larger one"
-        )
-    if not hasattr(os, "sched_setaffinity"):
-        raise InputError("this system confines no process to some cores", fix="take Linux")
-    os.sched_setaffinity(0, physical[:cores])
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, allowed)
 
 
 def keep_freed_memory() -> bool:

@@ -32,8 +32,6 @@ class FinetuneCommand:
     """Overrides of the configuration, as KEY=VALUE."""
     log: str
     """File to which its output is appended."""
-    results: str
-    """File that it writes at its end."""
 
     def words(self) -> list[str]:
         keys = [word for text in self.overrides for word in ("--set", text)]
@@ -47,10 +45,6 @@ def python_module(module: str, *arguments: str) -> list[str]:
     would run a `typer.py` in it (https://docs.python.org/3/using/cmdline.html).
     """
     return [sys.executable, "-P", "-m", module, *arguments]
-
-
-SideBySide = Callable[[Sequence[FinetuneCommand], int], Generator[tuple[int, int], None, None]]
-"""Runs such commands, at most a number at a time, and yields (index in the sequence, exit code) as they end."""
 
 
 def run(words: Sequence[str]) -> int:
@@ -149,13 +143,12 @@ def run_side_by_side(commands: Sequence[FinetuneCommand], at_once: int) -> Gener
 
 
 def last_words(log: str) -> str:
-    """The last line that a run has printed, without those of its launcher below; its log may be long."""
+    """The last line that a run has printed; its log may be long."""
     lines: list[str] = []
     with suppress(FileNotFoundError), open(log, "rb") as file:
         file.seek(max(os.fstat(file.fileno()).st_size - LAST_BYTES, 0))
         lines = file.read().decode(errors="replace").splitlines()
-    of_run = [line for line in lines if not line.startswith(("== ", "srun: ", "slurmstepd"))]
-    return (of_run or lines or ["it printed nothing"])[-1]
+    return (lines or ["it printed nothing"])[-1]
 
 
 @contextmanager

@@ -1,1 +1,1 @@
-"""Proofs: a run survives injected faults, and can be reproduced with the same bits."""
+"""Proofs: a killed run continues, and a run can be reproduced, with the same bits."""

@@ -124,8 +124,8 @@ def _set(value: Any) -> Any:
 # ---- repetition ----------------------------------------------------------------------------------------------------
 
 
-def how_to_repeat(run: RecordedRun, page: str | None = None) -> list[Block]:
-    """The commands that repeat the run. `page`: the file that is written, if it carries the run."""
+def how_to_repeat(run: RecordedRun) -> list[Block]:
+    """The commands that repeat the run."""
     if not run.config:
         return []
     blocks: list[Block] = []
@@ -135,7 +135,7 @@ def how_to_repeat(run: RecordedRun, page: str | None = None) -> list[Block]:
             "This trains the run again and compares: bit by bit on a machine of the same kind, and else by the spread."
         )
         blocks.append(Paragraph(f"{text} Give it in the folder in which the run was started{elsewhere}."))
-        blocks.append(Code(typed(["reproduce", page or _near(run.location)])))
+        blocks.append(Code(typed(["reproduce", _near(run.location)])))
         blocks.append(Paragraph("These are the single steps, for the same folder:"))
     lines: list[str] = []
     for source in run.card.get("sources", []) if run.card.get("kind") == "text" else []:

@@ -13,6 +13,7 @@ from typing import Literal
 
 from maskwright.core.console import human_count
 from maskwright.report import words
+from maskwright.report.plots import Scale, decimals, dot, line, round_step, scale
 from maskwright.report.run import Points
 
 LEFT, WIDTH = 8.0, 91.0
@@ -76,16 +77,29 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class _Scale:
-    low: float
-    high: float
-    marks: list[float]
-    log: bool
+class _Heights:
+    """A panel's scale, upright. `log`: its numbers are powers of ten."""
+
+    scale: Scale
+    log: bool = False
 
     def share(self, value: float) -> float:
         """The height of a value, from 0 at the bottom to 1 at the top."""
-        value = math.log10(max(value, 1e-30)) if self.log else value
-        return min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
+        return min(1.0, max(0.0, self.scale.share(math.log10(max(value, 1e-30)) if self.log else value)))
+
+    def marks(self) -> list[float]:
+        return [10**mark if self.log else mark for mark in self.scale.marks()]
+
+    def label(self, value: float) -> str:
+        """The text of a mark, in thousands or millions where the highest mark is."""
+        if self.log:
+            return human_count(value) if value >= 10_000 else words.rate(value)
+        if not value:
+            return "0"
+        top = max(map(abs, self.scale.marks()))
+        size, suffix = next(((size, suffix) for least, size, suffix in UNITS_OF_MARKS if top >= least), (1.0, ""))
+        digits = decimals(self.scale.step / size)
+        return words.rate(value) if digits > 3 else words.number(value / size, digits) + suffix
 
 
 def stack(panels: Sequence[Panel], last_step: float, description: str) -> str:
@@ -114,23 +128,24 @@ def thinned(points: Points, last: float) -> Points:
 
 
 def _panel(panel: Panel, last: float, with_steps: bool) -> str:
-    scale = _scale_of(panel)
+    heights = _heights(panel)
     bottom = TOP + panel.height
 
     def x(step: float) -> str:
         return f"{LEFT + WIDTH * step / max(last, 1.0):.2f}%"
 
     def y(value: float) -> float:
-        return round(bottom - panel.height * scale.share(value), 1)
+        return round(bottom - panel.height * heights.share(value), 1)
+
+    def level(kind: str, height: float) -> str:
+        return line(kind, f"{LEFT}%", f"{LEFT + WIDTH}%", height, height)
 
     parts = [f'<svg aria-hidden="true" height="{bottom + (FOOT if with_steps else 8)}">']
     parts.append(f'<text class="name" x="0" y="12">{escape(panel.title)}</text>')
-    for mark in scale.marks:
-        value = 10**mark if scale.log else mark
-        parts.append(f'<line class="axis" x1="{LEFT}%" x2="{LEFT + WIDTH}%" y1="{y(value)}" y2="{y(value)}"/>')
-        parts.append(f'<text x="{LEFT - 1}%" y="{y(value) + 4}" text-anchor="end">{_label(value, scale)}</text>')
-    for height in (y(level.value) for level in panel.levels):
-        parts.append(f'<line class="zero" x1="{LEFT}%" x2="{LEFT + WIDTH}%" y1="{height}" y2="{height}"/>')
+    for value in heights.marks():
+        parts.append(level("axis", y(value)))
+        parts.append(f'<text x="{LEFT - 1}%" y="{y(value) + 4}" text-anchor="end">{heights.label(value)}</text>')
+    parts += [level("zero", y(each.value)) for each in panel.levels]
     parts += [_tick(tick, x(tick.step), bottom, panel.height) for tick in _separate(panel.ticks, last)]
     parts.append(
         f'<svg class="area" x="{LEFT}%" y="0" width="{WIDTH}%" height="{bottom}" viewBox="0 0 {UNITS} {bottom}" '
@@ -141,7 +156,7 @@ def _panel(panel: Panel, last: float, with_steps: bool) -> str:
     for curve in panel.series:
         if curve.dots or len(curve.points) == 1:
             dots = thinned(curve.points, last)
-            parts += [f'<circle class="{curve.kind}" cx="{x(step)}" cy="{y(value)}" r="2.5"/>' for step, value in dots]
+            parts += [dot(curve.kind, x(step), y(value), 2.5) for step, value in dots]
     if with_steps:
         parts.append(_steps(last, bottom, x))
     return "".join([*parts, "</svg>"])
@@ -157,13 +172,13 @@ def _tick(tick: Tick, x: str, bottom: int, height: int) -> str:
     top = bottom - 8 if tick.kind == "saved" else bottom - height
     title = f"<title>{escape(tick.text)}</title>"
     kind = f"tick {tick.kind}" + (f" own {tick.colour}" if tick.colour else "")
-    line = f'<line class="{kind}" x1="{x}" x2="{x}" y1="{top}" y2="{bottom}">{title}</line>'
+    upright = line(kind, x, x, top, bottom, title)
     mark = {"started": "▶", "spiked": "▲", "rolled-back": "◀"}.get(tick.kind)
     if mark is None:
-        return line
+        return upright
     shift = ' dx="-9"' if tick.kind == "spiked" else ""  # the rollback from a spike stands at the same step
     attributes = f'x="{x}"{shift} y="{bottom - height - 1}" text-anchor="middle"'
-    return f'{line}<text class="{kind}" {attributes}>{mark}</text>'
+    return f'{upright}<text class="{kind}" {attributes}>{mark}</text>'
 
 
 def _separate(ticks: Sequence[Tick], last: float) -> list[Tick]:
@@ -173,7 +188,7 @@ def _separate(ticks: Sequence[Tick], last: float) -> list[Tick]:
 
 
 def _steps(last: float, bottom: int, x: Callable[[float], str]) -> str:
-    step = _round_step(last, 5)
+    step = round_step(last, 5)
     parts = []
     for mark in range(int(last / step + 1e-9) + 1):
         position, anchor = mark * step, "middle" if mark * step < 0.97 * last else "end"
@@ -182,39 +197,15 @@ def _steps(last: float, bottom: int, x: Callable[[float], str]) -> str:
     return "".join(parts)
 
 
-def _scale_of(panel: Panel) -> _Scale:
+def _heights(panel: Panel) -> _Heights:
     values = sorted(value for curve in panel.series for _, value in curve.points)
-    max_marks = max(2, panel.height // BETWEEN_MARKS)
     low, high = min([values[0], *(level.value for level in panel.levels)]), values[-1]
     if panel.may_be_log and low > 0 and high > FAR * values[len(values) // 2]:
         lowest, highest = math.floor(math.log10(low)), math.ceil(math.log10(high) + 1e-9)
-        return _Scale(lowest, max(highest, lowest + 1), [float(power) for power in range(lowest, highest + 1)], True)
+        return _Heights(Scale(lowest, max(highest, lowest + 1), 1.0), log=True)
     high = min(high, TOO_FAR * max(values[int(0.99 * (len(values) - 1))], 1e-12)) if high > 0 else high
     high = max([high, *(level.value for level in panel.levels)])
     low = min(low, 0.0) if panel.from_zero else low
     if high - low < 1e-12:
         low, high = low - 0.5 * abs(low or 1.0), high + 0.5 * abs(high or 1.0)
-    step = _round_step(high - low, max_marks)
-    first, end = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return _Scale(first * step, end * step, [mark * step for mark in range(first, end + 1)], False)
-
-
-def _round_step(width: float, max_count: int) -> float:
-    """1, 2 or 5 times a power of ten, of which at most `max_count` fit into the width."""
-    if width <= 0:
-        return 1.0
-    power = 10.0 ** math.floor(math.log10(width / max_count))
-    return next((factor * power for factor in (1, 2, 5, 10) if width / (factor * power) <= max_count), 20 * power)
-
-
-def _label(value: float, scale: _Scale) -> str:
-    """The text of a mark, in thousands or millions where the highest mark is."""
-    if scale.log:
-        return human_count(value) if value >= 10_000 else words.rate(value)
-    if not value:
-        return "0"
-    top = max(map(abs, scale.marks))
-    size, suffix = next(((size, suffix) for least, size, suffix in UNITS_OF_MARKS if top >= least), (1.0, ""))
-    step = (scale.marks[1] - scale.marks[0] if len(scale.marks) > 1 else 1.0) / size
-    digits = max(0, -math.floor(math.log10(step) + 1e-9))
-    return words.rate(value) if digits > 3 else words.number(value / size, digits) + suffix
+    return _Heights(scale(low, high, max(2, panel.height // BETWEEN_MARKS)))

@@ -1,4 +1,4 @@
-"""A page as a list of sections of blocks, for both its HTML and its Markdown. Secrets are removed here."""
+"""A page as a list of sections of blocks, of which its HTML is made. Secrets are removed here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from maskwright.core import output
 from maskwright.core.secrets import redact
-from maskwright.report import frame, markdown, plots
+from maskwright.report import frame, plots
 from maskwright.report.tables import ReportTable
 
 
@@ -28,8 +28,6 @@ class Drawing:
     html: str
     legend: str = ""
     """HTML."""
-    numbers: ReportTable | None = None
-    """The table in Markdown."""
     heading: str = ""
 
 
@@ -84,7 +82,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Folded:
-    """Blocks that open by a click and in print. In Markdown, a table has its caption instead of the title."""
+    """Blocks that open by a click and in print."""
 
     title: str
     blocks: tuple[Block, ...]
@@ -100,36 +98,22 @@ class ReportSection:
     blocks: tuple[Block, ...]
 
 
-def write(path: str, title: str, sections: Sequence[ReportSection], head: Sequence[str] = ()) -> None:
-    """Writes Markdown for a `path` in .md, else HTML. Raises `InputError` where the file cannot be written."""
-    content = to_markdown(title, sections) if path.lower().endswith(".md") else html(title, sections, head)
+def write(path: str, title: str, sections: Sequence[ReportSection]) -> None:
+    """Writes HTML. Raises `InputError` where the file cannot be written."""
     with output.writer(path) as file:
-        file.write(content.encode("utf-8", "replace"))
+        file.write(html(title, sections).encode("utf-8", "replace"))
 
 
-def html(title: str, sections: Sequence[ReportSection], head: Sequence[str] = ()) -> str:
+def html(title: str, sections: Sequence[ReportSection]) -> str:
     parts = []
     for section in sections:
         blocks = [_html(block) for block in section.blocks]
         parts.append(frame.section(section.heading, *blocks) if section.heading else "\n".join(blocks))
-    return frame.page(redact(title), parts, head)
-
-
-def to_markdown(title: str, sections: Sequence[ReportSection]) -> str:
-    parts = [f"# {_literal(title)}"]
-    for section in sections:
-        blocks = [text for block in section.blocks if (text := _markdown(block))]
-        if blocks:
-            parts += [f"## {_literal(section.heading)}"] * bool(section.heading) + blocks
-    return "\n\n".join(parts) + "\n"
+    return frame.page(redact(title), parts)
 
 
 def _escaped(words: str) -> str:
     return frame.escaped(redact(words))
-
-
-def _literal(words: str) -> str:
-    return markdown.literal(redact(words))
 
 
 def _html(block: Block) -> str:
@@ -139,7 +123,7 @@ def _html(block: Block) -> str:
             lead_in = f"<b>{_escaped(lead)}</b> " if lead else ""
             lead_in += f"<code>{_escaped(command)}</code> " if command else ""
             return f"{tag}{lead_in}{_escaped(text)}</p>"
-        case Drawing(drawing, legend, _, heading):
+        case Drawing(drawing, legend, heading):
             return _heading(heading) + drawing + (f'<p class="legend">{legend}</p>' if legend else "")
         case Bars(values, unit, heading):
             return _heading(heading) + plots.bars({redact(name): value for name, value in values.items()}, unit)
@@ -170,7 +154,7 @@ def _html(block: Block) -> str:
             inner = "".join(map(_html, blocks))
             return f"<details><summary>{_escaped(title)}</summary>{inner}</details>"
         case ReportTable():
-            return frame.table(_clean(block))
+            return frame.table(clean(block))
 
 
 def _heading(words: str) -> str:
@@ -184,42 +168,6 @@ def _cited(source: str, address: str) -> str:
     return f" <small>{link}.</small>"
 
 
-def _markdown(block: Block) -> str:
-    match block:
-        case Paragraph(text, _, lead, command):
-            lead_in = (f"**{_literal(lead)}** " if lead else "") + (f"`{command}` " if command else "")
-            return lead_in + _literal(text)
-        case Drawing(_, _, numbers):
-            return "" if numbers is None else markdown.table(_clean(numbers))
-        case Bars(values, unit, heading):
-            lines = [f"- **{_literal(name)}**: {_literal(plots.amount(value, unit))}" for name, value in values.items()]
-            return "\n".join([*([f"{_literal(heading)}:", ""] if heading else []), *lines])
-        case Conclusion(headline, text):
-            return f"**{_literal(headline)}** {_literal(text)}"
-        case Strip(cells):
-            return "\n".join(
-                f"- **{_literal(a)}**: {_literal(b)}{f' ({_literal(c)})' if c else ''}" for a, b, c in cells
-            )
-        case Facts(rows):
-            return "\n".join(f"- **{_literal(a)}**: {_literal(b)}" for a, b in rows)
-        case Listing(items):
-            return "\n".join(f"- {_literal(item)}" for item in items)
-        case Notes(notes):
-            lines = []
-            for index, (text, source, address) in enumerate(notes, 1):
-                citation = f" {_literal(source)}{f', <{address}>' if address else ''}." if source else ""
-                lines.append(f"{index}. {_literal(text)}{citation}")
-            return "\n".join(lines)
-        case Code(text):
-            fence = "`" * max(3, 1 + max((len(run) for run in text.split() if set(run) == {"`"}), default=0))
-            return f"{fence}text\n{redact(text)}\n{fence}"
-        case Folded(title, blocks):
-            heading_lines = [] if isinstance(blocks[0], ReportTable) else [f"**{_literal(title)}**"]
-            return "\n\n".join([*heading_lines, *filter(None, map(_markdown, blocks))])
-        case ReportTable():
-            return markdown.table(_clean(block))
-
-
-def _clean(table: ReportTable) -> ReportTable:
+def clean(table: ReportTable) -> ReportTable:
     rows = tuple(tuple(redact(cell) for cell in row) for row in table.rows)
     return ReportTable(redact(table.caption), tuple(map(redact, table.header)), rows, table.words)

@@ -93,14 +93,13 @@ summary { cursor: pointer; } a { color: inherit; } li { margin: .3rem 0; }
 """
 
 
-def page(title: str, parts: Sequence[str], head: Sequence[str] = ()) -> str:
-    """The whole file. `parts` and `head` are HTML; empty parts are left out."""
+def page(title: str, parts: Sequence[str]) -> str:
+    """The whole file. `parts` are HTML; empty ones are left out."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        + "".join(f"{line}\n" for line in head)
-        + f"<title>{escaped(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
+        f"<title>{escaped(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
         f"<h1>{escaped(title)}</h1>\n" + "\n".join(part for part in parts if part) + "\n</main>\n</body>\n</html>\n"
     )
 

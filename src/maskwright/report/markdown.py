@@ -1,16 +1,52 @@
-"""Tables and escaped text in Markdown."""
+"""A verdict in Markdown, for a paper or a pull request, and escaped text of others."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from maskwright.core.console import one_line
+from maskwright.core.secrets import redact
+from maskwright.report.document import Block, Conclusion, Facts, Folded, Notes, Paragraph, ReportSection, clean
 from maskwright.report.tables import ReportTable
 
 
-def table(content: ReportTable | None) -> str:
-    if content is None:
-        return ""
+def page(title: str, sections: Sequence[ReportSection]) -> str:
+    """The whole file. Drawings are left out."""
+    parts = [f"# {_literal(title)}"]
+    for section in sections:
+        parts += [f"## {_literal(section.heading)}"] * bool(section.heading)
+        parts += filter(None, map(_block, section.blocks))
+    return "\n\n".join(parts) + "\n"
+
+
+def _literal(words: str) -> str:
+    return literal(redact(words))
+
+
+def _block(block: Block) -> str:
+    match block:
+        case Paragraph(text, _, lead):
+            return (f"**{_literal(lead)}** " if lead else "") + _literal(text)
+        case Conclusion(headline, text):
+            return f"**{_literal(headline)}** {_literal(text)}"
+        case Facts(rows):
+            return "\n".join(f"- **{_literal(a)}**: {_literal(b)}" for a, b in rows)
+        case Notes(notes):
+            lines = []
+            for index, (text, source, address) in enumerate(notes, 1):
+                citation = f" {_literal(source)}{f', <{address}>' if address else ''}." if source else ""
+                lines.append(f"{index}. {_literal(text)}{citation}")
+            return "\n".join(lines)
+        case Folded(_, blocks):
+            return "\n\n".join(filter(None, map(_block, blocks)))
+        case ReportTable():
+            return _table(clean(block))
+        case _:
+            return ""
+
+
+def _table(content: ReportTable) -> str:
     rule = "|".join(" --- " if column < content.words else " ---: " for column in range(len(content.header)))
     rows = [f"| {' | '.join(map(literal, row))} |" for row in (content.header, *content.rows)]
     return "\n".join([f"{literal(content.caption)}:", "", rows[0], f"|{rule}|", *rows[1:]])

@@ -26,24 +26,48 @@ class Scale:
     high: float
     step: float
 
-    def x(self, value: float) -> str:
-        return f"{LEFT + (RIGHT - LEFT) * (value - self.low) / (self.high - self.low):.2f}%"
+    def share(self, value: float) -> float:
+        """0 at the low end, 1 at the high one."""
+        return (value - self.low) / (self.high - self.low)
 
-    def ticks(self) -> list[float]:
+    def x(self, value: float) -> str:
+        return f"{LEFT + (RIGHT - LEFT) * self.share(value):.2f}%"
+
+    def marks(self) -> list[float]:
         return [self.low + number * self.step for number in range(round((self.high - self.low) / self.step) + 1)]
 
     def label(self, value: float, *, sign: bool = False) -> str:
-        return words.number(value, max(0, -math.floor(math.log10(self.step) + 1e-9)), sign=sign)
+        return words.number(value, decimals(self.step), sign=sign)
 
 
-def scale(values: Sequence[float]) -> Scale:
-    """A scale between round numbers, with at most seven marks."""
-    low, high = min(values), max(values)
-    width = max(high - low, 0.1)
-    power = 10.0 ** math.floor(math.log10(width / 6))
-    step = next(factor * power for factor in (1, 2, 5, 10, 20) if width / (factor * power) <= 5)
-    low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
-    return Scale(low, high if high > low else low + step, step)
+def scale(low: float, high: float, most: int = 5) -> Scale:
+    """A scale between round numbers around `low` and `high`, which are not equal, of at most `most` and two marks."""
+    step = round_step(high - low, most)
+    first, end = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return Scale(first * step, end * step, step)
+
+
+def round_step(width: float, most: int) -> float:
+    """The least of 1, 2 and 5 times a power of ten of which at most `most` fit into the width."""
+    power = 10.0 ** math.floor(math.log10(width / most))
+    return next(factor * power for factor in (1, 2, 5, 10, 20) if width / (factor * power) <= most)
+
+
+def decimals(step: float) -> int:
+    """Those of marks that are a step apart."""
+    return max(0, -math.floor(math.log10(step) + 1e-9))
+
+
+Place = float | str
+
+
+def line(kind: str, x1: Place, x2: Place, y1: Place, y2: Place, inside: str = "") -> str:
+    ends = f'<line class="{kind}" x1="{x1}" x2="{x2}" y1="{y1}" y2="{y2}"'
+    return f"{ends}>{inside}</line>" if inside else f"{ends}/>"
+
+
+def dot(kind: str, x: Place, y: Place, radius: float = 4) -> str:
+    return f'<circle class="{kind}" cx="{x}" cy="{y}" r="{radius}"/>'
 
 
 def reliability(bins: Sequence[tuple[float, float, float, float, float]], error: float) -> str:
@@ -52,7 +76,7 @@ def reliability(bins: Sequence[tuple[float, float, float, float, float]], error:
     shared, parts = Scale(0.0, 100.0, 20.0), [opening(SQUARE + STRIP + AXIS + 30, f"Calibration: error {error:.4f}")]
     for value in (0.0, 50.0, 100.0):
         y = HEAD + SQUARE * (1 - value / 100)
-        parts.append(f'<line class="axis" x1="{shared.x(0)}" x2="{shared.x(100)}" y1="{y:g}" y2="{y:g}"/>')
+        parts.append(line("axis", shared.x(0), shared.x(100), f"{y:g}", f"{y:g}"))
         parts.append(f'<text x="{shared.x(0)}" y="{y - 4:g}">{value:g} % right</text>')
     base, largest_share = HEAD + SQUARE + STRIP, max((share_of_all for _, _, share_of_all, _, _ in bins), default=1.0)
     for low, high, share_of_all, confidence, share_right in bins:
@@ -61,11 +85,10 @@ def reliability(bins: Sequence[tuple[float, float, float, float, float]], error:
         x, y, expected = shared.x(100 * confidence), HEAD + SQUARE - right_height, HEAD + SQUARE * (1 - confidence)
         kind = "rise" if share_right > confidence else "fall"
         parts.append(f'<rect class="share-right" {extent} y="{y:.1f}" height="{right_height:.1f}"/>')
-        parts.append(f'<line class="pair {kind}" x1="{x}" x2="{x}" y1="{y:.1f}" y2="{expected:.1f}"/>')
-        parts.append(f'<circle class="seed" cx="{x}" cy="{y:.1f}" r="4"/>')
+        parts += [line(f"pair {kind}", x, x, f"{y:.1f}", f"{expected:.1f}"), dot("seed", x, f"{y:.1f}")]
         parts.append(f'<rect class="share-of-all" {extent} y="{base - height:.1f}" height="{height:.1f}"/>')
-    diagonal = f'x1="{shared.x(0)}" x2="{shared.x(100)}" y1="{HEAD + SQUARE}" y2="{HEAD}"'
-    return "".join([*parts, f'<line class="zero" {diagonal}/>', axis(shared, base, "confidence, %"), "</svg>"])
+    diagonal = line("zero", shared.x(0), shared.x(100), HEAD + SQUARE, HEAD)
+    return "".join([*parts, diagonal, axis(shared, base, "confidence, %"), "</svg>"])
 
 
 def bars(values: Mapping[str, float], unit: str) -> str:
@@ -92,10 +115,10 @@ def opening(height: int, text: str) -> str:
 
 
 def axis(shared: Scale, top: int, unit: str, *, sign: bool = False) -> str:
-    parts = [f'<line class="axis" x1="{LEFT}%" x2="{RIGHT}%" y1="{top}" y2="{top}"/>']
-    for value in shared.ticks():
+    parts = [line("axis", f"{LEFT}%", f"{RIGHT}%", top, top)]
+    for value in shared.marks():
         x = shared.x(value)
-        parts.append(f'<line class="axis" x1="{x}" x2="{x}" y1="{top}" y2="{top + 5}"/>')
+        parts.append(line("axis", x, x, top, top + 5))
         label = escape(shared.label(value, sign=sign))
         parts.append(f'<text x="{x}" y="{top + 19}" text-anchor="middle">{label}</text>')
     parts.append(f'<text x="50%" y="{top + 36}" text-anchor="middle">{escape(unit)}</text>')

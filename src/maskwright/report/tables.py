@@ -1,4 +1,4 @@
-"""A table as text, which HTML and Markdown both draw."""
+"""A table as text."""
 
 from __future__ import annotations
 

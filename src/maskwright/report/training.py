@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import math
 import statistics
 from collections.abc import Sequence
@@ -12,13 +11,11 @@ from maskwright.core.console import human_count, several
 from maskwright.report import frame, incidents, words
 from maskwright.report.curves import Curve, Level, Panel, Tick, stack
 from maskwright.report.document import Block, Drawing, Facts, Paragraph, Strip
-from maskwright.report.run import Points, RecordedRun
+from maskwright.report.run import RecordedRun
 from maskwright.report.tables import ReportTable
 
 COLOURS = 6
 """Kinds of lines that the page's style tells apart."""
-ROWS = 10
-"""Steps of a run in the table of its curves."""
 LEGENDS = {
     "saved": ("|", "save"),
     "started": ("▶", "restart"),
@@ -71,46 +68,8 @@ def curves(runs: Sequence[RecordedRun]) -> list[Block]:
     panels = [_loss(runs), *_metrics(runs), *_rates(runs), *_health(runs)]
     description = f"Training and held-out loss of {words.listed([run.name for run in runs])}, with what belongs to it"
     constants = _constants(runs[0]) if len(runs) == 1 else ""
-    drawing = Drawing(stack(panels, last_step, description), _legend(runs, panels), in_numbers(runs))
+    drawing = Drawing(stack(panels, last_step, description), _legend(runs, panels))
     return [drawing, *([Paragraph(constants, faint=True)] if constants else [])]
-
-
-def in_numbers(runs: Sequence[RecordedRun]) -> ReportTable:
-    """The curves in Markdown: about `ROWS` steps of each run. Held-out numbers are those of the step itself, the others
-    those of the last log line until then."""
-    beside = len(runs) > 1
-    columns = [("training loss", "loss"), ("held-out loss", "valid_loss")]
-    columns += [(f"validation {_metric_name(key)}", key) for key in _metric_keys(runs)]
-    columns += [("learning rate", "learning_rate"), ("tokens/s", "tokens_per_second")]
-    columns = [(title, key) for title, key in columns if any(run.points(key) for run in runs)]
-    rows = []
-    for run in runs:
-        points = {key: run.points(key) for _, key in columns}
-        for step in _steps_shown(run):
-            cells = [_cell(key, points[key], step) for _, key in columns]
-            rows.append((*([run.name] if beside else []), f"{step:,.0f}", *cells))
-    header = (*(["run"] if beside else []), "step", *(title for title, _ in columns))
-    return ReportTable("The curves in numbers", header, tuple(rows), words=int(beside))
-
-
-def _steps_shown(run: RecordedRun) -> list[float]:
-    """Steps of evaluations where there are enough, else of all log lines too; always the first and the last."""
-    evaluated, logged = ([step for step, _ in run.points(key)] for key in ("valid_loss", "loss"))
-    all_steps = sorted({*evaluated, *logged})
-    is_sparse = len(evaluated) < ROWS / 2
-    steps = all_steps if is_sparse else evaluated
-    spread = {steps[round(row * (len(steps) - 1) / (ROWS - 1))] for row in range(ROWS)} if steps else set()
-    return sorted({*spread, *all_steps[-1:], *(evaluated if is_sparse else [])})
-
-
-def _cell(key: str, points: Points, step: float) -> str:
-    until = bisect.bisect_right(points, (step, math.inf))
-    if not until or (key.startswith("valid_") and points[until - 1][0] != step):
-        return words.NOTHING
-    value = points[until - 1][1]
-    if key == "tokens_per_second":
-        return human_count(value)
-    return words.rate(value) if key == "learning_rate" and value else f"{value:.4f}"
 
 
 def _loss(runs: Sequence[RecordedRun]) -> Panel:

@@ -7,7 +7,6 @@ interval's large numbers. Where no outcome of the test could reach p < 0.05, the
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -17,7 +16,7 @@ import numpy as np
 from maskwright.core.errors import InputError
 from maskwright.labels.scoring import ClassCounts, Floats, f1, scorer
 from maskwright.verdict import power, statistics
-from maskwright.verdict.results import Arm, ComparedTask, Results, ScoredRun, check, labels_of
+from maskwright.verdict.results import Arm, ComparedTask, Results, ScoredRun, labels_of
 
 Word = Literal["helped", "hurt", "no difference shown", "cannot conclude"]
 Question = Literal["checkpoints", "recipe"]
@@ -142,9 +141,9 @@ class _Measured:
 def judge(
     results: Results, *, draws: int = statistics.DRAWS, class_draws: int = CLASS_DRAWS, random_seed: int = 0
 ) -> VerdictReport:
-    """Computes the verdicts. Raises `InputError` for results that contradict themselves. The same results and random
-    seed give the same report, whatever the order of the runs."""
-    check(results)
+    """Computes the verdicts. Every arm has the same seeds in each task. Raises `InputError` for a score that is not
+    that of the run's predictions. The same results and random seed give the same report, whatever the order of the
+    runs."""
     recipe = len(results.arms[0].pretraining_runs) > 1
     count = len(results.tasks) * (len(results.arms) - 1)
     class_draws = min(draws, class_draws)
@@ -317,14 +316,6 @@ def _why_degenerate(task: ComparedTask, run: ScoredRun) -> str:
         reasons.append(f"it gives one answer to everything, {answer}")
     elif task.metric == "accuracy" and gold and run.score <= max(gold.values()) / gold.total():
         reasons.append("its score is no better than that of the most frequent label")
-    if run.lowest_loss is not None and (chance := chance_loss(task)) and run.lowest_loss >= chance:
-        reasons.append(f"its training loss was never below {chance:.3f}, that of guessing")
+    if run.lowest_loss is not None and task.guessing is not None and run.lowest_loss >= task.guessing:
+        reasons.append(f"its training loss was never below {task.guessing:.3f}, that of guessing")
     return "; ".join(reasons)
-
-
-def chance_loss(task: ComparedTask) -> float:
-    """The loss of a model that gives every label the same probability: ln C, and ln 2 where each label is a question of
-    its own; 0 where guessing has no such loss."""
-    if task.kind in ("single_label", "tokens"):
-        return math.log(len(task.labels))
-    return math.log(2) if task.kind == "multi_label" else 0.0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from maskwright.report import document, words
+from maskwright.core import output
+from maskwright.report import document, markdown, words
 from maskwright.report.document import Block, Conclusion, Drawing, Facts, Folded, Notes, Paragraph, ReportSection
 from maskwright.verdict import plots, tables, wording
 from maskwright.verdict.judge import VerdictReport
@@ -11,7 +12,9 @@ from maskwright.verdict.results import Results
 
 def write(path: str, results: Results, report: VerdictReport) -> None:
     """Writes HTML, or Markdown to a `path` in .md, for a paper, a pull request or a model card."""
-    document.write(path, title(results), sections(results, report))
+    form = markdown.page if path.endswith(".md") else document.html
+    with output.writer(path) as file:
+        file.write(form(title(results), sections(results, report)).encode("utf-8", "replace"))
 
 
 def title(results: Results) -> str:

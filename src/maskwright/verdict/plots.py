@@ -6,19 +6,26 @@ from collections.abc import Sequence
 from html import escape
 from itertools import pairwise
 
-from maskwright.report.plots import AXIS, HEAD, axis, opening, scale, shortened
+from maskwright.report.plots import AXIS, HEAD, Scale, axis, dot, line, opening, scale, shortened
 from maskwright.verdict import wording
 from maskwright.verdict.judge import ArmDifference, Score
 from maskwright.verdict.results import ComparedTask
 
+LEAST_POINTS = 0.1
+"""Width of a scale, in points."""
 ROW = 46
 """Height in pixels of an arm's row of dots."""
 MARKS = {"helped": "▲", "hurt": "▼", "no difference shown": "●", "cannot conclude": "?"}
 
 
+def _scale_of(points: Sequence[float]) -> Scale:
+    low = min(points)
+    return scale(low, max(*points, low + LEAST_POINTS))
+
+
 def forest(comparisons: Sequence[ArmDifference]) -> str:
     """A row for each comparison, the difference and its interval on one scale of points."""
-    shared = scale([100 * value for pair in comparisons for value in (0.0, pair.low, pair.high)])
+    shared = _scale_of([100 * value for pair in comparisons for value in (0.0, pair.low, pair.high)])
     zero = shared.x(0)
     rows = []
     for pair in comparisons:
@@ -31,9 +38,8 @@ def forest(comparisons: Sequence[ArmDifference]) -> str:
             f'<div class="row"><p><span class="{kind}" aria-hidden="true">{MARKS[pair.verdict]}</span> '
             f"{escape(pair.task)}: {escape(pair.other)} <small>against {escape(pair.base)}</small> "
             f"<b>{escape(value)}</b></p>"
-            f'{opening(22, text)}<line class="zero" x1="{zero}" x2="{zero}" y1="0" y2="22"/>'
-            f'<line class="bar {kind}" x1="{low}" x2="{high}" y1="11" y2="11"/>'
-            f'<circle class="{kind}" cx="{middle}" cy="11" r="5"/></svg></div>'
+            f"{opening(22, text)}{line('zero', zero, zero, 0, 22)}{line(f'bar {kind}', low, high, 11, 11)}"
+            f"{dot(kind, middle, 11, 5)}</svg></div>"
         )
     below = axis(shared, 0, "points", sign=True)
     return f'<div class="forest">{"".join(rows)}<svg aria-hidden="true" height="{AXIS + 14}">{below}</svg></div>'
@@ -45,7 +51,7 @@ def strip(task: ComparedTask, scores: Sequence[Score], *, paired: bool) -> str:
         [100 * value for value in score.runs[0]] if paired else [100 * sum(seeds) / len(seeds) for seeds in score.runs]
         for score in scores
     ]
-    shared = scale([value for row in dots for value in row])
+    shared = _scale_of([value for row in dots for value in row])
     height = len(scores) * ROW + AXIS + 14
     unit = "seed" if paired else "pretraining run"
     means = "; ".join(f"{score.arm} {wording.mean_and_deviation(score.mean, score.deviation)}" for score in scores)
@@ -55,12 +61,10 @@ def strip(task: ComparedTask, scores: Sequence[Score], *, paired: bool) -> str:
         for (above, row), (below, next_row) in pairwise(zip(heights, dots, strict=True)):
             for a, b in zip(row, next_row, strict=True):
                 kind = "rise" if b > a else "fall" if b < a else "same"
-                ends = f'x1="{shared.x(a)}" x2="{shared.x(b)}" y1="{above}" y2="{below}"'
-                parts.append(f'<line class="pair {kind}" {ends}/>')
+                parts.append(line(f"pair {kind}", shared.x(a), shared.x(b), above, below))
     for y, row, score in zip(heights, dots, scores, strict=True):
         middle = shared.x(100 * score.mean)
-        parts.append(f'<line class="mean" x1="{middle}" x2="{middle}" y1="{y - 10}" y2="{y + 10}"/>')
-        parts += [f'<circle class="seed" cx="{shared.x(value)}" cy="{y}" r="4"/>' for value in row]
+        parts += [line("mean", middle, middle, y - 10, y + 10), *(dot("seed", shared.x(value), y) for value in row)]
         parts.append(f'<text class="name" x="0" y="{y - 14}">{escape(shortened(score.arm))}</text>')
     parts.append(axis(shared, len(scores) * ROW + 4, f"{wording.metric_name(task)}, points"))
     return "".join(parts) + "</svg>"

@@ -10,20 +10,19 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from maskwright.core.console import say, typed
-from maskwright.core.errors import InputError, MaskwrightError
+from maskwright.core.errors import InputError
 from maskwright.core.secrets import SECRET_VARIABLE, redact
 from maskwright.launch import checks
 from maskwright.launch.ray.gang import ACCELERATOR_KEY, STOP_WAIT, require_lasting
-from maskwright.launch.ray.jobs import ID, Address, RayCluster, conclude, find_address, follow_to_its_end
+from maskwright.launch.ray.jobs import ID, Address, RayCluster, find_address, follow_to_its_end
 from maskwright.launch.ray.sizes import asked
-from maskwright.launch.side_by_side import GONE
 from maskwright.launch.target import (
     Env,
     OnSubmission,
@@ -59,8 +58,6 @@ class Ray(Place):
     follow: Annotated[bool, Option("Show the log until the job is over, and end with its exit code.")] = False
     env: Env = ()
     pip: Annotated[tuple[str, ...], Option("Package that the cluster lacks, for pip install.", "PACKAGE")] = ()
-
-    of_one_job: ClassVar[frozenset[str]] = frozenset({"job_id", "follow"})
 
     def __post_init__(self) -> None:
         if self.job_id is not None and not ID.fullmatch(self.job_id):
@@ -121,35 +118,6 @@ class Ray(Place):
                 metadata={ACCELERATOR_KEY: self.accelerator} if self.accelerator else {},
             )
         return name
-
-    # ---- many jobs: `launch.side_by_side` ------------------------------------------------------------------------
-
-    def begin(self, command: Training, log: str) -> str:
-        return self._send(command)
-
-    def live(self, runs: Sequence[str]) -> dict[str, str]:
-        return {job.run: job.id for job in self._head.jobs() if not job.over and job.run and job.run in runs}
-
-    def ended(self, job: str, log: str) -> int | None:
-        state = next((known for known in self._head.jobs() if known.id == job), None)
-        if state is None:  # a restarted head has forgotten its jobs
-            return GONE
-        if not state.over:
-            return None
-        lines, code, end = list[str](), 0, "done"
-        self._head.show_log(job, lambda host, line: lines.append(line))
-        try:
-            conclude(state)
-        except MaskwrightError as error:
-            code, end = error.exit_code, str(error)
-        of_run = [line.removeprefix("host 0 | ") for line in lines if line.startswith("host ")]
-        of_launcher = [f"== {line}" for line in lines if not line.startswith("host ")]
-        with open(log, "a", encoding="utf-8") as file:
-            file.writelines(redact(line) + "\n" for line in [*of_launcher, *of_run, f"== {end}" if of_run else end])
-        return code
-
-    def ending(self, jobs: Iterable[str]) -> str:
-        return "; ".join(f"maskwright stop ray:{job}" for job in jobs)
 
     def entrypoint(self, command: Training) -> str:
         """The driver's command, which chooses numbers that are None. `exec` leaves no shell before its exit code. The

@@ -9,28 +9,22 @@ again) and 0.
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from subprocess import CompletedProcess
 from typing import Annotated, ClassVar
 
 from maskwright.core.console import say, typed
-from maskwright.core.errors import CloudError, EndedAsAsked, InputError, MaskwrightError
+from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.secrets import redact
 from maskwright.launch import checks
 from maskwright.launch.attempts import MOST_LOST
-from maskwright.launch.side_by_side import GONE
 from maskwright.launch.target import JobName, OnSubmission, Option, Place, Submission, Training, show
 
 BEFORE_SECONDS = 30
 """Time between the end of the grace period and the time limit."""
 ANSWER_SECONDS = 120.0
-ENDED_EARLY = ("CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE")
-"""States of a job that the cluster or a user ended; the same command continues its run."""
 
 OURS = {
     **dict.fromkeys(("nodes", "ntasks", "ntasks-per-node", "array", "wrap"), "use --num-nodes and --gpus-per-node"),
@@ -130,7 +124,6 @@ class Slurm(Place):
     ] = None
 
     setup_is_in_the_jobs_shell: ClassVar[bool] = True
-    of_one_job: ClassVar[frozenset[str]] = frozenset({"name"})
 
     def __post_init__(self) -> None:
         for option in self.sbatch:
@@ -156,49 +149,6 @@ class Slurm(Place):
         log = f"{name}-{job}.log"
         on_submission(Submission(True, "sbatch", command.run, job, f"tail -F {log}", f"scancel {job}", shown=job))
         say(f"job {job}: its log is {log}; scancel {job} saves and ends it, to be continued")
-
-    # ---- many jobs: `launch.side_by_side` ------------------------------------------------------------------------
-
-    def begin(self, command: Training, log: str) -> str:
-        for option in self.sbatch:
-            if option.partition("=")[0] in ("--job-name", "--output", "--error"):
-                what = f"{option} cannot be the same for many jobs"
-                raise InputError(what, where="--sbatch", fix="leave it out; each run has its log beside its folder")
-        return _sbatch(script(self, _name_of(command.run), command, shlex.quote(log.replace("%", "%%"))))
-
-    def live(self, runs: Sequence[str]) -> dict[str, str]:
-        queue = _ask(["squeue", "--me", "--noheader", "--format=%i %j"])
-        if queue.returncode:
-            raise CloudError(_complaint(queue), reason="failed", where="squeue", fix="see `sinfo`")
-        jobs = {name: job for job, _, name in (line.partition(" ") for line in queue.stdout.splitlines())}
-        return {run: jobs[name] for run in runs if (name := _name_of(run)) in jobs}
-
-    def ended(self, job: str, log: str) -> int | None:
-        shown = _ask(["scontrol", "show", "job", "-o", job])
-        if shown.returncode and "Invalid job id" not in shown.stderr:
-            raise CloudError(_complaint(shown), reason="failed", where="scontrol", fix="see `sinfo`")
-        if shown.returncode:  # SLURM forgets a job some minutes after its end (MinJobAge)
-            return GONE
-        fields = dict(re.findall(r"\b(\w+)=(\S+)", shown.stdout))
-        state, reason, code = fields["JobState"], fields["Reason"], int(fields["ExitCode"].partition(":")[0])
-        if state in ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING"):
-            return None
-        early = EndedAsAsked.exit_code if state == "CANCELLED" else GONE  # somebody asked by scancel
-        if code or state == "COMPLETED":
-            return early if code == GONE else code
-        with open(log, "a", encoding="utf-8") as file:
-            unseen = f"; does its node see {os.path.dirname(log)}?" if reason == "JobLaunchFailure" else ""
-            file.write(f"job {job} ended as {state}, {reason}{unseen}\n")
-        return early if state in ENDED_EARLY else 1
-
-    def ending(self, jobs: Iterable[str]) -> str:
-        return " ".join(["scancel", *jobs])
-
-
-def _name_of(run: str) -> str:
-    """The name by which one job of many is found again."""
-    readable = checks.name_for("-".join(run.split(os.sep)[-3:]))
-    return f"{readable[:27].strip('-')}-{hashlib.sha256(run.encode()).hexdigest()[:12]}"
 
 
 def script(place: Slurm, name: str, command: Training, log: str) -> str:
@@ -248,17 +198,10 @@ def _folder(place: Slurm) -> Sequence[str]:
 
 def _sbatch(text: str) -> str:
     """Submits a script and returns the number of the job."""
-    done = _ask(["sbatch", "--parsable"], text)
-    if done.returncode:
-        raise MaskwrightError(_complaint(done), where="sbatch", fix="as sbatch says; --sbatch gives it more options")
-    return done.stdout.strip().partition(";")[0]
-
-
-def _ask(words: list[str], text: str = "") -> CompletedProcess[str]:
     absent = "run it on a login node of the cluster, or `submit slurm --dry-run` and copy the script there"
     silent = "see `sinfo`, and `squeue --me` before another try"
-    return checks.ask(words, text, ANSWER_SECONDS, absent=absent, silent=silent)
-
-
-def _complaint(done: CompletedProcess[str]) -> str:
-    return " ".join(done.stderr.replace("sbatch: error: ", "").split())[:600] or f"exit {done.returncode}"
+    done = checks.ask(["sbatch", "--parsable"], text, ANSWER_SECONDS, absent=absent, silent=silent)
+    if done.returncode:
+        what = " ".join(done.stderr.replace("sbatch: error: ", "").split())[:600] or f"exit {done.returncode}"
+        raise MaskwrightError(what, where="sbatch", fix="as sbatch says; --sbatch gives it more options")
+    return done.stdout.strip().partition(";")[0]

@@ -30,7 +30,7 @@ def opened(plan: ComparisonPlan) -> Iterator[ComparisonPlan]:
     something else."""
     storage.make_folder(plan.folder)
     with storage.locked(os.path.join(plan.folder, "lock"), remove=True):
-        _begin_or_check(plan)
+        begin_or_check(os.path.join(plan.folder, "compare.json"), _record(plan), "comparison", "--to")
         yield _with_draws(plan)
 
 
@@ -52,20 +52,19 @@ def _record(plan: ComparisonPlan) -> dict[str, Any]:
     return cast(dict[str, Any], json.loads(json.dumps(record)))
 
 
-def _begin_or_check(plan: ComparisonPlan) -> None:
-    """Raises `InputError` naming what differs."""
-    folder, now = plan.folder, _record(plan)
-    path = os.path.join(folder, "compare.json")
+def begin_or_check(path: str, now: dict[str, Any], what: str, option: str) -> None:
+    """Writes `now`, what decides numbers, to `path` in a new folder. In one that was begun, raises `InputError` naming
+    what differs; `what` the folder holds, `option` chooses it."""
+    folder, fix = os.path.dirname(path), f"give {option} a new folder"
     if os.path.exists(path):
         before = storage.read_json(path)
         for key in [*now, *before]:
             if key not in before or key not in now or before[key] != now[key]:
                 old, new = (f"{values.get(key, 'not there')!r:.60}" for values in (before, now))
-                what = f"holds another comparison: {key} was {old} and is {new} now"
-                raise InputError(what, where=folder, fix="put it back, or give --to a new folder")
+                differs = f"holds another {what}: {key} was {old} and is {new} now"
+                raise InputError(differs, where=folder, fix=f"put it back, or {fix}")
     elif others := [name for name in sorted(os.listdir(folder)) if name != "lock" and not storage.is_temporary(name)]:
-        what = f"holds {others[0]}, which is not of a comparison"
-        raise InputError(what, where=folder, fix="give --to a new folder")
+        raise InputError(f"holds {others[0]}, which is not of a {what}", where=folder, fix=fix)
     else:
         storage.write_json(path, now)
 

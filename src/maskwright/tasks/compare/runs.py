@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from maskwright.config.settings import in_flow
 from maskwright.core import storage
 from maskwright.core.console import note, progress, say, warn
 from maskwright.core.errors import HealthError, InputError, JobError, stopped
-from maskwright.processes.child import FinetuneCommand, SideBySide, last_words
+from maskwright.processes.child import FinetuneCommand, last_words, run_side_by_side
 from maskwright.report.words import rate as rate_text
 from maskwright.run.directory import RESULTS, RunDirectory
 from maskwright.tasks.compare import linear
@@ -30,8 +29,6 @@ from maskwright.tasks.compare.plan import ComparedOn, ComparisonPlan
 from maskwright.tasks.compare.retrieval import LexicalRuns, RetrievalTask
 
 MAKE_AGAIN = "remove the run's folder and run the same command again"
-SEEN_SECONDS = 60.0
-"""In which a network file system shows what another machine has written (`acdirmax` of NFS)."""
 Chosen = dict[tuple[str, str], float]
 """By task and arm: the learning rate, or the penalty, that did best on validation."""
 
@@ -95,7 +92,7 @@ class ComparedRun:
         keys = [*alone, *overrides, *self.start.keys(self.number)]
         keys += [f"optimizer.learning_rate={self.rate!r}", f"seed={self.seed}", *self.more]
         keys += ["data.test=null"] if self.search else []
-        return FinetuneCommand(self.task.location, self.folder, tuple(keys), self.log, self.results)
+        return FinetuneCommand(self.task.location, self.folder, tuple(keys), self.log)
 
 
 @dataclass(frozen=True)
@@ -179,15 +176,15 @@ def scores_by_rate(tried: Sequence[EndedRun], task: ComparedOn, start: ArmStart)
 # ---- making them -----------------------------------------------------------------------------------------------------
 
 
-def run(runs: Sequence[ComparedRun], plan: ComparisonPlan, side_by_side: SideBySide, label: str) -> list[EndedRun]:
+def run(runs: Sequence[ComparedRun], plan: ComparisonPlan, label: str) -> list[EndedRun]:
     """Makes what is missing, and reads what each came to, in their order. Raises `JobError` for a run that failed,
     `StoppedEarly` for one that somebody stopped."""
-    results = _run_missing(runs, plan, side_by_side, label)
+    results = _run_missing(runs, plan, label)
     stopped = [ended for ended in results if ended.fault and not ended.run.search and not ended.has_scores]
     if not stopped:
         return results
     scorings = [_with_last_finite_weights(ended.run) for ended in stopped]
-    scored = _run_missing(scorings, plan, side_by_side, "score")
+    scored = _run_missing(scorings, plan, "score")
     for scoring in scored:
         if scoring.fault:
             what = f"{scoring.run.name}, scores weights that are not finite: {scoring.fault}"
@@ -200,9 +197,7 @@ def run(runs: Sequence[ComparedRun], plan: ComparisonPlan, side_by_side: SideByS
     return [by_folder.get(ended.run.folder, ended) for ended in results]
 
 
-def _run_missing(
-    runs: Sequence[ComparedRun], plan: ComparisonPlan, side_by_side: SideBySide, label: str
-) -> list[EndedRun]:
+def _run_missing(runs: Sequence[ComparedRun], plan: ComparisonPlan, label: str) -> list[EndedRun]:
     ends = {number: end for number, run in enumerate(runs) if (end := _end(run))}
     missing = [number for number in range(len(runs)) if number not in ends]
     fitted, left = ([n for n in missing if runs[n].start.fitted == is_fitted] for is_fitted in (True, False))
@@ -213,7 +208,7 @@ def _run_missing(
         for number in _fit([runs[number] for number in fitted]):
             ends[fitted[number]] = _require_end(runs[fitted[number]], 0)
             bar.advance()
-        with closing(side_by_side(commands, plan.budget.at_once)) as codes:
+        with closing(run_side_by_side(commands, plan.budget.at_once)) as codes:
             for number, code in codes:
                 ends[left[number]] = _require_end(runs[left[number]], code)
                 bar.advance()
@@ -258,20 +253,15 @@ def _end(run: ComparedRun) -> EndedRun | None:
 
 
 def _require_end(run: ComparedRun, code: int) -> EndedRun:
-    until = time.monotonic() + SEEN_SECONDS
-    while (end := _end(run)) is None and code in (0, HealthError.exit_code) and time.monotonic() < until:
-        time.sleep(0.2)
+    end = _end(run)
     if end and end.fault:
         warn(f"{run.name}: {end.fault}")
         return end
-    if end and (code == 0 or stopped(code)):  # which is also what is said of a job that nobody knows
+    if end and code == 0:
         say(f"{run.name}: {run.split} {run.task.metric} {end.score:.4f}")
         return end
     if kind := stopped(code):
         raise kind(f"{run.name} was stopped; the same command goes on")
-    if code == 0:
-        fix = "give --to a folder that all machines of the cluster see under the same path"
-        raise JobError(f"{run.name}, has ended, and its results are not there", 2, where=run.folder, fix=fix)
     fix = "mend it, then run the same command again; finished runs are kept"
     what = f"{run.name}, ended with code {code} ({last_words(run.log)})"
     raise JobError(what, 2 if code == 2 else 1, where=run.log, fix=fix)

@@ -11,13 +11,12 @@ from maskwright.labels.answers import exact_match, overlap_f1
 from maskwright.labels.metrics import KINDS, gold_outcomes, span_kinds, spans_of
 from maskwright.labels.scoring import Outcomes
 from maskwright.model.hf.config import class_name
-from maskwright.processes.child import SideBySide, run_side_by_side
 from maskwright.report import words
 from maskwright.run.directory import RESULTS, RunDirectory
 from maskwright.tasks.compare import linear
 from maskwright.tasks.compare.arms import BM25, LINEAR, RANDOM, ArmStart, ArmTraining
 from maskwright.tasks.compare.folder import opened
-from maskwright.tasks.compare.plan import Budget, ComparedOn, ComparisonPlan, read
+from maskwright.tasks.compare.plan import Budget, ComparedOn, ComparisonPlan, LabelledTask, read
 from maskwright.tasks.compare.retrieval import K1, B, RetrievalTask
 from maskwright.tasks.compare.runs import (
     MAKE_AGAIN,
@@ -30,6 +29,7 @@ from maskwright.tasks.compare.runs import (
     scores_by_rate,
     searches,
 )
+from maskwright.tasks.finetune.objective import chance
 from maskwright.tasks.models.load import TrainedModel
 from maskwright.verdict import page, wording
 from maskwright.verdict.judge import VerdictReport, judge
@@ -56,7 +56,6 @@ def compare(
     base: str | None = None,
     budget: Budget,
     overrides: Sequence[str] = (),
-    side_by_side: SideBySide = run_side_by_side,
 ) -> tuple[Results, VerdictReport]:
     """Makes or continues the comparison in `folder`, and writes `results.json`, `verdict.html` and `verdict.md` there.
 
@@ -64,9 +63,9 @@ def compare(
     """
     asked = read(models, on, folder, base=base, budget=budget, overrides=overrides)
     with opened(asked) as plan:
-        tried = run(searches(plan), plan, side_by_side, "search")
+        tried = run(searches(plan), plan, "search")
         chosen = choose(plan, tried)
-        ended = run(finals(plan, chosen), plan, side_by_side, "fine-tune")
+        ended = run(finals(plan, chosen), plan, "fine-tune")
         results = collect(plan, tried, chosen, ended)
         write_results(os.path.join(plan.folder, RESULTS), results)
         report = judge(results)
@@ -170,13 +169,13 @@ def verdict_task(task: ComparedOn) -> ComparedTask:
     sizes = (len(examples), len(task.dataset.train), len(task.dataset.validation))
     if section.kind == "question_answering":
         return ComparedTask(task.name, "scores", "mean", (), (), *sizes)
-    gold = gold_outcomes(section, labels, examples)
-    if section.kind != "token_classification":
-        return ComparedTask(task.name, KINDS[section.kind], cast(Any, task.metric), labels, gold, *sizes)
-    if task.metric != "f1":
-        return ComparedTask(task.name, "tokens", cast(Any, task.metric), labels, gold, *sizes)
-    kinds = span_kinds(labels)
-    return ComparedTask(task.name, "spans", "f1_micro", kinds, spans_of(labels, kinds, gold), *sizes)
+    gold, guessing = gold_outcomes(section, labels, examples), chance(section, len(labels))
+    if section.kind == "token_classification" and task.metric == "f1":
+        kinds = span_kinds(labels)
+        spans = spans_of(labels, kinds, gold)
+        return ComparedTask(task.name, "spans", "f1_micro", kinds, spans, *sizes, guessing=guessing)
+    kind = KINDS.get(section.kind, "tokens")
+    return ComparedTask(task.name, kind, cast(Any, task.metric), labels, gold, *sizes, guessing=guessing)
 
 
 def outcomes(task: ComparedOn, run: ComparedRun) -> Outcomes:
@@ -227,42 +226,69 @@ def _beside(run: ComparedRun) -> dict[str, float]:
 
 
 def _protocol(plan: ComparisonPlan) -> Protocol:
-    budget = plan.budget
-    budgets, validation = [], []
-    for task in plan.tasks:
-        config = task.config
-        budgets.append(f"{task.name}: {_steps(task)}")
-        shared = "a share of the training file, another with each seed"
-        validation.append(f"{task.name}: {'a file of its own' if config.data.validation else shared}")
+    """Each entry is whole sentences."""
+    return Protocol(*(" ".join(part) for part in ([*_budget(plan), *_search(plan)], _choice(plan), _reading(plan))))
+
+
+def _labelled(plan: ComparisonPlan) -> list[LabelledTask]:
+    return [task for task in plan.tasks if isinstance(task, LabelledTask)]
+
+
+def _fitted(plan: ComparisonPlan) -> list[str]:
+    """Arms without a transformer."""
+    return [start.name for start in plan.starts if start.fitted]
+
+
+def _has_linear(plan: ComparisonPlan) -> bool:
+    """Whether a linear model is fitted: on retrieval, its arm learns nothing."""
+    return LINEAR in _fitted(plan) and bool(_labelled(plan))
+
+
+def _but_fitted(plan: ComparisonPlan) -> str:
+    return f" but {words.listed(_fitted(plan))}" if _fitted(plan) else ""
+
+
+def _budget(plan: ComparisonPlan) -> list[str]:
     equal = all(len(set(task.arms.values())) == 1 for task in plan.tasks)
-    plain = [start.name for start in plan.starts if start.fitted]
-    labelled = [task for task in plan.tasks if not isinstance(task, RetrievalTask)]
-    fitted = LINEAR in plain and bool(labelled)
-    others = f"every arm but {words.listed(plain)}" if plain else "every arm"
-    same = f"The same for {others}. " if equal else ""
-    rates = ", ".join(map(words.rate, budget.rates))
-    one_rate = len(budget.rates) == 1
-    who, seed = f"{others[0].upper()}{others[1:]}", budget.search_seed
-    tried = f"{who} tried the learning rates {rates} with seed {seed} and kept the best of each task"
-    search = f"{who} had the learning rate {rates}." if one_rate else f"{tried}."
-    chose = ([] if one_rate else ["the learning rates"]) + (["each run's best checkpoint"] if labelled else [])
-    if fitted:
+    steps = "; ".join(f"{task.name}: {_steps(task)}" for task in plan.tasks)
+    return [f"The same for every arm{_but_fitted(plan)}."] * equal + [f"{steps}."]
+
+
+def _search(plan: ComparisonPlan) -> list[str]:
+    rates, seed = ", ".join(map(words.rate, plan.budget.rates)), plan.budget.search_seed
+    who = f"Every arm{_but_fitted(plan)}"
+    sentences = [f"{who} tried the learning rates {rates} with seed {seed} and kept the best of each task."]
+    if len(plan.budget.rates) == 1:
+        sentences = [f"{who} had the learning rate {rates}."]
+    if _has_linear(plan):
         penalties = ", ".join(map(words.rate, linear.PENALTIES))
-        search += f" {LINEAR} was fitted to whole texts and tried the penalties {penalties} in the same way."
-        if all(task.config.data.validation and task.config.data.fraction == 1.0 for task in labelled):
-            search += " Nothing about it is random, so it is the same with every seed."
-        else:
-            search += " Nothing about it is random: its seeds differ by the examples that it learns from alone."
-        chose = [f"{LINEAR}'s penalty", *chose]
-    if len(labelled) < len(plan.tasks):
-        search += " To search, each model is scored as its last step left it"
-        search += f"; {words.listed(plain)} learned nothing, so seeds do not matter there." if plain else "."
-    read = "Each run read it once, at its end."
-    return Protocol(
-        budget=f"{same}{'; '.join(budgets)}. {search}",
-        validation=f"{'; '.join(validation)}. It chose {words.listed(chose or ['nothing: there is one rate'])}.",
-        test=read if one_rate and not fitted else f"{read} The search did not read it.",
-    )
+        data = [task.config.data for task in _labelled(plan)]
+        same = all(each.validation and each.fraction == 1.0 for each in data)
+        sentences += [
+            f"{LINEAR} was fitted to whole texts and tried the penalties {penalties} in the same way.",
+            "Nothing about it is random, so it is the same with every seed."
+            if same
+            else "Nothing about it is random: its seeds differ by the examples that it learns from alone.",
+        ]
+    if len(_labelled(plan)) < len(plan.tasks):
+        sentences.append("To search, each model is scored as its last step left it.")
+        if names := words.listed(_fitted(plan)):
+            sentences.append(f"There, {names} learned nothing, so seeds do not matter.")
+    return sentences
+
+
+def _choice(plan: ComparisonPlan) -> list[str]:
+    shared = "a share of the training file, another with each seed"
+    files = [(task.name, "a file of its own" if task.config.data.validation else shared) for task in plan.tasks]
+    chose = [f"{LINEAR}'s penalty"] * _has_linear(plan) + ["the learning rates"] * (len(plan.budget.rates) > 1)
+    chose += ["each run's best checkpoint"] * bool(_labelled(plan))
+    of_tasks = "; ".join(f"{name}: {file}" for name, file in files)
+    return [f"{of_tasks}.", f"It chose {words.listed(chose or ['nothing: there is one rate'])}."]
+
+
+def _reading(plan: ComparisonPlan) -> list[str]:
+    searched = len(plan.budget.rates) > 1 or _has_linear(plan)
+    return ["Each run read it once, at its end.", *["The search did not read it."] * searched]
 
 
 def _steps(task: ComparedOn) -> str:

@@ -94,7 +94,7 @@ def measure(
     _require_range(model, request, spelt)
     if chosen == "examples":
         if request.page is not None:
-            require_writable(request.page, [".html", ".md"])
+            require_writable(request.page, [".html"])
         options = TextOptions(
             request.text_column, request.text_pair, request.label, spelt=_columns(spelt), encoding=request.encoding
         )

@@ -21,7 +21,7 @@ from maskwright.data.store import SplitName, TokenStore
 from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.tasks.models.load import TrainedModel
-from maskwright.tasks.start.data_card import unigram as frequency_guess
+from maskwright.tasks.start.data_card import token_counts, unigram
 
 MICRO_BATCH_ROWS, SHOWN_SOURCES = 8, 20
 Int64 = NDArray[np.int64]
@@ -160,9 +160,11 @@ def _evaluate_store(model: TrainedModel, store: TokenStore, scorer: Engine, seq_
             bar.advance(len(group))
     losses, correct = -np.concatenate([score[0] for score in scores]), np.concatenate([score[1] for score in scores])
     unigram_of: SplitName = "train" if store.split("train").documents else "valid"
-    unigram_loss, unigram_accuracy = unigram(store, batches, unigram_of)
+    known_text = store.split(unigram_of)
+    counts = token_counts(known_text, store.vocabulary.size)
+    unigram_loss, unigram_accuracy = unigram(counts, batches)
     labels = np.concatenate([batch.labels[batch.weights > 0] for batch in batches])
-    decades, sources = _decades(store, unigram_of)[labels], _sources(store, batches, seq_len, packing, max_rows)
+    decades, sources = _decades(counts, known_text.tokens)[labels], _sources(store, batches, seq_len, packing, max_rows)
     locations = [source["location"] for source in store.manifest["sources"]]
     by_source = _parts(sources, locations, losses, correct)
     loss = float(losses.mean(dtype=np.float64))
@@ -184,10 +186,10 @@ def _evaluate_store(model: TrainedModel, store: TokenStore, scorer: Engine, seq_
 BANDS = ["0", *(f"{10**power:,} to {10 ** (power + 1) - 1:,}" for power in range(19))]
 
 
-def _decades(store: TokenStore, side: SplitName) -> Int64:
-    """[vocab_size]: the number of digits of each id's count in one side of the store, 0 for a count of 0."""
-    counts = store.split(side).sampled().counts(store.vocabulary.size)
-    return np.searchsorted(10 ** np.arange(18), counts, side="right")
+def _decades(counts: Int64, tokens: int) -> Int64:
+    """[vocab_size]: the number of digits of each id's count in a text of so many tokens, of which `counts` may be those
+    of a part; 0 for a count of 0."""
+    return np.searchsorted(10 ** np.arange(18), counts * (tokens / max(counts.sum(), 1)), side="right")
 
 
 def _sources(store: TokenStore, batches: list[Batch], seq_len: int, packing: Packing, max_rows: int) -> Int64:
@@ -220,10 +222,3 @@ def _parts(
         loss, accuracy = float(losses[chosen].mean(dtype=np.float64)), float(correct[chosen].mean())
         groups.append(TokenGroup(names[part], int(chosen.sum()), loss, accuracy))
     return groups
-
-
-def unigram(store: TokenStore, batches: list[Batch], side: SplitName = "train") -> tuple[float, float]:
-    """(loss, accuracy) of guessing by frequency alone, add-one smoothed. The frequencies are those of one side of the
-    store: of the training text or, where the store is a test set only, of the held-out text itself, which no unigram
-    model can beat."""
-    return frequency_guess(store.split(side).sampled().counts(store.vocabulary.size), batches)

@@ -29,6 +29,7 @@ from maskwright.labels.retrieval import Collection, read_collection
 from maskwright.machine.hardware import cuda_devices
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RESULTS, SEARCH, Phase, RunDirectory, Status
+from maskwright.tasks.compare.folder import begin_or_check
 from maskwright.tasks.export.sentence_transformers import export_as
 from maskwright.tasks.finetune.prepare import weights_digest
 from maskwright.tasks.models.load import TrainedModel, load_model
@@ -80,21 +81,7 @@ def finetune_for_search(config: RetrievalConfig, run: str, *, dry_run: bool = Fa
 def _begin_or_check(directory: RunDirectory, config: RetrievalConfig, collection: Collection, weights: str) -> None:
     """Raises `InputError` for a folder that holds something else; removes what a stopped training left."""
     contents = {"the contents of the collection": collection.fingerprint, "the weights of model.init_from": weights}
-    path, now = directory.path(SEARCH), flat(config) | contents
-    if not os.path.exists(path):
-        foreign = sorted(name for name in os.listdir(directory.location) if name != "lock")
-        if foreign:
-            what = f"holds {foreign[0]}, which is not of a training for search"
-            raise InputError(what, where=directory.location, fix="give --run a new folder")
-        storage.write_json(path, now)
-        return
-    before = storage.read_json(path)
-    for key in now:
-        if not isinstance(before, dict) or before.get(key) != now[key]:
-            old, new = (f"{value!r:.40}" for value in (before.get(key), now[key]))
-            differs = key if key in contents else f"{key} was {old} and is {new} now"
-            what = f"was trained with another configuration: {differs}"
-            raise InputError(what, where=directory.location, fix="put it back, or give --run a new folder")
+    begin_or_check(directory.path(SEARCH), flat(config) | contents, "training for search", "--run")
     if not os.path.exists(directory.path(RESULTS)):
         for name in set(os.listdir(directory.location)) - {"lock", SEARCH}:
             left = directory.path(name)

@@ -138,8 +138,10 @@ def by_powers_of_two(sizes: Int64) -> dict[str, int]:
 
 
 def token_counts(split: Split, vocab_size: int) -> Int64:
-    """[vocab_size]: how often each id occurs, in all of the text or in `MOST_COUNTED_TOKENS` of it."""
-    return split.counts(vocab_size, apart=math.ceil(split.tokens / MOST_COUNTED_TOKENS))
+    """[vocab_size]: how often each id occurs, in all of the text or, where it is long, in evenly spaced documents of
+    some shards, about `MOST_COUNTED_TOKENS`."""
+    part = split.sampled()
+    return part.counts(vocab_size, apart=math.ceil(part.tokens / MOST_COUNTED_TOKENS))
 
 
 def unigram(counts: Int64, batches: Sequence[Batch]) -> tuple[float, float]:

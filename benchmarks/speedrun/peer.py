@@ -1,6 +1,6 @@
 """Record 0 of a track of the speedrun: run_mlm's recipe under Hugging Face Trainer, by the same clock and judge.
 
-    python benchmarks/speedrun_peer.py minute --text classic-books-markdown --to records/minute/DATE-run-mlm \
+    python benchmarks/speedrun/peer.py minute --text classic-books-markdown --to DATE-run-mlm \
         --size mini --rows 16 --learning-rate 1e-3 --steps 2000
 
 The clock runs from before its process starts until its model folder is saved and synced. Rows are made from the store's
@@ -15,18 +15,20 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import yaml
-from common import HERE
+from race import Entry, race
+from record import in_words
+from text import SpeedrunText, open_text
+from tracks import TRACKS
 
 from maskwright.core import storage
 from maskwright.core.errors import MaskwrightError
-from maskwright.speedrun.race import Entry, race
-from maskwright.speedrun.record import in_words, track_named
-from maskwright.speedrun.text import SpeedrunText, open_text
 
 SCRIPT = "peers/hf_trainer.py"
+HERE = Path(__file__).resolve().parents[1]
 
 
 class HuggingFace:
@@ -65,7 +67,7 @@ class HuggingFace:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("track")
+    parser.add_argument("track", choices=list(TRACKS))
     parser.add_argument("--text", nargs="*", default=[])
     parser.add_argument("--work", default="speedrun")
     parser.add_argument("--to", required=True)
@@ -82,7 +84,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--no-compile", action="store_true")
     given = parser.parse_args()
-    track = track_named(given.track)
+    track = TRACKS[given.track]
     text = open_text(track, given.work, given.text, pairs=given.blimp)
     names = ("size", "model", "seq_len", "rows", "steps", "learning_rate", "no_compile")
     settings = {name.replace("_", "-"): getattr(given, name) for name in names}

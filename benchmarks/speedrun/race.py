@@ -16,6 +16,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from record import (
+    RECIPE,
+    RECORD,
+    SeedResult,
+    SpeedrunRecord,
+    read_record,
+    write_record,
+)
+from text import SpeedrunText
+from tracks import JUDGED_ROW, JUDGED_ROWS, Track
+
 from maskwright.config.pretraining import EngineSection, read_config
 from maskwright.config.recipes import find_config
 from maskwright.config.settings import in_flow
@@ -25,20 +36,9 @@ from maskwright.core.errors import InputError, MaskwrightError, stopped
 from maskwright.core.secrets import redact
 from maskwright.machine import hardware
 from maskwright.processes import child
+from maskwright.prove.reproduce import kind_of, other_kind, require_same
 from maskwright.report.run import read as read_run
 from maskwright.run.directory import RunDirectory
-from maskwright.speedrun.record import (
-    RECIPE,
-    RECORD,
-    SeedResult,
-    SpeedrunRecord,
-    kind_of,
-    other_kind,
-    read_record,
-    write_record,
-)
-from maskwright.speedrun.text import SpeedrunText, require_same
-from maskwright.speedrun.tracks import JUDGED_ROW, JUDGED_ROWS, Track
 from maskwright.tasks.export.hugging_face import export
 from maskwright.tasks.measure.blimp import blimp
 from maskwright.tasks.measure.held_out import evaluate
@@ -49,7 +49,6 @@ from maskwright.tasks.start.engine import environment
 MOST_LINES = 200
 """Log lines of a seed that a record keeps, evenly spaced."""
 GPUS = ("H100", "H200")
-LOCK = "lock"
 
 
 class TrainingProgram(Protocol):
@@ -139,8 +138,8 @@ def seeds_of(track: Track, identity: str, number: int) -> list[int]:
 def race(
     track: Track, text: SpeedrunText, program: TrainingProgram, entry: Entry, to: str, work: str
 ) -> SpeedrunRecord:
-    """Trains and judges every seed, and writes the record after each one. The same call continues it. Raises `Locked`
-    while another process trains this recipe in `work`, or writes to `to`, and kinds of `InputError` before training."""
+    """Trains and judges every seed, and writes the record after each one. The same call continues it, of which
+    one at a time may be running. Raises kinds of `InputError` before training."""
     seeds = seeds_of(track, program.identity, entry.seeds)
     facts = environment()
     facts["hardware"].pop("host")
@@ -161,23 +160,16 @@ def race(
         kind={},
     )
     runs = os.path.join(work, "runs", f"{track.name}-{program.identity[:12]}")
-    with _held(storage.require_local(to)), _held(runs):
-        record = _begun(record, program, to)
-        for seed in record.seeds[len(record.results) :]:
-            say(f"{track.name}: seed {seed}, {len(record.results) + 1} of {len(record.seeds)}")
-            result, kind, lines = one_seed(track, text, program, seed, os.path.join(runs, f"seed-{seed}"))
-            with storage.atomic_writer(os.path.join(to, f"metrics-{seed}.jsonl")) as file:
-                file.write("".join(f"{line}\n" for line in lines).encode())
-            record = record.model_copy(update={"results": [*record.results, result], "kind": kind})
-            write_record(to, record)
+    storage.make_folder(to)
+    record = _begun(record, program, to)
+    for seed in record.seeds[len(record.results) :]:
+        say(f"{track.name}: seed {seed}, {len(record.results) + 1} of {len(record.seeds)}")
+        result, kind, lines = one_seed(track, text, program, seed, os.path.join(runs, f"seed-{seed}"))
+        with storage.atomic_writer(os.path.join(to, f"metrics-{seed}.jsonl")) as file:
+            file.write("".join(f"{line}\n" for line in lines).encode())
+        record = record.model_copy(update={"results": [*record.results, result], "kind": kind})
+        write_record(to, record)
     return record
-
-
-@contextmanager
-def _held(folder: str) -> Iterator[None]:
-    """Makes the folder, and holds it: a seed begins with the removal of its run, which may be another process's."""
-    with storage.new_folder(folder), storage.locked(os.path.join(folder, LOCK), remove=True):
-        yield
 
 
 def _begun(record: SpeedrunRecord, program: TrainingProgram, to: str) -> SpeedrunRecord:
@@ -195,7 +187,7 @@ def _begun(record: SpeedrunRecord, program: TrainingProgram, to: str) -> Speedru
             fix = "go on with it there, or choose another --to: a record is of one kind of machine"
             raise InputError(f"was begun on {', '.join(differences)}", where=to, fix=fix)
         return earlier
-    if set(os.listdir(to)) - {LOCK}:
+    if os.listdir(to):
         raise InputError("is not empty, and holds no record", where=to, fix="choose another --to")
     with storage.atomic_writer(os.path.join(to, RECIPE)) as file:
         file.write(program.recipe)
@@ -228,7 +220,7 @@ def one_seed(
 def _lent(track: Track) -> Iterator[None]:
     """Gives the training process the hardware of the track."""
     if track.cores:
-        with hardware.confined_to(track.cores):
+        with confined_to(track.cores):
             yield
         return
     if hardware.cuda_devices() != 1:
@@ -239,6 +231,21 @@ def _lent(track: Track) -> Iterator[None]:
     if not any(name in gpu for name in GPUS):
         raise InputError(f"the track {track.name} is not for {gpu}", fix=f"take one {' or '.join(GPUS)}")
     yield
+
+
+@contextmanager
+def confined_to(cores: int) -> Iterator[None]:
+    """Inside, this process and those that it starts run on `cores` physical cores. Raises `InputError` for fewer."""
+    allowed = hardware.usable_cpus()
+    physical = hardware.physical_cores(allowed, "/sys/devices/system/cpu")
+    if len(physical) < cores:
+        what = f"this machine lends {len(physical)} physical cores, and {cores} are needed"
+        raise InputError(what, fix="take a larger one")
+    os.sched_setaffinity(0, physical[:cores])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def judged(track: Track, text: SpeedrunText, model: str) -> tuple[float, dict[str, float]]:

@@ -1,8 +1,6 @@
-"""Fault injection for `maskwright drill`: signals, stalls and clock jumps at a named call of a command.
+"""Fault injection: signals, stalls and clock jumps at a named call of a command.
 
-    python -m maskwright.prove.injection SPEC pretrain run.yaml --run run
-
-SPEC is JSON: `{"call": "maskwright.training.checkpoint:_write", "number": 2, "do": "terminate"}`.
+injected({"call": "maskwright.training.checkpoint:_write", "number": 2, "do": "terminate"}, "pretrain", "run.yaml")
 """
 
 from __future__ import annotations
@@ -67,11 +65,13 @@ ACTIONS: dict[str, Callable[[], None]] = {
 }
 
 
+def injected(fault: dict[str, Any], *arguments: str) -> list[str]:
+    """The words of `maskwright *arguments`, in a process in which `install(**fault)` has been called."""
+    code = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import injection; injection.main()"
+    return [sys.executable, "-c", code, json.dumps(fault), *arguments]
+
+
 def main() -> None:
     install(**json.loads(sys.argv[1]))
     sys.argv = ["maskwright", *sys.argv[2:]]
     runpy.run_module("maskwright", run_name="__main__")
-
-
-if __name__ == "__main__":
-    main()

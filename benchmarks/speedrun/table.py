@@ -1,4 +1,4 @@
-"""Renews the table of records in docs/speedrun.md, and its plot: `python benchmarks/records.py`.
+"""Renews the table of records in README.md, and its plot: `python benchmarks/speedrun/table.py`.
 
 Seconds of different machines say nothing about recipes, so each kind of machine has its own best record of a track: the
 fastest of those that hold. A record that does not hold is shown, and says so.
@@ -12,14 +12,15 @@ from html import escape
 from itertools import groupby
 from pathlib import Path
 
+from record import RECORD, RecordVerdict, SpeedrunRecord, judge, read_record
+from tracks import TRACKS, shown
+
 from maskwright.core.console import human_seconds
 from maskwright.report.markdown import literal
-from maskwright.speedrun.record import RECORD, RecordVerdict, SpeedrunRecord, judge, read_record
-from maskwright.speedrun.tracks import TRACKS, shown
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE, PLOT = ROOT / "docs" / "speedrun.md", ROOT / "docs" / "pictures" / "speedrun.svg"
-BEGIN, END = "<!-- records: python benchmarks/records.py renews them -->\n", "<!-- end of records -->"
+ROOT = Path(__file__).resolve().parent
+PAGE, PLOT = ROOT / "README.md", ROOT / "records.svg"
+BEGIN, END = "<!-- records: python benchmarks/speedrun/table.py renews them -->\n", "<!-- end of records -->"
 PRECISIONS = {"bfloat16": "bf16", "float32": "fp32"}
 WIDTH, ROW, NAMES, NUMBERS = 760, 26, 300, 120
 STYLE = """text { font: 14px system-ui, sans-serif; fill: #1b1f24; } .head { font-weight: 600; } rect { fill: #0a6ab8; }
@@ -77,7 +78,7 @@ def table(found: Found) -> str:
             value = f"{record.metric} {shown(record.metric, verdict.value)} ± {shown(record.metric, verdict.deviation)}"
             first = verdict.seconds == best.get(machine_kind(record))
             mark = "does not hold" if not verdict.holds else "**best**" if first else ""
-            who = f"[{literal(record.name)}](../{place}), {literal(record.by)}, {literal(record.date)}"
+            who = f"[{literal(record.name)}]({place}), {literal(record.by)}, {literal(record.date)}"
             time, where = human_seconds(verdict.seconds), ", ".join(filter(None, (machine(record), precision(record))))
             cells = (f"`{track}`", who, literal(where), time, value, verdict.seeds, f"{verdict.p:.1g}", mark)
             lines.append(f"| {' | '.join(map(str, cells))} |")
@@ -110,7 +111,7 @@ def plot(found: Found) -> str:
 
 def section(found: Found) -> str:
     """What stands between the marks of the page."""
-    picture = f"\n![Mean time of each record](pictures/{PLOT.name})\n" if any(found.values()) else ""
+    picture = f"\n![Mean time of each record]({PLOT.name})\n" if any(found.values()) else ""
     return f"{BEGIN}\n{table(found)}{picture}\n{END}"
 
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from tracks import ALPHA, TRACKS, Metric, shown
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError
-from maskwright.speedrun.tracks import ALPHA, TRACKS, Metric, Track, shown
 from maskwright.verdict.statistics import t_above_p
 
 RECORD, RECIPE = "record.json", "recipe.yaml"
@@ -63,7 +63,7 @@ class SpeedrunRecord(_Strict):
     """Fingerprints of the text: store, judged, tokenizer and, for BLiMP, pairs."""
     environment: dict[str, Any]
     kind: dict[str, str]
-    """The facts that decide the last bits: see `kind_of`."""
+    """The facts that decide the last bits: `maskwright.prove.reproduce.kind_of`."""
 
     @property
     def finished(self) -> bool:
@@ -129,7 +129,8 @@ def read_record(folder: str) -> SpeedrunRecord:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         raise InputError(f"is not a record: {key}: {first['msg']}", where=path, fix=RESTORE) from None
-    track_named(record.track)
+    if record.track not in TRACKS:
+        raise InputError(f"is of {record.track}, which is no track", where=path, fix=RESTORE)
     if record.recipe_sha256 != recipe_sha256(folder):
         raise InputError("its recipe.yaml is not the recipe that was run", where=folder, fix=RESTORE)
     if record.results and [result.seed for result in record.results] != record.seeds[: len(record.results)]:
@@ -142,29 +143,3 @@ def recipe_sha256(folder: str) -> str:
     if not os.path.isfile(path):
         raise InputError("has no recipe.yaml", where=folder, fix=RESTORE)
     return storage.sha256_of_file(path)
-
-
-def track_named(name: str) -> Track:
-    if name not in TRACKS:
-        raise InputError("is not a track of the speedrun", where=name, fix=f"give one of {', '.join(TRACKS)}")
-    return TRACKS[name]
-
-
-def kind_of(environment: dict[str, Any], **computed: object) -> dict[str, str]:
-    """The processor, the versions and, in `computed`, the way of computing: runs that agree in these must agree in
-    every bit. Facts that an older record lacks are left out."""
-    hardware, packages = environment.get("hardware") or {}, environment.get("packages") or {}
-    facts = {"processor": hardware.get("cpu"), "instructions": hardware.get("instructions")}
-    facts |= {name: packages.get(name) for name in ("torch", "numpy", "jax", "transformers")}
-    facts |= {"maskwright": environment.get("maskwright"), **computed}
-    return {name: str(value) for name, value in facts.items() if value is not None}
-
-
-def other_kind(first: dict[str, str], second: dict[str, str]) -> list[str]:
-    """The differences between two kinds, as in `torch 2.12.0, here 2.13.0`."""
-    names = sorted({*first, *second})
-    return [
-        f"{name} {first.get(name, 'not known')}, here {second.get(name, 'not known')}"
-        for name in names
-        if first.get(name) != second.get(name)
-    ]

@@ -8,15 +8,8 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from maskwright.core import storage
-from maskwright.core.console import say
-from maskwright.core.errors import InputError
-from maskwright.data.prepare.driver import prepare
-from maskwright.data.prepare.request import PrepareOptions, Request
-from maskwright.data.store import TokenStore
-from maskwright.speedrun.tracks import (
+from tracks import (
     ALPHA,
     AUTHORS,
     BOOKS,
@@ -30,13 +23,21 @@ from maskwright.speedrun.tracks import (
     VOCAB_SIZE,
     Track,
 )
+
+from maskwright.core import storage
+from maskwright.core.console import say
+from maskwright.core.errors import InputError
+from maskwright.data.prepare.driver import prepare
+from maskwright.data.prepare.request import PrepareOptions, Request
+from maskwright.data.store import TokenStore
+from maskwright.prove.reproduce import require_same
 from maskwright.tasks.measure.blimp import read_pairs
 from maskwright.text.dedup import is_held_out, text_key
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import train_tokenizer
 
 FILES = "files.json"
-"""The layout of the text, and names and hashes of the files that it was made of."""
+"""Names and hashes of the files that the text was made of."""
 GET_BOOKS = f"git clone {REPOSITORY} && git -C {os.path.basename(REPOSITORY)} checkout {COMMIT}"
 GET_PAIRS = "git clone https://github.com/alexwarstadt/blimp, and give --blimp blimp/data"
 
@@ -59,24 +60,19 @@ class SpeedrunText:
         return digests | ({"pairs": self.pairs_sha256} if self.pairs else {})
 
 
-def open_text(
-    track: Track, work: str, locations: Sequence[str], *, pairs: str | None = None, layout: Any = "auto"
-) -> SpeedrunText:
+def open_text(track: Track, work: str, locations: Sequence[str], *, pairs: str | None = None) -> SpeedrunText:
     """Prepares the text below `work` unless that is done. Raises `InputError` if the text is not the track's, or is not
-    of these files or this layout, and `Locked` while another process prepares other text there."""
-    if track.text == "books" and layout not in ("auto", "file"):
-        raise InputError("is for a text of your own: a book is a file", where="--layout", fix="leave it out")
+    of these files."""
     folder = os.path.join(storage.require_local(work), track.text)
-    is_there = os.path.exists(folder)
-    if not is_there:
+    if os.path.exists(folder):
+        _require_made_of(track, folder, locations)
+    else:
         if not locations:
             fix = (
                 f"give --text with the folder that this makes: {GET_BOOKS}" if track.text == "books" else "give --text"
             )
             raise InputError("holds no prepared text of this track", where=work, fix=fix)
-        is_there = not _prepare(folder, _sources(track, locations, layout))
-    if is_there:
-        _require_made_of(track, folder, locations, layout)
+        _prepare(folder, _sources(track, locations))
     store, judged = (TokenStore(os.path.join(folder, name)) for name in ("store", "judged"))
     digest = ""
     if track.metric == "blimp":
@@ -91,25 +87,13 @@ def open_text(
     return text
 
 
-def _require_made_of(track: Track, folder: str, locations: Sequence[str], layout: Any) -> None:
-    """Raises `InputError` if the prepared text is of other files than those that are given, or of another layout than
-    one that is."""
+def _require_made_of(track: Track, folder: str, locations: Sequence[str]) -> None:
+    """Raises `InputError` if the prepared text is of other files than those that are given."""
     record = storage.read_json(os.path.join(folder, FILES))
     made_of = record if isinstance(record, dict) else {}
-    if locations and made_of.get("files") != _files(_sources(track, locations, layout)):
+    if locations and made_of.get("files") != _files(_sources(track, locations)):
         fix = "leave --text out to take it, or choose another --work"
         raise InputError("holds the prepared text of other files", where=folder, fix=fix)
-    if layout not in ("auto", made_of.get("layout")):
-        fix = "leave --layout out to take it, or choose another --work"
-        raise InputError(f"holds text that was not prepared with --layout {layout}", where=folder, fix=fix)
-
-
-def require_same(actual: dict[str, str], expected: dict[str, str], where: str, fix: str) -> None:
-    """Raises `InputError` for the first fingerprint that differs."""
-    for name, value in expected.items():
-        if actual.get(name) != value:
-            start = (actual.get(name) or "missing")[:16]
-            raise InputError(f"its {name} has the fingerprint {start}, and not {value[:16]}", where=where, fix=fix)
 
 
 def pairs_sha256(location: str) -> str:
@@ -117,9 +101,9 @@ def pairs_sha256(location: str) -> str:
     return storage.sha256_of(sorted([pair.paradigm, pair.good, pair.bad] for pair in read_pairs(location)))
 
 
-def _sources(track: Track, locations: Sequence[str], layout: Any) -> Sources:
+def _sources(track: Track, locations: Sequence[str]) -> Sources:
     if track.text == "own":
-        return Sources(list(locations), layout=layout)
+        return Sources(list(locations))
     if len(locations) > 1:
         raise InputError(
             "takes one folder, that of the repository", where="--text", fix=f"give what this makes: {GET_BOOKS}"
@@ -135,17 +119,13 @@ def _files(sources: Sources) -> list[list[str]]:
     return [[os.path.basename(name), storage.sha256_of_file(name)] for name in sources.files]
 
 
-def _prepare(folder: str, sources: Sources) -> bool:
-    """Prepares the stores and the tokenizer. False if another process just did."""
+def _prepare(folder: str, sources: Sources) -> None:
+    """Prepares the stores and the tokenizer."""
     part = f"{folder}.unfinished"
-    with storage.new_folder(os.path.dirname(folder)), storage.locked(f"{folder}.lock", remove=True):
-        if os.path.exists(folder):
-            return False
-        shutil.rmtree(part, ignore_errors=True)
-        storage.make_folder(part)
-        _write(part, sources)
-        os.rename(part, folder)
-    return True
+    shutil.rmtree(part, ignore_errors=True)
+    storage.make_folder(part)
+    _write(part, sources)
+    os.rename(part, folder)
 
 
 def _write(part: str, sources: Sources) -> None:
@@ -154,7 +134,7 @@ def _write(part: str, sources: Sources) -> None:
     counts = _divide(sources, divided)
     if not all(counts.values()):
         what = f"{sum(counts.values()):,} documents are too few to hold some out by their hash"
-        raise InputError(what, where=sources.files[0], fix="give more text, or --layout lines")
+        raise InputError(what, where=sources.files[0], fix="give more text")
     say(f"{counts['store']:,} documents to train on; {counts['judged']:,} to be judged by")
     tokenizer = os.path.join(part, "tokenizer")
     train_tokenizer(Sources([divided["store"]]), tokenizer, vocab_size=VOCAB_SIZE)
@@ -162,7 +142,7 @@ def _write(part: str, sources: Sources) -> None:
         options = PrepareOptions(valid_fraction=share)
         prepare(Request(Sources([divided[kind]]), tokenizer, os.path.join(part, kind), options))
         os.unlink(divided[kind])
-    storage.write_json(os.path.join(part, FILES), {"layout": sources.layout, "files": _files(sources)})
+    storage.write_json(os.path.join(part, FILES), {"files": _files(sources)})
 
 
 def _divide(sources: Sources, files: dict[str, str]) -> dict[str, int]:
