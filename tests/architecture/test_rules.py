@@ -67,8 +67,9 @@ ROOMS = {
     "monitor": [{"forward", "watch"}],
     "tasks": [
         {"models", "start", "importing"},
+        {"planning"},
         {"pretrain", "finetune"},
-        {"use", "compare", "planning"},
+        {"use", "compare"},
         {"measure"},
         {"export"},
         {"search"},

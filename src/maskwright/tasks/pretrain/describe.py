@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from maskwright.config.pretraining import RunConfig
-from maskwright.core.console import human_count, plain_number
+from maskwright.core.console import human_count
 from maskwright.data.loader import Loader
+from maskwright.model.config import ModelConfig, training_flops
 
-HEADER = ("phase", "steps", "rows a step", "tokens a row", "masked", "causal", "epochs", "tokens", "expected seconds")
+HEADER = ("phase", "steps", "rows a step", "tokens a row", "masked", "causal", "epochs", "tokens", "FLOPs")
 
 
-def reading(config: RunConfig, loader: Loader) -> list[str]:
+def reading(config: RunConfig, loader: Loader, model: ModelConfig) -> list[str]:
     """The run's data and its length, in lines."""
     epochs, packing = loader.epoch(config.steps), config.data.packing
     if config.phases:
         tokens = human_count(sum(stage.tokens for stage in config.stages))
         run = f"run: {config.steps:,} steps, {tokens} tokens, {epochs:.2f} epochs ({packing}), in these phases:"
-        return [*loader.describe(), run, *table(config, loader)]
+        return [*loader.describe(), run, *_phases(config, loader, model)]
     rows, per_step = loader.rows.totals, config.rows_per_step
     return [
         f"data: {human_count(rows.text_tokens)} tokens in {rows.rows:,} rows of {rows.seq_len} "
@@ -29,11 +28,11 @@ def reading(config: RunConfig, loader: Loader) -> list[str]:
     ]
 
 
-def table(config: RunConfig, loader: Loader, seconds: Sequence[float] = ()) -> list[str]:
-    """A line for each stage, below a header. `seconds`: those of each stage, where they are known."""
+def _phases(config: RunConfig, loader: Loader, model: ModelConfig) -> list[str]:
+    """A line for each stage, below a header. FLOPs are its share of the run's, so about that of its time."""
     causal = any(stage.config.masking.causal_share for stage in config.stages)
-    left_out = {"" if causal else "causal", "" if seconds else "expected seconds"}
-    cells: list[tuple[str, ...]] = [tuple(name for name in HEADER if name not in left_out)]
+    cells: list[tuple[str, ...]] = [tuple(name for name in HEADER if causal or name != "causal")]
+    flops = [(stage.end - stage.begin) * step_flops(stage.config, model) for stage in config.stages]
     for number, stage in enumerate(config.stages):
         settings, masking = stage.config, stage.config.masking
         name = str(number) if number < len(config.phases) else "rest"
@@ -47,7 +46,7 @@ def table(config: RunConfig, loader: Loader, seconds: Sequence[float] = ()) -> l
                 *([f"{masking.causal_share:.4g}"] if causal else []),
                 f"{_epochs(loader, stage.begin, stage.end):.2f}",
                 human_count(stage.tokens),
-                *([plain_number(seconds[number])] if seconds else []),
+                f"{flops[number] / sum(flops):.0%}",
             )
         )
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -57,3 +56,9 @@ def table(config: RunConfig, loader: Loader, seconds: Sequence[float] = ()) -> l
 def _epochs(loader: Loader, begin: int, end: int) -> float:
     """Epochs of the text from update `begin` up to `end`."""
     return loader.epoch(end) - loader.epoch(begin)
+
+
+def step_flops(config: RunConfig, model: ModelConfig) -> float:
+    """Model FLOPs of an update of a run without phases, or of one of its stages."""
+    tokens = float(config.rows_per_step * config.data.seq_len)
+    return training_flops(model, tokens, tokens * config.data.seq_len, tokens * config.masking.rate)
