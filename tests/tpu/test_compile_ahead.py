@@ -25,11 +25,6 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-
 def base(config: Callable[..., RunConfig], **keys: object) -> RunConfig:
     values = {"model.size": "base", "model.hidden_size": None, "model.num_attention_heads": None, "data.seq_len": 512}
     workers = {"batch.micro_batch_rows": 32, "batch.virtual_workers": 16, "engine.dtype": "bf16"}

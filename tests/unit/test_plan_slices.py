@@ -14,7 +14,6 @@ import pytest
 
 from maskwright.cli.main import run
 from maskwright.config.pretraining import RunConfig
-from maskwright.core import storage
 from maskwright.core.errors import ConfigError
 from maskwright.engines.jax.aot import CompileRequest, CompileResult
 from maskwright.model.config import model_config
@@ -59,15 +58,9 @@ class Compiler:
 @pytest.fixture
 def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     made = Compiler(limit_gib=15.75, fixed_gib=1.5, row_gib=0.131)
-    monkeypatch.setattr(task, "_compile", made)
-    monkeypatch.setattr(task, "_code", lambda: "the same")
+    monkeypatch.setattr(task, "compiled", made)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     return made
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 def fit(config: RunConfig, on: str = "v5e:2x4") -> task.SliceFit:
@@ -138,33 +131,11 @@ def test_a_model_that_is_continued_is_compiled_with_the_dropout_of_the_run(
         assert model["vocab_size"] == 300
 
 
-def test_what_was_compiled_is_compiled_again_where_it_is_damaged_or_asked_otherwise(
-    config: Callable[..., RunConfig], compiler: Compiler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = config(**{"batch.virtual_workers": 8})
-    one, asked = fit(run), 1
-    (place,) = Path(storage.cache_folder("plan")).iterdir()
-    whole = place.read_bytes()
-    for damaged in (None, b"", b"{", b"\xff", b"[1]", b"{}", b'{"fits": true}'):
-        if damaged is not None:
-            place.write_bytes(damaged)
-            asked += 1
-        assert fit(run) == one
-        assert (len(compiler.asked), place.read_bytes()) == (asked, whole)
-    for name in ("LIBTPU_INIT_ARGS", "XLA_FLAGS"):
-        monkeypatch.setenv(name, "--another")
-        fit(run)
-        monkeypatch.delenv(name)
-    fit(config(**{"batch.virtual_workers": 8, "optimizer.beta1": 0.8}))
-    assert len(compiler.asked) == asked + 3
-
-
 def test_what_the_compilers_process_refuses_is_a_mistake_in_the_configuration(
     config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A whole process, in which only the slice is made up: four devices on each of four hosts."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
-    monkeypatch.setattr(task, "_code", lambda: "the same")
     real = subprocess.run
 
     def instead(command: list[str], **more: Any) -> Any:

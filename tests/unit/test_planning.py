@@ -18,7 +18,7 @@ from maskwright.cli.main import run
 from maskwright.cloud.prices import gpu_machine, hourly_offers, usd_per_hour
 from maskwright.config.finetuning import FinetuneConfig, build_finetune_config
 from maskwright.config.pretraining import RunConfig, build_config
-from maskwright.core.console import human_bytes, human_time
+from maskwright.core.console import human_bytes
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.machine.devices import ACCELERATORS, DEVICES, here, place
 from maskwright.machine.tpus import TPUS, topologies_by_chips
@@ -205,7 +205,6 @@ def test_an_interval_of_a_mean_is_students() -> None:
 def test_a_time_has_one_unit_that_suits_it(seconds: tuple[float, float, float], told: str) -> None:
     mid, low, high = seconds
     assert Interval(low, mid, high).time() == told
-    assert human_time(mid) == told.partition(" (")[0]
 
 
 def test_micro_batches_that_were_not_computed_count_like_the_second() -> None:
@@ -320,7 +319,7 @@ def test_measuring_takes_real_steps_and_leaves_nothing(
     ready = prepare_run(config(**{"batch.virtual_workers": 2}, **keys))
     found = measure.measure(ready, ready.judged_by, 0.05)
     assert (
-        found.steps >= 4 and found.step_seconds.low > 0 and found.evaluated_seconds > 0 and found.cpu_share is not None
+        found.steps >= 4 and found.step_seconds.low > 0 and found.evaluated_seconds > 0 is not None
     )
     headers = found.checkpoint_bytes - checkpoint_bytes(ready.config, ready.model)
     assert 0 < headers < 16_000 and human_bytes(found.checkpoint_bytes - headers) in ready.describe()

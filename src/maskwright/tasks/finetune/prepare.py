@@ -33,7 +33,6 @@ from maskwright.model.config import (
     ModelConfig,
     model_config,
     recorded_config,
-    training_flops,
 )
 from maskwright.model.hf.config import class_name
 from maskwright.model.hf.families import FAMILIES
@@ -141,8 +140,7 @@ class FinetuneRun:
 
     @property
     def flops(self) -> float:
-        tokens, pairs = self.train.work(0)
-        return (self.config.steps) * training_flops(self.model, tokens, pairs, 0.0)
+        return self.config.steps * self.work.flops
 
     @cached_property
     def work(self) -> Work:

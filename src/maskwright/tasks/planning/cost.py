@@ -54,8 +54,11 @@ CPU_SHARES = {True: (0.82, 0.45, 0.85), False: (0.85, 0.8, 0.85)}
 and in fp32."""
 CPU_TOKEN_SECONDS, CPU_LOGIT_SECONDS, CPU_PARAMETER_SECONDS = 9e-9, 3.7e-9, 1e-9
 """Time of a core for what is no product: for each token, layer and unit of width; each logit; each parameter."""
-CPU_LAYER_SECONDS = 2.8e-3
-"""Time of the host for each layer, of a micro-batch and of Muon's update."""
+CPU_LAYER_SECONDS, CPU_THREADS_LAYER_SECONDS = 2.8e-3, 4.5e-3
+"""Time of the host for each layer, of a micro-batch and of Muon's update: with one thread, and with several, which wait
+for each other."""
+JAX_CPU_SHARE = 0.7
+"""Share of torch's speed in fp32: 0.63 for mini, 0.77 for small (docs/experiments-archive.md, 2026-11-28)."""
 CPU_SENT_SECONDS = 3e-9
 """Time for each parameter where processes send each other gradients and weights."""
 
@@ -239,10 +242,12 @@ def _on_accelerators(work: Work, place: DeviceCount, low: bool) -> tuple[float, 
 
 
 def _on_a_cpu(work: Work, place: DeviceCount, low: bool) -> tuple[float, float]:
-    device, model, cores = place.device, work.model, place.count
+    device, model = place.device, work.model
+    cores = place.count * (JAX_CPU_SHARE if work.config.engine.kind == "jax" else 1.0)
     speed = cores * (device.flops_per_second if low else device.fp32_flops_per_second)
     products, attention, muon = CPU_SHARES[low]
-    layers = CPU_LAYER_SECONDS * model.num_hidden_layers
+    alone = place.count == place.processes
+    layers = (CPU_LAYER_SECONDS if alone else CPU_THREADS_LAYER_SECONDS) * model.num_hidden_layers
     micro_batches = work.config.batch.virtual_workers / place.processes
     attention_flops = model.attention_flops(work.tokens, work.row_pairs)
     body = (work.product_flops / products + attention_flops / attention) / speed
@@ -299,7 +304,7 @@ def band_of(work: Work, place: DeviceCount) -> Band:
     low = computes_in_16_bits(engine, place)
     if device.family == "cpu":
         if engine.kind == "jax":
-            return Band(0.5, 1.5, "JAX was measured in few runs")
+            return Band(0.6, 1.4, "JAX was measured in few runs")
         if place.count > 4:
             return Band(0.5, 1.25, "calibrated on two cores, never measured on so many")
         return Band(0.75, 1.25, "calibrated on such cores")

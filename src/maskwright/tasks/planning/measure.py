@@ -93,9 +93,9 @@ def measure(ready: Prepared, held_out: Sequence[Batch], seconds: float = SECONDS
         turns = [local[:unit], local[: 2 * unit]]  # by turns, so that what others compute meanwhile meets both
     step, count, cores = stepper.measure(turns, rounds, seconds)
     threads = getattr(engine, "threads", None) if engine.device == "cpu" else None
-    some = held_out[: 4 * unit]
+    some = [held_out[begin : begin + unit] for begin in range(0, min(4 * unit, len(held_out)), unit)]
     compute = engine.predict if isinstance(ready.config, FinetuneConfig) else engine.evaluate
-    evaluation = seconds_of(engine, lambda: some and compute(some))
+    evaluation = seconds_of(engine, lambda: [compute(batches) for batches in some])
     return Measured(
         engine.description,
         engine.device == "cpu",
@@ -104,7 +104,7 @@ def measure(ready: Prepared, held_out: Sequence[Batch], seconds: float = SECONDS
         count,
         len(turns[-1]),
         cores / float(threads) if threads else None,
-        evaluation / max(sum(batch.input_ids.size for batch in some), 1),
+        evaluation / max(sum(batch.input_ids.size for batches in some for batch in batches), 1),
         starting,
         *_save(engine),
         *_peak(engine),

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
 import math
 import os
 import subprocess
 import tempfile
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
-import maskwright
 from maskwright.config.phases import configs
 from maskwright.config.pretraining import RunConfig
 from maskwright.core import storage
@@ -26,8 +21,6 @@ from maskwright.model.config import ModelConfig
 from maskwright.processes.child import python_module
 
 GIB = 2**30
-OPTIONS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
-"""Variables that may change what the compiler makes."""
 
 
 @dataclass(frozen=True)
@@ -123,9 +116,6 @@ def _program(config: RunConfig, model: ModelConfig, on: str) -> Compiled:
     return Compiled(rows, tokens, request.micro_batches, compiled(request))
 
 
-# ---- the compiler, in a process of its own -----------------------------------------------------------------------
-
-
 def _devices(request: CompileRequest) -> int:
     """Devices of the slice that the run uses. Raises `ConfigError` if the slice has fewer."""
     kind, _, topology = request.slice.partition(":")
@@ -137,29 +127,8 @@ def _devices(request: CompileRequest) -> int:
 
 
 def compiled(request: CompileRequest) -> CompileResult:
-    """The compiler's result, from the cache if it has this very request from the same code."""
-    key = storage.sha256_of([asdict(request), _code(), *(os.environ.get(name, "") for name in OPTIONS)])
-    file = storage.cache_folder("plan", f"{key}.json")
-    if os.path.exists(file):
-        with suppress(MaskwrightError, TypeError):  # damaged, or not a result: it is compiled again
-            return CompileResult(**storage.read_json(file))
+    """The compiler's result, from a process of its own."""
     say(f"compiling for {request.slice}: {request.rows} rows of {request.tokens} tokens …")
-    result = _compile(request)
-    storage.make_folder(storage.cache_folder("plan"))
-    storage.write_json(file, asdict(result))
-    return result
-
-
-@functools.cache
-def _code() -> str:
-    """Digest of everything that the program depends on: our own code, and the compilers."""
-    package = Path(maskwright.__file__).parent
-    files = sorted([*package.glob("model/**/*.py"), *package.glob("engines/**/*.py")])
-    versions = [importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")]
-    return storage.sha256_of([*versions, *(file.read_text(encoding="utf-8") for file in files)])
-
-
-def _compile(request: CompileRequest) -> CompileResult:
     with tempfile.TemporaryDirectory() as folder:
         request_file, result_file = (os.path.join(folder, name) for name in ("request.json", "result.json"))
         storage.write_json(request_file, asdict(request))

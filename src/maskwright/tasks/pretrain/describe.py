@@ -5,7 +5,8 @@ from __future__ import annotations
 from maskwright.config.pretraining import RunConfig
 from maskwright.core.console import human_count
 from maskwright.data.loader import Loader
-from maskwright.model.config import ModelConfig, training_flops
+from maskwright.model.config import ModelConfig
+from maskwright.tasks.planning.cost import pretraining_work
 
 HEADER = ("phase", "steps", "rows a step", "tokens a row", "masked", "causal", "epochs", "tokens", "FLOPs")
 
@@ -32,7 +33,8 @@ def _phases(config: RunConfig, loader: Loader, model: ModelConfig) -> list[str]:
     """A line for each stage, below a header. FLOPs are its share of the run's, so about that of its time."""
     causal = any(stage.config.masking.causal_share for stage in config.stages)
     cells: list[tuple[str, ...]] = [tuple(name for name in HEADER if causal or name != "causal")]
-    flops = [(stage.end - stage.begin) * step_flops(stage.config, model) for stage in config.stages]
+    alone = [stage.config.with_steps(stage.end - stage.begin) for stage in config.stages]
+    flops = [pretraining_work(stage, model).flops * stage.steps for stage in alone]
     for number, stage in enumerate(config.stages):
         settings, masking = stage.config, stage.config.masking
         name = str(number) if number < len(config.phases) else "rest"
@@ -56,9 +58,3 @@ def _phases(config: RunConfig, loader: Loader, model: ModelConfig) -> list[str]:
 def _epochs(loader: Loader, begin: int, end: int) -> float:
     """Epochs of the text from update `begin` up to `end`."""
     return loader.epoch(end) - loader.epoch(begin)
-
-
-def step_flops(config: RunConfig, model: ModelConfig) -> float:
-    """Model FLOPs of an update of a run without phases, or of one of its stages."""
-    tokens = float(config.rows_per_step * config.data.seq_len)
-    return training_flops(model, tokens, tokens * config.data.seq_len, tokens * config.masking.rate)

@@ -35,7 +35,7 @@ from maskwright.tasks.models.hub import pinned
 from maskwright.tasks.models.load import with_ids
 from maskwright.tasks.planning.cost import Work, pretraining_work, time_here
 from maskwright.tasks.pretrain import lineage as lineages
-from maskwright.tasks.pretrain.describe import reading, step_flops
+from maskwright.tasks.pretrain.describe import reading
 from maskwright.tasks.pretrain.model import Base, model_and_lineage, model_without_store
 from maskwright.tasks.pretrain.warnings import documents_held_out, unusual_data, unusual_settings
 from maskwright.tasks.start.capacity import memory_and_disk
@@ -91,8 +91,7 @@ class PretrainRun:
     @property
     def flops(self) -> float:
         """Model FLOPs of the whole run, as if each row were full, and one segment."""
-        stages = self.config.stages
-        return sum((stage.end - stage.begin) * step_flops(stage.config, self.model) for stage in stages)
+        return self.config.steps * pretraining_work(self.config, self.model).flops
 
     @property
     def micro_batch_losses(self) -> float:
