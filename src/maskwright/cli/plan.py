@@ -144,7 +144,7 @@ def _elsewhere(work: Work, place: DeviceCount, machine: str | None, count: int, 
             unpriced += f"; Google has machines with {' or '.join(map(str, counts))}"
     compiled, notes, config = None, [], work.config
     if place.is_slice and not isinstance(config, RunConfig):
-        notes.append("not compiled, which is for pretraining, so whether it fits is projected")
+        notes.append("a fine-tuning is not compiled, so whether it fits is projected")
     elif place.is_slice and not installed("libtpu"):
         notes.append(f"not compiled, so whether it fits is projected: {missing('libtpu')}")
     elif isinstance(config, RunConfig) and place.is_slice:

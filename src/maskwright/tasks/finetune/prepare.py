@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from maskwright.config.finetuning import FinetuneConfig, Task, default_row
 from maskwright.config.pretraining import ModelSection, Shape
 from maskwright.core import storage
 from maskwright.core.console import human_count, note, say, several, warn
-from maskwright.core.errors import ConfigError
+from maskwright.core.errors import ConfigError, InputError
 from maskwright.data.batch import Batch
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import require_family
@@ -379,7 +380,10 @@ def prepare_finetuning(
 def planned(config: FinetuneConfig, examples: int | None, *, here: bool) -> tuple[Work, FinetuneRun | None]:
     """(The work of a run, the run to take steps of), without the weights that it begins from. With `examples` and no
     steps `here`, `data.train` counts as so many, each as long as a row, and may be absent."""
-    init_from = config.model.init_from
+    train, init_from = config.data.train, config.model.init_from
+    if examples is None and not storage.is_url(train) and not glob.glob(train):
+        fix = "give --examples N and a device as --on, or fetch it"
+        raise InputError("is not here, so how long its examples are is not known", where=train, fix=fix)
     start = None if init_from is None else load_shape(init_from)
     if examples is None or here:
         ready = prepare_finetuning(with_its_splits(config), RunDirectory(""), start=start)
