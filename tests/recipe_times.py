@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from maskwright.config.pretraining import read_config
 from maskwright.core.console import human_bytes, human_count
-from maskwright.tasks.planning.devices import place
-from maskwright.tasks.planning.estimate import elsewhere
-from maskwright.tasks.planning.slices import model_of
-from maskwright.tasks.planning.work import work_without_store
+from maskwright.machine.devices import place
+from maskwright.tasks.planning.cost import pretraining_work
+from maskwright.tasks.planning.show import projected
+from maskwright.tasks.pretrain.model import model_without_store
 
 PLACES = ("laptop", "t4", "h100", "h100:8", "v5e:2x4")
 MODERNBERT = ("architecture=modernbert", "num_hidden_layers=22", "intermediate_size=1152", "local_attention=128")
@@ -48,9 +48,9 @@ def table() -> str:
     for name in RECIPES:
         shape = ("model.init_from=null", *CONTINUED[name]) if name in CONTINUED else ()
         config = read_config(name, ["data.store=none", *shape])
-        model = model_of(config, VOCABULARY.get(name, USUAL_VOCABULARY))
-        work = work_without_store(config, model)
-        found = {on: elsewhere(work, place(on), (), None, None) for on in PLACES}
+        model = model_without_store(config, VOCABULARY.get(name, USUAL_VOCABULARY))
+        work = pretraining_work(config, model)
+        found = {on: projected(work, place(on)) for on in PLACES}
         times = [one.seconds.time() for one in found.values()]
         run = f"{config.steps:,} x {config.rows_per_step:,} x {config.data.seq_len:,}"
         tokens = human_count(work.tokens * work.steps)

@@ -66,8 +66,9 @@ ROOMS = {
     "monitor": [{"forward", "watch"}],
     "tasks": [
         {"models", "start", "importing"},
+        {"planning"},
         {"pretrain", "finetune"},
-        {"use", "compare", "planning"},
+        {"use", "compare"},
         {"measure"},
         {"export"},
         {"search"},

@@ -60,7 +60,7 @@ def test_plan_of_an_environment_prices_each_of_its_parts(tmp_path: Path, capsys:
     path = tmp_path / "lab.yaml"
     parts = "slice: {accelerator: v6e, topology: 2x2}\ngroup: {machine_type: g2-standard-12, size: 2}\n"
     path.write_text(f"name: lab1\nproject: lab-proj\nzone: us-east5-b\n{parts}")
-    words = ["plan", "small", "--on", str(path), "--vocab-size", "1000", "--no-search"]
+    words = ["plan", "small", "--on", str(path), "--vocab-size", "1000"]
     assert run(words) == 1, "as it is, the run is refused there"
     said = capsys.readouterr().out
     assert "SPOT: 4 chips of v6e in us-east5 at 5.40 USD/hour as of 2026-11-21" in said

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import math
 import random
-import re
 import shutil
 import subprocess
 import sys
@@ -36,9 +34,6 @@ from maskwright.tasks.export.hugging_face import export, has_ended
 from maskwright.tasks.finetune.prepare import FinetuneRun, finetune, prepare_finetuning
 from maskwright.tasks.measure.labelled import evaluate_labelled
 from maskwright.tasks.models.load import load_model
-from maskwright.tasks.planning import labelled, trial
-from maskwright.tasks.planning.expected import load_of
-from maskwright.tasks.planning.labelled import work_of_labelled
 from maskwright.tasks.start.engine import start_engine
 from maskwright.tasks.use.predict import TextOptions
 from maskwright.training.stop import StopRequest
@@ -126,19 +121,12 @@ def prepared(config: FinetuneConfig) -> FinetuneRun:
     return prepare_finetuning(config, RunDirectory("nowhere"))
 
 
-def test_a_dry_run_counts_what_the_run_computes(
+def test_the_work_of_a_run_is_what_it_computes(
     make: Callable[..., FinetuneConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its evaluations are those that the run then makes, and its FLOPs those of the rows that it packs."""
+    """Its tokens are those of the rows that it packs, and those of its evaluations but for what pads them."""
     ready, seen = prepared(make()), list[Batch]()
-    counted = work_of_labelled(ready)
-    monkeypatch.setattr(trial, "SECONDS", 0.05)
-    told = trial.time_before(ready)
-    assert told and re.fullmatch(
-        r"time here: about .+ \(.+\) for 10 steps and their evaluations, measured on a few real steps", told
-    )
-    assert not (tmp_path / "run").exists()
-    predict = TorchEngine.predict
+    counted, predict = ready.work, TorchEngine.predict
 
     def spy(engine: TorchEngine, batches: Sequence[Batch]) -> Any:
         seen.extend(batches)
@@ -146,19 +134,11 @@ def test_a_dry_run_counts_what_the_run_computes(
 
     monkeypatch.setattr(TorchEngine, "predict", spy)
     finetune(make(), str(tmp_path / "run"))
-    assert ready.validation and len(seen) == math.ceil(counted.evaluated)  # a test of 13 examples, beside 21
-    assert counted.evaluated == pytest.approx((len(seen) - 1 + 13 / 21) * len(ready.validation.packed))
     rows = [ready.train.batches(step, [0])[0].input_ids for step in range(10)]
     found = [training_flops(ready.model, ids.size, ids.size * ids.shape[1], 0.0) for ids in rows]
     assert counted.flops == pytest.approx(float(np.mean(found)))
-    shapes = [(ids.shape, len(ready.train.batches(step, [0])[0].weights)) for step, ids in enumerate(rows)]
-    assert counted.programs == len(set(shapes)) and len({shapes[step] for step in counted.alike}) == 1
-    assert counted.of_alike == found[counted.alike[0]]
-    monkeypatch.setattr(labelled, "MOST_JUDGED", 10)  # of 21 examples every third is packed
-    thin, whole = load_of(ready), counted.evaluated_flops / 10
-    assert thin and thin.evaluations == pytest.approx(whole, rel=0.3) and thin.labelled
-    few = thin.labelled.thinned.dataset
-    assert (len(few.validation), len(few.test)) == (7, 5)
+    assert counted.micro_batch == (max(ids.size for ids in rows), ready.train.packer.T, 0.0)
+    assert counted.evaluated == pytest.approx(sum(batch.input_ids.size for batch in seen), rel=0.3)
 
 
 def test_what_a_model_does_not_read_and_does_not_tell_apart_is_said(

@@ -331,13 +331,17 @@ def test_recipes_are_listed_and_printed(cli: Cli) -> None:
         ("pretrain CONFIG --run out --dry-run --set checkpoint.copy_to=gs:/b/c", "gs:/b/c: names no folder"),
         ("pretrain CONFIG --run out --dry-run --set checkpoint.copy_to=http://b/c", "http://b/c: names no folder"),
         ("env plan CONFIG", "is the YAML of a run, not of an environment. Fix: see docs/google-cloud.md"),
-        ("plan ag-news", "is a recipe of `finetune`, not of `pretrain`. Fix: `maskwright finetune` takes it"),
+        (
+            "pretrain ag-news --run out",
+            "is a recipe of `finetune`, not of `pretrain`. Fix: `maskwright finetune` takes it",
+        ),
         ("finetune small --run out", "is a recipe of `pretrain`, not of `finetune`. Fix: `maskwright pretrain` takes"),
         ("finetune CONFIG --run out", "is the YAML of pretraining (data.store), not of a fine-tuning run. Fix: `maskw"),
         (
-            "plan RECIPES/finetune/ag-news.yaml --on h100",
+            "pretrain RECIPES/finetune/ag-news.yaml --run out",
             "is the YAML of a fine-tuning run (data.train), not of pretra",
         ),
+        ("plan squad --on h100", "is not here, so how long its examples are is not known. Fix: give --examples N"),
         (
             "plan CONFIG --on h100 --region mars",
             "--region: the price table has no region 'mars'. Fix: one of asia-east1",

@@ -144,13 +144,12 @@ def pretrain(
     trained, processes = _launch(command, resolved, machines, dry_run=dry_run)
     if trained:
         return _say_how_it_ended(run, as_json)
-    from maskwright.tasks.planning.expected import time_here
     from maskwright.tasks.pretrain import run as task
     from maskwright.training.stop import StopRequest
 
     if dry_run:
         ready = task.dry_run(resolved, run, begin_from, fresh_optimizer=fresh_optimizer)
-        return _say_what_would_happen(ready, processes, as_json)
+        return _say_what_would_happen(ready, processes, num_nodes, as_json)
     request = StopRequest(
         stop_after_hours=stop_after_hours, stop_after_steps=stop_after_steps, profile_steps=profile_steps
     )
@@ -161,7 +160,6 @@ def pretrain(
         fresh_optimizer=fresh_optimizer,
         config_file=config,
         stop_request=request,
-        time_here=time_here,
     )
     _say_how_it_ended(run, as_json)
 
@@ -192,15 +190,19 @@ def _launch(
     return not dry_run, group.nodes * group.processes
 
 
-def _say_what_would_happen(ready: Prepared, processes: int | None, as_json: bool) -> None:
-    from maskwright.tasks.planning.trial import time_before
+def _say_what_would_happen(ready: Prepared, processes: int | None, nodes: int | None, as_json: bool) -> None:
+    from maskwright.core.errors import ConfigError
+    from maskwright.tasks.planning.measure import this_machine
 
     known, warnings = ready.describe(processes), ready.warnings()
     if not as_json:
         answer(known)
     for warning in warnings:
         warn(warning)
-    more = time_before(ready) or ""  # it may try steps
+    try:
+        more = ready.time_here(this_machine(ready.config, processes, nodes or 1)) or ""
+    except ConfigError as error:  # the device is absent
+        more = f"time here: not known: {error}"
     if as_json or more:
         print_result(more, {"lines": f"{known}\n{more}".splitlines(), "warnings": warnings}, as_json)
 
@@ -255,15 +257,14 @@ def finetune(
     if trained:
         return _say_how_it_ended(run, as_json)
     from maskwright.tasks.finetune import prepare as task
-    from maskwright.tasks.planning.expected import time_here
     from maskwright.training.stop import StopRequest
 
     if dry_run:
-        return _say_what_would_happen(task.dry_run(resolved, run), processes, as_json)
+        return _say_what_would_happen(task.dry_run(resolved, run), processes, num_nodes, as_json)
     request = StopRequest(
         stop_after_hours=stop_after_hours, stop_after_steps=stop_after_steps, profile_steps=profile_steps
     )
-    task.finetune(resolved, run, config_file=config, stop_request=request, time_here=time_here)
+    task.finetune(resolved, run, config_file=config, stop_request=request)
     _say_how_it_ended(run, as_json)
 
 

@@ -7,18 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from maskwright.cli.options import AsJson, Config, Set, app, print_result
+from maskwright.cli.options import AsJson, Set, app, print_result
 
 if TYPE_CHECKING:
-    from maskwright.config.pretraining import RunConfig
-    from maskwright.tasks.planning.devices import DeviceCount
-    from maskwright.tasks.planning.estimate import Estimate
-    from maskwright.tasks.planning.work import Work
+    from maskwright.machine.devices import DeviceCount
+    from maskwright.tasks.finetune.prepare import FinetuneRun
+    from maskwright.tasks.planning.cost import Work
+    from maskwright.tasks.planning.show import Estimate
+    from maskwright.tasks.pretrain.prepare import PretrainRun
 
 
 @app.command("plan")
 def plan(
-    config: Config,
+    config: Annotated[
+        str, typer.Argument(metavar="CONFIG", help="YAML of `pretrain` or `finetune`, or the name of a recipe.")
+    ],
     on: Annotated[
         list[str] | None,
         typer.Option(
@@ -31,7 +34,12 @@ def plan(
     vocab_size: Annotated[
         int | None, typer.Option(metavar="N", help="Size of the vocabulary, if the token store is not here yet.", min=1)
     ] = None,
-    search: Annotated[bool, typer.Option(help="For slices, also find the largest micro-batch that fits.")] = True,
+    examples: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Number of labelled examples, if they are not here yet: each as long as a row.", min=1
+        ),
+    ] = None,
     probe_seconds: Annotated[
         float, typer.Option(metavar="N", help="Seconds of measured steps here.", min=0.1, max=3600)
     ] = 15.0,
@@ -43,19 +51,34 @@ def plan(
 ) -> None:
     """Say what a run takes: memory, speed, hours, energy and cost, measured here or projected elsewhere."""
     from maskwright.cloud.prices import require_region
-    from maskwright.config.pretraining import read_config
-    from maskwright.tasks.planning import run as task
+    from maskwright.config.finetuning import FinetuneConfig
+    from maskwright.config.pretraining import RunConfig
+    from maskwright.config.retrieval import read_any_config
+    from maskwright.core.errors import ConfigError
+    from maskwright.tasks.finetune import prepare as finetune
+    from maskwright.tasks.planning.measure import measure
+    from maskwright.tasks.planning.show import PlanReport, measured
+    from maskwright.tasks.pretrain import prepare as pretrain
 
-    resolved = read_config(config, set_)
+    resolved = read_any_config(config, set_)
     require_region(region)
     requested = [(name, _places(name, region)) for name in on or ["here"]]
-    work, ready = task.prepared(resolved, vocab_size, here=any(name == "here" for name, _ in requested))
+    is_here = any(name == "here" for name, _ in requested)
+    work: Work
+    ready: PretrainRun | FinetuneRun | None
+    if isinstance(resolved, RunConfig):
+        work, ready = pretrain.planned(resolved, vocab_size, here=is_here)
+    elif isinstance(resolved, FinetuneConfig):
+        work, ready = finetune.planned(resolved, examples, here=is_here)
+    else:
+        what = "is a retrieval task, which sentence-transformers trains: how long that takes is not known"
+        raise ConfigError(what, where=config, fix="plan a task with labels, or pretraining")
     estimates: list[Estimate] = []
     for name, places in requested:
         if name == "here" and ready:
-            estimates.append(task.plan_here(work, ready, probe_seconds))
-        estimates += [_elsewhere(work, resolved, *priced_place, vocab_size, search) for priced_place in places]
-    result = task.PlanReport(work, estimates)
+            estimates.append(measured(work, measure(ready, ready.judged_by, probe_seconds)))
+        estimates += [_elsewhere(work, *priced_place) for priced_place in places]
+    result = PlanReport(work, estimates)
     print_result(result.report(), result.to_json(), as_json)
     if result.refused:
         raise typer.Exit(1)
@@ -65,7 +88,7 @@ def _places(name: str, region: str) -> list[tuple[DeviceCount, str | None, int, 
     """(place, priced machine, number of them, region) of each part of an environment, or of a device."""
     from maskwright.cloud.machines import ATTACHED
     from maskwright.cloud.prices import gpu_machine
-    from maskwright.tasks.planning.devices import place
+    from maskwright.machine.devices import place
 
     if name == "here":
         return []
@@ -85,7 +108,7 @@ def _of_environment(location: str) -> Iterator[tuple[DeviceCount, str | None, in
     from maskwright.cloud.environment import read_environment, region_of
     from maskwright.cloud.machines import GPUS
     from maskwright.machine import tpus
-    from maskwright.tasks.planning.devices import ACCELERATORS, DEVICES, DeviceCount
+    from maskwright.machine.devices import ACCELERATORS, DEVICES, DeviceCount
 
     environment = read_environment(location)
     if (slice_ := environment.slice) is not None:
@@ -100,25 +123,17 @@ def _of_environment(location: str) -> Iterator[tuple[DeviceCount, str | None, in
 
 def _names(device: str) -> list[str]:
     """Google's names for a GPU."""
-    from maskwright.tasks.planning.devices import ACCELERATORS
+    from maskwright.machine.devices import ACCELERATORS
 
     return [kind for kind, ours in ACCELERATORS.items() if ours == device]
 
 
-def _elsewhere(
-    work: Work,
-    config: RunConfig,
-    place: DeviceCount,
-    machine: str | None,
-    count: int,
-    region: str,
-    vocab_size: int | None,
-    search: bool,
-) -> Estimate:
+def _elsewhere(work: Work, place: DeviceCount, machine: str | None, count: int, region: str) -> Estimate:
     from maskwright.cloud.prices import counts_sold, hourly_offers
+    from maskwright.config.pretraining import RunConfig
     from maskwright.core.extras import installed, missing
     from maskwright.tasks.planning import slices
-    from maskwright.tasks.planning.estimate import Quote, elsewhere
+    from maskwright.tasks.planning.show import Quote, projected
 
     quotes = [Quote(*price) for price in hourly_offers(machine, region, count)] if machine else []
     unpriced = None
@@ -127,13 +142,11 @@ def _elsewhere(
         unpriced = f"no price for {what} in {region}, not counted"
         if machine is None and (counts := sorted({n for kind in _names(place.device.name) for n in counts_sold(kind)})):
             unpriced += f"; Google has machines with {' or '.join(map(str, counts))}"
-    compiled, notes = None, []
-    if place.is_slice:
-        slice_ = f"{place.device.name}:{place.topology}"
-        if installed("libtpu"):
-            compiled = slices.plan(config, slice_, vocab_size=vocab_size, search=search)
-        else:
-            notes.append(f"not compiled, so whether it fits is projected: {missing('libtpu')}")
-    estimate = elsewhere(work, place, quotes, unpriced, compiled)
-    estimate.notes.extend(notes)
-    return estimate
+    compiled, notes, config = None, [], work.config
+    if place.is_slice and not isinstance(config, RunConfig):
+        notes.append("a fine-tuning is not compiled, so whether it fits is projected")
+    elif place.is_slice and not installed("libtpu"):
+        notes.append(f"not compiled, so whether it fits is projected: {missing('libtpu')}")
+    elif isinstance(config, RunConfig) and place.is_slice:
+        compiled = slices.plan(config, work.model, f"{place.device.name}:{place.topology}")
+    return projected(work, place, quotes, unpriced, compiled, notes)

@@ -71,13 +71,22 @@ def find_config(location: str, kind: Kind = "pretrain") -> str:
     raise _unknown(location, "is neither a file nor a recipe", "give a YAML file, or", names(kind))
 
 
+def is_finetuning(values: Mapping[str, Any]) -> bool:
+    """Whether this is the YAML of `maskwright finetune`."""
+    return "train" in (keys := _data_keys(values)) and not keys & STORES
+
+
+def _data_keys(values: Mapping[str, Any]) -> set[str]:
+    data = values.get("data")
+    return set(data) if isinstance(data, dict) else set()
+
+
 def require_kind(values: Mapping[str, Any], location: str, kind: Kind) -> None:
     """Raises `ConfigError` for the YAML of the other command, whose every key would else be a mistake of its own."""
-    data = values.get("data")
-    data_keys = set(data) if isinstance(data, dict) else set()
-    if kind == "pretrain" and "train" in data_keys and not data_keys & STORES:
+    data_keys = _data_keys(values)
+    if kind == "pretrain" and is_finetuning(values):
         what = "is the YAML of a fine-tuning run (data.train), not of pretraining"
-        fix = f"{TAKEN_BY['finetune']}; what `pretrain` and `plan` take names a token store as data.store"
+        fix = f"{TAKEN_BY['finetune']}; what `pretrain` takes names a token store as data.store"
         raise ConfigError(what, where=location, fix=fix)
     if kind == "finetune" and data_keys & STORES and "train" not in data_keys:
         what = f"is the YAML of pretraining (data.{min(data_keys & STORES)}), not of a fine-tuning run"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -9,9 +10,10 @@ from pydantic import Field, ValidationError
 
 from maskwright.config.finetuning import FinetuneConfig, build_finetune_config, is_retrieval
 from maskwright.config.masking import Share
-from maskwright.config.pretraining import read_values
+from maskwright.config.pretraining import RunConfig, read_config, read_values
+from maskwright.config.recipes import find_config, is_finetuning, names
 from maskwright.config.schedule import Length
-from maskwright.config.settings import Fraction, Guide, Section, keys_of
+from maskwright.config.settings import Fraction, Guide, Section, keys_of, read_yaml
 
 RetrievalMetric = Literal["ndcg@10", "recall@100", "mrr@10"]
 
@@ -100,6 +102,14 @@ def read_task_config(location: str, overrides: list[str] | None = None) -> Finet
     `ConfigError` (exit 2)."""
     values, where, keys = read_values(location, overrides, "start with `data:` and `model:`", "finetune")
     return build_task_config(values, where, keys)
+
+
+def read_any_config(location: str, overrides: list[str] | None = None) -> RunConfig | FinetuneConfig | RetrievalConfig:
+    """Reads the YAML, or the recipe, of `pretrain` or of `finetune`. Raises `ConfigError` (exit 2)."""
+    named = location in names("finetune") and not os.path.exists(location)
+    if named or is_finetuning(read_yaml(find_config(location), "start with `data:`")):
+        return read_task_config(location, overrides)
+    return read_config(location, overrides)
 
 
 def build_task_config(

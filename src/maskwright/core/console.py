@@ -165,12 +165,6 @@ def time_unit(seconds: float) -> tuple[float, str]:
     return next(fitting, (1e-3, "ms") if seconds else (1, "s"))
 
 
-def human_time(seconds: float) -> str:
-    """An expected duration, from milliseconds to years. `human_seconds` is for a running clock."""
-    length, unit = time_unit(seconds)
-    return f"{plain_number(seconds / length)} {unit}"
-
-
 class Progress:
     """Shows a bar, rate and time left; call `advance` as work is done. `total` None: only count and rate."""
 

@@ -14,6 +14,7 @@ from maskwright.core.errors import ConfigError
 from maskwright.core.extras import require
 from maskwright.engines.base import Engine
 from maskwright.engines.processes import Alone, Processes
+from maskwright.machine.hardware import usable_cores
 from maskwright.model.config import ModelConfig
 
 
@@ -56,6 +57,19 @@ def choose_device(engine: EngineSection) -> str:
     from maskwright.engines.torch import prepare
 
     return prepare.choose_device(engine.device)
+
+
+def products_here(engine: EngineSection, device: str) -> tuple[float, bool, int]:
+    """(FLOP/s of plain products on one `device` of this machine, whether they are in 16 bits, CPU cores that compute
+    them), as the engine would choose them."""
+    if engine.kind == "jax":
+        from maskwright.engines.jax.engine import choose_dtype, plain_products
+
+        dtype = choose_dtype(engine.dtype, device)
+        return plain_products(None, dtype), dtype != "fp32", usable_cores()
+    from maskwright.engines.torch.prepare import plain_products_here
+
+    return plain_products_here(engine.dtype, device)
 
 
 def require_family(model: ModelConfig, engine: EngineSection) -> None:

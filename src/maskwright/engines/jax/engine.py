@@ -55,6 +55,7 @@ class Compiled:
     step: int
 
 
+DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
 _product = jax.jit(jnp.matmul, static_argnames="precision")
 """Compiled once for all measurements of its shape."""
 
@@ -62,6 +63,26 @@ _product = jax.jit(jnp.matmul, static_argnames="precision")
 def choose_dtype(wanted: str, device: str) -> str:
     """`auto` is fp32 on a CPU, where XLA's bf16 products are slower (0.8 times on 2 Zen 5 cores), else bf16."""
     return wanted if wanted != "auto" else "fp32" if device == "cpu" else "bf16"
+
+
+def plain_products(device: jax.Device | None, dtype: str) -> float:
+    """FLOP/s of plain products on a device; None for the first one."""
+    device, name = device or jax.local_devices()[0], DTYPES[dtype]
+    # An accelerator finishes one product before the host has asked for the next.
+    copies, precision = 1 if device.platform == "cpu" else 32, "highest" if dtype == "fp32" else None
+
+    def products(m: int, k: int, n: int) -> Products:
+        a, b = (jax.device_put(jnp.ones(shape, name), device) for shape in ((copies * m, k), (k, n)))
+
+        def timed(count: int) -> float:
+            begin = time.perf_counter()
+            for _ in range(count):
+                _product(a, b, precision=precision).block_until_ready()
+            return time.perf_counter() - begin
+
+        return timed
+
+    return copies * gemm_ceiling(products)
 
 
 class JaxEngine:
@@ -82,7 +103,7 @@ class JaxEngine:
         platform, devices, self.processes = connect(engine)
         self.device: str = platform
         dtype = choose_dtype(engine.dtype, platform)
-        self.dtype_name = {"bf16": "bfloat16", "fp32": "float32"}[dtype]
+        self._dtype, self.dtype_name = dtype, DTYPES[dtype]
         self.compiled = True
         layout = ShardingLayout.of(
             devices, shapes(model), fsdp=engine.sharding == "fsdp", dtype=jnp.dtype(self.dtype_name)
@@ -117,24 +138,8 @@ class JaxEngine:
         return [a * self.dp_degree + d for a in range(each) for d in self._local]
 
     def ceiling(self) -> float:
-        device = self.program.layout.mesh.local_devices[0]
-        # An accelerator finishes one product before the host has asked for the next; virtual devices share cores.
-        copies, chips = (1, 1) if self.device == "cpu" else (32, self.dp_degree)
-
-        precision = "highest" if self.dtype_name == "float32" else None
-
-        def products(m: int, k: int, n: int) -> Products:
-            a, b = (jax.device_put(jnp.ones(shape, self.dtype_name), device) for shape in ((copies * m, k), (k, n)))
-
-            def timed(count: int) -> float:
-                begin = time.perf_counter()
-                for _ in range(count):
-                    _product(a, b, precision=precision).block_until_ready()
-                return time.perf_counter() - begin
-
-            return timed
-
-        return chips * copies * gemm_ceiling(products)
+        chips = 1 if self.device == "cpu" else self.dp_degree  # virtual devices share cores
+        return chips * plain_products(self.program.layout.mesh.local_devices[0], self._dtype)
 
     # ---- one update ------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from maskwright.config import pretraining as run
 from maskwright.core.console import warn
 from maskwright.core.errors import ConfigError
-from maskwright.engines.ceiling import Products
+from maskwright.engines.ceiling import Products, gemm_ceiling
 from maskwright.engines.processes import Processes, launch_variables
 from maskwright.engines.torch.sparse_rows import SparseRows
 from maskwright.engines.torch.weights import FlatWeights, Weights
@@ -189,6 +189,14 @@ def products(device: str, dtype: torch.dtype, m: int, k: int, n: int) -> Product
         return begin.elapsed_time(end) * 1e-3
 
     return between_events if device == "cuda" else by_host
+
+
+def plain_products_here(wanted: str, device: str) -> tuple[float, bool, int]:
+    """See `engines.choose.products_here`. `wanted`: `engine.dtype`."""
+    threads, dtype = cpu_threads() if device == "cpu" else 1, choose_dtype(wanted, device)
+    torch.set_num_threads(threads)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    return gemm_ceiling(partial(products, device, dtype)), dtype is not torch.float32, threads
 
 
 def prepare(

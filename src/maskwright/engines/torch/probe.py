@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import partial
 
 import torch
 
-from maskwright.engines.ceiling import gemm_ceiling
 from maskwright.engines.torch.prepare import (
     attention_kernel,
     choose_device,
@@ -21,7 +19,7 @@ from maskwright.engines.torch.prepare import (
     has_bf16,
     has_compiler,
     has_fast_fp16,
-    products,
+    plain_products_here,
     what_dtype_costs,
 )
 
@@ -88,11 +86,8 @@ def _in_build(major: int, minor: int, architectures: list[str]) -> bool:
 def measured() -> dict[str, float]:
     """FLOP/s of plain products in fp32 and in the precision of `auto`, the fastest of several."""
     device = choose_device("auto")
-    if device == "cpu":
-        torch.set_num_threads(cpu_threads())
-    torch.backends.cuda.matmul.allow_tf32 = False
-    kinds = dict.fromkeys([torch.float32, choose_dtype("auto", device)])
-    return {_name(dtype): gemm_ceiling(partial(products, device, dtype)) for dtype in kinds}
+    kinds = dict.fromkeys(["fp32", _name(choose_dtype("auto", device))])
+    return {kind: plain_products_here(kind, device)[0] for kind in kinds}
 
 
 def _name(dtype: torch.dtype) -> str:

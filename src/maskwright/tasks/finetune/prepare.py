@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 from collections.abc import Sequence
@@ -16,7 +17,8 @@ from maskwright.config.finetuning import FinetuneConfig, Task, default_row
 from maskwright.config.pretraining import ModelSection, Shape
 from maskwright.core import storage
 from maskwright.core.console import human_count, note, say, several, warn
-from maskwright.core.errors import ConfigError
+from maskwright.core.errors import ConfigError, InputError
+from maskwright.data.batch import Batch
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import require_family
 from maskwright.labels.dataset import Dataset, read_dataset
@@ -25,13 +27,13 @@ from maskwright.labels.example import Example
 from maskwright.labels.files import with_splits
 from maskwright.labels.metrics import Predictions, best_threshold, gold_outcomes
 from maskwright.labels.rows import ExampleStream, Packer
+from maskwright.machine.devices import DeviceCount
 from maskwright.model.config import (
     SEQUENCE_TASKS,
     WITHOUT_QUESTIONS,
     ModelConfig,
     model_config,
     recorded_config,
-    training_flops,
 )
 from maskwright.model.hf.config import class_name
 from maskwright.model.hf.families import FAMILIES
@@ -40,11 +42,11 @@ from maskwright.model.initial import initial_parameters, with_new_head
 from maskwright.run.directory import RESULTS, RunDirectory, step_folder
 from maskwright.tasks.finetune.objective import EvaluationSplit, LabelledObjective, chosen_metric, score_split
 from maskwright.tasks.models.hub import local, pinned
-from maskwright.tasks.models.load import TrainedModel, load_model, special_ids
+from maskwright.tasks.models.load import TrainedModel, load_model, load_shape, special_ids
+from maskwright.tasks.planning.cost import Work, finetuning_work, time_here
 from maskwright.tasks.start.capacity import memory_and_disk
 from maskwright.tasks.start.data_card import labelled_card
 from maskwright.tasks.start.opened import looked_at, opened
-from maskwright.tasks.start.prepared import TimeHere
 from maskwright.tasks.start.train import check, train
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.tokenizer_faults import faults
@@ -55,6 +57,10 @@ from maskwright.training.job import Job
 from maskwright.training.replay import write_examples
 from maskwright.training.stop import StopRequest
 
+SEEN_STEPS, SEEN_EXAMPLES = 64, 8192
+"""Limits of the steps that are counted to know the work of a run, spread over it: 64 steps, and 8,192 examples in them,
+but no fewer than four steps."""
+
 
 def finetune(
     config: FinetuneConfig,
@@ -62,14 +68,13 @@ def finetune(
     *,
     config_file: str | None = None,
     stop_request: StopRequest | None = None,
-    time_here: TimeHere | None = None,
 ) -> None:
     """Begins or continues the run in the folder `run`: trains, evaluates and keeps the best checkpoint. See `opened`
     and `train`."""
     config = with_its_splits(config)
     with opened(config, run, stop_request) as start:
         ready = prepare_finetuning(config, start.directory, start.before)
-        train(start, ready, config_file=config_file, time_here=time_here)
+        train(start, ready, config_file=config_file)
 
 
 def with_its_splits(config: FinetuneConfig) -> FinetuneConfig:
@@ -136,8 +141,29 @@ class FinetuneRun:
 
     @property
     def flops(self) -> float:
-        tokens, pairs = self.train.work(0)
-        return (self.config.steps) * training_flops(self.model, tokens, pairs, 0.0)
+        return self.config.steps * self.work.flops
+
+    @cached_property
+    def work(self) -> Work:
+        """Rows are counted as they are packed, since padding is computed too."""
+        config, train = self.config, self.train
+        most = min(SEEN_STEPS, max(4, SEEN_EXAMPLES // train.per_step))
+        every = range(config.batch.virtual_workers)
+        seen = [
+            [batch.input_ids.shape for batch in train.batches(step, every)]
+            for step in sorted({config.steps * part // most for part in range(most)})
+        ]
+        tokens = sum(rows * length for shapes in seen for rows, length in shapes) / len(seen)
+        pairs = sum(rows * length**2 for shapes in seen for rows, length in shapes) / len(seen)
+        largest = float(max(rows * length for shapes in seen for rows, length in shapes))
+        encoded, dataset = train.packer.encoded, self.dataset
+        length = train.packer.T if config.task.kind == "question_answering" else len(encoded.ids) / len(encoded)
+        each = length * len(encoded) / len(dataset.train)
+        judged = len(dataset.validation) * each, len(dataset.test) * each
+        return finetuning_work(config, self.model, train.packer.T, judged, (tokens, pairs, largest))
+
+    def time_here(self, place: DeviceCount | None, done: int = 0) -> str | None:
+        return time_here(self.work, place, done)
 
     @property
     def micro_batch_losses(self) -> float:
@@ -175,6 +201,11 @@ class FinetuneRun:
     def validation(self) -> EvaluationSplit | None:
         packer = self._encoded(self.dataset.validation)
         return None if packer is None else EvaluationSplit.of(self.dataset.validation, packer)
+
+    @property
+    def judged_by(self) -> list[Batch]:
+        """The batches of an evaluation."""
+        return [packed.batch for packed in self.validation.packed] if self.validation else []
 
     def _encoded(self, examples: Sequence[Example]) -> Packer | None:
         if not examples:
@@ -320,10 +351,7 @@ def prepare_finetuning(
         start = _start(config, base, start)
         encoder, tokenizer = start.config, start.tokenizer_folder
     else:
-        tokenizer = local(section.tokenizer or "", weights=False)
-        shape = ModelSection(**{key: getattr(section, key) for key in Shape.model_fields})
-        vocabulary = read_vocabulary(tokenizer)
-        encoder = model_config(shape, vocabulary.size, longest, **special_ids(vocabulary))
+        encoder, tokenizer = _random_encoder(config, longest)
     dataset = dataset or read_dataset(config.data, config.task, config.seed)
     if before is None:
         model = _with_head(encoder, config, dataset)
@@ -347,6 +375,34 @@ def prepare_finetuning(
     )
     train = ExampleStream(packer, config.seed, config.batch.examples, config.batch.virtual_workers)
     return FinetuneRun(resolved, model, dataset, train, start, base, tokenizer, longest)
+
+
+def planned(config: FinetuneConfig, examples: int | None, *, here: bool) -> tuple[Work, FinetuneRun | None]:
+    """(The work of a run, the run to take steps of), without the weights that it begins from. With `examples` and no
+    steps `here`, `data.train` counts as so many, each as long as a row, and may be absent."""
+    train, init_from = config.data.train, config.model.init_from
+    if examples is None and not storage.is_url(train) and not glob.glob(train):
+        fix = "give --examples N and a device as --on, or fetch it"
+        raise InputError("is not here, so how long its examples are is not known", where=train, fix=fix)
+    start = None if init_from is None else load_shape(init_from)
+    if examples is None or here:
+        ready = prepare_finetuning(with_its_splits(config), RunDirectory(""), start=start)
+        return ready.work, ready
+    longest = config.data.max_seq_len or default_row(config.task)
+    model = start.config if start else _random_encoder(config, longest)[0]
+    row = min(longest, model.max_seq_len)
+    held_out = 0 if config.data.validation else round(examples * config.data.validation_fraction)
+    resolved = config.resolved(examples - held_out)
+    return finetuning_work(resolved, replace(model, task=config.task.kind), row, (float(held_out * row), 0.0)), None
+
+
+def _random_encoder(config: FinetuneConfig, longest: int) -> tuple[ModelConfig, str]:
+    """(shape, folder of the tokenizer) of a model with random weights."""
+    section = config.model
+    tokenizer = local(section.tokenizer or "", weights=False)
+    shape = ModelSection(**{key: getattr(section, key) for key in Shape.model_fields})
+    vocabulary = read_vocabulary(tokenizer)
+    return model_config(shape, vocabulary.size, longest, **special_ids(vocabulary)), tokenizer
 
 
 def _encoded(

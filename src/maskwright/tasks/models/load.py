@@ -14,7 +14,7 @@ from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.hub import is_hub
 from maskwright.engines.base import TrainState
 from maskwright.model.config import ROBERTAS, ModelConfig, config_at
-from maskwright.model.hf.config import LABELLED, class_name, read_labels, read_use
+from maskwright.model.hf.config import LABELLED, class_name, read_hf_config, read_labels, read_use
 from maskwright.model.hf.folder import read_model_folder
 from maskwright.model.hf.names import Parameters
 from maskwright.run.directory import RESULTS, RunDirectory, step_folder
@@ -117,6 +117,16 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
     task = Task(kind=config.task).model_copy(update=known)
     none = use.get("handle_impossible_answer")
     return replace(model, task=task, max_seq_len=use.get("max_seq_len"), may_be_none=None if none is None else none > 0)
+
+
+def load_shape(location: str) -> TrainedModel:
+    """A model folder's encoder without its weights, which are neither downloaded nor read; of a run, with them."""
+    folder = local(location, weights=False)
+    if storage.is_url(folder) or RunDirectory(folder).exists():
+        return load_model(location, bare=True)
+    vocabulary = read_vocabulary(folder)
+    config = with_ids(read_hf_config(folder, head=False), vocabulary, folder)
+    return TrainedModel(location, config, {}, folder, vocabulary)
 
 
 def special_ids(vocabulary: Vocabulary) -> dict[str, int]:

@@ -1,2 +1,2 @@
-"""`maskwright plan`: time, memory and cost of a run, measured here by a probe, and projected elsewhere by a model that
-measurements calibrate."""
+"""What a run takes: `cost` projects time and memory, `measure` takes real steps here, `slices` compiles for TPUs, and
+`show` puts them together for `maskwright plan`."""

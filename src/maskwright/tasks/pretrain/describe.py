@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from maskwright.config.pretraining import RunConfig
-from maskwright.core.console import human_count, plain_number
+from maskwright.core.console import human_count
 from maskwright.data.loader import Loader
+from maskwright.model.config import ModelConfig
+from maskwright.tasks.planning.cost import pretraining_work
 
-HEADER = ("phase", "steps", "rows a step", "tokens a row", "masked", "causal", "epochs", "tokens", "expected seconds")
+HEADER = ("phase", "steps", "rows a step", "tokens a row", "masked", "causal", "epochs", "tokens", "FLOPs")
 
 
-def reading(config: RunConfig, loader: Loader) -> list[str]:
+def reading(config: RunConfig, loader: Loader, model: ModelConfig) -> list[str]:
     """The run's data and its length, in lines."""
     epochs, packing = loader.epoch(config.steps), config.data.packing
     if config.phases:
         tokens = human_count(sum(stage.tokens for stage in config.stages))
         run = f"run: {config.steps:,} steps, {tokens} tokens, {epochs:.2f} epochs ({packing}), in these phases:"
-        return [*loader.describe(), run, *table(config, loader)]
+        return [*loader.describe(), run, *_phases(config, loader, model)]
     rows, per_step = loader.rows.totals, config.rows_per_step
     return [
         f"data: {human_count(rows.text_tokens)} tokens in {rows.rows:,} rows of {rows.seq_len} "
@@ -29,11 +29,12 @@ def reading(config: RunConfig, loader: Loader) -> list[str]:
     ]
 
 
-def table(config: RunConfig, loader: Loader, seconds: Sequence[float] = ()) -> list[str]:
-    """A line for each stage, below a header. `seconds`: those of each stage, where they are known."""
+def _phases(config: RunConfig, loader: Loader, model: ModelConfig) -> list[str]:
+    """A line for each stage, below a header. FLOPs are its share of the run's, so about that of its time."""
     causal = any(stage.config.masking.causal_share for stage in config.stages)
-    left_out = {"" if causal else "causal", "" if seconds else "expected seconds"}
-    cells: list[tuple[str, ...]] = [tuple(name for name in HEADER if name not in left_out)]
+    cells: list[tuple[str, ...]] = [tuple(name for name in HEADER if causal or name != "causal")]
+    alone = [stage.config.with_steps(stage.end - stage.begin) for stage in config.stages]
+    flops = [pretraining_work(stage, model).flops * stage.steps for stage in alone]
     for number, stage in enumerate(config.stages):
         settings, masking = stage.config, stage.config.masking
         name = str(number) if number < len(config.phases) else "rest"
@@ -47,7 +48,7 @@ def table(config: RunConfig, loader: Loader, seconds: Sequence[float] = ()) -> l
                 *([f"{masking.causal_share:.4g}"] if causal else []),
                 f"{_epochs(loader, stage.begin, stage.end):.2f}",
                 human_count(stage.tokens),
-                *([plain_number(seconds[number])] if seconds else []),
+                f"{flops[number] / sum(flops):.0%}",
             )
         )
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

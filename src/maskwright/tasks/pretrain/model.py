@@ -82,6 +82,13 @@ class Base:
         return {"base_weights": weight_digests(self.folder), **commit}, values
 
 
+def model_without_store(config: RunConfig, vocab_size: int) -> ModelConfig:
+    """The shape of a run whose token store is not here."""
+    if config.model.init_from is not None:
+        return Base(config.model.init_from).model(config)
+    return model_config(config.model, vocab_size, config.data.seq_len)
+
+
 def model_and_lineage(
     config: RunConfig, store: Store, before: dict[str, Any] | None, parent: lineages.Parent | None, base: Base | None
 ) -> tuple[ModelConfig, Lineage | None]:

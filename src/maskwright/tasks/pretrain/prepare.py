@@ -24,7 +24,8 @@ from maskwright.data.rows import ROWS
 from maskwright.data.store import TokenStore, special_table
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import require_family
-from maskwright.model.config import ModelConfig, training_flops
+from maskwright.machine.devices import DeviceCount
+from maskwright.model.config import ModelConfig
 from maskwright.model.hf.config import class_name, dropout_keys
 from maskwright.model.hf.names import count_parameters
 from maskwright.model.initial import initial_parameters
@@ -32,9 +33,10 @@ from maskwright.run.lineage import Lineage
 from maskwright.run.lineage import describe as describe_lineage
 from maskwright.tasks.models.hub import pinned
 from maskwright.tasks.models.load import with_ids
+from maskwright.tasks.planning.cost import Work, pretraining_work, time_here
 from maskwright.tasks.pretrain import lineage as lineages
 from maskwright.tasks.pretrain.describe import reading
-from maskwright.tasks.pretrain.model import Base, model_and_lineage
+from maskwright.tasks.pretrain.model import Base, model_and_lineage, model_without_store
 from maskwright.tasks.pretrain.warnings import documents_held_out, unusual_data, unusual_settings
 from maskwright.tasks.start.capacity import memory_and_disk
 from maskwright.tasks.start.data_card import SAMPLE_DOCUMENTS, SAMPLE_TOKENS, pretraining_card
@@ -43,6 +45,9 @@ from maskwright.text.unknown import require_known
 from maskwright.training.job import Job
 from maskwright.training.masked_lm import MaskedLM
 from maskwright.training.replay import write_bundle
+
+SAMPLED_STEPS = 8
+"""Steps whose rows are counted to know the work of a run."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +89,7 @@ class PretrainRun:
     @property
     def flops(self) -> float:
         """Model FLOPs of the whole run, as if each row were full, and one segment."""
-        stages = self.config.stages
-        return sum((stage.end - stage.begin) * step_flops(stage.config, self.model) for stage in stages)
+        return self.config.steps * pretraining_work(self.config, self.model).flops
 
     @property
     def micro_batch_losses(self) -> float:
@@ -96,6 +100,29 @@ class PretrainRun:
         if self.lineage is not None:
             return str(self.lineage["run"])
         return self.base.location if self.base else None
+
+    @cached_property
+    def work(self) -> Work:
+        """Rows are as full as they are. Eight steps, spread over the run, stand for all; in a run with phases, as many
+        over all of them, and one of each at least."""
+        config, loader = self.config, self.loader
+        tokens = predicted = pairs = 0.0
+        each = max(1, SAMPLED_STEPS // len(config.stages))
+        for stage in config.stages:
+            length = stage.end - stage.begin
+            sampled = {stage.begin + length * part // each for part in range(each)}
+            weight = length / config.steps / len(sampled)
+            for step in sampled:
+                counted, counted_pairs = loader.work(step)
+                tokens += weight * counted
+                predicted += weight * counted * stage.config.masking.rate
+                pairs += weight * counted_pairs
+        limit = config.evaluation.max_rows * config.data.seq_len
+        held_out = sum(min(limit, store.split("valid").tokens) for store in self.held_out.values())
+        return pretraining_work(config, self.model, (tokens, predicted, pairs), held_out)
+
+    def time_here(self, place: DeviceCount | None, done: int = 0) -> str | None:
+        return time_here(self.work, place, done)
 
     def verify(self) -> None:
         for store in (self.store, *self.validation.values()):
@@ -159,6 +186,11 @@ class PretrainRun:
             for name, store in self.held_out.items()
         }
 
+    @property
+    def judged_by(self) -> list[Batch]:
+        """The batches of an evaluation."""
+        return [batch for batches in self._validation.values() for batch in batches]
+
     def data_card(self) -> dict[str, Any]:
         return pretraining_card(self.store, self._validation, of_store=not self.validation)
 
@@ -171,7 +203,7 @@ class PretrainRun:
             f"{model.num_hidden_layers} layers x {model.hidden_size}, {human_count(count_parameters(model))} parameters"
         )
         words = f"vocabulary {model.vocab_size:,}, {model.max_seq_len} tokens"
-        lines = [*describe_lineage(self.lineage), f"model: {shape}, {words}", *reading(self.config, self.loader)]
+        lines = [*describe_lineage(self.lineage), f"model: {shape}, {words}", *reading(self.config, self.loader, model)]
         return "\n".join([*lines, memory_and_disk(self, processes)])
 
     def warnings(self) -> list[str]:
@@ -232,6 +264,23 @@ def prepare_run(
     return PretrainRun(config, model, store, loader, lineage, held_out, base, warmup_share)
 
 
+def planned(config: RunConfig, vocab_size: int | None, *, here: bool) -> tuple[Work, PretrainRun | None]:
+    """(The work of a run, the run to take steps of). With a `vocab_size` and no steps `here`, rows count as full, and
+    the store may be absent: else `InputError`."""
+    stores = [config.data.store or "", *(source.store for source in (config.data.mixture or {}).values())]
+    absent = [store for store in stores if store and not storage.is_url(store) and not os.path.isdir(store)]
+    if vocab_size is None or here:
+        if absent:
+            fix = "prepare it, or give --vocab-size and a device as --on"
+            raise InputError("is not here, so the vocabulary and the text are not known", where=absent[0], fix=fix)
+        ready = prepare_run(config)
+        return ready.work, ready
+    if config.schedule.steps is None:
+        fix = "give schedule.steps, or prepare the store"
+        raise ConfigError("epochs of a store that is not here", where="schedule.epochs", fix=fix)
+    return pretraining_work(config, model_without_store(config, vocab_size)), None
+
+
 def require_same_rows(before: dict[str, Any]) -> None:
     """Raises `ConfigError` for a run of a version that planned its rows otherwise. `before`: its record."""
     if before.get("rows") != ROWS:
@@ -264,9 +313,3 @@ def _validation_stores(config: RunConfig, store: Store) -> dict[str, TokenStore]
             fix = "prepare its text with --valid-fraction 1, which holds all of it out"
             raise StoreError("holds no documents out", where=f"data.validation: {held_out.location}", fix=fix)
     return stores
-
-
-def step_flops(config: RunConfig, model: ModelConfig) -> float:
-    """Model FLOPs of an update of a run without phases, or of one of its stages."""
-    tokens = float(config.rows_per_step * config.data.seq_len)
-    return training_flops(model, tokens, tokens * config.data.seq_len, tokens * config.masking.rate)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from maskwright.config.pretraining import RunConfig
 from maskwright.tasks.pretrain.prepare import PretrainRun, prepare_run
 from maskwright.tasks.start.opened import looked_at, opened
-from maskwright.tasks.start.prepared import TimeHere
 from maskwright.tasks.start.train import check, train
 from maskwright.training.stop import StopRequest
 
@@ -18,7 +17,6 @@ def pretrain(
     fresh_optimizer: bool = False,
     config_file: str | None = None,
     stop_request: StopRequest | None = None,
-    time_here: TimeHere | None = None,
 ) -> None:
     """Begins or continues the run in the folder `run`. See `opened` and `train`.
 
@@ -26,7 +24,7 @@ def pretrain(
     `fresh_optimizer`."""
     with opened(config, run, stop_request) as start:
         ready = prepare_run(config, start.before, begin_from, fresh_optimizer=fresh_optimizer)
-        train(start, ready, config_file=config_file, time_here=time_here)
+        train(start, ready, config_file=config_file)
 
 
 def dry_run(

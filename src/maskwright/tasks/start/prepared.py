@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.pretraining import RunConfig
 from maskwright.engines.base import TrainState
+from maskwright.machine.devices import DeviceCount
 from maskwright.model.config import ModelConfig
 from maskwright.training.job import Job
 from maskwright.training.objective import Objective
@@ -84,6 +84,11 @@ class Prepared(Protocol):
         together, by default those of this start."""
         ...
 
+    def time_here(self, place: DeviceCount | None, done: int = 0) -> str | None:
+        """How long the run takes after `done` steps, in words; None where no step is left. `place`: see
+        `devices.here`."""
+        ...
+
     def warnings(self) -> list[str]: ...
 
     def keep_for_replay(self, job: Job, step: int, details: dict[str, Any]) -> str:
@@ -93,8 +98,3 @@ class Prepared(Protocol):
     def finish(self, job: Job) -> None:
         """Ends the run after its last step, in all ranks."""
         ...
-
-
-TimeHere = Callable[[Prepared, float, str, int], str | None]
-"""A function of the run, the ceiling of matrix multiplication in FLOP/s, the device and the steps that are done. It
-returns in words how long the remaining steps will take; None where none are left."""

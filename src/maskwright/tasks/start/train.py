@@ -21,6 +21,8 @@ from maskwright.core.secrets import redact
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import choose_device, require_engine
 from maskwright.engines.processes import together
+from maskwright.machine.devices import here
+from maskwright.machine.hardware import usable_cores
 from maskwright.run.directory import FORMAT, RunDirectory, step_folder
 from maskwright.run.starts import StartsFile
 from maskwright.tasks.start.capacity import DTYPES, compiled_layers, engine_config, exact_threads, require_room
@@ -29,7 +31,7 @@ from maskwright.tasks.start.data_card import write_card
 from maskwright.tasks.start.engine import BEGIN, RESTORE, environment, make_job, start_engine, start_record
 from maskwright.tasks.start.follow import follow
 from maskwright.tasks.start.opened import RunStart
-from maskwright.tasks.start.prepared import Prepared, TimeHere
+from maskwright.tasks.start.prepared import Prepared
 from maskwright.training import checkpoint, loop
 from maskwright.training.beats import Beats
 from maskwright.training.job import Job
@@ -38,10 +40,8 @@ from maskwright.training.saver import Saver
 from maskwright.training.stop import StopRequest, out_of_time, stop_on_signals
 
 
-def train(
-    start: RunStart, ready: Prepared, *, config_file: str | None = None, time_here: TimeHere | None = None
-) -> None:
-    """Begins or continues the run. `time_here` projects how long it will take, for the run's first lines.
+def train(start: RunStart, ready: Prepared, *, config_file: str | None = None) -> None:
+    """Begins or continues the run.
 
     Raises `StoppedEarly` (75), `EndedAsAsked` (76), `HealthError` (3) or kinds of `InputError` (2)."""
     if start.processes.rank:
@@ -91,7 +91,7 @@ def train(
         update_status(job, "starting")
         start.forwarders.begin(directory, config.logging.report_to)
         write_card(directory, ready, job)
-        _say_first_lines(job, ready, time_here)
+        _say_first_lines(job, ready)
         saver.copy_newest(job.objective.best_step)
         _run(job, stop, ready)
 
@@ -126,13 +126,20 @@ def _for_all_ranks(ready: Prepared, threads: int | None) -> dict[str, Any]:
     }
 
 
-def _say_first_lines(job: Job, ready: Prepared, time_here: TimeHere | None) -> None:
+def _say_first_lines(job: Job, ready: Prepared) -> None:
     engine = job.engine
     job.directory.append_history("started", job.step, **start_record(job))
     say(ready.describe())
     for warning in ready.warnings():
         warn(warning)
-    expected_time = time_here and time_here(ready, job.ceiling.flops_per_second, engine.device, job.step)
+    place = here(
+        engine.device,
+        job.ceiling.flops_per_second,
+        low_precision=engine.dtype_name != "float32",
+        processes=engine.dp_degree,
+        threads=getattr(engine, "threads", None) or -(-usable_cores() // engine.dp_degree),
+    )
+    expected_time = ready.time_here(place, job.step)
     speed = f"{job.ceiling.flops_per_second / 1e9:,.0f} GFLOP/s measured in plain matrix multiplication"
     say(f"engine: {engine.description}; {speed}{f'; {expected_time}' if expected_time else ''}")
     job.directory.log(f"attempt {job.status.attempt}: {engine.description}")
