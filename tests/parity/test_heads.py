@@ -16,7 +16,7 @@ from maskwright.core.errors import ConfigError
 from maskwright.data.batch import Batch
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import make_engine
-from maskwright.model.config import SEQUENCE_TASKS, WITHOUT_QUESTIONS, ModelConfig, TaskKind
+from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, TaskKind
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.hf.names import count_parameters, pieces
 from maskwright.model.initial import initial_parameters
@@ -95,7 +95,7 @@ HEADS = [
     (kind, task)
     for kind, config in SHAPES.items()
     for task in (TASKS[:1] if "," in kind else TASKS)
-    if task != "question_answering" or config.architecture not in WITHOUT_QUESTIONS
+    if task != "question_answering" or config.facts.answers_questions
 ]
 PROGRAMS = [
     (kind, task)
@@ -296,7 +296,7 @@ def test_a_padded_vocabulary_is_never_smoothed() -> None:
     [
         pytest.param(kind, task, marks=[] if (kind, task) in COMPILED else [pytest.mark.long])
         for kind, task in PROGRAMS
-        if not SHAPES[kind].disentangled
+        if not SHAPES[kind].facts.disentangled
     ],
 )
 def test_jax_gives_the_numbers_and_gradients_of_torch(kind: str, task: TaskKind) -> None:

@@ -60,7 +60,7 @@ def choose_device(engine: EngineSection) -> str:
 
 def require_family(model: ModelConfig, engine: EngineSection) -> None:
     """Raises `ConfigError` for a family that the engine does not compute."""
-    if model.disentangled and engine.kind == "jax":
+    if model.facts.disentangled and engine.kind == "jax":
         what = "jax does not compute DeBERTa, whose attention has terms for relative positions"
         raise ConfigError(what, where="engine.kind", fix="say engine.kind: torch")
 

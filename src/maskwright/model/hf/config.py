@@ -15,13 +15,10 @@ from maskwright.core.errors import ConfigError, ModelError
 from maskwright.model import rotary
 from maskwright.model.config import (
     POOLINGS,
-    ROBERTAS,
-    ROTARY_BERTS,
     SEQUENCE_TASKS,
-    WITHOUT_QUESTIONS,
-    Architecture,
     ModelConfig,
 )
+from maskwright.model.facts import FACTS, Architecture
 from maskwright.model.hf.families import FAMILIES, Family
 from maskwright.model.hf.other_folders import model_above, require_folder, without_config
 from maskwright.model.hf.safetensors_file import find
@@ -113,7 +110,7 @@ def _encoder_config(config: ModelConfig) -> dict[str, Any]:
         "deberta-v2": _deberta_values,
         "eurobert": _eurobert_values,
         "ultrabert": _ultrabert_values,
-        **dict.fromkeys(ROTARY_BERTS, _plain_rope),
+        **dict.fromkeys(("nomic_bert", "gte"), _plain_rope),
     }
     more = makers.get(config.architecture)
     return values | more(config) if more else values
@@ -214,13 +211,13 @@ def read_hf_config(folder: str, *, head: bool = True) -> ModelConfig:
         shape |= _deberta_shape(values, path)
     elif kind == "eurobert":
         shape |= {"rope_theta": _rope_base(values, path), "num_key_value_heads": _key_value_heads(values, path)}
-    elif kind in ROTARY_BERTS:
+    elif kind in ("nomic_bert", "gte"):
         shape |= _rotary_bert_shape(values, path)
     elif kind == "ultrabert":
         shape |= _ultrabert_shape(values, path)
     # The tokenizer defines these ids (`with_ids`); config.json has none for some models, or several.
     size = shape.get("vocab_size") if type(shape.get("vocab_size")) is int else 0
-    ids = ("bos_token_id", "eos_token_id", *(() if kind in ROBERTAS else ("pad_token_id",)))
+    ids = ("bos_token_id", "eos_token_id", *(() if FACTS[kind].first_position_after_padding else ("pad_token_id",)))
     for name in (*ids, "mask_token_id") if "mask_token_id" in family.keys else ids:
         if not _plausible(name, shape.get(name)) or shape[name] >= size:
             shape[name] = ModelConfig.eos_token_id if name == "eos_token_id" else 0
@@ -248,7 +245,7 @@ def _read_keys(kind: Architecture) -> dict[str, str]:
     """Fields of `ModelConfig` in its order -> keys of config.json; the vocabulary's first, since others must stay below
     its size."""
     fields = {"modernbert": ROPE_FIELDS, "ultrabert": ROPE_FIELDS}
-    rope = (fields | dict.fromkeys(("eurobert", *ROTARY_BERTS), ROPE_FIELDS[:1])).get(kind, ())
+    rope = (fields | dict.fromkeys(("eurobert", "nomic_bert", "gte"), ROPE_FIELDS[:1])).get(kind, ())
     keys = dict.fromkeys(rope, "rope_parameters") | FAMILIES[kind].keys
     return {name: keys[name] for name in ModelConfig.__dataclass_fields__ if name in keys}
 
@@ -272,7 +269,7 @@ def _head(values: dict[str, Any], path: str) -> dict[str, Any]:
     if task in SEQUENCE_TASKS and kind == "modernbert" and pooling != "cls":
         fix = "only classifiers of the first token can be read; pretrain takes the encoder with model.new_head=true"
         raise ModelError(f"classifier_pooling is {pooling!r:.40}, only 'cls' is supported", where=path, fix=fix)
-    if task == "question_answering" and kind in WITHOUT_QUESTIONS:
+    if task == "question_answering" and not FACTS[kind].answers_questions:
         fix = "take the folder that it was fine-tuned from"
         raise ModelError(f"is a {name}, which transformers does not have", where=path, fix=fix)
     if outputs != {"regression": 1, "question_answering": 2}.get(task, outputs):
