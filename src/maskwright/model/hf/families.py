@@ -305,19 +305,23 @@ def _same(*names: str) -> dict[str, str]:
     return {name: name for name in names}
 
 
+def _ids(pad: int, bos: int, eos: int) -> dict[str, int]:
+    return {"pad_token_id": pad, "bos_token_id": bos, "eos_token_id": eos}
+
+
 _BERT_NEEDS = {"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False}
-_BERT_DEFAULTS = {
-    "layer_norm_eps": 1e-12,
-    "type_vocab_size": 2,
-    "hidden_dropout_prob": 0.1,
-    "attention_probs_dropout_prob": 0.1,
-    "initializer_range": 0.02,
-    "pad_token_id": 0,
-}
-_ROBERTA_DEFAULTS = _BERT_DEFAULTS | {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
-_ROTARY_BERT_DEFAULTS = {"layer_norm_eps": 1e-12, "attention_probs_dropout_prob": 0.0, "initializer_range": 0.02}
+_DROPPED = {"initializer_range": 0.02, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+_UNDROPPED = {"initializer_range": 0.02, "attention_probs_dropout_prob": 0.0}
+_BERT_DEFAULTS = _DROPPED | {"layer_norm_eps": 1e-12, "type_vocab_size": 2, "pad_token_id": 0}
+_ROBERTA_DEFAULTS = _BERT_DEFAULTS | _ids(1, 0, 2)
+_ROTARY_BERT_DEFAULTS = _UNDROPPED | {"layer_norm_eps": 1e-12}
 _IDS = ("bos_token_id", "eos_token_id")
 _ROBERTA_KEYS = _same(*SAME_KEYS, *BERT_KEYS, *_IDS)
+_EUROBERT_NEEDS = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
+_EUROBERT_KEYS = _same(*SAME_KEYS, *_IDS, "num_key_value_heads", "tie_word_embeddings") | {
+    "layer_norm_eps": "rms_norm_eps",
+    "attention_probs_dropout_prob": "attention_dropout",
+}
 
 FAMILIES: dict[Architecture, Family] = {
     "roberta": Family("RoBERTa", "Roberta", _ROBERTA_DEFAULTS, _BERT_NEEDS, _ROBERTA_KEYS),
@@ -327,12 +331,7 @@ FAMILIES: dict[Architecture, Family] = {
     "distilbert": Family(
         "DistilBERT",
         "DistilBert",
-        {
-            "initializer_range": 0.02,
-            "pad_token_id": 0,
-            "hidden_dropout_prob": 0.1,
-            "attention_probs_dropout_prob": 0.1,
-        },
+        _DROPPED | {"pad_token_id": 0},
         {"activation": "gelu", "sinusoidal_pos_embds": False},
         {
             **_same("vocab_size", "max_position_embeddings", "initializer_range", "pad_token_id"),
@@ -350,25 +349,11 @@ FAMILIES: dict[Architecture, Family] = {
     "modernbert": Family(
         "ModernBERT",
         "ModernBert",
-        {
-            "layer_norm_eps": 1e-5,
-            "hidden_dropout_prob": 0.0,
-            "attention_probs_dropout_prob": 0.0,
-            "initializer_range": 0.02,
-            "pad_token_id": 50283,
-            "bos_token_id": 50281,
-            "eos_token_id": 50282,
-            "local_attention": 128,
-        },
-        {
-            "hidden_activation": "gelu",
-            "classifier_activation": "gelu",
-            "norm_bias": False,
-            "attention_bias": False,
-            "mlp_bias": False,
-            "classifier_bias": False,
-            "decoder_bias": True,
-        },
+        {"layer_norm_eps": 1e-5, "hidden_dropout_prob": 0.0, "local_attention": 128}
+        | _UNDROPPED
+        | _ids(50_283, 50_281, 50_282),
+        {"hidden_activation": "gelu", "classifier_activation": "gelu", "decoder_bias": True}
+        | dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), False),
         {
             **_same(*SAME_KEYS, *_IDS, "local_attention"),
             "layer_norm_eps": "norm_eps",
@@ -383,13 +368,7 @@ FAMILIES: dict[Architecture, Family] = {
     "esm": Family(
         "ESM-2",
         "Esm",
-        {
-            "layer_norm_eps": 1e-12,
-            "hidden_dropout_prob": 0.1,
-            "attention_probs_dropout_prob": 0.1,
-            "initializer_range": 0.02,
-            "rope_theta": 10_000.0,
-        },
+        _DROPPED | {"layer_norm_eps": 1e-12, "rope_theta": 10_000.0},
         {"is_decoder": False, "add_cross_attention": False, "is_folding_model": False},
         _same(*SAME_KEYS, *BERT_KEYS[:3], *_IDS, "rope_theta"),
         {"type_vocab_size": 0},
@@ -410,26 +389,12 @@ FAMILIES: dict[Architecture, Family] = {
     "eurobert": Family(
         "EuroBERT",
         "EuroBert",
-        {
-            "layer_norm_eps": 1e-5,
-            "attention_probs_dropout_prob": 0.0,
-            "initializer_range": 0.02,
-            "max_position_embeddings": 8192,
-            "pad_token_id": 128_001,
-            "bos_token_id": 128_000,
-            "eos_token_id": 128_001,
-            "mask_token_id": 128_002,
-            "tie_word_embeddings": False,
-            "classifier_pooling": "late",
-        },
-        {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
-        {
-            **_same(
-                *SAME_KEYS, *_IDS, "mask_token_id", "num_key_value_heads", "tie_word_embeddings", "classifier_pooling"
-            ),
-            "layer_norm_eps": "rms_norm_eps",
-            "attention_probs_dropout_prob": "attention_dropout",
-        },
+        _UNDROPPED
+        | _ids(128_001, 128_000, 128_001)
+        | {"layer_norm_eps": 1e-5, "max_position_embeddings": 8192, "mask_token_id": 128_002}
+        | {"tie_word_embeddings": False, "classifier_pooling": "late"},
+        _EUROBERT_NEEDS,
+        _EUROBERT_KEYS | _same("mask_token_id", "classifier_pooling"),
         {"type_vocab_size": 0},
         former_code="eurobert.EuroBert",
         head_dropout=0.0,
@@ -439,24 +404,12 @@ FAMILIES: dict[Architecture, Family] = {
     "ultrabert": Family(
         "UltraBERT",
         "Ultrabert",
-        {
-            "layer_norm_eps": 1e-6,
-            "attention_probs_dropout_prob": 0.0,
-            "initializer_range": 0.02,
-            "max_position_embeddings": 32_768,
-            "pad_token_id": 0,
-            "bos_token_id": 0,
-            "eos_token_id": 0,
-            "tie_word_embeddings": False,
-            "head_hidden_size": 768,
-        },
-        {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
-        {
-            **_same(*SAME_KEYS, *_IDS, "num_key_value_heads", "tie_word_embeddings"),
-            "layer_norm_eps": "rms_norm_eps",
-            "attention_probs_dropout_prob": "attention_dropout",
-            "head_hidden_size": "prediction_head_size",
-        },
+        _UNDROPPED
+        | _ids(0, 0, 0)
+        | {"layer_norm_eps": 1e-6, "max_position_embeddings": 32_768, "tie_word_embeddings": False}
+        | {"head_hidden_size": 768},
+        _EUROBERT_NEEDS,
+        _EUROBERT_KEYS | {"head_hidden_size": "prediction_head_size"},
         {"type_vocab_size": 0},
         head_dropout=0.0,
         read=_read_ultrabert,
@@ -466,12 +419,7 @@ FAMILIES: dict[Architecture, Family] = {
         "NomicBERT",
         "NomicBert",
         _ROTARY_BERT_DEFAULTS
-        | {
-            "hidden_dropout_prob": 0.0,
-            "max_position_embeddings": 2048,
-            "pad_token_id": 0,
-            "type_vocab_size": 2,
-        },
+        | {"hidden_dropout_prob": 0.0, "max_position_embeddings": 2048, "pad_token_id": 0, "type_vocab_size": 2},
         {"hidden_act": "silu"},
         _same(*SAME_KEYS, *BERT_KEYS),
         former_code="hf_nomic_bert.NomicBert",
@@ -482,12 +430,7 @@ FAMILIES: dict[Architecture, Family] = {
         "GTE",
         "Gte",
         _ROTARY_BERT_DEFAULTS
-        | {
-            "hidden_dropout_prob": 0.1,
-            "max_position_embeddings": 8192,
-            "pad_token_id": 1,
-            "type_vocab_size": 1,
-        },
+        | {"hidden_dropout_prob": 0.1, "max_position_embeddings": 8192, "pad_token_id": 1, "type_vocab_size": 1},
         {"hidden_act": "gelu"},
         _same(*SAME_KEYS, *BERT_KEYS),
         read=partial(_read_one_rope, unset=160_000.0),
