@@ -28,9 +28,9 @@ from maskwright.model.hf.names import Parameters, buffers, count_parameters, pie
 from maskwright.model.initial import initial_parameters
 from maskwright.model.torch.attention import Banded, local_attention, plain_attention
 from maskwright.model.torch.compare import largest_difference, our_model, references
-from maskwright.model.torch.disentangled import along_the_row, table_rows
 from maskwright.model.torch.heads import loss_sum
 from maskwright.model.torch.networks import build, extract
+from maskwright.model.torch.relative import along_the_row, table_rows
 
 MASK = 9
 ROBERTA = ModelConfig(
@@ -117,6 +117,7 @@ SHAPES = {
     "modernbert": MODERNBERT,
     "modernbert, local": LOCAL,
     "esm": ESM,
+    "mpnet": replace(ROBERTA, architecture="mpnet", type_vocab_size=0, layer_norm_eps=1e-12, position_buckets=32),
     "deberta-v2": DEBERTA,
     "deberta-v2, convolution": replace(DEBERTA, conv_kernel_size=3),
     "deberta-v2, absolute positions and types": replace(

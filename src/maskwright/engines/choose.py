@@ -60,8 +60,8 @@ def choose_device(engine: EngineSection) -> str:
 
 def require_family(model: ModelConfig, engine: EngineSection) -> None:
     """Raises `ConfigError` for a family that the engine does not compute."""
-    if model.facts.disentangled and engine.kind == "jax":
-        what = "jax does not compute DeBERTa, whose attention has terms for relative positions"
+    if model.facts.relative and engine.kind == "jax":
+        what = "jax does not compute DeBERTa and MPNet, whose attention has relative positions"
         raise ConfigError(what, where="engine.kind", fix="say engine.kind: torch")
 
 

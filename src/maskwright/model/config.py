@@ -94,8 +94,8 @@ class ModelConfig:
     """Only for deberta-v2: the terms of relative positions in each score, c2p, p2c or both (c2p|p2c). See
     `relative.py`."""
     position_buckets: int = 0
-    """Only for deberta-v2: embeddings of distances to either side, which far ones share; 0 if each distance has its
-    own."""
+    """For deberta-v2, embeddings of distances to either side, which far ones share; 0 if each distance has its own. For
+    mpnet, numbers of distances to both sides."""
     max_relative_positions: int = 0
     """Only for deberta-v2: the distance from which on all have the same embedding."""
     conv_kernel_size: int = 0

@@ -4,7 +4,8 @@ RoBERTa (Liu et al. 2019), with XLM-RoBERTa and CamemBERT, is BERT (Devlin et al
 position. DistilBERT is BERT without token types. ModernBERT (Warner et al. 2024), ESM-2 (Lin et al. 2023), EuroBERT
 (Boizard et al. 2025) and UltraBERT have rotary positions (Su et al. 2021), and a norm before each sub-layer and after
 the last. NomicBERT (Nussbaum et al. 2024) and GTE (Zhang et al. 2024) have rotary positions and BERT's norms. DeBERTa
-v2 and v3 (He et al. 2021) have BERT's layers, with terms for relative positions in each score.
+v2 and v3 (He et al. 2021) have BERT's layers, with terms for relative positions in each score; MPNet (Song et al. 2020)
+has RoBERTa's, and adds a number to each score by the distance.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Literal
 
 from maskwright.config import pretraining as run
 
-Architecture = run.Architecture | Literal["deberta-v2", "eurobert", "ultrabert", "nomic_bert", "gte"]
-"""`model_type` of folders that are read. Training from random weights has none of the last five."""
+Architecture = run.Architecture | Literal["deberta-v2", "mpnet", "eurobert", "ultrabert", "nomic_bert", "gte"]
+"""`model_type` of folders that are read. Training from random weights has none of the last six."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class FamilyFacts:
     rows."""
     token_types: bool = False
     """Whether the texts of a pair may differ in token types."""
-    disentangled: bool = False
-    """Whether attention's scores have terms for relative positions (`relative.py`)."""
+    relative: Literal["", "terms", "bias"] = ""
+    """What attention's scores have for relative positions (`relative.py`)."""
     global_layer: Literal["", "first", "last"] = ""
     """Which of each `global_attn_every_n_layers` attends to the whole sequence; empty if all do."""
     gated: bool = False
@@ -98,7 +99,8 @@ FACTS: dict[Architecture, FamilyFacts] = {
     "esm": FamilyFacts(
         norm_first=True, norms_embeddings=False, rotary=True, classifier_drops_twice=True, answers_questions=False
     ),
-    "deberta-v2": replace(_BERT, token_types=True, disentangled=True, classifier_activation="gelu"),
+    "mpnet": replace(_ROBERTA, relative="bias"),
+    "deberta-v2": replace(_BERT, token_types=True, relative="terms", classifier_activation="gelu"),
     "eurobert": _EUROBERT,
     "ultrabert": replace(
         _EUROBERT,

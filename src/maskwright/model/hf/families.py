@@ -29,7 +29,7 @@ CONVOLUTION_NEEDS = {"conv_act": "gelu", "conv_groups": 1}
 class Written:
     """The values of a config.json, and its path."""
 
-    values: Mapping[str, Any]
+    values: dict[str, Any]
     path: str
 
     def __getitem__(self, key: str) -> Any:
@@ -375,6 +375,15 @@ FAMILIES: dict[Architecture, Family] = {
         head_dropouts=("hidden_dropout_prob", "hidden_dropout_prob"),  # one dropout for all
         read=_read_esm,
         write=_write_esm,
+    ),
+    "mpnet": Family(
+        "MPNet",
+        "MPNet",
+        _DROPPED | _ids(1, 0, 2) | {"layer_norm_eps": 1e-12, "max_position_embeddings": 512},
+        # Whatever config.json says, its class numbers positions from 2 on, and has 32 numbers of distances.
+        {"hidden_act": "gelu", "pad_token_id": 1, "relative_attention_num_buckets": 32},
+        _same(*SAME_KEYS, *BERT_KEYS[:3], *_IDS),
+        {"type_vocab_size": 0, "position_buckets": 32},
     ),
     "deberta-v2": Family(
         "DeBERTa",

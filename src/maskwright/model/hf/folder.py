@@ -59,7 +59,7 @@ def _with_head(found: dict[str, Tensor], config: ModelConfig, folder: str) -> Pa
     ignored = ("position_ids", "cls.seq_relationship.", *([] if keeps_pooler else [".pooler."]))
     if config.architecture == "esm":
         ignored += (".contact_head.", ".inv_freq", ".position_embeddings.")
-    if config.facts.disentangled:
+    if config.facts.relative == "terms":
         ignored += ("lm_predictions.", "mask_predictions.")
         ignored += () if config.learned_positions else (".position_embeddings.",)
     tensors = {name: tensor for name, tensor in found.items() if not any(part in name for part in ignored)}

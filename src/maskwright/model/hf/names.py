@@ -42,8 +42,11 @@ def pieces(config: ModelConfig) -> Iterator[WeightSlice]:
         yield from _layer(config, names, number)
     if config.facts.norm_first:
         yield from _norm(config, f"{names.encoder}.{names.final_norm}", "final_norm")
-    if config.facts.disentangled:
+    if config.facts.relative == "terms":
         yield from _disentangled(config)
+    if config.facts.relative == "bias":
+        shape = config.position_buckets, config.num_attention_heads
+        yield _whole(f"{names.encoder}.encoder.relative_attention_bias.weight", "relative.weight", *shape)
     yield from (_masked_lm_head if config.task == "masked_lm" else _classifier)(config, names)
 
 
@@ -208,6 +211,13 @@ NAMES: dict[Architecture, Names] = {
         norm1="attention.LayerNorm",
         norm2="LayerNorm",
         final_norm="encoder.emb_layer_norm_after",
+    ),
+    "mpnet": replace(
+        _ROBERTA,
+        encoder="mpnet",
+        qkv=("attention.attn.q", "attention.attn.k", "attention.attn.v"),
+        out="attention.attn.o",
+        norm1="attention.LayerNorm",
     ),
     "deberta-v2": Names(
         "deberta",

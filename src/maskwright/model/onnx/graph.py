@@ -71,7 +71,7 @@ class Distances(NamedTuple):
 
     behind: str
     ahead: str
-    """[2 T] each: rows of the table of relative positions, as in `model/torch/disentangled.py`."""
+    """[2 T] each: rows of the table of relative positions, as in `model/torch/relative.py`."""
     first: str
     last: str
     shape: str
@@ -140,7 +140,7 @@ class Graph:
         """[B, T, D], or [B, 1, D] if only the first token is read: the last layer is computed for it alone."""
         config = self.config
         x = self.add("Gather", self.constant("word.weight", self.parameters["word.weight"]), INPUTS[0])
-        if config.facts.disentangled:
+        if config.facts.relative == "terms":
             x = self.add_positions(x)
         elif config.facts.rotary:
             x = self.add_types(x) if config.has_token_types else x
@@ -153,8 +153,10 @@ class Graph:
         seen = self.add("Cast", self.add("Unsqueeze", INPUTS[1], self.integers(1, 2)), to=TensorProto.BOOL)
         lowest = self.number("lowest", float(np.finfo(np.float32).min))
         bias = self.add("Where", seen, self.number("zero", 0.0), lowest)
+        if config.facts.relative == "bias":
+            bias = self.add("Add", bias, self.relative_bias())
         rotation = self.rotation(config.rope_theta) if config.facts.rotary else None
-        distances = self.row_of_distances() if config.facts.disentangled else None
+        distances = self.row_of_distances() if config.facts.relative == "terms" else None
         views = [(bias, rotation or distances)] * config.num_hidden_layers
         if config.local_layers:
             nearby = self.add("Where", self.nearby(), bias, "lowest"), self.rotation(config.local_rope_theta)
@@ -270,7 +272,8 @@ class Graph:
             k, v = (self.add("Gather", x, served, axis=1) for x in (k, v))
         if only_first and not distances:
             q, x = self.first(q, 2), self.first(x, 1)
-            bias = self.first(bias, 2) if self.config.is_local(number) else bias
+            by_query = self.config.is_local(number) or self.config.facts.relative
+            bias = self.first(bias, 2) if by_query else bias
         scaled = self.add("Mul", q, self.number("scale", self.config.score_scale))
         scores = self.add("MatMul", scaled, self.add("Transpose", k, perm=[0, 1, 3, 2]))
         if distances:
@@ -284,6 +287,14 @@ class Graph:
             x = self.norm(x, f"{name}.norm1")
             return self.norm(self.add("Add", x, self.inner(x, name)), f"{name}.norm2")
         return self.add("Add", x, self.inner(self.norm(x, f"{name}.norm2"), name))
+
+    def relative_bias(self) -> str:
+        """[H, T, T]: MPNet's number for each distance."""
+        rows = relative.bias_rows(self.config, relative.distances_around(self.config.max_seq_len))
+        table, places = self.constant("relative", self.parameters["relative.weight"][rows]), self.places()
+        apart = self.add("Sub", places, self.add("Unsqueeze", places, self.integers(1)))
+        place = self.add("Add", apart, self.integer(self.config.max_seq_len - 1))
+        return self.add("Transpose", self.add("Gather", table, place), perm=[2, 0, 1])
 
     def row_of_distances(self) -> Distances:
         """See `Distances`; for the length of the texts at hand."""
@@ -325,7 +336,7 @@ class Graph:
         return self.add("Transpose", self.add("Reshape", found, self.integers(0, H, -1)), perm=[1, 2, 0])
 
     def along_the_row(self, by_distance: str, distances: Distances) -> str:
-        """[B, H, T, 2 T] -> [B, H, T, T], as in `model/torch/disentangled.py`."""
+        """[B, H, T, 2 T] -> [B, H, T, T], as in `model/torch/relative.py`."""
         flat = self.add("Reshape", by_distance, self.integers(0, 0, -1))
         cut = self.add("Slice", flat, distances.first, distances.last, self.integers(2))
         rows = self.add("Reshape", cut, distances.shape)

@@ -16,15 +16,15 @@ from torch.utils.checkpoint import checkpoint
 
 from maskwright.model.config import TRAINED_MASK_SHARE, ModelConfig
 from maskwright.model.torch.attention import Attention, Segments, full_attention, local_attention
-from maskwright.model.torch.disentangled import Relative, convolved
 from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import EmbeddingTable, unset_table
 from maskwright.model.torch.gelu import gelu
 from maskwright.model.torch.heads import Head, Targets, hidden_at, shares_of_texts
 from maskwright.model.torch.in_place import Rotation, gated, queries_keys_values
 from maskwright.model.torch.norm import norm_of
+from maskwright.model.torch.relative import Biased, Relative, convolved
 
-View = tuple[Rotation | None, Attention | Relative]
+View = tuple[Rotation | None, Attention | Biased | Relative]
 """Rotary positions if there are any, and who sees whom."""
 
 
@@ -90,8 +90,10 @@ class EncoderNetwork(nn.Module):
         if config.has_token_types:
             self.token_type = unset_table(config.type_vocab_size, D)
         self.norm = norm_of(config) if facts.norms_embeddings else nn.Identity()
-        if facts.disentangled:
+        if facts.relative == "terms":
             self.relative, self.relative_norm = unset_table(2 * config.relative_span, D), norm_of(config)
+        if facts.relative == "bias":
+            self.relative = unset_table(config.position_buckets, config.num_attention_heads)
         self.layers = nn.ModuleList(Layer(config, first=i == 0) for i in range(config.num_hidden_layers))
         if config.conv_kernel_size:
             self.conv, self.conv_norm = nn.Conv1d(D, D, config.conv_kernel_size), norm_of(config)
@@ -166,8 +168,11 @@ class EncoderNetwork(nn.Module):
     def views(self, position_ids: Tensor, segments: Segments, dtype: torch.dtype) -> list[View]:
         """One view for each layer: layers that attend to everything share one, and local layers another."""
         config = self.config
-        attention: Attention | Relative
-        if config.facts.disentangled:
+        attention: Attention | Biased | Relative
+        if config.facts.relative == "bias":
+            assert isinstance(segments, Tensor)
+            attention = Biased.of(config, segments, self.relative.weight)
+        elif config.facts.relative == "terms":
             assert isinstance(segments, Tensor)
             attention = Relative.of(
                 config, segments, dtype, lambda rows: self.relative_norm(self.relative.weight[rows])

@@ -29,7 +29,7 @@ OTHER_BASES = {
     "modernbert": {"num_hidden_layers": 22, "intermediate_size": 1152},
     "distilbert": {"num_hidden_layers": 6},
 }
-UNREAD = ("deberta", "albert", "electra", "xlnet", "longformer", "big_bird", "bigbird", "nezha", "mpnet", "funnel")
+UNREAD = ("deberta", "albert", "electra", "xlnet", "longformer", "big_bird", "bigbird", "nezha", "funnel")
 """Families that run_mlm.py trains and maskwright does not, by the names of their models."""
 READ_DEBERTAS = ("deberta-v2", "deberta-v3")
 """Parts of the names of DeBERTas that can be continued. Their first version cannot."""

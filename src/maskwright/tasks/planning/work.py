@@ -137,7 +137,7 @@ def memory(
     row_tokens = max(kind.batch.micro_batch_rows * kind.data.seq_len for kind in kinds)
     size = 2 if low_precision else 4
     layer = row_tokens * model.hidden_size * ROW_BYTES_PER_WIDTH * size / 2
-    if plain_attention or model.facts.disentangled:
+    if plain_attention or model.facts.relative:
         layer += row_tokens * config.longest_row * model.num_attention_heads * size
     if config.engine.activation_checkpointing == "on":
         activations = model.num_hidden_layers * row_tokens * model.hidden_size * size + layer

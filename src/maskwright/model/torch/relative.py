@@ -1,8 +1,10 @@
-"""DeBERTa's attention (He et al. 2021) in torch: scores with terms for relative positions (`relative.py`), and the
-convolution that the large models of v2 have beside the first layer.
+"""Attention with relative positions (`relative.py`) in torch: DeBERTa's, whose scores have terms for them (He et al.
+2021), with the convolution that the large models of v2 have beside the first layer; and MPNet's, which adds a number to
+each score (Song et al. 2020).
 
-No fused kernel of torch has such terms, so attention is plain products. Each layer keeps M * H * T * T numbers of its
-softmax for the backward pass, and each term takes twice as many for a moment.
+No fused kernel of torch has such terms, or adds up the gradient of such numbers in a fixed order, so attention is plain
+products. Each layer keeps M * H * T * T numbers of its softmax for the backward pass, and each term takes twice as many
+for a moment.
 
 M rows, T tokens, D width, H heads, h width of a head, R rows of the table of relative positions.
 """
@@ -18,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from maskwright.model.config import ModelConfig
-from maskwright.model.relative import distances_around, rows_of
-from maskwright.model.torch.attention import Masked, attend, full_attention
+from maskwright.model.relative import bias_rows, distances_around, rows_of
+from maskwright.model.torch.attention import Masked, attend, full_attention, plain_attention
 from maskwright.model.torch.dropout import dropout
 
 
@@ -81,6 +83,26 @@ class Disentangled(NamedTuple):
             queries_Hh2T = (self.queries_RD * scale).index_select(0, ahead).view(-1, H, h).permute(1, 2, 0)
             scores = scores + along_the_row(k @ queries_Hh2T).transpose(-1, -2)
         return scores
+
+
+class Biased(NamedTuple):
+    """A kind of attention (`attention.py`): MPNet's."""
+
+    bias: Tensor
+    """[M or 1, H, T, T], added to the scores; -inf where a query does not see a key."""
+
+    @classmethod
+    def of(cls, config: ModelConfig, segments: Tensor, table_RH: Tensor) -> Biased:
+        T = segments.shape[1]
+        rows = torch.from_numpy(bias_rows(config, distances_around(T))).to(segments.device)
+        by_distance = table_RH.index_select(0, rows).t()[:, None].expand(-1, T, -1)
+        bias_MHTT = along_the_row(by_distance)[None]
+        attention = full_attention(segments, torch.float32, by_segment=False)
+        assert isinstance(attention, Masked)
+        return cls(bias_MHTT if attention.mask is None else bias_MHTT.masked_fill(~attention.mask, float("-inf")))
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, rate: float = 0.0) -> Tensor:
+        return plain_attention(q, k, v, self.bias, rate)
 
 
 def along_the_row(by_distance: Tensor) -> Tensor:
