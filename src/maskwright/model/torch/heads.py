@@ -36,7 +36,8 @@ class Targets(NamedTuple):
 
 class Head(nn.Module):
     """A head. Its output matrix is the embeddings for masked_lm, or `decoder` in EuroBERTs, and `classifier` for other
-    tasks. Classifiers of tokens and of answers have nothing before it, except ModernBERT's."""
+    tasks. For tokens and answers the classifier reads the hidden states directly; ModernBERT alone has its dense layer
+    there too."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
