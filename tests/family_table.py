@@ -31,7 +31,7 @@ def table() -> str:
     for kind, family in FAMILIES.items():
         tokenizers = dict.fromkeys(TOKENIZERS[words] for of, words, _ in CASES.values() if of == kind)
         shapes = [name for name in test_transformers.SHAPES if name.partition(",")[0] == kind]
-        in_both = not any(test_transformers.SHAPES[name].disentangled for name in shapes)
+        in_both = not any(test_transformers.SHAPES[name].facts.relative for name in shapes)
         cells = ["; ".join(tokenizers) or "-", "-" if not shapes else "yes" if in_both else "in torch"]
         full = test_transformers.PUBLISHED.items()
         cells += ["; ".join(name for name, (shape, _) in full if shape.architecture == kind) or "-"]

@@ -35,6 +35,7 @@ SHAPES = {
     "distilbert": replace(
         ROBERTA, architecture="distilbert", max_position_embeddings=64, type_vocab_size=0, layer_norm_eps=1e-12
     ),
+    "mpnet": replace(ROBERTA, architecture="mpnet", type_vocab_size=0, layer_norm_eps=1e-12, position_buckets=32),
     "deberta-v2": replace(
         ROBERTA,
         architecture="deberta-v2",

@@ -18,7 +18,7 @@ from maskwright.engines.torch.gradients import Gradients
 from maskwright.engines.torch.shares import FlatLayout
 from maskwright.engines.tree import Node, complete_nodes, peak_partial_sums, summed, sums_after
 from maskwright.model.config import model_config
-from maskwright.model.torch.roberta import Roberta
+from maskwright.model.torch.encoder import EncoderNetwork
 
 SCRIPT = Path(__file__).parents[1] / "reference" / "gradient_sums.py"
 
@@ -74,7 +74,7 @@ def test_how_many_gradients_are_kept_is_known_beforehand(leaves: int, V: int, mo
 @pytest.mark.parametrize("muon", [False, True])
 def test_every_number_of_base_has_one_rank_and_ranks_have_as_many(muon: bool) -> None:
     with torch.device("meta"):
-        network = Roberta(model_config(ModelSection(size="base"), 50265, 512))
+        network = EncoderNetwork(model_config(ModelSection(size="base"), 50265, 512))
     shapes = {name: parameter.shape for name, parameter in network.named_parameters()}
     numbers = sum(shape.numel() for shape in shapes.values())
     alone = FlatLayout.of(shapes, list(shapes), 1, muon=muon)

@@ -16,7 +16,7 @@ from maskwright.core.errors import ConfigError
 from maskwright.data.batch import Batch
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import make_engine
-from maskwright.model.config import SEQUENCE_TASKS, WITHOUT_QUESTIONS, ModelConfig, TaskKind
+from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, TaskKind
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.hf.names import count_parameters, pieces
 from maskwright.model.initial import initial_parameters
@@ -70,6 +70,7 @@ SHAPES = {
     "esm": replace(
         ROBERTA, architecture="esm", max_position_embeddings=32, type_vocab_size=0, token_dropout=True, mask_token_id=9
     ),
+    "mpnet": replace(ROBERTA, architecture="mpnet", type_vocab_size=0, layer_norm_eps=1e-12, position_buckets=32),
     "deberta-v2": replace(
         ROBERTA,
         architecture="deberta-v2",
@@ -95,7 +96,7 @@ HEADS = [
     (kind, task)
     for kind, config in SHAPES.items()
     for task in (TASKS[:1] if "," in kind else TASKS)
-    if task != "question_answering" or config.architecture not in WITHOUT_QUESTIONS
+    if task != "question_answering" or config.facts.answers_questions
 ]
 PROGRAMS = [
     (kind, task)
@@ -278,7 +279,7 @@ def test_losses_of_jax_are_those_of_torch(task: TaskKind) -> None:
 
 def test_jax_refuses_deberta_before_it_is_imported() -> None:
     config = shape("deberta-v2", "regression")
-    with pytest.raises(ConfigError, match="jax does not compute DeBERTa, .*Fix: say engine.kind: torch"):
+    with pytest.raises(ConfigError, match="jax does not compute DeBERTa and MPNet, .*Fix: say engine.kind: torch"):
         make_engine(config, Optimizer(), EngineSection(kind="jax"), seed=0)
 
 
@@ -296,7 +297,7 @@ def test_a_padded_vocabulary_is_never_smoothed() -> None:
     [
         pytest.param(kind, task, marks=[] if (kind, task) in COMPILED else [pytest.mark.long])
         for kind, task in PROGRAMS
-        if not SHAPES[kind].disentangled
+        if not SHAPES[kind].facts.relative
     ],
 )
 def test_jax_gives_the_numbers_and_gradients_of_torch(kind: str, task: TaskKind) -> None:

@@ -104,7 +104,7 @@ def test_rows_are_cut_into_blocks_by_one_rule(monkeypatch: pytest.MonkeyPatch, s
     [
         pytest.param(kind, marks=pytest.mark.long if kind == "eurobert, tied" or kind.startswith("gte") else ())
         for kind, config in SHAPES.items()
-        if not config.disentangled
+        if not config.facts.relative
     ],
 )
 def test_every_family_in_jax_has_the_same_loss_and_gradients_as_in_torch(kind: str) -> None:

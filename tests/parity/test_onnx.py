@@ -23,7 +23,7 @@ from maskwright.config.pretraining import EngineSection
 from maskwright.core import storage
 from maskwright.core.errors import InputError, VerificationError
 from maskwright.data.store import TokenStore
-from maskwright.model.config import SEQUENCE_TASKS, WITHOUT_QUESTIONS, ModelConfig, TaskKind
+from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, TaskKind
 from maskwright.tasks.export.hugging_face import export
 from maskwright.tasks.measure.held_out import evaluate
 from maskwright.tasks.measure.labelled import evaluate_labelled
@@ -60,7 +60,7 @@ LONG = [
         pytest.param(kind, task, marks=pytest.mark.long if (kind, task) in LONG else ())
         for task in ("masked_lm", *TASKS)
         for kind in SHAPES
-        if task != "question_answering" or kind not in WITHOUT_QUESTIONS
+        if task != "question_answering" or SHAPES[kind].facts.answers_questions
     ],
 )
 def test_logits_are_those_of_transformers_at_any_shape(

@@ -23,14 +23,14 @@ from maskwright.model import relative
 from maskwright.model.config import ModelConfig, model_config
 from maskwright.model.hf.config import read_hf_config, to_hf_config
 from maskwright.model.hf.families import FAMILIES
-from maskwright.model.hf.folder import TIED, TIED_OF, read_encoder, read_hf_parameters, read_model_folder
-from maskwright.model.hf.names import Parameters, buffers, count_parameters, pieces
+from maskwright.model.hf.folder import read_encoder, read_hf_parameters, read_model_folder
+from maskwright.model.hf.names import Parameters, buffers, count_parameters, pieces, tied_names
 from maskwright.model.initial import initial_parameters
 from maskwright.model.torch.attention import Banded, local_attention, plain_attention
 from maskwright.model.torch.compare import largest_difference, our_model, references
-from maskwright.model.torch.deberta import along_the_row, table_rows
 from maskwright.model.torch.heads import loss_sum
 from maskwright.model.torch.networks import build, extract
+from maskwright.model.torch.relative import along_the_row, table_rows
 
 MASK = 9
 ROBERTA = ModelConfig(
@@ -117,6 +117,7 @@ SHAPES = {
     "modernbert": MODERNBERT,
     "modernbert, local": LOCAL,
     "esm": ESM,
+    "mpnet": replace(ROBERTA, architecture="mpnet", type_vocab_size=0, layer_norm_eps=1e-12, position_buckets=32),
     "deberta-v2": DEBERTA,
     "deberta-v2, convolution": replace(DEBERTA, conv_kernel_size=3),
     "deberta-v2, absolute positions and types": replace(
@@ -218,7 +219,7 @@ def test_loss_and_every_gradient_agree_with_transformers(
     assert float(loss.detach()) == pytest.approx(float(expected.detach()), rel=1e-6)
     gradients = extract({name: p.grad for name, p in model.named_parameters()}, config)
     # Of tied parameters, transformers names the one that its class happens to make first.
-    tied = TIED | TIED_OF.get(config.architecture, {}) if config.tie_word_embeddings else {}
+    tied = tied_names(config)
     wanted_of = {tied.get(name, name): p.grad for name, p in theirs.named_parameters() if p.grad is not None}
     assert set(gradients) == set(wanted_of)
     for name, gradient in gradients.items():
@@ -445,7 +446,8 @@ def test_published_shapes_agree_with_transformers(name: str, tmp_path: Path) -> 
     said = theirs(ids, attention_mask=real, labels=labels)
     said.loss.backward()
     named = theirs.named_parameters()
-    gradients = {TIED.get(name, name): p.grad.numpy() for name, p in named if p.grad is not None}
+    tied = tied_names(config)
+    gradients = {tied.get(name, name): p.grad.numpy() for name, p in named if p.grad is not None}
     wanted = float(said.loss.detach()), said.logits.detach().flatten(0, 1)[labels.reshape(-1) != -100]
     del theirs, said  # such models are large
     model, kept = build(config, parameters), real.bool()

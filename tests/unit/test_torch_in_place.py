@@ -18,10 +18,11 @@ def drawn(*shape: int, dtype: torch.dtype) -> Tensor:
 
 
 @DTYPES
-def test_rotated_queries_and_keys_and_plain_values(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rotary", [True, False])
+def test_queries_keys_and_values(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, *, rotary: bool) -> None:
     M, T, H, h = 2, 9, 3, 8
     angles = drawn(M, 1, T, h // 2, dtype=torch.float32)
-    rotation = angles.cos().to(dtype), angles.sin().to(dtype)
+    rotation = (angles.cos().to(dtype), angles.sin().to(dtype)) if rotary else None
     towards = [drawn(M, H, T, h, dtype=dtype) + number for number in range(3)]
 
     def both() -> list[Tensor]:

@@ -74,8 +74,8 @@ def products_here(engine: EngineSection, device: str) -> tuple[float, bool, int]
 
 def require_family(model: ModelConfig, engine: EngineSection) -> None:
     """Raises `ConfigError` for a family that the engine does not compute."""
-    if model.disentangled and engine.kind == "jax":
-        what = "jax does not compute DeBERTa, whose attention has terms for relative positions"
+    if model.facts.relative and engine.kind == "jax":
+        what = "jax does not compute DeBERTa and MPNet, whose attention has relative positions"
         raise ConfigError(what, where="engine.kind", fix="say engine.kind: torch")
 
 

@@ -8,19 +8,8 @@ from typing import Any, Literal
 from maskwright.config import pretraining as run
 from maskwright.config.settings import nested
 from maskwright.core.errors import ConfigError, InputError
+from maskwright.model.facts import FACTS, Architecture, FamilyFacts
 
-Architecture = run.Architecture | Literal["deberta-v2", "eurobert", "ultrabert", "nomic_bert", "gte"]
-"""`model_type` of folders that are read. Training from random weights has none of the last five."""
-ROBERTAS = ("roberta", "xlm-roberta", "camembert")
-"""One model under three names. They number positions from the padding's id + 1 on, so a RoBERTa for 512 tokens has 514
-positions."""
-EUROBERTS = ("eurobert", "ultrabert")
-"""Families with EuroBERT's layers."""
-PRE_NORM = ("modernbert", "esm", *EUROBERTS)
-ROTARY_BERTS = ("nomic_bert", "gte")
-"""Families with BERT's order of norms, rotary positions and gated layers (Nussbaum et al. 2024; Zhang et al. 2024)."""
-WITHOUT_QUESTIONS = ("esm", "eurobert", *ROTARY_BERTS)
-"""Families for which `transformers` has no class of questions."""
 TRAINED_MASK_SHARE = 0.15 * 0.8
 """Share of masks in the texts that ESM-2 was pretrained on. With token dropout (Lin et al. 2023, and `EsmEmbeddings` of
 `transformers`), embeddings of masks are zero, as if dropped, and all others are multiplied by (1 - this share) /
@@ -104,8 +93,8 @@ class ModelConfig:
     """Only for deberta-v2: the terms of relative positions in each score, c2p, p2c or both (c2p|p2c). See
     `relative.py`."""
     position_buckets: int = 0
-    """Only for deberta-v2: embeddings of distances to either side, which far ones share; 0 if each distance has its
-    own."""
+    """For deberta-v2, embeddings of distances to either side, which far ones share; 0 if each distance has its own. For
+    mpnet, numbers of distances to both sides."""
     max_relative_positions: int = 0
     """Only for deberta-v2: the distance from which on all have the same embedding."""
     conv_kernel_size: int = 0
@@ -128,7 +117,7 @@ class ModelConfig:
                 where="model.num_attention_heads",
                 fix="choose a number of heads that divides it",
             )
-        if self.rotary and self.head_width % 2:
+        if self.facts.rotary and self.head_width % 2:
             raise ConfigError(
                 f"heads are {self.head_width} wide; rotary positions need an even width",
                 where="model.num_attention_heads",
@@ -156,103 +145,26 @@ class ModelConfig:
         return self.key_value_heads * self.head_width
 
     @property
-    def norm_first(self) -> bool:
-        """Whether the norm comes before each sub-layer and after the last layer. In BERT, and in models that kept its
-        layers, it comes after each sub-layer."""
-        return self.architecture in PRE_NORM
+    def facts(self) -> FamilyFacts:
+        """What the family has."""
+        return FACTS[self.architecture]
 
     @property
-    def norms_embeddings(self) -> bool:
-        """Whether a norm comes after the embeddings."""
-        return self.architecture not in ("esm", *EUROBERTS)
-
-    @property
-    def centred(self) -> bool:
-        """Whether norms subtract the mean (LayerNorm) instead of dividing by the root mean square alone (RMSNorm)."""
-        return self.architecture not in EUROBERTS
-
-    @property
-    def rotary(self) -> bool:
-        """Whether positions turn queries and keys, instead of having a table."""
-        return self.architecture in (*PRE_NORM, *ROTARY_BERTS)
-
-    @property
-    def gated(self) -> bool:
-        """Whether half of a layer's inner numbers gate the other half."""
-        return self.architecture in ("modernbert", *EUROBERTS, *ROTARY_BERTS)
-
-    @property
-    def activation(self) -> Literal["gelu", "silu"]:
-        """The function of a layer's inner numbers."""
-        return "silu" if self.architecture in (*EUROBERTS, "nomic_bert") else "gelu"
-
-    @property
-    def masked_lm_activation(self) -> Literal["gelu", "silu"]:
-        """The function between the masked-LM head's matrix and its norm."""
-        return "silu" if self.architecture == "nomic_bert" else "gelu"
-
-    @property
-    def out_dropout_prob(self) -> float:
-        """Dropout of attention's result, after its matrix."""
-        of_attention = self.architecture == "modernbert"
-        return self.attention_probs_dropout_prob if of_attention else self.hidden_dropout_prob
-
-    @property
-    def inner_dropout_prob(self) -> float:
-        """Dropout of a gated layer's inner numbers, before its last matrix."""
-        return 0.0 if self.architecture == "nomic_bert" else self.hidden_dropout_prob
-
-    @property
-    def down_dropout_prob(self) -> float:
-        """Dropout of a gated layer's result, after its last matrix."""
-        return 0.0 if self.norm_first else self.hidden_dropout_prob
-
-    @property
-    def norms_biased(self) -> bool:
-        """Whether norms have biases, and the head's matrix before a norm."""
-        return self.architecture not in ("modernbert", *EUROBERTS)
-
-    @property
-    def biased(self) -> bool:
-        """Whether the layers' matrices have biases, except a gated layer's first."""
-        return self.norms_biased and self.architecture != "nomic_bert"
-
-    @property
-    def up_biased(self) -> bool:
-        """Whether the first matrix of a layer's inner part has a bias."""
-        return self.biased and not self.gated
-
-    @property
-    def masked_lm_transforms(self) -> bool:
-        """Whether the masked-LM head has a matrix and a norm before its output matrix, and a bias after it."""
-        return self.architecture not in EUROBERTS
-
-    @property
-    def classifier_has_norm(self) -> bool:
-        """Whether a head for fine-tuning has a matrix and a norm before its classifier, whatever the task."""
-        return self.architecture == "modernbert"
+    def layer_dropouts(self) -> tuple[float, float, float]:
+        """Dropout after attention's last matrix, before the inner part's last matrix, and after it."""
+        facts, hidden = self.facts, self.hidden_dropout_prob
+        out = self.attention_probs_dropout_prob if facts.out_drops == "attention" else hidden
+        return out, hidden if facts.inner_drops else 0.0, hidden if facts.down_drops else 0.0
 
     @property
     def classifier_has_dense(self) -> bool:
         """Whether a head without a norm has a matrix before its classifier."""
-        return self.task in SEQUENCE_TASKS and self.architecture != "ultrabert"
-
-    @property
-    def classifier_activation(self) -> Literal["tanh", "relu", "gelu"]:
-        """The function between both matrices of a whole text's head without a norm."""
-        if self.architecture in ("deberta-v2", "eurobert"):
-            return "gelu"
-        return "relu" if self.architecture == "distilbert" else "tanh"
+        return self.task in SEQUENCE_TASKS and self.facts.classifier_has_dense
 
     @property
     def pools(self) -> bool:
         """Whether the head takes a mean over a text's tokens."""
-        return self.architecture in EUROBERTS and self.task in SEQUENCE_TASKS and self.classifier_pooling != "bos"
-
-    @property
-    def disentangled(self) -> bool:
-        """Whether attention's scores have terms for relative positions (`relative.py`)."""
-        return self.architecture == "deberta-v2"
+        return self.facts.pools and self.task in SEQUENCE_TASKS and self.classifier_pooling != "bos"
 
     @property
     def position_terms(self) -> int:
@@ -272,29 +184,22 @@ class ModelConfig:
     @property
     def learned_positions(self) -> bool:
         """Whether embeddings have a table of positions."""
-        return not self.rotary and self.position_biased_input
-
-    @property
-    def classifier_drops_twice(self) -> bool:
-        """Whether dropout comes before both matrices of a whole text's head, not before the last alone."""
-        return self.architecture in (*ROBERTAS, "esm")
+        return not self.facts.rotary and self.position_biased_input
 
     @property
     def position_offset(self) -> int:
         """Row of a sequence's first token in the table of positions."""
-        return self.pad_token_id + 1 if self.architecture in ROBERTAS else 0
+        return self.pad_token_id + 1 if self.facts.first_position_after_padding else 0
 
     @property
     def has_token_types(self) -> bool:
         """Whether embeddings have a table of token types. Models with a norm before each sub-layer have none."""
-        return self.type_vocab_size > 0 and not self.norm_first
+        return self.type_vocab_size > 0 and not self.facts.norm_first
 
     @property
     def token_type_stride(self) -> int:
-        """Distance of token types in position ids (`Batch.position_ids`); 0 if pairs have no token types. BERT's and
-        NomicBERT's have, and those of a GTE or a DeBERTa whose table has two rows."""
-        has_types = self.architecture in ("bert", "deberta-v2", *ROTARY_BERTS) and self.type_vocab_size > 1
-        return self.max_position_embeddings if has_types else 0
+        """Distance of token types in position ids (`Batch.position_ids`); 0 if pairs have no token types."""
+        return self.max_position_embeddings if self.facts.token_types and self.type_vocab_size > 1 else 0
 
     @property
     def max_seq_len(self) -> int:
@@ -311,7 +216,7 @@ class ModelConfig:
 
     @property
     def first_global_layer(self) -> int:
-        return self.global_attn_every_n_layers - 1 if self.architecture == "ultrabert" else 0
+        return self.global_attn_every_n_layers - 1 if self.facts.global_layer == "last" else 0
 
     @property
     def window(self) -> int:
@@ -341,7 +246,7 @@ class ModelConfig:
     @property
     def _after_attention(self) -> int:
         """Numbers in the matrices of one layer that follow attention."""
-        inner_matrices = 3 if self.gated else 2
+        inner_matrices = 3 if self.facts.gated else 2
         return self.hidden_size**2 + inner_matrices * self.hidden_size * self.intermediate_size
 
     def product_flops(self, tokens: float, predicted: float) -> float:
@@ -350,7 +255,7 @@ class ModelConfig:
         weights = self.body_parameters * tokens
         if self.task == "masked_lm":
             weights -= self._after_attention * (tokens - predicted)
-        transform = self.hidden_size if self.masked_lm_transforms else 2 * self.head_hidden_size
+        transform = self.hidden_size if self.facts.masked_lm_transforms else 2 * self.head_hidden_size
         return 6.0 * (weights + (self.vocab_size + transform) * self.hidden_size * predicted)
 
     def attention_flops(self, tokens: float, attended_pairs: float) -> float:
@@ -400,7 +305,7 @@ def model_config(
     kind, step = section.architecture, 64 if width >= 256 else 32
     # modernbert's three matrices then have as many numbers as two of 4 times the width.
     inner = round(8 * width / 3 / step) * step if kind == "modernbert" else 4 * width
-    offset = pad + 1 if kind in ROBERTAS else 0
+    offset = pad + 1 if FACTS[kind].first_position_after_padding else 0
     every = section.global_attn_every_n_layers
     return ModelConfig(
         architecture=kind,

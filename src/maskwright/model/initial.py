@@ -66,7 +66,7 @@ def _std(config: ModelConfig, name: str) -> float:
 
 def _is_modernberts_head(config: ModelConfig, name: str) -> bool:
     """Whether the parameter is part of ModernBERT's head for fine-tuning."""
-    return config.classifier_has_norm and config.task != "masked_lm" and name.startswith("head.")
+    return config.facts.classifier_has_norm and config.task != "masked_lm" and name.startswith("head.")
 
 
 def _normal(generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.float32]:

@@ -1,7 +1,9 @@
-"""Distances between tokens and their rows in DeBERTa's table of relative positions (He et al. 2021), in numpy: for
-every engine and for files.
+"""Distances between tokens and their rows in DeBERTa's table of relative positions (He et al. 2021), and in MPNet's
+(Song et al. 2020), in numpy: for every engine and for files.
 
-A score of query i and key j has up to three terms, of which the last two look d = i - j up in the table R:
+MPNet adds one number for each head and distance j - i to the score of query i and key j, the same in all layers.
+
+In DeBERTa, a score of query i and key j has up to three terms, of which the last two look d = i - j up in the table R:
 
 content to content    q_i . k_j
 content to position   q_i . (W_k R[d])        c2p
@@ -33,6 +35,21 @@ def rows_of(config: ModelConfig, distances: NDArray[np.int64]) -> NDArray[np.int
         placed = np.where(np.abs(distances) <= near, distances, in_steps)
     span = config.relative_span
     return np.clip(placed + span, 0, 2 * span - 1)
+
+
+FURTHEST = 128
+"""The distance from which on all have the same number in MPNet."""
+
+
+def bias_rows(config: ModelConfig, distances: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The row of MPNet's table for each distance: half of them for keys to the right. Of each half, the first half is
+    for distances of their own, and the others are on a logarithmic scale up to `FURTHEST`: formulas of
+    `relative_position_bucket` of `transformers`, in fp32 as there."""
+    half = config.position_buckets // 2
+    near, apart = half // 2, np.abs(distances)
+    share = np.log(np.maximum(apart, 1).astype(np.float32) / np.float32(near)) / np.float32(np.log(FURTHEST / near))
+    far = np.minimum(near + (share * np.float32(half - near)).astype(np.int64), half - 1)
+    return np.where(distances > 0, half, 0) + np.where(apart < near, apart, far)
 
 
 def distances_around(tokens: int) -> NDArray[np.int64]:

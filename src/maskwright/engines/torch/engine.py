@@ -132,8 +132,8 @@ class TorchEngine:
         layers = ("compiled" if self.compiled else "not compiled") + ", in CUDA graphs" * bool(self.graphs)
         if self.device == "cuda":
             width = self.config.hidden_size // self.config.num_attention_heads
-            kernel = "plain products, with terms for relative positions"
-            if not self.config.disentangled:
+            kernel = "plain products, with relative positions"
+            if not self.config.facts.relative:
                 kernel = attention_kernel(self.device, self.dtype, width, self.config.attention_probs_dropout_prob)
             layers += f", attention: {kernel}"
         return f"torch {torch.__version__} on {name}, {self.dtype_name}{costs}, layers {layers}{ranks}"
@@ -374,7 +374,7 @@ class TorchEngine:
         of_one_kind = batch.causal is not None or not batch.reads_causally
         if (
             of_one_kind
-            and not self.config.disentangled
+            and not self.config.facts.relative
             and takes_cu_seqlens(self._first_bad.device, self.dtype, width, dropout)
         ):
             offsets = self._put(cu_seqlens_of(batch.segment_ids))

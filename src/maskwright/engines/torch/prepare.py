@@ -23,7 +23,8 @@ from maskwright.engines.torch.weights import FlatWeights, Weights
 from maskwright.machine import hardware
 from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import PLAIN_UP_TO_TOKENS, takes_cu_seqlens, uses_math_attention
-from maskwright.model.torch.networks import Network, make_network
+from maskwright.model.torch.encoder import EncoderNetwork
+from maskwright.model.torch.networks import make_network
 
 COMPILE_PAYS_FLOPS = 1e17
 """FLOPs of a run of some five minutes on a CUDA device: fused layers save more than the minute of compiling. On a CPU
@@ -209,7 +210,7 @@ def prepare(
     processes: Processes,
     compiled: bool,
     looked_up: NDArray[np.int64] | None = None,
-) -> tuple[Network, Weights]:
+) -> tuple[EncoderNetwork, Weights]:
     """The network, and the weights that an update changes, in the order of torchtitan's `parallelize`. `looked_up`: see
     `TorchEngine`."""
     if device == "cpu" and dtype is torch.float16:

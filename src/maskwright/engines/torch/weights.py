@@ -23,7 +23,8 @@ from maskwright.engines.torch.processes import gather_into
 from maskwright.engines.torch.shares import FlatLayout, copy_each
 from maskwright.model.config import NEVER_PREDICTED, ModelConfig
 from maskwright.model.hf.names import Parameters
-from maskwright.model.torch.networks import Network, assign, extract
+from maskwright.model.torch.encoder import EncoderNetwork
+from maskwright.model.torch.networks import assign, extract
 
 
 class Weights(Protocol):
@@ -67,7 +68,7 @@ class FlatWeights:
 
     def __init__(
         self,
-        network: Network,
+        network: EncoderNetwork,
         config: ModelConfig,
         options: run.Optimizer,
         dtype: torch.dtype,

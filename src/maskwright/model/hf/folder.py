@@ -14,31 +14,18 @@ from maskwright.core.errors import ModelError
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig
 from maskwright.model.hf.config import class_name, read_hf_config
 from maskwright.model.hf.former import in_names_of_the_class, without_wrappers
-from maskwright.model.hf.names import Parameters, WeightSlice, encoder_pieces, encoder_prefix, has_pooler, pieces
+from maskwright.model.hf.names import (
+    Parameters,
+    WeightSlice,
+    encoder_pieces,
+    encoder_prefix,
+    has_pooler,
+    pieces,
+    tied_names,
+)
 from maskwright.model.hf.other_folders import without_numbers, without_weights
 from maskwright.model.hf.safetensors_file import Tensor, tensors_of
 
-# transformers writes the tied decoder under one of these names, or leaves it out.
-TIED = {
-    "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
-    "lm_head.decoder.bias": "lm_head.bias",
-    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-    "cls.predictions.decoder.bias": "cls.predictions.bias",
-    "vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight",
-    "decoder.weight": "model.embeddings.tok_embeddings.weight",
-}
-TIED_OF: dict[str, dict[str, str]] = {
-    "esm": {"lm_head.decoder.weight": "esm.embeddings.word_embeddings.weight"},
-    "deberta-v2": {"cls.predictions.decoder.weight": "deberta.embeddings.word_embeddings.weight"},
-    "eurobert": {"lm_head.weight": "model.embed_tokens.weight"},
-    "ultrabert": {"head.decoder.weight": "model.embed_tokens.weight"},
-    "nomic_bert": {"cls.predictions.decoder.weight": "nomic_bert.embeddings.word_embeddings.weight"},
-    "gte": {
-        "lm_head.decoder.weight": "gte.embeddings.word_embeddings.weight",
-        "lm_head.decoder.bias": "lm_head.decoder.bias",
-    },
-}
-"""Families whose names differ from those in `TIED`."""
 MASKED_LM_HEADS = ("lm_head.", "cls.predictions.", "vocab_transform.", "head.")
 NEW_HEAD = "; or pretrain with --set model.new_head=true"
 
@@ -72,12 +59,11 @@ def _with_head(found: dict[str, Tensor], config: ModelConfig, folder: str) -> Pa
     ignored = ("position_ids", "cls.seq_relationship.", *([] if keeps_pooler else [".pooler."]))
     if config.architecture == "esm":
         ignored += (".contact_head.", ".inv_freq", ".position_embeddings.")
-    if config.disentangled:
+    if config.facts.relative == "terms":
         ignored += ("lm_predictions.", "mask_predictions.")
         ignored += () if config.learned_positions else (".position_embeddings.",)
     tensors = {name: tensor for name, tensor in found.items() if not any(part in name for part in ignored)}
-    tied_names = TIED | TIED_OF.get(config.architecture, {}) if config.tie_word_embeddings else {}
-    twins = {name: tensors.pop(tied) for tied, name in tied_names.items() if tied in tensors}
+    twins = {name: tensors.pop(tied) for tied, name in tied_names(config).items() if tied in tensors}
     for name, twin in twins.items():
         tensors.setdefault(name, twin)
     _require_fit(tensors, config, folder)

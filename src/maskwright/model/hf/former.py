@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 
-from maskwright.model.config import Architecture, ModelConfig
+from maskwright.model.config import ModelConfig
+from maskwright.model.facts import Architecture
 from maskwright.model.hf.names import encoder_pieces
 from maskwright.model.hf.safetensors_file import Tensor
 

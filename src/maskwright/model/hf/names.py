@@ -8,14 +8,15 @@ a name.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.model import rotary
-from maskwright.model.config import EUROBERTS, SEQUENCE_TASKS, ModelConfig
+from maskwright.model.config import SEQUENCE_TASKS, ModelConfig
+from maskwright.model.facts import Architecture
 
 Parameters = dict[str, NDArray[np.float32]]
 OF_VOCABULARY = frozenset({"word.weight", "head.decoder.weight", "head.bias"})
@@ -35,9 +36,18 @@ class WeightSlice:
 
 def pieces(config: ModelConfig) -> Iterator[WeightSlice]:
     """Every trainable parameter of the architecture's class for `config.task`; tied weights come once."""
-    if config.architecture == "modernbert":
-        return _modernbert(config)
-    return _eurobert(config) if config.architecture in EUROBERTS else _bert(config)
+    names = NAMES[config.architecture]
+    yield from _embeddings(config, names)
+    for number in range(config.num_hidden_layers):
+        yield from _layer(config, names, number)
+    if config.facts.norm_first:
+        yield from _norm(config, f"{names.encoder}.{names.final_norm}", "final_norm")
+    if config.facts.relative == "terms":
+        yield from _disentangled(config)
+    if config.facts.relative == "bias":
+        shape = config.position_buckets, config.num_attention_heads
+        yield _whole(f"{names.encoder}.encoder.relative_attention_bias.weight", "relative.weight", *shape)
+    yield from (_masked_lm_head if config.task == "masked_lm" else _classifier)(config, names)
 
 
 def count_parameters(config: ModelConfig) -> int:
@@ -71,102 +81,14 @@ def vocabulary_rows(config: ModelConfig) -> list[str]:
     return [piece.hf_name for piece in pieces(config) if piece.name in OF_VOCABULARY]
 
 
-def _all_rows(hf_name: str, name: str, *shape: int) -> WeightSlice:
-    return WeightSlice(hf_name, name, slice(0, shape[0]), shape)
-
-
-@dataclass(frozen=True)
-class Names:
-    """The parameter names of a family that has BERT's layers."""
-
-    encoder: str
-    layer: str
-    qkv: tuple[str, str, str]
-    out: str
-    norm1: str
-    up: str
-    down: str
-    norm2: str
-    head: tuple[str, str, str]
-    """The masked-LM head's matrix, norm and bias."""
-    classifier: tuple[str, str]
-    """A whole text's two matrices."""
-    final_norm: str = ""
-    """Only for a family with LayerNorm before each sub-layer: the last one."""
-    gate: str = ""
-    """Only for a family with gated layers: the matrix whose half is activated."""
-
-
-_BERT = Names(
-    encoder="bert",
-    layer="encoder.layer",
-    qkv=("attention.self.query", "attention.self.key", "attention.self.value"),
-    out="attention.output.dense",
-    norm1="attention.output.LayerNorm",
-    up="intermediate.dense",
-    down="output.dense",
-    norm2="output.LayerNorm",
-    head=("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),
-    classifier=("bert.pooler.dense", "classifier"),
-)
-_ROBERTA = replace(
-    _BERT,
-    encoder="roberta",
-    head=("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),
-    classifier=("classifier.dense", "classifier.out_proj"),
-)
-_DISTILBERT = Names(
-    encoder="distilbert",
-    layer="transformer.layer",
-    qkv=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
-    out="attention.out_lin",
-    norm1="sa_layer_norm",
-    up="ffn.lin1",
-    down="ffn.lin2",
-    norm2="output_layer_norm",
-    head=("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),
-    classifier=("pre_classifier", "classifier"),
-)
-_ESM = replace(
-    _ROBERTA,
-    encoder="esm",
-    norm1="attention.LayerNorm",
-    norm2="LayerNorm",
-    final_norm="encoder.emb_layer_norm_after",
-)
-_DEBERTA = replace(
-    _BERT,
-    encoder="deberta",
-    qkv=("attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj"),
-    classifier=("pooler.dense", "classifier"),
-)
-_NOMIC = Names(
-    encoder="nomic_bert",
-    layer="layers",
-    qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    out="self_attn.o_proj",
-    norm1="post_attention_layernorm",
-    up="mlp.up_proj",
-    down="mlp.down_proj",
-    norm2="post_mlp_layernorm",
-    head=("cls.predictions.transform.dense", "cls.predictions.transform.layer_norm", "cls.predictions.bias"),
-    classifier=("nomic_bert.pooler.dense", "classifier"),
-    gate="mlp.gate_proj",
-)
-_GTE = replace(
-    _NOMIC,
-    encoder="gte",
-    head=("lm_head.dense", "lm_head.layer_norm", "lm_head.decoder.bias"),
-    classifier=("gte.pooler.dense", "classifier"),
-)
-_OF_BERTS = {
-    "bert": _BERT,
-    "distilbert": _DISTILBERT,
-    "esm": _ESM,
-    "deberta-v2": _DEBERTA,
-    "nomic_bert": _NOMIC,
-    "gte": _GTE,
-}
+def tied_names(config: ModelConfig) -> dict[str, str]:
+    """Names under which `transformers` writes a tied output matrix and its bias, or leaves them out -> those of
+    `pieces`."""
+    names, word = NAMES[config.architecture], next(pieces(config)).hf_name
+    if not config.tie_word_embeddings:
+        return {}
+    tied = {f"{names.decoder}.weight": word, f"{names.decoder}.bias": names.bias}
+    return {name: ours for name, ours in tied.items() if ours and name != ours}
 
 
 def buffers(config: ModelConfig) -> Parameters:
@@ -180,119 +102,226 @@ def buffers(config: ModelConfig) -> Parameters:
     return {f"esm.encoder.layer.{i}.attention.self.rotary_embeddings.inv_freq": speeds.copy() for i in layers}
 
 
-def _stacked(hf_names: Sequence[str], name: str, rows: int, columns: int, *, biased: bool) -> Iterator[WeightSlice]:
-    """Matrices of so many rows each, which are one inner parameter, and their biases."""
-    for part, hf_name in enumerate(hf_names):
-        place = slice(part * rows, (part + 1) * rows)
+# ---- the families' names ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Names:
+    """A family's names of parameters, without `.weight` and `.bias`. The defaults are BERT's."""
+
+    encoder: str
+    """What all names of the encoder begin with; those down to `final_norm` follow it."""
+    word: str = "embeddings.word_embeddings"
+    norm: str = "embeddings.LayerNorm"
+    layer: str = "encoder.layer"
+    """Followed by a layer's number; those down to `norm2` follow it."""
+    qkv: tuple[str, ...] = ("attention.self.query", "attention.self.key", "attention.self.value")
+    out: str = "attention.output.dense"
+    norm1: str = "attention.output.LayerNorm"
+    up: tuple[str, ...] = ("intermediate.dense",)
+    """The matrix, or of a gated layer the one whose half is activated, and the other."""
+    down: str = "output.dense"
+    norm2: str = "output.LayerNorm"
+    final_norm: str = ""
+    """The last norm of a family with norms before each sub-layer."""
+    head: tuple[str, str] = ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm")
+    """The masked-LM head's matrix and norm."""
+    decoder: str = "cls.predictions.decoder"
+    """Its output matrix."""
+    bias: str = "cls.predictions.bias"
+    """Its output bias, whole."""
+    classifier: tuple[str, str] = ("bert.pooler.dense", "classifier")
+    """A whole text's two matrices."""
+    questions: str = "qa_outputs"
+    """The matrix of a head for questions."""
+
+
+_ROBERTA = Names(
+    "roberta",
+    head=("lm_head.dense", "lm_head.layer_norm"),
+    decoder="lm_head.decoder",
+    bias="lm_head.bias",
+    classifier=("classifier.dense", "classifier.out_proj"),
+)
+_EUROBERT = Names(
+    "model",
+    word="embed_tokens",
+    layer="layers",
+    qkv=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    out="self_attn.o_proj",
+    norm1="input_layernorm",
+    up=("mlp.gate_proj", "mlp.up_proj"),
+    down="mlp.down_proj",
+    norm2="post_attention_layernorm",
+    final_norm="norm",
+    decoder="lm_head",
+    bias="",
+    classifier=("dense", "classifier"),
+)
+_NOMIC = replace(
+    _EUROBERT,
+    encoder="nomic_bert",
+    word=Names.word,
+    norm1="post_attention_layernorm",
+    norm2="post_mlp_layernorm",
+    head=("cls.predictions.transform.dense", "cls.predictions.transform.layer_norm"),
+    decoder="cls.predictions.decoder",
+    bias="cls.predictions.bias",
+    classifier=("nomic_bert.pooler.dense", "classifier"),
+)
+NAMES: dict[Architecture, Names] = {
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
+    "bert": Names("bert"),
+    "distilbert": Names(
+        "distilbert",
+        layer="transformer.layer",
+        qkv=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+        out="attention.out_lin",
+        norm1="sa_layer_norm",
+        up=("ffn.lin1",),
+        down="ffn.lin2",
+        norm2="output_layer_norm",
+        head=("vocab_transform", "vocab_layer_norm"),
+        decoder="vocab_projector",
+        bias="vocab_projector.bias",
+        classifier=("pre_classifier", "classifier"),
+    ),
+    "modernbert": Names(
+        "model",
+        word="embeddings.tok_embeddings",
+        norm="embeddings.norm",
+        layer="layers",
+        qkv=("attn.Wqkv",),
+        out="attn.Wo",
+        norm1="attn_norm",
+        up=("mlp.Wi",),
+        down="mlp.Wo",
+        norm2="mlp_norm",
+        final_norm="final_norm",
+        head=("head.dense", "head.norm"),
+        decoder="decoder",
+        bias="decoder.bias",
+        questions="classifier",
+    ),
+    "esm": replace(
+        _ROBERTA,
+        encoder="esm",
+        norm1="attention.LayerNorm",
+        norm2="LayerNorm",
+        final_norm="encoder.emb_layer_norm_after",
+    ),
+    "mpnet": replace(
+        _ROBERTA,
+        encoder="mpnet",
+        qkv=("attention.attn.q", "attention.attn.k", "attention.attn.v"),
+        out="attention.attn.o",
+        norm1="attention.LayerNorm",
+    ),
+    "deberta-v2": Names(
+        "deberta",
+        qkv=("attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj"),
+        classifier=("pooler.dense", "classifier"),
+    ),
+    "eurobert": _EUROBERT,
+    "ultrabert": replace(_EUROBERT, decoder="head.decoder"),
+    "nomic_bert": _NOMIC,
+    "gte": replace(
+        _NOMIC,
+        encoder="gte",
+        head=("lm_head.dense", "lm_head.layer_norm"),
+        decoder="lm_head.decoder",
+        bias="lm_head.decoder.bias",
+        classifier=("gte.pooler.dense", "classifier"),
+    ),
+}
+
+
+# ---- one generator for all -------------------------------------------------------------------------------------------
+
+
+def _whole(hf_name: str, name: str, *shape: int) -> WeightSlice:
+    return WeightSlice(hf_name, name, slice(0, shape[0]), shape)
+
+
+def _linear(name: str, columns: int, biased: bool, *parts: tuple[str, int]) -> Iterator[WeightSlice]:
+    """Matrices `parts` (name, rows), which are one inner parameter, one below the other, and their biases."""
+    begin = 0
+    for hf_name, rows in parts:
+        place = slice(begin, begin := begin + rows)
         yield WeightSlice(f"{hf_name}.weight", f"{name}.weight", place, (rows, columns))
         if biased:
             yield WeightSlice(f"{hf_name}.bias", f"{name}.bias", place, (rows,))
 
 
-def _bert(config: ModelConfig) -> Iterator[WeightSlice]:
-    names = _OF_BERTS.get(config.architecture, _ROBERTA)
-    V, D, F = config.vocab_size, config.hidden_size, config.intermediate_size
+def _norm(config: ModelConfig, hf_name: str, name: str) -> Iterator[WeightSlice]:
+    for part in ("weight", "bias") if config.facts.norms_biased else ("weight",):
+        yield _whole(f"{hf_name}.{part}", f"{name}.{part}", config.hidden_size)
 
-    def linear(hf_name: str, name: str, rows: int, columns: int, *, biased: bool = True) -> Iterator[WeightSlice]:
-        yield from _stacked((hf_name,), name, rows, columns, biased=biased)
 
-    def norm(hf_name: str, name: str) -> Iterator[WeightSlice]:
-        yield _all_rows(f"{hf_name}.weight", f"{name}.weight", D)
-        yield _all_rows(f"{hf_name}.bias", f"{name}.bias", D)
-
-    embeddings = f"{names.encoder}.embeddings"
-    yield _all_rows(f"{embeddings}.word_embeddings.weight", "word.weight", V, D)
+def _embeddings(config: ModelConfig, names: Names) -> Iterator[WeightSlice]:
+    D = config.hidden_size
+    yield _whole(f"{names.encoder}.{names.word}.weight", "word.weight", config.vocab_size, D)
+    tables = f"{names.encoder}.embeddings"
     if config.learned_positions:
-        positions = config.max_position_embeddings
-        yield _all_rows(f"{embeddings}.position_embeddings.weight", "position.weight", positions, D)
-    if config.type_vocab_size:
-        yield _all_rows(f"{embeddings}.token_type_embeddings.weight", "token_type.weight", config.type_vocab_size, D)
-    if config.norms_embeddings:
-        yield from norm(f"{embeddings}.LayerNorm", "norm")
-    for i in range(config.num_hidden_layers):
-        theirs, ours = f"{names.encoder}.{names.layer}.{i}", f"layers.{i}"
-        queries_keys_values = [f"{theirs}.{role}" for role in names.qkv]
-        yield from _stacked(queries_keys_values, f"{ours}.qkv", D, D, biased=config.biased)
-        yield from linear(f"{theirs}.{names.out}", f"{ours}.out", D, D, biased=config.biased)
-        yield from norm(f"{theirs}.{names.norm1}", f"{ours}.norm1")
-        ups = [f"{theirs}.{role}" for role in ((names.gate, names.up) if config.gated else (names.up,))]
-        yield from _stacked(ups, f"{ours}.up", F, D, biased=config.up_biased)
-        yield from linear(f"{theirs}.{names.down}", f"{ours}.down", D, F, biased=config.biased)
-        yield from norm(f"{theirs}.{names.norm2}", f"{ours}.norm2")
-    if config.norm_first:
-        yield from norm(f"{names.encoder}.{names.final_norm}", "final_norm")
-    if config.disentangled:
-        yield _all_rows("deberta.encoder.rel_embeddings.weight", "relative.weight", 2 * config.relative_span, D)
-        yield from norm("deberta.encoder.LayerNorm", "relative_norm")
+        yield _whole(f"{tables}.position_embeddings.weight", "position.weight", config.max_position_embeddings, D)
+    if config.has_token_types:
+        yield _whole(f"{tables}.token_type_embeddings.weight", "token_type.weight", config.type_vocab_size, D)
+    if config.facts.norms_embeddings:
+        yield from _norm(config, f"{names.encoder}.{names.norm}", "norm")
+
+
+def _layer(config: ModelConfig, names: Names, number: int) -> Iterator[WeightSlice]:
+    D, F, facts = config.hidden_size, config.intermediate_size, config.facts
+    theirs, ours = f"{names.encoder}.{names.layer}.{number}.", f"layers.{number}."
+    rows = (D, config.key_value_width, config.key_value_width) if len(names.qkv) == 3 else (3 * D,)
+    qkv = ((theirs + name, of_each) for name, of_each in zip(names.qkv, rows, strict=True))
+    yield from _linear(f"{ours}qkv", D, facts.biased, *qkv)
+    yield from _linear(f"{ours}out", D, facts.biased, (theirs + names.out, D))
+    if number or not (facts.norm_first and facts.norms_embeddings):  # else the embeddings' norm stands before it
+        yield from _norm(config, theirs + names.norm1, f"{ours}norm1")
+    inner = (2 * F if facts.gated else F) // len(names.up)
+    yield from _linear(f"{ours}up", D, facts.biased and not facts.gated, *((theirs + up, inner) for up in names.up))
+    yield from _linear(f"{ours}down", F, facts.biased, (theirs + names.down, D))
+    yield from _norm(config, theirs + names.norm2, f"{ours}norm2")
+
+
+def _disentangled(config: ModelConfig) -> Iterator[WeightSlice]:
+    D = config.hidden_size
+    yield _whole("deberta.encoder.rel_embeddings.weight", "relative.weight", 2 * config.relative_span, D)
+    yield from _norm(config, "deberta.encoder.LayerNorm", "relative_norm")
     if config.conv_kernel_size:
-        yield _all_rows("deberta.encoder.conv.conv.weight", "conv.weight", D, D, config.conv_kernel_size)
-        yield _all_rows("deberta.encoder.conv.conv.bias", "conv.bias", D)
-        yield from norm("deberta.encoder.conv.LayerNorm", "conv_norm")
-    if config.task == "masked_lm":
-        dense, layer_norm, bias = names.head
-        yield from linear(dense, "head.dense", D, D)
-        yield from norm(layer_norm, "head.norm")
-        yield _all_rows(bias, "head.bias", V)
-    elif config.task in SEQUENCE_TASKS:
-        dense, classifier = names.classifier
-        yield from linear(dense, "head.dense", D, D)
-        yield from linear(classifier, "head.classifier", config.num_labels, D)
-    else:
-        name = "qa_outputs" if config.task == "question_answering" else "classifier"
-        yield from linear(name, "head.classifier", config.num_labels, D)
+        yield _whole("deberta.encoder.conv.conv.weight", "conv.weight", D, D, config.conv_kernel_size)
+        yield _whole("deberta.encoder.conv.conv.bias", "conv.bias", D)
+        yield from _norm(config, "deberta.encoder.conv.LayerNorm", "conv_norm")
 
 
-def _modernbert(config: ModelConfig) -> Iterator[WeightSlice]:
-    V, D, F = config.vocab_size, config.hidden_size, config.intermediate_size
-    yield _all_rows("model.embeddings.tok_embeddings.weight", "word.weight", V, D)
-    yield _all_rows("model.embeddings.norm.weight", "norm.weight", D)
-    for i in range(config.num_hidden_layers):
-        theirs, ours = f"model.layers.{i}", f"layers.{i}"
-        if i:  # the embeddings' norm stands before the first layer
-            yield _all_rows(f"{theirs}.attn_norm.weight", f"{ours}.norm1.weight", D)
-        yield _all_rows(f"{theirs}.attn.Wqkv.weight", f"{ours}.qkv.weight", 3 * D, D)
-        yield _all_rows(f"{theirs}.attn.Wo.weight", f"{ours}.out.weight", D, D)
-        yield _all_rows(f"{theirs}.mlp_norm.weight", f"{ours}.norm2.weight", D)
-        yield _all_rows(f"{theirs}.mlp.Wi.weight", f"{ours}.up.weight", 2 * F, D)
-        yield _all_rows(f"{theirs}.mlp.Wo.weight", f"{ours}.down.weight", D, F)
-    yield _all_rows("model.final_norm.weight", "final_norm.weight", D)
-    yield _all_rows("head.dense.weight", "head.dense.weight", D, D)
-    yield _all_rows("head.norm.weight", "head.norm.weight", D)
-    if config.task == "masked_lm":
-        yield _all_rows("decoder.bias", "head.bias", V)
-    else:
-        yield _all_rows("classifier.weight", "head.classifier.weight", config.num_labels, D)
-        yield _all_rows("classifier.bias", "head.classifier.bias", config.num_labels)
+def _transform(config: ModelConfig, names: Names) -> Iterator[WeightSlice]:
+    """A head's matrix and norm."""
+    dense, norm = names.head
+    yield from _linear("head.dense", config.hidden_size, config.facts.norms_biased, (dense, config.hidden_size))
+    yield from _norm(config, norm, "head.norm")
 
 
-def _eurobert(config: ModelConfig) -> Iterator[WeightSlice]:
-    V, D, F = config.vocab_size, config.hidden_size, config.intermediate_size
-    yield _all_rows("model.embed_tokens.weight", "word.weight", V, D)
-    for i in range(config.num_hidden_layers):
-        theirs, ours, begin = f"model.layers.{i}", f"layers.{i}", 0
-        yield _all_rows(f"{theirs}.input_layernorm.weight", f"{ours}.norm1.weight", D)
-        for role, rows in (("q", D), ("k", config.key_value_width), ("v", config.key_value_width)):
-            name = f"{theirs}.self_attn.{role}_proj.weight"
-            yield WeightSlice(name, f"{ours}.qkv.weight", slice(begin, begin + rows), (rows, D))
-            begin += rows
-        yield _all_rows(f"{theirs}.self_attn.o_proj.weight", f"{ours}.out.weight", D, D)
-        yield _all_rows(f"{theirs}.post_attention_layernorm.weight", f"{ours}.norm2.weight", D)
-        for part, role in enumerate(("gate", "up")):
-            half = slice(part * F, (part + 1) * F)
-            yield WeightSlice(f"{theirs}.mlp.{role}_proj.weight", f"{ours}.up.weight", half, (F, D))
-        yield _all_rows(f"{theirs}.mlp.down_proj.weight", f"{ours}.down.weight", D, F)
-    yield _all_rows("model.norm.weight", "final_norm.weight", D)
-    if config.task == "masked_lm":
-        if inner := config.head_hidden_size:
-            yield _all_rows("head.linear1.weight", "head.first.weight", inner, D)
-            yield _all_rows("head.linear2.weight", "head.second.weight", D, inner)
-        if not config.tie_word_embeddings:
-            decoder = "head.decoder.weight" if config.architecture == "ultrabert" else "lm_head.weight"
-            yield _all_rows(decoder, "head.decoder.weight", V, D)
-        return
-    if config.classifier_has_dense:
-        yield _all_rows("dense.weight", "head.dense.weight", D, D)
-        yield _all_rows("dense.bias", "head.dense.bias", D)
-    name = "qa_outputs" if config.task == "question_answering" else "classifier"
-    yield _all_rows(f"{name}.weight", "head.classifier.weight", config.num_labels, D)
-    yield _all_rows(f"{name}.bias", "head.classifier.bias", config.num_labels)
+def _masked_lm_head(config: ModelConfig, names: Names) -> Iterator[WeightSlice]:
+    V, D = config.vocab_size, config.hidden_size
+    if config.facts.masked_lm_transforms:
+        yield from _transform(config, names)
+        yield _whole(names.bias, "head.bias", V)
+    if inner := config.head_hidden_size:
+        yield _whole("head.linear1.weight", "head.first.weight", inner, D)
+        yield _whole("head.linear2.weight", "head.second.weight", D, inner)
+    if not config.tie_word_embeddings:
+        yield _whole(f"{names.decoder}.weight", "head.decoder.weight", V, D)
+
+
+def _classifier(config: ModelConfig, names: Names) -> Iterator[WeightSlice]:
+    D, (dense, name) = config.hidden_size, names.classifier
+    if config.facts.classifier_has_norm:
+        yield from _transform(config, names)
+    elif config.classifier_has_dense:
+        yield from _linear("head.dense", D, True, (dense, D))
+    if config.task not in SEQUENCE_TASKS:
+        name = names.questions if config.task == "question_answering" else "classifier"
+    yield from _linear("head.classifier", D, True, (name, config.num_labels))

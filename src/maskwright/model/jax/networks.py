@@ -9,7 +9,7 @@ M rows, T tokens, D width, K predicted positions, V vocabulary (padded).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +19,10 @@ from numpy.typing import NDArray
 
 from maskwright.model.config import NEVER_PREDICTED, ModelConfig, TaskKind
 from maskwright.model.hf.names import OF_VOCABULARY, Parameters, WeightSlice, pieces
-from maskwright.model.jax import modernbert, roberta
-from maskwright.model.jax.parts import LAYERS, Gather, Weights, dropout, gelu, linear, norm, rows_of, silu, site
+from maskwright.model.jax.encoder import encode
+from maskwright.model.jax.parts import ACTIVATIONS, LAYERS, Gather, Weights, dropout, gelu, linear, norm, rows_of, site
 
 Stacked = dict[str, NDArray[np.float32]]
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"gelu": gelu, "relu": jax.nn.relu, "silu": silu, "tanh": jnp.tanh}
 
 
 def _places(config: ModelConfig) -> Iterator[tuple[WeightSlice, str, int | None]]:
@@ -84,39 +83,46 @@ def logits(
     key: Array | None = None,
 ) -> Array:
     """Logits [K, V], or [K, num_labels], at `predict_index` int32 [K] of the flattened rows; other arguments as in
-    `roberta.encode`."""
-    module = modernbert if config.rotary else roberta
+    `encode`."""
     weights = weights | {"word.weight": gather("word.weight", weights["word.weight"])}
     only = predict_index if len(predict_index) < input_ids.size and not config.pools else None
     inputs = input_ids, position_ids, segment_ids
-    x_KD = module.encode(weights, config, *inputs, gather=gather, way=way, key=key, only=only)
-    pooling = config.classifier_pooling if config.pools else None
-    if only is None:
-        x_KD = rows_of(x_KD, None if pooling else predict_index)
-    if pooling == "mean":
-        x_KD = _means(x_KD.reshape(-1, config.hidden_size), position_ids, predict_index)
+    x = encode(weights, config, *inputs, gather=gather, way=way, key=key, only=only)
     head = {name: gather(name, array) for name, array in weights.items() if name.startswith("head.")}
-    if config.task == "masked_lm" and config.masked_lm_transforms:
-        active = ACTIVATIONS[config.masked_lm_activation](linear(x_KD, head, "head.dense"))
+    if not config.pools:
+        x_KD = x if only is not None else rows_of(x, predict_index)
+        if config.task == "masked_lm":
+            return _of_vocabulary(x_KD, head, weights["word.weight"], config)
+        return _classified(x_KD, head, key, config)
+    x_ND = x.reshape(-1, config.hidden_size)
+    if config.classifier_pooling == "mean":
+        return _classified(_means(x_ND, position_ids, predict_index), head, key, config)
+    return _means(_classified(x_ND, head, key, config), position_ids, predict_index)
+
+
+def _of_vocabulary(x_KD: Array, head: Weights, word_VD: Array, config: ModelConfig) -> Array:
+    """Logits [K, V] of masked_lm."""
+    if config.facts.masked_lm_transforms:
+        active = ACTIVATIONS[config.facts.masked_lm_activation](linear(x_KD, head, "head.dense"))
         x_KD = norm(active, head, "head.norm", config.layer_norm_eps)
-        return jnp.einsum("kd,vd->kv", x_KD, weights["word.weight"]) + head["head.bias"]
-    if config.task == "masked_lm":
-        for name in ("head.first", "head.second") if config.head_hidden_size else ():
-            x_KD = gelu(linear(x_KD, head, name), approximate=True)
-        decoder = weights["word.weight"] if config.tie_word_embeddings else head["head.decoder.weight"]
-        beyond = jnp.arange(config.padded_vocab_size) >= config.vocab_size
-        return jnp.where(beyond, NEVER_PREDICTED, jnp.einsum("kd,vd->kv", x_KD, decoder)).astype(x_KD.dtype)
+        return jnp.einsum("kd,vd->kv", x_KD, word_VD) + head["head.bias"]
+    for name in ("head.first", "head.second") if config.head_hidden_size else ():
+        x_KD = gelu(linear(x_KD, head, name), approximate=True)
+    decoder = word_VD if config.tie_word_embeddings else head["head.decoder.weight"]
+    beyond = jnp.arange(config.padded_vocab_size) >= config.vocab_size
+    return jnp.where(beyond, NEVER_PREDICTED, jnp.einsum("kd,vd->kv", x_KD, decoder)).astype(x_KD.dtype)
+
+
+def _classified(x_KD: Array, head: Weights, key: Array | None, config: ModelConfig) -> Array:
+    """Logits [K, num_labels] of the other tasks."""
     rate, place = config.classifier_dropout_prob, config.num_hidden_layers + 1
-    if config.classifier_has_norm:
+    if config.facts.classifier_has_norm:
         x_KD = norm(gelu(linear(x_KD, head, "head.dense")), head, "head.norm", config.layer_norm_eps)
     elif config.classifier_has_dense:
-        x_KD = dropout(x_KD, rate if config.classifier_drops_twice else 0.0, site(key, place))
+        x_KD = dropout(x_KD, rate if config.facts.classifier_drops_twice else 0.0, site(key, place))
         dense = linear(x_KD, head, "head.dense").astype(jnp.float32)
-        x_KD = ACTIVATIONS[config.classifier_activation](dense).astype(x_KD.dtype)
-    found = linear(dropout(x_KD, rate, site(key, place + 1)), head, "head.classifier")
-    if pooling == "late":
-        return _means(found.reshape(-1, config.num_labels), position_ids, predict_index)
-    return found
+        x_KD = ACTIVATIONS[config.facts.classifier_activation](dense).astype(x_KD.dtype)
+    return linear(dropout(x_KD, rate, site(key, place + 1)), head, "head.classifier")
 
 
 def _means(x_NC: Array, position_ids: Array, first_K: Array) -> Array:

@@ -66,6 +66,9 @@ def silu(x: Array) -> Array:
     return jax.nn.silu(x.astype(jnp.float32)).astype(x.dtype)
 
 
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"gelu": gelu, "relu": jax.nn.relu, "silu": silu, "tanh": jnp.tanh}
+
+
 def dropout(x: Array, rate: float, key: Array | None) -> Array:
     """Zeroes numbers at `rate` and scales the others by 1 / (1 - rate). Without a `key` nothing is dropped."""
     if key is None or rate == 0.0:

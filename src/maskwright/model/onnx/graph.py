@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from maskwright.core.console import human_bytes
 from maskwright.core.errors import InputError
 from maskwright.model import relative, rotary
-from maskwright.model.config import ROBERTAS, SEQUENCE_TASKS, TRAINED_MASK_SHARE, ModelConfig
+from maskwright.model.config import SEQUENCE_TASKS, TRAINED_MASK_SHARE, ModelConfig
 from maskwright.model.hf.names import Parameters, pieces
 
 OPSET, IR_VERSION = 20, 9
@@ -71,7 +71,7 @@ class Distances(NamedTuple):
 
     behind: str
     ahead: str
-    """[2 T] each: rows of the table of relative positions, as in `model/torch/deberta.py`."""
+    """[2 T] each: rows of the table of relative positions, as in `model/torch/relative.py`."""
     first: str
     last: str
     shape: str
@@ -122,7 +122,7 @@ class Graph:
 
     def norm(self, x: str, name: str) -> str:
         scale = self.parameters[f"{name}.weight"]
-        if not self.config.centred:
+        if not self.config.facts.centred:
             squares = self.add("ReduceMean", self.add("Mul", x, x), self.integers(-1))
             root = self.add("Sqrt", self.add("Add", squares, self.number("eps", self.config.layer_norm_eps)))
             return self.add("Mul", self.add("Div", x, root), self.constant(f"{name}.weight", scale))
@@ -140,21 +140,23 @@ class Graph:
         """[B, T, D], or [B, 1, D] if only the first token is read: the last layer is computed for it alone."""
         config = self.config
         x = self.add("Gather", self.constant("word.weight", self.parameters["word.weight"]), INPUTS[0])
-        if config.disentangled:
+        if config.facts.relative == "terms":
             x = self.add_positions(x)
-        elif config.rotary:
+        elif config.facts.rotary:
             x = self.add_types(x) if config.has_token_types else x
         else:
             x = self.add("Add", x, self.positions())
         if config.token_dropout:
             x = self.add("Mul", x, self.token_dropout())
-        if config.norms_embeddings:
+        if config.facts.norms_embeddings:
             x = self.norm(x, "norm")
         seen = self.add("Cast", self.add("Unsqueeze", INPUTS[1], self.integers(1, 2)), to=TensorProto.BOOL)
         lowest = self.number("lowest", float(np.finfo(np.float32).min))
         bias = self.add("Where", seen, self.number("zero", 0.0), lowest)
-        rotation = self.rotation(config.rope_theta) if config.rotary else None
-        distances = self.row_of_distances() if config.disentangled else None
+        if config.facts.relative == "bias":
+            bias = self.add("Add", bias, self.relative_bias())
+        rotation = self.rotation(config.rope_theta) if config.facts.rotary else None
+        distances = self.row_of_distances() if config.facts.relative == "terms" else None
         views = [(bias, rotation or distances)] * config.num_hidden_layers
         if config.local_layers:
             nearby = self.add("Where", self.nearby(), bias, "lowest"), self.rotation(config.local_rope_theta)
@@ -167,7 +169,7 @@ class Graph:
                 x = self.first(x, 1) if only_first else x
             else:
                 x = self.layer(x, number, *view, only_first=only_first)
-        return self.norm(x, "final_norm") if config.norm_first else x
+        return self.norm(x, "final_norm") if config.facts.norm_first else x
 
     def positions(self) -> str:
         """[B, T, D]: `transformers` counts the tokens that are not padding, from the padding's id on, except in BERT
@@ -178,7 +180,7 @@ class Graph:
             return self.add("Add", self.add("Gather", types, "token_type_ids"), self.first_rows(table))
         if self.config.type_vocab_size:
             table = table + self.parameters["token_type.weight"][0]
-        if self.config.architecture not in ROBERTAS:
+        if not self.config.facts.first_position_after_padding:
             return self.first_rows(table)
         pad = self.integer(self.config.pad_token_id)
         real = self.add("Cast", self.add("Not", self.add("Equal", INPUTS[0], pad)), to=TensorProto.INT64)
@@ -255,7 +257,7 @@ class Graph:
         """`places`: the rotation, or DeBERTa's distances."""
         name, H, D = f"layers.{number}", self.config.num_attention_heads, self.config.hidden_size
         G = self.config.key_value_heads
-        is_normed = not self.config.norm_first or (number == 0 and self.config.norms_embeddings)
+        is_normed = not self.config.facts.norm_first or (number == 0 and self.config.facts.norms_embeddings)
         normed = x if is_normed else self.norm(x, f"{name}.norm1")
         heads = self.add("Reshape", self.linear(normed, f"{name}.qkv"), self.integers(0, 0, H + 2 * G, D // H))
         qk, v = self.several(
@@ -270,7 +272,8 @@ class Graph:
             k, v = (self.add("Gather", x, served, axis=1) for x in (k, v))
         if only_first and not distances:
             q, x = self.first(q, 2), self.first(x, 1)
-            bias = self.first(bias, 2) if self.config.is_local(number) else bias
+            by_query = self.config.is_local(number) or self.config.facts.relative
+            bias = self.first(bias, 2) if by_query else bias
         scaled = self.add("Mul", q, self.number("scale", self.config.score_scale))
         scores = self.add("MatMul", scaled, self.add("Transpose", k, perm=[0, 1, 3, 2]))
         if distances:
@@ -280,10 +283,18 @@ class Graph:
         mixed = self.add("MatMul", self.add("Softmax", scores, axis=-1), v)
         mixed = self.add("Reshape", self.add("Transpose", mixed, perm=[0, 2, 1, 3]), self.integers(0, 0, D))
         x = self.add("Add", x, self.linear(mixed, f"{name}.out"))
-        if not self.config.norm_first:
+        if not self.config.facts.norm_first:
             x = self.norm(x, f"{name}.norm1")
             return self.norm(self.add("Add", x, self.inner(x, name)), f"{name}.norm2")
         return self.add("Add", x, self.inner(self.norm(x, f"{name}.norm2"), name))
+
+    def relative_bias(self) -> str:
+        """[H, T, T]: MPNet's number for each distance."""
+        rows = relative.bias_rows(self.config, relative.distances_around(self.config.max_seq_len))
+        table, places = self.constant("relative", self.parameters["relative.weight"][rows]), self.places()
+        apart = self.add("Sub", places, self.add("Unsqueeze", places, self.integers(1)))
+        place = self.add("Add", apart, self.integer(self.config.max_seq_len - 1))
+        return self.add("Transpose", self.add("Gather", table, place), perm=[2, 0, 1])
 
     def row_of_distances(self) -> Distances:
         """See `Distances`; for the length of the texts at hand."""
@@ -325,7 +336,7 @@ class Graph:
         return self.add("Transpose", self.add("Reshape", found, self.integers(0, H, -1)), perm=[1, 2, 0])
 
     def along_the_row(self, by_distance: str, distances: Distances) -> str:
-        """[B, H, T, 2 T] -> [B, H, T, T], as in `model/torch/deberta.py`."""
+        """[B, H, T, 2 T] -> [B, H, T, T], as in `model/torch/relative.py`."""
         flat = self.add("Reshape", by_distance, self.integers(0, 0, -1))
         cut = self.add("Slice", flat, distances.first, distances.last, self.integers(2))
         rows = self.add("Reshape", cut, distances.shape)
@@ -333,10 +344,10 @@ class Graph:
 
     def inner(self, x: str, name: str) -> str:
         up = self.linear(x, f"{name}.up")
-        if not self.config.gated:
+        if not self.config.facts.gated:
             return self.linear(self.add("Gelu", up), f"{name}.down")
         value, gate = self.several("Split", 2, up, axis=-1, num_outputs=2)
-        active = self.active(value, self.config.activation)
+        active = self.active(value, self.config.facts.activation)
         return self.linear(self.add("Mul", active, gate), f"{name}.down")
 
     def active(self, x: str, activation: str) -> str:
@@ -353,10 +364,10 @@ class Graph:
         elif task in SEQUENCE_TASKS and not pooling:
             x = self.add("Squeeze", x, self.integers(1))
         if "head.norm.weight" in self.parameters:
-            activation = self.config.masked_lm_activation if task == "masked_lm" else "gelu"
+            activation = self.config.facts.masked_lm_activation if task == "masked_lm" else "gelu"
             x = self.norm(self.active(self.linear(x, "head.dense"), activation), "head.norm")
         elif "head.dense.weight" in self.parameters:
-            x = self.add(self.config.classifier_activation.capitalize(), self.linear(x, "head.dense"))
+            x = self.add(self.config.facts.classifier_activation.capitalize(), self.linear(x, "head.dense"))
         if task != "masked_lm":
             logits = self.linear(x, "head.classifier")
             return self.mean(logits) if pooling == "late" else logits

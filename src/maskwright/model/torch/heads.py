@@ -6,14 +6,13 @@ K predicted positions, D width, V vocabulary (padded), C labels.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from maskwright.model.config import NEVER_PREDICTED, ModelConfig, TaskKind
-from maskwright.model.torch.attention import Segments
 from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import EmbeddingTable, unset_table
 from maskwright.model.torch.gelu import gelu
@@ -37,17 +36,18 @@ class Targets(NamedTuple):
 
 class Head(nn.Module):
     """A head. Its output matrix is the embeddings for masked_lm, or `decoder` in EuroBERTs, and `classifier` for other
-    tasks. Classifiers of tokens and of answers have nothing before it, except ModernBERT's."""
+    tasks. For tokens and answers the classifier reads the hidden states directly; ModernBERT alone has its dense layer
+    there too."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
         D, masked_lm = config.hidden_size, config.task == "masked_lm"
-        has_norm = config.masked_lm_transforms if masked_lm else config.classifier_has_norm
+        has_norm = config.facts.masked_lm_transforms if masked_lm else config.facts.classifier_has_norm
         if has_norm or config.classifier_has_dense:
-            self.dense = nn.Linear(D, D, bias=config.norms_biased or not has_norm)
+            self.dense = nn.Linear(D, D, bias=config.facts.norms_biased or not has_norm)
         if has_norm:
-            self.norm = Norm(D, config.layer_norm_eps, bias=config.norms_biased)
+            self.norm = Norm(D, config.layer_norm_eps, bias=config.facts.norms_biased)
         if masked_lm and config.head_hidden_size:
             self.first = nn.Linear(D, config.head_hidden_size, bias=False)
             self.second = nn.Linear(config.head_hidden_size, D, bias=False)
@@ -78,16 +78,16 @@ class Head(nn.Module):
         if self.config.task == "masked_lm":
             return self._of_vocabulary(x_KD, table)
         rate = self.config.classifier_dropout_prob
-        if self.config.classifier_has_norm:
+        if self.config.facts.classifier_has_norm:
             x_KD = self.norm(gelu(self.dense(x_KD)))
         elif self.config.classifier_has_dense:
-            x_KD = self.dense(dropout(x_KD, rate if self.config.classifier_drops_twice else 0.0, self.training))
-            x_KD = ACTIVATIONS[self.config.classifier_activation](x_KD)
+            x_KD = self.dense(dropout(x_KD, rate if self.config.facts.classifier_drops_twice else 0.0, self.training))
+            x_KD = ACTIVATIONS[self.config.facts.classifier_activation](x_KD)
         return self.classifier(dropout(x_KD, rate, self.training))
 
     def _of_vocabulary(self, x_KD: Tensor, table: EmbeddingTable) -> Tensor:
-        if self.config.masked_lm_transforms:
-            active = ACTIVATIONS[self.config.masked_lm_activation]
+        if self.config.facts.masked_lm_transforms:
+            active = ACTIVATIONS[self.config.facts.masked_lm_activation]
             return table.product(self.norm(active(self.dense(x_KD))), self.bias)
         if self.config.head_hidden_size:
             for linear in (self.first, self.second):
@@ -99,31 +99,6 @@ class Head(nn.Module):
         if self.config.tie_word_embeddings:
             return table.product(x_KD, bias)
         return F.linear(x_KD, self.decoder.weight, bias)
-
-
-class EncoderNetwork(Protocol):
-    word: Any
-    """The table of embeddings; its `weight` is [V, D]."""
-    head: Head
-    encode: Callable[..., Tensor]
-
-
-def logits_or_loss(
-    network: EncoderNetwork,
-    input_ids: Tensor,
-    position_ids: Tensor,
-    segments: Segments,
-    predict_index: Tensor,
-    targets: Targets | None = None,
-) -> Tensor:
-    """`forward` of every network: logits [K, V], or [K, num_labels], at `predict_index` [K] of the flattened rows; with
-    `targets`, their summed loss instead."""
-    table, inputs = EmbeddingTable(network.word.weight), (input_ids, position_ids, segments)
-    if network.head.config.pools:
-        x_ND = network.encode(*inputs, table=table).flatten(0, 1)
-        return network.head(x_ND, table, targets, shares_of_texts(position_ids, predict_index))
-    x_KD = hidden_at(network.encode, inputs, predict_index, table)
-    return network.head(x_KD, table, targets)
 
 
 def shares_of_texts(position_ids: Tensor, first_K: Tensor) -> Tensor:

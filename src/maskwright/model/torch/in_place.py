@@ -1,7 +1,7 @@
-"""Parts of a layer with rotary positions whose results, and gradients, are written where they are needed.
+"""Pieces of a layer that write results and gradients straight into their final place, without `cat`.
 
-Written as plain autograd operations, the halves would be computed apart and then concatenated, forward and backward.
-These compute the same numbers, bit for bit.
+As plain autograd operations, the parts would be computed apart and then concatenated, forward and backward. These
+compute the same numbers, bit for bit.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ Rotation = tuple[Tensor, Tensor]
 """Cosines and sines, each [M, 1, T, h / 2]."""
 
 
-def queries_keys_values(qkv_MTNh: Tensor, heads: int, rotation: Rotation) -> tuple[Tensor, Tensor, Tensor]:
+def queries_keys_values(
+    qkv_MTNh: Tensor, heads: int, rotation: Rotation | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Queries [M, H, T, h], and keys and values [M, G, T, h], of N = H + 2 G heads, the first `heads` of which are the
-    queries'; queries and keys are rotated by their positions."""
+    queries'; queries and keys are turned by their positions if there is a `rotation`."""
     if _own_backward(qkv_MTNh):
-        return _QueriesKeysValues.apply(qkv_MTNh, heads, *rotation)
+        return _QueriesKeysValues.apply(qkv_MTNh, heads, *(rotation or (None, None)))
     q, k, v = _by_head(qkv_MTNh, heads)
-    return rotate(q, rotation), rotate(k, rotation), v
+    return (rotate(q, rotation), rotate(k, rotation), v) if rotation else (q, k, v)
 
 
 def _by_head(qkv_MTNh: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -81,23 +83,28 @@ def _rotate_into(result: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> None:
 
 class _QueriesKeysValues(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, qkv_MTNh: Tensor, heads: int, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        context.save_for_backward(cos, sin)
+    def forward(
+        context: Any, qkv_MTNh: Tensor, heads: int, cos: Tensor | None, sin: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        context.rotation = None if cos is None or sin is None else (cos, sin)
         *qk, v = _by_head(qkv_MTNh, heads)
         # Two tensors: the gradients of two parts of one would be filled up with zeros and added.
-        q, k = (x.new_empty(x.shape) for x in qk)
-        for turned, x in zip((q, k), qk, strict=True):
-            _rotate_into(turned, x, cos, sin)
+        q, k = (x.new_empty(x.shape) if context.rotation else x for x in qk)
+        for turned, x in zip((q, k), qk, strict=True) if context.rotation else ():
+            _rotate_into(turned, x, *context.rotation)
         return q, k, v
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        (q, k, v), (cos, sin) = gradients, context.saved_tensors
-        (M, H, T, h), qk = q.shape, (q, k)
+        q, k, v = gradients
+        M, H, T, h = q.shape
         result = v.new_empty(M, T, H + 2 * v.shape[1], h)
         *turned, values = _by_head(result, H)
-        for out, gradient in zip(turned, qk, strict=True):
-            _rotate_into(out, gradient, cos, -sin)
+        for out, gradient in zip(turned, (q, k), strict=True):
+            if context.rotation:
+                _rotate_into(out, gradient, context.rotation[0], -context.rotation[1])
+            else:
+                out.copy_(gradient)
         values.copy_(v)
         return result, None, None, None
 

@@ -9,11 +9,7 @@ from torch import Tensor
 
 from maskwright.model.config import NEVER_PREDICTED, ModelConfig
 from maskwright.model.hf.names import OF_VOCABULARY, Parameters, pieces
-from maskwright.model.torch.deberta import Deberta
-from maskwright.model.torch.modernbert import ModernBert
-from maskwright.model.torch.roberta import Roberta
-
-Network = Roberta | ModernBert | Deberta
+from maskwright.model.torch.encoder import EncoderNetwork
 
 
 @torch.no_grad()
@@ -40,11 +36,10 @@ def extract(named: dict[str, Tensor], config: ModelConfig) -> Parameters:
     }
 
 
-def make_network(config: ModelConfig, device: str = "cpu") -> Network:
+def make_network(config: ModelConfig, device: str = "cpu") -> EncoderNetwork:
     """A network whose weights are not yet assigned."""
     with torch.device("meta"):
-        kind = ModernBert if config.rotary else Deberta if config.disentangled else Roberta
-        network: Network = kind(config)
+        network = EncoderNetwork(config)
     for module in network.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
             # As `to_empty` does, which imports sympy on the way: 0.6 s.
@@ -61,7 +56,7 @@ def logits_at(config: ModelConfig, parameters: Parameters, ids: list[int], place
     return logits[:, : config.vocab_size].numpy()
 
 
-def build_encoder(config: ModelConfig, parameters: Parameters, device: str = "cpu") -> Network:
+def build_encoder(config: ModelConfig, parameters: Parameters, device: str = "cpu") -> EncoderNetwork:
     """An fp32 model in evaluation mode of which only `encode` can be called: `parameters` need no head."""
     network = make_network(config, device).eval()
     encoder: dict[str, Tensor] = {
@@ -71,7 +66,7 @@ def build_encoder(config: ModelConfig, parameters: Parameters, device: str = "cp
     return network
 
 
-def build(config: ModelConfig, parameters: Parameters) -> Network:
+def build(config: ModelConfig, parameters: Parameters) -> EncoderNetwork:
     """An fp32 model on the CPU in evaluation mode."""
     model = make_network(config).eval()
     assign(dict(model.named_parameters()), parameters, config, NEVER_PREDICTED)

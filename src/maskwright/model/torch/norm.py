@@ -40,6 +40,6 @@ class RmsNorm(nn.Module):
 
 def norm_of(config: ModelConfig) -> Norm | RmsNorm:
     """A norm of hidden states."""
-    if not config.centred:
+    if not config.facts.centred:
         return RmsNorm(config.hidden_size, config.layer_norm_eps)
-    return Norm(config.hidden_size, config.layer_norm_eps, bias=config.norms_biased)
+    return Norm(config.hidden_size, config.layer_norm_eps, bias=config.facts.norms_biased)

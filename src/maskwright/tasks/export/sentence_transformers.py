@@ -17,7 +17,7 @@ from maskwright.config.finetuning import Task
 from maskwright.core import storage
 from maskwright.core.console import warn
 from maskwright.core.errors import InputError
-from maskwright.model.config import ROTARY_BERTS, SEQUENCE_TASKS
+from maskwright.model.config import SEQUENCE_TASKS
 from maskwright.model.hf.config import class_name
 from maskwright.model.hf.names import Parameters, encoder_pieces, pieces
 from maskwright.model.initial import with_new_head
@@ -180,7 +180,7 @@ def _write_modules(model: TrainedModel, kind: Kind, activation: str | None, fold
     arguments: dict[str, Any] = {}
     if kind in ("dense", "late") and config.architecture not in WITHOUT_POOLER:
         # Else transformers draws a matrix that nothing reads, or leaves one out, and warns of it.
-        has, has_unasked = any(".pooler." in name for name in model.parameters), config.architecture not in ROTARY_BERTS
+        has, has_unasked = any(".pooler." in name for name in model.parameters), not config.facts.rotary
         arguments = {} if has == has_unasked else {"add_pooling_layer": has}
     first: dict[str, Any] = {
         "transformer_task": form.task,

@@ -30,7 +30,6 @@ from maskwright.labels.rows import ExampleStream, Packer
 from maskwright.machine.devices import DeviceCount
 from maskwright.model.config import (
     SEQUENCE_TASKS,
-    WITHOUT_QUESTIONS,
     ModelConfig,
     model_config,
     recorded_config,
@@ -425,10 +424,10 @@ def _start(config: FinetuneConfig, base: str | None, start: TrainedModel | None 
 def _with_head(model: ModelConfig, config: FinetuneConfig, dataset: Dataset) -> ModelConfig:
     """The encoder's shape with the task's head, and the published dropout unless the run sets its own. Raises
     `ConfigError` for a head that `transformers` does not have on it."""
-    if model.architecture in WITHOUT_QUESTIONS and config.task.kind == "question_answering":
+    if not model.facts.answers_questions and config.task.kind == "question_answering":
         what = f"is question_answering, for which transformers has no class on {FAMILIES[model.architecture].title}"
         raise ConfigError(what, where="task.kind", fix="choose a task of whole texts, or token_classification")
-    section, published = config.model, 0.0 if model.rotary else 0.1
+    section, published = config.model, 0.0 if model.facts.rotary else 0.1
     hidden = published if section.hidden_dropout is None else section.hidden_dropout
     outputs = {"regression": 1, "question_answering": 2}.get(config.task.kind, len(dataset.labels))
     return replace(

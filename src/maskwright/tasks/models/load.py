@@ -13,7 +13,7 @@ from maskwright.core import storage
 from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.hub import is_hub
 from maskwright.engines.base import TrainState
-from maskwright.model.config import ROBERTAS, ModelConfig, config_at
+from maskwright.model.config import ModelConfig, config_at
 from maskwright.model.hf.config import LABELLED, class_name, read_hf_config, read_labels, read_use
 from maskwright.model.hf.folder import read_model_folder
 from maskwright.model.hf.names import Parameters
@@ -138,7 +138,7 @@ def with_ids(model: ModelConfig, vocabulary: Vocabulary, where: str) -> ModelCon
     masks: `config.json` often has none, or others.
 
     Raises `InputError` for a RoBERTa with another id of padding, from which it numbers its positions."""
-    if model.architecture in ROBERTAS and vocabulary.pad != model.pad_token_id:
+    if model.facts.first_position_after_padding and vocabulary.pad != model.pad_token_id:
         what = f"its tokenizer pads with id {vocabulary.pad}, the model with {model.pad_token_id}"
         raise InputError(what, where=where, fix="take the tokenizer that belongs to the model")
     return replace(

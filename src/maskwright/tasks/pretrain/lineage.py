@@ -131,7 +131,7 @@ def child_model(config: RunConfig, parent: dict[str, Any], lineage: Lineage, sto
         raise ConfigError(f"is {config.model.init_from}, but not in {where}", where="model.init_from", fix=fix)
     longest = max(config.model.max_seq_len or 0, config.longest_row)
     if longest > shape.max_seq_len:
-        if not shape.rotary:
+        if not shape.facts.rotary:
             key = "model.max_seq_len" if config.longest_row <= shape.max_seq_len else "data.seq_len"
             what = f"{longest} is above the {shape.max_seq_len} positions that a {class_name(shape)} has learned"
             raise ConfigError(what, where=key, fix=f"set it to {shape.max_seq_len}; only rotary positions go further")

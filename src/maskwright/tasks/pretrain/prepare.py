@@ -249,7 +249,7 @@ def prepare_run(
     _require_text(store)
     require_family(model, config.engine)
     model = with_ids(model, store.vocabulary, store.tokenizer_folder)
-    if not model.rotary and any(phase.rope_theta for phase in config.phases):
+    if not model.facts.rotary and any(phase.rope_theta for phase in config.phases):
         what = f"{class_name(model)} has no rotary positions"
         raise ConfigError(what, where="rope_theta of a phase", fix="leave it out")
     held_out = _validation_stores(config, store)

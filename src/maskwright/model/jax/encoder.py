@@ -1,10 +1,11 @@
-"""Encoders with rotary positions in JAX: the twin of `torch/modernbert.py`, on the same numbers under the same names.
+"""The encoder of all families in JAX, except DeBERTa's: the twin of `torch/encoder.py`, on the same numbers and names.
 
 M rows, T tokens, D width, H heads, G of them of keys and values, h width of a head.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import jax
@@ -15,6 +16,7 @@ from maskwright.model import rotary
 from maskwright.model.config import TRAINED_MASK_SHARE, ModelConfig
 from maskwright.model.jax.attention import attention
 from maskwright.model.jax.parts import (
+    ACTIVATIONS,
     Gather,
     Weights,
     dropout,
@@ -24,7 +26,6 @@ from maskwright.model.jax.parts import (
     norm,
     rows_of,
     run_layers,
-    silu,
     site,
 )
 
@@ -59,33 +60,32 @@ def layer(
     *,
     config: ModelConfig,
     segment_ids: Array,
-    everywhere: Rotation,
-    nearby: Rotation,
+    rotations: Sequence[Rotation],
     way: str,
 ) -> Array:
-    """As `roberta.layer`. `everywhere` and `nearby`: rotary positions of layers that attend to all, and of local
-    ones."""
-    M, T, D = x.shape
-    p = config.attention_probs_dropout_prob
-    normed = _norm(x, weights, "norm1", config) if config.norm_first else x
-    if config.norm_first and config.norms_embeddings:
+    """`only` [K]: the result is [K, D], and the part after attention is computed only for those positions. `rotations`:
+    rotary positions of layers that attend to all, and of local ones; empty for a family without."""
+    (M, T, D), facts = x.shape, config.facts
+    p = config.attention_probs_dropout_prob if key is not None else 0.0
+    normed = _norm(x, weights, "norm1", config) if facts.norm_first else x
+    if facts.norm_first and facts.norms_embeddings:
         normed = jnp.where(number == 0, x, normed)
     H, G = config.num_attention_heads, config.key_value_heads
     q, k, v = jnp.split(linear(normed, weights, "qkv").reshape(M, T, H + 2 * G, -1), (H, H + G), axis=2)
 
-    def mix(rotation: Rotation, window: int | None) -> Array:
-        dropped = p if key is not None else 0.0
-        turned = rotate(q, rotation), rotate(k, rotation)
-        return attention(*turned, v, segment_ids, way=way, window=window, dropout=dropped, key=site(key, 0))
+    def mix(local: bool) -> Array:
+        turned_q, turned_k = (rotate(x, rotations[local]) if rotations else x for x in (q, k))
+        window = config.window if local else None
+        return attention(turned_q, turned_k, v, segment_ids, way=way, window=window, dropout=p, key=site(key, 0))
 
     if config.local_layers:
         whole = (number - config.first_global_layer) % config.global_attn_every_n_layers == 0
-        mixed = jax.lax.cond(whole, lambda: mix(everywhere, None), lambda: mix(nearby, config.window))
+        mixed = jax.lax.cond(whole, lambda: mix(False), lambda: mix(True))
     else:
-        mixed = mix(everywhere, None)
+        mixed = mix(False)
     x, mixed = rows_of(x, only), rows_of(mixed.reshape(M, T, D), only)
-    x = x + dropout(linear(mixed, weights, "out"), config.out_dropout_prob, site(key, 1))
-    if config.norm_first:
+    x = x + dropout(linear(mixed, weights, "out"), config.layer_dropouts[0], site(key, 1))
+    if facts.norm_first:
         return x + _inner(_norm(x, weights, "norm2", config), weights, key, config)
     x = _norm(x, weights, "norm1", config)
     return _norm(x + _inner(x, weights, key, config), weights, "norm2", config)
@@ -93,17 +93,17 @@ def layer(
 
 def _inner(x: Array, weights: Weights, key: Array | None, config: ModelConfig) -> Array:
     """The part after attention without its norm, [..., D] -> [..., D]."""
-    up = linear(x, weights, "up")
-    if not config.gated:
-        return dropout(linear(gelu(up), weights, "down"), config.hidden_dropout_prob, site(key, 2))
+    up, (_, inner_rate, down_rate) = linear(x, weights, "up"), config.layer_dropouts
+    if not config.facts.gated:
+        return dropout(linear(gelu(up), weights, "down"), down_rate, site(key, 2))
     value, gate = jnp.split(up, 2, -1)
-    active = silu(value) if config.activation == "silu" else gelu(value)
-    down = linear(dropout(active * gate, config.inner_dropout_prob, site(key, 2)), weights, "down")
-    return dropout(down, config.down_dropout_prob, site(key, 3))
+    inner = ACTIVATIONS[config.facts.activation](value) * gate
+    down = linear(dropout(inner, inner_rate, site(key, 2)), weights, "down")
+    return dropout(down, down_rate, site(key, 3))
 
 
 def _norm(x: Array, weights: Weights, name: str, config: ModelConfig) -> Array:
-    return norm(x, weights, name, config.layer_norm_eps, centred=config.centred)
+    return norm(x, weights, name, config.layer_norm_eps, centred=config.facts.centred)
 
 
 def without_masks(x: Array, input_ids: Array, position_ids: Array, config: ModelConfig) -> Array:
@@ -131,24 +131,32 @@ def encode(
     key: Array | None = None,
     only: Array | None = None,
 ) -> Array:
-    """Hidden states; arguments and result as in `roberta.encode`."""
-    begins = ("norm.", "final_norm.", "token_type.")
+    """int32 [M, T] each -> hidden states [M, T, D], or [K, D] at `only` [K] of the flattened positions. `position_ids`
+    start at 0. `weights` hold the full `word.weight`, and this device's shards of the others, for `gather`. Without a
+    `key` nothing is dropped."""
+    facts, stride, word_VD = config.facts, config.token_type_stride, weights["word.weight"]
+    begins = ("norm.", "final_norm.", "position.", "token_type.")
     outer = {name: gather(name, array) for name, array in weights.items() if name.startswith(begins)}
-    word_VD = weights["word.weight"]
-    x = look_up(word_VD, input_ids)
-    if stride := config.token_type_stride:
-        x, position_ids = x + look_up(outer["token_type.weight"], position_ids // stride), position_ids % stride
-    elif config.has_token_types:
-        x = x + outer["token_type.weight"][0]
+    x, types = look_up(word_VD, input_ids), outer.get("token_type.weight")
+    if config.learned_positions:
+        position_PD = outer["position.weight"]
+        if types is not None:
+            position_PD = (
+                (types[:, None] + position_PD).reshape(-1, config.hidden_size) if stride else position_PD + types[0]
+            )
+        x = x + look_up(position_PD, position_ids + config.position_offset)
+    elif types is not None:
+        x = x + (look_up(types, position_ids // stride) if stride else types[0])
+    position_ids = position_ids % stride if stride else position_ids
     if config.token_dropout:
         x = without_masks(x, input_ids, position_ids, config)
-    if config.norms_embeddings:
+    if facts.norms_embeddings:
         x = _norm(x, outer, "norm", config)
     x = x.astype(word_VD.dtype)
-    if config.norms_embeddings:
+    if facts.norms_embeddings:
         x = dropout(x, config.hidden_dropout_prob, site(key, config.num_hidden_layers))
-    bases = config.rope_theta, config.local_rope_theta
-    everywhere, nearby = (rotation_of(config, position_ids, theta, x.dtype) for theta in bases)
-    layer_fn = partial(layer, config=config, segment_ids=segment_ids, everywhere=everywhere, nearby=nearby, way=way)
+    bases = (config.rope_theta, config.local_rope_theta) if facts.rotary else ()
+    rotations = [rotation_of(config, position_ids, theta, x.dtype) for theta in bases]
+    layer_fn = partial(layer, config=config, segment_ids=segment_ids, rotations=rotations, way=way)
     x = run_layers(layer_fn, x, weights, gather, key, only)
-    return _norm(x, outer, "final_norm", config) if config.norm_first else x
+    return _norm(x, outer, "final_norm", config) if facts.norm_first else x
