@@ -403,46 +403,6 @@ def test_marks_of_documents_and_comments_end_a_sentence(tmp_path: Path) -> None:
     assert list(task.notes) == [f"{path}: no blank line parts its 250 words, so they are one sentence"]
 
 
-def test_brackets_of_conll_2012_are_b_and_i(tmp_path: Path) -> None:
-    path = tmp_path / "a.conll"
-    tags = ("(PERSON*", "*", "*)", "*", "(GPE)", "(X*)", "(X*", "*)")
-    row = "x 0 {} w{} N * - - - a {} * -{}\n"
-    both = ["".join(row.format(n, n, tag, verbs) for n, tag in enumerate(tags)) for verbs in ("", " *")]
-    path.write_text(
-        "#begin document (x); part 000\n" + "\n".join(both) + "#end document\n"
-    )  # a verb more, a column more
-    found = read(path, TOKENS, text=3, label=10)
-    assert [one.labels for one in found] == [
-        ("B-PERSON", "I-PERSON", "I-PERSON", "O", "B-GPE", "B-X", "B-X", "I-X")
-    ] * 2
-    assert found[0].words[0] == "w0"
-    assert "FILE:2: has CoNLL-2012's columns" in (error := fails(path, TOKENS))
-    assert "data.text: 3 and data.label: 10" in error
-    for content, message in (
-        ("a (A*\nb *\n", "FILE:2: the bracket '(A' is not closed in its sentence"),
-        ("a (A*\nb (B*)\n", "FILE:2: tag '(B*)' does not fit the brackets before it"),
-        ("a *\nb *)\n", "FILE:2: tag '*)' does not fit the brackets before it"),
-    ):
-        path.write_text(content)
-        assert fails(path, TOKENS).startswith(message)
-    path.write_text("a (12\nb 12)\nc -\n")  # coreference is not in question
-    assert read(path, TOKENS)[0].labels == ("(12", "12)", "-")
-
-
-def test_tags_before_words_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "a.tsv"
-    path.write_text("B-PER\tEva\nO\tsaw\nB-LOC\tLima\n")
-    assert fails(path, TOKENS) == (
-        "FILE:1: has tags in the first column, and words in the last. Fix: name them by numbers from 0: data.text: 1 "
-        "and data.label: 0"
-    )
-    assert read(path, TOKENS, text=1, label=0)[0].words == ("Eva", "saw", "Lima")
-    path.write_text("N Eva\nV saw\nN Lima\nN Rome\nN Bonn\n")
-    task = reading(path, TOKENS)
-    read_examples(str(path), task)
-    assert "the last column has 5 different tags, and the first 2 different words: if tags" in next(iter(task.notes))
-
-
 def test_wikianns_prefix_is_taken_off_where_every_word_has_it(tmp_path: Path) -> None:
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(b"en:R.H.\tB-PER\nen:a:b\tO\n\nen:(\tO\n"))
