@@ -757,12 +757,7 @@ def test_the_audit_shows_what_cleaning_changes(tokenizer: str, tmp_path: Path) -
     ready = prepare(Request(Sources([str(path)]), tokenizer, str(tmp_path / "store"), options, cleaning=cleaning))
     result = audit([str(path)], cleaning=cleaning)
     counts = {name: one.count for name, one in result.changed.items()}
-    assert counts == {
-        "email addresses": 1,
-        "IP addresses": 1,
-        "phone numbers": 0,
-        "lines that c4 leaves out": 8,
-    }
+    assert counts == {"email addresses": 1, "IP addresses": 1, "phone numbers": 0, "lines that c4 leaves out": 8}
     assert ready.manifest["counts"]["changed"] == {"email": 1, "ip": 1, "lines that c4 leaves out": 8}
     assert "cleaning left out 8 lines by C4's rules" in report(ready.location, ready.manifest)
     shown = f"{path}:4: mer357. Ask ann@firm.example at 8.8.8.8 -> mer357. Ask email@example.com at 8.8.8.8"

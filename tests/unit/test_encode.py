@@ -212,10 +212,7 @@ def test_a_token_across_sentences_makes_that_document_encode_by_sentence(tokeniz
         | {"rstrip": False, "normalized": False, "special": False}
     )
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    texts = [
-        Document(("no such thing.", "Here"), True, "f", 1),
-        Document(("the end.", "And so"), True, "f", 2),
-    ]
+    texts = [Document(("no such thing.", "Here"), True, "f", 1), Document(("the end.", "And so"), True, "f", 2)]
     encoded = encode_documents(Whole(str(tmp_path)), texts, lengths(str(tmp_path)))
     assert parts(encoded) == one_by_one(str(tmp_path), texts)
     whole = TokenizersEncoder(str(tmp_path)).encode([texts[1].text])[0]
