@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from maskwright import __version__
 from maskwright.core import storage
+from maskwright.core.arrays import Int64
 from maskwright.core.console import say, several
 from maskwright.core.errors import InputError, StoreError
 from maskwright.data import manifest as manifests
 from maskwright.data import store
-from maskwright.data.foreign.blocks import HELD_OUT, Block, Foreign, Ids, Int64, Options
+from maskwright.data.foreign.blocks import HELD_OUT, Block, Foreign, Ids, Options
 from maskwright.data.foreign.detect import Format, detect, open_foreign
 from maskwright.data.prepare.folder import VERSION, discarded, held, is_finished, remove_parts
 from maskwright.data.prepare.request import RULES

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from maskwright.config.masking import Masking
 from maskwright.config.phases import stage_at
 from maskwright.config.pretraining import RunConfig
+from maskwright.core.arrays import Int64
 from maskwright.core.errors import ConfigError, StoreError
 from maskwright.data.batch import Batch
 from maskwright.data.causal import is_causal, read_causally
@@ -24,7 +24,6 @@ from maskwright.data.packing import Packing
 from maskwright.data.rows import Rows, open_rows
 from maskwright.data.store import TokenStore
 
-Int64 = NDArray[np.int64]
 VALIDATION_SEED, VALIDATION_MASKING = 20_190_726, Masking(kind="token", rate=0.15)
 """Held-out masks are the same in every run, at RoBERTa's rate, whatever the training rate is."""
 
@@ -202,14 +201,7 @@ def validation_batches(
 
 
 def _masked(
-    rows: Rows | MixedRows,
-    masker: Masker,
-    masking: Masking,
-    chosen: Int64,
-    epochs: Int64,
-    *,
-    seed: int,
-    slots: int,
+    rows: Rows | MixedRows, masker: Masker, masking: Masking, chosen: Int64, epochs: Int64, *, seed: int, slots: int
 ) -> Batch:
     """Masks the chosen rows."""
     epochs = epochs % masking.epochs if masking.epochs else epochs

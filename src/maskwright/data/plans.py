@@ -106,8 +106,13 @@ class ShardPlans:
     def _read_counts(self, path: str) -> RowCounts | None:
         counts = read(RowCounts, Folder(self._folder).get(os.path.basename(path)))
         sizes = [shard.tokens for shard in self.split.shards]
-        is_valid = counts is not None and counts.text_tokens == sizes
-        return counts if is_valid and len(counts.rows) == len(counts.frame_tokens) == len(sizes) else None
+        if (
+            counts is None
+            or counts.text_tokens != sizes
+            or {len(counts.rows), len(counts.frame_tokens)} != {len(sizes)}
+        ):
+            return None
+        return counts
 
     def _count_rows(self) -> RowCounts:
         counts = RowCounts([], [], [])
@@ -131,18 +136,15 @@ class ShardPlans:
         shard_plan = plan_of(self.split.shards[shard_idx], self.seq_len, self.packing)
         if not self._keeps:
             return shard_plan
-        dtypes = {
-            "first": "<u4",
-            "start": "<u8" if shard_plan.start.max(initial=0) >= 1 << 32 else "<u4",
-            "length": "<u2",
-        }
+        starts = "<u8" if shard_plan.start.max(initial=0) >= 1 << 32 else "<u4"
+        columns = shard_plan.first.astype("<u4"), shard_plan.start.astype(starts), shard_plan.length.astype("<u2")
 
         def write() -> None:
             with written(self._path(shard_idx), sync=False) as writer:
-                for name, dtype in dtypes.items():
-                    writer.append(name, getattr(shard_plan, name).astype(dtype))
-                crc = _crc([getattr(shard_plan, name).astype(dtype) for name, dtype in dtypes.items()])
-                writer.note = {"crc32": crc, "segments": shard_plan.segments, "in_order": shard_plan.in_order}
+                for name, column in zip(COLUMNS, columns, strict=True):
+                    writer.append(name, column)
+                note = {"segments": shard_plan.segments, "in_order": shard_plan.in_order}
+                writer.note = {"crc32": _crc(columns), **note}
 
         self._try(write)
         return self._read(shard_idx) or shard_plan

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import storage
+from maskwright.core.arrays import Int64
 from maskwright.core.console import progress, warn
 from maskwright.core.errors import StoreError
 from maskwright.data.manifest import COPY_AGAIN, Role, is_shard_name, read_manifest
@@ -40,7 +41,6 @@ DOCUMENTS_AT_ONCE, COUNTED_TOKENS = 4_096, 1 << 24
 FEW = 8
 """Special ids up to which comparing with each is faster than a table."""
 SplitName = Literal["train", "valid"]
-Int64 = NDArray[np.int64]
 
 
 def token_dtype(vocab_size: int) -> str:

@@ -17,9 +17,9 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from maskwright.core import storage
+from maskwright.core.arrays import Int64
 from maskwright.core.errors import InputError, TokenizerError
 from maskwright.text.sample import MAX_BYTES, MeasuredTexts, Piece, describe_fertility, fertility, learn_from
 from maskwright.text.sources import Sources
@@ -28,7 +28,6 @@ from maskwright.text.special_tokens import CONFIG_FILES
 from maskwright.text.tokenizer import changed_copy, load_tokenizer
 from maskwright.text.vocabulary import BYTES, Vocabulary, merges_of, read_tokenizer, read_vocabulary, token_ids
 
-Int64 = NDArray[np.int64]
 BYTE_LETTERS = (*range(33, 127), *range(161, 173), *range(174, 324))
 """GPT-2's stand-ins for the 256 bytes: those of visible characters, and 68 that follow Latin-1."""
 AT_ONCE = 1_000

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from maskwright.core.arrays import Int64
 from maskwright.core.errors import StoreError
 from maskwright.core.splits import splits_of
 from maskwright.text.compression import COPY_AGAIN
@@ -18,7 +19,6 @@ BLOCK_TOKENS = 1 << 22
 """Tokens handled at once: large enough that no time goes into calls, small enough for a laptop."""
 INTEGERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
 Ids = NDArray[Any]
-Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from tokenize import TokenError  # raised by numpy's reader of headers
 import numpy as np
 
 from maskwright.core import storage
+from maskwright.core.arrays import Int64
 from maskwright.core.errors import InputError, StoreError
 from maskwright.data.foreign.blocks import (
     COPY_AGAIN,
@@ -22,7 +23,6 @@ from maskwright.data.foreign.blocks import (
     Block,
     Foreign,
     Ids,
-    Int64,
     Options,
     flat,
     holds,

@@ -14,9 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from maskwright.core.arrays import Int64
 from maskwright.core.errors import InputError
 from maskwright.data import bits
-from maskwright.data.foreign.blocks import Ids, Int64
+from maskwright.data.foreign.blocks import Ids
 from maskwright.data.store import Split
 from maskwright.text.vocabulary import Vocabulary
 

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import storage
+from maskwright.core.arrays import Int64
 from maskwright.data import store
 from maskwright.data.manifest import is_shard_name
 from maskwright.data.writer import StoreWriter
@@ -34,7 +35,6 @@ SPLITS: tuple[store.SplitName, ...] = ("train", "valid")
 SIDE = "valid"
 """Column of a part in which repeats are searched for: 1 for each document that is held out."""
 TOKENS_AT_ONCE = 1 << 22
-Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

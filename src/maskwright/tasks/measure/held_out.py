@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.config.pretraining import EngineSection, Optimizer
+from maskwright.core.arrays import Int64
 from maskwright.core.console import progress
 from maskwright.data.batch import Batch
 from maskwright.data.loader import validation_batches, validation_rows
@@ -24,7 +25,6 @@ from maskwright.tasks.models.load import TrainedModel
 from maskwright.tasks.start.data_card import unigram as frequency_guess
 
 MICRO_BATCH_ROWS, SHOWN_SOURCES = 8, 20
-Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

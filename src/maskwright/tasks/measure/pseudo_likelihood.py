@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.config.pretraining import EngineSection, Optimizer
+from maskwright.core.arrays import Int64
 from maskwright.core.console import human_count, human_seconds, progress
 from maskwright.core.errors import InputError
 from maskwright.data.batch import Batch
@@ -30,7 +31,6 @@ from maskwright.text.encoder import TokenizersEncoder
 from maskwright.text.sources import Sources
 from maskwright.text.vocabulary import Vocabulary
 
-Int64 = NDArray[np.int64]
 BATCH_TOKENS, ROW_TOKENS = 4096, 128
 """Positions computed at once, and in a row unless a text is longer. On a CPU, rows of 64, 128 and 256 tokens and rows
 of one copy without padding are equally fast, and rows of 512 slower by a third (mini in fp32, copies of 13 tokens)."""

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from maskwright.core import extras, storage
+from maskwright.core.arrays import Int64
 from maskwright.core.errors import TokenizerError
 from maskwright.core.secrets import redact_all
 from maskwright.data.batch import Batch
@@ -27,7 +27,6 @@ from maskwright.text.sources import file_kind
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.training.job import Job
 
-Int64 = NDArray[np.int64]
 MOST_COUNTED_TOKENS = 1 << 26
 """In a longer text, evenly spaced documents are counted instead of all, so that counting lasts about a second."""
 MOST_SOURCES = 20

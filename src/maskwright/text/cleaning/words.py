@@ -14,8 +14,9 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from maskwright.core.arrays import Int64
+
 UInt64 = NDArray[np.uint64]
-Int64 = NDArray[np.int64]
 
 SEGMENT_BYTES = 1 << 16
 """Text hashed at once: small enough for the processor's cache, which is a fifth faster than 1 MiB."""
