@@ -10,7 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import transformers
+from conftest import prepared
 from reference.stored import documents_of
+from runners import files_of
 from tokenizer_kinds import with_declared
 
 from maskwright.core.errors import InputError, StoreError
@@ -25,11 +27,6 @@ from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
 
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
 OPTIONS = PrepareOptions(valid_fraction=0.1, shard_tokens=8_000)
 
 
@@ -38,7 +35,7 @@ def test_same_input_gives_the_same_bytes(corpus: Path, tokenizer: str, store: To
     prepare(
         Request(Sources([str(tmp_path / corpus.name)], layout="sentences"), tokenizer, str(tmp_path / "store"), OPTIONS)
     )
-    first, second = content(Path(store.location)), content(tmp_path / "store")
+    first, second = files_of(Path(store.location)), files_of(tmp_path / "store")
     assert set(first) == set(second)
     for name in set(first) - {"manifest.json"}:
         assert first[name] == second[name], name
@@ -73,7 +70,7 @@ def test_a_stopped_preparation_continues_to_the_same_bytes(
     with pytest.raises(StoreError, match=r"not a token store|never finished"):
         TokenStore(str(folder))
     prepare(Request(Sources([str(corpus)], layout="sentences"), tokenizer, str(folder), OPTIONS))
-    assert content(folder) == content(Path(store.location))
+    assert files_of(folder) == files_of(Path(store.location))
 
 
 def test_a_finished_store_is_checked_and_left_alone(
@@ -81,9 +78,9 @@ def test_a_finished_store_is_checked_and_left_alone(
 ) -> None:
     shutil.copytree(store.location, tmp_path / "store")
     sources = Sources([str(corpus)], layout="sentences")
-    before = content(tmp_path / "store")
+    before = files_of(tmp_path / "store")
     prepare(Request(sources, tokenizer, str(tmp_path / "store"), OPTIONS))
-    assert content(tmp_path / "store") == before
+    assert files_of(tmp_path / "store") == before
     with pytest.raises(InputError, match="other text or options"):
         prepare(Request(sources, tokenizer, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.2)))
 
@@ -121,11 +118,8 @@ def test_a_token_is_written_once_unless_its_part_repeats_others(
     sources = Sources([str(tmp_path)], layout="sentences")
     ready = prepare(Request(sources, tokenizer, str(tmp_path / "store"), OPTIONS))
     total = ready.split("train").tokens + ready.split("valid").tokens
-    story = len(
-        load_tokenizer(tokenizer, special_tokens_are_text=True)
-        .encode("A story of its own.", add_special_tokens=False)
-        .ids
-    )
+    encoder = load_tokenizer(tokenizer, special_tokens_are_text=True)
+    story = len(encoder.encode("A story of its own.", add_special_tokens=False).ids)
     again = story + total - first_file(ready) if repeats else 0
     assert ready.manifest["counts"]["duplicates"] == int(repeats) and written[0] == total + again
 
@@ -144,7 +138,7 @@ def test_foreign_folders_are_not_touched(corpus: Path, tokenizer: str, tmp_path:
     (tmp_path / "mine.txt").write_text("precious")
     with pytest.raises(InputError, match="is not empty"):
         prepare(Request(Sources([str(corpus)]), tokenizer, str(tmp_path)))
-    assert content(tmp_path) == {"mine.txt": b"precious"}
+    assert files_of(tmp_path) == {"mine.txt": b"precious"}
 
 
 def test_parts_of_somebody_else_are_not_touched(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
@@ -155,7 +149,7 @@ def test_parts_of_somebody_else_are_not_touched(corpus: Path, tokenizer: str, tm
     request = Request(Sources([str(corpus)], layout="sentences"), tokenizer, str(tmp_path), OPTIONS)
     with pytest.raises(InputError, match=r"is not empty: it holds parts/a.txt"):
         prepare(request)
-    assert content(tmp_path) == {"a.txt": corpus.read_bytes()}
+    assert files_of(tmp_path) == {"parts/a.txt": corpus.read_bytes()}
     (mine / "a.txt").unlink()
     for name in ("train-00000.tokens.u16", "tokenizer"):  # without a result in parts, not of a killed command
         (tmp_path / name).mkdir()
@@ -167,7 +161,7 @@ def test_parts_of_somebody_else_are_not_touched(corpus: Path, tokenizer: str, tm
     for name in ("train-00000.tokens.u16.tmp-1", f"parts/{result}", f"parts/{result}.tmp-1"):  # of a killed command
         (tmp_path / name).write_bytes(b"")
     ready = prepare(request)
-    assert not mine.exists() and "train-00000.tokens.u16.tmp-1" not in content(tmp_path)
+    assert not mine.exists() and "train-00000.tokens.u16.tmp-1" not in files_of(tmp_path)
     mine.mkdir()
     (mine / "a.txt").write_text("precious")
     assert prepare(request).fingerprint == ready.fingerprint and (mine / "a.txt").exists()
@@ -179,11 +173,10 @@ def test_duplicates_lengths_and_split(tokenizer: str, tmp_path: Path) -> None:
     sources = Sources([str(tmp_path / "a.txt")], layout="lines")
     options = PrepareOptions(valid_fraction=0.25, min_characters=2, max_characters=100)
     ready = prepare(Request(sources, tokenizer, str(tmp_path / "store"), options))
-    assert ready.manifest["counts"] == {"read": 1002, "kept": 400, "duplicates": 600, "too_short": 1, "too_long": 1}
+    counts = {"read": 1002, "kept": 400, "duplicates": 600, "too_short": 1, "too_long": 1}
+    assert ready.manifest["counts"] == counts
     assert ready.manifest["splits"]["valid"]["documents"] == pytest.approx(100, abs=30)
-    kept = prepare(
-        Request(sources, tokenizer, str(tmp_path / "all"), PrepareOptions(valid_fraction=0.25, keep_duplicates=True))
-    )
+    kept = prepared(sources, tokenizer, tmp_path / "all", PrepareOptions(valid_fraction=0.25, keep_duplicates=True))
     assert kept.manifest["counts"]["kept"] == 1002
     encoder = load_tokenizer(tokenizer, special_tokens_are_text=True)
 
@@ -220,14 +213,8 @@ def test_split_does_not_depend_on_order_or_neighbours(tokenizer: str, tmp_path: 
     held_out = []
     for name, some in (("a", lines), ("b", lines[::-1][:200])):
         (tmp_path / f"{name}.txt").write_text("\n".join(some))
-        ready = prepare(
-            Request(
-                Sources([str(tmp_path / f"{name}.txt")], layout="lines"),
-                tokenizer,
-                str(tmp_path / name),
-                PrepareOptions(valid_fraction=0.2),
-            )
-        )
+        sources = Sources([str(tmp_path / f"{name}.txt")], layout="lines")
+        ready = prepared(sources, tokenizer, tmp_path / name, PrepareOptions(valid_fraction=0.2))
         split, encoder = ready.split("valid"), load_tokenizer(tokenizer, special_tokens_are_text=True)
         held_out.append({encoder.decode(ids.tolist()) for ids in documents_of(split)})
     assert held_out[1] == held_out[0] & set(lines[::-1][:200])

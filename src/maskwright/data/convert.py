@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from maskwright import __version__
 from maskwright.core import storage
-from maskwright.core.arrays import Int64
 from maskwright.core.console import say, several
 from maskwright.core.errors import InputError, StoreError
 from maskwright.data import manifest as manifests
@@ -26,6 +25,7 @@ from maskwright.data.prepare.request import RULES
 from maskwright.data.prepare.shards import Documents, Form, PartWriter, give_names, part_written
 from maskwright.data.writer import StoreWriter
 from maskwright.processes.runner import Runner, advance
+from maskwright.text.arrays import Int64
 from maskwright.text.dedup import document_keys, held_out
 from maskwright.text.layout import share_held_out
 from maskwright.text.parts.columns import Note

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core.arrays import Int64
+from maskwright.text.arrays import Int64
 from maskwright.text.document import Document
 from maskwright.text.encoder import Encoder
 

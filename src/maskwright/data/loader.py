@@ -11,7 +11,6 @@ import numpy as np
 from maskwright.config.masking import Masking
 from maskwright.config.phases import stage_at
 from maskwright.config.pretraining import RunConfig
-from maskwright.core.arrays import Int64
 from maskwright.core.errors import ConfigError, StoreError
 from maskwright.data.batch import Batch
 from maskwright.data.causal import is_causal, read_causally
@@ -23,6 +22,7 @@ from maskwright.data.order import order
 from maskwright.data.packing import Packing
 from maskwright.data.rows import Rows, open_rows
 from maskwright.data.store import TokenStore
+from maskwright.text.arrays import Int64
 
 VALIDATION_SEED, VALIDATION_MASKING = 20_190_726, Masking(kind="token", rate=0.15)
 """Held-out masks are the same in every run, at RoBERTa's rate, whatever the training rate is."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core.arrays import Int64
 from maskwright.core.errors import ConfigError
 from maskwright.data.order import RowOrder, order
+from maskwright.text.arrays import Int64
 
 BLOCK = 1 << 16
 """Rows in a block: weights are kept to 1 in 65,536, and the order of a block takes some 10 ms."""

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from maskwright.config.data import Arrow, Source
 from maskwright.core import storage
-from maskwright.core.arrays import Int64
 from maskwright.core.errors import StoreError
 from maskwright.data.converted_store import open_arrow, open_epochs
 from maskwright.data.mixing import MixedOrder, mixed_order, weights_by_size
@@ -18,6 +17,7 @@ from maskwright.data.order import RowOrder
 from maskwright.data.packing import Packing
 from maskwright.data.rows import Arrays, Rows, RowTotals, open_rows
 from maskwright.data.store import SplitName, TokenStore
+from maskwright.text.arrays import Int64
 from maskwright.text.vocabulary import Vocabulary
 
 

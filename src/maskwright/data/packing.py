@@ -18,8 +18,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core.arrays import Int64
 from maskwright.core.errors import StoreError
+from maskwright.text.arrays import Int64
 
 Packing = Literal["documents", "full_sentences"]
 LENGTH = np.uint16

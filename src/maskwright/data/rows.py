@@ -8,11 +8,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core.arrays import Int64
 from maskwright.core.errors import StoreError
 from maskwright.data.packing import Packing, Pieces, pieces_of
 from maskwright.data.plans import ShardPlans
 from maskwright.data.store import Split, SplitName, TokenStore
+from maskwright.text.arrays import Int64
 from maskwright.text.vocabulary import Vocabulary
 
 ROWS = 2

@@ -26,11 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import storage
-from maskwright.core.arrays import Int64
 from maskwright.core.console import progress, warn
 from maskwright.core.errors import StoreError
 from maskwright.data.manifest import COPY_AGAIN, Role, is_shard_name, read_manifest
 from maskwright.data.remote import cached
+from maskwright.text.arrays import Int64
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
 
 LONG_SPAN_TOKENS = 128

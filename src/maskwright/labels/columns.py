@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -307,7 +306,8 @@ def with_question(example: Example, question: str, context: str, answers: list[A
 
 def elsewhere(text: str, passage: str, start: int) -> str:
     """Says where the `passage` stands that is not at `start`."""
-    places = [match.start() for match in re.finditer(re.escape(passage), text)]
+    first = max(start, 0)
+    places = {text.rfind(passage, 0, first + len(passage)), text.find(passage, first)} - {-1}
     if not places:
         return "it stands nowhere"
     place = min(places, key=lambda place: abs(place - start))

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import storage
-from maskwright.core.arrays import Int64
 from maskwright.core.errors import StoreError
+from maskwright.text.arrays import Int64
 from maskwright.text.compression import COPY_AGAIN, Watch, blocks, file_size, guarded, is_packed, open_text, stamp_of
 from maskwright.text.document import Column, FaultHandler, Record, Records, place
 from maskwright.text.lines import decoded

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from maskwright.core import storage
-from maskwright.core.arrays import Int64
 from maskwright.core.errors import InputError, TokenizerError
+from maskwright.text.arrays import Int64
 from maskwright.text.sample import MAX_BYTES, MeasuredTexts, Piece, describe_fertility, fertility, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.spacing import spacing_of

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core.arrays import Int64
 from maskwright.core.errors import StoreError
 from maskwright.core.splits import splits_of
+from maskwright.text.arrays import Int64
 from maskwright.text.compression import COPY_AGAIN
 
 BLOCK_TOKENS = 1 << 22

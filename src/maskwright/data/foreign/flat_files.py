@@ -15,7 +15,6 @@ from tokenize import TokenError  # raised by numpy's reader of headers
 import numpy as np
 
 from maskwright.core import storage
-from maskwright.core.arrays import Int64
 from maskwright.core.errors import InputError, StoreError
 from maskwright.data.foreign.blocks import (
     COPY_AGAIN,
@@ -31,6 +30,7 @@ from maskwright.data.foreign.blocks import (
     split_at,
 )
 from maskwright.data.store import token_dtype
+from maskwright.text.arrays import Int64
 
 HEADER_BYTES = 1024
 LLM_C = {(20240520, 1): "uint16", (20240801, 7): "uint32"}

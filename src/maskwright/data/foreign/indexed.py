@@ -18,9 +18,9 @@ from typing import Literal
 import numpy as np
 
 from maskwright.core import storage
-from maskwright.core.arrays import Int64
 from maskwright.core.errors import StoreError
 from maskwright.data.foreign.blocks import Block, Foreign, Ids, flat, of_spans, require_inside
+from maskwright.text.arrays import Int64
 from maskwright.text.compression import COPY_AGAIN
 
 MAGIC, HEADER = b"MMIDIDX\0\0", 26

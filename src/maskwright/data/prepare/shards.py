@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import storage
-from maskwright.core.arrays import Int64
 from maskwright.data import store
 from maskwright.data.manifest import is_shard_name
 from maskwright.data.writer import StoreWriter
 from maskwright.processes.runner import Runner
+from maskwright.text.arrays import Int64
 from maskwright.text.parts.columns import Columns, ColumnWriter, Note, written
 from maskwright.text.parts.cut import digest_of
 from maskwright.text.parts.duplicates import repeated_counts, repeated_in

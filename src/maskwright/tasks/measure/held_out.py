@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.config.pretraining import EngineSection, Optimizer
-from maskwright.core.arrays import Int64
 from maskwright.core.console import progress
 from maskwright.data.batch import Batch
 from maskwright.data.loader import validation_batches, validation_rows
@@ -23,6 +22,7 @@ from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.tasks.models.load import TrainedModel
 from maskwright.tasks.start.data_card import unigram as frequency_guess
+from maskwright.text.arrays import Int64
 
 MICRO_BATCH_ROWS, SHOWN_SOURCES = 8, 20
 

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.config.pretraining import EngineSection, Optimizer
-from maskwright.core.arrays import Int64
 from maskwright.core.console import human_count, human_seconds, progress
 from maskwright.core.errors import InputError
 from maskwright.data.batch import Batch
@@ -27,6 +26,7 @@ from maskwright.data.packing import best_fit, plan_documents
 from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.tasks.models.load import TrainedModel
+from maskwright.text.arrays import Int64
 from maskwright.text.encoder import TokenizersEncoder
 from maskwright.text.sources import Sources
 from maskwright.text.vocabulary import Vocabulary

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from maskwright.core import extras, storage
-from maskwright.core.arrays import Int64
 from maskwright.core.errors import TokenizerError
 from maskwright.core.secrets import redact_all
 from maskwright.data.batch import Batch
@@ -22,6 +21,7 @@ from maskwright.data.store import Split, TokenStore
 from maskwright.labels.dataset import Dataset
 from maskwright.run.directory import DATA_CARD, RunDirectory
 from maskwright.tasks.start.prepared import Prepared
+from maskwright.text.arrays import Int64
 from maskwright.text.records import SEQUENCE_ENDINGS
 from maskwright.text.sources import file_kind
 from maskwright.text.tokenizer import load_tokenizer

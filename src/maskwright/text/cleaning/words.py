@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core.arrays import Int64
+from maskwright.text.arrays import Int64
 
 UInt64 = NDArray[np.uint64]
 
