@@ -182,8 +182,10 @@ def test_any_number_of_workers_and_a_stop_give_the_same(
     for epoch in range(2):
         assert (tmp_path / "again" / f"epoch_{epoch}.json").read_bytes() == (ours / f"epoch_{epoch}.json").read_bytes()
     assert sorted(os.listdir(tmp_path / "again")) == sorted(os.listdir(ours))
+    counts = [len(lines(ours / f"epoch_{epoch}.json")) for epoch in range(2)]
+    assert pregenerate(sources, tokenizer, str(tmp_path / "again"), OPTIONS) == counts  # nothing to do
     with pytest.raises(InputError, match="already holds pregenerated epochs"):
-        pregenerate(sources, tokenizer, str(tmp_path / "again"), OPTIONS)
+        pregenerate(sources, tokenizer, str(tmp_path / "again"), replace(OPTIONS, seed=1))
 
 
 def test_a_folder_of_others_is_left_as_it_is_and_a_stop_while_text_is_encoded_is_continued(

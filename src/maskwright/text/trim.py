@@ -75,11 +75,11 @@ def trim_tokenizer(
     storage.require_empty(folder)
     tokenizer, ids = load_tokenizer(location, special_tokens_are_text=True), token_ids(location)
     learned, held_out, measured = learn_from(sources, max_bytes, lambda pieces: _count(pieces, tokenizer, vocabulary))
-    vocabulary_parts = _Parts(content, ids, vocabulary)
-    old_ids = vocabulary_parts.kept(learned + held_out, min_frequency, vocab_size)
+    tokens = _Tokens(content, ids, vocabulary)
+    old_ids = tokens.kept(learned + held_out, min_frequency, vocab_size)
     with tempfile.TemporaryDirectory() as scratch:
         with changed_copy(location, f"{scratch}/measured") as temporary:
-            _write(location, temporary, content, vocabulary_parts.kept(learned, min_frequency, vocab_size))
+            _write(location, temporary, content, tokens.kept(learned, min_frequency, vocab_size))
         trimmed = load_tokenizer(f"{scratch}/measured", special_tokens_are_text=True)
         ratios = fertility(tokenizer, measured.texts), fertility(trimmed, measured.texts)
     with changed_copy(location, folder) as temporary:
@@ -122,7 +122,7 @@ def _count(pieces: Iterable[Piece], tokenizer: Any, vocabulary: Vocabulary) -> t
 # ---- kept tokens ----------------------------------------------------------------------------------------------------
 
 
-class _Parts:
+class _Tokens:
     """The tokens of a vocabulary, and the parts that each is built from."""
 
     def __init__(self, content: dict[str, Any], ids: dict[str, int], vocabulary: Vocabulary) -> None:
