@@ -174,6 +174,14 @@ def store(corpus: Path, tokenizer: str, tmp_path_factory: pytest.TempPathFactory
     return prepare(Request(Sources([str(corpus)], layout="sentences"), tokenizer, folder, options))
 
 
+def prepared(
+    text: Path | Sources, tokenizer: str, folder: Path | str, options: PrepareOptions, **given: Any
+) -> TokenStore:
+    """`data prepare` of one file or folder, or of sources."""
+    sources = text if isinstance(text, Sources) else Sources([str(text)])
+    return prepare(Request(sources, tokenizer, str(folder), options, **given))
+
+
 def small_config(location: str, **keys: Any) -> RunConfig:
     """A run on the store at `location` that trains in seconds, with those dotted keys set."""
     values: dict[str, Any] = {

@@ -60,18 +60,8 @@ def test_from_text_to_transformers(recipe: dict[str, str], steps: int, corpus: P
     maskwright("tokenizer", "train", corpus, "--to", "tokenizer", "--vocab-size", 400, cwd=tmp_path)
     inspected = json.loads(maskwright("tokenizer", "inspect", "tokenizer", corpus, "--json", cwd=tmp_path))
     assert inspected["unknown_tokens"] == 0 and inspected["fertility"] < 2
-    prepare = (
-        "data",
-        "prepare",
-        corpus,
-        "--tokenizer",
-        "tokenizer",
-        "--to",
-        "store",
-        "--valid-fraction",
-        0.1,
-    )
-    maskwright(*prepare, cwd=tmp_path)
+    how = ("--tokenizer", "tokenizer", "--to", "store", "--valid-fraction", 0.1)
+    maskwright("data", "prepare", corpus, *how, cwd=tmp_path)
     maskwright("data", "verify", "store", cwd=tmp_path)
     assert json.loads(maskwright("data", "inspect", "store", "--json", cwd=tmp_path))["counts"]["kept"] == 300
 
@@ -103,17 +93,8 @@ def test_from_text_to_transformers(recipe: dict[str, str], steps: int, corpus: P
     assert str(tmp_path) not in card
 
     write_config(tmp_path / "more.yaml", "store", steps=20)
-    more = (
-        "pretrain",
-        "more.yaml",
-        "--run",
-        "more",
-        "--set",
-        "model.init_from=model",
-        "--set",
-        "model.hidden_dropout=0.1",
-    )
-    maskwright(*more, cwd=tmp_path)
+    more = ("--set", "model.init_from=model", "--set", "model.hidden_dropout=0.1")
+    maskwright("pretrain", "more.yaml", "--run", "more", *more, cwd=tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "more" / "metrics.jsonl").read_text().splitlines()]
     assert lines[0]["valid_loss"] == pytest.approx(again["loss"], rel=0.01)
 
@@ -175,16 +156,8 @@ def test_quickstart_on_own_text(wheel: Path, corpus: Path, tmp_path: Path) -> No
     maskwright = partial(command_line.maskwright, command=[str(wheel)], popen=subprocess.Popen)
     words = ("quickstart", "--text", corpus, "--to", "qs", "--steps", 60)
     out = maskwright(*words, cwd=tmp_path)
-    for command in (
-        "text audit",
-        "tokenizer train",
-        "data prepare",
-        "pretrain",
-        "evaluate",
-        "export",
-        "fill",
-        "report",
-    ):
+    text, last = ("text audit", "tokenizer train", "data prepare"), ("evaluate", "export", "fill", "report")
+    for command in (*text, "pretrain", *last):
         assert f"$ maskwright {command}" in out
     for line in ("before training", "unigram baseline", "after training", "Next, a larger model:"):
         assert line in out

@@ -182,8 +182,10 @@ def test_any_number_of_workers_and_a_stop_give_the_same(
     for epoch in range(2):
         assert (tmp_path / "again" / f"epoch_{epoch}.json").read_bytes() == (ours / f"epoch_{epoch}.json").read_bytes()
     assert sorted(os.listdir(tmp_path / "again")) == sorted(os.listdir(ours))
+    counts = [len(lines(ours / f"epoch_{epoch}.json")) for epoch in range(2)]
+    assert pregenerate(sources, tokenizer, str(tmp_path / "again"), OPTIONS) == counts  # nothing to do
     with pytest.raises(InputError, match="already holds pregenerated epochs"):
-        pregenerate(sources, tokenizer, str(tmp_path / "again"), OPTIONS)
+        pregenerate(sources, tokenizer, str(tmp_path / "again"), replace(OPTIONS, seed=1))
 
 
 def test_a_folder_of_others_is_left_as_it_is_and_a_stop_while_text_is_encoded_is_continued(
@@ -241,16 +243,8 @@ def test_pairs_have_a_second_segment_that_follows_or_is_of_another_document(
         pregenerate(alone, tokenizer, str(tmp_path / "x"), options)
     assert not (tmp_path / "x").exists()
     (tmp_path / "lines.txt").write_text("A file without a blank line.\nIt is one document.\n")
-    made = cli(
-        "data",
-        "pregenerate",
-        "--train_corpus",
-        tmp_path / "lines.txt",
-        "--bert_model",
-        tokenizer,
-        "--output",
-        tmp_path / "z",
-    )
+    text, command = tmp_path / "lines.txt", ("data", "pregenerate", "--train_corpus")
+    made = cli(*command, text, "--bert_model", tokenizer, "--output", tmp_path / "z")
     assert made.code == 0 and "3 epochs of 1, 1, 1 examples" in made.out
     assert pregenerate(alone, tokenizer, str(tmp_path / "y"), PregenerateOptions(epochs_to_generate=1)) == [1]
 
@@ -271,11 +265,8 @@ def test_pairs_of_a_store_of_many_shards(store: TokenStore) -> None:
             for each in sequences(text, document, other, options, words, 0):
                 ids = each.ids.tolist()
                 first, second = ids[1 : each.first_segment - 1], ids[each.first_segment : -1]
-                assert len(ids) <= 64 and (ids[0], ids[each.first_segment - 1], ids[-1]) == (
-                    words.bos,
-                    words.eos,
-                    words.eos,
-                )
+                frame = words.bos, words.eos, words.eos
+                assert len(ids) <= 64 and (ids[0], ids[each.first_segment - 1], ids[-1]) == frame
                 kept += first if each.random_next else first + second
                 spelt = b" ".join(b"%d" % token for token in second)
                 others = [joined[number] for number in joined if number != document.number] or [next_shard]

@@ -47,11 +47,7 @@ def files(folder: Path | str) -> dict[str, bytes]:
 
 
 def test_a_store_goes_to_a_bucket_and_trains_from_there(
-    store: TokenStore,
-    cache: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    store: TokenStore, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     remote.push(store.location, "memory://bucket/store")
     remote.push(store.location, "memory://bucket/store")  # nothing is left to do

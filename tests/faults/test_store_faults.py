@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from in_process import Cli, ConfigFile
+from runners import files_of
 
 from maskwright.core import storage
 from maskwright.data import manifest as manifests
@@ -65,10 +66,6 @@ def put(path: Path, place: int, value: int, kind: str = "<u2") -> None:
     content = np.fromfile(path, kind)
     content[place] = value
     content.tofile(path)
-
-
-def everything(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 # ---- files ---------------------------------------------------------------------------------------------------------
@@ -150,22 +147,13 @@ def store_of_one_more_token_than_the_vocabulary(folder: Path) -> str:
     return f"{folder}: holds id 400, the tokenizer ends at 399"
 
 
-FILES = [
-    cut,
-    longer,
-    missing,
-    link_that_loops,
-    folder_in_its_place,
-    pipe_in_its_place,
-    exchanged_files,
-    flipped_end,
-    falling_ends,
-    ends_beyond_the_tokens,
-    empty_shard,
-]
-
-
-@pytest.mark.parametrize("spoil", FILES)
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        *(cut, longer, missing, link_that_loops, folder_in_its_place, pipe_in_its_place, exchanged_files),
+        *(flipped_end, falling_ends, ends_beyond_the_tokens, empty_shard),
+    ],
+)
 def test_damaged_files_are_refused_before_a_run_begins(
     spoil: Callable[[Path], str], cli: Cli, copy: Path, config_file: ConfigFile, tmp_path: Path
 ) -> None:
@@ -321,7 +309,7 @@ def test_an_edited_manifest_is_refused(
 ) -> None:
     change, words = EDITS[name]
     edit(copy, change)
-    before = everything(copy)
+    before = files_of(copy)
     for command in (
         ("pretrain", config_file(data={"store": str(copy)}), "--run", tmp_path / "out"),
         ("data", "verify", copy),
@@ -330,24 +318,16 @@ def test_an_edited_manifest_is_refused(
         assert (result.code, words in result.error) == (2, True), result.err
         assert str(copy) in result.error
         assert len(result.error) < 600
-    assert everything(copy) == before
+    assert files_of(copy) == before
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
     "content",
     [
-        "",
-        "{",
-        "[]",
-        "null",
-        "7",
-        '"text"',
-        "{}",
-        '{"format": 2}',
+        *("", "{", "[]", "null", "7", '"text"', "{}", '{"format": 2}', "\0"),
         "[" * 100_000,
         '{"format": ' + "1" * 5000 + "}",
-        "\0",
     ],
     ids=lambda content: content[:12],
 )
@@ -355,7 +335,7 @@ def test_a_manifest_that_is_something_else_is_refused(
     content: str, cli: Cli, copy: Path, corpus: Path, tokenizer: str
 ) -> None:
     (copy / "manifest.json").write_text(content)
-    before = everything(copy)
+    before = files_of(copy)
     for command in (
         ("data", "verify", copy),
         ("data", "inspect", copy),
@@ -363,7 +343,7 @@ def test_a_manifest_that_is_something_else_is_refused(
     ):
         result = cli(*command)
         assert (result.code, "manifest.json" in result.error) == (2, True), result.err
-    assert everything(copy) == before
+    assert files_of(copy) == before
 
 
 # ---- between two starts --------------------------------------------------------------------------------------------
@@ -377,10 +357,10 @@ def test_a_store_that_changed_between_two_starts_is_refused(
     put(copy / TOKENS, 5, 300)
     put(copy / TOKENS, 6, 301)
     sign(copy)
-    before = everything(tmp_path / "out")
+    before = files_of(tmp_path / "out")
     result = cli("pretrain", used, "--run", tmp_path / "out")
     assert (result.code, "the run was started with another token store" in result.error) == (2, True), result.err
-    assert everything(tmp_path / "out") == before
+    assert files_of(tmp_path / "out") == before
 
 
 def test_a_url_without_a_store_is_named(

@@ -19,6 +19,7 @@ import pytest
 from conftest import documents
 from reference.preparer import contents, expected
 from reference.stored import documents_of
+from runners import files_of
 
 from maskwright.core import extras
 from maskwright.core.console import Progress
@@ -60,10 +61,6 @@ class Shuffled(Runner):
             yield number, work(part)
 
 
-def content_of(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
 def stories(path: Path, count: int, seed: int, more: str = "") -> None:
     text = "\n\n".join("\n".join(lines) for lines in documents(count, seed))
     path.write_text(f"{text}\n\n{more}".strip() + "\n", encoding="utf-8")
@@ -88,15 +85,8 @@ def records(tmp_path: Path) -> Path:
     words = ["the", "garden", "of", "an", "old", "house", "and", "a", "red", "tree", "have", "to", "grow", "with"]
     said = [[" ".join(generator.choices(words, k=14)) + "." for _ in range(6)] for _ in range(60)]
     texts = [" ".join(one) if number % 2 else "Menu\n" + "\n".join(one) for number, one in enumerate(said)]
-    texts += [
-        texts[3] + " again",
-        texts[4],
-        f"Write to a.b@example.net, {texts[5]}",
-        texts[4],
-        "short",
-        "",
-        texts[9][:-4],
-    ]
+    texts += [texts[3] + " again", texts[4], f"Write to a.b@example.net, {texts[5]}", texts[4]]
+    texts += ["short", "", texts[9][:-4]]
     random.Random(6).shuffle(texts)
     for number in range(5):
         lines = "".join(json.dumps({"text": text}) + "\n" for text in texts[number::5])
@@ -199,7 +189,7 @@ def test_the_store_is_that_of_the_slow_twin_in_any_number_of_parts(
         runner = Shuffled(seed=parts)
         made = prepare(request(case, text, tmp_path / f"in{parts}", tokenizer))
         prepare(request(case, text, tmp_path / f"other{parts}", tokenizer), runner)
-        assert content_of(tmp_path / f"other{parts}") == content_of(tmp_path / f"in{parts}")
+        assert files_of(tmp_path / f"other{parts}") == files_of(tmp_path / f"in{parts}")
         assert in_one_shard(contents(made)) == in_one_shard(twin.shards) and made.manifest["counts"] == counts
         assert runner.computed.count("encode") >= (parts + 1) // 2
         assert runner.computed.count("judge") == (runner.computed.count("encode") if one.cleaning else 0)
@@ -268,7 +258,7 @@ def test_text_behind_urls(tokenizer: str, tmp_path: Path, monkeypatch: pytest.Mo
     prepare(Request(one.sources, tokenizer, one.folder, options))
     runner = Shuffled()
     prepare(request_of("parts"), runner)
-    assert content_of(tmp_path / "parts") == content_of(tmp_path / "one") and runner.computed.count("encode") > 2
+    assert files_of(tmp_path / "parts") == files_of(tmp_path / "one") and runner.computed.count("encode") > 2
     memory.rm("/parts-of-text", recursive=True)
 
 
@@ -280,7 +270,7 @@ def test_processes_and_kills_change_nothing_and_nothing_is_computed_twice(
     prepare(request("cleaned", text, tmp_path / "one", tokenizer))
     with Runner(2) as two:
         prepare(request("cleaned", text, tmp_path / "two", tokenizer), two)
-    assert content_of(tmp_path / "two") == content_of(tmp_path / "one")
+    assert files_of(tmp_path / "two") == files_of(tmp_path / "one")
     whole = Shuffled()
     prepare(request("cleaned", text, tmp_path / "whole", tokenizer), whole)
     computed: list[str] = []
@@ -297,7 +287,7 @@ def test_processes_and_kills_change_nothing_and_nothing_is_computed_twice(
             computed += runner.computed
         break
     assert attempt > 4 and sorted(computed) == sorted(whole.computed)
-    assert content_of(tmp_path / "killed") == content_of(tmp_path / "one")
+    assert files_of(tmp_path / "killed") == files_of(tmp_path / "one")
     again = Shuffled()
     assert prepare(request("cleaned", text, tmp_path / "killed", tokenizer), again).location == ready.location
     assert set(again.computed) == {"hash"}
@@ -308,10 +298,8 @@ def test_processes_and_kills_change_nothing_and_nothing_is_computed_twice(
 
 
 def test_a_file_of_columns_is_read_by_ranges_and_refused_when_cut(tmp_path: Path) -> None:
-    path, parts = (
-        str(tmp_path / "found"),
-        [np.arange(5, dtype="<u2"), np.zeros(0, "<u2"), np.arange(7, 10, dtype="<u2")],
-    )
+    path = str(tmp_path / "found")
+    parts = [np.arange(5, dtype="<u2"), np.zeros(0, "<u2"), np.arange(7, 10, dtype="<u2")]
     with columns.written(path) as writer:
         for part in parts:
             writer.append("a", part)
@@ -355,7 +343,7 @@ def test_the_first_fault_is_raised_and_only_its_part_is_computed_again(
     prepare(request("plain", text, tmp_path / "0", tokenizer), runner)
     assert runner.computed.count("encode") <= 3
     prepare(request("plain", text, tmp_path / "one", tokenizer))
-    assert content_of(tmp_path / "0") == content_of(tmp_path / "one")
+    assert files_of(tmp_path / "0") == files_of(tmp_path / "one")
 
 
 def test_skipped_faults_are_told_and_a_file_that_changes_is_refused(

@@ -21,14 +21,14 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from conftest import prepared
 from html_page import Page
 
 from maskwright.core import extras
 from maskwright.core.errors import ConfigError, InputError, SourceError
 from maskwright.data.prepare import encode
-from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.report import report
-from maskwright.data.prepare.request import PrepareOptions, Request
+from maskwright.data.prepare.request import PrepareOptions
 from maskwright.data.store import TokenStore
 from maskwright.processes.runner import Runner
 from maskwright.report import document
@@ -390,13 +390,13 @@ def test_mojibake_is_counted_mended_and_recorded(
     assert found.changed[LINES_MENDED].count == len(MOJIBAKE)
     assert "café" in found.changed[LINES_MENDED].examples[0] and "mends them" in found.changed[LINES_MENDED].prepare
     options = PrepareOptions(valid_fraction=0.0)
-    mended = prepare(Request(Sources([str(path)]), tokenizer, str(tmp_path / "a"), options, cleaning=cleaning))
+    mended = prepared(path, tokenizer, tmp_path / "a", options, cleaning=cleaning)
     counts = mended.manifest["counts"]
     assert (counts["duplicates"], counts["changed"]) == (len(MOJIBAKE), {LINES_MENDED: len(MOJIBAKE)})
     assert mended.manifest["options"]["cleaning"]["fix_mojibake"] and "ftfy" in mended.manifest["versions"]
     assert "cleaning mended 5 lines of mojibake" in report(mended.location, mended.manifest)
     with pytest.raises(InputError):
-        prepare(Request(Sources([str(path)]), tokenizer, str(tmp_path / "a"), options))
+        prepared(path, tokenizer, tmp_path / "a", options)
     monkeypatch.setattr(extras, "installed", lambda package: package not in ("ftfy", "py3langid"))
     without = audit([str(path)])
     assert AUDITED not in without.findings
@@ -440,13 +440,9 @@ def cleaning_of(messy: Path) -> CleaningOptions:
 OPTIONS = PrepareOptions(valid_fraction=0.2, shard_tokens=4_000)
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
 def test_prepare_cleans_and_counts(messy: Path, tokenizer: str, tmp_path: Path) -> None:
     cleaning = cleaning_of(messy)
-    ready = prepare(Request(Sources([str(messy)]), tokenizer, str(tmp_path / "store"), OPTIONS, cleaning=cleaning))
+    ready = prepared(messy, tokenizer, tmp_path / "store", OPTIONS, cleaning=cleaning)
     counts = ready.manifest["counts"]
     assert counts["left_out"] == {
         "near duplicates": 2,
@@ -460,9 +456,9 @@ def test_prepare_cleans_and_counts(messy: Path, tokenizer: str, tmp_path: Path) 
     assert "cleaning left out 2 documents (near duplicates)" in report(ready.location, ready.manifest)
     assert "cleaning left out 1 document (language: de 1)" in report(ready.location, ready.manifest)
     assert not (tmp_path / "store" / "parts").exists()
-    assert prepare(Request(Sources([str(messy)]), tokenizer, ready.location, OPTIONS, cleaning=cleaning)).fingerprint
+    assert prepared(messy, tokenizer, ready.location, OPTIONS, cleaning=cleaning).fingerprint
     with pytest.raises(InputError, match="other text or options"):
-        prepare(Request(Sources([str(messy)]), tokenizer, ready.location, OPTIONS))
+        prepared(messy, tokenizer, ready.location, OPTIONS)
 
 
 def test_what_is_like_a_held_out_document_does_not_get_into_training(
@@ -475,9 +471,7 @@ def test_what_is_like_a_held_out_document_does_not_get_into_training(
         options = PrepareOptions(valid_fraction=0.0, keep_duplicates=keep)
         held_out = Sources([str(tmp_path / "held.jsonl")])
         folder = str(tmp_path / f"store{keep}")
-        ready = prepare(
-            Request(Sources([str(messy)]), tokenizer, folder, options, held_out=held_out, cleaning=cleaning)
-        )
+        ready = prepared(messy, tokenizer, folder, options, held_out=held_out, cleaning=cleaning)
         counts = ready.manifest["counts"]
         assert ready.manifest["splits"]["valid"]["documents"] == 3
         # Lines 31, 8 and its copy 32, and 46 are there exactly; 5 is like line 31, and 36 is like line 10.
@@ -502,13 +496,11 @@ def test_c4_changes_documents_and_equal_ones_are_found_afterwards(tokenizer: str
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in messy))
     options = PrepareOptions(valid_fraction=0.3)
     cleaning = CleaningOptions(filters=("c4",))
-    ready = prepare(
-        Request(Sources([str(tmp_path / "a.jsonl")]), tokenizer, str(tmp_path / "store"), options, cleaning=cleaning)
-    )
+    ready = prepared(tmp_path / "a.jsonl", tokenizer, tmp_path / "store", options, cleaning=cleaning)
     assert ready.manifest["counts"]["duplicates"] == 2
     assert ready.manifest["counts"]["changed"] == {"lines that c4 leaves out": 2}  # blank ones are none
     (tmp_path / "b.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    plain = prepare(Request(Sources([str(tmp_path / "b.jsonl")]), tokenizer, str(tmp_path / "plain"), options))
+    plain = prepared(tmp_path / "b.jsonl", tokenizer, tmp_path / "plain", options)
     assert plain.fingerprint == ready.fingerprint
 
 
@@ -521,7 +513,7 @@ def test_a_filter_of_the_users(messy: Path, tokenizer: str, tmp_path: Path, monk
     )
     try:
         cleaning = CleaningOptions(filters=("own_filter:rule",))
-        ready = prepare(Request(Sources([str(messy)]), tokenizer, str(tmp_path / "store"), OPTIONS, cleaning=cleaning))
+        ready = prepared(messy, tokenizer, tmp_path / "store", OPTIONS, cleaning=cleaning)
         texts = [json.loads(line)["text"] for line in messy.read_text().splitlines()]
         left_out = ready.manifest["counts"]["left_out"]
         assert left_out["own_filter:rule: a rare word"] == sum("answer1" in text for text in texts)
@@ -529,7 +521,7 @@ def test_a_filter_of_the_users(messy: Path, tokenizer: str, tmp_path: Path, monk
         assert len(ready.manifest["options"]["cleaning"]["hooks"]["own_filter:rule"]) == 64
         cleaning = CleaningOptions(filters=("own_filter:wrong",))
         with pytest.raises(InputError, match="returned None on .*messy.jsonl:1"):
-            prepare(Request(Sources([str(messy)]), tokenizer, str(tmp_path / "other"), OPTIONS, cleaning=cleaning))
+            prepared(messy, tokenizer, tmp_path / "other", OPTIONS, cleaning=cleaning)
         cleaning = CleaningOptions(filters=("own_filter:broken",))
         line = next(number for number, text in enumerate(texts, 1) if "answer1" in text)
         monkeypatch.setattr(cut, "PART_BYTES", (4_000, 4_000))  # the error comes from another process
@@ -542,15 +534,7 @@ def test_a_filter_of_the_users(messy: Path, tokenizer: str, tmp_path: Path, monk
         sys.modules.pop("own_filter", None)
     for name, what in (("nowhere:rule", "cannot be imported"), ("own_filter:none", "cannot be imported")):
         with pytest.raises(InputError, match=what):
-            prepare(
-                Request(
-                    Sources([str(messy)]),
-                    tokenizer,
-                    str(tmp_path / "x"),
-                    OPTIONS,
-                    cleaning=CleaningOptions(filters=(name,)),
-                )
-            )
+            prepared(messy, tokenizer, tmp_path / "x", OPTIONS, cleaning=CleaningOptions(filters=(name,)))
     with pytest.raises(InputError, match="not known"):
         CleaningOptions(filters=("gofer",))
 
@@ -640,9 +624,7 @@ def test_an_example_that_holds_personal_data_is_found_with_masks_too(tokenizer: 
     (tmp_path / "t.txt").write_text(example)
     cleaning = CleaningOptions(evaluation_files=(str(tmp_path / "t.txt"),), masked=("email", "phone"))
     sources = Sources([str(tmp_path / "a.jsonl")])
-    ready = prepare(
-        Request(sources, tokenizer, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.2), cleaning=cleaning)
-    )
+    ready = prepared(sources, tokenizer, tmp_path / "store", PrepareOptions(valid_fraction=0.2), cleaning=cleaning)
     counts = ready.manifest["counts"]
     assert counts["left_out"] == {"contamination: holds an evaluation example": 1}
     assert counts["changed"] == {"email": 1}
@@ -651,7 +633,7 @@ def test_an_example_that_holds_personal_data_is_found_with_masks_too(tokenizer: 
     both = replace(cleaning, evaluation_files=(*cleaning.evaluation_files, str(tmp_path / "other" / "t.txt")))
     assert [name for name, _ in both.record()["evaluation_files"]] == ["t.txt", "t.txt"]
     with pytest.raises(InputError, match="other text or options"):
-        prepare(Request(sources, tokenizer, ready.location, PrepareOptions(valid_fraction=0.2), cleaning=both))
+        prepared(sources, tokenizer, ready.location, PrepareOptions(valid_fraction=0.2), cleaning=both)
 
 
 def killed(*_: object) -> None:
@@ -669,14 +651,14 @@ def test_what_decides_is_in_the_record_and_other_versions_do_not_go_on(
         """The files of the parts that are judged, after the work was cut short."""
         with monkeypatch.context() as patch, pytest.raises(OSError, match="killed"):
             patch.setattr(encode, "encode_documents", killed)
-            prepare(Request(Sources([str(messy)]), tokenizer, folder, OPTIONS, cleaning=cleaning))
+            prepared(messy, tokenizer, folder, OPTIONS, cleaning=cleaning)
         return {path.name for path in (tmp_path / "store" / "parts").glob("judge-*")}
 
     first = judged()
     with monkeypatch.context() as patch:
         patch.setattr(importlib.metadata, "version", lambda name: "9.9" if name == "rensa" else version(name))
         assert len(first) == 1 and not judged() & first
-    manifest = prepare(Request(Sources([str(messy)]), tokenizer, folder, OPTIONS, cleaning=cleaning)).manifest
+    manifest = prepared(messy, tokenizer, folder, OPTIONS, cleaning=cleaning).manifest
     both = {name: version(name) for name in ("rensa", "py3langid")}
     assert manifest["options"]["cleaning"]["versions"] == both and both.items() <= manifest["versions"].items()
 
@@ -713,7 +695,7 @@ def test_a_source_that_changes_while_it_is_read_is_refused(
 
     monkeypatch.setattr(encode, "encode_documents", changing)
     with pytest.raises(SourceError, match="was changed while it was read"):
-        prepare(Request(Sources([str(messy)]), tokenizer, str(tmp_path / "store"), OPTIONS))
+        prepared(messy, tokenizer, tmp_path / "store", OPTIONS)
     assert not (tmp_path / "store").exists()
 
 
@@ -725,7 +707,7 @@ def test_limits_come_before_cleaning() -> None:
 def test_the_audit_shows_what_cleaning_leaves_out(messy: Path, tokenizer: str, tmp_path: Path) -> None:
     cleaning = cleaning_of(messy)
     result = audit([str(messy)], tokenizer=tokenizer, cleaning=cleaning)
-    ready = prepare(Request(Sources([str(messy)]), tokenizer, str(tmp_path / "store"), OPTIONS, cleaning=cleaning))
+    ready = prepared(messy, tokenizer, tmp_path / "store", OPTIONS, cleaning=cleaning)
     found = {name: finding.count for name, finding in result.left_out.items()}
     assert found == ready.manifest["counts"]["left_out"]
     assert sum(result.lengths.values()) == sum(result.languages.values()) == result.documents == 46
@@ -754,15 +736,10 @@ def test_the_audit_shows_what_cleaning_changes(tokenizer: str, tmp_path: Path) -
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     cleaning = CleaningOptions(filters=("c4",), masked=("email", "ip", "phone"))
     options = PrepareOptions(valid_fraction=0.0)
-    ready = prepare(Request(Sources([str(path)]), tokenizer, str(tmp_path / "store"), options, cleaning=cleaning))
+    ready = prepared(path, tokenizer, tmp_path / "store", options, cleaning=cleaning)
     result = audit([str(path)], cleaning=cleaning)
     counts = {name: one.count for name, one in result.changed.items()}
-    assert counts == {
-        "email addresses": 1,
-        "IP addresses": 1,
-        "phone numbers": 0,
-        "lines that c4 leaves out": 8,
-    }
+    assert counts == {"email addresses": 1, "IP addresses": 1, "phone numbers": 0, "lines that c4 leaves out": 8}
     assert ready.manifest["counts"]["changed"] == {"email": 1, "ip": 1, "lines that c4 leaves out": 8}
     assert "cleaning left out 8 lines by C4's rules" in report(ready.location, ready.manifest)
     shown = f"{path}:4: mer357. Ask ann@firm.example at 8.8.8.8 -> mer357. Ask email@example.com at 8.8.8.8"

@@ -11,6 +11,7 @@ import random
 import shutil
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -203,21 +204,27 @@ def make(name: str, folder: Path, documents: Documents, tokenizer: str) -> tuple
 
 @pytest.mark.parametrize("name", MADE)
 def test_ids_documents_and_order_are_those_of_the_other_tool(
-    name: str, documents: Documents, tokenizer: str, tmp_path: Path
+    name: str, documents: Documents, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """As many parts as there are files, in turn, from the last to the first, and by several processes."""
+    monkeypatch.setattr(cut, "PART_BYTES", (1, 1))
+    for module in (blocks, columns):
+        monkeypatch.setattr(module, "BLOCK_TOKENS", 1_000)
     place, options = make(name, tmp_path / "in", documents, tokenizer)
+    options["options"] = replace(options["options"], shard_tokens=3_000)
     ready = convert(Conversion([place], tokenizer, str(tmp_path / "store"), **options))
     ready.verify()
     assert same(documents_of(ready.split("train")), documents)
     assert ready.manifest["counts"]["kept"] == len(documents)
-    (shard,) = ready.split("train").shards
-    ends = shard.sentence_ends()
-    if name in ("megatron", "fairseq"):
-        assert ends is not None and len(ends) == len(in_sentences(documents)[0])
-    else:
-        assert ends is None
+    ends = [shard.sentence_ends() for shard in ready.split("train").shards]
+    sentences = len(in_sentences(documents)[0]) if name in ("megatron", "fairseq") else 0
+    assert sum(len(one) for one in ends if one is not None) == sentences
     again = convert(Conversion([place], tokenizer, str(tmp_path / "store"), **options))
     assert again.fingerprint == ready.fingerprint
+    runner, parts = Runner(2) if name == "arrow" else Backwards(), str(tmp_path / "parts")
+    convert(Conversion([place], tokenizer, parts, **options), runner).verify()
+    assert not isinstance(runner, Backwards) or runner.computed == len(ready.manifest["sources"])
+    assert files_of(tmp_path / "parts") == files_of(tmp_path / "store")
 
 
 def test_held_out_documents_follow_from_their_ids(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
@@ -229,90 +236,6 @@ def test_held_out_documents_follow_from_their_ids(documents: Documents, tokenize
         ready = convert(Conversion([place], tokenizer, str(tmp_path / f"{name}-store"), options))
         sides.append({one.tobytes() for one in documents_of(ready.split("valid"))})
     assert sides[0] == sides[1] and 5 < len(sides[0]) < 40
-
-
-# ---- in parts --------------------------------------------------------------------------------------------------------
-
-PARTS = ConvertOptions(valid_fraction=0.1, shard_tokens=3_000)
-
-
-def in_parts(source: str, tokenizer: str, folder: Path, options: dict[str, Any], runner: Runner) -> TokenStore:
-    return convert(Conversion([source], tokenizer, str(folder), **options), runner)
-
-
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each file is a part."""
-    monkeypatch.setattr(cut, "PART_BYTES", (1, 1))
-    for module in (blocks, columns):
-        monkeypatch.setattr(module, "BLOCK_TOKENS", 1_000)
-
-
-@pytest.fixture
-def place(tmp_path: Path, documents: Documents, tokenizer: str) -> Callable[[str], tuple[str, dict[str, Any]]]:
-    def made(name: str) -> tuple[str, dict[str, Any]]:
-        place, options = make(name, tmp_path / "in", documents, tokenizer)
-        return place, {**options, **({} if "options" in MADE[name][2] else {"options": PARTS})}
-
-    return made
-
-
-@pytest.mark.parametrize("name", MADE)
-@pytest.mark.usefixtures("small_blocks")
-def test_a_store_converted_in_parts_is_that_of_one_process(
-    name: str, place: Callable[[str], tuple[str, dict[str, Any]]], tokenizer: str, tmp_path: Path
-) -> None:
-    source, options = place(name)
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    convert(Conversion([source], tokenizer, str(whole), **options))
-    runner = Backwards()
-    in_parts(source, tokenizer, parts, options, runner).verify()
-    assert runner.computed == len(TokenStore(str(whole)).manifest["sources"])
-    assert files_of(parts) == files_of(whole)
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_what_was_finished_is_not_computed_again(
-    place: Callable[[str], tuple[str, dict[str, Any]]], tokenizer: str, tmp_path: Path
-) -> None:
-    source, options = place("mds")  # of two files
-    straight = Backwards()
-    whole = in_parts(source, tokenizer, tmp_path / "whole", options, straight)
-    assert straight.computed == len(whole.manifest["sources"]) == 2 < len(whole.manifest["shards"])
-    for most in range(straight.computed):
-        folder, cut, after = tmp_path / f"cut-{most}", Backwards(most), Backwards()
-        with pytest.raises(KeyboardInterrupt):
-            in_parts(source, tokenizer, folder, options, cut)
-        in_parts(source, tokenizer, folder, options, after)
-        assert cut.computed + after.computed == straight.computed
-        assert files_of(folder) == files_of(tmp_path / "whole")
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_processes_give_the_same_store_and_their_first_fault_is_told(
-    place: Callable[[str], tuple[str, dict[str, Any]]], tokenizer: str, tmp_path: Path
-) -> None:
-    source, options = place("arrow")
-    convert(Conversion([source], tokenizer, str(tmp_path / "whole"), **options))
-    in_parts(source, tokenizer, tmp_path / "parts", options, Runner(2))
-    assert files_of(tmp_path / "parts") == files_of(tmp_path / "whole")
-    broken = sorted(Path(source).rglob("*.arrow"))[1::2]
-    whole = [path.read_bytes() for path in broken]
-    for path, content in zip(broken, whole, strict=True):
-        path.write_bytes(content[:-40])
-    runner: Runner
-    for runner in (Runner(), Runner(2), Backwards()):
-        with pytest.raises(StoreError) as error:
-            in_parts(source, tokenizer, tmp_path / "broken", options, runner)
-        assert error.value.where == str(broken[0]) and error.value.exit_code == 2
-    for path, content in zip(broken, whole, strict=True):
-        path.write_bytes(content)
-    last = Backwards()
-    in_parts(source, tokenizer, tmp_path / "broken", options, last)
-    straight = Backwards()
-    in_parts(source, tokenizer, tmp_path / "straight", options, straight)
-    assert last.computed < straight.computed
-    assert TokenStore(str(tmp_path / "broken")).fingerprint == TokenStore(str(tmp_path / "straight")).fingerprint
 
 
 # ---- what the documents hold -----------------------------------------------------------------------------------------
@@ -522,14 +445,6 @@ def test_wrong_keys_are_refused(
     given = {"tokenizer": tokenizer} | keys
     with pytest.raises((StoreError, ConfigError), match=said.replace("4 in", f"{words.mask} in")):
         raise_as_line(lambda: open_store(config(arrow_folder, **given).data))
-
-
-def test_a_cut_stream_is_not_trained_on(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
-    write_arrow(tmp_path / "shards" / "a.arrow", documents, lists=False, stream=True, offset=200)
-    assert open_store(config(tmp_path, tokenizer).data).manifest["splits"]["valid"]["documents"]
-    cut_stream(tmp_path / "shards" / "a.arrow", 60)
-    with pytest.raises(StoreError, match="is an Arrow stream without its end"):
-        raise_as_line(lambda: open_store(config(tmp_path, tokenizer).data))
 
 
 def test_counts_beside_the_files_are_checked(documents: Documents, tokenizer: str, tmp_path: Path) -> None:
@@ -836,16 +751,6 @@ def test_files_are_held_out_by_their_names_below_the_folder(files: str, held_out
         (tmp_path / name / "o").mkdir(parents=True)
         paths = [str(tmp_path / name / file) for file in files.split()]
         assert "".join(map(str, sorted(held_out_files(paths, [str(tmp_path / name / "o")])))) == held_out
-
-
-def test_a_killed_writer_leaves_nothing_in_the_next_result(store: TokenStore, tmp_path: Path) -> None:
-    """Whatever the process id is: in containers it is the same at each start."""
-    left = tmp_path / "out.tmp-123"
-    left.mkdir()
-    (left / "train-00009-of-00010.parquet").write_bytes(b"of another store")
-    write_out(store, str(tmp_path / "out"), "parquet")
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert not (tmp_path / "out" / "train-00009-of-00010.parquet").exists()
 
 
 def test_megatron_gets_large_vocabularies_as_int32(tmp_path: Path) -> None:

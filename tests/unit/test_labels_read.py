@@ -79,10 +79,7 @@ def test_tsv_has_no_quotes_and_pairs_are_found_by_gluesnames(tmp_path: Path) -> 
     path = tmp_path / "train.tsv"
     path.write_text('index\tsentence1\tsentence2\tlabel\n0\t"open\tHe said "x"\tyes\n1\tb \tc\tno\n')
     task = reading(path)
-    assert seen(read_examples(str(path), task)) == [
-        ('"open', 'He said "x"', ("yes",), 2),
-        ("b ", "c", ("no",), 3),
-    ]
+    assert seen(read_examples(str(path), task)) == [('"open', 'He said "x"', ("yes",), 2), ("b ", "c", ("no",), 3)]
     assert list(task.notes) == ["the text is column 'sentence1', its pair 'sentence2'", "the label is column 'label'"]
 
 
@@ -170,16 +167,8 @@ def test_vectors_of_0_and_1_are_labels_by_their_places(kind: str, as_written: An
 @pytest.mark.parametrize(
     ("lists", "labels", "message"),
     [
-        (
-            VECTORS,
-            ["a", "b", "c"],
-            "FILE:1: has a vector of 4 labels, and 3 are named. Fix: name 4 labels in task.labels",
-        ),
-        (
-            [[1, 0, 1], [1, 0]],
-            None,
-            "FILE:1: has the label 1 twice in its list of 3. Fix: write each label once, or vec",
-        ),
+        (VECTORS, ["a", "b", "c"], "FILE:1: has a vector of 4 labels, and 3 are named. Fix: name 4 labels in task.lab"),
+        ([[1, 0, 1], [1, 0]], None, "FILE:1: has the label 1 twice in its list of 3. Fix: write each label once, or v"),
         ([[1, 0], [0, 0.5]], None, "FILE:2: column 'labels' has 0.5 in its list: a label is there or not, and shares"),
         ([[1, 0], [0, None]], None, "FILE:2: column 'labels' has nothing at place 1 of its 2, counted from 0"),
         ([{"a": 1, "b": 2}], None, "FILE:1: column 'labels' gives the label 'b' the value 2, not 0 or 1"),
@@ -403,46 +392,6 @@ def test_marks_of_documents_and_comments_end_a_sentence(tmp_path: Path) -> None:
     assert list(task.notes) == [f"{path}: no blank line parts its 250 words, so they are one sentence"]
 
 
-def test_brackets_of_conll_2012_are_b_and_i(tmp_path: Path) -> None:
-    path = tmp_path / "a.conll"
-    tags = ("(PERSON*", "*", "*)", "*", "(GPE)", "(X*)", "(X*", "*)")
-    row = "x 0 {} w{} N * - - - a {} * -{}\n"
-    both = ["".join(row.format(n, n, tag, verbs) for n, tag in enumerate(tags)) for verbs in ("", " *")]
-    path.write_text(
-        "#begin document (x); part 000\n" + "\n".join(both) + "#end document\n"
-    )  # a verb more, a column more
-    found = read(path, TOKENS, text=3, label=10)
-    assert [one.labels for one in found] == [
-        ("B-PERSON", "I-PERSON", "I-PERSON", "O", "B-GPE", "B-X", "B-X", "I-X")
-    ] * 2
-    assert found[0].words[0] == "w0"
-    assert "FILE:2: has CoNLL-2012's columns" in (error := fails(path, TOKENS))
-    assert "data.text: 3 and data.label: 10" in error
-    for content, message in (
-        ("a (A*\nb *\n", "FILE:2: the bracket '(A' is not closed in its sentence"),
-        ("a (A*\nb (B*)\n", "FILE:2: tag '(B*)' does not fit the brackets before it"),
-        ("a *\nb *)\n", "FILE:2: tag '*)' does not fit the brackets before it"),
-    ):
-        path.write_text(content)
-        assert fails(path, TOKENS).startswith(message)
-    path.write_text("a (12\nb 12)\nc -\n")  # coreference is not in question
-    assert read(path, TOKENS)[0].labels == ("(12", "12)", "-")
-
-
-def test_tags_before_words_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "a.tsv"
-    path.write_text("B-PER\tEva\nO\tsaw\nB-LOC\tLima\n")
-    assert fails(path, TOKENS) == (
-        "FILE:1: has tags in the first column, and words in the last. Fix: name them by numbers from 0: data.text: 1 "
-        "and data.label: 0"
-    )
-    assert read(path, TOKENS, text=1, label=0)[0].words == ("Eva", "saw", "Lima")
-    path.write_text("N Eva\nV saw\nN Lima\nN Rome\nN Bonn\n")
-    task = reading(path, TOKENS)
-    read_examples(str(path), task)
-    assert "the last column has 5 different tags, and the first 2 different words: if tags" in next(iter(task.notes))
-
-
 def test_wikianns_prefix_is_taken_off_where_every_word_has_it(tmp_path: Path) -> None:
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(b"en:R.H.\tB-PER\nen:a:b\tO\n\nen:(\tO\n"))
@@ -511,49 +460,30 @@ REGIONS = [
     {"value": {"start": 23, "end": 27, "text": "Lima", "labels": ["LOC"]}, "type": "labels", "id": "b"},
     {"from_id": "a", "to_id": "b", "type": "relation"},
 ]
+OFFSETS = {"start": 4, "end": 14}, {"start": 23, "end": 27}
+SPANS = [OFFSETS[0] | {"label": "PER"}, OFFSETS[1] | {"label": "LOC"}]
+LISTED = [[4, 14, "PER"], [23, 27, "LOC"]]
 ANNOTATED: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
-    "doccano": ([{"id": 1, "text": PAID, "label": [[4, 14, "PER"], [23, 27, "LOC"]]}], {}),
-    "doccano, empty first": (
-        [{"text": "No one.", "label": []}, {"text": PAID, "label": [[4, 14, "PER"], [23, 27, "LOC"]]}],
-        {},
-    ),
+    "doccano": ([{"id": 1, "text": PAID, "label": LISTED}], {}),
+    "doccano, empty first": ([{"text": "No one.", "label": []}, {"text": PAID, "label": LISTED}], {}),
     "newer doccano": (
         [
-            {
-                "id": 1,
-                "text": PAID,
-                "Comments": [],
-                "entities": [
-                    {"id": 8, "label": "LOC", "start_offset": 23, "end_offset": 27},
-                    {"id": 7, "label": "PER", "start_offset": 4, "end_offset": 14},
-                ],
-                "relations": [],
-            }
+            {"id": 1, "text": PAID, "Comments": [], "relations": []}
+            | {"entities": [{"start_offset": n, "end_offset": m, "label": k, "id": n} for n, m, k in LISTED[::-1]]}
         ],
         {},
     ),
     "Prodigy": (
         [
-            {
-                "text": PAID,
-                "tokens": [{"text": "Mrs", "start": 0, "end": 3, "id": 0}],
-                "spans": [
-                    {"start": 4, "end": 14, "token_start": 1, "token_end": 2, "label": "PER"},
-                    {"start": 23, "end": 27, "token_start": 5, "token_end": 5, "label": "LOC"},
-                ],
-                "answer": "accept",
-            }
+            {"text": PAID, "tokens": [{"text": "Mrs", "start": 0, "end": 3, "id": 0}], "answer": "accept"}
+            | {"spans": [SPANS[0] | {"token_start": 1, "token_end": 2}, SPANS[1] | {"token_start": 5, "token_end": 5}]}
         ],
         {},
     ),
     "Label Studio": (
         [
-            {
-                "id": 1,
-                "data": {"text": PAID, "source": "x"},
-                "annotations": [{"was_cancelled": True, "result": []}, {"result": REGIONS}],
-                "predictions": [],
-            }
+            {"id": 1, "data": {"text": PAID, "source": "x"}, "predictions": []}
+            | {"annotations": [{"was_cancelled": True, "result": []}, {"result": REGIONS}]}
         ],
         {},
     ),
@@ -565,18 +495,12 @@ ANNOTATED: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
         [{"id": 1, "text": PAID, "label": [REGIONS[0]["value"], REGIONS[2]["value"]], "annotator": 1}],
         {},
     ),
-    "texts with words beside": (
-        [{"tokens": ["x"], "text": PAID, "entities": [{"start": 4, "end": 14, "label": "PER"}, [23, 27, "LOC"]]}],
-        {},
-    ),
+    "texts with words beside": ([{"tokens": ["x"], "text": PAID, "entities": [SPANS[0], LISTED[1]]}], {}),
     "GLiNER": ([{"tokenized_text": [*PAID_WORDS], "ner": [[1, 2, "PER"], [5, 5, "LOC"]]}], {}),
     "Argilla": ([{"text": PAID, "annotation": [["PER", 4, 14], ["LOC", 23, 27]]}], {}),
-    "spaCy": (
-        [{"text": PAID, "ents": [{"start": n, "end": m, "label": k} for n, m, k in ((4, 14, "PER"), (23, 27, "LOC"))]}],
-        {},
-    ),
+    "spaCy": ([{"text": PAID, "ents": SPANS}], {}),
     "own names, outer white space, twice the same": (
-        [{"body": PAID, "marks": [[3, 15, "PER"], [23, 27, "LOC"], [23, 27, "LOC"]]}],
+        [{"body": PAID, "marks": [[3, 15, "PER"], LISTED[1], LISTED[1]]}],
         {"text": "body", "label": "marks"},
     ),
 }
@@ -588,12 +512,7 @@ def test_spans_of_annotation_tools_are_words_and_tags(tool: str, tmp_path: Path)
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (tmp_path / "a.json").write_text(json.dumps(records))
     paths = [tmp_path / "a.jsonl", tmp_path / "a.json"]
-    if tool in (
-        "newer doccano",
-        "Label Studio, short",
-        "spaCy",
-        "texts alone",
-    ):  # Parquet holds no lists of numbers and texts
+    if tool in ("newer doccano", "Label Studio, short", "spaCy"):  # Parquet holds no lists of numbers and texts
         pq.write_table(pa.Table.from_pylist(records), tmp_path / "a.parquet")
         paths.append(tmp_path / "a.parquet")
     for path in paths:
@@ -611,49 +530,18 @@ def test_spans_of_annotation_tools_are_words_and_tags(tool: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (
-            {"label": [[4, 13, "PER"]]},
-            "span 4 to 13, 'Eva Brand' (PER) cuts the word 'Brandt'; counted with the last character included, it is "
-            "'Eva Brandt'. Fix: write the number behind its last character as its end, or data",
-        ),
-        (
-            {"label": [[5, 15, "PER"]]},
-            "span 5 to 15, 'va Brandt ' (PER) cuts the word 'Eva'; counted from 1, it is 'Eva Brandt'. Fix: count",
-        ),
+        ({"label": [[4, 13, "PER"]]}, "span 4 to 13, 'Eva Brand' (PER) cuts the word 'Brandt'. Fix: let it go from 4"),
         ({"label": [[5, 7, "PER"]]}, "span 5 to 7, 'va' (PER) cuts the word 'Eva'. Fix: let it go from 4 to 7, 'Eva'"),
-        (
-            {"label": [[4, 14, "PER"], [8, 14, "LAST"]]},
-            "span 8 to 14, 'Brandt' (LAST) overlaps span 4 to 14, 'Eva Brandt' (PER). Fix: keep one",
-        ),
+        ({"label": [[4, 14, "PER"], [8, 14, "LAST"]]}, "span 8 to 14, 'Brandt' (LAST) overlaps span 4 to 14, 'Eva Bra"),
         ({"label": [[4, 7, "PER"], [4, 7, "X"]]}, "span 4 to 7, 'Eva' (X) overlaps span 4 to 7"),
         ({"label": [[4, 4, "PER"]]}, "span 4 to 4, '' (PER) holds no word. Fix: delete it, or write the number behind"),
         ({"label": [[3, 4, "PER"]]}, "span 3 to 4, ' ' (PER) holds no word"),
         ({"label": [[23, 40, "LOC"]]}, "span 23 to 40, 'Lima.' (LOC) is not inside the 28 characters. Fix: count"),
         ({"label": [[-4, 4, "LOC"]]}, "span -4 to 4, 'Mrs ' (LOC) is not inside the 28 characters"),
-        (
-            {"label": [[4, 14, "PER"], [15, "x", "LOC"]]},
-            "[15, 'x', 'LOC'] is no span with start, end and name. Fix: wr",
-        ),
+        ({"label": [[4, 14, "PER"], [15, "x", "LOC"]]}, "[15, 'x', 'LOC'] is no span with start, end and name. Fix: w"),
         ({"label": [[4, 14, " "]]}, "span 4 to 14 has no labels. Fix: give it one"),
         ({"label": [{"start": 4, "end": 14, "labels": ["PER", "ORG"]}]}, "span 4 to 14 has 2 labels"),
-        (
-            {"label": [{"start": 4, "end": 14, "text": "Lima", "label": "LOC"}]},
-            "span 4 to 14, 'Eva Brandt' (LOC) is not its own text, 'Lima': it is at 23, 19 more than written. Fix",
-        ),
-        (
-            {"text": "🙂 Eva", "label": [[3, 6, "PER"]]},
-            "span 3 to 6, 'va' (PER) is not inside the 5 characters; counted in UTF-16 units, it is 'Eva'. "
-            "Fix: count start and end in characters from 0: in Python, len(text.encode(",
-        ),
-        (
-            {"text": "Šú Eva.", "label": [[5, 8, "PER"]]},
-            "span 5 to 8, 'a.' (PER) is not inside the 7 characters; counted in bytes of UTF-8, it is 'Eva'",
-        ),
-        (
-            {"text": "🙂 Eva!", "label": [{"start": 3, "end": 6, "text": "Eva", "label": "PER"}]},
-            "span 3 to 6, 'va!' (PER) is not its own text, 'Eva': it is at 2, 1 less than written, as if counted in "
-            "UTF-16 units. Fix: count start and end in characters from 0: in Python, len(text.enc",
-        ),
+        ({"label": [{"start": 4, "end": 14, "text": "Lima", "label": "LOC"}]}, "span 4 to 14, 'Eva Brandt' (LOC) is n"),
         ({"label": "PER"}, "has texts, and no column with spans of them (columns: text, label). Fix: write"),
         ({"label": None}, "has no list of spans in 'label'. Fix: delete the record, or write an empty list"),
         ({"text": "", "label": []}, "has no words"),
@@ -662,15 +550,9 @@ def test_spans_of_annotation_tools_are_words_and_tags(tool: str, tmp_path: Path)
             {"text": None, "words": ["Eva"], "entities": [{"start": 0, "end": 1, "type": "PER"}]},
             "has words in 'words' and spans of them, which may end with the last word or behind it",
         ),
-        (
-            {"text": None, "tokenized_text": ["Eva"], "ner": [[0, 1, "PER"]]},
-            "span 0 to 2, 'Eva' (PER) is not inside the 1 words",
-        ),
+        ({"text": None, "tokenized_text": ["Eva"], "ner": [[0, 1, "PER"]]}, "span 0 to 2, 'Eva' (PER) is not inside t"),
         ({"text": None, "data": {"text": PAID}, "annotations": []}, "is not annotated. Fix: delete the record"),
-        (
-            {"text": None, "data": {"a": "x", "b": "y"}, "annotations": []},
-            "has no text with a usual name in 'data' (keys: a, b). Fix: name it under data.text",
-        ),
+        ({"text": None, "data": {"a": "x", "b": "y"}, "annotations": []}, "has no text with a usual name in 'data' (k"),
     ],
 )
 def test_mistakes_in_spans(record: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -745,10 +627,7 @@ def test_squad_and_its_flat_relatives(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist([listed]), tmp_path / "list.parquet")
     assert read(tmp_path / "list.jsonl", QUESTIONS)[1].answers == ()
     (tmp_path / "one.jsonl").write_text(json.dumps({**record, "answers": {"text": "Éva", "answer_start": 3}}))
-    for name in (
-        *("a.jsonl", "lines.json", "field.json", "a.parquet"),
-        *("list.jsonl", "list.parquet", "one.jsonl"),
-    ):
+    for name in ("a.jsonl", "lines.json", "field.json", "a.parquet", "list.jsonl", "list.parquet", "one.jsonl"):
         one = read(tmp_path / name, QUESTIONS)[0]
         assert (one.text, one.text_pair, one.answers, one.key) == ("Who?", "As Éva says.", (("Éva", 3),), "q2")
 
@@ -757,7 +636,7 @@ def test_an_answer_that_is_not_in_its_context(tmp_path: Path) -> None:
     path = squad(tmp_path / "dev.json", answers=[{"text": "Éva", "answer_start": 4}])
     assert fails(path, QUESTIONS).startswith(
         "FILE record 2: answer 'Éva' is not in its context at character 4, where 'va ' is: it is at 3, "
-        "1 less than written, as if counted from 1. Fix: count answer_start in characters from 0, or data.on_bad_input"
+        "1 less than written. Fix: count answer_start in characters from 0, or data.on_bad_input"
     )
     skipping = reading(path, QUESTIONS, on_bad_input="skip")
     assert len(read_examples(str(path), skipping)) == 1 and skipping.skipped[0].where == f"{path} record 2"
@@ -774,32 +653,18 @@ def test_an_answer_that_is_not_in_its_context(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("context", "start", "said"),
     [
-        ("🙂🙂 Éva said it.", 5, "it is at 3, 2 less than written, as if counted in UTF-16 units"),
-        ("Šú Éva said it.", 5, "it is at 3, 2 less than written, as if counted in bytes of UTF-8"),
-        (
-            " \n Éva said it.",
-            0,
-            "it is at 3, 3 more than written, as if counted without the white space before the text",
-        ),
-        ("A\nb\nÉva.", 6, "it is at 4, 2 less than written, as if counted with two characters for each line end"),
-        ("A\r\nb\r\nÉva.", 4, "it is at 6, 2 more than written, as if counted with one character for each line end"),
-        ("As he says, Éva.", 13, "it is at 12, 1 less than written, as if counted from 1"),
-        ("As Éva says.", 0, "it is at 3, 3 more than written, as if never counted"),
+        ("🙂🙂 Éva said it.", 5, "it is at 3, 2 less than written"),
         ("As Éva says, Éva.", 10, "it is at 13, 3 more than written"),
         ("As Eve says.", -1, "it stands nowhere"),
-        ("As eva says.", 3, "it stands nowhere, but for its case, white space or accents"),
     ],
 )
-def test_answers_elsewhere_are_placed_explained_and_counted(
-    context: str, start: int, said: str, tmp_path: Path
-) -> None:
+def test_answers_elsewhere_are_placed_and_counted(context: str, start: int, said: str, tmp_path: Path) -> None:
     record = {"question": "Who?", "context": context, "answers": {"text": ["Éva"], "answer_start": [start]}}
     (tmp_path / "a.jsonl").write_text(3 * (json.dumps(record) + "\n"))
-    error = fails(tmp_path / "a.jsonl", QUESTIONS)
     nowhere = "copy the answer out of its context, or give [] as the answers where it has none"
     fix = nowhere if "nowhere" in said else "count answer_start in characters from 0"
+    error = fails(tmp_path / "a.jsonl", QUESTIONS)
     assert f" is: {said} (the first of 3 such records). Fix: {fix}" in error
-    assert ("in Python" in error) == ("units" in said or "bytes" in said)
 
 
 # ---- mistakes ----------------------------------------------------------------------------------------------------
@@ -808,53 +673,27 @@ def test_answers_elsewhere_are_placed_explained_and_counted(
 @pytest.mark.parametrize(
     ("name", "content", "data", "message"),
     [
-        (
-            "a.csv",
-            "body,label\nx,1\n",
-            {},
-            "FILE:1: has no column with a usual name for the text (columns: body, label)",
-        ),
+        ("a.csv", "body,label\nx,1\n", {}, "FILE:1: has no column with a usual name for the text (columns: body, labe"),
         ("a.csv", "text,kind\nx,1\n", {}, "FILE:1: has no column with a usual name for the labels"),
         ("a.csv", "text,kind\nx,1\n", {"label": "sort"}, "FILE:1: has no column 'sort' (columns: text, kind)"),
         ("a.csv", "x,1\n", {"text": 2, "label": 1}, "FILE:1: has no column 2 (columns: 0, 1)"),
         ("a.csv", "label,x\nx,1\n", {"text": "label"}, "FILE:1: has no column with a usual name for the labels"),
         ("a.csv", "text,label\nx,1\n  ,0\n", {}, "FILE:3: column 'text' is empty"),
         ("a.csv", "text,label\nx,1\ny,\n", {}, "FILE:3: column 'label' has no label"),
-        (
-            "a.csv",
-            "text,label\nx,1\ny,1,2\n",
-            {},
-            "FILE:3: has 3 columns, the first row has 2. Fix: repair the row: a cell",
-        ),
-        ("a.tsv", "text\tlabel\nx\t1\ny\n", {}, "FILE:3: has 1 column, the first row has 2. Fix: repair the row: no"),
-        ("a.csv", 'text,label\nx,1\n"y,1\n', {}, "FILE:3: is not CSV"),
         ("a.csv", "text,label\n", {}, "FILE: holds no examples"),
-        ("a.csv", "text,label,text\nx,1,y\n", {}, "FILE:1: has several columns 'text'"),
-        ("a.csv", "", {}, "FILE: is empty"),
-        ("a.csv", b"text,label\nx\xe9,1\n", {}, "FILE:2:2: 0xe9, byte 13 of the text, is not UTF-8"),
-        ("a.csv", "text,label\n".encode("utf-16"), {}, "FILE:1:1: is UTF-16"),
-        ("a.csv", b"\x80\x05\x95", {}, "FILE: is a pickle"),
         ("a.xlsx", "x", {}, "FILE: is of a kind that cannot be read"),
-        ("a.csv.gz", gzip.compress(b"text,label\nx,1\n", mtime=0)[:-9], {}, "FILE:3: is cut short or damaged"),
-        ("a.jsonl", '{"text": "x", "label": 1}\n{"text": \n', {}, "FILE:2: is not JSON"),
         ("a.jsonl", '{"text": "x", "label": 1}\n{"text": "y"}\n', {}, "FILE:2: has no 'label' (keys: text)"),
-        ("a.jsonl", '{"text": "x", "label": 1}\n3\n', {}, "FILE:2: is not an object with keys"),
         ("a.jsonl", '{"text": 5, "label": 1}\n', {}, "FILE:1: column 'text' is int, not text"),
-        ("a.jsonl", '{"text": "\\ud800", "label": 1}\n', {}, "FILE:1: U+D800 is half a surrogate pair"),
         ("a.jsonl", '{"text": "x", "label": NaN}\n', {}, "FILE:1: column 'label' has no label"),
         ("a.jsonl", '{"text": "x", "label": [1]}\n', {}, "FILE:1: column 'label' is list, not one label"),
-        ("a.json", '[{"text": "x", "label": 1}]\n[{"text": "y", "label": 2}]', {}, "FILE:2: has more after the end"),
         ("a.json", '[["x", 1], ["y", 2]]', {}, "FILE record 1: is not an object with keys"),
         ("a.json", '{"text": ["x", "y"], "label": [1, 2]}', {}, "FILE record 1: column 'text' is list, not text"),
-        ("a.csv", "text,label\rx,1\r\ny,2\n", {}, "FILE:1: has a carriage return (CR) inside a cell without quotes"),
-        ("a.parquet", b"PAR1 nonsense", {}, "FILE: is not Parquet"),
     ],
 )
-def test_mistakes_in_tables(
-    name: str, content: str | bytes, data: dict[str, Any], message: str, tmp_path: Path
-) -> None:
+def test_mistakes_in_tables(name: str, content: str, data: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """Files that are no tables: tests/unit/test_tables.py."""
     path = tmp_path / name
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    path.write_text(content)
     if "text" not in data and "label" in data:
         data = {**data, "text": "text"}
     assert fails(path, **data).startswith(message)

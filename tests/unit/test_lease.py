@@ -80,10 +80,7 @@ def test_of_two_machines_that_find_no_lease_one_gets_it(
         elsewhere(tmp_path, next(beats))
         return real(folder, name, content)
 
-    with (
-        monkeypatch.context() as patch,
-        pytest.raises(Locked, match="in use by process 3 on node-7"),
-    ):
+    with monkeypatch.context() as patch, pytest.raises(Locked, match="in use by process 3 on node-7"):
         patch.setattr(Folder, "create", create)
         with leased(str(tmp_path), sleep=lambda seconds: elsewhere(tmp_path, next(beats))):
             pass

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import documents, small_config
+from conftest import documents, prepared, small_config
 
 from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import ConfigError, StoreError
@@ -228,11 +228,7 @@ def test_sources_that_do_not_fit_are_refused(
         prepare_run(mixed({"max_epochs": 1.0}, {"max_epochs": 1.0}, **{"schedule.steps": 400}))
     (tmp_path / "few.txt").write_text("A dog saw stones.\n", encoding="utf-8")
     for name, folder in (("few", tokenizer), ("foreign", tokenizer_of("bert"))):
-        prepare(
-            Request(
-                Sources([str(tmp_path / "few.txt")]), folder, str(tmp_path / name), PrepareOptions(valid_fraction=0.0)
-            )
-        )
+        prepared(tmp_path / "few.txt", folder, tmp_path / name, PrepareOptions(valid_fraction=0.0))
     with pytest.raises(ConfigError, match=r"max_epochs 0.0001 is less than one of [\d,]+ rows"):
         prepare_run(mixed({"max_epochs": 0.0001}, {}))
     with pytest.raises(StoreError, match="tokens to train on, and one row takes 30"):

@@ -154,7 +154,7 @@ def test_letters_of_the_text_and_what_is_refused(tmp_path: Path, capsys: pytest.
     assert "100.00% of the text has no token" in capsys.readouterr().err
     with pytest.raises(StoreError, match=r"6 of 6 tokens are unknown.*'日' at .*a.txt:1 has '日', which is in none"):
         prepare(Request(sources, str(tmp_path / "protein"), str(tmp_path / "store"), PrepareOptions(0.0)))
-    with pytest.raises(InputError, match="already holds"):
+    with pytest.raises(InputError, match="is not empty"):
         make_tokenizer(sources, folder, "characters")
     with pytest.raises(InputError, match="needs an alphabet"):
         make_tokenizer(sources, str(tmp_path / "x"), "kmer")

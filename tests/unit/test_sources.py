@@ -105,11 +105,7 @@ PARAGRAPHS = "\n\n".join(["One paragraph is a line. It has sentences."] * 20)
 @pytest.mark.parametrize(
     ("text", "layout", "said"),
     [
-        (
-            SENTENCES,
-            "sentences",
-            "42 documents in the 2 files looked at; 2 with --layout file, 126 with --layout lines",
-        ),
+        (SENTENCES, "sentences", "42 documents in the 2 files looked at; 2 with --layout file, 126 with --layout line"),
         (SENTENCES.replace("\n", "\r\n"), "sentences", "42 documents"),
         (WRAPPED, "file", "2 documents in the 2 files looked at; 80 with --layout sentences"),
         (PARAGRAPHS, "file", "40 with --layout sentences"),
@@ -218,10 +214,7 @@ def test_jsonl_csv_tsv_and_parquet(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"id": i, "body": t}) + "\n" for i, t in enumerate(texts)))
     with open(tmp_path / "a.csv", "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([[], ["id", "body"], *[[i, t] for i, t in enumerate(texts)]])
-    with (
-        open(tmp_path / "bare.csv.gz", "wb") as file,
-        gzip.open(file, "wt", newline="", encoding="utf-8") as text,
-    ):
+    with open(tmp_path / "bare.csv.gz", "wb") as file, gzip.open(file, "wt", newline="", encoding="utf-8") as text:
         csv.writer(text).writerows([[i, t] for i, t in enumerate(texts)])
     pq.write_table(pa.table({"id": range(4), "body": texts}), tmp_path / "a.parquet")
     (tmp_path / "b.parquet.zst").write_bytes(zstd((tmp_path / "a.parquet").read_bytes()))

@@ -189,11 +189,7 @@ def test_a_changed_folder_is_made_anew(corpus: Path, tokenizer: str, tmp_path: P
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        (
-            "merges.txt",
-            "#version: 0.2\nĠ t\nwrong\n",
-            "merges.txt cannot be read: Error while initializing BPE: Merges",
-        ),
+        ("merges.txt", "#version: 0.2\nĠ t\nwrong\n", "merges.txt cannot be read: Error while initializing BPE: Merge"),
         ("merges.txt", "#version: 0.2\nĠ ☃\n", "merges.txt cannot be read: Error while initializing BPE: Token"),
         ("vocab.json", "[1]", "is not tokens and their ids"),
         ("vocab.json", '{"<s>": 0, "</s>": "b"}', "vocab.json and merges.txt cannot be read: "),
@@ -272,21 +268,9 @@ def test_a_sentencepiece_model_alone_has_its_pieces_and_the_ids_of_xlm_r(
 @pytest.mark.parametrize(
     ("kind", "name", "old", "new", "said"),
     [
-        (
-            "bert",
-            "vocab.txt",
-            "\nfox\n",
-            "\npembrolizumab\n",
-            r"vocab.txt:\d+ says 'pembrolizumab', tokenizer.json 'fox'",
-        ),
+        ("bert", "vocab.txt", "\nfox\n", "\npembrolizumab\n", r"vocab.txt:\d+ says 'pembrolizumab', tokenizer.json 'f"),
         ("bert", "vocab.txt", "[PAD]\n", "[PAD]\nnew\n", r"vocab.txt:2 says 'new', tokenizer.json '\[UNK\]'"),
-        (
-            "roberta",
-            "vocab.json",
-            '"Ġthe": ',
-            '"Ġnew": ',
-            r"vocab.json says that 'Ġnew' is \d+, tokenizer.json has no such token",
-        ),
+        ("roberta", "vocab.json", '"Ġthe": ', '"Ġnew": ', r"vocab.json says that 'Ġnew' is \d+, tokenizer.json has no"),
         ("roberta", "merges.txt", "\nĠ t\n", "\na b\n", r"merges.txt:\d+ says 'a b', tokenizer.json 'Ġ t'"),
         ("roberta", "added_tokens.json", "", '{"<x>": 999}', r"added_tokens.json says that '<x>' is 999"),
         ("roberta", "vocab.json", "{", "", r"vocab.json cannot be read"),

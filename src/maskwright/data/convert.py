@@ -18,18 +18,19 @@ from maskwright.core.console import say, several
 from maskwright.core.errors import InputError, StoreError
 from maskwright.data import manifest as manifests
 from maskwright.data import store
-from maskwright.data.foreign.blocks import HELD_OUT, Block, Foreign, Ids, Int64, Options
+from maskwright.data.foreign.blocks import HELD_OUT, Block, Foreign, Ids, Options
 from maskwright.data.foreign.detect import Format, detect, open_foreign
 from maskwright.data.prepare.folder import VERSION, discarded, held, is_finished, remove_parts
 from maskwright.data.prepare.request import RULES
 from maskwright.data.prepare.shards import Documents, Form, PartWriter, give_names, part_written
 from maskwright.data.writer import StoreWriter
 from maskwright.processes.runner import Runner, advance
+from maskwright.text.arrays import Int64
 from maskwright.text.dedup import document_keys, held_out
 from maskwright.text.layout import share_held_out
 from maskwright.text.parts.columns import Note
 from maskwright.text.parts.cut import digest_of, runs_of_files
-from maskwright.text.parts.phase import compute, fault_note, paths_of
+from maskwright.text.parts.phase import compute, paths_of
 from maskwright.text.unknown import require_known
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
 
@@ -89,10 +90,9 @@ class IdCleaner:
         """(ids in the store's type, tokens of each document, of each sentence, numbers of the documents in the file),
         without empty documents. Raises `StoreError` for an id beyond the vocabulary and for a special id that is not
         dropped."""
-        ids = self.tokenizer_ids(block)
+        ids = self._tokenizer_ids(block)
         sizes, sentences = block.sizes, block.sentences
-        special = self.special(ids)
-        if special is not None:
+        if (special := store.special_in(ids, self._table)) is not None:
             ids, sizes, sentences = self._without(block, ids, special)
         if self.vocabulary.additional and (kept_special := store.special_in(ids, self._additional)) is not None:
             self.counts.additional_tokens += int(kept_special.sum())
@@ -101,10 +101,6 @@ class IdCleaner:
         self.counts.kept += len(kept)
         self.counts.empty += len(sizes) - len(kept)
         return ids, sizes[kept], sentences, block.number(kept)
-
-    def special(self, ids: Ids) -> NDArray[np.bool_] | None:
-        """[tokens]: whether each is special; None if none is."""
-        return store.special_in(ids, self._table)
 
     @cached_property
     def _table(self) -> NDArray[np.bool_]:
@@ -119,7 +115,7 @@ class IdCleaner:
         table[sorted(self.vocabulary.additional)] = True
         return table
 
-    def tokenizer_ids(self, block: Block) -> Ids:
+    def _tokenizer_ids(self, block: Block) -> Ids:
         """The tokenizer's ids in the store's type. Raises `StoreError` for an id beyond the vocabulary."""
         ids, size, offset = block.ids, self.vocabulary.size, self.options.token_offset
         id_count = size if self.mapping is None else len(self.mapping)
@@ -147,50 +143,29 @@ class IdCleaner:
         return mapped.astype(dtype)
 
     def _without(self, block: Block, ids: Ids, special: NDArray[np.bool_]) -> tuple[Ids, Int64, Int64 | None]:
-        """(ids, tokens of each document, of each sentence) without the special ids that are to be dropped."""
+        """(ids, tokens of each document, of each sentence) without the special ids. Raises `StoreError` for one that is
+        not to be dropped: with `strip`, one between others of its document."""
         ends = np.cumsum(block.sizes)
-        starts = ends - block.sizes
-        if self.options.special_tokens == "remove":
-            keep = ~special
+        kept = np.concatenate([[0], np.cumsum(~special)])
+        starts, places = kept[ends - block.sizes], np.flatnonzero(special)
+        document = np.searchsorted(ends, places, side="right")
+        if self.options.special_tokens == "strip":
+            is_inside = (kept[places] > starts[document]) & (kept[places] < kept[ends][document])
         else:
-            begin, end = self.stripped(block, special)
-            border = np.zeros(len(ids) + 1, np.int64)
-            np.add.at(border, begin, 1)
-            np.add.at(border, end, -1)
-            keep = np.cumsum(border[:-1]) > 0
-        self.counts.special_tokens += int(len(ids) - keep.sum())
-        kept = np.concatenate([[0], np.cumsum(keep)])
+            is_inside = np.full(len(places), self.options.special_tokens == "refuse")
+        if is_inside.any():
+            place = int(places[np.argmax(is_inside)])
+            stored = int(block.ids[place]) + self.options.token_offset
+            what = f"holds the special token {stored} inside a document"
+            fix = "strip leaves out those around each document, `data convert --special-tokens remove` leaves out all"
+            raise StoreError(what, where=self._place(block, place), fix=fix)
+        self.counts.special_tokens += len(places)
         sentences = block.sentences
         if sentences is not None:
             ends_of = np.cumsum(sentences)
             sentences = kept[ends_of] - kept[ends_of - sentences]
             sentences = sentences[sentences > 0]
-        return ids[keep], kept[ends] - kept[starts], sentences
-
-    def stripped(self, block: Block, special: NDArray[np.bool_]) -> tuple[Int64, Int64]:
-        """(begin, end) of each document in the block's ids, without special ids around it if these are to be stripped.
-        Raises `StoreError` for a special id inside a document."""
-        ends = np.cumsum(block.sizes)
-        starts = ends - block.sizes
-        if self.options.special_tokens == "strip":
-            plain = np.flatnonzero(~special)
-            left = np.searchsorted(plain, starts)
-            right = np.searchsorted(plain, ends)
-            has_plain = left < right
-            last = max(len(plain) - 1, 0)
-            padded = plain if len(plain) else np.zeros(1, np.int64)
-            starts = np.where(has_plain, padded[np.minimum(left, last)], ends)
-            ends = np.where(has_plain, padded[right - 1] + 1, ends)
-        special_idx = np.flatnonzero(special)
-        has_special = np.searchsorted(special_idx, ends) > np.searchsorted(special_idx, starts)
-        if has_special.any():
-            document_idx = int(np.argmax(has_special))
-            at = int(starts[document_idx]) + int(np.argmax(special[starts[document_idx] : ends[document_idx]]))
-            stored = int(block.ids[at]) + self.options.token_offset
-            what = f"holds the special token {stored} inside a document"
-            fix = "strip leaves out those around each document, `data convert --special-tokens remove` leaves out all"
-            raise StoreError(what, where=self._place(block, at), fix=fix)
-        return starts, ends
+        return ids[~special], kept[ends] - starts, sentences
 
     def _place(self, block: Block, token: int) -> str:
         document = block.number(int(np.searchsorted(np.cumsum(block.sizes), token, side="right")))
@@ -262,12 +237,7 @@ class ConvertFiles:
     form: Form
 
     def __call__(self, task: tuple[range, str]) -> Note:
-        try:
-            return self._convert(*task)
-        except InputError as error:
-            return fault_note(error)
-
-    def _convert(self, part: range, path: str) -> Note:
+        part, path = task
         cleaner = replace(self.files.cleaner, counts=ConvertCounts())
         files = replace(self.files, cleaner=cleaner)
         with part_written(path, self.form) as writer:

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from maskwright.text.arrays import Int64
 from maskwright.text.document import Document
 from maskwright.text.encoder import Encoder
-
-Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from maskwright.config.masking import Masking
 from maskwright.config.pretraining import RunConfig, stage_at
@@ -22,8 +21,8 @@ from maskwright.data.order import order
 from maskwright.data.packing import Packing
 from maskwright.data.rows import Rows, open_rows
 from maskwright.data.store import TokenStore
+from maskwright.text.arrays import Int64
 
-Int64 = NDArray[np.int64]
 VALIDATION_SEED, VALIDATION_MASKING = 20_190_726, Masking(kind="token", rate=0.15)
 """Held-out masks are the same in every run, at RoBERTa's rate, whatever the training rate is."""
 
@@ -201,14 +200,7 @@ def validation_batches(
 
 
 def _masked(
-    rows: Rows | MixedRows,
-    masker: Masker,
-    masking: Masking,
-    chosen: Int64,
-    epochs: Int64,
-    *,
-    seed: int,
-    slots: int,
+    rows: Rows | MixedRows, masker: Masker, masking: Masking, chosen: Int64, epochs: Int64, *, seed: int, slots: int
 ) -> Batch:
     """Masks the chosen rows."""
     epochs = epochs % masking.epochs if masking.epochs else epochs

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from maskwright.core.errors import ConfigError
 from maskwright.data.order import RowOrder, order
+from maskwright.text.arrays import Int64
 
-Int64 = NDArray[np.int64]
 BLOCK = 1 << 16
 """Rows in a block: weights are kept to 1 in 65,536, and the order of a block takes some 10 ms."""
 SEED_OF_BLOCKS = 0x6D69786564

@@ -15,8 +15,9 @@ from maskwright.data.converted_store import open_arrow, open_epochs
 from maskwright.data.mixing import MixedOrder, mixed_order, weights_by_size
 from maskwright.data.order import RowOrder
 from maskwright.data.packing import Packing
-from maskwright.data.rows import Arrays, Int64, Rows, RowTotals, open_rows
+from maskwright.data.rows import Arrays, Rows, RowTotals, open_rows
 from maskwright.data.store import SplitName, TokenStore
+from maskwright.text.arrays import Int64
 from maskwright.text.vocabulary import Vocabulary
 
 

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core.errors import StoreError
+from maskwright.text.arrays import Int64
 
-Int64 = NDArray[np.int64]
 Packing = Literal["documents", "full_sentences"]
 LENGTH = np.uint16
 END = 1 << 15
@@ -192,8 +192,4 @@ def _sentence_units(document_ends: Int64, sentence_ends: Int64, block: int) -> t
     eos = (number == pieces[of_sentence] - 1).astype(np.int64)
     separated = document_ends[:-1]
     last_units = np.cumsum(pieces)[np.searchsorted(sentence_ends, separated)]
-    return (
-        np.insert(start, last_units, separated),
-        np.insert(length, last_units, 0),
-        np.insert(eos, last_units, 1),
-    )
+    return (np.insert(start, last_units, separated), np.insert(length, last_units, 0), np.insert(eos, last_units, 1))

@@ -18,10 +18,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from pydantic import NonNegativeInt
 
 from maskwright.core import storage
 from maskwright.core.console import progress, warn
 from maskwright.core.errors import InputError, MaskwrightError, StoreError
+from maskwright.core.folder import Folder
+from maskwright.core.records import read
 from maskwright.data.packing import Packing, Plan, plan
 from maskwright.data.store import Shard, Split
 from maskwright.text.parts.columns import Columns, written
@@ -38,9 +41,9 @@ COLUMNS = ("first", "start", "length")
 class RowCounts:
     """Rows of each shard."""
 
-    rows: list[int]
-    text_tokens: list[int]
-    frame_tokens: list[int]
+    rows: list[NonNegativeInt]
+    text_tokens: list[NonNegativeInt]
+    frame_tokens: list[NonNegativeInt]
 
 
 class ShardPlans:
@@ -101,20 +104,15 @@ class ShardPlans:
         return (self._try(made_once) if self._keeps else None) or self._count_rows()
 
     def _read_counts(self, path: str) -> RowCounts | None:
-        try:
-            content: Any = storage.read_json(path) if os.path.exists(path) else None
-            counts = RowCounts(**content) if isinstance(content, dict) else None
-        except (InputError, TypeError):
-            return None
-        numbers = [counts.rows, counts.text_tokens, counts.frame_tokens] if counts else []
-        is_valid = numbers and all(
-            isinstance(column, list)
-            and len(column) == len(self.split.shards)
-            and all(type(number) is int and number >= 0 for number in column)
-            for column in numbers
-        )
+        counts = read(RowCounts, Folder(self._folder).get(os.path.basename(path)))
         sizes = [shard.tokens for shard in self.split.shards]
-        return counts if is_valid and counts and counts.text_tokens == sizes else None
+        if (
+            counts is None
+            or counts.text_tokens != sizes
+            or {len(counts.rows), len(counts.frame_tokens)} != {len(sizes)}
+        ):
+            return None
+        return counts
 
     def _count_rows(self) -> RowCounts:
         counts = RowCounts([], [], [])
@@ -138,18 +136,15 @@ class ShardPlans:
         shard_plan = plan_of(self.split.shards[shard_idx], self.seq_len, self.packing)
         if not self._keeps:
             return shard_plan
-        dtypes = {
-            "first": "<u4",
-            "start": "<u8" if shard_plan.start.max(initial=0) >= 1 << 32 else "<u4",
-            "length": "<u2",
-        }
+        starts = "<u8" if shard_plan.start.max(initial=0) >= 1 << 32 else "<u4"
+        columns = shard_plan.first.astype("<u4"), shard_plan.start.astype(starts), shard_plan.length.astype("<u2")
 
         def write() -> None:
             with written(self._path(shard_idx), sync=False) as writer:
-                for name, dtype in dtypes.items():
-                    writer.append(name, getattr(shard_plan, name).astype(dtype))
-                crc = _crc([getattr(shard_plan, name).astype(dtype) for name, dtype in dtypes.items()])
-                writer.note = {"crc32": crc, "segments": shard_plan.segments, "in_order": shard_plan.in_order}
+                for name, column in zip(COLUMNS, columns, strict=True):
+                    writer.append(name, column)
+                note = {"segments": shard_plan.segments, "in_order": shard_plan.in_order}
+                writer.note = {"crc32": _crc(columns), **note}
 
         self._try(write)
         return self._read(shard_idx) or shard_plan

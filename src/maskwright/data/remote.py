@@ -8,7 +8,6 @@ See `core.storage.cache_folder`.
 
 from __future__ import annotations
 
-import errno
 import gzip
 import json
 import os
@@ -22,7 +21,7 @@ from typing import Any, Self
 
 from maskwright.core import storage
 from maskwright.core.console import human_bytes, progress
-from maskwright.core.errors import CloudError, InputError, MaskwrightError, StoreError
+from maskwright.core.errors import FULL, CloudError, InputError, MaskwrightError, StoreError
 from maskwright.core.folder import TRIES, Folder
 from maskwright.data.manifest import checked, read_manifest
 
@@ -38,7 +37,6 @@ AT_ONCE = 4
 rarely fills a link. A file that is cut short starts again from its beginning."""
 SHARE_OF_DISK = 0.9
 """Share of the disk's free room that an archive may fill."""
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 IN_CACHE = "name a folder on a larger disk as MASKWRIGHT_CACHE, or mount the bucket and train from that folder"
 Files = dict[str, dict[str, Any]]
 """The manifest's records by file name; empty for the tokenizer's files."""
@@ -61,9 +59,9 @@ def push(store: str, to: str) -> None:
         if record and storage.sha256_of_file(source) != record["sha256"]:
             raise StoreError("is not what was written (its sha256 differs)", where=source, fix="prepare again")
         size = os.path.getsize(source)
-        if _size(target, name) != size or not record:
+        if target.size(name) != size or not record:
             target.upload(source, name)
-            if (arrived := _size(target, name)) != size:
+            if (arrived := target.size(name)) != size:
                 what = f"arrived with {arrived or 0:,} of {size:,} bytes"
                 raise MaskwrightError(what, where=f"{target.location}/{name}", fix="run the same command again")
 
@@ -220,13 +218,6 @@ def _files(manifest: dict[str, Any]) -> Files:
 
 def _bytes(files: Files) -> int:
     return sum(record.get("bytes", 0) for record in files.values())
-
-
-def _size(folder: Folder, name: str) -> int | None:
-    try:
-        return int(folder.info(name)["size"])
-    except (MaskwrightError, FileNotFoundError):
-        return None
 
 
 # ---- archives --------------------------------------------------------------------------------------------------------

@@ -12,9 +12,9 @@ from maskwright.core.errors import StoreError
 from maskwright.data.packing import Packing, Pieces, pieces_of
 from maskwright.data.plans import ShardPlans
 from maskwright.data.store import Split, SplitName, TokenStore
+from maskwright.text.arrays import Int64
 from maskwright.text.vocabulary import Vocabulary
 
-Int64 = NDArray[np.int64]
 ROWS = 2
 """Version of what a run reads of its text, for its record. Since 2, each phase has epochs of its own, and Arrow files
 have the rows of the store that is made of them."""

@@ -30,6 +30,7 @@ from maskwright.core.console import progress, warn
 from maskwright.core.errors import StoreError
 from maskwright.data.manifest import COPY_AGAIN, Role, is_shard_name, read_manifest
 from maskwright.data.remote import cached
+from maskwright.text.arrays import Int64
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
 
 LONG_SPAN_TOKENS = 128
@@ -40,7 +41,6 @@ DOCUMENTS_AT_ONCE, COUNTED_TOKENS = 4_096, 1 << 24
 FEW = 8
 """Special ids up to which comparing with each is faster than a table."""
 SplitName = Literal["train", "valid"]
-Int64 = NDArray[np.int64]
 
 
 def token_dtype(vocab_size: int) -> str:

@@ -15,9 +15,8 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from maskwright.core.errors import SourceError
-from maskwright.labels.columns import KNOWN, by_class_name, string, with_tags
+from maskwright.labels.columns import KNOWN, by_class_name, elsewhere, string, with_tags
 from maskwright.labels.example import Example, Reading, Skipped, Unusable
-from maskwright.labels.offsets import IN_PYTHON, LAST_INCLUDED, counted_otherwise, elsewhere
 from maskwright.labels.spans import OUTSIDE
 from maskwright.labels.spans import spans as spans_of_tags
 from maskwright.text.tables import Column, Record, Table, first_record, listed
@@ -32,7 +31,6 @@ END = ("end", "end_offset", "end_char")
 NAME = ("label", "labels", "type", "entity_group", "entity", "tag", "name")
 WORDS_ARE = "cut into words at white space and punctuation"
 WRITE_SPANS = 'write "label": [[0, 5, "PER"]], or lists of words and of their tags'
-COUNT_CHARACTERS = "count start and end in characters from 0"
 INCLUDE_LAST = "write the number behind its last character as its end"
 
 Offsets = list[tuple[int, int]]
@@ -301,9 +299,8 @@ def _covered(example: Example, offsets: Offsets, span: Span) -> tuple[int, int]:
         unit = "characters" if text else "words"
         what, fix = f"is not inside the {size:,} {unit}", f"count {unit} from 0"
     elif span.text is not None and text and span.text.strip() != text[span.start : span.end].strip():
-        where, more = elsewhere(text, span.text, span.start)
-        what, fix = f"is not its own text, {span.text!r:.60}: {where}", f"{COUNT_CHARACTERS}{more}"
-        raise Unusable(f"span {_shown(example, span)} {what}", fix, "misplaced span")
+        where = elsewhere(text, span.text, span.start)
+        what, fix = f"is not its own text, {span.text!r:.60}: {where}", "count start and end in characters from 0"
     elif first == stop or span.start == span.end:
         what, fix = "holds no word", f"delete it, or {INCLUDE_LAST}"
     else:
@@ -313,8 +310,7 @@ def _covered(example: Example, offsets: Offsets, span: Span) -> tuple[int, int]:
         cut = offsets[first] if begin < span.start else offsets[stop - 1]
         what = f"cuts the word {text[slice(*cut)]!r:.40}"
         fix = f"let it go from {begin:,} to {end:,}, {text[begin:end]!r:.60}, or put a space where the word is to end"
-    way, fix_of_way = _other_way(text, offsets, span)
-    raise Unusable(f"span {_shown(example, span)} {what}{way}", fix_of_way or fix, "misplaced span")
+    raise Unusable(f"span {_shown(example, span)} {what}", fix, "misplaced span")
 
 
 def _words_at(offsets: Offsets, start: int, end: int) -> tuple[int, int]:
@@ -325,13 +321,3 @@ def _words_at(offsets: Offsets, start: int, end: int) -> tuple[int, int]:
 def _shown(example: Example, span: Span) -> str:
     passage = example.text[max(span.start, 0) : span.end] or " ".join(example.words[max(span.start, 0) : span.end])
     return f"{span.start:,} to {span.end:,}, {passage!r:.60} ({span.name})"
-
-
-def _other_way(text: str, offsets: Offsets, span: Span) -> tuple[str, str]:
-    """Of a span that does not fit, the way of counting by which it begins and ends with a word, and the fix of that."""
-    for way, start, end in counted_otherwise(text, span.start, span.end):
-        first, stop = _words_at(offsets, start, end)
-        if first < stop and (offsets[first][0], offsets[stop - 1][1]) == (start, end):
-            fix = INCLUDE_LAST if way == LAST_INCLUDED else f"{COUNT_CHARACTERS}{IN_PYTHON.get(way, '')}"
-            return f"; counted {way}, it is {text[start:end]!r:.60}", fix
-    return "", ""

@@ -11,14 +11,7 @@ from numpy.typing import NDArray
 
 from maskwright.config.finetuning import Task
 from maskwright.labels.example import Example
-from maskwright.labels.metrics import (
-    KINDS,
-    Predictions,
-    entity_counts,
-    gold_outcomes,
-    label_counts,
-    rates,
-)
+from maskwright.labels.metrics import KINDS, Predictions, entity_counts, gold_outcomes, label_counts, rates
 from maskwright.labels.spans import mark_spans
 
 BINS = 15

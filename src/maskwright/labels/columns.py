@@ -11,7 +11,6 @@ from maskwright.config.finetuning import TaskKind
 from maskwright.core.errors import SourceError
 from maskwright.labels.example import Answer, Example, Reading, Unusable
 from maskwright.labels.names import INTEGER
-from maskwright.labels.offsets import elsewhere
 from maskwright.labels.vectors import STATES, is_one_hot, keys_of, list_in, require_labels
 from maskwright.text.document import Fault
 from maskwright.text.tables import Column, Record, Table, listed, whole_characters
@@ -296,10 +295,20 @@ def with_question(example: Example, question: str, context: str, answers: list[A
         if not isinstance(text, str) or type(start) is not int or not text:
             raise Unusable(f"answer {text!r:.40} at {start!r:.20} is not a text with its position", "repair the record")
         if start < 0 or context[start : start + len(text)] != text:
-            passage, (place, more) = context[max(start, 0) :][: len(text)], elsewhere(context, text, start)
+            passage, place = context[max(start, 0) :][: len(text)], elsewhere(context, text, start)
             what = f"answer {text!r:.60} is not in its context at character {start}, where {passage!r:.60} is: {place}"
             if text not in context:
                 fix = "copy the answer out of its context, or give [] as the answers where it has none"
                 raise Unusable(what, fix, "answer of another text")
-            raise Unusable(what, f"count answer_start in characters from 0{more}", "misplaced answer")
+            raise Unusable(what, "count answer_start in characters from 0", "misplaced answer")
     return replace(example, text=question, text_pair=context, answers=tuple(answers), key=key)
+
+
+def elsewhere(text: str, passage: str, start: int) -> str:
+    """Says where the `passage` stands that is not at `start`."""
+    first = max(start, 0)
+    places = {text.rfind(passage, 0, first + len(passage)), text.find(passage, first)} - {-1}
+    if not places:
+        return "it stands nowhere"
+    place = min(places, key=lambda place: abs(place - start))
+    return f"it is at {place:,}, {abs(place - start):,} {'less' if place < start else 'more'} than written"

@@ -9,7 +9,6 @@ from maskwright.core.console import several
 from maskwright.core.errors import SourceError
 from maskwright.labels.columns import with_tags
 from maskwright.labels.example import Example, Reading, Unusable
-from maskwright.labels.spans import OUTSIDE, mark_spans
 from maskwright.labels.word_rows import TAGS, WORDS, is_header, numbers_sentences
 from maskwright.text.lines import numbered_lines
 from maskwright.text.tables import Column
@@ -19,9 +18,6 @@ MARK = re.compile(r"-DOCSTART-|#(begin|end) document\b|# new(doc|par)\b")
 LANGUAGE = re.compile(r"([a-z]{2,3}(?:-[a-z]+)*):(.+)", re.DOTALL)
 """WikiANN puts the language before each word, as in `en:Paris`."""
 COMMENT = re.compile(r"#([ \t]|$)")
-BRACKETS = re.compile(r"\*\)?|\(([^()*\s]+)(?:\*\)?|\))")
-"""CoNLL-2012's tags: `(PERSON*`, `*`, `*)`, `(GPE)`."""
-CONLL_2012_COLUMNS = 11
 LONG_SENTENCE_WORDS = 200
 CONLL_U_COLUMNS, BETWEEN = 10, re.compile(r"[0-9]+[-.][0-9]+")
 
@@ -44,24 +40,17 @@ def read_conll(name: str, reading: Reading) -> Iterator[Example]:
         first = sentences[0][0]
     elif not reading.data.text_columns:
         _require_words(name, sentences, reading)
-        if reading.labelled and not reading.data.label_columns:
-            _require_order(name, sentences, reading)
         if not reading.labelled and (width := len(first[1])) > 1:
             reading.note(f"{name}: a word is the first of the {width} columns of a line, and the others are not read")
     if len(sentences) == 1 < LONG_SENTENCE_WORDS <= len(sentences[0]):
         reading.note(f"{name}: no blank line parts its {len(sentences[0]):,} words, so they are one sentence")
-    is_bracketed = reading.labelled and _is_bracketed(sentences, tag)
-    if is_bracketed:
-        reading.note(f"{name}: tags are in brackets, as in CoNLL-2012: '(PERSON*' is read as B-PERSON")
     prefix = _language(sentences, word)
     if prefix:
         reading.note(f"each word begins with '{prefix}:', as in WikiANN: it is removed")
     translation = reading.task.translation
-    are_numbered = bool(reading.data.text_columns) and bool(reading.data.label_columns or not reading.labelled)
+    width = len(first[1])
     for sentence in sentences:
         start = line = sentence[0][0]
-        # CoNLL-2012 has a column more for each verb of the sentence.
-        width = max(len((sentence[0] if are_numbered else first)[1]), word + 1, tag + 1)
         try:
             for line, cells in sentence:  # noqa: B007 - the line is named when one is refused
                 if len(cells) != width:
@@ -71,31 +60,10 @@ def read_conll(name: str, reading: Reading) -> Iterator[Example]:
                     raise Unusable("has no word" if not cells[word].strip() else "has no tag", "repair the line")
             words = tuple(cells[word].removeprefix(f"{prefix}:") if prefix else cells[word] for _, cells in sentence)
             tags = tuple(cells[tag].strip() for _, cells in sentence) if reading.labelled else ()
-            if is_bracketed:
-                tags = _without_brackets(tags)
-            translated = tuple(translation.get(tag, tag) for tag in tags)
-            yield with_tags(Example(name, start), words, translated, labelled=reading.labelled)
+            tags = tuple(translation.get(tag, tag) for tag in tags)
+            yield with_tags(Example(name, start), words, tags, labelled=reading.labelled)
         except Unusable as error:
             reading.fault(f"{name}:{line}", error.what, error.fix)
-
-
-def _is_bracketed(sentences: list[list[Row]], tag: int) -> bool:
-    tags = {cells[tag].strip() for sentence in sentences for _, cells in sentence if tag < len(cells)}
-    return any("*" in one for one in tags) and all(one and BRACKETS.fullmatch(one) for one in tags)
-
-
-def _without_brackets(tags: tuple[str, ...]) -> tuple[str, ...]:
-    """B- and I- tags of one sentence. Raises `Unusable` for a bracket that does not close what one has opened."""
-    kind, plain = "", []
-    for tag in tags:
-        match = BRACKETS.fullmatch(tag)
-        if match is None or (kind and match[1]) or (not kind and tag == "*)"):
-            raise Unusable(f"tag '{tag}' does not fit the brackets before it", "repair the brackets of the sentence")
-        plain.append(f"B-{match[1]}" if match[1] else f"I-{kind}" if kind else OUTSIDE)
-        kind = "" if tag.endswith(")") else match[1] or kind
-    if kind:
-        raise Unusable(f"the bracket '({kind}' is not closed in its sentence", "close it with *)")
-    return tuple(plain)
 
 
 def _sentences(name: str, lines: list[tuple[int, str]], reading: Reading) -> list[list[Row]]:
@@ -162,32 +130,12 @@ def _columns(name: str, first: Row, reading: Reading) -> tuple[int, int]:
 
 
 def _require_words(name: str, sentences: list[list[Row]], reading: Reading) -> None:
-    """Raises `SourceError` where the first column counts the words, as in CoNLL-U and GermEval's files, or the third,
-    as in CoNLL-2012's."""
-    rows = [(number, cells) for sentence in sentences for number, (_, cells) in enumerate(sentence)]
-    is_counted = all(cells[0] == str(number + 1) for number, cells in rows) and max(map(len, sentences)) > 1
-    if all(len(cells) >= CONLL_2012_COLUMNS and cells[2] == str(number) for number, cells in rows):
-        what, word, tag = "has CoNLL-2012's columns, of which the first names the document", 3, 10
-    elif is_counted:
-        what, word, tag = "has a first column that counts the words of each sentence", 1, 3
-    else:
-        return
-    names = f"words and tags: data.text: {word} and data.label: {tag}" if reading.labelled else f"words: --text {word}"
-    where = f"{name}:{sentences[0][0][0]}"
-    raise SourceError(what, where=where, fix=f"name the columns of the {names}, by numbers from 0")
-
-
-def _require_order(name: str, sentences: list[list[Row]], reading: Reading) -> None:
-    """Raises `SourceError` where tags come first and words last, and notes where that is likely."""
-    rows = [cells for sentence in sentences for _, cells in sentence]
-    firsts, lasts = {cells[0].strip() for cells in rows}, {cells[-1].strip() for cells in rows}
-    columns = f"data.text: {len(rows[0]) - 1} and data.label: 0"
-    if mark_spans([*firsts]) and not mark_spans([*lasts]):
-        what = "has tags in the first column, and words in the last"
-        raise SourceError(what, where=f"{name}:{sentences[0][0][0]}", fix=f"name them by numbers from 0: {columns}")
-    if len(lasts) > 2 * len(firsts):
-        counts = f"the last column has {len(lasts):,} different tags, and the first {len(firsts):,} different words"
-        reading.note(f"{name}: {counts}: if tags come first, set {columns}")
+    """Raises `SourceError` where the first column counts the words, as in CoNLL-U and GermEval's files."""
+    rows = [(number, cells) for sentence in sentences for number, (_, cells) in enumerate(sentence, 1)]
+    if max(map(len, sentences)) > 1 and all(cells[0] == str(number) for number, cells in rows):
+        names = "words and tags: data.text: 1 and data.label: 3" if reading.labelled else "words: --text 1"
+        what, where = "has a first column that counts the words of each sentence", f"{name}:{sentences[0][0][0]}"
+        raise SourceError(what, where=where, fix=f"name the columns of the {names}, by numbers from 0")
 
 
 def _language(sentences: list[list[Row]], word: int) -> str:

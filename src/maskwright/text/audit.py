@@ -21,7 +21,6 @@ from maskwright import __version__
 from maskwright.core import extras, storage
 from maskwright.core.console import human_bytes, human_count, say
 from maskwright.core.encodings import UTF8
-from maskwright.core.errors import InputError
 from maskwright.core.secrets import redact
 from maskwright.processes.runner import Runner
 from maskwright.text.cleaning.language import STEP, merge_languages
@@ -39,7 +38,7 @@ from maskwright.text.parts.columns import Columns, ColumnWriter, Note, written
 from maskwright.text.parts.cut import Part, cut, digest_of, split
 from maskwright.text.parts.duplicates import KeyRuns, Resolved, find_repeats, repeated_in, resolve
 from maskwright.text.parts.judge import Judge, read
-from maskwright.text.parts.phase import compute, fault_note, paths_of
+from maskwright.text.parts.phase import compute, paths_of
 from maskwright.text.records import SEQUENCE_ENDINGS, Letters
 from maskwright.text.sources import Sources, file_kind
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
@@ -270,12 +269,9 @@ class Examine:
 
     def __call__(self, task: tuple[Part, str]) -> Note:
         part, path = task
-        try:
-            with written(path) as writer:
-                self._examine(part, writer)
-            return writer.note
-        except InputError as error:
-            return fault_note(error)
+        with written(path) as writer:
+            self._examine(part, writer)
+        return writer.note
 
     def _examine(self, part: Part, writer: ColumnWriter) -> None:
         result, scripts = Audit(0, "", findings=new_findings(self.special, self.mojibake)), Counter[str]()
@@ -344,15 +340,12 @@ class Review:
 
     def __call__(self, task: tuple[Part, str]) -> Note:
         part, path = task
-        try:
-            changes, codes = Changes(self.cleaning), self.resolved.codes(part.number)
-            for document_idx, document in enumerate(read(part.open())) if changes.kinds else ():
-                if document_idx == len(codes):
-                    raise changed_while_read(document.source)
-                if codes[document_idx] == KEEP:
-                    changes.add(document)
-        except InputError as error:
-            return fault_note(error)
+        changes, codes = Changes(self.cleaning), self.resolved.codes(part.number)
+        for document_idx, document in enumerate(read(part.open())) if changes.kinds else ():
+            if document_idx == len(codes):
+                raise changed_while_read(document.source)
+            if codes[document_idx] == KEEP:
+                changes.add(document)
         with written(path) as writer:
             near = self._near(part.number, codes)
             writer.note = {"near": near, "changes": dict(changes.counts), "examples": changes.examples}

@@ -269,8 +269,7 @@ def require_equal(encoder: Encoder, referee: Encoder, texts: list[str], where: s
         ids, expected = encoder.encode([text])[0], referee.encode([text])[0]
         if not np.array_equal(ids, expected):
             token_idx = next(
-                (i for i, (a, b) in enumerate(zip(ids, expected, strict=False)) if a != b),
-                min(len(ids), len(expected)),
+                (i for i, (a, b) in enumerate(zip(ids, expected, strict=False)) if a != b), min(len(ids), len(expected))
             )
             what = f"{encoder.name} encodes {text[:40]!r} differently from {referee.name} (from token {token_idx} on)"
             raise TokenizerError(what, where=where, fix=USE_TOKENIZERS)

@@ -30,11 +30,7 @@ def numbered_lines(name: str, encoding: Encoding = ALWAYS_UTF8) -> Iterator[tupl
 
 
 def lines_of(
-    name: str,
-    stream: BinaryIO,
-    handle: FaultHandler,
-    span: ByteSpan | None = None,
-    encoding: Encoding = ALWAYS_UTF8,
+    name: str, stream: BinaryIO, handle: FaultHandler, span: ByteSpan | None = None, encoding: Encoding = ALWAYS_UTF8
 ) -> Iterator[tuple[int, str]]:
     """Numbered lines of an open `stream`: of the whole file `name`, or of a `span` of it."""
     for first, lines in line_blocks(name, stream, handle, span, encoding):
@@ -42,11 +38,7 @@ def lines_of(
 
 
 def line_blocks(
-    name: str,
-    stream: BinaryIO,
-    handle: FaultHandler,
-    span: ByteSpan | None = None,
-    encoding: Encoding = ALWAYS_UTF8,
+    name: str, stream: BinaryIO, handle: FaultHandler, span: ByteSpan | None = None, encoding: Encoding = ALWAYS_UTF8
 ) -> Iterator[tuple[int, list[str]]]:
     """(number of the first line, lines) of each block. Ten times as fast as line by line."""
     number, offset = (span.first_line, span.begin) if span else (1, 0)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.core.errors import StoreError
+from maskwright.text.arrays import Int64
 from maskwright.text.compression import COPY_AGAIN, Watch, blocks, file_size, guarded, is_packed, open_text, stamp_of
 from maskwright.text.document import Column, FaultHandler, Record, Records, place
 from maskwright.text.lines import decoded
@@ -23,7 +24,6 @@ from maskwright.text.lines import decoded
 LARGEST_SHARD = 2**32
 """Offsets in a shard have 4 bytes, so no shard is larger, whatever its index claims."""
 Bytes = NDArray[np.uint8]
-Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

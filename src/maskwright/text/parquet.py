@@ -70,12 +70,7 @@ def row_groups(file: Any, span: ByteSpan) -> tuple[list[int], int]:
 
 
 def parquet_records(
-    name: str,
-    file: Any,
-    columns: list[Column],
-    handle: FaultHandler,
-    watch: Watch,
-    span: ByteSpan | None = None,
+    name: str, file: Any, columns: list[Column], handle: FaultHandler, watch: Watch, span: ByteSpan | None = None
 ) -> Records:
     """(number from 1, values of `columns`) of each record, or of those in a span. Raises `SourceError` for a damaged
     file."""

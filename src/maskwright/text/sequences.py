@@ -13,7 +13,7 @@ from maskwright.core.errors import InputError
 from maskwright.text.sample import MAX_BYTES, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.special_tokens import BERT, keyed
-from maskwright.text.tokenizer import require_no_tokenizer, wordpiece_of, write_tokenizer
+from maskwright.text.tokenizer import wordpiece_of, write_tokenizer
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
 SequenceKind = Literal["characters", "kmer"]
@@ -33,12 +33,12 @@ def make_tokenizer(
     kmer: int = 6,
     max_bytes: int = MAX_BYTES,
 ) -> Vocabulary:
-    """Writes a tokenizer of letters. Raises `InputError` for a vocabulary that is too large.
+    """Writes a tokenizer of letters. Raises `InputError` for a folder that is not empty or a vocabulary too large.
 
     `characters`: a token is a letter of the alphabet; without one, of the text, or of a sample of `max_bytes` of a
     larger text. `kmer`: a token is `kmer` plain letters in a row, or a single letter where that is not possible; tokens
     do not overlap. The case of an alphabet's letters does not matter."""
-    require_no_tokenizer(folder)
+    storage.require_empty(folder)
     if kind == "kmer" and alphabet is None:
         raise InputError("--kind kmer needs an alphabet", fix="give --alphabet dna or protein")
     counts = learn_from(
@@ -56,8 +56,7 @@ def make_tokenizer(
             fix = "give from 2 to 10 for dna, 2 to 4 for protein"
             raise InputError(f"--kmer {kmer} gives too few or too many tokens", fix=fix)
         tokens += ["".join(letters) for letters in itertools.product(LETTERS[alphabet], repeat=kmer)]
-    with storage.new_folder(folder):
-        _write(folder, tokens, alphabet, f"[{LETTERS[alphabet]}]{{{kmer}}}|." if kind == "kmer" and alphabet else ".")
+    _write(folder, tokens, alphabet, f"[{LETTERS[alphabet]}]{{{kmer}}}|." if kind == "kmer" and alphabet else ".")
     return read_vocabulary(folder)
 
 

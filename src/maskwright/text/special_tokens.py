@@ -104,7 +104,7 @@ def declared_tokens(tokens: dict[str, int], folder: str) -> dict[str, dict[str, 
     """{token: entry as in `added_tokens`, without id} of all special tokens that the files beside `tokenizer.json`
     name, whatever their role. Raises `TokenizerError` for one without an id."""
     declared: dict[str, dict[str, Any]] = {}
-    for path, content in _config_files(folder):
+    for path, content in config_files(folder):
         listed = [(key, value) for key in DECLARING for value in _values(content.get(key))]
         named = [(key, value) for key, value in content.items() if key.endswith("_token")]
         for key, value in [*listed, *named]:
@@ -124,7 +124,7 @@ def _values(value: Any) -> list[Any]:
     return [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
 
 
-def _config_files(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def config_files(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """(path, content) of the files beside `tokenizer.json`. Raises `TokenizerError` for one that is no object."""
     for path in (os.path.join(folder, name) for name in CONFIG_FILES):
         if os.path.isfile(path):
@@ -143,14 +143,14 @@ def longest_of(tokens: Iterable[str]) -> re.Pattern[str]:
 
 def letters_of(location: str) -> str | None:
     """The pattern of a token, such as `[ACGT]{6}|.`, of a folder that `sequences` wrote; None for any other."""
-    configured = (content.get("letters") for _, content in _config_files(location))
+    configured = (content.get("letters") for _, content in config_files(location))
     return next((letters for letters in configured if isinstance(letters, str)), None)
 
 
 def _configured(folder: str) -> dict[str, str]:
     """{key: token} of the files beside `tokenizer.json`. Raises `TokenizerError` if they disagree."""
     tokens: dict[str, str] = {}
-    for path, content in _config_files(folder):
+    for path, content in config_files(folder):
         for key in (key for keys in KEYS.values() for key in keys):
             value = content.get(key)
             token = value.get("content") if isinstance(value, dict) else value

@@ -216,10 +216,7 @@ def _csv_rows(name: str, lines: Lines, delimiter: str, kind: str) -> Iterator[tu
             yield line + "\n"
 
     rows = csv.reader(
-        line_feeds(),
-        delimiter=delimiter,
-        strict=True,
-        quoting=csv.QUOTE_NONE if kind == ".tsv" else csv.QUOTE_MINIMAL,
+        line_feeds(), delimiter=delimiter, strict=True, quoting=csv.QUOTE_NONE if kind == ".tsv" else csv.QUOTE_MINIMAL
     )
     try:
         for row in rows:

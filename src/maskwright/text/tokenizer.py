@@ -16,7 +16,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -66,33 +66,33 @@ def train_tokenizer(
     max_bytes: int = MAX_BYTES,
 ) -> Vocabulary:
     """Trains on the text, or on a sample of `max_bytes` of a larger one, and writes the folder. The same documents give
-    the same files. Raises `InputError` for a vocabulary that is too small, `SourceError` for a corpus without text."""
+    the same files. Raises `InputError` for a folder that is not empty and for a vocabulary that is too small,
+    `SourceError` for a corpus without text."""
     if kind == "bpe":
         _require_room(vocab_size, SMALLEST_BPE, "256 bytes")
     if lowercase and kind != "wordpiece":
         fix = "take --kind wordpiece, or leave the option out"
         raise InputError(f"--lowercase is not for --kind {kind}", fix=fix)
-    require_no_tokenizer(folder)
-    with storage.new_folder(folder):
-        normalizer, splitter = _steps(kind, lowercase)
-        words = _count(sources, max_bytes, normalizer, splitter)
-        say("merging …" if kind in ("bpe", "wordpiece") else f"choosing {'pieces' if kind == 'unigram' else 'words'} …")
-        if kind == "bpe":
-            tokenizer = _train_bpe(words, vocab_size, min_frequency)
-        elif kind == "wordpiece":
-            tokenizer = _train_wordpiece(words, vocab_size, min_frequency, splitter)
-            tokenizer.normalizer = normalizer
-        elif kind == "unigram":
-            tokenizer = _train_unigram(words, vocab_size)
-        else:
-            tokenizer = _train_words(words, vocab_size, min_frequency)
-        tokenizer.pre_tokenizer = splitter
-        size = tokenizer.get_vocab_size()
-        if size < vocab_size:
-            noun = "word" if kind == "words" else "pair"
-            reason = f": no other {noun} occurs {min_frequency} times" if kind != "unigram" else ""
-            warn(f"the text supports {size:,} tokens, not {vocab_size:,}{reason}")
-        _save(tokenizer, folder, kind, lowercase)
+    storage.require_empty(folder)
+    normalizer, splitter = _steps(kind, lowercase)
+    words = _count(sources, max_bytes, normalizer, splitter)
+    say("merging …" if kind in ("bpe", "wordpiece") else f"choosing {'pieces' if kind == 'unigram' else 'words'} …")
+    if kind == "bpe":
+        tokenizer = _train_bpe(words, vocab_size, min_frequency)
+    elif kind == "wordpiece":
+        tokenizer = _train_wordpiece(words, vocab_size, min_frequency, splitter)
+        tokenizer.normalizer = normalizer
+    elif kind == "unigram":
+        tokenizer = _train_unigram(words, vocab_size)
+    else:
+        tokenizer = _train_words(words, vocab_size, min_frequency)
+    tokenizer.pre_tokenizer = splitter
+    size = tokenizer.get_vocab_size()
+    if size < vocab_size:
+        noun = "word" if kind == "words" else "pair"
+        reason = f": no other {noun} occurs {min_frequency} times" if kind != "unigram" else ""
+        warn(f"the text supports {size:,} tokens, not {vocab_size:,}{reason}")
+    _save(tokenizer, folder, kind, lowercase)
     return read_vocabulary(folder)
 
 
@@ -289,40 +289,14 @@ def _save(tokenizer: Any, folder: str, kind: TrainedKind, lowercase: bool) -> No
 
 
 def write_tokenizer(folder: str, tokenizer: Any, config: dict[str, Any]) -> None:
-    """Writes `tokenizer.json`, and `config` beside it. `transformers` 5 reads no other file of a fast tokenizer."""
+    """Writes `tokenizer.json`, and `config` beside it, in a new folder. `transformers` 5 reads no other file of a fast
+    tokenizer."""
     config = {**config, "clean_up_tokenization_spaces": False}
     files = {"tokenizer_config.json": json.dumps(config, indent=2), "tokenizer.json": tokenizer.to_str(pretty=True)}
-    write_files(folder, files)
-
-
-def require_no_tokenizer(folder: str) -> None:
-    """Raises `InputError` for a folder with files of a tokenizer, unless a killed `write_files` left them."""
-    names = {*os.listdir(folder)} if os.path.isdir(folder) else set[str]()
-    is_unfinished = "tokenizer.json" not in names and any(_is_leftover(name, "tokenizer.json") for name in names)
-    if names & {"tokenizer.json", *FILES} and not is_unfinished:
-        raise InputError("already holds a tokenizer", where=folder, fix="choose another folder, or delete it first")
-
-
-def write_files(folder: str, files: dict[str, str]) -> None:
-    """`files`: tokenizer.json last. With it, the folder is whole. None of them may be there before, and after an error
-    none is."""
-    try:
-        with ExitStack() as stack:  # which gives the files their names in order, once all are written
-            for name, text in reversed(files.items()):
-                stack.enter_context(storage.atomic_writer(os.path.join(folder, name))).write(text.encode())
-    except BaseException:
-        for name in files:
-            with suppress(FileNotFoundError):
-                os.unlink(os.path.join(folder, name))
-        raise
-    for leftover in os.listdir(folder):
-        if any(_is_leftover(leftover, name) for name in files):
-            os.unlink(os.path.join(folder, leftover))
-
-
-def _is_leftover(name: str, of: str) -> bool:
-    """Whether a killed `write_files` left the file `name` in the place of `of`."""
-    return storage.is_temporary(name) and storage.final_name(name) == of
+    with storage.replaced_folder(folder) as temporary:
+        for name, text in files.items():
+            with storage.atomic_writer(os.path.join(temporary, name)) as file:
+                file.write(text.encode())
 
 
 def load_tokenizer(location: str, *, special_tokens_are_text: bool, adds_spaces: bool = True) -> Any:

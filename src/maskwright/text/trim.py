@@ -17,10 +17,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError, TokenizerError
+from maskwright.text.arrays import Int64
 from maskwright.text.sample import MAX_BYTES, MeasuredTexts, Piece, describe_fertility, fertility, learn_from
 from maskwright.text.sources import Sources
 from maskwright.text.spacing import spacing_of
@@ -28,7 +28,6 @@ from maskwright.text.special_tokens import CONFIG_FILES
 from maskwright.text.tokenizer import changed_copy, load_tokenizer
 from maskwright.text.vocabulary import BYTES, Vocabulary, merges_of, read_tokenizer, read_vocabulary, token_ids
 
-Int64 = NDArray[np.int64]
 BYTE_LETTERS = (*range(33, 127), *range(161, 173), *range(174, 324))
 """GPT-2's stand-ins for the 256 bytes: those of visible characters, and 68 that follow Latin-1."""
 AT_ONCE = 1_000
@@ -76,11 +75,11 @@ def trim_tokenizer(
     storage.require_empty(folder)
     tokenizer, ids = load_tokenizer(location, special_tokens_are_text=True), token_ids(location)
     learned, held_out, measured = learn_from(sources, max_bytes, lambda pieces: _count(pieces, tokenizer, vocabulary))
-    vocabulary_parts = _Parts(content, ids, vocabulary)
-    old_ids = vocabulary_parts.kept(learned + held_out, min_frequency, vocab_size)
+    tokens = _Tokens(content, ids, vocabulary)
+    old_ids = tokens.kept(learned + held_out, min_frequency, vocab_size)
     with tempfile.TemporaryDirectory() as scratch:
         with changed_copy(location, f"{scratch}/measured") as temporary:
-            _write(location, temporary, content, vocabulary_parts.kept(learned, min_frequency, vocab_size))
+            _write(location, temporary, content, tokens.kept(learned, min_frequency, vocab_size))
         trimmed = load_tokenizer(f"{scratch}/measured", special_tokens_are_text=True)
         ratios = fertility(tokenizer, measured.texts), fertility(trimmed, measured.texts)
     with changed_copy(location, folder) as temporary:
@@ -123,7 +122,7 @@ def _count(pieces: Iterable[Piece], tokenizer: Any, vocabulary: Vocabulary) -> t
 # ---- kept tokens ----------------------------------------------------------------------------------------------------
 
 
-class _Parts:
+class _Tokens:
     """The tokens of a vocabulary, and the parts that each is built from."""
 
     def __init__(self, content: dict[str, Any], ids: dict[str, int], vocabulary: Vocabulary) -> None:

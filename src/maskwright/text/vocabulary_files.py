@@ -19,7 +19,7 @@ from maskwright.core import storage
 from maskwright.core.console import say
 from maskwright.core.errors import TokenizerError
 from maskwright.text.sentencepiece_model import SentencePieceModel, read_model
-from maskwright.text.special_tokens import BERT, CONFIG_FILES, ROBERTA, SAVE_AGAIN, keyed
+from maskwright.text.special_tokens import BERT, CONFIG_FILES, ROBERTA, SAVE_AGAIN, config_files, keyed
 
 BPE_FILES, WORDPIECE_FILES = ("vocab.json", "merges.txt"), ("vocab.txt",)
 SENTENCEPIECE_ENDING = ".model"
@@ -80,11 +80,7 @@ def _config(folder: str) -> dict[str, Any]:
     if tokens and not (os.path.isfile(os.path.join(folder, "spm.model")) and [*tokens] == [BERT["mask"]]):
         raise TokenizerError("has no tokenizer.json, and tokens of its own", where=added, fix=SAVE_AGAIN)
     config: dict[str, Any] = {}
-    for name in reversed(CONFIG_FILES):
-        path = os.path.join(folder, name)
-        content = storage.read_json(path) if os.path.isfile(path) else {}
-        if not isinstance(content, dict):
-            raise TokenizerError("is not a JSON object", where=path, fix=SAVE_AGAIN)
+    for _, content in reversed([*config_files(folder)]):
         config |= content
     return config
 

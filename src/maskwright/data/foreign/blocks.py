@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from maskwright.core.errors import StoreError
 from maskwright.core.splits import splits_of
+from maskwright.text.arrays import Int64
 from maskwright.text.compression import COPY_AGAIN
 
 BLOCK_TOKENS = 1 << 22
 """Tokens handled at once: large enough that no time goes into calls, small enough for a laptop."""
 INTEGERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
 Ids = NDArray[Any]
-Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

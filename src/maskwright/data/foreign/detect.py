@@ -19,16 +19,7 @@ from maskwright.data.foreign.pregenerated import open_pregenerated
 from maskwright.text.vocabulary import Vocabulary
 
 Format = Literal[
-    "arrow",
-    "datasets",
-    "parquet",
-    "megatron",
-    "fairseq",
-    "mds",
-    "datatrove",
-    "npy",
-    "bin",
-    "pregenerated",
+    "arrow", "datasets", "parquet", "megatron", "fairseq", "mds", "datatrove", "npy", "bin", "pregenerated"
 ]
 REFUSED = {
     ".tar": "WebDataset has no ids and no order to rely on: unpack it and `maskwright data prepare` its text",

@@ -16,8 +16,9 @@ import numpy as np
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError, StoreError
-from maskwright.data.foreign.blocks import Block, Foreign, Int64, of_spans
+from maskwright.data.foreign.blocks import Block, Foreign, of_spans
 from maskwright.data.foreign.indexed import Index, read_index
+from maskwright.text.arrays import Int64
 from maskwright.text.compression import COPY_AGAIN
 from maskwright.text.vocabulary import Vocabulary
 

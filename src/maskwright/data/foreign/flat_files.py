@@ -22,7 +22,6 @@ from maskwright.data.foreign.blocks import (
     Block,
     Foreign,
     Ids,
-    Int64,
     Options,
     flat,
     holds,
@@ -31,6 +30,7 @@ from maskwright.data.foreign.blocks import (
     split_at,
 )
 from maskwright.data.store import token_dtype
+from maskwright.text.arrays import Int64
 
 HEADER_BYTES = 1024
 LLM_C = {(20240520, 1): "uint16", (20240801, 7): "uint32"}

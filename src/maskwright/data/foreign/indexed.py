@@ -19,7 +19,8 @@ import numpy as np
 
 from maskwright.core import storage
 from maskwright.core.errors import StoreError
-from maskwright.data.foreign.blocks import Block, Foreign, Ids, Int64, flat, of_spans, require_inside
+from maskwright.data.foreign.blocks import Block, Foreign, Ids, flat, of_spans, require_inside
+from maskwright.text.arrays import Int64
 from maskwright.text.compression import COPY_AGAIN
 
 MAGIC, HEADER = b"MMIDIDX\0\0", 26

@@ -18,9 +18,10 @@ import numpy as np
 from maskwright.core import storage
 from maskwright.core.console import progress, say, several
 from maskwright.core.extras import require
-from maskwright.data.foreign.blocks import BLOCK_TOKENS, Ids, Int64, in_blocks
+from maskwright.data.foreign.blocks import BLOCK_TOKENS, Ids, in_blocks
 from maskwright.data.foreign.indexed import MAGIC, WRITTEN
 from maskwright.data.store import SplitName, TokenStore
+from maskwright.text.arrays import Int64
 from maskwright.text.tokenizer import copy_tokenizer
 
 WrittenFormat = Literal["arrow", "datasets", "parquet", "megatron"]

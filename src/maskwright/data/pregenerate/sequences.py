@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from maskwright.core.errors import InputError
 from maskwright.data import bits
-from maskwright.data.foreign.blocks import Ids, Int64
+from maskwright.data.foreign.blocks import Ids
 from maskwright.data.store import Split
+from maskwright.text.arrays import Int64
 from maskwright.text.vocabulary import Vocabulary
 
 PURPOSE = 0x5E9

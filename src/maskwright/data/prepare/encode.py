@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.core import extras
-from maskwright.core.errors import InputError, TokenizerError
+from maskwright.core.errors import TokenizerError
 from maskwright.data import store
 from maskwright.data.encode import Encoded, encode_documents
 from maskwright.data.prepare.shards import SIDE, Documents, Form, PartWriter, part_written
@@ -25,7 +25,6 @@ from maskwright.text.parts.columns import Note
 from maskwright.text.parts.cut import Part
 from maskwright.text.parts.duplicates import IDS, RUN_DOCUMENTS, KeyRuns, Resolved
 from maskwright.text.parts.judge import PartReader, batches, read
-from maskwright.text.parts.phase import fault_note
 from maskwright.text.unknown import first_unknown
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
@@ -63,14 +62,11 @@ class Encode:
 
     def __call__(self, task: tuple[tuple[Part, int], str]) -> Note:
         (part, first_file), path = task
-        try:
-            reading, counts = PartReader(part), [0] * len(NAMES)
-            with part_written(path, self.target.form) as writer:
-                _Encoding(self.target, part, first_file, writer).run(self._kept(reading, counts))
-                writer.columns.note |= {**reading.note(), "dropped": counts}
-            return writer.columns.note
-        except InputError as error:
-            return fault_note(error)
+        reading, counts = PartReader(part), [0] * len(NAMES)
+        with part_written(path, self.target.form) as writer:
+            _Encoding(self.target, part, first_file, writer).run(self._kept(reading, counts))
+            writer.columns.note |= {**reading.note(), "dropped": counts}
+        return writer.columns.note
 
     def _kept(self, reading: PartReader, counts: list[int]) -> Iterator[Document]:
         seen = set[bytes]()
@@ -99,13 +95,10 @@ class EncodeCleaned:
     def __call__(self, task: tuple[tuple[Part, int], str]) -> Note:
         (part, first_file), path = task
         changes = Counter[str]()
-        try:
-            with part_written(path, self.target.form) as writer:
-                _Encoding(self.target, part, first_file, writer).run(self._kept(part, changes))
-                writer.columns.note["changes"] = dict(changes)
-            return writer.columns.note
-        except InputError as error:
-            return fault_note(error)
+        with part_written(path, self.target.form) as writer:
+            _Encoding(self.target, part, first_file, writer).run(self._kept(part, changes))
+            writer.columns.note["changes"] = dict(changes)
+        return writer.columns.note
 
     def _kept(self, part: Part, changes: Counter[str]) -> Iterator[Document]:
         codes = self.resolved.codes(part.number)

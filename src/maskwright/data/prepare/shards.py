@@ -25,6 +25,7 @@ from maskwright.data import store
 from maskwright.data.manifest import is_shard_name
 from maskwright.data.writer import StoreWriter
 from maskwright.processes.runner import Runner
+from maskwright.text.arrays import Int64
 from maskwright.text.parts.columns import Columns, ColumnWriter, Note, written
 from maskwright.text.parts.cut import digest_of
 from maskwright.text.parts.duplicates import repeated_counts, repeated_in
@@ -34,7 +35,6 @@ SPLITS: tuple[store.SplitName, ...] = ("train", "valid")
 SIDE = "valid"
 """Column of a part in which repeats are searched for: 1 for each document that is held out."""
 TOKENS_AT_ONCE = 1 << 22
-Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.tasks.models.load import TrainedModel
 from maskwright.tasks.start.data_card import token_counts, unigram
+from maskwright.text.arrays import Int64
 
 MICRO_BATCH_ROWS, SHOWN_SOURCES = 8, 20
-Int64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

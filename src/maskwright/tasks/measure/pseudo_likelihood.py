@@ -26,11 +26,11 @@ from maskwright.data.packing import best_fit, plan_documents
 from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.tasks.models.load import TrainedModel
+from maskwright.text.arrays import Int64
 from maskwright.text.encoder import TokenizersEncoder
 from maskwright.text.sources import Sources
 from maskwright.text.vocabulary import Vocabulary
 
-Int64 = NDArray[np.int64]
 BATCH_TOKENS, ROW_TOKENS = 4096, 128
 """Positions computed at once, and in a row unless a text is longer. On a CPU, rows of 64, 128 and 256 tokens and rows
 of one copy without padding are equally fast, and rows of 512 slower by a third (mini in fp32, copies of 13 tokens)."""

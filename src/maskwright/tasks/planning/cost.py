@@ -337,7 +337,7 @@ def memory(work: Work, place: DeviceCount) -> dict[str, float]:
     tokens, row, predictions = work.micro_batch
     size = 2 if low else 4
     layer = tokens * model.hidden_size * ROW_BYTES_PER_WIDTH * size / 2
-    if (cpu and low) or model.disentangled:  # the softmax of each head is kept
+    if (cpu and low) or model.facts.relative:  # the softmax of each head is kept
         layer += tokens * row * model.num_attention_heads * size
     activations = model.num_hidden_layers * layer
     if config.engine.activation_checkpointing == "on":

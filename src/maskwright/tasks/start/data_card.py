@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from maskwright.core import extras, storage
 from maskwright.core.errors import TokenizerError
@@ -22,12 +21,12 @@ from maskwright.data.store import Split, TokenStore
 from maskwright.labels.dataset import Dataset
 from maskwright.run.directory import DATA_CARD, RunDirectory
 from maskwright.tasks.start.prepared import Prepared
+from maskwright.text.arrays import Int64
 from maskwright.text.records import SEQUENCE_ENDINGS
 from maskwright.text.sources import file_kind
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.training.job import Job
 
-Int64 = NDArray[np.int64]
 MOST_COUNTED_TOKENS = 1 << 26
 """In a longer text, evenly spaced documents are counted instead of all, so that counting lasts about a second."""
 MOST_SOURCES = 20

@@ -14,8 +14,9 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from maskwright.text.arrays import Int64
+
 UInt64 = NDArray[np.uint64]
-Int64 = NDArray[np.int64]
 
 SEGMENT_BYTES = 1 << 16
 """Text hashed at once: small enough for the processor's cache, which is a fifth faster than 1 MiB."""
@@ -144,10 +145,10 @@ def _joined(texts: list[bytes]) -> tuple[bytes, Int64]:
     return b"\n".join(texts) + b"\n", np.cumsum([len(text) + 1 for text in texts])
 
 
-Part = tuple[UInt64, Int64, NDArray[np.uint8]]
+Segment = tuple[UInt64, Int64, NDArray[np.uint8]]
 
 
-def _split(text: bytes, ends_of_texts: Int64) -> Part:
+def _split(text: bytes, ends_of_texts: Int64) -> Segment:
     """(hashes, words up to the end of each text, quarters) of a segment."""
     codes = np.frombuffer(text.translate(_lower()), np.uint8)
     inside = _in_words(codes, beyond_ascii=not text.isascii())
@@ -202,11 +203,11 @@ def _in_words(codes: NDArray[np.uint8], *, beyond_ascii: bool) -> NDArray[np.boo
     return inside
 
 
-def _join(parts: list[Part]) -> Words:
-    words_before = np.cumsum([0, *(len(part[0]) for part in parts)])
-    ends = [part[1] + earlier_words for part, earlier_words in zip(parts, words_before[:-1], strict=True)]
-    hashes = np.concatenate([np.zeros(0, np.uint64), *(part[0] for part in parts)])
-    quarters = np.concatenate([np.zeros(0, np.uint8), *(part[2] for part in parts)])
+def _join(segments: list[Segment]) -> Words:
+    words_before = np.cumsum([0, *(len(segment[0]) for segment in segments)])
+    ends = [segment[1] + earlier_words for segment, earlier_words in zip(segments, words_before[:-1], strict=True)]
+    hashes = np.concatenate([np.zeros(0, np.uint64), *(segment[0] for segment in segments)])
+    quarters = np.concatenate([np.zeros(0, np.uint8), *(segment[2] for segment in segments)])
     return Words(hashes, np.concatenate([np.zeros(1, np.int64), *ends]), quarters)
 
 

@@ -9,7 +9,6 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from maskwright.core.errors import InputError
 from maskwright.processes import runner
 from maskwright.text.cleaning.contamination import read_evaluations
 from maskwright.text.cleaning.limits import KEEP, Limits, Reasons
@@ -18,7 +17,6 @@ from maskwright.text.document import Document, Fault
 from maskwright.text.parts import duplicates
 from maskwright.text.parts.columns import ColumnWriter, Note, written
 from maskwright.text.parts.cut import Part
-from maskwright.text.parts.phase import fault_note
 from maskwright.text.sources import Sources
 
 BATCH_CHARACTERS = 2_000_000
@@ -75,13 +73,10 @@ class Judge:
 
     def __call__(self, task: tuple[Part, str]) -> Note:
         part, path = task
-        try:
-            with written(path) as writer:
-                for _ in self.batches(part, writer):
-                    pass
-            return writer.note
-        except InputError as error:
-            return fault_note(error)
+        with written(path) as writer:
+            for _ in self.batches(part, writer):
+                pass
+        return writer.note
 
     def batches(
         self, part: Part, writer: ColumnWriter, on_fault: Callable[[Fault], None] | None = None

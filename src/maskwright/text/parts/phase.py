@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 from maskwright.core import errors, storage
@@ -27,14 +28,14 @@ def compute(
     """The notes of all parts, in order. `work` writes its task's file (`columns.written`) and returns its note; an
     existing file is not computed again, and one that another command computes meanwhile is waited for.
 
-    For an error in the input, `work` returns `fault_note`. Then the parts before it are still computed, and the first
-    error in the order of reading is raised, as by one process."""
+    After an `InputError` of `work`, the parts before it are still computed, and the first error in the order of reading
+    is raised, as by one process."""
     phase = _Phase(runner, tasks)
     sizes_left = {idx: sizes[idx] for idx in phase.left}
     with progress(title, sum(sizes_left.values()), "bytes") as bar:
         claimed = phase.claimed(title, sizes_left, bar)
         try:
-            with closing(runner.run(work, claimed, sizes_left, bar)) as running:
+            with closing(runner.run(_Noting(work), claimed, sizes_left, bar)) as running:
                 for idx, note in running:
                     phase.add(idx, note)
                     if phase.faults and phase.faults.keys() | phase.notes.keys() >= {*range(min(phase.faults))}:
@@ -108,8 +109,17 @@ class _Phase:
         return is_claimed and not is_done
 
 
-def fault_note(error: InputError) -> Note:
-    return {FAULT: [type(error).__name__, error.what, error.where, error.fix]}
+@dataclass(frozen=True)
+class _Noting:
+    """`work`, with a note in place of an error in the input."""
+
+    work: Callable[[Task], Note]
+
+    def __call__(self, task: Task) -> Note:
+        try:
+            return self.work(task)
+        except InputError as error:
+            return {FAULT: [type(error).__name__, error.what, error.where, error.fix]}
 
 
 def is_result(name: str) -> bool:

@@ -1,0 +1,8 @@
+"""The type of arrays that most rooms name."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64 = NDArray[np.int64]
