@@ -32,7 +32,7 @@ from maskwright.prove.verify_resume import TIMES
 from maskwright.report import page
 from maskwright.report.run import read_all
 from maskwright.run.directory import RunDirectory
-from maskwright.tasks.export.hugging_face import export, has_ended
+from maskwright.tasks.export.hugging_face import export
 from maskwright.tasks.finetune.prepare import FinetuneRun, finetune, prepare_finetuning
 from maskwright.tasks.measure.labelled import evaluate_labelled
 from maskwright.tasks.models.load import load_model
@@ -407,14 +407,14 @@ def test_starts_from_a_run_a_fine_tuned_run_or_random(make: Callable[..., Finetu
     fresh = prepared(make(model={"init_from": str(tmp_path / "first"), "weights": "random"}))
     word = "roberta.embeddings.word_embeddings.weight"
     assert not np.array_equal(fresh.starting_state().parameters[word], first.parameters[word])
-    assert fresh.base_weights()["base"]["weights"] == "random"
+    assert fresh.began_from() is None
     continued = make(**{"model": {"init_from": str(tmp_path / "first")}, "schedule.steps": 2, "checkpoint.keep": 2})
     finetune(continued, str(tmp_path / "second"))
     record = json.loads((tmp_path / "second/config.resolved.json").read_text())
     more = make(**{"model": {"init_from": str(tmp_path / "first")}, "schedule.steps": 2, "checkpoint.keep": 3})
     finetune(more, str(tmp_path / "second"))  # a key that may change: the record is written again
     again = json.loads((tmp_path / "second/config.resolved.json").read_text())
-    assert again["config"]["checkpoint.keep"] == 3 and again["base"] == record["base"]
+    assert again["config"]["checkpoint.keep"] == 3 and again["began_from"] == record["began_from"]
     with pytest.raises(ConfigError, match="for single_label_classification, not for token_class"):
         prepared(make("token_classification", model={"init_from": str(tmp_path / "first")}))
 
@@ -465,7 +465,7 @@ def test_a_copy_is_the_model_that_the_run_is(make: Callable[..., FinetuneConfig]
     state = json.loads((run / "checkpoints/step-00000006/state.json").read_text())
     models = [load_model(location) for location in (str(run), copies)]
     assert state["best_step"] == 4 and [model.step for model in models] == [6, 6]
-    assert all(map(has_ended, models))
+    assert all(model.run and RunDirectory(model.folder).has_ended(model.run) for model in models)
 
 
 @pytest.mark.parametrize(

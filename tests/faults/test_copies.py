@@ -22,7 +22,6 @@ from maskwright.prove import reproduce
 from maskwright.prove.drill import drill, tiny
 from maskwright.prove.verify_resume import shortened
 from maskwright.run.directory import RESULTS, RunDirectory
-from maskwright.tasks.export.hugging_face import has_ended
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.pretrain import run as task
 from maskwright.training import checkpoint
@@ -259,7 +258,9 @@ def test_the_copy_of_the_best_checkpoint_stays_when_a_start_copies_first(
     task.pretrain(own, str(tmp_path / "run"))
     assert Copies(URL).steps() == [best, last] and not removed
     assert load_model(URL).step == load_model(str(tmp_path / "run")).step == best
-    assert has_ended(load_model(URL)) and has_ended(load_model(str(tmp_path / "run")))
+    for location in (URL, str(tmp_path / "run")):
+        model = load_model(location)
+        assert model.run and RunDirectory(model.folder).has_ended(model.run)
 
     def fail(operation: str, path: str) -> None:
         if "ended.json" in path:

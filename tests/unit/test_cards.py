@@ -16,6 +16,7 @@ from maskwright.config.pretraining import PLACES, build_config
 from maskwright.config.settings import flat
 from maskwright.core import storage
 from maskwright.report.markdown import code, literal
+from maskwright.run.record import FromFolder, FromRun, Text
 from maskwright.tasks.export.hugging_face import model_card
 from maskwright.tasks.models.load import load_model
 
@@ -84,17 +85,14 @@ def test_names_change_nothing_in_a_model_card(tokenizer: str, tmp_path: Path) ->
         str(finished_run(tmp_path / "run", shape("roberta", "single_label_classification"), tokenizer))
     )
 
+    record = trained.run
+    assert record is not None
+
     def card(name: str) -> str:
-        before = {"run": name, "step": 4, "tokens": 5, "optimizer": "kept", "store_fingerprint": name}
-        record = {
-            **(trained.run or {}),
-            "lineage": {**before, "weights_sha256": name, "init_from": f"base/{name}"},
-            "base": {"location": f"hf://{name}"},
-            "base_weights": {name: name},
-            "store_fingerprint": name,
-            "digest": name,
-            "config": {"schedule.steps": 7, "data.mixture": {name: {"weight": 1.0}}, "name": name},
-        }
+        origin = FromFolder(f"base/{name}", {name: name})
+        parent = FromRun(name, 4, "kept", "--from", name, name, name, 5, 0, None, origin)
+        text = Text(name, name)
+        of_name = replace(record, digest=name, train=text, held_out={name: text}, began_from=parent)
         splits = {side: {"documents": 1, "tokens": 2} for side in ("train", "valid")}
         source = {"name": name, "splits": splits, "languages": {name: 1.0}}
         storage.write_json(
@@ -102,7 +100,7 @@ def test_names_change_nothing_in_a_model_card(tokenizer: str, tmp_path: Path) ->
             {"kind": "text", "sources": [source], "unigram": {name: {"loss": 1.0, "accuracy": 0.5}}},
         )
         storage.write_json(str(tmp_path / "run" / "results.json"), {"test": {"examples": 3, name: 0.5}})
-        return model_card(replace(trained, location=f"runs/{name}", fetched_to=str(tmp_path / "run"), run=record), 0.0)
+        return model_card(replace(trained, location=f"runs/{name}", fetched_to=str(tmp_path / "run"), run=of_name), 0.0)
 
     innocent, hostile = structure(card("name")), structure(card(HOSTILE))
     assert hostile == innocent

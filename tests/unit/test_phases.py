@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from arrow_files import write_arrow
 from conftest import small_config
 from reference import oracles
-from reference.stored import documents_of
 
 from maskwright.config.phases import stage_at
 from maskwright.config.pretraining import RunConfig, build_config
-from maskwright.config.settings import flat
 from maskwright.core.errors import ConfigError
 from maskwright.data.loader import Loader
 from maskwright.data.mixing import MixedOrder
 from maskwright.data.mixture import MixedRows
-from maskwright.data.opening import open_store, recorded_data
-from maskwright.data.rows import ROWS, open_rows
+from maskwright.data.opening import open_store
+from maskwright.data.rows import open_rows
 from maskwright.data.store import TokenStore
-from maskwright.model.config import config_at
 from maskwright.run.directory import RunDirectory, whole_steps
 from maskwright.tasks.measure import for_report
 from maskwright.tasks.measure.held_out import evaluate
 from maskwright.tasks.models.load import load_model
+from maskwright.tasks.models.runs import model_at
 from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.tasks.pretrain.run import pretrain
-from maskwright.tasks.start.changes import require_same_run
 
 Config = Callable[..., RunConfig]
 
@@ -221,59 +216,6 @@ def test_max_epochs_are_of_all_phases(store: TokenStore, tmp_path: Path) -> None
     assert 0.99 < epochs <= 1 and "from a, 1.00 epochs" in ready.loader.describe()[0]
 
 
-def test_runs_of_before_go_on_only_with_their_rows(store: TokenStore, config: Config, tmp_path: Path) -> None:
-    """A record of an earlier version has no `rows`. What makes it unlike the runs of now is named."""
-    write_arrow(
-        tmp_path / "arrow" / "a.arrow",
-        [*documents_of(store.split("train")), *documents_of(store.split("valid"))],
-        lists=True,
-        stream=False,
-    )
-    arrow = {
-        "data.store": str(tmp_path / "arrow"),
-        "data.format": "arrow",
-        "data.arrow": {"tokenizer": store.tokenizer_folder},
-    }
-    assert len(store.split("train").shards) > 1
-    by_shard = {"row_planning": "by shard"}
-    for run, record, reason in (
-        (config(), by_shard, ""),
-        (config(phases=[{"until_step": 5, "masking_rate": 0.4}]), by_shard, ""),
-        (config(), {}, "rows were planned over all shards together"),
-        (config(), {"config": {"data.window_shards": 2}}, "the rows of data.window_shards shards were shuffled"),
-        (phased(config), by_shard, "phases of other rows shared the epochs"),
-        (small_config("", **arrow), by_shard, "Arrow files were read where they lie"),
-    ):
-        before = {"config": flat(run) | record.get("config", {}), "model": {}}
-        before |= {key: value for key, value in record.items() if key != "config"}
-        if not reason:
-            assert prepare_run(run, before).details["rows"] == ROWS
-            continue
-        with pytest.raises(ConfigError, match=f"the run began when {reason}.*Fix: continue it with"):
-            prepare_run(run, before)
-        assert recorded_data({"config": before["config"], "store": run.data.store}) == run.data, "it can be evaluated"
-        assert prepare_run(run, {**before, "rows": ROWS})
-
-
-def test_a_run_whose_epochs_left_out_the_weights_is_not_continued_with_them(store: TokenStore, tmp_path: Path) -> None:
-    (tmp_path / "again").symlink_to(store.location)
-    sources = {"a": {"store": store.location, "weight": 1}, "b": {"store": str(tmp_path / "again"), "weight": 1}}
-    keys = {"data.store": None, "data.mixture": sources, "schedule.steps": 40}
-    run = small_config("", **keys, phases=[{"until_step": 20, "mixture_weights": {"b": 0}}])
-    ready, directory = prepare_run(run), RunDirectory(str(tmp_path))
-    same = {"config": flat(run), "store_fingerprint": "s", "tokenizer_fingerprint": "t", "dtype": "d"}
-    now = {**same, "model": asdict(ready.model), **ready.details}
-    before = {key: value for key, value in now.items() if key != "phases_have_weights"}
-    assert before != now and require_same_run(before, now, directory, run) == []
-    for text in ("schedule: {steps: 40}", "schedule: {epochs: 2}"):
-        (tmp_path / "config.yaml").write_text(text)
-        assert require_same_run(now, now, directory, run) == []
-        if "steps" in text:
-            assert require_same_run(before, now, directory, run) == []
-    with pytest.raises(ConfigError, match="the run began when schedule.epochs left out the mixture_weights of phases"):
-        require_same_run(before, now, directory, run)
-
-
 def test_a_base_of_rotary_positions_is_trained_with_and_exported(
     config: Config, store: TokenStore, tmp_path: Path
 ) -> None:
@@ -297,8 +239,8 @@ def test_a_base_of_rotary_positions_is_trained_with_and_exported(
         assert judged.loss == pytest.approx(lines[-1]["valid_loss"], rel=1e-6)
     assert losses["half"][:2] == losses["plain"][:2] and losses["half"][2] != losses["plain"][2]
     assert losses["all"][0] != losses["plain"][0] and not np.array_equal(weights["all"], weights["half"])
-    record = RunDirectory(str(tmp_path / "half")).read_config()
-    assert [config_at(record, step, "x").rope_theta for step in (0, 2, 3, 4)] == [10_000.0, 10_000.0, 500.0, 500.0]
+    record = RunDirectory(str(tmp_path / "half")).read_record()
+    assert [model_at(record, step, "x").rope_theta for step in (0, 2, 3, 4)] == [10_000.0, 10_000.0, 500.0, 500.0]
     model, kept = load_model(str(tmp_path / "half")), RunDirectory(str(tmp_path / "half")).checkpoints
     thetas = [for_report._at(model, kept, step).config.rope_theta for step in whole_steps(kept)]
     assert thetas == [10_000.0, 500.0], "the first and the last of a report's columns"

@@ -115,8 +115,8 @@ def reproduce(
     """Train a run or a record again, and compare: bit by bit on a machine of the same kind, else by the spread."""
     from dataclasses import asdict
 
-    from maskwright.prove.reproduce import TextPaths, reproduce, require_reproduced
+    from maskwright.prove.reproduce import reproduce, require_reproduced
 
-    reproduction = reproduce(what, to, TextPaths(store, text or [], blimp, work), seeds=seeds, check=check)
+    reproduction = reproduce(what, to, store=store, seeds=seeds, check=check)
     print_result(reproduction.report(), asdict(reproduction), as_json)
     require_reproduced(reproduction)

@@ -1,4 +1,4 @@
-"""`maskwright reproduce`: trains a run, the run of a report, or a record of the speedrun again, and compares.
+"""`maskwright reproduce`: trains a run again, and compares.
 
 If processor, versions and way of computing are the same kind, every bit must be the same. Otherwise kernels add numbers
 up in another order, and differences in the last bits grow in training. Then held-out values must be as near as those of
@@ -9,42 +9,27 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from maskwright.config.finetuning import build_finetune_config
-from maskwright.config.pretraining import OF_ONE_RUN, build_config, without_gone
+from maskwright.config.pretraining import OF_ONE_RUN, build_config
 from maskwright.config.settings import nested
 from maskwright.core import storage
 from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, MaskwrightError, VerificationError, stopped
 from maskwright.processes import child
-from maskwright.report.made_of import FORMAT, made_of, read_page
+from maskwright.report.run import RecordedRun
 from maskwright.report.run import read as read_run
 from maskwright.run.directory import RunDirectory
-from maskwright.speedrun.race import Maskwright, one_seed, seeds_of
-from maskwright.speedrun.record import RECIPE, RECORD, SpeedrunRecord, kind_of, other_kind, read_record, track_named
-from maskwright.speedrun.text import open_text, require_same
-from maskwright.speedrun.tracks import ALPHA
+from maskwright.run.record import FromRun, RunRecord
 from maskwright.tasks.finetune.prepare import prepare_finetuning
-from maskwright.tasks.pretrain.prepare import PretrainRun, prepare_run, require_same_rows
+from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.tasks.start.engine import environment
 from maskwright.tasks.start.prepared import Prepared
 from maskwright.verdict.statistics import same_mean_p
 
-PAGE = "report.html"
-NOT_WHOLE = "make the report again with this version, or give the run directory"
-
-
-@dataclass(frozen=True)
-class TextPaths:
-    """Locations of the training text."""
-
-    store: str | None
-    text: Sequence[str]
-    pairs: str | None
-    work: str
+ALPHA = 0.01
 
 
 @dataclass
@@ -57,8 +42,6 @@ class Reproduction:
     there: list[float]
     """Held-out values of the original."""
     here: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    """For a record: the time of its seeds on this machine."""
     exact: bool | None = None
     """Whether all weights are bit-identical; None before anything was trained."""
     p: float | None = None
@@ -78,7 +61,7 @@ class Reproduction:
             return "\n".join([*lines, f"  nothing was trained; it would be compared {every}"])
         values = ", ".join(f"{value:.6f}" for value in self.here)
         lines.append(f"  there: {', '.join(f'{value:.6f}' for value in self.there)}")
-        lines.append(f"  here:  {values}" + "".join(f", {seconds:.1f} s" for seconds in self.seconds))
+        lines.append(f"  here:  {values}")
         if self.exact:
             return "\n".join([*lines, "  reproduced: the weights are bit-identical"])
         if not self.other_kind:
@@ -98,162 +81,132 @@ def require_reproduced(reproduction: Reproduction) -> None:
         raise VerificationError("was not reproduced", where=reproduction.what, fix=fix)
 
 
-def reproduce(what: str, to: str, paths: TextPaths, *, seeds: int = 1, check: bool = False) -> Reproduction:
+def reproduce(what: str, to: str, *, store: str | None = None, seeds: int = 1, check: bool = False) -> Reproduction:
     """Trains again and compares. Raises `InputError` if there is nothing to reproduce or a fingerprint differs."""
-    again = _record if os.path.exists(os.path.join(what, RECORD)) else _run
-    return again(what, None if check else storage.require_local(to), paths, seeds)
-
-
-def _make_new(to: str) -> None:
+    to = storage.require_local(to)
+    original, record = _original(what)
+    keys = _keys(record, what, store)
+    ready = _prepared(record, keys, what)
+    expected, actual = map(_fingerprints, (record, ready.record(ready.config, record.dtype, None)))
+    require_same(actual, expected, what, "give what the run had; --store PATH where its token store has moved")
+    then, engine = _kind(original), _engine(original)
+    reproduction = Reproduction(what, expected, other_kind(then, kind_of(environment(), engine=engine)), [])
+    reproduction.there += _loss(original)
+    if check:
+        return reproduction
     if os.path.exists(to):
         raise InputError("already exists", where=to, fix="choose another --to")
     storage.make_folder(to)
-
-
-# ---- a record of the speedrun ----------------------------------------------------------------------------------------
-
-
-def _record(what: str, to: str | None, paths: TextPaths, seeds: int) -> Reproduction:
-    record = read_record(what)
-    if record.program != Maskwright.name:
-        fix = "its recipe.yaml says with which script of benchmarks/ it was made, and how"
-        raise InputError(f"was trained by {record.program}", where=what, fix=fix)
-    if not record.finished:
-        raise InputError("is not finished", where=what, fix="let `maskwright speedrun` go on with it first")
-    if seeds > len(record.seeds):
-        raise InputError(f"has {len(record.seeds)} seeds", where=what, fix=f"give --seeds {len(record.seeds)} or fewer")
-    track = track_named(record.track)
-    text = open_text(track, paths.work, paths.text, pairs=paths.pairs)
-    fix = "take the text that the record was made with: its track's page says which"
-    require_same(text.fingerprints, record.fingerprints, what, fix)
-    program = Maskwright(track, os.path.join(what, RECIPE), text)
-    if seeds_of(track, program.identity, len(record.seeds)) != record.seeds:
-        fix = "this version reads the recipe in another way: take maskwright " + record.kind.get("maskwright", "")
-        raise InputError("its seeds do not follow from its recipe", where=what, fix=fix)
-    kind_here = kind_of(environment(), engine=record.kind.get("engine"))
-    reproduction = Reproduction(what, record.fingerprints, other_kind(record.kind, kind_here), _values(record))
-    if to is None:
-        return reproduction
-    _make_new(to)
-    same = []
-    for seed_result in record.results[:seeds]:
-        result, kind, _ = one_seed(track, text, program, seed_result.seed, os.path.join(to, f"seed-{seed_result.seed}"))
-        reproduction.other_kind = other_kind(record.kind, kind)
-        reproduction.here.append(result.value)
-        reproduction.seconds.append(result.seconds)
-        same.append(result.weights_sha256 == seed_result.weights_sha256)
-    reproduction.exact, reproduction.p = all(same), same_mean_p(reproduction.there, reproduction.here)
-    return reproduction
-
-
-def _values(record: SpeedrunRecord) -> list[float]:
-    return [result.value for result in record.results]
-
-
-# ---- a run, or the data of one in a report --------------------------------------------------------------------------
-
-
-def _run(what: str, to: str | None, paths: TextPaths, seeds: int) -> Reproduction:
-    original = _original(what)
-    config = _config(original, what, paths.store)
-    verb = str(original["kind"])
-    ready = _prepared(verb, config, what)
-    if isinstance(ready, PretrainRun):
-        # A report has no `row_planning`; its weights are compared in any case.
-        require_same_rows({**original, "row_planning": True}, ready.loader)
-    expected, actual = (
-        {name: str(one[f"{name}_fingerprint"]) for name in ("store", "tokenizer")} for one in (original, ready.identity)
-    )
-    if original["base_weights"]:
-        expected["base weights"] = storage.sha256_of(original["base_weights"])
-        actual["base weights"] = storage.sha256_of(ready.base_weights().get("base_weights"))
-    if (base := original.get("base") or {}).get("sha256"):  # of a fine-tuning
-        expected["base model"], actual["base model"] = base["sha256"], ready.base_weights()["base"]["sha256"]
-    require_same(actual, expected, what, "give the text that the run had: --store PATH")
-    then = kind_of(original["environment"], engine=original["engine"])
-    reproduction = Reproduction(what, expected, other_kind(then, kind_of(environment(), engine=original["engine"])), [])
-    if original["valid_loss"] is not None:
-        reproduction.there.append(float(original["valid_loss"]))
-    if to is None:
-        return reproduction
-    _make_new(to)
-    made: list[dict[str, Any]] = []
+    made: list[RecordedRun] = []
     for number in range(seeds):
-        run = os.path.join(to, "run" if number == 0 else f"seed-{config['seed'] + number}")
-        made.append(_trained(verb, config | {"seed": config["seed"] + number}, original, run))
+        seed = keys["seed"] + number
+        made.append(_trained(record, keys | {"seed": seed}, os.path.join(to, f"seed-{seed}" if number else "run")))
     first = made[0]
-    reproduction.other_kind = other_kind(then, kind_of(first["environment"], engine=first["engine"]))
-    reproduction.here = [float(one["valid_loss"]) for one in made if one["valid_loss"] is not None]
-    reproduction.exact = first["weights_sha256"] == original["weights_sha256"]
+    reproduction.other_kind = other_kind(then, _kind(first))
+    reproduction.here = [loss for one in made for loss in _loss(one)]
+    reproduction.exact = first.saved.get("weights_sha256") == original.saved["weights_sha256"]
     reproduction.p = (
         same_mean_p(reproduction.there, reproduction.here) if reproduction.there and reproduction.here else None
     )
     return reproduction
 
 
-def _original(what: str) -> dict[str, Any]:
-    """The data of a run directory or page. Raises `InputError` for a run that one command cannot reproduce."""
-    page = os.path.join(what, PAGE) if os.path.exists(os.path.join(what, PAGE)) else what
-    if os.path.isfile(page):
-        try:
-            with storage.open_binary(page) as file:
-                carried = read_page(file.read().decode())
-        except ValueError:
-            raise InputError("its data of the run is damaged", where=page, fix=NOT_WHOLE) from None
-        if len(carried) != 1:
-            many = f"is a report of {len(carried)} runs" if carried else "is not a report of a run, or an older one"
-            raise InputError(many, where=page, fix="give a report of one run, or a run directory")
-        data = carried[0]
-    else:
-        if not storage.is_url(what):
-            RunDirectory(what).require()
-        data = made_of(read_run(what))
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise InputError("its data of the run is of another version", where=page, fix=NOT_WHOLE)
-    if not data["weights_sha256"] or not data["ended"]:
-        command = f"`maskwright {data['kind']} … --run {data['run']}`"
+def _original(what: str) -> tuple[RecordedRun, RunRecord]:
+    """A run and its record. Raises `InputError` for a run that one command cannot reproduce."""
+    if not storage.is_url(what):
+        RunDirectory(what).require()
+    run = read_run(what)
+    record = run.record
+    if record is None or not run.has_ended or not run.saved.get("weights_sha256"):
+        command = f"`maskwright {record.kind if record else 'pretrain'} … --run {run.location}`"
         fix = f"let it end first; where it no longer runs, the command that started it goes on with it: {command}"
         raise InputError("is of a run that has not ended", where=what, fix=fix)
-    if data["changes"]:
-        fix = "a run whose configuration changed on its way takes several commands: its report has them"
-        raise InputError("its configuration changed between two starts", where=what, fix=fix)
-    return data
+    if not record.repeats:
+        keys = ", ".join(key for change in record.changes if change.decides for key in change.keys)
+        fix = "a run whose numbers were decided by several configurations takes a command for each: repeat them by hand"
+        raise InputError(f"its configuration changed between two starts ({keys})", where=what, fix=fix)
+    return run, record
 
 
-def _config(original: dict[str, Any], what: str, store: str | None) -> dict[str, Any]:
+def _kind(run: RecordedRun) -> dict[str, str]:
+    return kind_of(run.environment, engine=_engine(run))
+
+
+def _engine(run: RecordedRun) -> str | None:
+    started = run.at("started")
+    return started[-1].get("engine") if started else None
+
+
+def _loss(run: RecordedRun) -> list[float]:
+    loss = run.score("valid_loss")
+    return [] if loss is None else [loss]
+
+
+def _fingerprints(record: RunRecord) -> dict[str, str]:
+    held_out = storage.sha256_of([[name, text.fingerprint] for name, text in record.held_out.items()])
+    found = {"text": record.train.fingerprint, "held-out text": held_out, "tokenizer": record.tokenizer_fingerprint}
+    return found | ({"base weights": storage.sha256_of(record.began_from.sha256s)} if record.began_from else {})
+
+
+def _keys(record: RunRecord, what: str, store: str | None) -> dict[str, Any]:
     """The configuration by dotted key. The number of threads is the original's, since another gives other low bits."""
-    config = without_gone(original["config"]) | OF_ONE_RUN
+    keys = record.keys | OF_ONE_RUN
     if store is not None:
-        if "data.store" not in config:
+        if record.kind == "finetune":
             raise InputError("is a fine-tuned run, which has no token store", where=what, fix="leave --store out")
-        config["data.store"] = store
-    if original["threads"]:
-        config["engine.threads"] = original["threads"]
-    return config
+        keys |= {"data.store": store}
+    return keys | ({"engine.threads": record.threads} if record.threads else {})
 
 
-def _prepared(verb: str, config: dict[str, Any], what: str) -> Prepared:
-    if verb == "finetune":
-        return prepare_finetuning(build_finetune_config(nested(config), what), RunDirectory(""))
-    return prepare_run(build_config(nested(config), what))
+def _prepared(record: RunRecord, keys: dict[str, Any], what: str) -> Prepared:
+    if record.kind == "finetune":
+        return prepare_finetuning(build_finetune_config(nested(keys), what), RunDirectory(""))
+    config, origin = build_config(nested(keys), what), record.began_from
+    if isinstance(origin, FromRun) and origin.via == "--from":
+        return prepare_run(config, None, origin.origin, fresh_optimizer=origin.optimizer == "fresh")
+    return prepare_run(config)
 
 
-def _trained(verb: str, config: dict[str, Any], original: dict[str, Any], run: str) -> dict[str, Any]:
-    """Trains to the end in `run`; returns the provenance of that run."""
+def _trained(record: RunRecord, keys: dict[str, Any], run: str) -> RecordedRun:
+    """Trains to the end in `run`."""
     file = f"{run}.yaml"
-    storage.write_json(file, nested(config))  # JSON is YAML
-    words = [verb, file, "--run", run]
-    if parent := original["lineage"]:
-        words += ["--from", f"{parent['run']}@{parent['step']}"]
-        words += ["--fresh-optimizer"] if parent.get("optimizer") == "fresh" else []
+    storage.write_json(file, nested(keys))  # JSON is YAML
     say(f"training again: {run}")
-    code = child.run(words)
+    code = child.run(record.command(file, run))
     if kind := stopped(code):
         shutil.rmtree(run, ignore_errors=True)
         raise kind(f"remove {os.path.dirname(run)}, and give the same command again")
     if code:
         raise MaskwrightError(f"ended with exit code {code}; its own message is above", where=run)
-    provenance = made_of(read_run(run))
-    if provenance["weights_sha256"] is None:
+    made = read_run(run)
+    if made.saved.get("weights_sha256") is None:
         warn(f"{run}: left no checkpoint")
-    return provenance
+    return made
+
+
+def require_same(actual: dict[str, str], expected: dict[str, str], where: str, fix: str) -> None:
+    """Raises `InputError` for the first fingerprint that differs."""
+    for name, value in expected.items():
+        if actual.get(name) != value:
+            start = (actual.get(name) or "missing")[:16]
+            raise InputError(f"its {name} has the fingerprint {start}, and not {value[:16]}", where=where, fix=fix)
+
+
+def kind_of(environment: dict[str, Any], **computed: object) -> dict[str, str]:
+    """The processor, the versions and, in `computed`, the way of computing: runs that agree in these must agree in
+    every bit. Facts that an older record lacks are left out."""
+    hardware, packages = environment.get("hardware") or {}, environment.get("packages") or {}
+    facts = {"processor": hardware.get("cpu"), "instructions": hardware.get("instructions")}
+    facts |= {name: packages.get(name) for name in ("torch", "numpy", "jax", "transformers")}
+    facts |= {"maskwright": environment.get("maskwright"), **computed}
+    return {name: str(value) for name, value in facts.items() if value is not None}
+
+
+def other_kind(first: dict[str, str], second: dict[str, str]) -> list[str]:
+    """The differences between two kinds, as in `torch 2.12.0, here 2.13.0`."""
+    names = sorted({*first, *second})
+    return [
+        f"{name} {first.get(name, 'not known')}, here {second.get(name, 'not known')}"
+        for name in names
+        if first.get(name) != second.get(name)
+    ]

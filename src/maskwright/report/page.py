@@ -1,4 +1,4 @@
-"""`maskwright report`: one run, or several side by side, as one HTML file and as Markdown."""
+"""`maskwright report`: one run, or several side by side, as one HTML file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from maskwright.report import background, configuration, document, incidents, training, words
 from maskwright.report.document import Block, Folded, Listing, Paragraph, ReportSection
-from maskwright.report.made_of import in_head
 from maskwright.report.run import RecordedRun
 
 
@@ -27,25 +26,21 @@ MOST_NAMED = 3
 def write(
     path: str, runs: Sequence[RecordedRun], *, computed: ComputedBlocks = NOTHING, dollars_per_hour: float | None = None
 ) -> None:
-    """Writes Markdown for a `path` in .md, else HTML. Raises `InputError` where the file cannot be written."""
-    page = path if len(runs) == 1 and not path.endswith(".md") else None
-    title, sections = contents(runs, computed, dollars_per_hour, page)
-    document.write(path, title, sections, [in_head(run) for run in runs])
+    """Writes HTML. Raises `InputError` where the file cannot be written."""
+    document.write(path, *contents(runs, computed, dollars_per_hour))
 
 
 def contents(
-    runs: Sequence[RecordedRun], computed: ComputedBlocks, dollars_per_hour: float | None, page: str | None = None
+    runs: Sequence[RecordedRun], computed: ComputedBlocks, dollars_per_hour: float | None
 ) -> tuple[str, list[ReportSection]]:
-    """(title, sections). `page`: the file with the run for `maskwright reproduce`; else its folder is used."""
+    """(title, sections)."""
     if len(runs) == 1:
-        return runs[0].name, _single(runs[0], computed, dollars_per_hour, page)
+        return runs[0].name, _single(runs[0], computed, dollars_per_hour)
     names_of_runs = f": {words.listed([run.name for run in runs])}" if len(runs) <= MOST_NAMED else ""
     return f"{len(runs)} runs{names_of_runs}", _several(runs, computed, dollars_per_hour)
 
 
-def _single(
-    run: RecordedRun, computed: ComputedBlocks, dollars_per_hour: float | None, page: str | None
-) -> list[ReportSection]:
+def _single(run: RecordedRun, computed: ComputedBlocks, dollars_per_hour: float | None) -> list[ReportSection]:
     report = run.report
     state = f"{report.run}: {run.state}" + (f", {report.why}" if report.why else "")
     start: list[Block] = [Paragraph(state, faint=True), training.glance(run, dollars_per_hour)]
@@ -61,7 +56,7 @@ def _single(
         ("Configuration", configuration.configuration(run)),
         ("Lineage", background.lineage(run)),
         ("Machine", background.environment(run)),
-        ("How to repeat it", configuration.how_to_repeat(run, page)),
+        ("How to repeat it", configuration.how_to_repeat(run)),
     ):
         if blocks:
             sections.append(ReportSection(heading, tuple(blocks)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,10 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.config.finetuning import FinetuneConfig, Task, default_row
+from maskwright.config.places import absolute
 from maskwright.config.pretraining import ModelSection, Shape
+from maskwright.config.settings import flat
 from maskwright.core import storage
 from maskwright.core.console import human_count, note, say, several, warn
 from maskwright.core.errors import ConfigError
+from maskwright.core.hub import is_hub
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import require_family
 from maskwright.labels.dataset import Dataset, read_dataset
@@ -35,12 +38,21 @@ from maskwright.model.config import (
 )
 from maskwright.model.hf.config import class_name
 from maskwright.model.hf.families import FAMILIES
+from maskwright.model.hf.folder import weight_digests
 from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.initial import initial_parameters, with_new_head
 from maskwright.run.directory import RESULTS, RunDirectory, step_folder
-from maskwright.tasks.finetune.objective import EvaluationSplit, LabelledObjective, chosen_metric, score_split
+from maskwright.run.record import BeganFrom, FromFolder, RunRecord, Text
+from maskwright.tasks.finetune.objective import (
+    EvaluationSplit,
+    LabelledObjective,
+    chosen_metric,
+    is_lower_better,
+    score_split,
+)
 from maskwright.tasks.models.hub import local, pinned
 from maskwright.tasks.models.load import TrainedModel, load_model, special_ids
+from maskwright.tasks.models.runs import from_run
 from maskwright.tasks.start.capacity import memory_and_disk
 from maskwright.tasks.start.data_card import labelled_card
 from maskwright.tasks.start.opened import looked_at, opened
@@ -114,25 +126,34 @@ class FinetuneRun:
         return np.union1d(self.train.packer.encoded.ids, [self.model.pad_token_id]).astype(np.int64)
 
     @property
-    def identity(self) -> dict[str, str]:
-        vocabulary = read_vocabulary(self.tokenizer_folder)
-        return {
-            "store": os.path.abspath(self.config.data.train),
-            "store_fingerprint": self.dataset.fingerprint,
-            "tokenizer_fingerprint": vocabulary.fingerprint,
-            "roles_sha256": vocabulary.roles_sha256,
-        }
+    def texts(self) -> tuple[Text, dict[str, Text]]:
+        data = absolute(self.config).data
+        held_out = Text(data.validation or data.train, self.dataset.of_splits["validation"])
+        return Text(data.train, self.dataset.fingerprint), {"": held_out} if self.dataset.validation else {}
 
-    @property
-    def details(self) -> dict[str, Any]:
-        entries = {
-            "task": self.config.task.model_dump(mode="json"),
-            "labels": list(self.dataset.labels),
-            "metric": chosen_metric(self.config, self.dataset.labels),
-        }
-        if self.config.task.kind != "question_answering":
-            return entries
-        return entries | {"may_be_none": not all(example.answers for example in self.dataset.train)}
+    def record(self, given: Any, dtype: Any, before: RunRecord | None) -> RunRecord:
+        vocabulary, data = read_vocabulary(self.tokenizer_folder), absolute(self.config).data
+        (train, held_out), metric = self.texts, chosen_metric(self.config, self.dataset.labels)
+        section = given.model.model_copy(update={"init_from": self.base})
+        asked = self.config.task.kind == "question_answering"
+        return RunRecord(
+            kind="finetune",
+            keys=flat(absolute(given.model_copy(update={"model": section}))),
+            steps=self.config.steps,
+            digest=given.digest(),
+            model=asdict(self.model),
+            dtype=dtype,
+            tokenizer_fingerprint=vocabulary.fingerprint,
+            roles_sha256=vocabulary.roles_sha256,
+            train=train,
+            held_out=held_out,
+            test=Text(data.test or data.train, self.dataset.of_splits["test"]) if self.dataset.test else None,
+            began_from=before.began_from if before else self.began_from(),
+            metric=metric,
+            lower_is_better=is_lower_better(metric),
+            labels=self.dataset.labels,
+            may_be_none=not all(example.answers for example in self.dataset.train) if asked else None,
+        )
 
     @property
     def flops(self) -> float:
@@ -162,14 +183,14 @@ class FinetuneRun:
         say(f"starting from {start.location}")
         return TrainState(0, parameters)
 
-    def base_weights(self) -> dict[str, Any]:
-        start = self.start
-        if start is None:
-            return {}
-        record = start.run or {}
-        base = {"location": start.location, "step": start.step, "class": class_name(start.config)}
-        base |= {key: record[key] for key in ("digest", "store_fingerprint") if key in record}
-        return {"base": base | {"weights": self.config.model.weights, "sha256": weights_digest(start.parameters)}}
+    def began_from(self) -> BeganFrom:
+        if self.base is None or self.config.model.weights == "random":
+            return None
+        start = self.start or _start(self.config, self.base)
+        if start.run is not None and start.step is not None:
+            return from_run(RunDirectory(start.folder), start.run, start.step, "model.init_from", "fresh")
+        location = self.base if is_hub(self.base) else os.path.abspath(self.base)
+        return FromFolder(location, weight_digests(local(self.base)))
 
     @cached_property
     def validation(self) -> EvaluationSplit | None:
@@ -299,7 +320,7 @@ class FinetuneRun:
 def prepare_finetuning(
     config: FinetuneConfig,
     directory: RunDirectory,
-    before: dict[str, Any] | None = None,
+    before: RunRecord | None = None,
     *,
     start: TrainedModel | None = None,
     dataset: Dataset | None = None,
@@ -310,10 +331,11 @@ def prepare_finetuning(
     `dataset`: what `model.init_from` and `data` name, where the caller has read it.
     """
     init_from = config.model.init_from
-    base = None if init_from is None else pinned(init_from, (before or {}).get("base"))
+    recorded = before.finetuning.model.init_from if before else None
+    base = None if init_from is None else pinned(init_from, recorded)
     section, longest = config.model, config.data.max_seq_len or default_row(config.task)
     if before is not None:
-        model, tokenizer = recorded_config(before["model"], directory.config), directory.path("tokenizer")
+        model, tokenizer = recorded_config(before.model, directory.config), directory.path("tokenizer")
         if not os.path.exists(tokenizer):  # this machine has only fetched the checkpoints
             tokenizer = _start(config, base).tokenizer_folder if base else local(section.tokenizer or "", weights=False)
     elif section.init_from is not None:

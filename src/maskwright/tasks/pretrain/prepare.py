@@ -5,20 +5,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from maskwright.config.changes import as_begun
+from maskwright.config.places import absolute
 from maskwright.config.pretraining import RunConfig
+from maskwright.config.settings import flat
 from maskwright.core import storage
 from maskwright.core.console import human_count, say, warn
 from maskwright.core.errors import ConfigError, InputError, StoreError
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader, validation_batches
-from maskwright.data.mixture import MixedRows, Mixture
+from maskwright.data.mixture import Mixture
 from maskwright.data.opening import Store, open_held_out, open_store
 from maskwright.data.rows import ROWS
 from maskwright.data.store import TokenStore, special_table
@@ -28,13 +30,13 @@ from maskwright.model.config import ModelConfig, training_flops
 from maskwright.model.hf.config import class_name, dropout_keys
 from maskwright.model.hf.names import count_parameters
 from maskwright.model.initial import initial_parameters
-from maskwright.run.lineage import Lineage
-from maskwright.run.lineage import describe as describe_lineage
+from maskwright.run.record import BeganFrom, FromRun, RunRecord, Text
+from maskwright.run.record import describe as describe_beginning
 from maskwright.tasks.models.hub import pinned
 from maskwright.tasks.models.load import with_ids
 from maskwright.tasks.pretrain import lineage as lineages
 from maskwright.tasks.pretrain.describe import reading
-from maskwright.tasks.pretrain.model import Base, model_and_lineage
+from maskwright.tasks.pretrain.model import Base, model_and_parent
 from maskwright.tasks.pretrain.warnings import documents_held_out, unusual_data, unusual_settings
 from maskwright.tasks.start.capacity import memory_and_disk
 from maskwright.tasks.start.data_card import SAMPLE_DOCUMENTS, SAMPLE_TOKENS, pretraining_card
@@ -53,35 +55,40 @@ class PretrainRun:
     model: ModelConfig
     store: Store
     loader: Loader
-    lineage: Lineage | None = None
-    """The checkpoint of another run that this one began from."""
+    parent: BeganFrom = None
+    """What it began from, where that is another run's checkpoint; of a run that is continued, whatever it is."""
     validation: Mapping[str, TokenStore] = field(default_factory=dict)
     """The stores of data.validation by name; empty where the run is judged by the held-out part of its own store."""
     base: Base | None = None
-    """The base that `model.init_from` names; None where a lineage says what the run began from."""
+    """The folder that `model.init_from` names; None where a run's checkpoint is what it began from."""
+    inherited: Mapping[str, Any] = field(default_factory=dict)
+    """`RunRecord.fine_tuning` of the run whose checkpoint it began from."""
     warmup_share: float | None = None
     """The share of the steps that the configuration gives the warm-up, which is a number of them in `config`."""
     label_smoothing, looked_up = 0.0, None
 
-    @property
-    def identity(self) -> dict[str, str]:
-        store = self.store.location
-        return {
-            "store": store if storage.is_url(store) else os.path.abspath(store),
-            "store_fingerprint": self.store.fingerprint,
-            "tokenizer_fingerprint": self.store.vocabulary.fingerprint,
-            "roles_sha256": self.store.vocabulary.roles_sha256,
-        }
+    @cached_property
+    def texts(self) -> tuple[Text, dict[str, Text]]:
+        return _text(self.store), {name: _text(store) for name, store in self.held_out.items()}
 
-    @property
-    def details(self) -> dict[str, Any]:
-        fingerprints = {name: held_out.fingerprint for name, held_out in self.validation.items()}
-        entries: dict[str, Any] = {"rows": ROWS} | ({"validation": fingerprints} if fingerprints else {})
-        if self.warmup_share is not None:
-            entries["warmup_share"] = self.warmup_share
-        if any(phase.mixture_weights for phase in self.config.phases):
-            entries["phases_have_weights"] = True  # earlier runs left them out with schedule.epochs
-        return entries
+    def record(self, given: Any, dtype: Any, before: RunRecord | None) -> RunRecord:
+        train, held_out = self.texts
+        return RunRecord(
+            kind="pretrain",
+            keys=flat(absolute(self.config)),
+            steps=self.config.steps,
+            digest=self.config.digest(),
+            model=asdict(self.model),
+            dtype=dtype,
+            tokenizer_fingerprint=self.store.vocabulary.fingerprint,
+            roles_sha256=self.store.vocabulary.roles_sha256,
+            train=train,
+            held_out=held_out,
+            began_from=before.began_from if before else self.began_from(),
+            fine_tuning=before.fine_tuning if before else self._fine_tuning(),
+            rows=ROWS,
+            warmup_share=self.warmup_share,
+        )
 
     @property
     def flops(self) -> float:
@@ -95,8 +102,8 @@ class PretrainRun:
 
     @property
     def begins_from(self) -> str | None:
-        if self.lineage is not None:
-            return str(self.lineage["run"])
+        if isinstance(self.parent, FromRun):
+            return self.parent.run
         return self.base.location if self.base else None
 
     def verify(self) -> None:
@@ -106,29 +113,24 @@ class PretrainRun:
     def starting_state(self) -> TrainState:
         """The state of step 0: that of another run, that of `model.init_from`, or random. Raises `ModelError` or
         `CheckpointError`."""
-        if self.lineage is not None:
-            return lineages.starting_state(self.lineage)
+        if isinstance(self.parent, FromRun):
+            return lineages.starting_state(self.parent)
         if self.base is None:
             return TrainState(0, initial_parameters(self.model, self.config.seed))
         parameters = self.base.parameters(self.config, self.model)
         say(f"continuing from {self.base.location}")
         return TrainState(0, parameters)
 
-    def base_weights(self) -> dict[str, Any]:
-        if self.lineage is not None:
-            return {"lineage": self.lineage, **self._fine_tuning(self.lineage.get("fine_tuning", {}))}
-        if self.base is None:
-            return {}
-        record, values = self.base.record(self.config)
-        return record | self._fine_tuning(values)
+    def began_from(self) -> BeganFrom:
+        return self.base.began_from() if self.base else self.parent
 
-    def _fine_tuning(self, values: dict[str, Any]) -> dict[str, Any]:
+    def _fine_tuning(self) -> dict[str, Any]:
         """Values for the export's config.json: the base's own for fine-tuning, less those that this run has set."""
+        values = self.base.fine_tuning(self.config) if self.base else self.inherited
         names = {"hidden_dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
         names_set = [names[key] for key in names if key in self.config.model.model_fields_set]
         keys_set = {key for name in names_set for key in dropout_keys(self.model.architecture, name)}
-        inherited = {key: value for key, value in values.items() if key not in keys_set}
-        return {"fine_tuning": inherited} if inherited else {}
+        return {key: value for key, value in values.items() if key not in keys_set}
 
     def objective(self) -> MaskedLM:
         return MaskedLM(self.loader, self._validation, self.model.vocab_size, self.config.evaluation.patience)
@@ -173,11 +175,12 @@ class PretrainRun:
             f"{model.num_hidden_layers} layers x {model.hidden_size}, {human_count(count_parameters(model))} parameters"
         )
         words = f"vocabulary {model.vocab_size:,}, {model.max_seq_len} tokens"
-        lines = [*describe_lineage(self.lineage), f"model: {shape}, {words}", *reading(self.config, self.loader)]
+        origin = describe_beginning(self.parent) if isinstance(self.parent, FromRun) else []
+        lines = [*origin, f"model: {shape}, {words}", *reading(self.config, self.loader)]
         return "\n".join([*lines, memory_and_disk(self, processes)])
 
     def warnings(self) -> list[str]:
-        lines = lineages.warnings(self.lineage, self.config, self.store.fingerprint)
+        lines = lineages.warnings(self.parent, self.config, self.store.fingerprint)
         lines += unusual_data(self.loader.epoch(self.config.steps), self.held_out)
         return lines + unusual_settings(self.config)
 
@@ -191,7 +194,7 @@ class PretrainRun:
 
 def prepare_run(
     config: RunConfig,
-    before: dict[str, Any] | None = None,
+    before: RunRecord | None = None,
     begin_from: str | None = None,
     *,
     fresh_optimizer: bool = False,
@@ -203,7 +206,8 @@ def prepare_run(
     `fresh_optimizer`.
     """
     parent, warmup_share = None, config.schedule.warmup_share
-    config = as_begun(config, before)
+    if before is not None:
+        config = as_begun(config, before.pretraining, before.warmup_share)
     if begin_from is None and fresh_optimizer:
         raise InputError("--fresh-optimizer goes with --from RUN[@STEP]", fix="give both, or neither")
     if begin_from is not None and before is not None:
@@ -211,11 +215,14 @@ def prepare_run(
     elif begin_from is not None:
         parent = lineages.find_parent(begin_from, fresh_optimizer=fresh_optimizer)
     init_from, base = config.model.init_from, None
-    if init_from is not None and parent is None and "lineage" not in (before or {}):
-        base = Base(pinned(init_from, (before or {}).get("base")))
+    recorded = before.began_from if before else None
+    if init_from is not None and parent is None and not isinstance(recorded, FromRun):
+        base = Base(pinned(init_from, recorded.location if recorded else None))
+        section = config.model.model_copy(update={"init_from": base.location})
+        config = config.model_copy(update={"model": section})
     # Stores of other formats have a tokenizer; a run that is continued must not need its base any more.
     store = open_store(config.data, base.tokenizer if base and config.data.format == "pregenerated" else None)
-    model, lineage = model_and_lineage(config, store, before, parent, base)
+    model, parent = model_and_parent(config, store, before, parent, base)
     _require_text(store)
     require_family(model, config.engine)
     model = with_ids(model, store.vocabulary, store.tokenizer_folder)
@@ -224,35 +231,19 @@ def prepare_run(
         raise ConfigError(what, where="rope_theta of a phase", fix="leave it out")
     held_out = _validation_stores(config, store)
     loader = Loader(config, store)
-    if before is not None:
-        require_same_rows(before, loader)
     config = loader.config
     loader.require_rows()
     if config.evaluation.patience is not None and not (held_out or documents_held_out(store)):
         fix = "name a held-out store as data.validation, or leave it out"
         raise ConfigError(f"needs held-out text, and {store.location} has none", where="evaluation.patience", fix=fix)
-    return PretrainRun(config, model, store, loader, lineage, held_out, base, warmup_share)
+    began_from, inherited = (parent[0], parent[1].fine_tuning) if parent else (recorded, {})
+    folder = None if parent else base
+    return PretrainRun(config, model, store, loader, began_from, held_out, folder, inherited, warmup_share)
 
 
-def require_same_rows(before: dict[str, Any], loader: Loader) -> None:
-    """Raises `ConfigError` for a run of an earlier version that read other rows. `before`: its record."""
-    if before.get("rows") == ROWS:
-        return
-    data = loader.config.data
-    formats = {data.format, *(source.format for source in (data.mixture or {}).values())}
-    sources = loader.rows.sources if isinstance(loader.rows, MixedRows) else [loader.rows]
-    several_shards = any(len(source.split.shards) > 1 for source in sources)
-    reasons = {
-        "the rows of data.window_shards shards were shuffled at a time": before["config"].get("data.window_shards"),
-        "phases of other rows shared the epochs of the text": len(loader.data_phases) > 1,
-        "Arrow files were read where they lie": "arrow" in formats,
-        "rows were planned over all shards together": several_shards and not before.get("row_planning"),
-    }
-    for reason, is_so in reasons.items():
-        if is_so:
-            fix = "continue it with the maskwright that began it; or begin a new run at its newest checkpoint: "
-            fix += "`maskwright pretrain CONFIG --run NEW --from RUN`"
-            raise ConfigError(f"the run began when {reason}, so it had other rows than it would have now", fix=fix)
+def _text(store: Store) -> Text:
+    location = store.location
+    return Text(location if storage.is_url(location) else os.path.abspath(location), store.fingerprint)
 
 
 def _require_text(store: Store) -> None:
