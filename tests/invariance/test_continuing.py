@@ -7,7 +7,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from maskwright.engines.torch.engine import TorchEngine
 from maskwright.model.initial import initial_parameters
 from maskwright.monitor.status import look
 from maskwright.prove.verify_resume import TIMES
+from maskwright.report.run import read
 from maskwright.run.best import Best
 from maskwright.run.directory import RunDirectory
 from maskwright.run.record import FromRun, ancestors
@@ -83,11 +84,12 @@ def test_a_run_that_grows_before_its_decay_is_the_longer_run(engine: str, config
     assert metrics(grown) == metrics(tmp_path / "straight")
 
     (change,) = RunDirectory(str(grown)).read_record().changes
-    assert (change["step"], change["keys"]) == (8, ["schedule.steps: 10 -> 20"])
+    assert (change.step, change.keys, change.decides) == (8, ("schedule.steps: 10 -> 20",), False)
     assert RunDirectory(str(grown)).read_record().compiled is True
     assert "changed at step 8: schedule.steps: 10 -> 20" in look(str(grown)).report()
     task.pretrain(long, str(grown))  # nothing is left to do, and nothing is forgotten
-    assert checkpoint.load(str(grown / "checkpoints/step-00000020"))[1]["changes"] == [change]
+    kept = checkpoint.load(str(grown / "checkpoints/step-00000020"))[1]["changes"]
+    assert kept == [asdict(change) | {"keys": [*change.keys]}]
     assert RunDirectory(str(grown)).read_record().changes == (change,)
 
 
@@ -307,6 +309,7 @@ def test_a_run_ends_when_its_held_out_loss_no_longer_falls(config: Config, tmp_p
     assert last == best + 4 < 60, losses
     assert checkpoint.whole_steps(str(run / "checkpoints")) == [best, last]
     assert load_model(str(run)).step == best
+    assert read(str(run)).score("valid_loss") == dict(losses)[best], "the page's headline is that of the weights"
     status = RunDirectory(str(run)).read_status()
     assert status and (status.phase, status.step) == ("done", last)
     assert status.message == f"no longer improving: the best evaluation is that of step {best}"
@@ -392,7 +395,7 @@ def test_a_run_that_grows_keeps_its_warmup_and_moves_its_decay_where_they_are_sh
     require_same(state(grown), state(straight))
     assert metrics(grown) == metrics(straight)
     keys = [change.keys for change in RunDirectory(str(grown)).read_record().changes]
-    assert keys == [["schedule.steps: 10 -> 20"], ["schedule.steps: 20 -> 24"]]
+    assert keys == [("schedule.steps: 10 -> 20",), ("schedule.steps: 20 -> 24",)]
     with pytest.raises(ConfigError, match=r"schedule.warmup_steps: 3 -> 5"):  # 0.2 of 24
         dry_run(config(schedule=shares | {"steps": 24, "warmup_share": 0.2}), str(grown))
 
@@ -400,7 +403,7 @@ def test_a_run_that_grows_keeps_its_warmup_and_moves_its_decay_where_they_are_sh
 def test_a_changed_length_is_put_right_by_steps_also_where_the_file_has_epochs(config: Config, tmp_path: Path) -> None:
     run, keys = tmp_path / "run", {"checkpoint.save_every_steps": 4, "checkpoint.keep_every_steps": 4}
     task.pretrain(config(schedule={"epochs": 0.05, "kind": "wsd"}, **keys), str(run))
-    for epochs, fix in ((0.04, "back with (.*=10);"), (0.1, f"--from {run}@8 (.*=12) --set schedule.warmup_steps=0")):
+    for epochs, fix in ((0.04, "back with (.*=11);"), (0.1, f"--from {run}@8 (.*=13) --set schedule.warmup_steps=0")):
         with pytest.raises(ConfigError) as refused:
             dry_run(config(schedule={"epochs": epochs, "kind": "wsd"}, **keys), str(run))
         found = re.search(fix, str(refused.value))

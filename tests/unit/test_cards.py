@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import yaml
 from finetuned import finished_run, shape
+from made_record import made_record
 
 from maskwright.config.finetuning import build_finetune_config
-from maskwright.config.pretraining import PLACES, build_config
+from maskwright.config.places import PLACES
+from maskwright.config.pretraining import RunConfig, build_config
 from maskwright.config.settings import flat
 from maskwright.core import storage
 from maskwright.report.markdown import code, literal
@@ -76,7 +78,8 @@ def test_a_card_names_no_place(tokenizer: str, tmp_path: Path) -> None:
     trained = load_model(str(run))
     for config in configs:
         assert not [key for key in config.locations if not any(f"{key}.".startswith(f"{one}.") for one in PLACES)]
-        card = model_card(replace(trained, run={**(trained.run or {}), "config": flat(config)}), 0.0)
+        kind = "pretrain" if isinstance(config, RunConfig) else "finetune"
+        card = model_card(replace(trained, run=made_record(kind, flat(config))), 0.0)
         assert "schedule" in card and "private" not in card
 
 

@@ -78,7 +78,8 @@ def test_other_sets_are_reported_by_name_and_change_nothing_else(
             default["valid_accuracy"],
         )
         assert several["valid_loss"] == several["valid_other-text_loss"] == single["valid_loss"]
-        assert set(single) == set(default) == {"step", "valid_loss", "valid_accuracy"}
+        assert set(single) == set(default) == {"step", "valid_loss", "valid_accuracy", "judges"}
+        assert single["judges"] != default["judges"] != several["judges"]
     weights = [
         checkpoint.load(str(tmp_path / name / "checkpoints/step-00000004"))[0].parameters
         for name in ("plain", "named", "one")

@@ -59,6 +59,7 @@ def kill(run: Path) -> None:
 @pytest.mark.parametrize("saved", [False, True])
 def test_a_run_that_was_killed_says_so_and_what_the_same_command_does(run: Path, saved: bool) -> None:
     kill(run)
+    edit(run / "config.resolved.json", steps=100)
     if not saved:
         shutil.rmtree(run / "checkpoints")
     said = text_of(run)

@@ -36,7 +36,7 @@ from maskwright.model.config import (
     recorded_config,
     training_flops,
 )
-from maskwright.model.hf.config import class_name
+from maskwright.model.hf.config import class_name, dropout_keys, family_dropout
 from maskwright.model.hf.families import FAMILIES
 from maskwright.model.hf.folder import weight_digests
 from maskwright.model.hf.names import Parameters, count_parameters
@@ -348,7 +348,7 @@ def prepare_finetuning(
         encoder = model_config(shape, vocabulary.size, longest, **special_ids(vocabulary))
     dataset = dataset or read_dataset(config.data, config.task, config.seed)
     if before is None:
-        model = _with_head(encoder, config, dataset)
+        model = _with_head(encoder, config, dataset, published_dropouts(encoder, start))
     require_family(model, config.engine)
     if config.data.max_seq_len is None:
         longest = min(longest, model.max_seq_len)
@@ -388,21 +388,37 @@ def _start(config: FinetuneConfig, base: str | None, start: TrainedModel | None 
     return start
 
 
-def _with_head(model: ModelConfig, config: FinetuneConfig, dataset: Dataset) -> ModelConfig:
-    """The encoder's shape with the task's head, and the published dropout unless the run sets its own. Raises
+def published_dropouts(model: ModelConfig, start: TrainedModel | None) -> tuple[float, float]:
+    """Dropouts of hidden states and of attention in fine-tuning: those of the model's config.json or, of a run, those
+    that its export says. `start`: None for a shape without weights."""
+    if start is None:
+        return family_dropout(model), family_dropout(model)
+    said = start.run.fine_tuning if start.run else {}
+
+    def of(name: str) -> float:
+        keys = dropout_keys(model.architecture, name)
+        return float(next((said[key] for key in keys if key in said), getattr(model, name)))
+
+    return of("hidden_dropout_prob"), of("attention_probs_dropout_prob")
+
+
+def _with_head(
+    model: ModelConfig, config: FinetuneConfig, dataset: Dataset, published: tuple[float, float]
+) -> ModelConfig:
+    """The encoder's shape with the task's head, and the published dropouts unless the run sets its own. Raises
     `ConfigError` for a head that `transformers` does not have on it."""
     if model.architecture in WITHOUT_QUESTIONS and config.task.kind == "question_answering":
         what = f"is question_answering, for which transformers has no class on {FAMILIES[model.architecture].title}"
         raise ConfigError(what, where="task.kind", fix="choose a task of whole texts, or token_classification")
-    section, published = config.model, 0.0 if model.rotary else 0.1
-    hidden = published if section.hidden_dropout is None else section.hidden_dropout
+    section = config.model
+    hidden = published[0] if section.hidden_dropout is None else section.hidden_dropout
     outputs = {"regression": 1, "question_answering": 2}.get(config.task.kind, len(dataset.labels))
     return replace(
         model,
         task=config.task.kind,
         num_labels=outputs,
         hidden_dropout_prob=hidden,
-        attention_probs_dropout_prob=published if section.attention_dropout is None else section.attention_dropout,
+        attention_probs_dropout_prob=published[1] if section.attention_dropout is None else section.attention_dropout,
         classifier_dropout_prob=hidden if section.classifier_dropout is None else section.classifier_dropout,
     )
 

@@ -168,11 +168,10 @@ def load_chosen(directory: RunDirectory, record: RunRecord) -> TrainState | None
     if step is None or not record.keeps_best:
         newest = checkpoint.load_newest(directory.checkpoints, set_aside=False)
         return newest and newest[0]
-    if step not in steps:
-        what, fix = (
-            f"its best checkpoint, that of step {step:,}, is gone",
-            "put it back, or train again in a new folder",
-        )
+    kept = storage.read_json(directory.path("checkpoints", step_folder(steps[-1]), "state.json")).get("best_step", step)
+    if gone := sorted({step, kept} - {*steps}):
+        what = f"its best checkpoint, that of step {gone[0]:,}, is gone"
+        fix = "put it back, or train again in a new folder"
         raise CheckpointError(what, where=directory.checkpoints, fix=fix)
     return checkpoint.load(directory.path("checkpoints", step_folder(step)))[0]
 

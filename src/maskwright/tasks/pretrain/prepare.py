@@ -27,7 +27,7 @@ from maskwright.data.store import TokenStore, special_table
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import require_family
 from maskwright.model.config import ModelConfig, training_flops
-from maskwright.model.hf.config import class_name, dropout_keys
+from maskwright.model.hf.config import class_name, dropout_keys, family_dropout
 from maskwright.model.hf.names import count_parameters
 from maskwright.model.initial import initial_parameters
 from maskwright.run.record import BeganFrom, FromRun, RunRecord, Text
@@ -125,11 +125,16 @@ class PretrainRun:
         return self.base.began_from() if self.base else self.parent
 
     def _fine_tuning(self) -> dict[str, Any]:
-        """Values for the export's config.json: the base's own for fine-tuning, less those that this run has set."""
-        values = self.base.fine_tuning(self.config) if self.base else self.inherited
+        """Values for the export's config.json: those of the base for fine-tuning, or of the family, less what this run
+        has set."""
         names = {"hidden_dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
-        names_set = [names[key] for key in names if key in self.config.model.model_fields_set]
-        keys_set = {key for name in names_set for key in dropout_keys(self.model.architecture, name)}
+        keys = {name: dropout_keys(self.model.architecture, field) for name, field in names.items()}
+        values: Mapping[str, Any] = self.inherited
+        if self.base:
+            values = self.base.fine_tuning(self.config)
+        elif self.parent is None:
+            values = {key: family_dropout(self.model) for each in keys.values() for key in each}
+        keys_set = {key for name, each in keys.items() if name in self.config.model.model_fields_set for key in each}
         return {key: value for key, value in values.items() if key not in keys_set}
 
     def objective(self) -> MaskedLM:
