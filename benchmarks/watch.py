@@ -33,7 +33,7 @@ from maskwright.monitor.watch.runs import Runs
 from maskwright.monitor.watch.series import RunCurves
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.run.heartbeat import Beat, file_name
-from maskwright.run.record import RunRecord, Text
+from maskwright.run.record import RecordedText, RunRecord
 
 RUNS, LINES, LATER, POINTS = 100, 100_000, 20, 1_000
 EVALUATED = 20
@@ -70,7 +70,7 @@ class Sweep:
         metrics = os.path.join(root, "metrics.jsonl")
         with open(metrics, "w", encoding="utf-8") as file:
             file.writelines(lines(number) for number in range(1, LINES + 1))
-        text = Text("none", "none")
+        text = RecordedText("none", "none")
         keys = flat(build_config({"data": {"store": "none"}, "schedule": {"steps": LINES * 20}}, ""))
         record = RunRecord("pretrain", keys, LINES * 20, "", {}, "float32", "", "", text, {"": text}, None)
         for folder in self.folders:

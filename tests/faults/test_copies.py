@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import fsspec
 import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from made_record import made_record
 
 from maskwright.config.pretraining import RunConfig, build_config
 from maskwright.config.settings import flat, nested
@@ -22,6 +24,7 @@ from maskwright.prove import reproduce
 from maskwright.prove.drill import drill, tiny
 from maskwright.prove.verify_resume import shortened
 from maskwright.run.directory import RESULTS, RunDirectory
+from maskwright.run.record import RunRecord
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.pretrain import run as task
 from maskwright.training import checkpoint
@@ -85,7 +88,10 @@ def fail_with(failures: Iterator[Exception | None]) -> None:
 def saved(folder: Path, *steps: int, best: int | None = None) -> RunDirectory:
     directory = RunDirectory(str(folder))
     folder.mkdir(exist_ok=True)
-    for name, content in (("config.resolved.json", "{}"), ("metrics.jsonl", '{"step": 1}\n')):
+    for name, content in (
+        ("config.resolved.json", json.dumps(made_record().to_json())),
+        ("metrics.jsonl", '{"step": 1}\n'),
+    ):
         (folder / name).write_text(content)
     for step in steps:
         arrays = {"a": np.full((4, 3), step, np.float32)}
@@ -95,7 +101,7 @@ def saved(folder: Path, *steps: int, best: int | None = None) -> RunDirectory:
     return directory
 
 
-def same(record: dict[str, Any]) -> None:
+def same(record: RunRecord) -> None:
     """Accepts every run's copies."""
 
 
@@ -373,7 +379,7 @@ def test_places_that_are_none_are_refused(place: str) -> None:
 
 def test_what_repeats_a_run_leaves_its_copies_and_its_services_alone(config: Callable[..., RunConfig]) -> None:
     real = config(**{"checkpoint.copy_to": URL, "logging.report_to": ["wandb"]})
-    again = reproduce._config({"config": flat(real), "threads": 1}, "a run", None)
+    again = reproduce._keys(made_record(keys=flat(real), threads=1), "a run", None)
     made = [shortened(real, 20), tiny(real), build_config(nested(again), "again")]
     assert [(one.checkpoint.copy_to, one.logging.report_to) for one in made] == [(None, [])] * 3
 

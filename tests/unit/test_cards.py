@@ -18,7 +18,7 @@ from maskwright.config.pretraining import RunConfig, build_config
 from maskwright.config.settings import flat
 from maskwright.core import storage
 from maskwright.report.markdown import code, literal
-from maskwright.run.record import FromFolder, FromRun, Text
+from maskwright.run.record import FromFolder, FromRun, RecordedText
 from maskwright.tasks.export.hugging_face import model_card
 from maskwright.tasks.models.load import load_model
 
@@ -94,7 +94,7 @@ def test_names_change_nothing_in_a_model_card(tokenizer: str, tmp_path: Path) ->
     def card(name: str) -> str:
         origin = FromFolder(f"base/{name}", {name: name})
         parent = FromRun(name, 4, "kept", "--from", name, name, name, 5, 0, None, origin)
-        text = Text(name, name)
+        text = RecordedText(name, name)
         of_name = replace(record, digest=name, train=text, held_out={name: text}, began_from=parent)
         splits = {side: {"documents": 1, "tokens": 2} for side in ("train", "valid")}
         source = {"name": name, "splits": splits, "languages": {name: 1.0}}

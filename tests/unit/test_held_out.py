@@ -21,7 +21,7 @@ from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
 from maskwright.machine import hardware
 from maskwright.run.directory import RunDirectory
-from maskwright.run.record import Text
+from maskwright.run.record import RecordedText
 from maskwright.tasks.export.hugging_face import model_card
 from maskwright.tasks.measure.held_out import Evaluation, Evaluations
 from maskwright.tasks.models.load import load_model
@@ -91,7 +91,7 @@ def test_other_sets_are_reported_by_name_and_change_nothing_else(
     card = model_card(load_model(str(tmp_path / "named")), 0.0)
     assert "- held-out loss of other-text " in card and "- held-out loss of own " in card
     record = RunDirectory(str(tmp_path / "named")).read_record()
-    judges = {"other-text": Text(other_set, TokenStore(other_set).fingerprint), "own": record.train}
+    judges = {"other-text": RecordedText(other_set, TokenStore(other_set).fingerprint), "own": record.train}
     assert record.held_out == judges
     assert record.digest == RunDirectory(str(tmp_path / "plain")).read_record().digest
     again = maskwright.evaluate(str(tmp_path / "named"), max_rows=8, device="cpu")

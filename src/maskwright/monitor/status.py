@@ -20,7 +20,7 @@ from maskwright.core.pids import State, state_of, this_pid_space
 from maskwright.run.directory import MANIFEST, Status, step_folder, whole_steps
 from maskwright.run.heartbeat import Beat, read_beats, states_here
 from maskwright.run.liveness import Judgement, judge, missing
-from maskwright.run.record import CONFIG, BeganFrom, Change, RunRecord, describe, parse
+from maskwright.run.record import CONFIG, BeganFrom, RecordedChange, RunRecord, describe, parse
 from maskwright.run.starts import MOST_STARTS, STARTS, Starts
 
 Whole = Literal[
@@ -68,7 +68,7 @@ class RunReport:
     missing: list[int] = field(default_factory=list)
     held_by: int | None = None
     """The process of this machine that holds the folder now."""
-    changes: tuple[Change, ...] = ()
+    changes: tuple[RecordedChange, ...] = ()
     """Changes to the configuration between starts."""
     began_from: BeganFrom = None
     """The model folder, or the run's checkpoint, whose weights it began with."""

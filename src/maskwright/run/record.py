@@ -33,7 +33,7 @@ RESTORE = "restore the file, or start a new run"
 
 
 @dataclass(frozen=True)
-class Text:
+class RecordedText:
     """A text of a run: a token store or labelled examples."""
 
     location: str
@@ -133,7 +133,7 @@ def describe(began_from: BeganFrom) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Change:
+class RecordedChange:
     """What a start changed of the configuration."""
 
     step: int
@@ -161,15 +161,15 @@ class RunRecord:
     dtype: Literal["bfloat16", "float16", "float32"]
     tokenizer_fingerprint: str
     roles_sha256: str
-    train: Text
-    held_out: dict[str, Text]
+    train: RecordedText
+    held_out: dict[str, RecordedText]
     """What judges the run, by name; a single one has none."""
     began_from: BeganFrom
     fine_tuning: dict[str, Any] = field(default_factory=dict)
     """What config.json of the base says for fine-tuning alone, less what the run has set: its export says it too."""
     rows: int | None = None
     """The version of the order of rows, of a pretraining run."""
-    test: Text | None = None
+    test: RecordedText | None = None
     metric: str = "loss"
     """What its evaluations are compared by."""
     lower_is_better: bool = True
@@ -181,7 +181,7 @@ class RunRecord:
     """Of the steps, where the configuration gives it so."""
     threads: int | None = None
     compiled: bool | None = None
-    changes: tuple[Change, ...] = ()
+    changes: tuple[RecordedChange, ...] = ()
 
     @cached_property
     def config(self) -> RunConfig | FinetuneConfig:

@@ -18,7 +18,7 @@ from maskwright.monitor.status import read_record
 from maskwright.monitor.watch.numbers import is_number
 from maskwright.monitor.watch.runs import GOING, LIST_SECONDS, Watched, known
 from maskwright.run.directory import HISTORY, MANIFEST, read_lines, step_folder, step_of
-from maskwright.run.record import Change, describe
+from maskwright.run.record import RecordedChange, describe
 
 MOST_INCIDENTS = 500
 MOST_LINES, MOST_LETTERS = 1_000, 4_000
@@ -91,7 +91,7 @@ def _measured(folder: Folder, place: str) -> int:
     return total
 
 
-def _incidents(history: bytes, changes: Iterable[Change]) -> list[dict[str, Any]]:
+def _incidents(history: bytes, changes: Iterable[RecordedChange]) -> list[dict[str, Any]]:
     """Events in the order of time: `event` is history's own word, or `gone` and `changed`; `what` describes it. The
     last `MOST_INCIDENTS`."""
     incidents: list[dict[str, Any]] = []

@@ -42,7 +42,7 @@ from maskwright.model.hf.folder import weight_digests
 from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.initial import initial_parameters, with_new_head
 from maskwright.run.directory import RESULTS, RunDirectory, step_folder
-from maskwright.run.record import BeganFrom, FromFolder, RunRecord, Text
+from maskwright.run.record import BeganFrom, FromFolder, RecordedText, RunRecord
 from maskwright.tasks.finetune.objective import (
     EvaluationSplit,
     LabelledObjective,
@@ -126,10 +126,10 @@ class FinetuneRun:
         return np.union1d(self.train.packer.encoded.ids, [self.model.pad_token_id]).astype(np.int64)
 
     @property
-    def texts(self) -> tuple[Text, dict[str, Text]]:
+    def texts(self) -> tuple[RecordedText, dict[str, RecordedText]]:
         data = absolute(self.config).data
-        held_out = Text(data.validation or data.train, self.dataset.of_splits["validation"])
-        return Text(data.train, self.dataset.fingerprint), {"": held_out} if self.dataset.validation else {}
+        held_out = RecordedText(data.validation or data.train, self.dataset.of_splits["validation"])
+        return RecordedText(data.train, self.dataset.fingerprint), {"": held_out} if self.dataset.validation else {}
 
     def record(self, given: Any, dtype: Any, before: RunRecord | None) -> RunRecord:
         vocabulary, data = read_vocabulary(self.tokenizer_folder), absolute(self.config).data
@@ -147,7 +147,7 @@ class FinetuneRun:
             roles_sha256=vocabulary.roles_sha256,
             train=train,
             held_out=held_out,
-            test=Text(data.test or data.train, self.dataset.of_splits["test"]) if self.dataset.test else None,
+            test=RecordedText(data.test or data.train, self.dataset.of_splits["test"]) if self.dataset.test else None,
             began_from=before.began_from if before else self.began_from(),
             metric=metric,
             lower_is_better=is_lower_better(metric),

@@ -30,7 +30,7 @@ from maskwright.model.config import ModelConfig, training_flops
 from maskwright.model.hf.config import class_name, dropout_keys, family_dropout
 from maskwright.model.hf.names import count_parameters
 from maskwright.model.initial import initial_parameters
-from maskwright.run.record import BeganFrom, FromRun, RunRecord, Text
+from maskwright.run.record import BeganFrom, FromRun, RecordedText, RunRecord
 from maskwright.run.record import describe as describe_beginning
 from maskwright.tasks.models.hub import pinned
 from maskwright.tasks.models.load import with_ids
@@ -68,7 +68,7 @@ class PretrainRun:
     label_smoothing, looked_up = 0.0, None
 
     @cached_property
-    def texts(self) -> tuple[Text, dict[str, Text]]:
+    def texts(self) -> tuple[RecordedText, dict[str, RecordedText]]:
         return _text(self.store), {name: _text(store) for name, store in self.held_out.items()}
 
     def record(self, given: Any, dtype: Any, before: RunRecord | None) -> RunRecord:
@@ -246,9 +246,9 @@ def prepare_run(
     return PretrainRun(config, model, store, loader, began_from, held_out, folder, inherited, warmup_share)
 
 
-def _text(store: Store) -> Text:
+def _text(store: Store) -> RecordedText:
     location = store.location
-    return Text(location if storage.is_url(location) else os.path.abspath(location), store.fingerprint)
+    return RecordedText(location if storage.is_url(location) else os.path.abspath(location), store.fingerprint)
 
 
 def _require_text(store: Store) -> None:

@@ -17,7 +17,7 @@ from maskwright.config.settings import keys_of
 from maskwright.core.errors import CheckpointError, ConfigError
 from maskwright.model.config import recorded_config
 from maskwright.run.directory import RunDirectory, whole_steps
-from maskwright.run.record import Change, RunRecord
+from maskwright.run.record import RecordedChange, RunRecord
 
 HELD_OUT = "held-out text"
 
@@ -97,11 +97,11 @@ def _short(value: Any) -> str:
     return str(value)[:12] if isinstance(value, str) else str(value)
 
 
-def noted(changes: Mapping[str, str], step: int) -> list[Change]:
+def noted(changes: Mapping[str, str], step: int) -> list[RecordedChange]:
     """What a start notes in the record of what it changed. More steps decide no number: the run goes on as if it had
     had them from its beginning. Nor does another place of the same text, nor what is saved and logged."""
     decides = any(
         key not in PLACES and key != "schedule.steps" and not key.startswith(("checkpoint.", "logging."))
         for key in changes
     )
-    return [Change(step, round(time.time(), 3), tuple(changes.values()), decides)] if changes else []
+    return [RecordedChange(step, round(time.time(), 3), tuple(changes.values()), decides)] if changes else []

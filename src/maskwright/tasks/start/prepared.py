@@ -12,7 +12,7 @@ from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.pretraining import RunConfig
 from maskwright.engines.base import TrainState
 from maskwright.model.config import ModelConfig
-from maskwright.run.record import BeganFrom, RunRecord, Text
+from maskwright.run.record import BeganFrom, RecordedText, RunRecord
 from maskwright.training.job import Job
 from maskwright.training.objective import Objective
 
@@ -27,7 +27,7 @@ class Prepared(Protocol):
     def model(self) -> ModelConfig: ...
 
     @property
-    def texts(self) -> tuple[Text, dict[str, Text]]:
+    def texts(self) -> tuple[RecordedText, dict[str, RecordedText]]:
         """What the run trains on, and what judges it, by name."""
         ...
 
