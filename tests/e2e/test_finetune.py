@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from finetuned import pretrained_folder
 from html_page import Page
 
 from maskwright.config.finetuning import FinetuneConfig, build_finetune_config
@@ -391,6 +392,20 @@ def groups(model: Any, ready: FinetuneRun, layer_decay: float) -> list[dict[str,
         scale, decay = layer_decay**power, 0.1 if parameter.ndim >= 2 else 0.0
         found.append({"params": [parameter], "scale": scale, "weight_decay": decay, "lr": 0.0})
     return found
+
+
+def test_dropout_is_that_of_the_models_config_unless_it_is_set(
+    make: Callable[..., FinetuneConfig], tokenizer: str, tmp_path: Path
+) -> None:
+    folder = pretrained_folder(tmp_path / "folder", tokenizer)
+    path = Path(folder) / "config.json"
+    dropouts = {"hidden_dropout_prob": 0.25, "attention_probs_dropout_prob": 0.0}
+    path.write_text(json.dumps(json.loads(path.read_text()) | dropouts))
+    for keys, hidden in (({}, 0.25), ({"model.hidden_dropout": 0.5}, 0.5)):
+        model = prepared(make(model={"init_from": folder}, **{"data.max_seq_len": 16}, **keys)).model
+        assert (model.hidden_dropout_prob, model.attention_probs_dropout_prob) == (hidden, 0.0)
+    fresh = prepared(make()).model
+    assert (fresh.hidden_dropout_prob, fresh.attention_probs_dropout_prob) == (0.1, 0.1)
 
 
 def test_starts_from_a_run_a_fine_tuned_run_or_random(make: Callable[..., FinetuneConfig], tmp_path: Path) -> None:
