@@ -25,12 +25,15 @@ from typing import Any
 
 from common import alternate, medians, write_result
 
+from maskwright.config.pretraining import build_config
+from maskwright.config.settings import flat
 from maskwright.core.folder import Folder
 from maskwright.core.pids import pid_started, this_pid_space
 from maskwright.monitor.watch.runs import Runs
 from maskwright.monitor.watch.series import RunCurves
-from maskwright.run.directory import Status
+from maskwright.run.directory import RunDirectory, Status
 from maskwright.run.heartbeat import Beat, file_name
+from maskwright.run.record import RecordedText, RunRecord
 
 RUNS, LINES, LATER, POINTS = 100, 100_000, 20, 1_000
 EVALUATED = 20
@@ -67,12 +70,14 @@ class Sweep:
         metrics = os.path.join(root, "metrics.jsonl")
         with open(metrics, "w", encoding="utf-8") as file:
             file.writelines(lines(number) for number in range(1, LINES + 1))
+        text = RecordedText("none", "none")
+        keys = flat(build_config({"data": {"store": "none"}, "schedule": {"steps": LINES * 20}}, ""))
+        record = RunRecord("pretrain", keys, LINES * 20, "", {}, "float32", "", "", text, {"": text}, None)
         for folder in self.folders:
             os.makedirs(os.path.join(folder, "processes"))
             os.makedirs(os.path.join(folder, "checkpoints", "step-00500000"))
             os.link(metrics, os.path.join(folder, "metrics.jsonl"))
-            record = {"config": {"schedule.steps": LINES * 20}}
-            self._write(os.path.join(folder, "config.resolved.json"), record)
+            RunDirectory(folder).write_record(record)
             self._write(os.path.join(folder, "checkpoints", "step-00500000", "MANIFEST.json"), {"files": {}})
             with open(os.path.join(folder, "history.jsonl"), "w", encoding="utf-8") as file:
                 file.write(json.dumps({"step": 0, "event": "started", "time": 1.79e9}) + "\n")

@@ -13,15 +13,14 @@ from typing import Any, get_args
 
 import numpy as np
 import yaml
+from made_record import made_record
 from safetensors.numpy import save_file
 
-from maskwright.config.finetuning import Task
-from maskwright.core import storage
 from maskwright.engines.base import TrainState
 from maskwright.model.config import ModelConfig, TaskKind
 from maskwright.model.hf.config import LABELLED, to_hf_config
 from maskwright.model.initial import initial_parameters
-from maskwright.run.directory import FORMAT, RunDirectory
+from maskwright.run.directory import RunDirectory
 from maskwright.training import checkpoint
 
 TASKS = [task for task in get_args(TaskKind) if task != "masked_lm"]
@@ -98,22 +97,19 @@ def finished_run(folder: Path, config: ModelConfig, tokenizer: str, noise: float
         name: (value + noise * generator.standard_normal(value.shape)).astype(np.float32)
         for name, value in initial_parameters(config, 1).items()
     }
-    texts = dict.fromkeys(["digest", "store", "store_fingerprint", "tokenizer_fingerprint"], "none")
-    record: dict[str, Any] = {
-        "config": {"schedule.steps": 7} | ({} if config.task == "masked_lm" else {"task.kind": config.task}),
-        "model": asdict(config),
-        "dtype": "float32",
-        "labels": list(LABELS[: config.num_labels]) if config.task in LABELLED else [],
-        "task": None if config.task == "masked_lm" else Task(kind=config.task, doc_stride=8).model_dump(),
-        **texts,
-    }
-    if config.task == "question_answering":
-        record["may_be_none"] = True
+    own = {} if config.task == "masked_lm" else {"task.kind": config.task, "task.doc_stride": 8}
+    record = made_record(
+        "finetune" if own else "pretrain",
+        own,
+        model=asdict(config),
+        labels=tuple(LABELS[: config.num_labels]) if config.task in LABELLED else (),
+        may_be_none=True if config.task == "question_answering" else None,
+    )
     directory = RunDirectory(str(folder))
     os.makedirs(directory.location)
     shutil.copytree(tokenizer, directory.path("tokenizer"))
-    checkpoint.save(directory.checkpoints, TrainState(7, parameters), record, keep=1)
-    storage.write_json(directory.config, {"format": FORMAT, **record})
+    checkpoint.save(directory.checkpoints, TrainState(7, parameters), record.to_json(), keep=1)
+    directory.write_record(record)
     return folder
 
 

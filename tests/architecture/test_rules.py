@@ -39,7 +39,7 @@ LAYERS = {
     "config": {"core"},
     "machine": {"core"},
     "processes": {"core", "machine"},
-    "run": {"core"},
+    "run": {"core", "config"},
     "text": {"core", "machine", "processes"},
     "data": {"core", "config", "processes", "text"},
     "labels": {"core", "config", "text", "data"},

@@ -11,8 +11,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from made_record import made_record
+
 from maskwright.core.pids import pid_started, this_pid_space
-from maskwright.run.directory import HISTORY, MANIFEST, Status, step_folder
+from maskwright.run.directory import HISTORY, MANIFEST, RunDirectory, Status, step_folder
 from maskwright.run.heartbeat import Beat, file_name
 
 HOST = "vm"
@@ -111,8 +113,8 @@ class MadeRun:
         )
         config = {"seed": self.seed, "optimizer.learning_rate": self.peak, "schedule.steps": self.of, **self.config}
         self._json("status.json", asdict(status))
-        finetuning = {"task": {"kind": "single_label_classification"}, "metric": self.metric} if self.metric else {}
-        self._json("config.resolved.json", {"config": config, "changes": [], **finetuning})
+        of_kind = {"kind": "finetune", "metric": self.metric} if self.metric else {}
+        RunDirectory(str(self.folder)).write_record(made_record(keys=config, steps=self.of, **of_kind))
         began = self.now - self.step * 0.4
         started = {"time": began, "step": 0, "event": "started", "attempt": 1, "host": HOST, "engine": "torch"}
         lines = [started, *({"time": began + one["step"] * 0.4, **one} for one in self.events)]

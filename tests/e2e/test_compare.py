@@ -93,7 +93,7 @@ def test_one_comparison_stopped_and_killed_is_the_same_page(model: str, task: Pa
     assert [(run.arm, run.seed) for run in results.runs] == [(a, s) for s in (1, 2) for a in ("random", "model")]
     for run in results.runs:
         directory = RunDirectory(str(folder / "runs" / "foxes" / run.arm / f"seed-{run.seed}"))
-        record, losses = directory.read_config()["config"], [x["loss"] for x in directory.read_metrics() if "loss" in x]
+        record, losses = directory.read_record().keys, [x["loss"] for x in directory.read_metrics() if "loss" in x]
         (search,) = [one for one in results.searches if one.arm == run.arm]
         assert (record["optimizer.learning_rate"], record["seed"]) == (search.chosen, run.seed)
         assert dict(search.rates)[search.chosen] == max(score for _, score in search.rates)

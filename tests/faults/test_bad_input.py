@@ -571,7 +571,7 @@ def test_a_run_outlives_a_torn_status_and_a_moved_store(
     result = cli("pretrain", moved, "--run", finished)
     assert result.code == 0, result.err
     assert "changed since the last start: data.store" in result.err
-    assert json.loads((finished / "config.resolved.json").read_text())["store"] == str(tmp_path / "moved")
+    assert json.loads((finished / "config.resolved.json").read_text())["train"]["location"] == str(tmp_path / "moved")
 
 
 def test_a_continued_run_keeps_its_precision_and_needs_no_base(

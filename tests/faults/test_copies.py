@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import fsspec
 import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+from made_record import made_record
 
 from maskwright.config.pretraining import RunConfig, build_config
 from maskwright.config.settings import flat, nested
@@ -20,7 +22,7 @@ from maskwright.engines.base import TrainState
 from maskwright.prove import reproduce
 from maskwright.prove.verify_resume import shortened
 from maskwright.run.directory import RESULTS, RunDirectory
-from maskwright.tasks.export.hugging_face import has_ended
+from maskwright.run.record import RunRecord
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.pretrain import run as task
 from maskwright.training import checkpoint
@@ -84,7 +86,10 @@ def fail_with(failures: Iterator[Exception | None]) -> None:
 def saved(folder: Path, *steps: int, best: int | None = None) -> RunDirectory:
     directory = RunDirectory(str(folder))
     folder.mkdir(exist_ok=True)
-    for name, content in (("config.resolved.json", "{}"), ("metrics.jsonl", '{"step": 1}\n')):
+    for name, content in (
+        ("config.resolved.json", json.dumps(made_record().to_json())),
+        ("metrics.jsonl", '{"step": 1}\n'),
+    ):
         (folder / name).write_text(content)
     for step in steps:
         arrays = {"a": np.full((4, 3), step, np.float32)}
@@ -94,7 +99,7 @@ def saved(folder: Path, *steps: int, best: int | None = None) -> RunDirectory:
     return directory
 
 
-def same(record: dict[str, Any]) -> None:
+def same(record: RunRecord) -> None:
     """Accepts every run's copies."""
 
 
@@ -257,7 +262,9 @@ def test_the_copy_of_the_best_checkpoint_stays_when_a_start_copies_first(
     task.pretrain(own, str(tmp_path / "run"))
     assert Copies(URL).steps() == [best, last] and not removed
     assert load_model(URL).step == load_model(str(tmp_path / "run")).step == best
-    assert has_ended(load_model(URL)) and has_ended(load_model(str(tmp_path / "run")))
+    for location in (URL, str(tmp_path / "run")):
+        model = load_model(location)
+        assert model.run and RunDirectory(model.folder).has_ended(model.run)
 
     def fail(operation: str, path: str) -> None:
         if "ended.json" in path:
@@ -370,6 +377,6 @@ def test_places_that_are_none_are_refused(place: str) -> None:
 
 def test_what_repeats_a_run_leaves_its_copies_and_its_services_alone(config: Callable[..., RunConfig]) -> None:
     real = config(**{"checkpoint.copy_to": URL, "logging.report_to": ["wandb"]})
-    again = reproduce._config({"config": flat(real), "threads": 1}, "a run", None)
+    again = reproduce._keys(made_record(keys=flat(real), threads=1), "a run", None)
     made = [shortened(real, 20), build_config(nested(again), "again")]
     assert [(one.checkpoint.copy_to, one.logging.report_to) for one in made] == [(None, [])] * 2

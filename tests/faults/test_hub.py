@@ -71,12 +71,15 @@ def test_a_run_begins_at_a_commit_and_stays_with_it(
     assert f"hf://team/base is commit {commit}" in first.err and f"continuing from {address}" in first.err
     assert hub.downloaded() == {"config.json", "tokenizer.json", "model.safetensors"}
     record = json.loads((out / "config.resolved.json").read_text())
-    assert record["config"]["model.init_from"] == "hf://team/base"
-    assert record["base"] == {"location": address} and record["base_weights"] == {"model.safetensors": weights}
+    assert record["began_from"] == {"location": address, "sha256s": {"model.safetensors": weights}}
+    assert record["config"]["model.init_from"] == address
     child = cli("pretrain", config, "--run", tmp_path / "child", "--from", out, "--stop-after-steps", 1)
     assert child.code == 76, child.err
-    assert f"which continued {address}" in cli("status", tmp_path / "child").out
-    assert json.loads((tmp_path / "child/config.resolved.json").read_text())["lineage"]["base"] == record["base"]
+    assert f"which began with the weights of {address}" in cli("status", tmp_path / "child").out
+    assert (
+        json.loads((tmp_path / "child/config.resolved.json").read_text())["began_from"]["began_from"]
+        == record["began_from"]
+    )
 
     save_file(initial_parameters(SHAPE, 1), str(folder / "model.safetensors"), {"format": "pt"})
     assert hub.add("team/base", folder) != commit
@@ -107,7 +110,7 @@ def test_every_command_on_models_takes_an_address(
         *("--set", "schedule.steps=1"),
     )
     assert tuned.code == 0 and f"starting from {pinned}" in tuned.err, tuned.err
-    assert json.loads((tmp_path / "tuned" / "config.resolved.json").read_text())["base"]["location"] == pinned
+    assert json.loads((tmp_path / "tuned" / "config.resolved.json").read_text())["began_from"]["location"] == pinned
     with pytest.raises(InputError, match=f"^{pinned}: is named twice"):
         read_starts(["hf://team/base", "other=hf://team/base@main"], None)
     starts = read_starts(["hf://team/base@main", "random"], None)

@@ -361,12 +361,12 @@ def test_a_run_resumes_exactly_is_judged_and_exported(
     judged = cli("evaluate", tmp_path / "cut")
     assert judged.code == 0 and held_out.location in judged.out
     assert cli("evaluate", tmp_path / "cut", "--store", held_out.location).out == judged.out
-    record = both[0].read_config()
-    storage.write_json(both[0].config, record | {"config": record["config"] | {"data.validation": None}})
+    record = both[0].read_record()
+    both[0].write_record(replace(record, keys=record.keys | {"data.validation": None}))
     refused = cli("evaluate", tmp_path / "straight")
     assert refused.code == 2 and "none of the run's text was held out" in refused.error
     assert "--store" in refused.error
-    storage.write_json(both[0].config, record)
+    both[0].write_record(record)
     assert cli("export", tmp_path / "cut", "--to", tmp_path / "model").code == 0
     replayed = cli("replay", tmp_path / "straight", "--step", 11)
     assert replayed.code == 0 and f"{ours}/epoch_" in replayed.out

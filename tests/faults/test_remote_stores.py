@@ -25,10 +25,10 @@ from maskwright.core import storage
 from maskwright.core.errors import InputError, MaskwrightError, StoreError
 from maskwright.data import remote
 from maskwright.data.loader import Loader
-from maskwright.data.opening import recorded_stores
 from maskwright.data.prepare.report import report
 from maskwright.data.store import TokenStore
 from maskwright.run.directory import RunDirectory
+from maskwright.tasks.models.runs import held_out_stores
 from maskwright.tasks.pretrain import run as task
 from maskwright.training import checkpoint
 
@@ -76,8 +76,8 @@ def test_a_store_goes_to_a_bucket_and_trains_from_there(
         task.pretrain(small_config(location), str(run))
         ends.append(checkpoint.load(str(run / "checkpoints/step-00000012"))[0].parameters)
     assert all((ends[0][name] == ends[1][name]).all() for name in ends[0])
-    record = RunDirectory(str(run)).read_config()
-    assert record["store"] == "memory://bucket/store" == recorded_stores(record)[""].location
+    record = RunDirectory(str(run)).read_record()
+    assert record.train.location == "memory://bucket/store" == held_out_stores(record)[""].location
     folder = cache / store.fingerprint[:32]
     assert [*cache.iterdir()] == [folder]
     (folder / "manifest.json").unlink()  # as after a stop on the way: what is there stays

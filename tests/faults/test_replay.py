@@ -91,6 +91,6 @@ def test_a_step_that_the_run_does_not_have_is_refused(config: Callable[..., RunC
         replay(str(tmp_path / "run"), 12)
     record = tmp_path / "run" / "config.resolved.json"
     before = json.loads(record.read_text())
-    record.write_text(json.dumps(before | {"config": {"data.train": "a.csv"}}))
+    record.write_text(json.dumps(before | {"kind": "finetune"}))
     with pytest.raises(InputError, match="run: was fine-tuned, and replay computes steps of pretraining alone. Fix: "):
         replay(str(tmp_path / "run"), 3)

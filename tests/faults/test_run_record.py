@@ -1,4 +1,4 @@
-"""`config.resolved.json` of a run: of a newer format, or not what `pretrain` wrote. Nothing in the folder changes."""
+"""`config.resolved.json` of a run: of another format, or not what `pretrain` wrote. Nothing in the folder changes."""
 
 from __future__ import annotations
 
@@ -40,17 +40,23 @@ def leave_out(key: str) -> Callable[[dict[str, Any]], Any]:
     return lambda record: {name: value for name, value in record.items() if name != key}
 
 
-def test_a_run_of_a_newer_format(stopped: Path, cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
+def test_a_run_of_another_format(stopped: Path, cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
     path = stopped / "config.resolved.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 2}))
-    refused("has format 2, this version reads 1", stopped, cli, config_file, tmp_path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 1}))
+    refused(
+        "has format 1, this version reads 2. Fix: use maskwright 0.3.0, which wrote it",
+        stopped,
+        cli,
+        config_file,
+        tmp_path,
+    )
 
 
 SPOILT: list[tuple[Callable[[Any], Any], str]] = [
     (lambda record: [], "is not a run's record"),
     (lambda record: None, "is not a run's record"),
     (leave_out("format"), "is not a run's record"),
-    *((leave_out(key), f"lacks `{key}`") for key in ("config", "model", "dtype", "store_fingerprint")),
+    *((leave_out(key), f"lacks `{key}`") for key in ("config", "model", "dtype", "train")),
     (lambda record: record | {"config": []}, "lacks `config`"),
     (lambda record: record | {"dtype": "int8"}, "dtype is 'int8'"),
     (lambda record: record | {"model": None}, "lacks `model`"),

@@ -7,7 +7,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,10 @@ from maskwright.engines.torch.engine import TorchEngine
 from maskwright.model.initial import initial_parameters
 from maskwright.monitor.status import look
 from maskwright.prove.verify_resume import TIMES
+from maskwright.report.run import read
+from maskwright.run.best import Best
 from maskwright.run.directory import RunDirectory
+from maskwright.run.record import FromRun, ancestors
 from maskwright.tasks.export.hugging_face import model_card
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.pretrain import run as task
@@ -37,7 +40,6 @@ from maskwright.tasks.pretrain.run import dry_run
 from maskwright.tasks.start.changes import require_before_decay
 from maskwright.text.sources import Sources
 from maskwright.training import checkpoint
-from maskwright.training.best import Best
 from maskwright.training.stop import StopRequest
 
 Config = Callable[..., RunConfig]
@@ -73,36 +75,37 @@ def test_a_run_that_grows_before_its_decay_is_the_longer_run(engine: str, config
     keys = {"schedule.kind": "wsd", "engine.kind": engine}
     long, grown = config(**keys, **{"schedule.steps": 20}), tmp_path / "grown"
     stopped_after(8, config(**keys, **{"schedule.steps": 10}), grown)  # its decay begins after step 8
-    record = RunDirectory(str(grown)).read_config()
-    assert record["compiled"] is None  # that choice is one of CUDA devices
-    storage.write_json(RunDirectory(str(grown)).config, record | {"compiled": True})
+    record = RunDirectory(str(grown)).read_record()
+    assert record.compiled is None  # that choice is one of CUDA devices
+    RunDirectory(str(grown)).write_record(replace(record, compiled=True))
     task.pretrain(long, str(grown))
     task.pretrain(long, str(tmp_path / "straight"))
     require_same(state(grown), state(tmp_path / "straight"))
     assert metrics(grown) == metrics(tmp_path / "straight")
 
-    (change,) = RunDirectory(str(grown)).read_config()["changes"]
-    assert (change["step"], change["keys"]) == (8, ["schedule.steps: 10 -> 20"])
-    assert RunDirectory(str(grown)).read_config()["compiled"] is True
+    (change,) = RunDirectory(str(grown)).read_record().changes
+    assert (change.step, change.keys, change.decides) == (8, ("schedule.steps: 10 -> 20",), False)
+    assert RunDirectory(str(grown)).read_record().compiled is True
     assert "changed at step 8: schedule.steps: 10 -> 20" in look(str(grown)).report()
     task.pretrain(long, str(grown))  # nothing is left to do, and nothing is forgotten
-    assert checkpoint.load(str(grown / "checkpoints/step-00000020"))[1]["changes"] == [change]
-    assert RunDirectory(str(grown)).read_config()["changes"] == [change]
+    kept = checkpoint.load(str(grown / "checkpoints/step-00000020"))[1]["changes"]
+    assert kept == [asdict(change) | {"keys": [*change.keys]}]
+    assert RunDirectory(str(grown)).read_record().changes == (change,)
 
 
 def test_a_run_in_its_decay_names_the_checkpoint_to_branch_from(config: Config, tmp_path: Path) -> None:
     keys = {"schedule.kind": "wsd", "checkpoint.save_every_steps": 4, "checkpoint.keep_every_steps": 4}
     run = tmp_path / "run"
     task.pretrain(config(**keys, **{"schedule.steps": 10}), str(run))
-    record = RunDirectory(str(run)).read_config()
+    record = RunDirectory(str(run)).read_record()
     for start in (task.pretrain, dry_run):
         with pytest.raises(ConfigError) as refused:
             start(config(**keys, **{"schedule.steps": 20}), str(run))
         assert "the run has gone to step 10, and its decay began after step 8" in str(refused.value)
         branch = f"--from {run}@8 --set schedule.steps=12 --set schedule.warmup_steps=0"
         assert branch in str(refused.value) and "\n" not in str(refused.value)
-    assert RunDirectory(str(run)).read_config() == record
-    old = record["config"]
+    assert RunDirectory(str(run)).read_record() == record
+    old = record.keys
     for until, end in ((8, " --set 'phases=[]'"), (9, "")):
         phased = old | {"phases": [{"until_step": 4}, {"until_step": until}]}
         with pytest.raises(ConfigError) as refused:
@@ -207,8 +210,8 @@ def test_a_branch_needs_its_parent_only_to_begin(engine: str, config: Config, pa
         return
     grown = config(**CHILD | {"seed": 2})
     task.pretrain(grown, str(tmp_path / "grandchild"), str(stopped), fresh_optimizer=True)
-    lineage = RunDirectory(str(tmp_path / "grandchild")).read_config()["lineage"]
-    assert (lineage["step"], lineage["optimizer"], lineage["lineage"]["step"]) == (4, "fresh", 8)
+    (near, far), _ = ancestors(RunDirectory(str(tmp_path / "grandchild")).read_record().began_from)
+    assert (near.step, near.optimizer, near.via, far.step) == (4, "fresh", "--from", 8)
     assert state(tmp_path / "grandchild").earlier_updates == 0
     report = look(str(tmp_path / "grandchild")).report()
     assert f"began from step 4 of {stopped}, with a fresh optimizer\n  which {child}" in report
@@ -277,8 +280,9 @@ def test_a_run_is_a_model_to_begin_with(config: Config, parent: Path, tmp_path: 
         task.pretrain(own, str(tmp_path / "run"), stop_request=StopRequest(stop_after_steps=2))
     shutil.rmtree(tmp_path / "parent")
     task.pretrain(own, str(tmp_path / "run"))
-    lineage = RunDirectory(str(tmp_path / "run")).read_config()["lineage"]
-    assert (lineage["step"], lineage["optimizer"]) == (12, "fresh")
+    began_from = RunDirectory(str(tmp_path / "run")).read_record().began_from
+    assert isinstance(began_from, FromRun) and began_from.via == "model.init_from"
+    assert (began_from.step, began_from.optimizer) == (12, "fresh")
     first = next(line["valid_loss"] for line in metrics(tmp_path / "run"))
     assert first == next(line["valid_loss"] for line in metrics(parent) if line["step"] == 12 and "valid_loss" in line)
 
@@ -305,6 +309,7 @@ def test_a_run_ends_when_its_held_out_loss_no_longer_falls(config: Config, tmp_p
     assert last == best + 4 < 60, losses
     assert checkpoint.whole_steps(str(run / "checkpoints")) == [best, last]
     assert load_model(str(run)).step == best
+    assert read(str(run)).score("valid_loss") == dict(losses)[best], "the page's headline is that of the weights"
     status = RunDirectory(str(run)).read_status()
     assert status and (status.phase, status.step) == ("done", last)
     assert status.message == f"no longer improving: the best evaluation is that of step {best}"
@@ -365,15 +370,15 @@ def test_epochs_are_recorded_as_steps_and_a_run_of_them_grows(config: Config, tm
     one = config(schedule={"epochs": 0.1, "kind": "constant"}, **keys)
     steps = prepare_run(one).config.steps
     task.pretrain(one, str(tmp_path / "run"))
-    record = RunDirectory(str(tmp_path / "run")).read_config()
-    assert (record["config"]["schedule.steps"], record["config"]["schedule.epochs"]) == (steps, None)
+    record = RunDirectory(str(tmp_path / "run")).read_record()
+    assert (record.keys["schedule.steps"], record.keys["schedule.epochs"]) == (steps, None)
     shutil.rmtree(tmp_path / "run")  # another machine, which has only the copies
     two = config(schedule={"epochs": 0.2, "kind": "constant"}, **keys)
     task.pretrain(two, str(tmp_path / "run"))
     straight = config(schedule={"steps": prepare_run(two).config.steps, "kind": "constant"})
     task.pretrain(straight, str(tmp_path / "straight"))
     require_same(state(tmp_path / "run"), state(tmp_path / "straight"))
-    assert RunDirectory(str(tmp_path / "run")).read_config()["changes"][0]["step"] == steps
+    assert RunDirectory(str(tmp_path / "run")).read_record().changes[0].step == steps
 
 
 def test_a_run_that_grows_keeps_its_warmup_and_moves_its_decay_where_they_are_shares(
@@ -389,8 +394,8 @@ def test_a_run_that_grows_keeps_its_warmup_and_moves_its_decay_where_they_are_sh
     task.pretrain(config(schedule=numbers | {"steps": 24}), str(straight))
     require_same(state(grown), state(straight))
     assert metrics(grown) == metrics(straight)
-    keys = [change["keys"] for change in RunDirectory(str(grown)).read_config()["changes"]]
-    assert keys == [["schedule.steps: 10 -> 20"], ["schedule.steps: 20 -> 24"]]
+    keys = [change.keys for change in RunDirectory(str(grown)).read_record().changes]
+    assert keys == [("schedule.steps: 10 -> 20",), ("schedule.steps: 20 -> 24",)]
     with pytest.raises(ConfigError, match=r"schedule.warmup_steps: 3 -> 5"):  # 0.2 of 24
         dry_run(config(schedule=shares | {"steps": 24, "warmup_share": 0.2}), str(grown))
 

@@ -61,7 +61,7 @@ def test_a_run_on_a_mixture_stops_and_goes_on_with_the_same_bits(
     if engine == "torch":
         trained = load_model(str(stopped))
         assert trained.run is not None
-        found = evaluate(trained, TokenStore(trained.run["store"]), max_rows=8)
+        found = evaluate(trained, TokenStore(trained.run.train.location), max_rows=8)
         assert found.loss == pytest.approx(last["valid_one_loss"], abs=5e-3)  # in bf16
         again = replay(str(stopped), 6)
         assert again.logged_loss == again.loss and again.rows[0].origin.documents[0].place

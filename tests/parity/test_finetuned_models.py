@@ -145,7 +145,10 @@ def test_heads_that_cannot_be_read(changes: dict[str, Any], said: str, tmp_path:
 def test_runs_whose_labels_are_not_their_heads(tokenizer: str, tmp_path: Path) -> None:
     folder = finished_run(tmp_path / "run", shape("roberta", "token_classification"), tokenizer)
     record = json.loads((folder / "config.resolved.json").read_text())
-    for change, said in (({"labels": ["O"]}, "`labels` are not those of 3"), ({"task": {"kind": "x"}}, "is not valid")):
+    for change, said in (
+        ({"labels": ["O"]}, "`labels` are not those of 3"),
+        ({"config": record["config"] | {"task.kind": "x"}}, "task.kind is 'x'"),
+    ):
         (folder / "config.resolved.json").write_text(json.dumps(record | change))
         with pytest.raises(InputError, match=said):
             load_model(str(folder))

@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 import yaml
 from finetuned import finished_run, shape
+from made_record import made_record
 
 from maskwright.config.finetuning import build_finetune_config
-from maskwright.config.pretraining import PLACES, build_config
+from maskwright.config.places import PLACES
+from maskwright.config.pretraining import RunConfig, build_config
 from maskwright.config.settings import flat
 from maskwright.core import storage
 from maskwright.report.markdown import code, literal
+from maskwright.run.record import FromFolder, FromRun, RecordedText
 from maskwright.tasks.export.hugging_face import model_card
 from maskwright.tasks.models.load import load_model
 
@@ -75,7 +78,8 @@ def test_a_card_names_no_place(tokenizer: str, tmp_path: Path) -> None:
     trained = load_model(str(run))
     for config in configs:
         assert not [key for key in config.locations if not any(f"{key}.".startswith(f"{one}.") for one in PLACES)]
-        card = model_card(replace(trained, run={**(trained.run or {}), "config": flat(config)}), 0.0)
+        kind = "pretrain" if isinstance(config, RunConfig) else "finetune"
+        card = model_card(replace(trained, run=made_record(kind, flat(config))), 0.0)
         assert "schedule" in card and "private" not in card
 
 
@@ -84,17 +88,14 @@ def test_names_change_nothing_in_a_model_card(tokenizer: str, tmp_path: Path) ->
         str(finished_run(tmp_path / "run", shape("roberta", "single_label_classification"), tokenizer))
     )
 
+    record = trained.run
+    assert record is not None
+
     def card(name: str) -> str:
-        before = {"run": name, "step": 4, "tokens": 5, "optimizer": "kept", "store_fingerprint": name}
-        record = {
-            **(trained.run or {}),
-            "lineage": {**before, "weights_sha256": name, "init_from": f"base/{name}"},
-            "base": {"location": f"hf://{name}"},
-            "base_weights": {name: name},
-            "store_fingerprint": name,
-            "digest": name,
-            "config": {"schedule.steps": 7, "data.mixture": {name: {"weight": 1.0}}, "name": name},
-        }
+        origin = FromFolder(f"base/{name}", {name: name})
+        parent = FromRun(name, 4, "kept", "--from", name, name, name, 5, 0, None, origin)
+        text = RecordedText(name, name)
+        of_name = replace(record, digest=name, train=text, held_out={name: text}, began_from=parent)
         splits = {side: {"documents": 1, "tokens": 2} for side in ("train", "valid")}
         source = {"name": name, "splits": splits, "languages": {name: 1.0}}
         storage.write_json(
@@ -102,7 +103,7 @@ def test_names_change_nothing_in_a_model_card(tokenizer: str, tmp_path: Path) ->
             {"kind": "text", "sources": [source], "unigram": {name: {"loss": 1.0, "accuracy": 0.5}}},
         )
         storage.write_json(str(tmp_path / "run" / "results.json"), {"test": {"examples": 3, name: 0.5}})
-        return model_card(replace(trained, location=f"runs/{name}", fetched_to=str(tmp_path / "run"), run=record), 0.0)
+        return model_card(replace(trained, location=f"runs/{name}", fetched_to=str(tmp_path / "run"), run=of_name), 0.0)
 
     innocent, hostile = structure(card("name")), structure(card(HOSTILE))
     assert hostile == innocent

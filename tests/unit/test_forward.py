@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_record import made_record
 
 from maskwright.cli import main
 from maskwright.core import extras, storage
 from maskwright.core.errors import ConfigError, Locked, MaskwrightError
 from maskwright.monitor.forward.forward import FOLDER, Forwarder, Sent, To, forward
 from maskwright.monitor.forward.service import About, MetricsLine, Outcome
-from maskwright.run.directory import FORMAT, RunDirectory, Status
+from maskwright.run.directory import RunDirectory, Status
 from maskwright.run.metric_names import trainer_names
 from maskwright.tasks.pretrain import run as task
 from maskwright.training import checkpoint, forwarders
@@ -48,10 +49,8 @@ def run(tmp_path: Path) -> Path:
     """A run that ended, whose configuration has a secret in a URL."""
     folder = tmp_path / "letters"
     folder.mkdir()
-    names = ("digest", "store", "store_fingerprint", "tokenizer_fingerprint")
-    config = {"seed": 3, "data.store": f"s3://me:{CANARY}@host/store", "phases": [], "logging.report_to": ["wandb"]}
-    record = {"format": FORMAT, "config": config, "model": {}, "dtype": "float32", **dict.fromkeys(names, "x")}
-    storage.write_json(str(folder / "config.resolved.json"), record)
+    keys = {"seed": 3, "data.store": f"s3://me:{CANARY}@host/store", "logging.report_to": ["wandb"]}
+    RunDirectory(str(folder)).write_record(made_record(keys=keys))
     write(folder, [judged(0, 6.0), trained(10, 5.0, tokens=640), trained(20, 4.0, tokens=1280), judged(20, 4.5)])
     return folder
 

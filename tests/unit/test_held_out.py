@@ -21,6 +21,7 @@ from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
 from maskwright.machine import hardware
 from maskwright.run.directory import RunDirectory
+from maskwright.run.record import RecordedText
 from maskwright.tasks.export.hugging_face import model_card
 from maskwright.tasks.measure.held_out import Evaluation, Evaluations
 from maskwright.tasks.models.load import load_model
@@ -77,7 +78,8 @@ def test_other_sets_are_reported_by_name_and_change_nothing_else(
             default["valid_accuracy"],
         )
         assert several["valid_loss"] == several["valid_other-text_loss"] == single["valid_loss"]
-        assert set(single) == set(default) == {"step", "valid_loss", "valid_accuracy"}
+        assert set(single) == set(default) == {"step", "valid_loss", "valid_accuracy", "judges"}
+        assert single["judges"] != default["judges"] != several["judges"]
     weights = [
         checkpoint.load(str(tmp_path / name / "checkpoints/step-00000004"))[0].parameters
         for name in ("plain", "named", "one")
@@ -88,15 +90,10 @@ def test_other_sets_are_reported_by_name_and_change_nothing_else(
     assert b"eval/other-text_loss" in events.read_bytes()
     card = model_card(load_model(str(tmp_path / "named")), 0.0)
     assert "- held-out loss of other-text " in card and "- held-out loss of own " in card
-    record = RunDirectory(str(tmp_path / "named")).read_config()
-    old = tmp_path / "named" / "config.resolved.json"
-    kept = old.read_text()
-    old.write_text(json.dumps(record | {"config": record["config"] | {"name": "https://me:hunter22pass@host/a.csv"}}))
-    card = model_card(load_model(str(tmp_path / "named")), 0.0)
-    assert "https://***@host/a.csv" in card and "hunter22pass" not in card, "of a record that an older version wrote"
-    old.write_text(kept)
-    assert record["validation"] == {"other-text": TokenStore(other_set).fingerprint, "own": store.fingerprint}
-    assert record["digest"] == RunDirectory(str(tmp_path / "plain")).read_config()["digest"]
+    record = RunDirectory(str(tmp_path / "named")).read_record()
+    judges = {"other-text": RecordedText(other_set, TokenStore(other_set).fingerprint), "own": record.train}
+    assert record.held_out == judges
+    assert record.digest == RunDirectory(str(tmp_path / "plain")).read_record().digest
     again = maskwright.evaluate(str(tmp_path / "named"), max_rows=8, device="cpu")
     assert isinstance(again, Evaluations) and list(again.sources) == ["other-text", "own"]
     assert again.sources["other-text"].loss == pytest.approx(named[-1]["valid_loss"], rel=1e-5)
@@ -106,8 +103,12 @@ def test_other_sets_are_reported_by_name_and_change_nothing_else(
     assert json.loads(capsys.readouterr().out)["loss"] == alone.loss == again.sources["other-text"].loss
 
     task.pretrain(config(**keys, **{"data.validation": other_set}), str(tmp_path / "named"))  # resumable
-    (change,) = RunDirectory(str(tmp_path / "named")).read_config()["changes"]
-    assert change["keys"][0].startswith("data.validation: ") and change["keys"][1].startswith("held-out text: ")
+    (change,) = RunDirectory(str(tmp_path / "named")).read_record().changes
+    assert (
+        change.decides
+        and change.keys[0].startswith("data.validation: ")
+        and change.keys[1].startswith("held-out text: ")
+    )
 
 
 def test_what_is_no_held_out_set_is_refused(config: Config, corpus: Path, tokenizer: str, tmp_path: Path) -> None:

@@ -12,19 +12,18 @@ from conftest import small_config
 from reference import oracles
 
 from maskwright.config.pretraining import RunConfig, build_config, stage_at
-from maskwright.config.settings import flat
 from maskwright.core.errors import ConfigError
 from maskwright.data.loader import Loader
 from maskwright.data.mixing import MixedOrder
 from maskwright.data.mixture import MixedRows
 from maskwright.data.opening import open_store
-from maskwright.data.rows import ROWS, open_rows
+from maskwright.data.rows import open_rows
 from maskwright.data.store import TokenStore
-from maskwright.model.config import config_at
 from maskwright.run.directory import RunDirectory, whole_steps
 from maskwright.tasks.measure import for_report
 from maskwright.tasks.measure.held_out import evaluate
 from maskwright.tasks.models.load import load_model
+from maskwright.tasks.models.runs import model_at
 from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.tasks.pretrain.run import pretrain
 
@@ -182,13 +181,6 @@ def test_max_epochs_are_of_all_phases(store: TokenStore, tmp_path: Path) -> None
     assert 0.99 < epochs <= 1 and "from a, 1.00 epochs" in ready.loader.describe()[0]
 
 
-def test_a_run_whose_rows_were_planned_otherwise_is_not_continued(config: Config) -> None:
-    before = {"config": flat(config()), "model": {}}
-    with pytest.raises(ConfigError, match=r"planned its rows otherwise\. Fix: continue it with"):
-        prepare_run(config(), before)
-    assert prepare_run(config(), {**before, "rows": ROWS})
-
-
 def test_a_base_of_rotary_positions_is_trained_with_and_exported(
     config: Config, store: TokenStore, tmp_path: Path
 ) -> None:
@@ -212,8 +204,8 @@ def test_a_base_of_rotary_positions_is_trained_with_and_exported(
         assert judged.loss == pytest.approx(lines[-1]["valid_loss"], rel=1e-6)
     assert losses["half"][:2] == losses["plain"][:2] and losses["half"][2] != losses["plain"][2]
     assert losses["all"][0] != losses["plain"][0] and not np.array_equal(weights["all"], weights["half"])
-    record = RunDirectory(str(tmp_path / "half")).read_config()
-    assert [config_at(record, step, "x").rope_theta for step in (0, 2, 3, 4)] == [10_000.0, 10_000.0, 500.0, 500.0]
+    record = RunDirectory(str(tmp_path / "half")).read_record()
+    assert [model_at(record, step, "x").rope_theta for step in (0, 2, 3, 4)] == [10_000.0, 10_000.0, 500.0, 500.0]
     model, kept = load_model(str(tmp_path / "half")), RunDirectory(str(tmp_path / "half")).checkpoints
     thetas = [for_report._at(model, kept, step).config.rope_theta for step in whole_steps(kept)]
     assert thetas == [10_000.0, 500.0], "the first and the last of a report's columns"

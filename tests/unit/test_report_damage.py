@@ -15,7 +15,6 @@ from maskwright.cli import main
 from maskwright.core.errors import InputError
 from maskwright.data.store import TokenStore
 from maskwright.prove.reproduce import reproduce
-from maskwright.report.made_of import can_be_reproduced
 from maskwright.report.page import NOTHING, contents
 from maskwright.report.run import CONTENTS, METRICS, read
 from maskwright.tasks.pretrain.run import pretrain
@@ -60,6 +59,7 @@ def kill(run: Path) -> None:
 @pytest.mark.parametrize("saved", [False, True])
 def test_a_run_that_was_killed_says_so_and_what_the_same_command_does(run: Path, saved: bool) -> None:
     kill(run)
+    edit(run / "config.resolved.json", steps=100)
     if not saved:
         shutil.rmtree(run / "checkpoints")
     said = text_of(run)
@@ -113,7 +113,7 @@ def test_without_its_state_a_run_has_not_ended_before_its_last_step(run: Path) -
     (run / "status.json").write_text("{")
     (run / "checkpoints/step-00000004").rename(run / "checkpoints/step-00000003")
     found = read(str(run))
-    assert (found.state, found.step, found.of, can_be_reproduced(found)) == ("not known", 3, 4, False)
+    assert (found.state, found.step, found.of, found.repeats) == ("not known", 3, 4, False)
 
 
 def test_lines_that_are_damaged_are_counted(run: Path) -> None:

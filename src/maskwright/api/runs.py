@@ -18,7 +18,7 @@ from maskwright.report.page import NOTHING, contents
 from maskwright.report.run import read_all
 from maskwright.report.training import curves
 from maskwright.run.directory import RESULTS, RunDirectory, Status, whole_steps
-from maskwright.run.lineage import describe
+from maskwright.run.record import describe
 
 if TYPE_CHECKING:
     from maskwright.api.models import Model
@@ -57,8 +57,7 @@ class Run:
     @property
     def config(self) -> dict[str, Any]:
         """Every key with its value, such as `{"schedule.steps": 1000, …}`."""
-        values: dict[str, Any] = self._directory.read_config()["config"]
-        return values
+        return self._directory.read_record().keys
 
     @property
     def status(self) -> Status | None:
@@ -78,7 +77,7 @@ class Run:
     @property
     def lineage(self) -> list[str]:
         """A sentence on each run that this one goes back to, the nearest first."""
-        return describe(self._directory.read_config().get("lineage"))
+        return describe(self._directory.read_record().began_from)
 
     @property
     def results(self) -> Mapping[str, Any] | None:

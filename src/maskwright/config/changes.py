@@ -14,33 +14,22 @@ from maskwright.core.console import typed
 from maskwright.core.errors import ConfigError
 
 
-def require_kind(config: dict[str, Any], kind: type[BaseModel], where: str) -> None:
-    """Raises `ConfigError` if the flat configuration of a run's record is of the other kind of training."""
-    if (labelled := "task.kind" in config) == (kind is RunConfig):
-        actual, expected = ("fine-tuning", "pretraining") if labelled else ("pretraining", "fine-tuning")
-        raise ConfigError(f"is a run of {actual}, not of {expected}", where=where, fix="give this run a new folder")
-
-
 def refuse_changes(
     old: dict[str, Any],
     new: dict[str, Any],
     where: str,
     kind: type[BaseModel] = RunConfig,
-) -> list[str]:
-    """Returns the allowed differences between two flat configurations, as `key: old -> new`. A key that the older
-    record lacks had its default.
+) -> dict[str, str]:
+    """Returns the allowed differences between two flat configurations by key, as `key: old -> new`.
 
     A pretraining run may grow (`schedule.steps`) where its schedule has a phase that does not depend on the run's
     length; the caller checks whether the run is still in that phase. Raises `ConfigError` listing the other
     differences, since they would make another run in the same folder.
     """
-    keys = keys_of(kind)
-    old = {name: old.get(name, key.field.get_default(call_default_factory=True)) for name, key in keys.items()}
-    changed = [key for key in keys if old[key] != new.get(key)]
-    listed = [f"{key}: {old[key]} -> {new.get(key)}" for key in changed]
-    refused = [number for number, key in enumerate(changed) if key not in resumable_keys(kind)]
+    listed = {key: f"{key}: {old[key]} -> {new[key]}" for key in keys_of(kind) if old[key] != new[key]}
+    refused = [key for key in listed if key not in resumable_keys(kind)]
     fix = "put the old values back, or give --run a new folder"
-    others = [changed[number] for number in refused if changed[number] != "schedule.steps"]
+    others = [key for key in refused if key != "schedule.steps"]
     why = _why_not(old, new, others) if kind is RunConfig else ""
     if kind is RunConfig and len(refused) > len(others) and grows(old, new):
         if not others:
@@ -56,7 +45,7 @@ def refuse_changes(
     elif kind is RunConfig and not any(_is_of_shape(key) for key in others):
         fix = back_or_branch_off(where, *(["--fresh-optimizer"] if "optimizer.kind" in others else []))
     if refused:
-        what = f"the run was started with another configuration ({', '.join(listed[number] for number in refused)})"
+        what = f"the run was started with another configuration ({', '.join(listed[key] for key in refused)})"
         raise ConfigError(what + why, where=where, fix=fix)
     return listed
 
@@ -77,13 +66,13 @@ def _is_of_shape(key: str) -> bool:
     return key.startswith("model.") and not key.endswith("dropout")
 
 
-def as_begun(config: RunConfig, before: dict[str, Any] | None) -> RunConfig:
+def as_begun(config: RunConfig, begun: RunConfig, warmup_share: float | None) -> RunConfig:
     """`config` with the warm-up of the run that it continues, where both give the same share of the steps: a run that
-    gets more of them keeps the warm-up that it had. `before`: the run's record."""
+    gets more of them keeps the warm-up that it had. `begun`: that run's own."""
     share = config.schedule.warmup_share
-    if before is None or share is None or before.get("warmup_share") != share:
+    if share is None or warmup_share != share:
         return config
-    known = {"warmup_share": None, "warmup_steps": before["config"]["schedule.warmup_steps"]}
+    known = {"warmup_share": None, "warmup_steps": begun.schedule.warmup_steps}
     return config.model_copy(update={"schedule": config.schedule.model_copy(update=known)})
 
 
@@ -91,7 +80,7 @@ def grows(old: dict[str, Any], new: dict[str, Any]) -> bool:
     """Whether a run goes from its steps to more of them, in a schedule and phases that leave the steps so far as they
     are."""
     longer = new["schedule.steps"] > old["schedule.steps"]
-    return longer and old["schedule.kind"] in GROWING and end_by_step(old.get("phases", []), old["schedule.steps"])
+    return longer and old["schedule.kind"] in GROWING and end_by_step(old["phases"], old["schedule.steps"])
 
 
 def _why_not(old: dict[str, Any], new: dict[str, Any], others: list[str]) -> str:
@@ -103,7 +92,7 @@ def _why_not(old: dict[str, Any], new: dict[str, Any], others: list[str]) -> str
         return (
             f"; only schedule.kind {' and '.join(GROWING)} can have more steps, {old['schedule.kind']} depends on them"
         )
-    if not end_by_step(old.get("phases", []), old["schedule.steps"]):
+    if not end_by_step(old["phases"], old["schedule.steps"]):
         return "; only phases that end by until_step, before the run does, leave it more steps"
     if others == ["schedule.decay_steps"]:
         return "; schedule.steps may grow, but the length of the decay is fixed when a run is started"

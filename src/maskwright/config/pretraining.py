@@ -576,13 +576,6 @@ def build_config(values: dict[str, Any], where: str, overrides: Mapping[str, str
 KEYS = keys_of(RunConfig)
 OF_ONE_RUN: dict[str, Any] = {"checkpoint.copy_to": None, "logging.report_to": []}
 """Keys that name a place for one run alone, and their values in a run that repeats another, or is one of many."""
-PLACES = frozenset(
-    (
-        *("data.store", "data.mixture", "data.arrow.tokenizer", "data.train", "data.validation", "data.test"),
-        *("model.init_from", "model.tokenizer", "checkpoint.copy_to"),
-    )
-)
-"""Keys of both kinds of training with locations, which are private."""
 ALL_KEYS: list[str] = list(KEYS)
 
 RESUMABLE_KEYS: frozenset[str] = resumable_keys(RunConfig)

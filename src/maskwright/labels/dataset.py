@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 from maskwright.config.finetuning import LabelledData, Task
+from maskwright.core import storage
 from maskwright.core.errors import InputError
 from maskwright.labels.encode import without_long_questions
 from maskwright.labels.example import Example, Reading
@@ -28,6 +30,8 @@ class Dataset:
     fingerprint: str
     """sha256 of all used examples, in order, and of the labels. The files' paths do not count, nor what
     `without_long_questions` leaves out."""
+    of_splits: dict[str, str] = field(default_factory=dict)
+    """`fingerprint_of` each split."""
 
     def without_long_questions(self, tokenizer_folder: str, task: Task, max_seq_len: int) -> Dataset:
         """Leaves out what does not fit a model's rows (`data.on_bad_input: skip`). Raises `InputError` for a split of
@@ -90,17 +94,18 @@ def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
         unused=tuple(name for name, count in counts["train"].items() if not count),
         odd=tuple(odd_labels(labels, task, splits["train"])),
     )
-    return Dataset(train, validation, used["test"], labels, report, _fingerprint(used, labels))
+    of_splits = {split: fingerprint_of(examples) for split, examples in used.items()}
+    whole = storage.sha256_of([labels, of_splits])
+    return Dataset(train, validation, used["test"], labels, report, whole, of_splits)
 
 
-def _fingerprint(splits: dict[str, list[Example]], labels: tuple[str, ...]) -> str:
-    digest = hashlib.sha256(repr(labels).encode())
-    for split, examples in splits.items():
-        digest.update(f"{split} {len(examples)}".encode())
-        for example in examples:
-            targets = (example.labels, example.value, [*map(tuple, example.answers)])
-            content = (example.text, example.text_pair, example.words, *targets)
-            digest.update(repr(content).encode("utf-8", "surrogatepass"))
+def fingerprint_of(examples: Iterable[Example]) -> str:
+    """sha256 of examples in their order, whatever file they are from."""
+    digest = hashlib.sha256()
+    for example in examples:
+        targets = (example.labels, example.value, [*map(tuple, example.answers)])
+        content = (example.text, example.text_pair, example.words, *targets)
+        digest.update(repr(content).encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
 

@@ -18,7 +18,7 @@ from maskwright.core.secrets import redact
 from maskwright.launch.target import Training
 from maskwright.machine import tpus
 from maskwright.run.directory import RunDirectory, whole_steps
-from maskwright.run.lineage import parse
+from maskwright.run.record import parse_origin
 
 PORT = 29400
 """Port of node 0 at which the processes meet: torchrun's default for c10d."""
@@ -57,7 +57,7 @@ def read(command: Training) -> tuple[RunConfig | FinetuneConfig, str]:
 
 def locations(command: Training, config: RunConfig | FinetuneConfig) -> dict[str, str | None]:
     """The locations that the command reads, by configuration key or the option `--from`."""
-    begin = {"--from": parse(command.begin_from)[0]} if command.begin_from else {}
+    begin = {"--from": parse_origin(command.begin_from)[0]} if command.begin_from else {}
     return {**config.locations, **begin}
 
 
@@ -71,7 +71,7 @@ def require_parent(command: Training) -> None:
     folders as this one. A run that exists has begun, and does not need its parent any more."""
     if command.begin_from is None or RunDirectory(command.run).exists():
         return
-    location, step = parse(command.begin_from)
+    location, step = parse_origin(command.begin_from)
     steps = whole_steps(RunDirectory(location).checkpoints)
     if not steps or step not in (None, *steps):
         what = "has no checkpoint" if step is None or not steps else f"has no checkpoint of step {step:,}"

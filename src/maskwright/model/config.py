@@ -6,7 +6,6 @@ from dataclasses import MISSING, dataclass, replace
 from typing import Any, Literal
 
 from maskwright.config import pretraining as run
-from maskwright.config.settings import nested
 from maskwright.core.errors import ConfigError, InputError
 from maskwright.model.facts import FACTS, Architecture, FamilyFacts
 
@@ -286,13 +285,11 @@ def recorded_config(values: dict[str, Any], where: str) -> ModelConfig:
     return ModelConfig(**values)
 
 
-def config_at(record: dict[str, Any], step: int, where: str) -> ModelConfig:
-    """The shape in a run's own record after `step` updates: a phase may change the base of rotary positions."""
-    model, values = recorded_config(record["model"], where), record["config"]
-    if not any(phase["rope_theta"] for phase in values.get("phases") or []):
+def config_at(model: ModelConfig, config: run.RunConfig, step: int) -> ModelConfig:
+    """A run's shape after `step` updates: a phase may change the base of rotary positions."""
+    if not any(phase.rope_theta for phase in config.phases):
         return model
-    stages = run.RunConfig.model_validate(nested(values)).stages
-    return replace(model, rope_theta=run.stage_at(stages, max(step - 1, 0)).rope_theta or model.rope_theta)
+    return replace(model, rope_theta=run.stage_at(config.stages, max(step - 1, 0)).rope_theta or model.rope_theta)
 
 
 def model_config(

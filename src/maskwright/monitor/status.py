@@ -19,8 +19,8 @@ from maskwright.core.lease import WATCH_SECONDS
 from maskwright.core.pids import State, state_of, this_pid_space
 from maskwright.run.directory import MANIFEST, Status, step_folder, whole_steps
 from maskwright.run.heartbeat import Beat, read_beats, states_here
-from maskwright.run.lineage import Lineage, describe
 from maskwright.run.liveness import Judgement, judge, missing
+from maskwright.run.record import CONFIG, BeganFrom, RecordedChange, RunRecord, describe, parse
 from maskwright.run.starts import MOST_STARTS, STARTS, Starts
 
 Whole = Literal[
@@ -32,7 +32,7 @@ SILENT_SECONDS = 120.0
 """Without other signs, a run counts as running while `status.json` is younger than this: a step may be slow."""
 CONTINUES = "the same command continues it"
 BEGINS = "the same command begins it again, since it has no checkpoint"
-SIGNS = ("config.resolved.json", "status.json", "log.txt", "lock", "checkpoints")
+SIGNS = (CONFIG, "status.json", "log.txt", "lock", "checkpoints")
 """Names that mark a run directory from its first second on."""
 MOST_CHANGES = 5
 """Changes in the report, the last ones; JSON has all."""
@@ -68,10 +68,10 @@ class RunReport:
     missing: list[int] = field(default_factory=list)
     held_by: int | None = None
     """The process of this machine that holds the folder now."""
-    changes: list[dict[str, Any]] = field(default_factory=list)
-    """Changes to the configuration between starts: `step`, `time`, `keys`."""
-    lineage: Lineage | None = None
-    """The run whose checkpoint it began from."""
+    changes: tuple[RecordedChange, ...] = ()
+    """Changes to the configuration between starts."""
+    began_from: BeganFrom = None
+    """The model folder, or the run's checkpoint, whose weights it began with."""
     starts: Starts | None = None
     """The starts since the run last ended by itself, and its limits."""
 
@@ -110,9 +110,9 @@ class RunReport:
             lines.append(f"  last checkpoint: step {self.checkpoint.step:,}{of}{age}")
         elif self.state != "never started":
             lines.append("  last checkpoint: none yet")
-        lines += [f"  {line}" for line in [*self.limits(), *describe(self.lineage)]]
+        lines += [f"  {line}" for line in [*self.limits(), *describe(self.began_from)]]
         for change in self.changes[-MOST_CHANGES:]:
-            lines.append(f"  changed at step {change['step']}: {', '.join(map(str, change['keys']))}")
+            lines.append(f"  changed at step {change.step}: {', '.join(change.keys)}")
         return "\n".join([*lines, *self._ranks()])
 
     def limits(self) -> list[str]:
@@ -189,11 +189,11 @@ def look(location: str, *, clock: Callable[[], float] = time.time) -> RunReport:
     now = clock()
     ranks = judge(beats, now, states)
     state, why, fix = whole(status, ranks, held_by, now, checkpoint is not None)
-    record = folder.get_json("config.resolved.json") or {}
+    record = read_record(folder)
     absent = missing(beats) if state in ("running", "hung", "lost") else []
     if state == "only checkpoints" and checkpoint:
-        checkpoint = replace(checkpoint, of=_steps_of(folder, checkpoint.step))
-    changes = [change for change in _listed(record.get("changes")) if {"step", "keys"} <= set(change)]
+        beside = read_record(folder, f"{step_folder(checkpoint.step)}/")
+        checkpoint = replace(checkpoint, of=beside.steps if beside else None)
     return RunReport(
         folder.location,
         state,
@@ -205,14 +205,18 @@ def look(location: str, *, clock: Callable[[], float] = time.time) -> RunReport:
         ranks,
         absent,
         held_by,
-        changes,
-        record.get("lineage"),
+        record.changes if record else (),
+        record.began_from if record else None,
         records.read(Starts, folder.get(STARTS)),
     )
 
 
-def _listed(value: Any) -> list[dict[str, Any]]:
-    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+def read_record(folder: Folder, inside: str = "") -> RunRecord | None:
+    """The record of a run; None where there is none that this version reads: what else the folder has is shown."""
+    try:
+        return parse(folder.get_json(inside + CONFIG), folder.location)
+    except InputError:
+        return None
 
 
 def whole(
@@ -308,11 +312,3 @@ def newest_checkpoint(folder: Folder, in_a_run: bool) -> NewestCheckpoint | None
     if not steps:
         return None
     return NewestCheckpoint(steps[-1], folder.modified(f"{inside}{step_folder(steps[-1])}/{MANIFEST}"))
-
-
-def _steps_of(folder: Folder, step: int) -> int | None:
-    """Steps of the whole run, from the record beside a copied checkpoint."""
-    record = folder.get_json(f"{step_folder(step)}/config.resolved.json") or {}
-    config = record.get("config")
-    steps = config.get("schedule.steps") if isinstance(config, dict) else None
-    return steps if isinstance(steps, int) else None

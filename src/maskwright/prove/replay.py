@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from maskwright.config.pretraining import RunConfig, build_config
-from maskwright.config.settings import nested
+from maskwright.config.pretraining import RunConfig
 from maskwright.core.console import progress, say, warn
 from maskwright.core.errors import CheckpointError, HealthError, InputError
 from maskwright.data.loader import Loader
@@ -84,18 +83,16 @@ def replay(run: str, step: int) -> Replay:
     Raises `InputError` if the run has no such step, or its store is gone or another.
     """
     directory = RunDirectory(run)
-    before = directory.read_config()
-    if "data.train" in before["config"]:
+    before = directory.read_record()
+    if before.kind == "finetune":
         fix = "where its health check stopped it, RUN/replay has the examples of that step"
         raise InputError("was fine-tuned, and replay computes steps of pretraining alone", where=run, fix=fix)
-    moved = {} if before["config"].get("data.mixture") else {"data.store": before["store"]}
-    config = build_config(nested(before["config"] | moved), "config.resolved.json")
+    config = before.pretraining
     if not 0 <= step < config.steps:
         fix = "count steps from 0"
         raise InputError(f"step {step} is not one of the run's {config.steps:,}", where=run, fix=fix)
     ready = prepare_run(config, before)
-    if ready.store.fingerprint != before["store_fingerprint"]:
-        raise InputError("is not the store that the run began with", where=ready.store.location, fix="put it back")
+    before.train.require(ready.store.fingerprint)
     engine = start_engine(ready, before, exact_threads(ready.config, before))
     state, record = _state_before(directory, step)
     start = step_folder(state.step) if state else "the beginning"

@@ -19,9 +19,10 @@ from maskwright.core import storage
 from maskwright.core.console import say, warn
 from maskwright.core.errors import InputError, MaskwrightError, VerificationError, stopped
 from maskwright.processes import child
-from maskwright.report.made_of import made_of
+from maskwright.report.run import RecordedRun
 from maskwright.report.run import read as read_run
 from maskwright.run.directory import RunDirectory
+from maskwright.run.record import FromRun, RunRecord
 from maskwright.tasks.finetune.prepare import prepare_finetuning
 from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.tasks.start.engine import environment
@@ -83,94 +84,104 @@ def require_reproduced(reproduction: Reproduction) -> None:
 def reproduce(what: str, to: str, *, store: str | None = None, seeds: int = 1, check: bool = False) -> Reproduction:
     """Trains again and compares. Raises `InputError` if there is nothing to reproduce or a fingerprint differs."""
     to = storage.require_local(to)
-    original = _original(what)
-    config = _config(original, what, store)
-    verb = str(original["kind"])
-    ready = _prepared(verb, config, what)
-    expected, actual = (
-        {name: str(one[f"{name}_fingerprint"]) for name in ("store", "tokenizer")} for one in (original, ready.identity)
-    )
-    if original["base_weights"]:
-        expected["base weights"] = storage.sha256_of(original["base_weights"])
-        actual["base weights"] = storage.sha256_of(ready.base_weights().get("base_weights"))
-    if (base := original.get("base") or {}).get("sha256"):  # of a fine-tuning
-        expected["base model"], actual["base model"] = base["sha256"], ready.base_weights()["base"]["sha256"]
-    require_same(actual, expected, what, "give the text that the run had: --store PATH")
-    then = kind_of(original["environment"], engine=original["engine"])
-    reproduction = Reproduction(what, expected, other_kind(then, kind_of(environment(), engine=original["engine"])), [])
-    if original["valid_loss"] is not None:
-        reproduction.there.append(float(original["valid_loss"]))
+    original, record = _original(what)
+    keys = _keys(record, what, store)
+    ready = _prepared(record, keys, what)
+    expected, actual = map(_fingerprints, (record, ready.record(ready.config, record.dtype, None)))
+    require_same(actual, expected, what, "give what the run had; --store PATH where its token store has moved")
+    then, engine = _kind(original), _engine(original)
+    reproduction = Reproduction(what, expected, other_kind(then, kind_of(environment(), engine=engine)), [])
+    reproduction.there += _loss(original)
     if check:
         return reproduction
     if os.path.exists(to):
         raise InputError("already exists", where=to, fix="choose another --to")
     storage.make_folder(to)
-    made: list[dict[str, Any]] = []
+    made: list[RecordedRun] = []
     for number in range(seeds):
-        run = os.path.join(to, "run" if number == 0 else f"seed-{config['seed'] + number}")
-        made.append(_trained(verb, config | {"seed": config["seed"] + number}, original, run))
+        seed = keys["seed"] + number
+        made.append(_trained(record, keys | {"seed": seed}, os.path.join(to, f"seed-{seed}" if number else "run")))
     first = made[0]
-    reproduction.other_kind = other_kind(then, kind_of(first["environment"], engine=first["engine"]))
-    reproduction.here = [float(one["valid_loss"]) for one in made if one["valid_loss"] is not None]
-    reproduction.exact = first["weights_sha256"] == original["weights_sha256"]
+    reproduction.other_kind = other_kind(then, _kind(first))
+    reproduction.here = [loss for one in made for loss in _loss(one)]
+    reproduction.exact = first.saved.get("weights_sha256") == original.saved["weights_sha256"]
     reproduction.p = (
         same_mean_p(reproduction.there, reproduction.here) if reproduction.there and reproduction.here else None
     )
     return reproduction
 
 
-def _original(what: str) -> dict[str, Any]:
-    """The record of a run directory. Raises `InputError` for a run that one command cannot reproduce."""
+def _original(what: str) -> tuple[RecordedRun, RunRecord]:
+    """A run and its record. Raises `InputError` for a run that one command cannot reproduce."""
     if not storage.is_url(what):
         RunDirectory(what).require()
-    data = made_of(read_run(what))
-    if not data["weights_sha256"] or not data["ended"]:
-        command = f"`maskwright {data['kind']} … --run {data['run']}`"
+    run = read_run(what)
+    record = run.record
+    if record is None or not run.has_ended or not run.saved.get("weights_sha256"):
+        command = f"`maskwright {record.kind if record else 'pretrain'} … --run {run.location}`"
         fix = f"let it end first; where it no longer runs, the command that started it goes on with it: {command}"
         raise InputError("is of a run that has not ended", where=what, fix=fix)
-    if data["changes"]:
-        fix = "a run whose configuration changed on its way takes several commands: its report has them"
-        raise InputError("its configuration changed between two starts", where=what, fix=fix)
-    return data
+    if not record.repeats:
+        keys = ", ".join(key for change in record.changes if change.decides for key in change.keys)
+        fix = "a run whose numbers were decided by several configurations takes a command for each: repeat them by hand"
+        raise InputError(f"its configuration changed between two starts ({keys})", where=what, fix=fix)
+    return run, record
 
 
-def _config(original: dict[str, Any], what: str, store: str | None) -> dict[str, Any]:
+def _kind(run: RecordedRun) -> dict[str, str]:
+    return kind_of(run.environment, engine=_engine(run))
+
+
+def _engine(run: RecordedRun) -> str | None:
+    started = run.at("started")
+    return started[-1].get("engine") if started else None
+
+
+def _loss(run: RecordedRun) -> list[float]:
+    loss = run.score("valid_loss")
+    return [] if loss is None else [loss]
+
+
+def _fingerprints(record: RunRecord) -> dict[str, str]:
+    held_out = storage.sha256_of([[name, text.fingerprint] for name, text in record.held_out.items()])
+    found = {"text": record.train.fingerprint, "held-out text": held_out, "tokenizer": record.tokenizer_fingerprint}
+    return found | ({"base weights": storage.sha256_of(record.began_from.sha256s)} if record.began_from else {})
+
+
+def _keys(record: RunRecord, what: str, store: str | None) -> dict[str, Any]:
     """The configuration by dotted key. The number of threads is the original's, since another gives other low bits."""
-    config = original["config"] | OF_ONE_RUN
+    keys = record.keys | OF_ONE_RUN
     if store is not None:
-        if "data.store" not in config:
+        if record.kind == "finetune":
             raise InputError("is a fine-tuned run, which has no token store", where=what, fix="leave --store out")
-        config["data.store"] = store
-    if original["threads"]:
-        config["engine.threads"] = original["threads"]
-    return config
+        keys |= {"data.store": store}
+    return keys | ({"engine.threads": record.threads} if record.threads else {})
 
 
-def _prepared(verb: str, config: dict[str, Any], what: str) -> Prepared:
-    if verb == "finetune":
-        return prepare_finetuning(build_finetune_config(nested(config), what), RunDirectory(""))
-    return prepare_run(build_config(nested(config), what))
+def _prepared(record: RunRecord, keys: dict[str, Any], what: str) -> Prepared:
+    if record.kind == "finetune":
+        return prepare_finetuning(build_finetune_config(nested(keys), what), RunDirectory(""))
+    config, origin = build_config(nested(keys), what), record.began_from
+    if isinstance(origin, FromRun) and origin.via == "--from":
+        return prepare_run(config, None, origin.origin, fresh_optimizer=origin.optimizer == "fresh")
+    return prepare_run(config)
 
 
-def _trained(verb: str, config: dict[str, Any], original: dict[str, Any], run: str) -> dict[str, Any]:
-    """Trains to the end in `run`; returns the provenance of that run."""
+def _trained(record: RunRecord, keys: dict[str, Any], run: str) -> RecordedRun:
+    """Trains to the end in `run`."""
     file = f"{run}.yaml"
-    storage.write_json(file, nested(config))  # JSON is YAML
-    words = [verb, file, "--run", run]
-    if parent := original["lineage"]:
-        words += ["--from", f"{parent['run']}@{parent['step']}"]
-        words += ["--fresh-optimizer"] if parent.get("optimizer") == "fresh" else []
+    storage.write_json(file, nested(keys))  # JSON is YAML
     say(f"training again: {run}")
-    code = child.run(words)
+    code = child.run(record.command(file, run))
     if kind := stopped(code):
         shutil.rmtree(run, ignore_errors=True)
         raise kind(f"remove {os.path.dirname(run)}, and give the same command again")
     if code:
         raise MaskwrightError(f"ended with exit code {code}; its own message is above", where=run)
-    provenance = made_of(read_run(run))
-    if provenance["weights_sha256"] is None:
+    made = read_run(run)
+    if made.saved.get("weights_sha256") is None:
         warn(f"{run}: left no checkpoint")
-    return provenance
+    return made
 
 
 def require_same(actual: dict[str, str], expected: dict[str, str], where: str, fix: str) -> None:

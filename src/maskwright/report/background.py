@@ -11,7 +11,7 @@ from maskwright.report.configuration import as_typed, shown
 from maskwright.report.document import Bars, Block, Facts, Listing, Paragraph
 from maskwright.report.run import RecordedRun
 from maskwright.report.tables import ReportTable
-from maskwright.run.lineage import describe
+from maskwright.run.record import ancestors, describe
 
 MOST_LABELS = 30
 SHOWN_LANGUAGE = 0.01
@@ -30,10 +30,8 @@ COUNTED = {
 def data(run: RecordedRun) -> list[Block]:
     card = run.card
     if not card:
-        store = run.record.get("store")
-        return [
-            Paragraph(f"This run has no data.json. It trained on {store}." if store else "The run has no data card.")
-        ]
+        where = f"This run has no data.json. It trained on {run.record.train.location}." if run.record else ""
+        return [Paragraph(where or "The run has no data card.")]
     if card.get("kind") == "labelled":
         return _labelled(card)
     blocks: list[Block] = []
@@ -131,17 +129,12 @@ def _labelled(card: Mapping[str, Any]) -> list[Block]:
 
 
 def lineage(run: RecordedRun) -> list[Block]:
-    lines = [f"This run {line}." if line.startswith("began") else f"{line}." for line in describe(run.report.lineage)]
-    base = run.record.get("base")
-    if isinstance(base, dict) and not lines:
-        step = f", step {base['step']:,}" if isinstance(base.get("step"), int) else ""
-        lines.append(f"The run began with the weights of {base.get('location')}{step}.")
-    for name, digest in (run.record.get("base_weights") or {}).items():
-        lines.append(f"Base weights {name}: sha256 {digest}.")
-    if not lines:
-        init = run.config.get("model.init_from")
-        lines.append(f"The run began with the weights of {init}." if init else "The run began with random weights.")
-    return [Listing(tuple(lines))]
+    began_from = run.record.began_from if run.record else None
+    lines = [f"This run {line}." if number == 0 else f"{line}." for number, line in enumerate(describe(began_from))]
+    _, folder = ancestors(began_from)
+    if folder:
+        lines += [f"Base weights {name}: sha256 {digest}." for name, digest in folder.sha256s.items()]
+    return [Listing(tuple(lines or ["The run began with random weights."]))]
 
 
 def environment(run: RecordedRun) -> list[Block]:

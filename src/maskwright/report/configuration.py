@@ -13,7 +13,6 @@ from maskwright.config.settings import in_flow, keys_of, parse_yaml
 from maskwright.core.console import one_line, several, typed
 from maskwright.core.errors import ConfigError
 from maskwright.report.document import Block, Code, Folded, Paragraph
-from maskwright.report.made_of import can_be_reproduced
 from maskwright.report.run import RecordedRun
 from maskwright.report.tables import ReportTable
 
@@ -40,8 +39,8 @@ def configuration(run: RecordedRun) -> list[Block]:
     blocks.append(
         Folded("Every key that has a value", (ReportTable("The whole configuration", ("key", "value"), all_rows, 2),))
     )
-    if run.record.get("digest"):
-        blocks.append(Paragraph(f"Digest of what decides the numbers: {run.record['digest']}", faint=True))
+    if run.record:
+        blocks.append(Paragraph(f"Digest of what decides the numbers: {run.record.digest}", faint=True))
     return blocks
 
 
@@ -126,30 +125,26 @@ def _set(value: Any) -> Any:
 
 def how_to_repeat(run: RecordedRun) -> list[Block]:
     """The commands that repeat the run."""
-    if not run.config:
+    if run.record is None:
         return []
     blocks: list[Block] = []
-    if can_be_reproduced(run):
-        elsewhere = ", or add --store with the place of its token store" if run.config.get("data.store") else ""
+    if run.repeats:
+        store = not run.is_finetuning and not run.record.pretraining.data.mixture
+        elsewhere = " Where its token store has moved, add --store with its place." if store else ""
         text = (
             "This trains the run again and compares: bit by bit on a machine of the same kind, and else by the spread."
         )
-        blocks.append(Paragraph(f"{text} Give it in the folder in which the run was started{elsewhere}."))
+        blocks.append(Paragraph(text + elsewhere))
         blocks.append(Code(typed(["reproduce", _near(run.location)])))
-        blocks.append(Paragraph("These are the single steps, for the same folder:"))
+        blocks.append(Paragraph("These are the single steps:"))
     lines: list[str] = []
     for source in run.card.get("sources", []) if run.card.get("kind") == "text" else []:
         lines += _preparation(source)
     recipe, written = _recipe(run), _written(run.config_text)
     changed = _changed(run, written)
     config_text = run.config_text if written else _as_yaml(changed)
-    command = ["finetune" if run.is_finetuning else "pretrain", recipe or "config.yaml", "--run", "NEW"]
-    for key, value in changed.items() if written else ():
-        command += ["--set", f"{key}={in_flow(_set(value))}"]
-    lineage = run.report.lineage
-    if isinstance(lineage, dict) and "run" in lineage and not run.config.get("model.init_from"):
-        command += ["--from", f"{lineage['run']}@{lineage.get('step')}"]
-        command += ["--fresh-optimizer"] if lineage.get("optimizer") == "fresh" else []
+    overrides = [f"{key}={in_flow(_set(value))}" for key, value in changed.items()] if written else []
+    command = run.record.command(recipe or "config.yaml", "NEW", overrides)
     lines += [typed(command), "maskwright export NEW --to MODEL"]
     blocks.append(Code("\n".join(lines)))
     if not recipe and config_text:

@@ -41,7 +41,7 @@ def in_words(run: RecordedRun) -> list[str]:
         lines += [f"{_clock(line)} {sentence}"] if sentence else []
         previous = line
     lines += _lost(run, previous)
-    lines += [f"Changed at step {c['step']}: {', '.join(map(str, c['keys']))}." for c in run.report.changes]
+    lines += [f"Changed at step {c.step}: {', '.join(c.keys)}." for c in run.report.changes]
     if len(lines) > MOST_LINES:
         lines = [f"{len(lines) - MOST_LINES:,} earlier ones are in history.jsonl.", *lines[-MOST_LINES:]]
     return lines

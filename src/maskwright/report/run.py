@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeGuard
@@ -15,10 +15,20 @@ from maskwright.core.console import several
 from maskwright.core.errors import InputError
 from maskwright.core.folder import Folder
 from maskwright.monitor import status
-from maskwright.run.directory import DATA_CARD, HISTORY, MANIFEST, Status, ended_files, read_lines, step_folder
+from maskwright.run.directory import (
+    DATA_CARD,
+    HISTORY,
+    MANIFEST,
+    Status,
+    ended_files,
+    read_lines,
+    step_folder,
+    whole_steps,
+)
+from maskwright.run.record import CONFIG, RunRecord, evaluations, parse
 
 Points = list[tuple[float, float]]
-CONFIG, METRICS = "config.resolved.json", "metrics.jsonl"
+METRICS = "metrics.jsonl"
 CONTENTS = {
     "status.json": "the state of the run",
     METRICS: "points of the curves",
@@ -36,8 +46,8 @@ class RecordedRun:
     name: str
     """Short, and different for each run of a page."""
     report: status.RunReport
-    record: dict[str, Any]
-    """`config.resolved.json`."""
+    record: RunRecord | None
+    """None before it is written."""
     environment: dict[str, Any]
     card: dict[str, Any]
     """`data.json`."""
@@ -49,6 +59,8 @@ class RecordedRun:
     """`config.yaml`."""
     saved: dict[str, Any]
     """`step` and `weights_sha256` of the newest checkpoint; empty where there is none."""
+    steps: tuple[int, ...] = ()
+    """Steps of the checkpoints that are kept."""
     damaged: tuple[str, ...] = ()
     """A line for each damaged record: its path, what the page lacks, and the fix."""
     known_state: str = ""
@@ -65,12 +77,11 @@ class RecordedRun:
     @property
     def config(self) -> dict[str, Any]:
         """Values by dotted key."""
-        values = self.record.get("config")
-        return values if isinstance(values, dict) else {}
+        return self.record.keys if self.record else {}
 
     @property
     def is_finetuning(self) -> bool:
-        return "task" in self.record
+        return self.record is not None and self.record.kind == "finetune"
 
     @property
     def step(self) -> int:
@@ -81,8 +92,8 @@ class RecordedRun:
     def planned(self) -> int | None:
         """Steps of the whole run; None where no record says how many."""
         status, checkpoint = self.report.status, self.report.checkpoint
-        planned = (status and status.of) or (checkpoint and checkpoint.of) or self.config.get("schedule.steps")
-        return planned if isinstance(planned, int) else None
+        known = (status and status.of) or (checkpoint and checkpoint.of)
+        return known or (self.record.steps if self.record else None)
 
     @property
     def of(self) -> int:
@@ -97,6 +108,30 @@ class RecordedRun:
         points = self.points(key)
         return points[-1][1] if points else None
 
+    @cached_property
+    def judged(self) -> Mapping[str, Any]:
+        """The evaluation of the model: of its best step where evaluations choose it, else the last."""
+        if self.record is None:
+            return {}
+        lines = evaluations(self.metrics, self.record.judges)
+        best = self.record.best(self.metrics, self.steps).step if self.record.keeps_best else None
+        return next((line for line in lines if line["step"] == best), lines[-1] if lines else {})
+
+    def score(self, key: str) -> float | None:
+        """A number of `judged`."""
+        value = self.judged.get(key)
+        return float(value) if _is_number(value) else None
+
+    @property
+    def has_ended(self) -> bool:
+        record = self.record
+        return record is not None and record.has_ended(self.metrics, self.steps, has_results=bool(self.results))
+
+    @property
+    def repeats(self) -> bool:
+        """Whether `maskwright reproduce` accepts the run: it has ended, and one command repeats it."""
+        return self.record is not None and self.record.repeats and self.has_ended and bool(self.saved)
+
     def at(self, event: str) -> list[dict[str, Any]]:
         """The lines of history with this event."""
         return [line for line in self.history if line.get("event") == event]
@@ -105,10 +140,7 @@ class RecordedRun:
     def chance(self) -> float | None:
         """Loss of a uniform guess."""
         chance = self.card.get("chance")
-        if _is_number(chance):
-            return float(chance)
-        size = (self.record.get("model") or {}).get("vocab_size")
-        return math.log(size) if isinstance(size, int) and size > 0 and not self.is_finetuning else None
+        return float(chance) if _is_number(chance) else None
 
     @cached_property
     def held_out(self) -> list[str]:
@@ -224,15 +256,17 @@ def read(location: str) -> RecordedRun:
         results=read_from.json("results.json"),
         config_text=None if config_text is None else config_text.decode("utf-8", "replace"),
         saved=_saved(read_from, report),
+        steps=tuple(whole_steps(folder, "" if inside else "checkpoints/")),
         damaged=tuple(read_from.damaged),
         known_state=state,
     )
 
 
-def _has_logged(run_status: Status | None, record: dict[str, Any]) -> bool:
+def _has_logged(run_status: Status | None, record: RunRecord | None) -> bool:
     """Whether the last start alone reached a step that writes a line."""
-    every_steps = record.get("config", {}).get("logging.every_steps")
-    return run_status is not None and isinstance(every_steps, int) and run_status.step - run_status.began >= every_steps
+    if run_status is None or record is None:
+        return False
+    return run_status.step - run_status.began >= record.config.logging.every_steps
 
 
 def _saved(read_from: _Records, report: status.RunReport) -> dict[str, Any]:
@@ -257,18 +291,16 @@ def read_all(locations: Sequence[str]) -> list[RecordedRun]:
     return runs
 
 
-def _record(folder: Folder, inside: str) -> dict[str, Any]:
+def _record(folder: Folder, inside: str) -> RunRecord | None:
     content = folder.get(inside + CONFIG)
     if content is None:
-        return {}
+        return None
     try:
-        record = json.loads(content)
+        values = json.loads(content)
     except (ValueError, RecursionError):
-        record = None
-    if not isinstance(record, dict) or not isinstance(record.get("config"), dict):
-        where = f"{folder.location}/{inside}{CONFIG}"
-        raise InputError("is not a run's record", where=where, fix="restore the file, or start a new run")
-    return record
+        values = None
+    written = folder.get_json(inside + "environment.json") or {}
+    return parse(values, f"{folder.location}/{inside}{CONFIG}", str(written.get("maskwright") or ""))
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

@@ -28,7 +28,7 @@ def glance(run: RecordedRun, dollars_per_hour: float | None) -> Strip:
     status = run.report.status
     share = f"{run.step / run.of:.0%} of {several(run.of, 'step')}" if run.of else ""
     cells: list[tuple[str, str, str]] = [("State", run.state, share)]
-    loss, accuracy = run.last("valid_loss"), run.last("valid_accuracy")
+    loss, accuracy = run.score("valid_loss"), run.score("valid_accuracy")
     if loss is not None:
         baseline = run.baseline()
         note = f"unigram baseline {baseline[0]:.3f}" if baseline else ""
@@ -128,8 +128,8 @@ def _rates(runs: Sequence[RecordedRun]) -> list[Panel]:
 
 
 def _health(runs: Sequence[RecordedRun]) -> list[Panel]:
-    limits = {run.config.get("optimizer.max_grad_norm") for run in runs}
-    norms = sorted(limit for limit in limits if isinstance(limit, float))
+    limits = {run.record.config.optimizer.max_grad_norm for run in runs if run.record}
+    norms = sorted(limit for limit in limits if limit is not None)
     levels = [Level(f"gradients clipped above {norm:g}", norm) for norm in norms[:2]]
 
     def lines(key: str) -> list[Curve]:
@@ -164,8 +164,8 @@ def _constants(run: RecordedRun) -> str:
     parts = []
     if not _varies(run, "masking_rate") and (rate := run.last("masking_rate")) is not None:
         parts.append(f"a masking rate of {rate:g}")
-    if not _varies(run, "seq_len") and isinstance(length := run.config.get("data.seq_len"), int):
-        parts.append(f"rows of {length:,} tokens")
+    if not _varies(run, "seq_len") and run.record and not run.is_finetuning:
+        parts.append(f"rows of {run.record.pretraining.data.seq_len:,} tokens")
     return f"Throughout, the run had {words.listed(parts)}." if parts else ""
 
 
@@ -211,18 +211,19 @@ def by_source(runs: Sequence[RecordedRun]) -> list[Block]:
     ]
     rows = []
     for name in run.held_out:
-        losses, accuracy = run.points(f"valid_{name}_loss"), run.last(f"valid_{name}_accuracy")
+        losses = run.points(f"valid_{name}_loss")
+        loss, accuracy = run.score(f"valid_{name}_loss"), run.score(f"valid_{name}_accuracy")
         baseline = run.baseline(name)
         rows.append(
             (
                 name,
                 f"{losses[0][1]:.4f}" if losses else words.NOTHING,
-                f"{losses[-1][1]:.4f}" if losses else words.NOTHING,
+                f"{loss:.4f}" if loss is not None else words.NOTHING,
                 f"{accuracy:.2%}" if accuracy is not None else words.NOTHING,
                 f"{baseline[0]:.4f}" if baseline else words.NOTHING,
             )
         )
-    header = ("source", "first loss", "last loss", "last accuracy", "unigram baseline")
+    header = ("source", "first loss", "loss", "accuracy", "unigram baseline")
     keys = " ".join(_key(f"line {_kind(index)} bold", name) for index, name in enumerate(run.held_out))
     panel = Panel("held-out loss by source, nats", series, height=160)
     drawing = stack([panel], float(max(run.step, 1)), "Held-out loss by source")
@@ -254,7 +255,7 @@ def beside(runs: Sequence[RecordedRun]) -> ReportTable:
     """A table of several runs' numbers."""
     rows = []
     for run in runs:
-        loss, accuracy, rate = run.last("valid_loss"), run.last("valid_accuracy"), speed(run)
+        loss, accuracy, rate = run.score("valid_loss"), run.score("valid_accuracy"), speed(run)
         status = run.report.status
         rows.append(
             (

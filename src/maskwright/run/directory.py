@@ -20,11 +20,11 @@ from maskwright.core.errors import InputError, MaskwrightError
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 from maskwright.run.heartbeat import read_local
+from maskwright.run.record import CONFIG, RunRecord, parse
 
 Request = Literal["stop", "checkpoint"]
 Phase = Literal["starting", "training", "evaluating", "saving", "done", "stopped", "failed"]
 Event = Literal["started", "saved", "spiked", "rolled back", "ended"]
-FORMAT = 1
 HISTORY, DATA_CARD = "history.jsonl", "data.json"
 RESULTS = "results.json"
 """The file that a fine-tuned run ends with: the step of its best checkpoint, and scores."""
@@ -35,9 +35,6 @@ ENDED = "ended.json"
 ENDED_FILES = ("metrics.jsonl", RESULTS)
 SEARCH = "retrieval.json"
 """The configuration of a training for search, whose folder is no run directory."""
-TEXTS = ("digest", "dtype", "store", "store_fingerprint", "tokenizer_fingerprint")
-RECORD: dict[str, type] = {"config": dict, "model": dict, **dict.fromkeys(TEXTS, str)}
-"""Keys that `config.resolved.json` must hold, and their types."""
 
 
 @dataclass
@@ -89,7 +86,7 @@ class RunDirectory:
 
     @property
     def config(self) -> str:
-        return self.path("config.resolved.json")
+        return self.path(CONFIG)
 
     @property
     def metrics(self) -> str:
@@ -113,26 +110,26 @@ class RunDirectory:
     def require(self) -> None:
         if not self.exists():
             fix = "give the folder that `maskwright pretrain … --run` wrote"
-            what = "is not a run directory (no config.resolved.json)"
+            what = f"is not a run directory (no {CONFIG})"
             what = what if os.path.isdir(self.location) else "is not there"
             raise InputError(what, where=self.location, fix=fix)
 
-    def read_config(self) -> dict[str, Any]:
-        """`{"config": {dotted key: value}, "digest": …, "model": …}`, as written at the start of the run."""
+    def read_record(self) -> RunRecord:
+        """Raises `InputError` where there is none, and for one of another version."""
         self.require()
-        record = storage.read_json(self.config)
-        fix = "restore the file, or start a new run"
-        if not isinstance(record, dict) or "format" not in record:
-            raise InputError("is not a run's record", where=self.config, fix=fix)
-        if record["format"] != FORMAT:
-            what = f"has format {str(record['format'])[:20]}, this version reads {FORMAT}"
-            raise InputError(what, where=self.config, fix="use the maskwright that wrote it, or start a new run")
-        for key, kind in RECORD.items():
-            if not isinstance(record.get(key), kind):
-                raise InputError(f"lacks `{key}`", where=self.config, fix=fix)
-        if record["dtype"] not in ("bfloat16", "float16", "float32"):
-            raise InputError(f"dtype is {record['dtype'][:20]!r}", where=self.config, fix=fix)
-        return record
+        written = Folder(self.location).get_json("environment.json") or {}
+        return parse(storage.read_json(self.config), self.config, str(written.get("maskwright") or ""))
+
+    def write_record(self, record: RunRecord) -> None:
+        storage.write_json(self.config, record.to_json())
+
+    def chosen(self, record: RunRecord) -> int | None:
+        """The step of its model; None before its first checkpoint."""
+        return record.chosen(self.read_metrics(), whole_steps(self.checkpoints))
+
+    def has_ended(self, record: RunRecord) -> bool:
+        steps = whole_steps(self.checkpoints)
+        return record.has_ended(self.read_metrics(), steps, has_results=os.path.exists(self.path(RESULTS)))
 
     def newest_step(self) -> int:
         """The step of its newest whole checkpoint, 0 if there is none."""
@@ -202,7 +199,7 @@ class RunDirectory:
     # ---- data and history ----------------------------------------------------------------------------------
 
     def read_data_card(self) -> dict[str, Any] | None:
-        """`data.json`; None for a run that an earlier version began."""
+        """`data.json`; None before it is written."""
         path = self.path(DATA_CARD)
         card = storage.read_json(path) if os.path.exists(path) else None
         return card if isinstance(card, dict) else None

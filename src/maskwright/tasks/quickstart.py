@@ -205,7 +205,7 @@ def _sentences_of_text(paths: QuickstartPaths) -> list[str]:
 def _reached(paths: QuickstartPaths) -> dict[str, Any]:
     """The results for programs, as the run recorded them. Losses and accuracies are those of held-out text."""
     run, where = RunDirectory(paths.run), asdict(paths)
-    config, card, records = run.read_config()["config"], storage.read_json(run.path(DATA_CARD)), run.read_metrics()
+    config, card, records = run.read_record().pretraining, storage.read_json(run.path(DATA_CARD)), run.read_metrics()
     held_out = [
         {"loss": record["valid_loss"], "accuracy": record["valid_accuracy"]}
         for record in records
@@ -213,9 +213,9 @@ def _reached(paths: QuickstartPaths) -> dict[str, Any]:
     ]
     training = [record for record in records if "tokens_per_second" in record]
     return {
-        "architecture": config["model.architecture"],
-        "steps": config["schedule.steps"],
-        "rows_per_step": config["batch.virtual_workers"] * config["batch.micro_batch_rows"],
+        "architecture": config.model.architecture,
+        "steps": config.steps,
+        "rows_per_step": config.rows_per_step,
         "before": held_out[0],
         "unigram": card["unigram"][""],
         "after": held_out[-1],

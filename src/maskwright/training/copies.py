@@ -40,11 +40,12 @@ from maskwright.run.directory import (
     whole_steps,
 )
 from maskwright.run.heartbeat import read_local
+from maskwright.run.record import CONFIG, RunRecord, parse
 from maskwright.training import checkpoint
 from maskwright.training.checkpoint import outdated
 
 RESTORE = "restore it, or delete the folder"
-RUN_FILES = ("config.resolved.json", "metrics.jsonl", "rollbacks.json", HISTORY, DATA_CARD)
+RUN_FILES = (CONFIG, "metrics.jsonl", "rollbacks.json", HISTORY, DATA_CARD)
 TOKENIZER = "tokenizer"
 
 
@@ -123,7 +124,7 @@ class Copies:
             with storage.atomic_writer(directory.path(name)) as file:
                 file.write(text.encode())
 
-    def fetch(self, directory: RunDirectory, require_same: Callable[[dict[str, Any]], None]) -> None:
+    def fetch(self, directory: RunDirectory, require_same: Callable[[RunRecord], None]) -> None:
         """Downloads the newest copy if it is newer than the run directory's checkpoints, and the best if it lacks it.
         A copy that is damaged, or from before a rollback of the run, is named in a warning, and the copy before it is
         used.
@@ -146,7 +147,7 @@ class Copies:
                 raise CheckpointError("every copy is damaged", where=self.location, fix="start a new run elsewhere")
         self._bring_best(directory, require_same)
 
-    def _bring_best(self, directory: RunDirectory, require_same: Callable[[dict[str, Any]], None]) -> None:
+    def _bring_best(self, directory: RunDirectory, require_same: Callable[[RunRecord], None]) -> None:
         """Downloads the best checkpoint if the run directory lacks it, as after a fetch that was cut off: a run without
         it forgets its best evaluation, and then deletes the copy."""
         local = checkpoint.whole_steps(directory.checkpoints)
@@ -164,7 +165,7 @@ class Copies:
         self,
         directory: RunDirectory,
         step: int,
-        require_same: Callable[[dict[str, Any]], None],
+        require_same: Callable[[RunRecord], None],
         *,
         with_records: bool = True,
     ) -> None:
@@ -181,7 +182,7 @@ class Copies:
                     if storage.sha256_of_file(path) != sha256:
                         what = "is not what was saved (sha256 differs)"
                         raise CheckpointError(what, where=f"{self._url(step)}/{name}", fix=RESTORE)
-                require_same(storage.read_json(os.path.join(partial, RUN_FILES[0])))
+                require_same(parse(storage.read_json(os.path.join(partial, CONFIG)), f"{self._url(step)}/{CONFIG}"))
                 done, known = (_rollbacks(folder) for folder in (directory.location, partial))
                 if with_records and done != known[: len(done)]:
                     what, fix = "is from before a rollback", "nothing: it is left out"

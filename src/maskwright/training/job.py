@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.pretraining import RunConfig, tokens_before
@@ -12,6 +11,7 @@ from maskwright.engines.ceiling import Ceiling
 from maskwright.machine.usage import Usage
 from maskwright.model.config import ModelConfig
 from maskwright.run.directory import RunDirectory, Status
+from maskwright.run.record import RunRecord
 from maskwright.training.beats import Beats
 from maskwright.training.contention import Contention
 from maskwright.training.health import LossWatch, Rollbacks
@@ -31,8 +31,8 @@ class Job:
     objective: Objective
     ceiling: Ceiling
     """Measured speed of plain matrix multiplication."""
-    record: dict[str, Any]
-    """Fields that each checkpoint's state.json gets."""
+    record: RunRecord | None
+    """Which each checkpoint's state.json repeats. None except on rank 0."""
     saver: Saver | None
     """None except on rank 0, which alone writes."""
     watch: LossWatch

@@ -18,6 +18,7 @@ from maskwright.engines.muon import products_flops
 from maskwright.model.config import training_flops
 from maskwright.run.directory import Phase
 from maskwright.run.metric_names import trainer_names
+from maskwright.run.record import evaluations
 from maskwright.training import checkpoint
 from maskwright.training.health import HEALTH_FIX, LossWatch, Rollback
 from maskwright.training.job import Job
@@ -385,7 +386,7 @@ def _history(job: Job, state: TrainState, record: dict[str, Any]) -> dict[str, A
         "counters": record["counters"],
         "rollbacks": [asdict(rollback) for rollback in job.rollbacks.all],
         "evaluated": [line["step"] for line in lines if "valid_loss" in line],
-        "evaluations": [line for line in lines if "valid_loss" in line],
+        "evaluations": evaluations(lines, job.record.judges) if job.record else [],
         "saved": checkpoint.whole_steps(job.directory.checkpoints),
         "losses": [(line["loss"], line.get("phase", 0)) for line in lines if "loss" in line],
     }
@@ -400,7 +401,7 @@ def _write(job: Job, board: TensorBoard | None, record: dict[str, Any]) -> None:
     numbers = "  ".join(
         f"{key} {value:.6g}" if isinstance(value, float) else f"{key} {value}"
         for key, value in record.items()
-        if key != "time"
+        if key not in ("time", "judges")
     )
     job.directory.log(numbers)
 
@@ -423,7 +424,8 @@ def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
         return
     if bad := [f"{name} {value}" for name, value in metrics.items() if "loss" in name and not math.isfinite(value)]:
         raise HealthError(f"step {job.step}: the held-out loss is not finite ({bad[0]})", fix=HEALTH_FIX)
-    _write(job, board, {"step": job.step, **metrics, "time": round(time.time(), 3)})
+    judges = {"judges": job.record.judges} if job.record else {}
+    _write(job, board, {"step": job.step, **metrics, **judges, "time": round(time.time(), 3)})
     job.evaluated.add(job.step)
 
 
@@ -438,7 +440,7 @@ def save(job: Job) -> None:
             best = job.objective.best_step
             progress_record = {"counters": job.counters.to_json(), "rows_at_once": job.engine.rows_at_once}
             progress_record |= {} if best is None else {"best_step": best}
-            job.saver.begin(state, {**job.record, **progress_record}, best)
+            job.saver.begin(state, {**(job.record.to_json() if job.record else {}), **progress_record}, best)
 
 
 def _beat(job: Job, phase: Phase, *, force: bool = False) -> None:

@@ -12,7 +12,7 @@ from maskwright.core.console import note, progress
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.engines.base import Engine, EvalStats
-from maskwright.training.best import Best
+from maskwright.run.best import Best
 from maskwright.training.objective import UpdateCounts
 
 
@@ -80,7 +80,7 @@ class MaskedLM:
         return stats
 
     def remember(self, lines: Sequence[Mapping[str, Any]], saved: Collection[int]) -> None:
-        self.best.remember(losses(lines), saved)
+        self.best.remember(((line["step"], line["valid_loss"]) for line in lines if line["step"]), saved)
 
     @property
     def best_step(self) -> int | None:
@@ -97,9 +97,3 @@ def masks_at(loader: Loader, data_step: int) -> dict[str, float]:
     if reads_causally(loader.config):
         masks["causal_share"] = loader.at(data_step).masking.causal_share
     return masks
-
-
-def losses(lines: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
-    """(step, held-out loss) of the evaluations among the lines of metrics.jsonl. The evaluation at step 0 does not
-    count: it has no checkpoint."""
-    return [(line["step"], line["valid_loss"]) for line in lines if "valid_loss" in line and line["step"]]

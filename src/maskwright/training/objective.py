@@ -70,7 +70,8 @@ class Objective(Protocol):
         ...
 
     def remember(self, lines: Sequence[Mapping[str, Any]], saved: Collection[int]) -> None:
-        """Replaces the remembered evaluations by those of metrics.jsonl. `saved`: see `Best.remember`."""
+        """Replaces the remembered evaluations by those of metrics.jsonl on the text that judges the run now. `saved`:
+        see `Best.remember`."""
         ...
 
     @property

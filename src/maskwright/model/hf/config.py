@@ -56,6 +56,11 @@ def dropout_keys(architecture: Architecture, name: str) -> list[str]:
     return [key, "embedding_dropout"] if key == "mlp_dropout" else [key] if key else []
 
 
+def family_dropout(model: ModelConfig) -> float:
+    """The dropout in fine-tuning with which such models are published: RoBERTa's 0.1, ModernBERT's 0."""
+    return 0.0 if model.facts.rotary else 0.1
+
+
 def fine_tuning_values(folder: str, model: ModelConfig) -> dict[str, Any]:
     """Values of config.json that `transformers` uses in fine-tuning alone, under its keys there: dropouts, and how a
     classifier reads the text. `model`: the result of `read_hf_config` for the folder."""

@@ -205,7 +205,7 @@ class Forwarder:
         return MaskwrightError(what, where=self.to, fix=f"once it can be reached, {again}")
 
     def _about(self) -> About:
-        config = self.directory.read_config()["config"]
+        config = self.directory.read_record().keys
         name = os.path.basename(self.directory.location)
         return About(name, self.directory.path(FOLDER), redact_all(config))
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from maskwright.core.errors import MaskwrightError
@@ -13,9 +14,11 @@ from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact, redact_all
 from maskwright.monitor.grown import backwards
 from maskwright.monitor.logs import LOG
+from maskwright.monitor.status import read_record
 from maskwright.monitor.watch.numbers import is_number
 from maskwright.monitor.watch.runs import GOING, LIST_SECONDS, Watched, known
 from maskwright.run.directory import HISTORY, MANIFEST, read_lines, step_folder, step_of
+from maskwright.run.record import RecordedChange, describe
 
 MOST_INCIDENTS = 500
 MOST_LINES, MOST_LETTERS = 1_000, 4_000
@@ -28,18 +31,17 @@ def details(watched: Watched) -> dict[str, Any]:
     """The run's row and `config`, `checkpoints` and when they were `listed`, `incidents`, `ranks` (one by one),
     `metrics`, `changes`, `lineage`; without secrets. Raises `MaskwrightError` where a file cannot be read."""
     folder, report = watched.folder, watched.report
-    record = folder.get_json(f"{watched.inside}config.resolved.json") or {}
-    config = record.get("config")
+    record = read_record(folder, watched.inside)
     listed, checkpoints = _listed(watched)
     facts = {
-        "config": dict(sorted(config.items())) if isinstance(config, dict) else {},
+        "config": dict(sorted(record.keys.items())) if record else {},
         "checkpoints": checkpoints,
         "listed": listed,
         "incidents": _incidents(folder.get(watched.inside + HISTORY) or b"", report.changes),
         "ranks": [rank | {"why": rank["why"] or rank["message"]} for rank in report.to_json()["ranks"]],
         "metrics": sorted(watched.numbers.names - {"step"}),
-        "changes": report.changes,
-        "lineage": report.lineage,
+        "changes": [asdict(change) for change in report.changes],
+        "lineage": describe(report.began_from),
     }
     return watched.row() | redact_all(_finite(facts))
 
@@ -89,7 +91,7 @@ def _measured(folder: Folder, place: str) -> int:
     return total
 
 
-def _incidents(history: bytes, changes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _incidents(history: bytes, changes: Iterable[RecordedChange]) -> list[dict[str, Any]]:
     """Events in the order of time: `event` is history's own word, or `gone` and `changed`; `what` describes it. The
     last `MOST_INCIDENTS`."""
     incidents: list[dict[str, Any]] = []
@@ -101,8 +103,7 @@ def _incidents(history: bytes, changes: list[dict[str, Any]]) -> list[dict[str, 
             incidents.append(_incident(line, str(line.get("event")), said))
         before = line
     for change in changes:
-        keys = change["keys"] if isinstance(change["keys"], list) else [change["keys"]]
-        incidents.append(_incident(change, "changed", f"changed: {', '.join(map(str, keys))}"))
+        incidents.append(_incident(asdict(change), "changed", f"changed: {', '.join(change.keys)}"))
     return sorted(incidents, key=lambda incident: incident["time"] or 0.0)[-MOST_INCIDENTS:]
 
 

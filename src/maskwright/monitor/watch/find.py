@@ -13,8 +13,9 @@ from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 from maskwright.run.directory import Status, step_of
 from maskwright.run.heartbeat import read_local
+from maskwright.run.record import CONFIG
 
-MARKS = frozenset({"config.resolved.json", "lease.json"})
+MARKS = frozenset({CONFIG, "lease.json"})
 """One of them lies in a run directory from its first second on. Names such as log.txt lie in other folders too."""
 STATUS = "status.json"
 """Other programs write such a file too, so its content decides."""

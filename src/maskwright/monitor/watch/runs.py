@@ -21,10 +21,11 @@ from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact
 from maskwright.monitor.grown import METRICS, Grown, lines_of
-from maskwright.monitor.status import RunReport, look
+from maskwright.monitor.status import RunReport, look, read_record
 from maskwright.monitor.watch.find import FoundRuns, RunLocation, find
 from maskwright.monitor.watch.numbers import Numbers
 from maskwright.run.directory import HISTORY, step_folder
+from maskwright.run.record import CONFIG
 
 FIND_SECONDS, FIND_SHARE = 10.0, 0.05
 """Folders are searched again after the first; later, if searching would take more than the second as share of time."""
@@ -33,7 +34,7 @@ FAR_SECONDS, LIST_SECONDS = 10.0, 60.0
 checkpoints and searches for runs need."""
 AT_ONCE = 8
 """Runs at URLs that are read at the same time."""
-SIGNED = ("status.json", "lease.json", "config.resolved.json", "processes", "checkpoints")
+SIGNED = ("status.json", "lease.json", CONFIG, "processes", "checkpoints")
 """A finished run has not changed while the sizes and times of these are the same."""
 clean = functools.lru_cache(4096)(redact)
 """Cached: the same few texts come every two seconds, and the environment, which has the secrets, does not change."""
@@ -283,11 +284,8 @@ def _seen(key: str, place: RunLocation, report: RunReport, old: Watched | None) 
         numbers, history = Numbers(folder, inside + METRICS), Grown(folder, inside + HISTORY)
         old = Watched(place, key, folder, report, numbers, history, inside)
     old.report = report
-    record = {} if old.kind else old.folder.get_json(f"{inside}config.resolved.json") or {}
-    if record:
-        old.kind = "finetune" if "task" in record else "pretrain"
-        metric = record.get("metric") if old.kind == "finetune" else None
-        old.metric = metric if isinstance(metric, str) else ""
+    if not old.kind and (record := read_record(old.folder, inside)):
+        old.kind, old.metric = record.kind, record.metric if record.kind == "finetune" else ""
     return old
 
 

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from maskwright.config.finetuning import Task
-from maskwright.config.pretraining import PLACES, ModelSection
+from maskwright.config.places import PLACES
+from maskwright.config.pretraining import ModelSection
+from maskwright.config.settings import flat
 from maskwright.core import hub, storage
 from maskwright.core.console import human_count, note, say, several, warn
 from maskwright.core.errors import VerificationError
@@ -28,8 +30,8 @@ from maskwright.model.torch.compare import Reference, largest_difference, our_mo
 from maskwright.report.background import in_short
 from maskwright.report.markdown import code, literal
 from maskwright.run.directory import RESULTS, RunDirectory
-from maskwright.run.lineage import ancestors
-from maskwright.tasks.models.load import TrainedModel, evaluations
+from maskwright.run.record import RunRecord, ancestors, evaluations
+from maskwright.tasks.models.load import TrainedModel
 from maskwright.text.spacing import spacing_of
 from maskwright.text.tokenizer import ROBERTA, copy_tokenizer, load_tokenizer
 from maskwright.training.tensor_file import write_tensors
@@ -72,10 +74,9 @@ def export(
     storage.require_empty(folder)
     if onnx:
         from maskwright.tasks.export import onnx as onnx_files
-    if model.run and not has_ended(model):
-        steps = model.run["config"]["schedule.steps"]
-        total = f" of {steps:,}" if steps else ""  # a fine-tuned run's record may have epochs instead
-        warn(f"{model.location}: the run has not ended; this exports its step {model.step:,}{total}")
+    if model.run and not RunDirectory(model.folder).has_ended(model.run):
+        steps = f"step {model.step:,} of {model.run.steps:,}"
+        warn(f"{model.location}: the run has not ended; this exports its {steps}")
     written = purpose.written if purpose else model
     with storage.replaced_folder(folder) as temporary:
         expected = _write(model, written, temporary)
@@ -108,22 +109,10 @@ def _write(model: TrainedModel, written: TrainedModel, folder: str) -> list[Refe
     return references(written.config, folder, bare=bare)
 
 
-def has_ended(model: TrainedModel) -> bool:
-    """Whether a model's run has ended. A fine-tuned run, or one with patience, may end early; its best step is
-    exported."""
-    directory, record = RunDirectory(model.folder), model.run or {}
-    if model.task is not None:
-        return os.path.exists(directory.path(RESULTS))
-    judged, steps = evaluations(directory, record), record["config"]["schedule.steps"]
-    if judged is None:
-        return model.step == steps
-    return judged.settled or any(step == steps == directory.newest_step() for step, _ in judged.seen)
-
-
 def _for_fine_tuning(model: TrainedModel, written: TrainedModel) -> dict[str, Any]:
     """The values for fine-tuning alone in the base's config.json, as a pretraining run recorded them: the run's own
     dropouts are for pretraining, and replace them only if the user set them. A classifier has its own already."""
-    values = (model.run or {}).get("fine_tuning", {}) if model.task is None else {}
+    values = model.run.fine_tuning if model.run and model.task is None else {}
     return {key: value for key, value in values.items() if written.task is None or key not in OF_CLASSIFIERS}
 
 
@@ -238,7 +227,7 @@ def _tokenized(model: TrainedModel) -> Iterator[tuple[str, tuple[Any, ...], list
 
 def model_card(model: TrainedModel, difference: float, purpose: Purpose | None = None) -> str:
     """README.md from the run's own record: the model, its text, and how it was checked."""
-    shape, base = model.config, _base_name(_base(model.run))
+    shape, base = model.config, _base_name(_base(model.run) if model.run else None)
     on_hub = base if base and "/" in base else hub.full_name(base)
     how = "fine-tuned" if model.task else "continued"
     library, pipeline, kind = "transformers", PIPELINES[shape.task], shape.task.replace("_", "-")
@@ -276,12 +265,10 @@ def model_card(model: TrainedModel, difference: float, purpose: Purpose | None =
     return "\n".join([*lines, ""])
 
 
-def _base(run: dict[str, Any] | None) -> str | None:
+def _base(run: RunRecord) -> str | None:
     """The model folder that the run, or the oldest run that it comes from, began with."""
-    if run is None:
-        return None
-    parents = ancestors(run.get("lineage"))
-    return parents[-1].get("init_from") if parents else run["config"].get("model.init_from")
+    _, folder = ancestors(run.began_from)
+    return folder.location if folder else None
 
 
 def _base_name(folder: str | None) -> str | None:
@@ -296,40 +283,35 @@ def _base_name(folder: str | None) -> str | None:
     return cached.removeprefix("models--").replace("--", "/", 1) if cached else parts[-1]
 
 
-def _training(model: TrainedModel, run: dict[str, Any]) -> list[str]:
+def _training(model: TrainedModel, run: RunRecord) -> list[str]:
     source = "labelled data" if model.task else "token store"
-    store, configuration = code(run["store_fingerprint"][:16]), code(run["digest"][:16])
+    store, configuration = code(run.train.fingerprint[:16]), code(run.digest[:16])
     lines = [f"- {source} fingerprint {store}, configuration {configuration}"]
-    if mixed := run["config"].get("data.mixture"):
-        parts = [f"{name}, weight {part['weight']:g}" if part["weight"] else name for name, part in mixed.items()]
+    if model.task is None and (mixed := run.pretraining.data.mixture):
+        parts = [f"{name}, weight {part.weight:g}" if part.weight else name for name, part in mixed.items()]
         lines.append(f"- a mixture of {literal('; '.join(parts))}")
-    lines += _base_weights(run)
-    for parent in ancestors(run.get("lineage")):
-        how = "without" if parent["optimizer"] == "fresh" else "with"
+    parents, folder = ancestors(run.began_from)
+    for parent in parents:
+        how = "without" if parent.optimizer == "fresh" else "with"
         lines.append(
-            f"- began from step {parent['step']:,} of {code(os.path.basename(parent['run']))}, {how} its optimizer's "
-            f"state: {parent['tokens']:,} tokens of text {code(parent['store_fingerprint'][:16])}, weights sha256 "
-            f"{code(parent['weights_sha256'])}"
+            f"- began from step {parent.step:,} of {code(os.path.basename(parent.run))}, {how} its optimizer's "
+            f"state: {parent.tokens:,} tokens of text {code(parent.text[:16])}, weights sha256 "
+            f"{code(parent.weights_sha256)}"
         )
-        lines += _base_weights(parent)
+    if folder:
+        lines += [f"- base model {code(folder.location)}"] if hub.is_hub(folder.location) else []
+        lines += [f"- base weights {literal(name)}, sha256 {code(digest)}" for name, digest in folder.sha256s.items()]
     if (card := RunDirectory(model.folder).read_data_card()) is not None:
         lines += [f"- {literal(line)}" for line in in_short(card)]
-    lines += _scores(model) if model.task else _held_out(model)
-    left_out = PLACES | (SHAPE_KEYS if run["config"].get("model.init_from") else set())
-    values = {key: value for key, value in run["config"].items() if value is not None and key not in left_out}
+    lines += _scores(model) if model.task else _held_out(model, run)
+    left_out = PLACES | (SHAPE_KEYS if run.config.model.init_from else set())
+    values = {key: value for key, value in flat(run.config).items() if value is not None and key not in left_out}
     return [*lines, "", "```json", json.dumps(redact_all(values), indent=1), "```"]
 
 
-def _base_weights(record: dict[str, Any]) -> list[str]:
-    base = record.get("base", {}).get("location", "")
-    named = [f"- base model {code(base)}"] if hub.is_hub(base) else []
-    weights = record.get("base_weights", {}).items()
-    return named + [f"- base weights {literal(name)}, sha256 {code(sha256)}" for name, sha256 in weights]
-
-
-def _held_out(model: TrainedModel) -> list[str]:
-    metrics = RunDirectory(model.folder).read_metrics()
-    records = [line for line in metrics if "valid_loss" in line and line["step"] <= (model.step or 0)]
+def _held_out(model: TrainedModel, run: RunRecord) -> list[str]:
+    lines_until = [line for line in RunDirectory(model.folder).read_metrics() if line["step"] <= (model.step or 0)]
+    records = evaluations(lines_until, run.judges)
     if not records:
         return []
     first, last = records[0], records[-1]

@@ -14,12 +14,10 @@ from numpy.typing import NDArray
 from onnxruntime import quantization
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from maskwright.config.finetuning import LabelledData
 from maskwright.core import storage
 from maskwright.core.console import progress, several, warn
 from maskwright.core.errors import InputError
 from maskwright.data.loader import validation_batches
-from maskwright.data.opening import recorded_stores
 from maskwright.labels.dataset import read_dataset
 from maskwright.labels.encode import WordTargets, encode
 from maskwright.labels.metrics import decode
@@ -30,6 +28,7 @@ from maskwright.model.onnx import graph
 from maskwright.model.torch.compare import Reference, Speaker, largest_difference, their_model, threads
 from maskwright.tasks.measure.held_out import MICRO_BATCH_ROWS, row_tokens
 from maskwright.tasks.models.load import TrainedModel
+from maskwright.tasks.models.runs import held_out_stores
 from maskwright.tasks.use.predict import row_length, that_fit
 
 FILE, INT8_FILE = "onnx/model.onnx", "onnx/model_int8.onnx"
@@ -130,10 +129,10 @@ def sample_for(model: TrainedModel, expected: Sequence[Reference]) -> Sample:
 def labelled_sample(model: TrainedModel) -> Sample:
     """Examples of the run's validation split, evenly spaced. Raises `InputError`."""
     assert model.run is not None
-    task, values = model.require_task(), model.run["config"]
-    section = {key.removeprefix("data."): value for key, value in values.items() if key.startswith("data.")}
-    data = LabelledData(**section)
-    examples = read_dataset(data, task, values["seed"]).validation
+    task, data = model.require_task(), model.run.finetuning.data
+    dataset = read_dataset(data, task, model.run.finetuning.seed)
+    model.run.train.require(dataset.fingerprint, "set of examples")
+    examples = dataset.validation
     if not examples:
         raise InputError("holds no validation examples", where=data.train, fix="raise data.validation_fraction")
     length = row_length(model, task, data)
@@ -165,11 +164,11 @@ def masked_sample(model: TrainedModel) -> Sample:
     """Held-out rows of the run's store with 15 % of the tokens masked, a text for each segment. Raises `InputError`."""
     assert model.run is not None
     tokens = row_tokens(model)
-    store = next(iter(recorded_stores(model.run).values()))
+    store = next(iter(held_out_stores(model.run).values()))
     batches = validation_batches(
         store,
         seq_len=tokens,
-        packing=model.run["config"]["data.packing"],
+        packing=model.run.pretraining.data.packing,
         max_rows=max(1, MOST_TOKENS // tokens),
         micro_batch_rows=MICRO_BATCH_ROWS,
     )

@@ -26,8 +26,8 @@ from maskwright.labels.metrics import (
     metric_names,
 )
 from maskwright.labels.rows import ExampleStream, Packed, Packer, in_order, prediction_batches
+from maskwright.run.best import Best
 from maskwright.training import hypertune
-from maskwright.training.best import Best
 from maskwright.training.objective import UpdateCounts
 
 PREDICTION_TOKENS = 4096
@@ -76,7 +76,7 @@ class LabelledObjective:
         self.config, self.train, self.split, self.labels = config, train, split, labels
         self.chance = chance(config.task, num_labels)
         self.metric = chosen_metric(config, labels)
-        self.best = Best(config.evaluation.patience, self.metric == "loss" or self.metric in LOWER_IS_BETTER)
+        self.best = Best(config.evaluation.patience, is_lower_better(self.metric))
 
     def batches(self, data_step: int, virtual_workers: Sequence[int]) -> list[Batch]:
         return self.train.batches(data_step, virtual_workers)
@@ -147,6 +147,10 @@ def chosen_metric(config: FinetuneConfig, labels: Sequence[str]) -> str:
         fix = f"take one of {', '.join(names)}"
         raise ConfigError(f"{config.task.kind} has no metric {metric}", where="evaluation.metric", fix=fix)
     return metric
+
+
+def is_lower_better(metric: str) -> bool:
+    return metric == "loss" or metric in LOWER_IS_BETTER
 
 
 def score_split(

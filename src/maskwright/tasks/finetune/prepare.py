@@ -6,7 +6,7 @@ import glob
 import hashlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,10 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.config.finetuning import FinetuneConfig, Task, default_row
+from maskwright.config.places import absolute
 from maskwright.config.pretraining import ModelSection, Shape
+from maskwright.config.settings import flat
 from maskwright.core import storage
 from maskwright.core.console import human_count, note, say, several, warn
 from maskwright.core.errors import ConfigError, InputError
+from maskwright.core.hub import is_hub
 from maskwright.data.batch import Batch
 from maskwright.engines.base import TrainState
 from maskwright.engines.choose import require_family
@@ -34,14 +37,23 @@ from maskwright.model.config import (
     model_config,
     recorded_config,
 )
-from maskwright.model.hf.config import class_name
+from maskwright.model.hf.config import class_name, dropout_keys, family_dropout
 from maskwright.model.hf.families import FAMILIES
+from maskwright.model.hf.folder import weight_digests
 from maskwright.model.hf.names import Parameters, count_parameters
 from maskwright.model.initial import initial_parameters, with_new_head
 from maskwright.run.directory import RESULTS, RunDirectory, step_folder
-from maskwright.tasks.finetune.objective import EvaluationSplit, LabelledObjective, chosen_metric, score_split
+from maskwright.run.record import BeganFrom, FromFolder, RecordedText, RunRecord
+from maskwright.tasks.finetune.objective import (
+    EvaluationSplit,
+    LabelledObjective,
+    chosen_metric,
+    is_lower_better,
+    score_split,
+)
 from maskwright.tasks.models.hub import local, pinned
 from maskwright.tasks.models.load import TrainedModel, load_model, load_shape, special_ids
+from maskwright.tasks.models.runs import from_run
 from maskwright.tasks.planning.cost import Work, finetuning_work, time_here
 from maskwright.tasks.start.capacity import memory_and_disk
 from maskwright.tasks.start.data_card import labelled_card
@@ -118,25 +130,34 @@ class FinetuneRun:
         return np.union1d(self.train.packer.encoded.ids, [self.model.pad_token_id]).astype(np.int64)
 
     @property
-    def identity(self) -> dict[str, str]:
-        vocabulary = read_vocabulary(self.tokenizer_folder)
-        return {
-            "store": os.path.abspath(self.config.data.train),
-            "store_fingerprint": self.dataset.fingerprint,
-            "tokenizer_fingerprint": vocabulary.fingerprint,
-            "roles_sha256": vocabulary.roles_sha256,
-        }
+    def texts(self) -> tuple[RecordedText, dict[str, RecordedText]]:
+        data = absolute(self.config).data
+        held_out = RecordedText(data.validation or data.train, self.dataset.of_splits["validation"])
+        return RecordedText(data.train, self.dataset.fingerprint), {"": held_out} if self.dataset.validation else {}
 
-    @property
-    def details(self) -> dict[str, Any]:
-        entries = {
-            "task": self.config.task.model_dump(mode="json"),
-            "labels": list(self.dataset.labels),
-            "metric": chosen_metric(self.config, self.dataset.labels),
-        }
-        if self.config.task.kind != "question_answering":
-            return entries
-        return entries | {"may_be_none": not all(example.answers for example in self.dataset.train)}
+    def record(self, given: Any, dtype: Any, before: RunRecord | None) -> RunRecord:
+        vocabulary, data = read_vocabulary(self.tokenizer_folder), absolute(self.config).data
+        (train, held_out), metric = self.texts, chosen_metric(self.config, self.dataset.labels)
+        section = given.model.model_copy(update={"init_from": self.base})
+        asked = self.config.task.kind == "question_answering"
+        return RunRecord(
+            kind="finetune",
+            keys=flat(absolute(given.model_copy(update={"model": section}))),
+            steps=self.config.steps,
+            digest=given.digest(),
+            model=asdict(self.model),
+            dtype=dtype,
+            tokenizer_fingerprint=vocabulary.fingerprint,
+            roles_sha256=vocabulary.roles_sha256,
+            train=train,
+            held_out=held_out,
+            test=RecordedText(data.test or data.train, self.dataset.of_splits["test"]) if self.dataset.test else None,
+            began_from=before.began_from if before else self.began_from(),
+            metric=metric,
+            lower_is_better=is_lower_better(metric),
+            labels=self.dataset.labels,
+            may_be_none=not all(example.answers for example in self.dataset.train) if asked else None,
+        )
 
     @property
     def flops(self) -> float:
@@ -187,14 +208,14 @@ class FinetuneRun:
         say(f"starting from {start.location}")
         return TrainState(0, parameters)
 
-    def base_weights(self) -> dict[str, Any]:
-        start = self.start
-        if start is None:
-            return {}
-        record = start.run or {}
-        base = {"location": start.location, "step": start.step, "class": class_name(start.config)}
-        base |= {key: record[key] for key in ("digest", "store_fingerprint") if key in record}
-        return {"base": base | {"weights": self.config.model.weights, "sha256": weights_digest(start.parameters)}}
+    def began_from(self) -> BeganFrom:
+        if self.base is None or self.config.model.weights == "random":
+            return None
+        start = self.start or _start(self.config, self.base)
+        if start.run is not None and start.step is not None:
+            return from_run(RunDirectory(start.folder), start.run, start.step, "model.init_from", "fresh")
+        location = self.base if is_hub(self.base) else os.path.abspath(self.base)
+        return FromFolder(location, weight_digests(local(self.base)))
 
     @cached_property
     def validation(self) -> EvaluationSplit | None:
@@ -329,7 +350,7 @@ class FinetuneRun:
 def prepare_finetuning(
     config: FinetuneConfig,
     directory: RunDirectory,
-    before: dict[str, Any] | None = None,
+    before: RunRecord | None = None,
     *,
     start: TrainedModel | None = None,
     dataset: Dataset | None = None,
@@ -340,10 +361,11 @@ def prepare_finetuning(
     `dataset`: what `model.init_from` and `data` name, where the caller has read it.
     """
     init_from = config.model.init_from
-    base = None if init_from is None else pinned(init_from, (before or {}).get("base"))
+    recorded = before.finetuning.model.init_from if before else None
+    base = None if init_from is None else pinned(init_from, recorded)
     section, longest = config.model, config.data.max_seq_len or default_row(config.task)
     if before is not None:
-        model, tokenizer = recorded_config(before["model"], directory.config), directory.path("tokenizer")
+        model, tokenizer = recorded_config(before.model, directory.config), directory.path("tokenizer")
         if not os.path.exists(tokenizer):  # this machine has only fetched the checkpoints
             tokenizer = _start(config, base).tokenizer_folder if base else local(section.tokenizer or "", weights=False)
     elif section.init_from is not None:
@@ -353,7 +375,7 @@ def prepare_finetuning(
         encoder, tokenizer = _random_encoder(config, longest)
     dataset = dataset or read_dataset(config.data, config.task, config.seed)
     if before is None:
-        model = _with_head(encoder, config, dataset)
+        model = _with_head(encoder, config, dataset, published_dropouts(encoder, start))
     require_family(model, config.engine)
     if config.data.max_seq_len is None:
         longest = min(longest, model.max_seq_len)
@@ -421,21 +443,37 @@ def _start(config: FinetuneConfig, base: str | None, start: TrainedModel | None 
     return start
 
 
-def _with_head(model: ModelConfig, config: FinetuneConfig, dataset: Dataset) -> ModelConfig:
-    """The encoder's shape with the task's head, and the published dropout unless the run sets its own. Raises
+def published_dropouts(model: ModelConfig, start: TrainedModel | None) -> tuple[float, float]:
+    """Dropouts of hidden states and of attention in fine-tuning: those of the model's config.json or, of a run, those
+    that its export says. `start`: None for a shape without weights."""
+    if start is None:
+        return family_dropout(model), family_dropout(model)
+    said = start.run.fine_tuning if start.run else {}
+
+    def of(name: str) -> float:
+        keys = dropout_keys(model.architecture, name)
+        return float(next((said[key] for key in keys if key in said), getattr(model, name)))
+
+    return of("hidden_dropout_prob"), of("attention_probs_dropout_prob")
+
+
+def _with_head(
+    model: ModelConfig, config: FinetuneConfig, dataset: Dataset, published: tuple[float, float]
+) -> ModelConfig:
+    """The encoder's shape with the task's head, and the published dropouts unless the run sets its own. Raises
     `ConfigError` for a head that `transformers` does not have on it."""
     if not model.facts.answers_questions and config.task.kind == "question_answering":
         what = f"is question_answering, for which transformers has no class on {FAMILIES[model.architecture].title}"
         raise ConfigError(what, where="task.kind", fix="choose a task of whole texts, or token_classification")
-    section, published = config.model, 0.0 if model.facts.rotary else 0.1
-    hidden = published if section.hidden_dropout is None else section.hidden_dropout
+    section = config.model
+    hidden = published[0] if section.hidden_dropout is None else section.hidden_dropout
     outputs = {"regression": 1, "question_answering": 2}.get(config.task.kind, len(dataset.labels))
     return replace(
         model,
         task=config.task.kind,
         num_labels=outputs,
         hidden_dropout_prob=hidden,
-        attention_probs_dropout_prob=published if section.attention_dropout is None else section.attention_dropout,
+        attention_probs_dropout_prob=published[1] if section.attention_dropout is None else section.attention_dropout,
         classifier_dropout_prob=hidden if section.classifier_dropout is None else section.classifier_dropout,
     )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from maskwright.config.pretraining import EngineSection
 from maskwright.core.encodings import UTF8
 from maskwright.core.errors import InputError
-from maskwright.data.opening import open_evaluation_store, recorded_data, recorded_stores
+from maskwright.data.opening import open_evaluation_store
 from maskwright.labels.example import Spelt
 from maskwright.labels.write import require_writable
 from maskwright.tasks.measure.blimp import Blimp, blimp
@@ -18,6 +18,7 @@ from maskwright.tasks.measure.labelled import Scores, evaluate_labelled
 from maskwright.tasks.measure.labelled_page import write_page
 from maskwright.tasks.measure.pseudo_likelihood import PseudoPerplexity, pseudo_perplexity
 from maskwright.tasks.models.load import TrainedModel
+from maskwright.tasks.models.runs import held_out_stores
 from maskwright.tasks.use.predict import TextOptions
 from maskwright.text.sources import Sources
 
@@ -113,12 +114,13 @@ def measure(
         text = sources(request.text, [*request.text_column, "text"][0], request.encoding or UTF8)
         return pseudo_perplexity(model, text, seq_len=row_tokens(model, request.seq_len), engine=engine)
     if request.store is not None:
-        stores = {"": open_evaluation_store(request.store, model.run, model.tokenizer_folder)}
-    elif recorded_data(model.run) is None:
+        data = model.run.pretraining.data if model.run else None
+        stores = {"": open_evaluation_store(request.store, data, model.tokenizer_folder)}
+    elif model.run is None:
         choices = ", ".join(map(spelt, ("store", "blimp")))
         raise InputError("a model folder names no text to evaluate on", fix=f"give {choices} or {spelt('text')}")
     else:
-        stores = recorded_stores(model.run or {})
+        stores = held_out_stores(model.run)
     evaluations = evaluate_sources(model, stores, seq_len=request.seq_len, max_rows=request.max_rows, engine=engine)
     return evaluations.sources.get("", evaluations)
 

@@ -8,14 +8,13 @@ from dataclasses import replace
 
 from maskwright.core.console import several
 from maskwright.core.errors import InputError
-from maskwright.data.opening import recorded_stores
-from maskwright.model.config import config_at
 from maskwright.report.document import Block, Paragraph
 from maskwright.report.run import RecordedRun
 from maskwright.report.tables import ReportTable
 from maskwright.run.directory import step_folder, whole_steps
 from maskwright.tasks.measure.held_out import SHOWN_SOURCES, Evaluation, evaluate_sources
 from maskwright.tasks.models.load import TrainedModel, load_model
+from maskwright.tasks.models.runs import held_out_stores, model_at
 from maskwright.tasks.use.fill import fill
 from maskwright.training import checkpoint
 
@@ -52,7 +51,9 @@ def guesses(run: RecordedRun, texts: Sequence[str]) -> list[Block]:
 
 def _more(run: RecordedRun, kept: int) -> str:
     """How a page comes to three columns: the run's keys decide which checkpoints there are."""
-    keys = {key: run.config.get(f"checkpoint.{key}") for key in ("keep", "keep_every_steps", "save_every_steps")}
+    assert run.record is not None
+    section = run.record.config.checkpoint
+    keys = {key: getattr(section, key) for key in ("keep", "keep_every_steps", "save_every_steps")}
     have = ", ".join(f"checkpoint.{key} {'not set' if value is None else f'{value:,}'}" for key, value in keys.items())
     more = "A larger checkpoint.keep, or checkpoint.keep_every_steps, keeps some of its beginning and its middle too."
     return f"The run keeps {several(kept, 'checkpoint')} ({have}). {more}"
@@ -60,16 +61,17 @@ def _more(run: RecordedRun, kept: int) -> str:
 
 def _at(model: TrainedModel, checkpoints: str, step: int) -> TrainedModel:
     state, _ = checkpoint.load(os.path.join(checkpoints, step_folder(step)))
-    config = model.config if model.run is None else config_at(model.run, step, model.location)
+    config = model.config if model.run is None else model_at(model.run, step, model.location)
     return replace(model, parameters=state.parameters, step=step, config=config)
 
 
 def in_parts(run: RecordedRun) -> list[Block]:
-    """Held-out loss of the newest checkpoint by frequency of the token and by source. Raises `InputError` where the
+    """Held-out loss of the model by frequency of the token and by source. Raises `InputError` where the
     run holds nothing out, or its store is not here."""
     model = load_model(run.location)
     model.require_masked_lm()
-    evaluations = evaluate_sources(model, recorded_stores(model.run or {})).sources
+    assert model.run is not None
+    evaluations = evaluate_sources(model, held_out_stores(model.run)).sources
     return [block for name, evaluation in evaluations.items() for block in _parts(name, evaluation)]
 
 

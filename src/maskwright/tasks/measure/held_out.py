@@ -112,8 +112,7 @@ def _table(title: str, parts: list[TokenGroup]) -> list[str]:
 
 def row_tokens(model: TrainedModel, wanted: int | None = None) -> int:
     """Tokens in a row: `wanted`, else those of the run, else the model's longest row up to 512."""
-    values = model.run["config"] if model.run else {}
-    return wanted or values.get("data.seq_len") or min(512, model.config.max_seq_len)
+    return wanted or (model.run.pretraining.data.seq_len if model.run else min(512, model.config.max_seq_len))
 
 
 def evaluate(
@@ -149,7 +148,7 @@ def evaluate_sources(
 
 
 def _evaluate_store(model: TrainedModel, store: TokenStore, scorer: Engine, seq_len: int, max_rows: int) -> Evaluation:
-    packing = (model.run["config"] if model.run else {}).get("data.packing", "documents")
+    packing = model.run.pretraining.data.packing if model.run else "documents"
     batches = validation_batches(
         store, seq_len=seq_len, packing=packing, max_rows=max_rows, micro_batch_rows=MICRO_BATCH_ROWS
     )

@@ -10,6 +10,7 @@ from maskwright.core.console import say
 from maskwright.core.errors import InputError
 from maskwright.core.splits import Split
 from maskwright.labels.by_label import Calibration, ReportRow, calibration, classification_report, confusion_matrix
+from maskwright.labels.dataset import fingerprint_of
 from maskwright.labels.example import Reading
 from maskwright.labels.metrics import best_threshold, gold_outcomes, measure
 from maskwright.labels.names import in_terms_of
@@ -91,25 +92,28 @@ def evaluate_labelled(
     The precision is the run's, and so are columns that `options` leave out: the run's results come out again. Raises
     `InputError` with file and line."""
     task = model.require_task()
-    values = model.run["config"] if model.run else {}
+    own = model.run.finetuning.data if model.run else None
     wanted: tuple[Split, ...] = ("test", "validation")
-    if source is None and values.get("data.test") is None:
-        wanted = ("validation",)
-    source = source or values.get("data.test") or values.get("data.validation")
+    recorded = None
+    if source is None and own is not None and model.run is not None:
+        source, recorded = (own.test, model.run.test) if own.test else (own.validation, model.run.held_out.get(""))
+        wanted = wanted if own.test else ("validation",)
     if source is None:
         what = "is a folder, which names no labelled file"
         if model.run:
             what = f"has neither data.test nor data.validation; its {RESULTS} has the scores on what it held out"
         raise InputError(what, where=model.location, fix=f"name a labelled file with {spelt('examples')}")
-    options = replace(options, skip_bad_input=values.get("data.on_bad_input") == "skip")
+    options = replace(options, skip_bad_input=own is not None and own.on_bad_input == "skip")
     data = data_of(model, source, options, labelled=True)
     reading = Reading(data, task, spelt=options.spelt, names=model.labels)
     examples = in_terms_of(model.labels, read_examples(source, reading, wanted), reading)
+    if recorded and not (options.text or options.text_pair or options.label or options.encoding):
+        recorded.require(fingerprint_of(examples), "set of examples")
     for sentence in reading.notes:
         say(sentence)
     warn_of(reading.skipped)
     # fp32 stands in for fp16, which a CPU multiplies at a few per cent of the speed.
-    as_trained = "bf16" if model.run and model.run["dtype"] == "bfloat16" else "fp32"
+    as_trained = "bf16" if model.run and model.run.dtype == "bfloat16" else "fp32"
     length = row_length(model, task, data, options.spelt)
     examples = that_fit(model, examples, length, data, options.spelt)
     engine = engine_for(model, device, spelt("device"), as_trained)

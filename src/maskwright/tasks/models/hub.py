@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from maskwright.core import storage
 from maskwright.core.console import note, say, typed
@@ -27,15 +26,16 @@ TOKENIZER = ("tokenizer.json", *FILES)
 LOG_IN = "`hf auth login`, or set HF_TOKEN in the environment"
 
 
-def pinned(location: str, base: dict[str, Any] | None = None) -> str:
+def pinned(location: str, recorded: str | None = None) -> str:
     """`location` with the commit that it stands for, if it is on the Hub; any other location unchanged.
 
-    `base`: the record that a continued run has of its base. Its commit stays, whatever the newest one is now."""
+    `recorded`: where a run that is continued began. That commit stays, whatever the newest one is now."""
     if not is_hub(location):
         return location
-    address, recorded = read_address(location), (base or {}).get("location")
-    if isinstance(recorded, str) and is_hub(recorded) and read_address(recorded).name == address.name:
-        return recorded
+    address = read_address(location)
+    kept = read_address(recorded) if recorded is not None and is_hub(recorded) else None
+    if kept is not None and kept.name == address.name and not address.is_commit:
+        return str(kept)
     return str(Address(address.name, os.path.basename(local(location))))
 
 

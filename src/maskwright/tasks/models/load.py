@@ -4,40 +4,37 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import Any
-
-from pydantic import ValidationError
 
 from maskwright.config.finetuning import Task, default_row
 from maskwright.core import storage
 from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.hub import is_hub
 from maskwright.engines.base import TrainState
-from maskwright.model.config import ModelConfig, config_at
+from maskwright.model.config import ModelConfig
 from maskwright.model.hf.config import LABELLED, class_name, read_hf_config, read_labels, read_use
 from maskwright.model.hf.folder import read_model_folder
 from maskwright.model.hf.names import Parameters
-from maskwright.run.directory import RESULTS, RunDirectory, step_folder
+from maskwright.run.directory import RunDirectory, step_folder
+from maskwright.run.record import RESTORE, RunRecord
 from maskwright.tasks.models.hub import local, pinned
+from maskwright.tasks.models.runs import model_at
 from maskwright.text.tokenizer_faults import NEW_WORDS
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 from maskwright.training import checkpoint
-from maskwright.training.best import Best
 from maskwright.training.copies import TOKENIZER, Copies
-from maskwright.training.masked_lm import losses
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model with its tokenizer, labels and task. `run` is the run's record (see `RunDirectory.read_config`) and
-    `step` its updates; both are None for a folder."""
+    """A model with its tokenizer, labels and task. `run` is the run's record and `step` its updates; both are None for
+    a folder."""
 
     location: str
     config: ModelConfig
     parameters: Parameters
     tokenizer_folder: str
     vocabulary: Vocabulary
-    run: dict[str, Any] | None = None
+    run: RunRecord | None = None
     step: int | None = None
     labels: tuple[str, ...] = ()
     """Names of a classifier's outputs."""
@@ -88,19 +85,20 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
         return replace(load_model(folder, bare=bare), location=location, fetched_to=folder)
     directory = RunDirectory(location)
     if directory.exists():
-        record = directory.read_config()
-        loaded = load_best(directory, record) or checkpoint.load_newest(directory.checkpoints, set_aside=False)
+        record = directory.read_record()
+        loaded = load_chosen(directory, record)
         if loaded is None:
-            raise InputError("has no checkpoint yet", where=location, fix="let `maskwright pretrain` save one first")
-        parameters, step = loaded[0].parameters, loaded[0].step
-        config = config_at(record, step, directory.config)
-        tokenizer = directory.path("tokenizer")
-        labels, task = _recorded_task(record, config, directory.config)
+            fix = f"let the `maskwright {record.kind}` that trains it save one first"
+            raise InputError("has no checkpoint yet", where=location, fix=fix)
+        parameters, step = loaded.parameters, loaded.step
+        config, tokenizer = model_at(record, step, directory.config), directory.path("tokenizer")
+        labels = _labels(record, config, directory.config)
         model = TrainedModel(location, config, parameters, tokenizer, read_vocabulary(tokenizer), record, step, labels)
-        if task is None:
+        if record.kind == "pretrain":
             return model
-        longest = record["config"].get("data.max_seq_len") or min(default_row(task), config.max_seq_len)
-        return replace(model, task=task, max_seq_len=longest, may_be_none=record.get("may_be_none"))
+        task = record.finetuning.task
+        longest = record.finetuning.data.max_seq_len or min(default_row(task), config.max_seq_len)
+        return replace(model, task=task, max_seq_len=longest, may_be_none=record.may_be_none)
     config, parameters = read_model_folder(location, bare=bare)
     vocabulary = read_vocabulary(location)
     if vocabulary.size > config.vocab_size:
@@ -173,55 +171,25 @@ def fetched(location: str) -> str:
     return folder
 
 
-def load_best(directory: RunDirectory, record: dict[str, Any]) -> tuple[TrainState, dict[str, Any]] | None:
-    """The best checkpoint. A fine-tuned run names it in its results, or in its newest checkpoint while it has none; of
-    a pretraining run with patience, it has the lowest held-out loss. None if only the newest counts. Raises
-    `CheckpointError` if the one that is named is gone."""
-    judged, results = evaluations(directory, record), directory.path(RESULTS)
-    steps = checkpoint.whole_steps(directory.checkpoints)
-    if judged is None and _is_pretrained(record):
-        return None
-    best = None
-    if judged is None and os.path.exists(results):
-        best = storage.read_json(results).get("step")
-    elif steps:
-        best = storage.read_json(directory.path("checkpoints", step_folder(steps[-1]), "state.json")).get("best_step")
-    if best is not None and best not in steps:
+def load_chosen(directory: RunDirectory, record: RunRecord) -> TrainState | None:
+    """The checkpoint of *the* step of a run (see `RunRecord.chosen`), of newest ones the newest good one. None
+    if there is none. Raises `CheckpointError` if the best is gone."""
+    steps, step = checkpoint.whole_steps(directory.checkpoints), directory.chosen(record)
+    if step is None or not record.keeps_best:
+        newest = checkpoint.load_newest(directory.checkpoints, set_aside=False)
+        return newest and newest[0]
+    kept = storage.read_json(directory.path("checkpoints", step_folder(steps[-1]), "state.json")).get("best_step", step)
+    if gone := sorted({step, kept} - {*steps}):
+        what = f"its best checkpoint, that of step {gone[0]:,}, is gone"
         fix = "put it back, or train again in a new folder"
-        raise CheckpointError(
-            f"its best checkpoint, that of step {best:,}, is gone", where=directory.checkpoints, fix=fix
-        )
-    best = best if judged is None else judged.step
-    return None if best is None else checkpoint.load(directory.path("checkpoints", step_folder(best)))
+        raise CheckpointError(what, where=directory.checkpoints, fix=fix)
+    return checkpoint.load(directory.path("checkpoints", step_folder(step)))[0]
 
 
-def evaluations(directory: RunDirectory, record: dict[str, Any]) -> Best | None:
-    """The evaluations of a pretraining run with patience, up to its newest checkpoint: a later one comes again, with
-    its save. None of any other run."""
-    patience = record["config"].get("evaluation.patience")
-    if not _is_pretrained(record) or patience is None:
-        return None
-    steps = checkpoint.whole_steps(directory.checkpoints)
-    best = Best(patience, lower=True)
-    best.remember(losses([line for line in directory.read_metrics() if line["step"] <= max(steps, default=0)]), steps)
-    return best
-
-
-def _is_pretrained(record: dict[str, Any]) -> bool:
-    return bool(record["model"].get("task", "masked_lm") == "masked_lm")
-
-
-def _recorded_task(record: dict[str, Any], config: ModelConfig, where: str) -> tuple[tuple[str, ...], Task | None]:
-    """(labels, task) of a run. Raises `InputError` if they do not belong to its head."""
-    if config.task == "masked_lm":
-        return (), None
-    labels, fix = record.get("labels"), "restore the file, or start a new run"
-    try:
-        task = Task.model_validate(record.get("task"))
-    except ValidationError:
-        raise InputError("its `task` is not valid", where=where, fix=fix) from None
+def _labels(record: RunRecord, config: ModelConfig, where: str) -> tuple[str, ...]:
+    """Raises `InputError` if they do not belong to the head of the model."""
     wanted = config.num_labels if config.task in LABELLED else 0
-    named = isinstance(labels, list) and all(isinstance(name, str) for name in labels)
-    if not named or len(labels or []) != wanted or task.kind != config.task:
-        raise InputError(f"its `labels` are not those of {wanted} outputs for {config.task}", where=where, fix=fix)
-    return tuple(labels or []), task
+    if len(record.labels) != wanted or (record.kind == "finetune" and record.finetuning.task.kind != config.task):
+        what = f"its `labels` are not those of {wanted} outputs for {config.task}"
+        raise InputError(what, where=where, fix=RESTORE)
+    return record.labels

@@ -3,6 +3,7 @@ run."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,18 +13,21 @@ from maskwright.core.console import warn
 from maskwright.core.errors import ConfigError, ModelError, StoreError
 from maskwright.core.hub import is_hub
 from maskwright.data.opening import Store
-from maskwright.model.config import ModelConfig, config_at, model_config, recorded_config
+from maskwright.model.config import ModelConfig, model_config, recorded_config
 from maskwright.model.hf.config import class_name, fine_tuning_values, read_hf_config
 from maskwright.model.hf.folder import NEW_HEAD, read_encoder, read_hf_parameters, weight_digests
 from maskwright.model.hf.names import Parameters
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
-from maskwright.run.lineage import Lineage
+from maskwright.run.record import CONFIG, FromFolder, FromRun, RunRecord
 from maskwright.tasks.models.hub import local
 from maskwright.tasks.models.load import special_ids
+from maskwright.tasks.models.runs import model_at
 from maskwright.tasks.pretrain import lineage as lineages
 from maskwright.text.tokenizer_faults import NEW_WORDS
 from maskwright.text.vocabulary import has_tokenizer, read_vocabulary
+
+Parent = tuple[FromRun, RunRecord]
 
 
 @dataclass(frozen=True)
@@ -38,22 +42,24 @@ class Base:
         """The folder on this machine. A run that is continued asks for it only where it cannot do without."""
         return local(self.location)
 
-    @property
-    def is_run(self) -> bool:
-        return lineages.is_run(self.folder)
+    @cached_property
+    def run(self) -> Parent | None:
+        """Its checkpoint and record, if it is a run."""
+        if not lineages.is_run(self.folder):
+            return None
+        return lineages.find_parent(self.location, fresh_optimizer=True, via="model.init_from")
 
     @property
     def tokenizer(self) -> str | None:
         """The folder of its tokenizer; None where it has none."""
-        folder = RunDirectory(self.folder).path("tokenizer") if self.is_run else self.folder
+        folder = RunDirectory(self.folder).path("tokenizer") if self.run else self.folder
         return folder if has_tokenizer(folder) else None
 
     def model(self, config: RunConfig) -> ModelConfig:
         """The base's shape, with the run's dropout. Raises `ModelError` without a masked-LM head, `ConfigError` where
         the run's rows are too long for it."""
-        if self.is_run:
-            run = RunDirectory(self.folder)
-            model = config_at(run.read_config(), run.newest_step(), run.config)
+        if self.run is not None:
+            model = model_at(self.run[1], self.run[0].step, self.location)
         else:
             model = read_hf_config(self.folder, head=not config.model.new_head)
         if model.task != "masked_lm":
@@ -74,12 +80,14 @@ class Base:
             return read_hf_parameters(self.folder, model)
         return initial_parameters(model, config.seed) | read_encoder(self.folder, model)
 
-    def record(self, config: RunConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Two parts of the run's record: the checksums of the weights, and the values for fine-tuning in the model's
-        `config.json`."""
-        commit = {"base": {"location": self.location}} if is_hub(self.location) else {}
-        values = fine_tuning_values(self.folder, read_hf_config(self.folder, head=not config.model.new_head))
-        return {"base_weights": weight_digests(self.folder), **commit}, values
+    def began_from(self) -> FromFolder:
+        """What a run from this folder records of it, with the checksums of its weights."""
+        location = self.location if is_hub(self.location) else os.path.abspath(self.location)
+        return FromFolder(location, weight_digests(self.folder))
+
+    def fine_tuning(self, config: RunConfig) -> dict[str, Any]:
+        """The values for fine-tuning alone in its config.json."""
+        return fine_tuning_values(self.folder, read_hf_config(self.folder, head=not config.model.new_head))
 
 
 def model_without_store(config: RunConfig, vocab_size: int) -> ModelConfig:
@@ -89,29 +97,28 @@ def model_without_store(config: RunConfig, vocab_size: int) -> ModelConfig:
     return model_config(config.model, vocab_size, config.data.seq_len)
 
 
-def model_and_lineage(
-    config: RunConfig, store: Store, before: dict[str, Any] | None, parent: lineages.Parent | None, base: Base | None
-) -> tuple[ModelConfig, Lineage | None]:
-    """The model, and the lineage of a run that began from another. `before`: the record of a run that is continued.
-    `parent`: that of a new run that begins from another's checkpoint."""
-    init_from, words = config.model.init_from, store.vocabulary
-    if before is not None and ("lineage" in before or init_from == before["config"].get("model.init_from") is not None):
-        return recorded_config(before["model"], "config.resolved.json"), before.get("lineage")
+def model_and_parent(
+    config: RunConfig, store: Store, before: RunRecord | None, parent: Parent | None, base: Base | None
+) -> tuple[ModelConfig, Parent | None]:
+    """The model, and the checkpoint of another run that a new run begins from. `before`: the record of a run that is
+    continued. `parent`: that of `--from`."""
+    words = store.vocabulary
+    if before is not None and before.began_from is not None:
+        return recorded_config(before.model, CONFIG), None
     if parent is not None:
-        return lineages.child_model(config, parent[1], parent[0], store), parent[0]
+        return lineages.child_model(config, parent[1], parent[0], store), parent
     if base is None:
         model = model_config(config.model, words.size, config.data.seq_len, **special_ids(words))
         if model.position_offset > model.max_seq_len:
             unused = f"{model.position_offset:,} of {model.max_position_embeddings:,} positions are never used"
             warn(f"{model.architecture}: {unused}, since it counts them from the padding's id on; give <pad> a low id")
         return model, None
-    if base.is_run and config.model.new_head:
+    if base.run and config.model.new_head:
         fix = "leave it out, or continue from the run's export"
-        raise ConfigError(f"is for a model folder, and {init_from} is a run", where="model.new_head", fix=fix)
+        raise ConfigError(f"is for a model folder, and {base.location} is a run", where="model.new_head", fix=fix)
     model = base.model(config)
     _require_its_tokenizer(base, model, store)
-    lineage = lineages.find_parent(base.location, fresh_optimizer=True)[0] if base.is_run else None
-    return model, lineage
+    return model, base.run
 
 
 def _require_its_tokenizer(base: Base, model: ModelConfig, store: Store) -> None:

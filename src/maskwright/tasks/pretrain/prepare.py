@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from maskwright.config.changes import as_begun
+from maskwright.config.places import absolute
 from maskwright.config.pretraining import RunConfig
+from maskwright.config.settings import flat
 from maskwright.core import storage
 from maskwright.core.console import human_count, say, warn
 from maskwright.core.errors import ConfigError, InputError, StoreError
@@ -26,17 +28,17 @@ from maskwright.engines.base import TrainState
 from maskwright.engines.choose import require_family
 from maskwright.machine.devices import DeviceCount
 from maskwright.model.config import ModelConfig
-from maskwright.model.hf.config import class_name, dropout_keys
+from maskwright.model.hf.config import class_name, dropout_keys, family_dropout
 from maskwright.model.hf.names import count_parameters
 from maskwright.model.initial import initial_parameters
-from maskwright.run.lineage import Lineage
-from maskwright.run.lineage import describe as describe_lineage
+from maskwright.run.record import BeganFrom, FromRun, RecordedText, RunRecord
+from maskwright.run.record import describe as describe_beginning
 from maskwright.tasks.models.hub import pinned
 from maskwright.tasks.models.load import with_ids
 from maskwright.tasks.planning.cost import Work, pretraining_work, time_here
 from maskwright.tasks.pretrain import lineage as lineages
 from maskwright.tasks.pretrain.describe import reading
-from maskwright.tasks.pretrain.model import Base, model_and_lineage, model_without_store
+from maskwright.tasks.pretrain.model import Base, model_and_parent, model_without_store
 from maskwright.tasks.pretrain.warnings import documents_held_out, unusual_data, unusual_settings
 from maskwright.tasks.start.capacity import memory_and_disk
 from maskwright.tasks.start.data_card import SAMPLE_DOCUMENTS, SAMPLE_TOKENS, pretraining_card
@@ -58,33 +60,40 @@ class PretrainRun:
     model: ModelConfig
     store: Store
     loader: Loader
-    lineage: Lineage | None = None
-    """The checkpoint of another run that this one began from."""
+    parent: BeganFrom = None
+    """What it began from, where that is another run's checkpoint; of a run that is continued, whatever it is."""
     validation: Mapping[str, TokenStore] = field(default_factory=dict)
     """The stores of data.validation by name; empty where the run is judged by the held-out part of its own store."""
     base: Base | None = None
-    """The base that `model.init_from` names; None where a lineage says what the run began from."""
+    """The folder that `model.init_from` names; None where a run's checkpoint is what it began from."""
+    inherited: Mapping[str, Any] = field(default_factory=dict)
+    """`RunRecord.fine_tuning` of the run whose checkpoint it began from."""
     warmup_share: float | None = None
     """The share of the steps that the configuration gives the warm-up, which is a number of them in `config`."""
     label_smoothing, looked_up = 0.0, None
 
-    @property
-    def identity(self) -> dict[str, str]:
-        store = self.store.location
-        return {
-            "store": store if storage.is_url(store) else os.path.abspath(store),
-            "store_fingerprint": self.store.fingerprint,
-            "tokenizer_fingerprint": self.store.vocabulary.fingerprint,
-            "roles_sha256": self.store.vocabulary.roles_sha256,
-        }
+    @cached_property
+    def texts(self) -> tuple[RecordedText, dict[str, RecordedText]]:
+        return _text(self.store), {name: _text(store) for name, store in self.held_out.items()}
 
-    @property
-    def details(self) -> dict[str, Any]:
-        fingerprints = {name: held_out.fingerprint for name, held_out in self.validation.items()}
-        entries: dict[str, Any] = {"rows": ROWS} | ({"validation": fingerprints} if fingerprints else {})
-        if self.warmup_share is not None:
-            entries["warmup_share"] = self.warmup_share
-        return entries
+    def record(self, given: Any, dtype: Any, before: RunRecord | None) -> RunRecord:
+        train, held_out = self.texts
+        return RunRecord(
+            kind="pretrain",
+            keys=flat(absolute(self.config)),
+            steps=self.config.steps,
+            digest=self.config.digest(),
+            model=asdict(self.model),
+            dtype=dtype,
+            tokenizer_fingerprint=self.store.vocabulary.fingerprint,
+            roles_sha256=self.store.vocabulary.roles_sha256,
+            train=train,
+            held_out=held_out,
+            began_from=before.began_from if before else self.began_from(),
+            fine_tuning=before.fine_tuning if before else self._fine_tuning(),
+            rows=ROWS,
+            warmup_share=self.warmup_share,
+        )
 
     @property
     def flops(self) -> float:
@@ -97,8 +106,8 @@ class PretrainRun:
 
     @property
     def begins_from(self) -> str | None:
-        if self.lineage is not None:
-            return str(self.lineage["run"])
+        if isinstance(self.parent, FromRun):
+            return self.parent.run
         return self.base.location if self.base else None
 
     @cached_property
@@ -131,29 +140,29 @@ class PretrainRun:
     def starting_state(self) -> TrainState:
         """The state of step 0: that of another run, that of `model.init_from`, or random. Raises `ModelError` or
         `CheckpointError`."""
-        if self.lineage is not None:
-            return lineages.starting_state(self.lineage)
+        if isinstance(self.parent, FromRun):
+            return lineages.starting_state(self.parent)
         if self.base is None:
             return TrainState(0, initial_parameters(self.model, self.config.seed))
         parameters = self.base.parameters(self.config, self.model)
         say(f"continuing from {self.base.location}")
         return TrainState(0, parameters)
 
-    def base_weights(self) -> dict[str, Any]:
-        if self.lineage is not None:
-            return {"lineage": self.lineage, **self._fine_tuning(self.lineage.get("fine_tuning", {}))}
-        if self.base is None:
-            return {}
-        record, values = self.base.record(self.config)
-        return record | self._fine_tuning(values)
+    def began_from(self) -> BeganFrom:
+        return self.base.began_from() if self.base else self.parent
 
-    def _fine_tuning(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Values for the export's config.json: the base's own for fine-tuning, less those that this run has set."""
+    def _fine_tuning(self) -> dict[str, Any]:
+        """Values for the export's config.json: those of the base for fine-tuning, or of the family, less what this run
+        has set."""
         names = {"hidden_dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
-        names_set = [names[key] for key in names if key in self.config.model.model_fields_set]
-        keys_set = {key for name in names_set for key in dropout_keys(self.model.architecture, name)}
-        inherited = {key: value for key, value in values.items() if key not in keys_set}
-        return {"fine_tuning": inherited} if inherited else {}
+        keys = {name: dropout_keys(self.model.architecture, field) for name, field in names.items()}
+        values: Mapping[str, Any] = self.inherited
+        if self.base:
+            values = self.base.fine_tuning(self.config)
+        elif self.parent is None:
+            values = {key: family_dropout(self.model) for each in keys.values() for key in each}
+        keys_set = {key for name, each in keys.items() if name in self.config.model.model_fields_set for key in each}
+        return {key: value for key, value in values.items() if key not in keys_set}
 
     def objective(self) -> MaskedLM:
         return MaskedLM(self.loader, self._validation, self.model.vocab_size, self.config.evaluation.patience)
@@ -203,11 +212,12 @@ class PretrainRun:
             f"{model.num_hidden_layers} layers x {model.hidden_size}, {human_count(count_parameters(model))} parameters"
         )
         words = f"vocabulary {model.vocab_size:,}, {model.max_seq_len} tokens"
-        lines = [*describe_lineage(self.lineage), f"model: {shape}, {words}", *reading(self.config, self.loader, model)]
+        origin = describe_beginning(self.parent) if isinstance(self.parent, FromRun) else []
+        lines = [*origin, f"model: {shape}, {words}", *reading(self.config, self.loader, model)]
         return "\n".join([*lines, memory_and_disk(self, processes)])
 
     def warnings(self) -> list[str]:
-        lines = lineages.warnings(self.lineage, self.config, self.store.fingerprint)
+        lines = lineages.warnings(self.parent, self.config, self.store.fingerprint)
         lines += unusual_data(self.loader.epoch(self.config.steps), self.held_out)
         return lines + unusual_settings(self.config)
 
@@ -221,7 +231,7 @@ class PretrainRun:
 
 def prepare_run(
     config: RunConfig,
-    before: dict[str, Any] | None = None,
+    before: RunRecord | None = None,
     begin_from: str | None = None,
     *,
     fresh_optimizer: bool = False,
@@ -233,7 +243,8 @@ def prepare_run(
     `fresh_optimizer`.
     """
     parent, warmup_share = None, config.schedule.warmup_share
-    config = as_begun(config, before)
+    if before is not None:
+        config = as_begun(config, before.pretraining, before.warmup_share)
     if begin_from is None and fresh_optimizer:
         raise InputError("--fresh-optimizer goes with --from RUN[@STEP]", fix="give both, or neither")
     if begin_from is not None and before is not None:
@@ -241,11 +252,14 @@ def prepare_run(
     elif begin_from is not None:
         parent = lineages.find_parent(begin_from, fresh_optimizer=fresh_optimizer)
     init_from, base = config.model.init_from, None
-    if init_from is not None and parent is None and "lineage" not in (before or {}):
-        base = Base(pinned(init_from, (before or {}).get("base")))
+    recorded = before.began_from if before else None
+    if init_from is not None and parent is None and not isinstance(recorded, FromRun):
+        base = Base(pinned(init_from, recorded.location if recorded else None))
+        section = config.model.model_copy(update={"init_from": base.location})
+        config = config.model_copy(update={"model": section})
     # Stores of other formats have a tokenizer; a run that is continued must not need its base any more.
     store = open_store(config.data, base.tokenizer if base and config.data.format == "pregenerated" else None)
-    model, lineage = model_and_lineage(config, store, before, parent, base)
+    model, parent = model_and_parent(config, store, before, parent, base)
     _require_text(store)
     require_family(model, config.engine)
     model = with_ids(model, store.vocabulary, store.tokenizer_folder)
@@ -254,14 +268,14 @@ def prepare_run(
         raise ConfigError(what, where="rope_theta of a phase", fix="leave it out")
     held_out = _validation_stores(config, store)
     loader = Loader(config, store)
-    if before is not None:
-        require_same_rows(before)
     config = loader.config
     loader.require_rows()
     if config.evaluation.patience is not None and not (held_out or documents_held_out(store)):
         fix = "name a held-out store as data.validation, or leave it out"
         raise ConfigError(f"needs held-out text, and {store.location} has none", where="evaluation.patience", fix=fix)
-    return PretrainRun(config, model, store, loader, lineage, held_out, base, warmup_share)
+    began_from, inherited = (parent[0], parent[1].fine_tuning) if parent else (recorded, {})
+    folder = None if parent else base
+    return PretrainRun(config, model, store, loader, began_from, held_out, folder, inherited, warmup_share)
 
 
 def planned(config: RunConfig, vocab_size: int | None, *, here: bool) -> tuple[Work, PretrainRun | None]:
@@ -281,12 +295,9 @@ def planned(config: RunConfig, vocab_size: int | None, *, here: bool) -> tuple[W
     return pretraining_work(config, model_without_store(config, vocab_size)), None
 
 
-def require_same_rows(before: dict[str, Any]) -> None:
-    """Raises `ConfigError` for a run of a version that planned its rows otherwise. `before`: its record."""
-    if before.get("rows") != ROWS:
-        fix = "continue it with the maskwright that began it; or begin a new run at its newest checkpoint: "
-        fix += "`maskwright pretrain CONFIG --run NEW --from RUN`"
-        raise ConfigError("an earlier version began the run, and planned its rows otherwise", fix=fix)
+def _text(store: Store) -> RecordedText:
+    location = store.location
+    return RecordedText(location if storage.is_url(location) else os.path.abspath(location), store.fingerprint)
 
 
 def _require_text(store: Store) -> None:

@@ -20,6 +20,7 @@ from maskwright.machine import hardware
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.names import count_parameters, pieces
 from maskwright.run.directory import RunDirectory
+from maskwright.run.record import RunRecord
 from maskwright.tasks.start.prepared import Prepared
 from maskwright.training import checkpoint
 
@@ -81,16 +82,14 @@ def memory_and_disk(ready: Prepared, processes: int | None) -> str:
     return f"memory for weights and optimizer: {needed}{each}; each checkpoint: {saved}"
 
 
-def engine_config(
-    config: RunConfig | FinetuneConfig, before: dict[str, Any] | None, threads: int | None
-) -> EngineSection:
+def engine_config(config: RunConfig | FinetuneConfig, before: RunRecord | None, threads: int | None) -> EngineSection:
     """The engine section of the run, with what its first start decided. `dtype: auto` is decided once: a continued run
     keeps the precision that it started with, on any machine. So is `compile: auto` on CUDA devices, even if the run
     gets more steps. `threads`: see `exact_threads`."""
     decided: dict[str, Any] = {} if threads is None else {"threads": threads}
     if before is not None and config.engine.dtype == "auto":
-        decided["dtype"] = next(short for short, name in DTYPES.items() if name == before["dtype"])
-    compiled = (before or {}).get("compiled")
+        decided["dtype"] = next(short for short, name in DTYPES.items() if name == before.dtype)
+    compiled = before.compiled if before else None
     if compiled is not None and config.engine.compile == "auto" and _compiles_by_length(config.engine):
         decided["compile"] = "on" if compiled else "off"
     return config.engine.model_copy(update=decided)
@@ -101,12 +100,12 @@ def _compiles_by_length(engine: EngineSection) -> bool:
     return engine.kind == "torch" and choose_device(engine) == "cuda"
 
 
-def compiled_layers(engine: Engine, asked: EngineSection, before: dict[str, Any] | None) -> bool | None:
+def compiled_layers(engine: Engine, asked: EngineSection, before: RunRecord | None) -> bool | None:
     """For the run's record: whether its layers are compiled on CUDA devices; None before it has been on one."""
-    return engine.compiled if _compiles_by_length(asked) else (before or {}).get("compiled")
+    return engine.compiled if _compiles_by_length(asked) else before.compiled if before else None
 
 
-def exact_threads(config: RunConfig | FinetuneConfig, before: dict[str, Any] | None) -> int | None:
+def exact_threads(config: RunConfig | FinetuneConfig, before: RunRecord | None) -> int | None:
     """CPU threads of each rank of a run whose sums are exact; None if their number does not matter.
 
     torch sums a tensor in as many parts as there are threads: 1, 2 and 4 threads give three results (measured). A run
@@ -119,7 +118,7 @@ def exact_threads(config: RunConfig | FinetuneConfig, before: dict[str, Any] | N
     if choose_device(config.engine) != "cpu":
         return None
     available = cpu_threads()
-    kept = config.engine.threads or (before or {}).get("threads") or available
+    kept = config.engine.threads or (before and before.threads) or available
     if kept != available and not config.engine.threads:
         note(
             f"computing with {several(kept, 'thread')} in each process, as this run began, instead of {available}: "

@@ -4,17 +4,22 @@ from its beginning."""
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 from maskwright.config.changes import back_or_branch_off, branch_off, grows, refuse_changes
 from maskwright.config.finetuning import FinetuneConfig
+from maskwright.config.places import PLACES
 from maskwright.config.pretraining import RunConfig
 from maskwright.config.schedule import Schedule, decay_begins
 from maskwright.config.settings import keys_of
 from maskwright.core.errors import CheckpointError, ConfigError
 from maskwright.model.config import recorded_config
 from maskwright.run.directory import RunDirectory, whole_steps
+from maskwright.run.record import RecordedChange, RunRecord
+
+HELD_OUT = "held-out text"
 
 
 def require_before_decay(old: dict[str, Any], new: dict[str, Any], directory: RunDirectory, step: int) -> None:
@@ -22,7 +27,7 @@ def require_before_decay(old: dict[str, Any], new: dict[str, Any], directory: Ru
     checkpoint, lies behind the beginning of the decay that the fewer steps had."""
     if not grows(old, new):
         return
-    values = {name: old[f"schedule.{name}"] for name in keys_of(Schedule) if f"schedule.{name}" in old}
+    values = {name: old[f"schedule.{name}"] for name in keys_of(Schedule)}
     begins = decay_begins(Schedule(**values), values["steps"], values["warmup_steps"])
     if step <= begins:
         return
@@ -33,7 +38,7 @@ def require_before_decay(old: dict[str, Any], new: dict[str, Any], directory: Ru
         remaining = f"--set schedule.steps={new['schedule.steps'] - kept[-1]} --set schedule.warmup_steps=0"
         command = f"{branch_off(f'{directory.location}@{kept[-1]}')} {remaining}"
         fix = f"branch off before it: {command}"
-        phases = old.get("phases", [])
+        phases = old["phases"]
         if any(phase["until_step"] > kept[-1] for phase in phases):
             which = f"whose phases are those that are left, and end {kept[-1]:,} steps earlier"
             fix = f"branch off before it, with a file {which}: {command}"
@@ -47,35 +52,37 @@ def require_before_decay(old: dict[str, Any], new: dict[str, Any], directory: Ru
     )
 
 
-def require_same_run(
-    before: dict[str, Any], now: dict[str, Any], directory: RunDirectory, given: RunConfig | FinetuneConfig
-) -> list[str]:
-    """The differences between two starts of a run that are allowed, in words. `before`, `now`: the run's record, and
-    that of a start that continues it; `given`: that start's configuration as the command has it. Raises `ConfigError`
-    for differences that make another run, and `CheckpointError` where the run's checkpoints are gone."""
-    kind = type(given)
-    changes = refuse_changes(before["config"], now["config"], directory.location, kind)
-    for key, name in (
-        ("store_fingerprint", "token store" if kind is RunConfig else "set of examples"),
-        ("tokenizer_fingerprint", "tokenizer"),
-        ("roles_sha256", "mask or other special token of the tokenizer"),
-        ("dtype", "precision"),
-        ("model", "model shape"),
+def require_same_run(before: RunRecord, now: RunRecord, directory: RunDirectory) -> dict[str, str]:
+    """The differences between two starts of a run that are allowed, in words, by the key that was changed. `now`: the
+    record of a start that continues the run. Raises `ConfigError` for differences that make another run, and
+    `CheckpointError` where the run's checkpoints are gone."""
+    pretrains = before.kind == "pretrain"
+    changes = refuse_changes(before.keys, now.keys, directory.location, RunConfig if pretrains else FinetuneConfig)
+    for name, then, found in (
+        ("token store" if pretrains else "set of examples", before.train.fingerprint, now.train.fingerprint),
+        ("tokenizer", before.tokenizer_fingerprint, now.tokenizer_fingerprint),
+        ("mask or other special token of the tokenizer", before.roles_sha256, now.roles_sha256),
+        ("precision", before.dtype, now.dtype),
+        ("model shape", asdict(recorded_config(before.model, directory.config)), now.model),
+        ("order of rows", before.rows, now.rows),
     ):
-        recorded: Any = before[key] if key != "roles_sha256" else before.get(key, now.get(key))  # older runs have none
-        then = asdict(recorded_config(recorded, directory.config)) if key == "model" else recorded
-        if then != now.get(key):
-            what = f"the run was started with another {name} ({_short(recorded)}, now {_short(now.get(key))})"
+        if then != found:
+            what = f"the run was started with another {name} ({_short(then)}, now {_short(found)})"
             fix = "put it back, or give --run a new folder"
-            if kind is RunConfig and name in ("token store", "precision"):
+            if pretrains and name in ("token store", "precision", "order of rows"):
                 fix = back_or_branch_off(directory.location)
             raise ConfigError(what, where=directory.location, fix=fix)
-    if kind is RunConfig:
-        require_before_decay(before["config"], now["config"], directory, directory.newest_step())
+    if pretrains:
+        require_before_decay(before.keys, now.keys, directory, directory.newest_step())
     _require_checkpoints(directory)
-    if before.get("validation") != now.get("validation"):
-        changes.append(f"held-out text: {_short(before.get('validation'))} -> {_short(now.get('validation'))}")
+    then, found = ({name: text.fingerprint[:12] for name, text in one.held_out.items()} for one in (before, now))
+    if then != found:
+        changes[HELD_OUT] = f"held-out text: {_listed(then)} -> {_listed(found)}"
     return changes
+
+
+def _listed(fingerprints: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {fingerprint}".strip() for name, fingerprint in fingerprints.items()) or "none"
 
 
 def _require_checkpoints(directory: RunDirectory) -> None:
@@ -90,10 +97,11 @@ def _short(value: Any) -> str:
     return str(value)[:12] if isinstance(value, str) else str(value)
 
 
-def history(before: dict[str, Any], changes: list[str], step: int) -> dict[str, Any]:
-    """The `changes` of the run's record: what was changed, at which step and when (Unix seconds), at all starts so
-    far."""
-    entries = [*before.get("changes", [])]
-    if changes:
-        entries.append({"step": step, "time": round(time.time(), 3), "keys": changes})
-    return {"changes": entries} if entries else {}
+def noted(changes: Mapping[str, str], step: int) -> list[RecordedChange]:
+    """What a start notes in the record of what it changed. More steps decide no number: the run goes on as if it had
+    had them from its beginning. Nor does another place of the same text, nor what is saved and logged."""
+    decides = any(
+        key not in PLACES and key != "schedule.steps" and not key.startswith(("checkpoint.", "logging."))
+        for key in changes
+    )
+    return [RecordedChange(step, round(time.time(), 3), tuple(changes.values()), decides)] if changes else []

@@ -17,6 +17,7 @@ from maskwright.engines.choose import make_engine
 from maskwright.machine import hardware
 from maskwright.machine.usage import Usage
 from maskwright.run.directory import RunDirectory, Status
+from maskwright.run.record import RunRecord
 from maskwright.tasks.start.capacity import engine_config, too_large
 from maskwright.tasks.start.prepared import Prepared
 from maskwright.training.beats import Beats
@@ -28,7 +29,7 @@ BEGIN, RESTORE = b"begin", b"restore"
 """Broadcast by rank 0: whether all ranks begin the run, or restore it."""
 
 
-def start_engine(ready: Prepared, before: dict[str, Any] | None, threads: int | None) -> Engine:
+def start_engine(ready: Prepared, before: RunRecord | None, threads: int | None) -> Engine:
     """The engine of this rank. Raises `ConfigError` if it cannot compute this run, `MaskwrightError` if the model does
     not fit into memory. `threads`: see `exact_threads`."""
     config = ready.config
@@ -51,7 +52,7 @@ def start_engine(ready: Prepared, before: dict[str, Any] | None, threads: int | 
 
 
 def make_job(
-    ready: Prepared, directory: RunDirectory, engine: Engine, record: dict[str, Any], saver: Saver | None
+    ready: Prepared, directory: RunDirectory, engine: Engine, record: RunRecord | None, saver: Saver | None
 ) -> Job:
     objective = ready.objective()
     return Job(

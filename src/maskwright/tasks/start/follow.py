@@ -36,7 +36,7 @@ def follow(start: RunStart, ready: Prepared) -> None:
     start.agree()
     beats_of_rank = Beats(directory, processes.rank, processes.world_size, start.name)
     with stop_on_signals(start.request) as stop, beats_of_rank as beats:
-        job = make_job(ready, directory, engine, {}, saver=None)
+        job = make_job(ready, directory, engine, None, saver=None)
         job.rollbacks.all = []  # a folder of that name on this host is not the run's
         stop.when_grace_ends = partial(_grace_ended, beats)
         job.beats = beats.begin(engine)
@@ -51,11 +51,12 @@ def follow(start: RunStart, ready: Prepared) -> None:
 
 
 def _require_same_run(ready: Prepared, decided: dict[str, Any]) -> None:
-    if ready.identity["store_fingerprint"] != decided["store_fingerprint"]:
+    train, held_out = ready.texts
+    if train.fingerprint != decided["text"]:
         fix = "give every host a copy of one"
         what = "is not the store" if isinstance(ready.config, RunConfig) else "does not hold the examples"
-        raise StoreError(f"{what} that rank 0 reads", where=ready.identity["store"], fix=fix)
-    if ready.details.get("validation") != decided["validation"]:
+        raise StoreError(f"{what} that rank 0 reads", where=train.location, fix=fix)
+    if {name: text.fingerprint for name, text in held_out.items()} != decided["held_out"]:
         fix = "give every host a copy of the same stores"
         raise StoreError("are not the held-out stores that rank 0 reads", where="data.validation", fix=fix)
     if json.loads(json.dumps(asdict(ready.model))) != decided["model"]:

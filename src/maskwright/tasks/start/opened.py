@@ -6,14 +6,15 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from maskwright.config.changes import as_begun, grows, refuse_changes, require_kind
+from maskwright.config.changes import as_begun, grows, refuse_changes
 from maskwright.config.finetuning import FinetuneConfig
+from maskwright.config.places import READ, absolute
 from maskwright.config.pretraining import RunConfig
 from maskwright.config.settings import flat
 from maskwright.core import storage
@@ -23,14 +24,19 @@ from maskwright.core.lease import leased
 from maskwright.engines.choose import find_processes
 from maskwright.engines.processes import Agree, Alone, Processes, starting
 from maskwright.run.directory import RunDirectory
+from maskwright.run.record import RunRecord, parse
 from maskwright.run.starts import Starts, StartsFile
 from maskwright.training.copies import Copies
 from maskwright.training.forwarders import Forwarders, forwarding
 from maskwright.training.stop import StopRequest
 
-KEYS_OF_A_HOST = {"data.store", "data.mixture", "model.init_from", "engine.threads"}
-KEYS_OF_A_HOST |= {"data.train", "data.validation", "data.test", "model.tokenizer"}
+KEYS_OF_A_HOST = READ | {"engine.threads"}
 """Keys that may differ from rank 0's. The contents of the places that they name are compared."""
+IDENTITY: dict[str, Callable[[RunRecord], str]] = {
+    "text": lambda record: record.train.fingerprint,
+    "tokenizer": lambda record: record.tokenizer_fingerprint,
+    "precision": lambda record: record.dtype,
+}
 LIMITS = ("stop_after_steps", "stop_at_step", "profile_steps")
 """Fields of `StopRequest` in which all ranks follow rank 0: it alone reads the record of starts."""
 
@@ -42,7 +48,7 @@ class RunStart:
     config: RunConfig | FinetuneConfig
     """As the command has it; `Prepared` has the resolved one."""
     directory: RunDirectory
-    before: dict[str, Any] | None
+    before: RunRecord | None
     """The record of the run's last start; None for a new run."""
     name: str = ""
     """Identifies the start: the same in all its ranks."""
@@ -85,7 +91,8 @@ def opened(config: RunConfig | FinetuneConfig, run: str, request: StopRequest | 
                 file.require(starts)
                 request.stop_at, request.stop_at_step = starts.stop_at, starts.stop_at_step
                 request.profile_steps *= starts.starts == 1
-                record = {"before": _record(config, directory), "config": flat(config), "name": uuid.uuid4().hex}
+                before = _record(config, directory)
+                record = {"before": before and before.to_json(), "config": flat(config), "name": uuid.uuid4().hex}
                 limits = {name: getattr(request, name) for name in LIMITS}
                 message = json.dumps(record | {"limits": limits}).encode()
             else:
@@ -95,7 +102,8 @@ def opened(config: RunConfig | FinetuneConfig, run: str, request: StopRequest | 
             _require_same_keys(flat(config), shared["config"])
             for name in LIMITS:
                 setattr(request, name, shared["limits"][name])
-            facts = shared["before"], shared["name"], request, processes, agree, forwarders
+            last = None if shared["before"] is None else parse(shared["before"], directory.config)
+            facts = last, shared["name"], request, processes, agree, forwarders
             yield RunStart(config, directory, *facts, copies, starts or Starts(), file)
     except BaseException as error:
         rank = str(processes.rank) if processes else os.environ.get("RANK", os.environ.get("TPU_WORKER_ID"))
@@ -128,34 +136,42 @@ def _copies(config: RunConfig | FinetuneConfig, directory: RunDirectory, *, reac
     return copies
 
 
-def _record(config: RunConfig | FinetuneConfig, directory: RunDirectory) -> dict[str, Any] | None:
+def _record(config: RunConfig | FinetuneConfig, directory: RunDirectory) -> RunRecord | None:
     """The run's record; None before its first start. Raises `ConfigError` for a run of the other kind of training."""
     if not directory.exists():
         return None
-    record = directory.read_config()
-    require_kind(record["config"], type(config), directory.location)
+    record = directory.read_record()
+    _require_kind(record, config, directory.location)
     return record
 
 
-def _require_same_run(config: RunConfig | FinetuneConfig, directory: RunDirectory, copied: dict[str, Any]) -> None:
+def _require_kind(record: RunRecord, config: RunConfig | FinetuneConfig, where: str) -> None:
+    if (record.kind == "pretrain") != isinstance(config, RunConfig):
+        kinds = ("pretraining", "fine-tuning")
+        actual, expected = kinds if record.kind == "pretrain" else reversed(kinds)
+        raise ConfigError(f"is a run of {actual}, not of {expected}", where=where, fix="give this run a new folder")
+
+
+def _require_same_run(config: RunConfig | FinetuneConfig, directory: RunDirectory, copied: RunRecord) -> None:
     """Raises `ConfigError` unless a copy belongs to this run, judged by the run's record on this machine or else by its
     configuration."""
     recorded = _record(config, directory)
     where = f"checkpoint.copy_to {config.checkpoint.copy_to}"
-    require_kind(copied["config"], type(config), where)
-    old = copied["config"]
-    if not recorded:
+    _require_kind(copied, config, where)
+    old = copied.keys
+    if recorded is None:
         if isinstance(config, RunConfig):  # with epochs, its steps are known with the store
-            config = as_begun(config, copied).with_steps(config.schedule.steps or old["schedule.steps"])
-        new = flat(config)
+            config = as_begun(config, copied.pretraining, copied.warmup_share)
+            config = config.with_steps(config.schedule.steps or copied.steps)
+        new = flat(absolute(config))
     else:
-        new = recorded["config"]
+        new = recorded.keys
         if isinstance(config, RunConfig) and grows(new, old):
             old, new = new, old  # the run got more steps on another machine
     refuse_changes(old, new, where, type(config))
-    for key in ("store_fingerprint", "tokenizer_fingerprint", "dtype"):
-        if recorded and recorded[key] != copied.get(key):
-            raise ConfigError(f"holds another run's copies (its {key})", where=where, fix="give each run its own")
+    for name, of in IDENTITY.items() if recorded else ():
+        if recorded and of(recorded) != of(copied):
+            raise ConfigError(f"holds another run's copies (its {name})", where=where, fix="give each run its own")
 
 
 def _require_same_keys(config: dict[str, Any], of_rank_0: dict[str, Any]) -> None:

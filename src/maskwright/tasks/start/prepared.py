@@ -12,6 +12,7 @@ from maskwright.config.pretraining import RunConfig
 from maskwright.engines.base import TrainState
 from maskwright.machine.devices import DeviceCount
 from maskwright.model.config import ModelConfig
+from maskwright.run.record import BeganFrom, RecordedText, RunRecord
 from maskwright.training.job import Job
 from maskwright.training.objective import Objective
 
@@ -26,14 +27,13 @@ class Prepared(Protocol):
     def model(self) -> ModelConfig: ...
 
     @property
-    def identity(self) -> dict[str, str]:
-        """`store`, `store_fingerprint`, `tokenizer_fingerprint` and `roles_sha256` of the run's record: what it trains
-        on."""
+    def texts(self) -> tuple[RecordedText, dict[str, RecordedText]]:
+        """What the run trains on, and what judges it, by name."""
         ...
 
-    @property
-    def details(self) -> dict[str, Any]:
-        """Further entries of the record."""
+    def record(self, given: Any, dtype: Any, before: RunRecord | None) -> RunRecord:
+        """The run's record. `given`: the configuration as the command has it. `before`: the record of a run that is
+        continued."""
         ...
 
     @property
@@ -59,16 +59,16 @@ class Prepared(Protocol):
         """The location that the state of step 0 is read from; None for random weights."""
         ...
 
+    def began_from(self) -> BeganFrom:
+        """The same for the record, with the checksums that the weights have now."""
+        ...
+
     def verify(self) -> None:
         """Checks the data's checksums."""
         ...
 
     def starting_state(self) -> TrainState:
         """The state of step 0."""
-        ...
-
-    def base_weights(self) -> dict[str, Any]:
-        """Entries of the record of a run that begins from a model, with the checksums of its weights."""
         ...
 
     def objective(self) -> Objective: ...

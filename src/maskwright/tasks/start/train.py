@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.pretraining import RunConfig
 from maskwright.config.recipes import Kind, find_config
-from maskwright.config.settings import flat
 from maskwright.core import storage
 from maskwright.core.console import say, warn
-from maskwright.core.errors import ConfigError, EndedAsAsked, HealthError, InputError, MaskwrightError, StoppedEarly
+from maskwright.core.errors import (
+    CheckpointError,
+    ConfigError,
+    EndedAsAsked,
+    HealthError,
+    InputError,
+    MaskwrightError,
+    StoppedEarly,
+)
 from maskwright.core.lease import leased
 from maskwright.core.secrets import redact
 from maskwright.engines.base import TrainState
@@ -23,10 +29,11 @@ from maskwright.engines.choose import choose_device, require_engine
 from maskwright.engines.processes import together
 from maskwright.machine.devices import here
 from maskwright.machine.hardware import usable_cores
-from maskwright.run.directory import FORMAT, RunDirectory, step_folder
+from maskwright.run.directory import RunDirectory, step_folder
+from maskwright.run.record import RunRecord
 from maskwright.run.starts import StartsFile
 from maskwright.tasks.start.capacity import DTYPES, compiled_layers, engine_config, exact_threads, require_room
-from maskwright.tasks.start.changes import history, require_same_run
+from maskwright.tasks.start.changes import noted, require_same_run
 from maskwright.tasks.start.data_card import write_card
 from maskwright.tasks.start.engine import BEGIN, RESTORE, environment, make_job, start_engine, start_record
 from maskwright.tasks.start.follow import follow
@@ -53,14 +60,17 @@ def train(start: RunStart, ready: Prepared, *, config_file: str | None = None) -
         ready.verify()
         # Before the folder is made, so that a bad model leaves nothing behind.
         beginning = ready.starting_state()
-    base = _base_weights(ready, before)
     require_room(ready, directory)
     threads = exact_threads(config, before)
     start.agree()
     start.processes.broadcast(json.dumps(_for_all_ranks(ready, threads)).encode())
     engine = start_engine(ready, before, threads)
-    record = _record(ready, start.config, dtype=engine.dtype_name) | base
-    record |= {"threads": threads, "compiled": compiled_layers(engine, config.engine, before)}
+    record = replace(
+        ready.record(start.config, engine.dtype_name, before),
+        threads=threads,
+        compiled=compiled_layers(engine, config.engine, before),
+        changes=before.changes if before else (),
+    )
     start.agree()  # before the folder is made
     with (
         stop_on_signals(start.request) as stop,
@@ -81,6 +91,7 @@ def train(start: RunStart, ready: Prepared, *, config_file: str | None = None) -
         stop.when_grace_ends = partial(_grace_ended, job, stop)
         loaded = None if before is None else _load(job, ready, start)
         if before is not None and loaded is None:
+            _require_same_beginning(ready, before)
             beginning, config_file = ready.starting_state(), None
         job.beats = beats.begin(engine, job.status.attempt)
         start.agree(last=True)
@@ -105,8 +116,9 @@ def check(start: RunStart, ready: Prepared) -> None:
         if ready.begins_from is not None:
             ready.starting_state()
     else:
-        now = _record(ready, start.config, dtype=DTYPES.get(ready.config.engine.dtype, before["dtype"]))
-        require_same_run(before, now, directory, start.config)
+        dtype = DTYPES.get(ready.config.engine.dtype, before.dtype)
+        now = ready.record(start.config, dtype, before)
+        require_same_run(before, now, directory)
     try:
         device = choose_device(ready.config.engine)
     except ConfigError:
@@ -118,10 +130,11 @@ def check(start: RunStart, ready: Prepared) -> None:
 
 def _for_all_ranks(ready: Prepared, threads: int | None) -> dict[str, Any]:
     """Rank 0's message to the others: what they must have prepared too, and what it decides for them."""
+    train_text, held_out = ready.texts
     return {
         "model": asdict(ready.model),
-        "store_fingerprint": ready.identity["store_fingerprint"],
-        "validation": ready.details.get("validation"),
+        "text": train_text.fingerprint,
+        "held_out": {name: text.fingerprint for name, text in held_out.items()},
         "threads": threads,
     }
 
@@ -194,7 +207,7 @@ def _keep_for_replay(job: Job, ready: Prepared, step: int, error: HealthError) -
         "error": str(error),
         "learning_rate": job.config.learning_rate_at(step),
         "checkpoint": step_folder(saved[-1]) if saved else None,
-        "store": ready.identity["store"],
+        "store": ready.texts[0].location,
     }
     try:
         folder = ready.keep_for_replay(job, step, details)
@@ -203,27 +216,13 @@ def _keep_for_replay(job: Job, ready: Prepared, step: int, error: HealthError) -
         warn(f"the batch of step {step} cannot be kept for replay: {failure}")
 
 
-def _record(ready: Prepared, config_as_given: RunConfig | FinetuneConfig, *, dtype: str) -> dict[str, Any]:
-    """The record of the run in config.resolved.json and in each checkpoint."""
-    config = ready.config if isinstance(ready.config, RunConfig) else config_as_given
-    return {
-        "config": flat(config),
-        "digest": config.digest(),
-        "model": asdict(ready.model),
-        "dtype": dtype,
-        **ready.identity,
-        **ready.details,
-    }
-
-
-def _base_weights(ready: Prepared, before: dict[str, Any] | None) -> dict[str, Any]:
-    """The record's entries on what the run began from, with the checksums of the weights at that time. The record of a
-    run that is continued keeps those that it has."""
-    if before is not None:
-        return {
-            key: before[key] for key in ("base_weights", "base", "lineage", "fine_tuning", "changes") if key in before
-        }
-    return ready.base_weights()
+def _require_same_beginning(ready: Prepared, before: RunRecord) -> None:
+    """Raises `CheckpointError` unless a run that was killed before its first save finds the weights that it had."""
+    now, then = ready.began_from(), before.began_from
+    if now is None or then is None or now.sha256s == then.sha256s:
+        return
+    what, fix = "does not have the weights with which the run began", "put them back, or give --run a new folder"
+    raise CheckpointError(what, where=then.named(), fix=fix)
 
 
 def _begin(job: Job, ready: Prepared, state: TrainState, config_file: str | None) -> None:
@@ -238,8 +237,8 @@ def _begin(job: Job, ready: Prepared, state: TrainState, config_file: str | None
         with storage.open_binary(source) as original, storage.atomic_writer(copy) as kept_copy:
             kept_copy.write(redact(original.read().decode()).encode())
     storage.write_json(directory.path("environment.json"), environment())
-    # Last: with it, the folder is a run.
-    storage.write_json(directory.config, {"format": FORMAT, **job.record})
+    assert job.record is not None
+    directory.write_record(job.record)  # last: with it, the folder is a run
 
 
 def _add_what_copies_lack(ready: Prepared, directory: RunDirectory) -> None:
@@ -252,20 +251,21 @@ def _add_what_copies_lack(ready: Prepared, directory: RunDirectory) -> None:
 
 def _load(job: Job, ready: Prepared, start: RunStart) -> tuple[TrainState, dict[str, Any]] | None:
     """The newest checkpoint of the run that is continued; None if it was stopped before its first."""
-    directory, before, now = job.directory, start.before or {}, job.record
-    changes = require_same_run(before, now, directory, start.config)
+    directory, before, now = job.directory, start.before, job.record
+    assert before is not None and now is not None
+    changes = require_same_run(before, now, directory)
     _add_what_copies_lack(ready, directory)
     if status := directory.read_status():
         job.status.attempt, job.status.saved = status.attempt + 1, status.saved
         job.status.skipped_updates = status.skipped_updates
     loaded = checkpoint.load_newest(directory.checkpoints, set_aside=True)
     step = loaded[0].step if loaded else 0
-    for change in changes:
+    for change in changes.values():
         say(f"changed since the last start: {change}")
         directory.log(f"changed: {change}")
-    now |= history(before, changes, step)
-    if changes or any(before.get(key) != now[key] for key in ("threads", "compiled")):
-        storage.write_json(directory.config, {"format": FORMAT, **now})
+    job.record = now = replace(now, changes=(*before.changes, *noted(changes, step)))
+    if now != before:
+        directory.write_record(now)
     if loaded is None:
         say("the run was stopped before its first checkpoint: starting again")
         directory.drop_metrics_after(-1)

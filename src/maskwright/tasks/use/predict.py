@@ -96,9 +96,9 @@ def _in_rows(model: TrainedModel, max_seq_len: int) -> Task:
 def data_of(model: TrainedModel, location: str, options: TextOptions, *, labelled: bool = False) -> LabelledData:
     """How to read a file: by the user's options, else by the run's. Raises `InputError` kinds for columns that do not
     fit together."""
-    values = model.run["config"] if model.run else {}
-    text = [_column(name) for name in options.text] or values.get("data.text")
-    pair = options.text_pair if options.text else options.text_pair or values.get("data.text_pair")
+    run = model.run.finetuning.data if model.run else None
+    text = [_column(name) for name in options.text] or (run and run.text)
+    pair = options.text_pair if options.text else options.text_pair or (run and run.text_pair)
     if text is None and pair is not None:
         pair_option, text_option = (name.rpartition(" ")[2] for name in (options.spelt.text_pair, options.spelt.text))
         raise InputError(f"{pair_option} is given without {text_option}", fix="name both columns, or neither")
@@ -107,10 +107,10 @@ def data_of(model: TrainedModel, location: str, options: TextOptions, *, labelle
         train=location,
         text=text,
         text_pair=_column(pair) if isinstance(pair, str) else pair,
-        label=([_column(name) for name in options.label] or values.get("data.label")) if labelled else None,
+        label=([_column(name) for name in options.label] or (run and run.label)) if labelled else None,
         max_seq_len=options.max_seq_len or model.max_seq_len,
         on_bad_input="skip" if options.skip_bad_input else "error",
-        encoding=options.encoding or values.get("data.encoding") or UTF8,
+        encoding=options.encoding or (run.encoding if run else UTF8),
     )
 
 

@@ -183,18 +183,8 @@ const paintHappened = onChange(({ incidents, lineage }) => {
   );
 });
 
-// In the words of `maskwright status`.
-function ancestry(lineage) {
-  const lines = [];
-  for (let ancestor = lineage; ancestor && "run" in ancestor && "step" in ancestor; ancestor = ancestor.lineage) {
-    const how = ancestor.optimizer === "fresh" ? "a fresh optimizer" : "its optimizer’s state";
-    lines.push(`${lines.length ? "which began" : "Began"} from step ${whole(ancestor.step)} of ${ancestor.run}, with ${how}`);
-  }
-  return lines.length ? [lines.join(", ")] : [];
-}
-
 export function showHappened(detail) {
-  paintHappened({ incidents: detail.incidents ?? [], lineage: ancestry(detail.lineage) });
+  paintHappened({ incidents: detail.incidents ?? [], lineage: detail.lineage ?? [] });
 }
 
 const paintCheckpoints = onChange(([checkpoints, , listed], now) => {

@@ -1,0 +1,64 @@
+"""What a run's record says of its model and of its texts, opened: each text is compared with the one that it had."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+from maskwright.core import storage
+from maskwright.core.errors import InputError
+from maskwright.data.mixture import Mixture, open_source
+from maskwright.data.opening import open_held_out
+from maskwright.data.store import TokenStore
+from maskwright.model.config import ModelConfig, config_at, recorded_config
+from maskwright.run.directory import MANIFEST, RunDirectory, step_folder
+from maskwright.run.record import FromRun, RunRecord, Via
+
+
+def weights_sha256(checkpoint: str) -> str:
+    return str(storage.read_json(os.path.join(checkpoint, MANIFEST))["files"]["model.safetensors"]["sha256"])
+
+
+def from_run(
+    directory: RunDirectory, record: RunRecord, step: int, via: Via, optimizer: Literal["kept", "fresh"]
+) -> FromRun:
+    """What a run records that begins from that step of another."""
+    folder = os.path.join(directory.checkpoints, step_folder(step))
+    return FromRun(
+        run=directory.location,
+        step=step,
+        optimizer=optimizer,
+        via=via,
+        weights_sha256=weights_sha256(folder),
+        digest=record.digest,
+        text=record.train.fingerprint,
+        tokens=storage.read_json(os.path.join(folder, "state.json"))["counters"]["tokens"],
+        seed=record.config.seed,
+        seq_len=record.pretraining.data.seq_len if record.kind == "pretrain" else None,
+        began_from=record.began_from,
+    )
+
+
+def model_at(record: RunRecord, step: int, where: str) -> ModelConfig:
+    """The shape after `step` updates. Raises `InputError` for a record that has none."""
+    model = recorded_config(record.model, where)
+    return config_at(model, record.pretraining, step) if record.kind == "pretrain" else model
+
+
+def held_out_stores(record: RunRecord) -> dict[str, TokenStore]:
+    """The stores that judge a pretraining run, by name. Raises `InputError` where there are none, and for one that is
+    not what it was."""
+    data = record.pretraining.data
+    stores: dict[str, TokenStore] = {}
+    if data.held_out:
+        stores = open_held_out(data)
+    elif data.mixture is not None:
+        stores = Mixture(data.mixture, data.mixture_alpha).held_out
+    elif data.format != "pregenerated":  # each epoch has the same text
+        stores = {"": open_source(record.train.location, data.format, data.arrow)}
+    if not stores:
+        fix = "`maskwright evaluate --store` takes a store of held-out text"
+        raise InputError("none of the run's text was held out", where=record.train.location, fix=fix)
+    for name, store in stores.items():
+        record.held_out[name].require(store.fingerprint)
+    return stores
