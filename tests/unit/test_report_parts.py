@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from html_page import Page
+from made_record import made_record
 
 from maskwright.config import recipes
 from maskwright.config.finetuning import build_finetune_config, read_finetune_config
@@ -24,7 +25,7 @@ from maskwright.report.tables import ReportTable
 
 def recorded(name: str, metrics: list[dict[str, Any]], *, finetuning: bool = False, **more: Any) -> RecordedRun:
     """A run of which this is known."""
-    record: dict[str, Any] = {"config": {}} | ({"task": {}} if finetuning else {})
+    record = made_record("finetune" if finetuning else "pretrain")
     look = RunReport(name, "done", "", "", 0.0, None, None)
     return replace(RecordedRun(name, look, record, {}, {}, metrics, [], {}, None, {}), **more)
 
@@ -62,7 +63,7 @@ def test_the_printed_command_makes_exactly_the_same_configuration(
         put(values, key, value, key)
     build, read_again = (build_finetune_config, read_finetune_config) if finetuning else (build_config, read_config)
     made = json.loads(json.dumps(flat(build(values, "config.yaml"))))
-    record = {"config": made} | ({"task": {}} if finetuning else {})
+    record = made_record("finetune" if finetuning else "pretrain", made)
     run = recorded("r", [], record=record, config_text=base)
     code, *folded = configuration.how_to_repeat(run)
     assert isinstance(code, Code)
@@ -95,7 +96,7 @@ LOGGED = [
 def test_the_preparation_is_printed_as_it_was_typed() -> None:
     def said(**source: Any) -> list[str]:
         card = {"kind": "text", "sources": [{"location": "s", "splits": {}, **source}]}
-        run = recorded("r", [], record={"config": {"seed": 3}}, card=card)
+        run = recorded("r", [], record=made_record(keys={"seed": 3}), card=card)
         (code, *_), (facts, *_) = configuration.how_to_repeat(run), background.data(run)
         assert isinstance(code, Code) and isinstance(facts, Facts)
         return [*code.text.splitlines()[:-2], dict(facts.rows)["Prepared with"]]
@@ -116,9 +117,10 @@ def test_the_preparation_is_printed_as_it_was_typed() -> None:
 
 
 def test_differences_are_named_once() -> None:
-    run = recorded("one", [], record={"config": {"seed": 3, "data.store": "s"}})
+    run = recorded("one", [], record=made_record(keys={"seed": 3, "data.store": "s"}))
     table, *_ = configuration.configuration(run)
-    assert isinstance(table, ReportTable) and table.caption == "Of 2 keys, these differ from the defaults"
+    assert isinstance(table, ReportTable)
+    assert table.caption == f"Of {len(run.config)} keys, these differ from the defaults"
 
 
 @pytest.mark.parametrize(
