@@ -84,10 +84,10 @@ def test_malformed_overrides_are_refused(override: str, tmp_path: Path) -> None:
 def test_only_resumable_keys_may_change() -> None:
     old = c.build_config(LEAST, "x")
     moved = c.build_config({**LEAST, "data": {"store": "elsewhere"}, "checkpoint": {"keep": 5}}, "x")
-    assert refuse_changes(flat(old), flat(moved), "run") == [
-        "data.store: s -> elsewhere",
-        "checkpoint.keep: 2 -> 5",
-    ]
+    assert refuse_changes(flat(old), flat(moved), "run") == {
+        "data.store": "data.store: s -> elsewhere",
+        "checkpoint.keep": "checkpoint.keep: 2 -> 5",
+    }
     assert old.digest() == moved.digest()
     other = c.build_config({**LEAST, "seed": 1}, "x")
     assert old.digest() != other.digest()
@@ -117,7 +117,7 @@ def test_steps_that_grow_with_another_key_are_told_why_not() -> None:
         schedule = {"kind": "wsd", "steps": 100, "decay_steps": 10} | more
         return flat(c.build_config({**LEAST, "schedule": schedule}, "x"))
 
-    assert refuse_changes(wsd(), wsd(steps=200), "run") == ["schedule.steps: 100 -> 200"]
+    assert [*refuse_changes(wsd(), wsd(steps=200), "run")] == ["schedule.steps"]
     with pytest.raises(ConfigError, match="Fix: put the old value back with --set schedule.steps=200; `maskwright"):
         refuse_changes(wsd(steps=200), wsd(), "run")
     why = "the length of the decay is fixed when a run is started. Fix: put back schedule.decay_steps to 10 and let"
