@@ -95,15 +95,15 @@ from maskwright.processes.child import python_module
         ),
         ("evaluate a --device gpu", "give one of them: Device"),
         ("evaluate a b", "`maskwright evaluate --help` says what it takes"),
-        ("dta", "did you mean 'data'?"),
+        ("dta", "did you mean data?"),
         ("data prepare x.txt --tokenizer_name t", "did you mean --tokenizer?"),
         ("data prepare x.txt --lr 5", "`maskwright data prepare --help` lists them"),
         ("pretrain x.yaml -lr 5", "--set optimizer.learning_rate=5"),
         ("-V", "`maskwright --help` lists them"),
         # options of other kinds
-        ("tokenizer train x.txt --to t --kind characters --lowercase", "take --kind wordpiece, or leave the option"),
-        ("tokenizer train x.txt --to t --alphabet dna", "take --kind characters or kmer, or leave the option out"),
-        ("tokenizer train x.txt --to t --kind unigram --min-frequency 2", "take --kind bpe or wordpiece or words, or"),
+        ("tokenizer train x.txt --to t --kind characters --lowercase", "add --kind wordpiece, or leave it out"),
+        ("tokenizer train x.txt --to t --alphabet dna", "add --kind characters or kmer, or leave it out"),
+        ("tokenizer train x.txt --to t --kind unigram --min-frequency 2", "add --kind bpe or wordpiece or words, or"),
     ],
 )
 def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
+from maskwright.cli.manual import command
 from maskwright.cli.options import AsJson, app, print_result
 
 
-@app.command("doctor")
-def doctor(
-    network: Annotated[
-        bool,
-        typer.Option(
-            "--network", help="Also ask the Hub and Google's storage for an answer. Without it, nothing is sent."
-        ),
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
+@command(app, "doctor")
+def doctor(network: bool = False, as_json: AsJson = False) -> None:
     """Look at this machine in ten seconds: what it has, what a run would use, and what to mend. It ends with 1 if a
-    line says fail."""
+    line says fail.
+
+    --network: Also ask the Hub and Google's storage for an answer. Without it, nothing is sent.
+    """
     from maskwright.doctor.examine import examine
 
     report = examine(network=network)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from maskwright.cli.manual import Entry, command
 from maskwright.cli.options import (
     AsJson,
     AsSchema,
     app,
     plain,
     print_result,
-    require_alone,
     stdout_for_document,
 )
 from maskwright.core.console import answer
@@ -26,47 +26,38 @@ if TYPE_CHECKING:
 env = typer.Typer(help="Create, seed and delete a training environment on Google Cloud.", **plain)
 app.add_typer(env, name="env")
 
-EnvironmentFile = Annotated[str, typer.Argument(metavar="ENV", help="YAML of the environment.")]
-Only = Annotated[
-    Literal["slice", "group", "disk", "nfs"] | None,
-    typer.Option("--only", help="Part to delete: slice or group ends its jobs; disk and nfs need --delete-data."),
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and start nothing.")]
-DeleteData = Annotated[
-    bool, typer.Option("--delete-data", help="Also delete disks, NFS and buckets, with what is on them.")
-]
-PollSeconds = Annotated[float, typer.Option(metavar="N", help="Seconds between two polls.", min=0.01)]
+EnvironmentFile = Annotated[str, Entry("ENV", "YAML of the environment.")]
+Yes = Annotated[bool, Entry("--yes", "Do not ask.")]
+DryRun = Annotated[bool, Entry("--dry-run", "Print what would be run, and start nothing.")]
+DeleteData = Annotated[bool, Entry("--delete-data", "Also delete disks, NFS and buckets, with what is on them.")]
+PollSeconds = Annotated[float, Entry("--poll-seconds", "Seconds between two polls.", "N", 0.01)]
 LockTimeoutSeconds = Annotated[
-    float, typer.Option(metavar="N", help="Seconds to wait for another command's lock on the state.", min=0.0)
+    float, Entry("--lock-timeout-seconds", "Seconds to wait for another command's lock on the state.", "N", 0)
 ]
+BUILDS = "E-mail of the service account that builds the image. Default: Cloud Build's own."
+ServiceAccount = Annotated[str | None, Entry("--service-account", BUILDS, "EMAIL")]
 
 
-ServiceAccount = Annotated[
-    str | None,
-    typer.Option(
-        metavar="EMAIL", help="E-mail of the service account that builds the image. Default: Cloud Build's own."
-    ),
-]
-
-
-@env.command("schema")
+@command(env, "schema")
 def schema(
-    as_markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the page of the documentation instead.")
-    ] = False,
+    as_markdown: bool = False,
     json: AsSchema = False,
 ) -> None:
-    """Print the JSON schema of an environment's YAML, for editors."""
+    """Print the JSON schema of an environment's YAML, for editors.
+
+    as_markdown --markdown (no --json): Print the page of the documentation instead.
+    """
     from maskwright.cli.pages import environment_page
     from maskwright.cloud.environment import Environment
 
-    require_alone(json, {"--markdown": as_markdown})
     answer(environment_page().rstrip() if as_markdown else dumps(Environment.model_json_schema(), indent=2))
 
 
-@env.command("init")
-def init(location: EnvironmentFile, json: AsJson = False) -> None:
+@command(env, "init")
+def init(
+    location: EnvironmentFile,
+    json: AsJson = False,
+) -> None:
     """Prepare the project; check permissions and machine types. Exit code 1 if something is missing."""
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.google.rest import Google
@@ -79,19 +70,17 @@ def init(location: EnvironmentFile, json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-@env.command("plan")
+@command(env, "plan")
 def plan(
     location: EnvironmentFile,
-    detailed_exitcode: Annotated[
-        bool,
-        typer.Option(
-            "--detailed-exitcode", help="Exit as Terraform does: 0 for no changes, 1 for an error, 2 for changes."
-        ),
-    ] = False,
+    detailed_exitcode: bool = False,
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
     json: AsJson = False,
 ) -> None:
-    """Show what `env up` would do. Changes nothing."""
+    """Show what `env up` would do. Changes nothing.
+
+    --detailed-exitcode: Exit as Terraform does: 0 for no changes, 1 for an error, 2 for changes.
+    """
     from maskwright.cloud.provision import commands
 
     _, planned = commands.plan(location, lock_timeout_seconds=lock_timeout_seconds)
@@ -105,7 +94,7 @@ def plan(
         raise typer.Exit(2)
 
 
-@env.command("up")
+@command(env, "up")
 def up(
     location: EnvironmentFile,
     yes: Yes = False,
@@ -122,20 +111,23 @@ def up(
         status(location, json=True)
 
 
-@env.command("seed")
+@command(env, "seed")
 def seed(
     location: EnvironmentFile,
-    again: Annotated[bool, typer.Option("--again", help="Seed a new disk, which replaces the seeded one.")] = False,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Let a disk of another size or type replace the one that exists.")
-    ] = False,
-    anyway: Annotated[bool, typer.Option("--anyway", help="Copy the bucket even if no run can read it.")] = False,
+    again: bool = False,
+    replace: bool = False,
+    anyway: bool = False,
     yes: Yes = False,
     poll_seconds: PollSeconds = 10.0,
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
     json: AsJson = False,
 ) -> None:
-    """Fill the disk by a Job in the cluster, which verifies it; then the disk is read-only. Runs `env up` first."""
+    """Fill the disk by a Job in the cluster, which verifies it; then the disk is read-only. Runs `env up` first.
+
+    --again: Seed a new disk, which replaces the seeded one.
+    --replace: Let a disk of another size or type replace the one that exists.
+    --anyway: Copy the bucket even if no run can read it.
+    """
     from maskwright.cloud.provision import seed as seeding
 
     with stdout_for_document(json):
@@ -152,8 +144,11 @@ def seed(
         status(location, json=True)
 
 
-@env.command("status")
-def status(location: EnvironmentFile, json: AsJson = False) -> None:
+@command(env, "status")
+def status(
+    location: EnvironmentFile,
+    json: AsJson = False,
+) -> None:
     """Show the cluster with its nodes and jobs, and the disk."""
     from maskwright.cloud.report import status as task
 
@@ -161,16 +156,19 @@ def status(location: EnvironmentFile, json: AsJson = False) -> None:
     print_result(report.report(), report.to_json(), json)
 
 
-@env.command("down")
+@command(env, "down")
 def down(
     location: EnvironmentFile,
-    only: Only = None,
+    only: Literal["slice", "group", "disk", "nfs"] | None = None,
     delete_data: DeleteData = False,
     yes: Yes = False,
     lock_timeout_seconds: LockTimeoutSeconds = 60.0,
     json: AsJson = False,
 ) -> None:
-    """Delete what runs. Data is kept, and listed, unless you give --delete-data."""
+    """Delete what runs. Data is kept, and listed, unless you give --delete-data.
+
+    --only: Part to delete: slice or group ends its jobs; disk and nfs need --delete-data.
+    """
     from maskwright.cloud.provision import commands
 
     with stdout_for_document(json):
@@ -184,8 +182,11 @@ def down(
     _audit(session, json=json)
 
 
-@env.command("audit")
-def audit(location: EnvironmentFile, json: AsJson = False) -> None:
+@command(env, "audit")
+def audit(
+    location: EnvironmentFile,
+    json: AsJson = False,
+) -> None:
     """List all that exists, what costs money, and why. Exit code 1 if a leftover costs money."""
     from maskwright.cloud.provision.commands import EnvironmentSession
 

@@ -25,7 +25,6 @@ PLACES = {
 }
 CLUSTERS = ("ray", "slurm")
 """Places that accept many jobs, for `compare --place`."""
-RUNS = "Run directory (or a copy's URL), ray:ID, kubernetes:NAME or vertex:PROJECT/REGION/ID."
 
 
 def place(name: str) -> type[Place]:
@@ -66,7 +65,8 @@ def _listed() -> str:
 
 
 def run(location: str, address: str | None = None, *, options: frozenset[str] = frozenset()) -> RunTarget:
-    """The run at an address (see `RUNS`). Raises `InputError` if one of the given `options` means nothing there."""
+    """The run at an address: a run directory, the URL of a copy, ray:ID, kubernetes:NAME or vertex:PROJECT/REGION/ID.
+    Raises `InputError` if one of the given `options` means nothing there."""
     target = _run(location, address)
     options_given = options | ({"--address"} if address is not None else set())
     for option in sorted(options_given - target.takes):

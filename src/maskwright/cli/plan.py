@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from maskwright.cli.manual import command
 from maskwright.cli.options import AsJson, Config, Set, app, print_result
 
 if TYPE_CHECKING:
@@ -16,32 +17,26 @@ if TYPE_CHECKING:
     from maskwright.tasks.planning.work import Work
 
 
-@app.command("plan")
+@command(app, "plan")
 def plan(
     config: Config,
-    on: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--on",
-            metavar="PLACE",
-            help="here (the default: a few real steps), cpu:8 (cores), laptop, t4, a100:8, h100, h200:8, v6e:4x4 "
-            "(compiled, with libtpu), or an environment's YAML; may be repeated.",
-        ),
-    ] = None,
-    vocab_size: Annotated[
-        int | None, typer.Option(metavar="N", help="Size of the vocabulary, if the token store is not here yet.", min=1)
-    ] = None,
-    search: Annotated[bool, typer.Option(help="For slices, also find the largest micro-batch that fits.")] = True,
-    probe_seconds: Annotated[
-        float, typer.Option(metavar="N", help="Seconds of measured steps here.", min=0.1, max=3600)
-    ] = 15.0,
-    region: Annotated[
-        str, typer.Option(metavar="REGION", help="Google Cloud region whose prices are taken.")
-    ] = "us-central1",
+    on: list[str] | None = None,
+    vocab_size: int | None = None,
+    search: bool = True,
+    probe_seconds: float = 15.0,
+    region: str = "us-central1",
     set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a run takes: memory, speed, hours, energy and cost, measured here or projected elsewhere."""
+    """Say what a run takes: memory, speed, hours, energy and cost, measured here or projected elsewhere.
+
+    --on PLACE: here (the default: a few real steps), cpu:8 (cores), laptop, t4, a100:8, h100, h200:8, v6e:4x4
+        (compiled, with libtpu), or an environment's YAML; may be repeated.
+    --vocab-size 1≤N: Size of the vocabulary, if the token store is not here yet.
+    --search/--no-search: For slices, also find the largest micro-batch that fits.
+    --probe-seconds 0.1≤N≤3600: Seconds of measured steps here.
+    --region REGION: Google Cloud region whose prices are taken.
+    """
     from maskwright.cloud.prices import require_region
     from maskwright.config.pretraining import read_config
     from maskwright.tasks.planning import run as task

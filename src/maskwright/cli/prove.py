@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
 
-import typer
-
+from maskwright.cli.manual import command
 from maskwright.cli.options import AsJson, Config, Finetune, Set, app, print_result
 
 
-@app.command("verify-resume")
+@command(app, "verify-resume")
 def verify_resume(
     config: Config,
-    steps: Annotated[int, typer.Option(metavar="N", help="Steps of the short copy that is run twice.")] = 60,
-    kills: Annotated[int, typer.Option(metavar="N", help="How many times the second run is killed.")] = 5,
-    seed: Annotated[int, typer.Option(metavar="N", help="Random seed for the moments of the kills.")] = 0,
-    work: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Folder for both runs. Default: a temporary one.")
-    ] = None,
+    steps: int = 60,
+    kills: int = 5,
+    seed: int = 0,
+    work: str | None = None,
     finetune: Finetune = False,
     set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prove on your own job that a killed run continues bit for bit. One of two runs is killed with SIGKILL."""
+    """Prove on your own job that a killed run continues bit for bit. One of two runs is killed with SIGKILL.
+
+    --steps N: Steps of the short copy that is run twice.
+    --kills N: How many times the second run is killed.
+    --seed N: Random seed for the moments of the kills.
+    --work PATH: Folder for both runs. Default: a temporary one.
+    """
     from maskwright.config.finetuning import read_finetune_config
     from maskwright.config.pretraining import read_config
     from maskwright.core.errors import VerificationError
@@ -36,16 +38,17 @@ def verify_resume(
         raise VerificationError("the killed run did not end as the other did")
 
 
-@app.command("drill")
+@command(app, "drill")
 def drill(
     config: Config,
-    work: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Folder for the runs. Default: a temporary one.")
-    ] = None,
+    work: str | None = None,
     set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rehearse crashes, signals and full disks on a tiny copy of your job, and report which it survives."""
+    """Rehearse crashes, signals and full disks on a tiny copy of your job, and report which it survives.
+
+    --work PATH: Folder for the runs. Default: a temporary one.
+    """
     from maskwright.config.pretraining import read_config
     from maskwright.core.errors import VerificationError
     from maskwright.prove import drill as task
@@ -56,13 +59,17 @@ def drill(
         raise VerificationError(f"{drills.failed} of {len(drills.results)} drills failed")
 
 
-@app.command("replay")
+@command(app, "replay")
 def replay(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory.")],
-    step: Annotated[int, typer.Option(metavar="N", help="Step to compute again; the first is 0.", min=0)],
+    run: str,
+    step: int,
     as_json: AsJson = False,
 ) -> None:
-    """Compute one step of a run again, and name the documents of its batch. The run stays as it is."""
+    """Compute one step of a run again, and name the documents of its batch. The run stays as it is.
+
+    RUN: Run directory.
+    --step 0≤N: Step to compute again; the first is 0.
+    """
     from maskwright.prove import replay as task
 
     result = task.replay(run, step)

@@ -2,56 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Literal
 
-import typer
-
-from maskwright.cli.options import AsJson, Layout, app, print_result
-
-Work = Annotated[
-    str, typer.Option("--work", metavar="PATH", help="Folder for the prepared text, the runs and their models.")
-]
-TrackText = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--text",
-        metavar="PATH",
-        help="Text of the track, where --work does not hold it yet: for the books, the folder of their repository.",
-    ),
-]
-Pairs = Annotated[
-    str | None, typer.Option("--blimp", metavar="PATH", help="BLiMP's .jsonl files, for the tracks that it judges.")
-]
+from maskwright.cli.manual import command
+from maskwright.cli.options import AsJson, app, print_result
 
 
-@app.command("speedrun")
+@command(app, "speedrun")
 def speedrun(
-    track: Annotated[str, typer.Argument(metavar="TRACK", help="minute, ten, hour, gpu or own.")],
-    recipe: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="RECIPE", help="YAML of a run; without it, the text is prepared and the rules are shown."
-        ),
-    ] = None,
-    to: Annotated[
-        str, typer.Option("--to", metavar="PATH", help="Folder of the record; the same command goes on with it.")
-    ] = "record",
-    text: TrackText = None,
-    layout: Layout = "auto",
-    blimp: Pairs = None,
-    work: Work = "speedrun",
-    seeds: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Seeds to train, all of which count. Default: the least that the track takes."),
-    ] = None,
-    target: Annotated[
-        float | None, typer.Option(metavar="LOSS", help="Held-out loss to get below; only for the track own.")
-    ] = None,
-    name: Annotated[str, typer.Option(metavar="WORDS", help="What is new in the recipe, for the table.")] = "",
-    by: Annotated[str, typer.Option(metavar="NAME", help="Whose record it is, for the table.")] = "anonymous",
+    track: str,
+    recipe: str | None = None,
+    to: str = "record",
+    text: list[str] | None = None,
+    layout: Literal["auto", "file", "sentences", "lines"] = "auto",
+    blimp: str | None = None,
+    work: str = "speedrun",
+    seeds: int | None = None,
+    target: float | None = None,
+    name: str = "",
+    by: str = "anonymous",
     as_json: AsJson = False,
 ) -> None:
-    """Train a recipe by the clock of a track, judge every seed, and write a record."""
+    """Train a recipe by the clock of a track, judge every seed, and write a record.
+
+    TRACK: minute, ten, hour, gpu or own.
+    RECIPE: YAML of a run; without it, the text is prepared and the rules are shown.
+    --to PATH: Folder of the record; the same command goes on with it.
+    --text PATH: Text of the track, where --work does not hold it yet: for the books, the folder of their repository.
+    --layout: A document of plain text is a file, the sentences between blank lines, or a line; auto decides.
+    --blimp PATH: BLiMP's .jsonl files, for the tracks that it judges.
+    --work PATH: Folder for the prepared text, the runs and their models.
+    --seeds N: Seeds to train, all of which count. Default: the least that the track takes.
+    --target LOSS: Held-out loss to get below; only for the track own.
+    --name WORDS: What is new in the recipe, for the table.
+    --by NAME: Whose record it is, for the table.
+    """
     import os
     from dataclasses import asdict
 
@@ -81,38 +66,31 @@ def speedrun(
     print_result(f"{in_words(record)}\n  the record is {to}", value, as_json)
 
 
-@app.command("reproduce")
+@command(app, "reproduce")
 def reproduce(
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="RECORD|RUN|REPORT",
-            help="Folder of a record of the speedrun, run directory, or page that `maskwright report` wrote.",
-        ),
-    ],
-    to: Annotated[
-        str, typer.Option("--to", metavar="PATH", help="Folder that does not exist yet, for what is trained again.")
-    ] = "reproduced",
-    check: Annotated[
-        bool, typer.Option("--check", help="Compare fingerprints and kinds of machines only, and train nothing.")
-    ] = False,
-    seeds: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            help="Runs to train: the first seeds of a record; more seeds of a run, to see their spread.",
-            min=1,
-        ),
-    ] = 1,
-    store: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Token store of a run, where it is not at its old place.")
-    ] = None,
-    text: TrackText = None,
-    blimp: Pairs = None,
-    work: Work = "speedrun",
+    what: str,
+    to: str = "reproduced",
+    check: bool = False,
+    seeds: int = 1,
+    store: str | None = None,
+    text: list[str] | None = None,
+    blimp: str | None = None,
+    work: str = "speedrun",
     as_json: AsJson = False,
 ) -> None:
-    """Train a run or a record again, and compare: bit by bit on a machine of the same kind, else by the spread."""
+    """Train a run or a record again, and compare: bit by bit on a machine of the same kind, else by the spread.
+
+    what RECORD|RUN|REPORT: Folder of a record of the speedrun, run directory, or page that `maskwright report` wrote.
+
+    --to PATH: Folder that does not exist yet, for what is trained again.
+    --check: Compare fingerprints and kinds of machines only, and train nothing.
+    --seeds 1≤N: Runs to train: the first seeds of a record; more seeds of a run, to see their spread.
+    --store PATH: Token store of a run, where it is not at its old place.
+    --text PATH: Text of the track, where --work does not hold it yet: for the books, the folder of their repository.
+    --layout: A document of plain text is a file, the sentences between blank lines, or a line; auto decides.
+    --blimp PATH: BLiMP's .jsonl files, for the tracks that it judges.
+    --work PATH: Folder for the prepared text, the runs and their models.
+    """
     from dataclasses import asdict
 
     from maskwright.prove.reproduce import TextPaths, reproduce, require_reproduced
