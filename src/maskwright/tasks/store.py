@@ -153,6 +153,9 @@ def prepare_store(
 
     if kept.valid_files and kept.valid_fraction is not None:
         raise InputError("valid_fraction and valid_files both say what is held out", fix="give one of them")
+    if kept.max_characters is not None and kept.max_characters < kept.min_characters:
+        what = f"is {kept.max_characters}, below min_characters"
+        raise InputError(what, where="max_characters", fix=f"give an integer ≥ {kept.min_characters}")
     share = 0.0 if kept.valid_files else 0.01 if kept.valid_fraction is None else kept.valid_fraction
     sizes = kept.keep_duplicates, kept.min_characters, kept.max_characters, kept.shard_tokens
     options, sources, held_out = PrepareOptions(share, *sizes), reading.open(text), None
