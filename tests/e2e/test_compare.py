@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import shutil
@@ -409,6 +410,8 @@ def test_the_verdict_scores_what_the_run_scored(kind: Any, metric: str | None, t
     record = {"outcomes": found, "where": [one.where for one in examples]}
     storage.write_json(str(tmp_path / "predictions-test.json"), record)
     task = verdict_task(given)
+    guessed = {"regression": None, "question_answering": None, "multi_label_classification": math.log(2)}
+    assert task.chance == guessed.get(kind, math.log(len(labels) or 1)), "of spans too, whose labels are tags"
     score = scorer(task.scoring, [outcomes(given, run)])(np.ones((1, len(examples)), np.float32))
     assert score.item() == pytest.approx(measure(own, labels, examples, Predictions(found, None))[metric], abs=1e-12)
     if task.kind == "tokens":  # words beyond the longest row, of tags without O, are wrong for both

@@ -25,6 +25,12 @@ from maskwright.core import storage
 from maskwright.data.store import TokenStore
 from maskwright.processes.child import python_module
 
+OF_IDS = (
+    *("column c", "valid-fraction 0.1", "special-tokens strip", "dtype int32", "document-end 0", "encoder e"),
+    *("shard-tokens 9", "tokenizer t", "from npy", "workers 2", "token-offset 1"),
+)
+"""Options of `data convert` that have no effect on what a store is written as."""
+
 
 @pytest.mark.parametrize(
     ("words", "fix"),
@@ -104,6 +110,12 @@ from maskwright.processes.child import python_module
         ("tokenizer train x.txt --to t --kind characters --lowercase", "add --kind wordpiece, or leave it out"),
         ("tokenizer train x.txt --to t --alphabet dna", "add --kind characters or kmer, or leave it out"),
         ("tokenizer train x.txt --to t --kind unigram --min-frequency 2", "add --kind bpe or wordpiece or words, or"),
+        *((f"data convert s --to t --to-format megatron --{words}", "leave it out") for words in OF_IDS),
+        ("quickstart --layout lines", "add --text, or leave it out"),
+        ("data prepare a --tokenizer t --to s --valid-files b --valid-fraction 0.1", "leave it out"),
+        ("text audit a --language-probability 0.9", "add --language, or leave it out"),
+        ("list ray --namespace n", "add PLACE kubernetes, or leave it out"),
+        ("import weights a --to b --devices 8", "leave it out"),
     ],
 )
 def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:

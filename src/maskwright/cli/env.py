@@ -223,14 +223,14 @@ def asking(yes: bool) -> Confirm:
 
 
 def require_yes(question: str, where: str, otherwise: str) -> None:
-    """Ask on the terminal. Raises `InputError` without a terminal, and `StoppedEarly` for any answer but yes."""
-    from maskwright.core.errors import InputError, StoppedEarly
+    """Ask on the terminal. Raises `InputError` without a terminal, and `EndedAsAsked` for any answer but yes."""
+    from maskwright.core.errors import EndedAsAsked, InputError
 
     if not sys.stdin.isatty():
         raise InputError("cannot ask for confirmation without a terminal", where=where, fix="--yes skips it")
     answer(f"{question} Only 'yes' is a yes: ", sys.stderr, end="")
     if sys.stdin.readline().strip() != "yes":
-        raise StoppedEarly(otherwise)
+        raise EndedAsAsked(otherwise)
 
 
 def replaced(planned: TerraformPlan) -> list[str]:

@@ -9,6 +9,7 @@ resume, except that a run may get more steps (see `changes.py`).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Annotated, Any, Literal, Self
@@ -35,6 +36,7 @@ from maskwright.config.settings import (
     require_no_secret,
     resumable_keys,
 )
+from maskwright.core.console import several
 from maskwright.core.errors import ConfigError
 from maskwright.core.extras import require
 
@@ -381,7 +383,7 @@ def shared_out(virtual_workers: int, parts: int, what: str, rows: int | None = N
     Raises `ConfigError` if they cannot be shared out evenly; with the `rows` of each, it proposes both numbers."""
     each, rest = divmod(virtual_workers, parts)
     if rest:
-        what = f"{virtual_workers} virtual workers cannot be shared out evenly over {parts} {what}"
+        what = f"{several(virtual_workers, 'virtual worker')} cannot be shared out evenly over {parts} {what}"
         fix = f"{in_words(shareable(virtual_workers, parts, rows))}, or take fewer {what.rpartition(' ')[2]}"
         raise ConfigError(what, where="batch.virtual_workers", fix=fix)
     return each
@@ -435,13 +437,31 @@ def _apply(values: dict[str, Any], override: str) -> tuple[str, str]:
         raise ConfigError(f"'{override}' is not KEY=VALUE", where="--set", fix="write --set schedule.steps=100")
     dotted = dotted.strip()
     where = f"--set {dotted}"
-    put(values, dotted, parse_yaml(text, where), where)
+    value = parse_yaml(text, where)
+    if (cut := COMMENT.search(text)) and _is_comment(text, cut.start(), value):
+        fix = f"put the value in quotes of its own: --set '{dotted}=\"{text}\"'"
+        raise ConfigError(f"in YAML, {text[cut.start() :].strip()!r:.40} is a comment", where=where, fix=fix)
+    put(values, dotted, value, where)
     return dotted, where
+
+
+COMMENT = re.compile(r"\s#.*")
+
+
+def _is_comment(text: str, start: int, value: Any) -> bool:
+    try:
+        return bool(parse_yaml(text[:start], "") == value)
+    except ConfigError:  # it was cut within quotes
+        return False
 
 
 def replace_exclusive(values: dict[str, Any], overridden: Collection[str]) -> None:
     """Takes keys out of `values` where one of the dotted keys `overridden` says the same: `--set schedule.epochs=2`
-    replaces the steps of a file."""
+    replaces the steps of a file, and model.init_from a tokenizer and a size for random weights."""
+    model = values.get("model")
+    if isinstance(model, dict) and "tokenizer" in model and "model.init_from" in overridden:
+        for key in {"tokenizer", *Shape.model_fields} - {key.removeprefix("model.") for key in overridden}:
+            model.pop(key, None)
     schedule = values.get("schedule")
     if not isinstance(schedule, dict):
         return

@@ -249,8 +249,8 @@ def _trained(verb: str, config: dict[str, Any], original: dict[str, Any], run: s
     say(f"training again: {run}")
     code = child.run(words)
     if kind := stopped(code):
-        shutil.rmtree(run, ignore_errors=True)
-        raise kind(f"remove {os.path.dirname(run)}, and give the same command again")
+        shutil.rmtree(os.path.dirname(run), ignore_errors=True)  # so that the same command begins again
+        raise kind("nothing is kept of a stopped reproduction; the same command begins again")
     if code:
         raise MaskwrightError(f"ended with exit code {code}; its own message is above", where=run)
     provenance = made_of(read_run(run))

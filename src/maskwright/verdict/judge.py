@@ -7,7 +7,6 @@ interval's large numbers. Where no outcome of the test could reach p < 0.05, the
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -317,14 +316,6 @@ def _why_degenerate(task: ComparedTask, run: ScoredRun) -> str:
         reasons.append(f"it gives one answer to everything, {answer}")
     elif task.metric == "accuracy" and gold and run.score <= max(gold.values()) / gold.total():
         reasons.append("its score is no better than that of the most frequent label")
-    if run.lowest_loss is not None and (chance := chance_loss(task)) and run.lowest_loss >= chance:
-        reasons.append(f"its training loss was never below {chance:.3f}, that of guessing")
+    if run.lowest_loss is not None and task.chance is not None and run.lowest_loss >= task.chance:
+        reasons.append(f"its training loss was never below {task.chance:.3f}, that of guessing")
     return "; ".join(reasons)
-
-
-def chance_loss(task: ComparedTask) -> float:
-    """The loss of a model that gives every label the same probability: ln C, and ln 2 where each label is a question of
-    its own; 0 where guessing has no such loss."""
-    if task.kind in ("single_label", "tokens"):
-        return math.log(len(task.labels))
-    return math.log(2) if task.kind == "multi_label" else 0.0

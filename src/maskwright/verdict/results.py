@@ -57,6 +57,8 @@ class ComparedTask:
     """Only for `scores`: what an example's own score is, such as nDCG@10."""
     example: str = "example"
     """What one is called: an example, or a question."""
+    chance: float | None = None
+    """The training loss of guessing, in nats; None where guessing has no such loss."""
 
     @property
     def scoring(self) -> Scoring:

@@ -229,6 +229,11 @@ def method(results: Results, report: VerdictReport) -> list[tuple[str, str, str]
     resampled = "pretraining runs, seeds and test examples" if recipe else "seeds and test examples"
     test = "all ways to divide the pretraining runs between the two arms" if recipe else "all choices of signs"
     count = len(report.comparisons)
+    corrected = (
+        f"The p-values of {count} comparisons are corrected together"
+        if count > 1
+        else "There is one comparison, so nothing is corrected"
+    )
     notes = [
         (
             f"Intervals are percentile intervals at 95 % from {report.draws:,} draws of the Multi-Bootstrap: each draw "
@@ -243,8 +248,8 @@ def method(results: Results, report: VerdictReport) -> list[tuple[str, str, str]
             "",
         ),
         (
-            f"The p-values of {several(count, 'comparison')} are corrected together. A verdict of helped or hurt needs "
-            "both an interval that excludes 0 and a corrected p < 0.05.",
+            f"{corrected}. A verdict of helped or hurt needs both an interval that excludes 0 and a "
+            f"{'corrected ' * (count > 1)}p < 0.05.",
             "Holm (1979), A Simple Sequentially Rejective Multiple Test Procedure, Scandinavian Journal of Statistics",
             "https://www.jstor.org/stable/4615733",
         ),

@@ -30,6 +30,7 @@ from maskwright.tasks.compare.runs import (
     scores_by_rate,
     searches,
 )
+from maskwright.tasks.finetune.objective import chance
 from maskwright.tasks.models.load import TrainedModel
 from maskwright.verdict import page, wording
 from maskwright.verdict.judge import VerdictReport, judge
@@ -170,13 +171,16 @@ def verdict_task(task: ComparedOn) -> ComparedTask:
     sizes = (len(examples), len(task.dataset.train), len(task.dataset.validation))
     if section.kind == "question_answering":
         return ComparedTask(task.name, "scores", "mean", (), (), *sizes)
-    gold = gold_outcomes(section, labels, examples)
-    if section.kind != "token_classification":
-        return ComparedTask(task.name, KINDS[section.kind], cast(Any, task.metric), labels, gold, *sizes)
-    if task.metric != "f1":
-        return ComparedTask(task.name, "tokens", cast(Any, task.metric), labels, gold, *sizes)
-    kinds = span_kinds(labels)
-    return ComparedTask(task.name, "spans", "f1_micro", kinds, spans_of(labels, kinds, gold), *sizes)
+    gold, guessed = gold_outcomes(section, labels, examples), chance(section, len(labels))
+    of_tags = section.kind == "token_classification"
+    if of_tags and task.metric == "f1":
+        kinds = span_kinds(labels)
+        spans = spans_of(labels, kinds, gold)
+        return ComparedTask(task.name, "spans", "f1_micro", kinds, spans, *sizes, chance=guessed)
+    return ComparedTask(
+        *(task.name, "tokens" if of_tags else KINDS[section.kind], cast(Any, task.metric), labels, gold, *sizes),
+        chance=guessed,
+    )
 
 
 def outcomes(task: ComparedOn, run: ComparedRun) -> Outcomes:

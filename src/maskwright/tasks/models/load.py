@@ -91,7 +91,7 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
         record = directory.read_config()
         loaded = load_best(directory, record) or checkpoint.load_newest(directory.checkpoints, set_aside=False)
         if loaded is None:
-            raise InputError("has no checkpoint yet", where=location, fix="let `maskwright pretrain` save one first")
+            raise InputError("has no checkpoint yet", where=location, fix="let its training save one first")
         parameters, step = loaded[0].parameters, loaded[0].step
         config = config_at(record, step, directory.config)
         tokenizer = directory.path("tokenizer")
