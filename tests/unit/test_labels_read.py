@@ -669,7 +669,7 @@ def test_spans_of_annotation_tools_are_words_and_tags(tool: str, tmp_path: Path)
         ({"text": None, "data": {"text": PAID}, "annotations": []}, "is not annotated. Fix: delete the record"),
         (
             {"text": None, "data": {"a": "x", "b": "y"}, "annotations": []},
-            "has no text with a usual name in 'data' (keys: a, b). Fix: name it under data.text",
+            "has no text with a usual name in 'data' (keys: a, b). Fix: name it as data.text",
         ),
     ],
 )

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from maskwright.config import settings
-from maskwright.core.errors import ConfigError, InputError
+from maskwright.core.errors import ConfigError, InputError, MaskwrightError, as_typed, of_texts
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -52,7 +52,12 @@ def checked(function: Function) -> Function:
                     given.arguments[name] = adapters[name].validate_python(_of_python(value))
                 except ValidationError:
                     raise _refused(name, value, adapters[name]) from None
-        return function(*given.args, **given.kwargs)
+        try:
+            return function(*given.args, **given.kwargs)
+        except MaskwrightError as error:
+            if "texts" in signature.parameters or "text_column" in signature.parameters:
+                as_typed(error, of_texts(signature.parameters))
+            raise
 
     return call  # type: ignore[return-value]
 

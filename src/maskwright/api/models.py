@@ -17,7 +17,7 @@ from maskwright.config.settings import Count
 from maskwright.core.errors import InputError
 from maskwright.engines.base import Engine
 from maskwright.labels.annotations import in_words
-from maskwright.labels.example import Example, Spelt
+from maskwright.labels.example import Example
 from maskwright.tasks.export.sentence_transformers import HEADLESS, Kind, export_as
 from maskwright.tasks.models.load import TrainedModel, load_model
 from maskwright.tasks.use import embed, fill, predict
@@ -25,10 +25,6 @@ from maskwright.tasks.use.fill import Guess
 
 Given = str | Sequence[str] | tuple[str, str]
 """A text, the words of one that is tagged, or two texts: a pair, or a question and its context."""
-
-
-_SPELT = Spelt(skip=None, max_seq_len="max_seq_len", doc_stride=None)
-"""Texts from Python have no columns."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +57,7 @@ class Model:
         """[texts, D] fp32: for each text the mean of its tokens' last hidden states. `max_seq_len`: tokens of a text
         that the model reads; when not given, as many as in its fine-tuning, or all that it takes. How many were cut is
         said on stderr."""
-        length = predict.row_length(self.trained, embed.TEXTS, self._data(max_seq_len), _SPELT)
+        length = predict.row_length(self.trained, embed.TEXTS, self._data(max_seq_len))
         return embed.vectors(self.trained, _examples(texts, "single"), length, self.device)
 
     @checked
@@ -84,9 +80,9 @@ class Model:
         examples = _examples(texts, kinds.get(task.kind, "text"))
         if probabilities:
             predict.require_probabilities(self.trained)
-        length = predict.row_length(self.trained, task, self._data(max_seq_len), _SPELT)
+        length = predict.row_length(self.trained, task, self._data(max_seq_len))
         none = self.trained.may_be_none or False
-        answers, _ = predict.ask(self._engine, self.trained, examples, length, spelt=_SPELT, may_be_none=none)
+        answers, _ = predict.ask(self._engine, self.trained, examples, length, may_be_none=none)
         records = predict.records(self.trained, examples, answers, probabilities=probabilities)
         return [{key: value for key, value in record.items() if key not in ("line", "id")} for record in records]
 
@@ -113,7 +109,7 @@ class Model:
 
     @cached_property
     def _engine(self) -> Engine:
-        return predict.engine_for(self.trained, self.device, "device")
+        return predict.engine_for(self.trained, self.device)
 
     def _data(self, max_seq_len: int | None) -> LabelledData:
         wanted = self.trained.max_seq_len if max_seq_len is None else max_seq_len

@@ -31,10 +31,12 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from maskwright.core.errors import InputError
+from maskwright.core.errors import InputError, MaskwrightError, as_typed, of_texts
 from maskwright.launch.target import Option
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+READ_TEXTS = ("predict", "embed", "evaluate")
+"""Commands that read labelled texts without a YAML."""
 REQUIRED = inspect.Parameter.empty
 HEAD = re.compile(
     r"(?:(?P<name>[a-z_]+) )?(?P<words>\S+)"
@@ -127,10 +129,16 @@ def put(
 
     def run(_: typer.Context, **given: Any) -> Any:
         _require_effect(_, entries)
-        for name, (kind, names) in groups.items():
-            given[name] = made(kind, {each: given.pop(each) for each in names})
+        for group, (kind, names) in groups.items():
+            given[group] = made(kind, {each: given.pop(each) for each in names})
         given |= {each.name: _ for each in wanted.values() if each.annotation is typer.Context}
-        return function(**given)
+        try:
+            return function(**given)
+        except MaskwrightError as error:
+            typed: dict[str, str | None] = {each.name or "": each.opts[0] for each in _.command.params}
+            texts = of_texts(typed) if name in READ_TEXTS else {}
+            as_typed(error, typed | {key: argument and typed[argument] for key, argument in texts.items()})
+            raise
 
     run.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
     table.command(name, cls=Command, help=summary, **more)(run)

@@ -185,12 +185,12 @@ def evaluate(
     reading: Annotated[Reading, OnlyLayout] = Reading(),
     max_rows: int = 512,
     seq_len: int | None = None,
-    source: str | None = None,
+    examples: str | None = None,
     text_column: list[str] | None = None,
     text_pair: str | None = None,
     label: list[str] | None = None,
     encoding: EncodingOfFile = None,
-    to: str | None = None,
+    page: str | None = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
@@ -202,31 +202,27 @@ def evaluate(
     --text PATH: Text whose pseudo-perplexity to measure instead.
     --max-rows 1≤N: Number of held-out rows to use.
     --seq-len N: Tokens in a row. Default: as in the run.
-    source --input FILE: Only for fine-tuned models: labelled examples. Default: the run's.
+    examples --input FILE: Only for fine-tuned models: labelled examples. Default: the run's.
     --text-column COLUMN: Column of --text or --input, or its number from 0 where there is no header line; several of
         --input are joined by a space. When not given, `text`; of --input the run's own, or one of GLUE's names.
     --text-pair COLUMN: Column of --input: of a pair's second text, or of a question's context.
     --label COLUMN: Column of --input: of the labels; several where each label has one. When not given, the run's own,
         or one of GLUE's names.
-    --to FILE: Only for fine-tuned models: also write all of it to a page: .html, with a reliability plot, or .md for
-        Markdown.
+    page --to FILE: Only for fine-tuned models: also write all of it to a page: .html, with a reliability plot, or .md
+        for Markdown.
     """
     from maskwright.tasks.measure.evaluate import EvaluationRequest, measure, require_one
     from maskwright.tasks.models.load import load_model
 
-    def spelt(name: str) -> str:
-        return {"examples": "--input", "page": "--to"}.get(name, f"--{name.replace('_', '-')}")
-
     columns = tuple(text_column or ()), text_pair, tuple(label or ())
     request = EvaluationRequest(
-        *(store, blimp, text, source, share, max_rows, seq_len, reading.layout), *columns, encoding, to
+        *(store, blimp, text, examples, share, max_rows, seq_len, reading.layout), *columns, encoding, page
     )
-    require_one(request, spelt)
+    require_one(request)
     result = measure(
         load_model(model),
         request,
         device=device,
-        spelt=spelt,
         sources=lambda place, column, encoding: reading.open([place], text_column=column, encoding=encoding),
     )
     print_result(result.report(), asdict(result), as_json)
