@@ -11,7 +11,7 @@ from maskwright.api.given import Location, checked, location, locations
 from maskwright.config.settings import Count, Fraction
 from maskwright.data.prepare.report import report
 from maskwright.data.store import SplitName, TokenStore
-from maskwright.tasks.store import Cleaning, Kept, Reading, prepare_store
+from maskwright.tasks.store import Cleaning, Kept, TextReading, prepare_store
 from maskwright.text.records import Letters
 from maskwright.text.sequences import make_tokenizer
 from maskwright.text.sources import Layout, OnBadInput
@@ -77,7 +77,7 @@ def train_tokenizer(
     The options are those of `maskwright tokenizer train`. Raises `InputError` for a vocabulary that is too small or a
     folder that holds a tokenizer, `SourceError` for text that cannot be read.
     """
-    sources, folder = Reading(layout, text_column, on_bad_input, encoding).open(locations(text)), location(to)
+    sources, folder = TextReading(layout, text_column, on_bad_input, encoding).open(locations(text)), location(to)
     if kind == "characters" or kind == "kmer":
         make_tokenizer(sources, folder, kind, alphabet, kmer, max_bytes)
     else:
@@ -123,6 +123,6 @@ def prepare(
     kept = Kept(valid_fraction, tuple(locations(valid_files)), *sizes)
     rules = tuple(filter), tuple(language), language_probability, near_duplicates, tuple(locations(decontaminate))
     cleaning = Cleaning(*rules, decontaminate_words, tuple(mask_pii), fix_mojibake)
-    reading, folder = Reading(layout, text_column, on_bad_input, encoding, letters), location(to)
+    reading, folder = TextReading(layout, text_column, on_bad_input, encoding, letters), location(to)
     prepare_store(locations(text), location(tokenizer), folder, kept, reading, cleaning, workers=workers)
     return Store(folder)

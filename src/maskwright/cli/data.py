@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from maskwright.cli.manual import Entry, Without, command
+from maskwright.cli.manual import ManualEntry, Without, command
 from maskwright.cli.options import (
     AsJson,
     MaxBytes,
@@ -23,7 +23,7 @@ from maskwright.cli.options import (
 )
 from maskwright.core import output
 from maskwright.core.console import say
-from maskwright.tasks.store import Cleaning, Kept, Reading, prepare_store, runner_of
+from maskwright.tasks.store import Cleaning, Kept, TextReading, prepare_store, runner_of
 
 if TYPE_CHECKING:
     from maskwright.text.extend import Extension
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from maskwright.text.vocabulary import Vocabulary
 
 TokenizerFolder = Annotated[
-    str, Entry("TOKENIZER", "Tokenizer folder, or hf://OWNER/NAME@REVISION of a model on the Hub.")
+    str, ManualEntry("TOKENIZER", "Tokenizer folder, or hf://OWNER/NAME@REVISION of a model on the Hub.")
 ]
-ReadAlike = Annotated[Reading, Without(frozenset({"letters"}))]
+ReadAlike = Annotated[TextReading, Without(frozenset({"letters"}))]
 Change = TypeVar("Change", "Extension", "Trimming")
 """What was done to a tokenizer."""
 
@@ -43,7 +43,7 @@ Change = TypeVar("Change", "Extension", "Trimming")
 @command(text_app, "audit")
 def text_audit(
     src: SourceFiles,
-    reading: Annotated[Reading, Without(frozenset({"on_bad_input"}))] = Reading(),
+    reading: Annotated[TextReading, Without(frozenset({"on_bad_input"}))] = TextReading(),
     tokenizer: str | None = None,
     cleaning: Cleaning = Cleaning(),
     workers: Workers = None,
@@ -87,7 +87,7 @@ def tokenizer_train(
     min_frequency: int = 2,
     lowercase: bool = False,
     max_bytes: MaxBytes = 1_000_000_000,
-    reading: ReadAlike = Reading(),
+    reading: ReadAlike = TextReading(),
     as_json: AsJson = False,
 ) -> None:
     """Train a tokenizer in the layout of RoBERTa, BERT or XLM-R, or make one of letters.
@@ -138,7 +138,7 @@ def tokenizer_extend(
     model: str | None = None,
     min_frequency: int = 2,
     max_bytes: MaxBytes = 1_000_000_000,
-    reading: ReadAlike = Reading(),
+    reading: ReadAlike = TextReading(),
     as_json: AsJson = False,
 ) -> None:
     """Add tokens to a tokenizer, learned from a text by how many tokens they save. Old ids stay.
@@ -168,7 +168,7 @@ def tokenizer_trim(
     min_frequency: int = 1,
     vocab_size: int | None = None,
     max_bytes: MaxBytes = 1_000_000_000,
-    reading: ReadAlike = Reading(),
+    reading: ReadAlike = TextReading(),
     as_json: AsJson = False,
 ) -> None:
     """Remove the tokens that a text does not use. A text of kept tokens is parted as before; ids are new.
@@ -239,7 +239,7 @@ def _say_changed(
 def tokenizer_inspect(
     tokenizer: TokenizerFolder,
     src: SourceFiles,
-    reading: Annotated[Reading, Without(frozenset({"letters", "on_bad_input"}))] = Reading(),
+    reading: Annotated[TextReading, Without(frozenset({"letters", "on_bad_input"}))] = TextReading(),
     as_json: AsJson = False,
 ) -> None:
     """Show tokens per word, bytes per token, unknown tokens and samples on a text."""
@@ -263,7 +263,7 @@ def data_prepare(
     tokenizer: str,
     to: To,
     kept: Kept = Kept(),
-    reading: Reading = Reading(),
+    reading: TextReading = TextReading(),
     cleaning: Cleaning = Cleaning(),
     workers: Workers = None,
     as_json: AsJson = False,

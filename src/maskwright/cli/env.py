@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from maskwright.cli.manual import Entry, command
+from maskwright.cli.manual import ManualEntry, command
 from maskwright.cli.options import (
     AsJson,
     AsSchema,
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 env = typer.Typer(help="Create, seed and delete a training environment on Google Cloud.", **plain)
 app.add_typer(env, name="env")
 
-EnvironmentFile = Annotated[str, Entry("ENV", "YAML of the environment.")]
-Yes = Annotated[bool, Entry("--yes", "Do not ask.")]
-DryRun = Annotated[bool, Entry("--dry-run", "Print what would be run, and start nothing.")]
-DeleteData = Annotated[bool, Entry("--delete-data", "Also delete disks, NFS and buckets, with what is on them.")]
-PollSeconds = Annotated[float, Entry("--poll-seconds", "Seconds between two polls.", "N", 0.01)]
+EnvironmentFile = Annotated[str, ManualEntry("ENV", "YAML of the environment.")]
+Yes = Annotated[bool, ManualEntry("--yes", "Do not ask.")]
+DryRun = Annotated[bool, ManualEntry("--dry-run", "Print what would be run, and start nothing.")]
+DeleteData = Annotated[bool, ManualEntry("--delete-data", "Also delete disks, NFS and buckets, with what is on them.")]
+PollSeconds = Annotated[float, ManualEntry("--poll-seconds", "Seconds between two polls.", "N", 0.01)]
 LockTimeoutSeconds = Annotated[
-    float, Entry("--lock-timeout-seconds", "Seconds to wait for another command's lock on the state.", "N", 0)
+    float, ManualEntry("--lock-timeout-seconds", "Seconds to wait for another command's lock on the state.", "N", 0)
 ]
 BUILDS = "E-mail of the service account that builds the image. Default: Cloud Build's own."
-ServiceAccount = Annotated[str | None, Entry("--service-account", BUILDS, "EMAIL")]
+ServiceAccount = Annotated[str | None, ManualEntry("--service-account", BUILDS, "EMAIL")]
 
 
 @command(env, "schema")

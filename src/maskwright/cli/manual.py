@@ -51,7 +51,7 @@ class Without(NamedTuple):
     names: frozenset[str]
 
 
-class Entry(NamedTuple):
+class ManualEntry(NamedTuple):
     """An option or argument in a manual."""
 
     words: str
@@ -83,7 +83,7 @@ def _alternatives(goes_with: str) -> str:
     return goes_with.removeprefix("no ").replace("|", " or ")
 
 
-def manual(docstring: str | None) -> tuple[str, dict[str, Entry]]:
+def manual(docstring: str | None) -> tuple[str, dict[str, ManualEntry]]:
     """The first paragraph, and the entries by their parameters' names."""
     first, _, rest = inspect.cleandoc(docstring or "").partition("\n\n")
     entries = {}
@@ -94,7 +94,7 @@ def manual(docstring: str | None) -> tuple[str, dict[str, Entry]]:
         name = match["name"] or re.split("[,/]", match["words"])[0].lstrip("-").replace("-", "_").lower()
         least, most = (float(limit) if limit else None for limit in match.group("min", "max"))
         about = " ".join(told.split())
-        entries[name] = Entry(match["words"], about, match["metavar"], least, most, match["goes_with"] or "")
+        entries[name] = ManualEntry(match["words"], about, match["metavar"], least, most, match["goes_with"] or "")
     return first, entries
 
 
@@ -141,7 +141,7 @@ def put(
             raise
 
     run.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
-    table.command(name, cls=Command, help=summary, **more)(run)
+    table.command(name, cls=ManualCommand, help=summary, **more)(run)
 
 
 def made(kind: Any, given: Mapping[str, Any]) -> Any:
@@ -151,7 +151,7 @@ def made(kind: Any, given: Mapping[str, Any]) -> Any:
 
 def options_of(
     kind: Any, left_out: frozenset[str], defaults: Any = REQUIRED
-) -> tuple[dict[str, inspect.Parameter], dict[str, Entry]]:
+) -> tuple[dict[str, inspect.Parameter], dict[str, ManualEntry]]:
     """A parameter for each option of a dataclass, and the entries of its manual. `defaults`: an instance of it."""
     hints, (_, entries) = typing.get_type_hints(kind, include_extras=True), manual(kind.__doc__)
     found = {}
@@ -163,14 +163,14 @@ def options_of(
     return found, {name: entry for name, entry in entries.items() if name in found}
 
 
-def parameter(name: str, kind: Any, default: Any, entries: Mapping[str, Entry]) -> inspect.Parameter:
-    """A parameter as typer reads it. The type may have its `Entry` with it, or an option of typer's."""
+def parameter(name: str, kind: Any, default: Any, entries: Mapping[str, ManualEntry]) -> inspect.Parameter:
+    """A parameter as typer reads it. The type may have its `ManualEntry` with it, or an option of typer's."""
     kind, mark = typing.get_args(kind)[:2] if _is_marked(kind) else (kind, entries[name])
     if isinstance(mark, Option):  # of a place to train
         words = mark.metavar or name if mark.argument else f"--{name.replace('_', '-')}"
-        mark = Entry(words, mark.help, mark.metavar, mark.min)
+        mark = ManualEntry(words, mark.help, mark.metavar, mark.min)
     many = typing.get_origin(kind) is tuple
-    kind = Annotated[list[str] if many else kind, mark.as_typer(kind) if isinstance(mark, Entry) else mark]
+    kind = Annotated[list[str] if many else kind, mark.as_typer(kind) if isinstance(mark, ManualEntry) else mark]
     default = list(default) if many and default is not REQUIRED else default
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
 
@@ -195,7 +195,7 @@ def _number(kind: type, least: float | None, most: float | None, value: Any) -> 
     raise Refused(f"is {value!r}", fix=f"give {takes(schema)}{no_number(value, schema)}")
 
 
-def _require_effect(context: typer.Context, entries: Mapping[str, Entry]) -> None:
+def _require_effect(context: typer.Context, entries: Mapping[str, ManualEntry]) -> None:
     """Raises `InputError` for an option that has no effect, by what it goes with."""
     typed = {name: each for each in context.command.params if _is_typed(context, each.name) for name in each.opts}
     for option, given in typed.items():
@@ -219,7 +219,7 @@ def _is_typed(context: typer.Context, name: str | None) -> bool:
     return source is not None and source.name == "COMMANDLINE"
 
 
-class Command(TyperCommand):
+class ManualCommand(TyperCommand):
     """A command whose help names arguments as shells' manuals do; typer puts braces around required ones, as if they
     were choices, and their types behind them."""
 

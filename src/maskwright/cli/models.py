@@ -23,7 +23,7 @@ from maskwright.cli.options import (
 from maskwright.core.console import answer, warn
 from maskwright.core.errors import InputError
 from maskwright.launch.target import LaunchOptions, Training
-from maskwright.tasks.store import Reading
+from maskwright.tasks.store import TextReading
 
 if TYPE_CHECKING:
     from maskwright.config.finetuning import FinetuneConfig
@@ -182,7 +182,7 @@ def evaluate(
     blimp: str | None = None,
     share: float = 1.0,
     text: str | None = None,
-    reading: Annotated[Reading, OnlyLayout] = Reading(),
+    reading: Annotated[TextReading, OnlyLayout] = TextReading(),
     max_rows: int = 512,
     seq_len: int | None = None,
     examples: str | None = None,

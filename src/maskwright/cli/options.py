@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, TextIO
 import typer
 from typer.core import TyperGroup
 
-from maskwright.cli.manual import Entry
+from maskwright.cli.manual import ManualEntry
 from maskwright.core import storage
 from maskwright.core.console import answer, escaped, is_option, lost_terminal_is_no_error, say
 from maskwright.core.errors import InputError
@@ -31,7 +31,7 @@ PANELS = {
 """The commands in the order in which users need them, as in the main help."""
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """A group that shows its help when it is typed without a command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -41,7 +41,7 @@ class Group(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-class Commands(Group):
+class Commands(CommandGroup):
     """A group whose help has each command's first sentence in full; typer's cuts it to fit the line."""
 
     panels: ClassVar[dict[str, list[str]]] = {}
@@ -82,40 +82,44 @@ app.add_typer(text_app, name="text")
 app.add_typer(tokenizer_app, name="tokenizer")
 app.add_typer(data_app, name="data")
 
-AS_JSON = Entry("--json", "Print JSON on stdout.")
+AS_JSON = ManualEntry("--json", "Print JSON on stdout.")
 AsJson = Annotated[bool, AS_JSON]
-AsSchema = Annotated[bool, Entry("--json", "No effect: the output is JSON in any case.")]
+AsSchema = Annotated[bool, ManualEntry("--json", "No effect: the output is JSON in any case.")]
 To = Annotated[str, typer.Option("--to", metavar="PATH", help="Folder to write.", callback=storage.require_local)]
-SourceFiles = Annotated[list[str], Entry("SRC", "Files, folders, globs or URLs of text.")]
-Store = Annotated[str, Entry("STORE", "Token store folder.")]
-Model = Annotated[str, Entry("MODEL", "Run directory, Hugging Face folder, or hf://OWNER/NAME@REVISION.")]
-Config = Annotated[str, Entry("CONFIG", "YAML of the run, or the name of a recipe, such as small.")]
-Finetune = Annotated[bool, Entry("--finetune", "CONFIG is of `maskwright finetune`.")]
-SET = Entry("--set", "Override a key of CONFIG, as in --set schedule.steps=100.", "KEY=VALUE")
+SourceFiles = Annotated[list[str], ManualEntry("SRC", "Files, folders, globs or URLs of text.")]
+Store = Annotated[str, ManualEntry("STORE", "Token store folder.")]
+Model = Annotated[str, ManualEntry("MODEL", "Run directory, Hugging Face folder, or hf://OWNER/NAME@REVISION.")]
+Config = Annotated[str, ManualEntry("CONFIG", "YAML of the run, or the name of a recipe, such as small.")]
+Finetune = Annotated[bool, ManualEntry("--finetune", "CONFIG is of `maskwright finetune`.")]
+SET = ManualEntry("--set", "Override a key of CONFIG, as in --set schedule.steps=100.", "KEY=VALUE")
 Set = Annotated[list[str] | None, SET]
-Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], Entry("--device", "Device to compute on.")]
+Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], ManualEntry("--device", "Device to compute on.")]
 EncodingOfFile = Annotated[
     str | None,
-    Entry("--encoding", "Encoding of the file, such as cp1252 or shift_jis. Default: the run's, or UTF-8.", "NAME"),
+    ManualEntry(
+        "--encoding", "Encoding of the file, such as cp1252 or shift_jis. Default: the run's, or UTF-8.", "NAME"
+    ),
 ]
 LEARN_FROM = "Bytes of text to learn from; of a larger text, documents chosen by a hash of it."
-MaxBytes = Annotated[int, Entry("--max-bytes", LEARN_FROM, "N", min=1)]
+MaxBytes = Annotated[int, ManualEntry("--max-bytes", LEARN_FROM, "N", min=1)]
 WORKERS = (
     "Processes here; any number gives the same result. Default: one for each core, as far as memory allows. The same "
     "command on other machines that see the folders shares the work."
 )
-Workers = Annotated[int | None, Entry("--workers", WORKERS, "N", min=1)]
+Workers = Annotated[int | None, ManualEntry("--workers", WORKERS, "N", min=1)]
 HEAD_OF_RAY = "Address of the Ray head. Default: RAY_API_SERVER_ADDRESS, else http://127.0.0.1:8265."
-Address = Annotated[str | None, Entry("--address", HEAD_OF_RAY, "URL")]
+Address = Annotated[str | None, ManualEntry("--address", HEAD_OF_RAY, "URL")]
 
 
 @dataclass(frozen=True)
 class OldNames:
     """Other names of keys, which no help shows. A value is taken as it is, unlike that of --set, which is YAML."""
 
-    simulated_gpus: Annotated[int | None, Entry("--simulated-gpus,--simulated_gpus", "", "N", 1, hidden=True)] = None
-    b_size: Annotated[int | None, Entry("--b-size,--b_size", "", "N", 1, hidden=True)] = None
-    datapath: Annotated[str | None, Entry("--datapath", "", "PATH", hidden=True)] = None
+    simulated_gpus: Annotated[int | None, ManualEntry("--simulated-gpus,--simulated_gpus", "", "N", 1, hidden=True)] = (
+        None
+    )
+    b_size: Annotated[int | None, ManualEntry("--b-size,--b_size", "", "N", 1, hidden=True)] = None
+    datapath: Annotated[str | None, ManualEntry("--datapath", "", "PATH", hidden=True)] = None
 
     def added_to(self, overrides: Sequence[str]) -> tuple[str, ...]:
         """`--set`, and these, as `KEY=VALUE`."""

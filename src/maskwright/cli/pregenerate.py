@@ -8,7 +8,7 @@ from maskwright.cli.manual import Without, command
 from maskwright.cli.options import AsJson, data_app, print_result
 from maskwright.core import storage
 from maskwright.core.console import say
-from maskwright.tasks.store import Reading
+from maskwright.tasks.store import TextReading
 
 
 @command(data_app, "pregenerate")
@@ -26,7 +26,7 @@ def data_pregenerate(
     num_workers: int = 1,
     reduce_memory: bool = False,
     seed: int = 0,
-    reading: Annotated[Reading, Without(frozenset({"letters"}))] = Reading(layout="sentences"),
+    reading: Annotated[TextReading, Without(frozenset({"letters"}))] = TextReading(layout="sentences"),
     as_json: AsJson = False,
 ) -> None:
     """Write epochs of examples with static masks, in the format of pytorch-transformers' script.

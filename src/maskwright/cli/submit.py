@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from maskwright.cli.manual import put
-from maskwright.cli.options import AsJson, Group, OldNames, app, as_document, plain
+from maskwright.cli.options import AsJson, CommandGroup, OldNames, app, as_document, plain
 from maskwright.cli.places import CLUSTERS, PLACES, place
 from maskwright.core.console import answer
 from maskwright.core.errors import InputError
@@ -22,7 +22,7 @@ from maskwright.launch.side_by_side import Cluster
 from maskwright.launch.target import Place, Submission, Training
 
 
-class _PlaceCommands(Group):
+class _PlaceCommands(CommandGroup):
     """A group with one command for each place, made on demand."""
 
     def list_commands(self, ctx: Any) -> list[str]:

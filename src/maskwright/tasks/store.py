@@ -25,7 +25,7 @@ SHOWN_FAULTS = 10
 
 
 @dataclass(frozen=True)
-class Reading:
+class TextReading:
     """How to read raw text.
 
     --layout: A document of plain text is a file, the sentences between blank lines, or a line; auto decides.
@@ -138,7 +138,7 @@ def prepare_store(
     tokenizer: str,
     to: str,
     kept: Kept,
-    reading: Reading,
+    reading: TextReading,
     cleaning: Cleaning,
     *,
     workers: int | None = None,
