@@ -6,6 +6,7 @@ All are normal, so an arm's true score is a normal distribution's value and a di
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
@@ -61,7 +62,7 @@ def results_of(right: NDArray[np.bool_], **task: Any) -> Results:
     """`right`: arms × runs × seeds × examples. The task is one of two labels, which take turns."""
     gold = np.arange(right.shape[-1]) % 2
     answers = np.where(right, gold, 1 - gold)
-    kind = {"kind": "single_label", "metric": "accuracy", "labels": ("no", "yes"), **task}
+    kind = {"kind": "single_label", "metric": "accuracy", "labels": ("no", "yes"), "chance": math.log(2), **task}
     return results_from(
         {f"arm {number}": own.tolist() for number, own in enumerate(answers)}, tuple(gold.tolist()), **kind
     )

@@ -25,7 +25,7 @@ from maskwright.machine.tpus import TPUS
 from maskwright.processes import child
 from maskwright.processes.child import FinetuneCommand
 
-MOST_OPTIONS = dict.fromkeys(places.PLACES, 22) | {"kubernetes": 31}
+MOST_OPTIONS = dict.fromkeys(places.PLACES, 23) | {"kubernetes": 32}
 """Of one place. A cluster of Kubernetes has many owners' habits."""
 CHOICES = {"kind", "via", "strategy", "target"}
 HIDDEN = {"simulated_gpus", "b_size", "datapath"}

@@ -43,8 +43,8 @@ def test_the_command(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     for words, says in (
         (["nowhere", "--once"], "nowhere: is not there. Fix: correct the path; only the live table"),
         (["nowhere"], "nowhere: is not there. Fix: correct the path; only the live table"),
-        (["--web", "--once"], "--once: means nothing with --web. Fix: leave out --web"),
-        (["--port", "0"], "--port: means nothing without --web. Fix: add --web"),
+        (["--web", "--once"], "--once: has no effect with --web. Fix: leave it out"),
+        (["--port", "0"], "--port: has no effect without --web. Fix: add --web, or leave it out"),
         (["nothing://a", "--once"], "no file system is known by nothing://"),
         (["https://me:hunter2@host/a", "--once"], "holds a secret"),
     ):

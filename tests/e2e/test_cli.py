@@ -277,7 +277,7 @@ def test_a_verdict_takes_the_built_in_text(corpus: Path, tmp_path: Path) -> None
     with warm.Popen([*COMMAND, *map(str, words)], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         _, errors = process.communicate(timeout=120)
     assert process.returncode == 2 and not (tmp_path / "qs").exists()
-    assert "--verdict takes labels, and --text has none. Fix: leave --text out, or compare on labels" in errors
+    assert "--verdict: has no effect with --text. Fix: leave it out" in errors
 
 
 @pytest.mark.long

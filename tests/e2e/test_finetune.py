@@ -524,12 +524,12 @@ def test_evaluate_finds_the_results_again_in_run_and_export(
     finetune(make(kind, **{"schedule.steps": 4}), run)
     results = json.loads((tmp_path / "run" / "results.json").read_text())["test"]
     results.pop("loss")
-    found = evaluate_labelled(load_model(run), None, TextOptions(), str, "cpu")
+    found = evaluate_labelled(load_model(run), None, TextOptions(), "cpu")
     assert {"examples": found.count, **found.metrics} == pytest.approx(results, abs=1e-6)
     assert export(load_model(run), folder) < 1e-4
     model = load_model(folder)
     assert model.may_be_none is (False if kind == "question_answering" else None)
-    again = evaluate_labelled(model, found.examples, TextOptions(), str, "cpu")
+    again = evaluate_labelled(model, found.examples, TextOptions(), "cpu")
     assert again.metrics == pytest.approx(found.metrics, abs=1e-6) and again.confusion == found.confusion
 
 
@@ -550,7 +550,7 @@ def test_a_question_that_is_too_long_can_be_left_out_of_every_split(
     finetune(config, str(tmp_path / "run"))
     results = json.loads((tmp_path / "run" / "results.json").read_text())["test"]
     results.pop("loss")
-    found = evaluate_labelled(load_model(str(tmp_path / "run")), None, TextOptions(), str, "cpu")
+    found = evaluate_labelled(load_model(str(tmp_path / "run")), None, TextOptions(), "cpu")
     assert {"examples": found.count, **found.metrics} == pytest.approx(results, abs=1e-6) and found.count == 13
     assert "test.json record 1 is left out: the question's" in capfd.readouterr().err
     with pytest.raises(InputError, match=r"record 1: the question's .*, or data\.on_bad_input: skip$"):

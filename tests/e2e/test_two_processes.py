@@ -183,7 +183,7 @@ def test_stopped_killed_and_continued_together(hosts: Hosts) -> None:
     stopped = checkpoint.whole_steps(bothered.checkpoints)[-1]
     assert (2 if hosts.kind == "torch" else 3) <= stopped < 12  # torch gives up the step under way
     for process in ended:
-        assert f"stopped at step {stopped} of 12, saved" in process.last
+        assert f"step {stopped} of 12 is saved" in process.last
     assert "another host was asked to" in ended[0].last and "SIGTERM" in ended[1].last
 
     # SIGKILL of rank 1: the other notices, and what was saved before goes on.

@@ -25,6 +25,12 @@ from maskwright.core import storage
 from maskwright.data.store import TokenStore
 from maskwright.processes.child import python_module
 
+OF_IDS = (
+    *("column c", "valid-fraction 0.1", "special-tokens strip", "dtype int32", "document-end 0", "encoder e"),
+    *("shard-tokens 9", "tokenizer t", "from npy", "workers 2", "token-offset 1"),
+)
+"""Options of `data convert` that have no effect on what a store is written as."""
+
 
 @pytest.mark.parametrize(
     ("words", "fix"),
@@ -95,15 +101,21 @@ from maskwright.processes.child import python_module
         ),
         ("evaluate a --device gpu", "give one of them: Device"),
         ("evaluate a b", "`maskwright evaluate --help` says what it takes"),
-        ("dta", "did you mean 'data'?"),
+        ("dta", "did you mean data?"),
         ("data prepare x.txt --tokenizer_name t", "did you mean --tokenizer?"),
         ("data prepare x.txt --lr 5", "`maskwright data prepare --help` lists them"),
         ("pretrain x.yaml -lr 5", "--set optimizer.learning_rate=5"),
         ("-V", "`maskwright --help` lists them"),
         # options of other kinds
-        ("tokenizer train x.txt --to t --kind characters --lowercase", "take --kind wordpiece, or leave the option"),
-        ("tokenizer train x.txt --to t --alphabet dna", "take --kind characters or kmer, or leave the option out"),
-        ("tokenizer train x.txt --to t --kind unigram --min-frequency 2", "take --kind bpe or wordpiece or words, or"),
+        ("tokenizer train x.txt --to t --kind characters --lowercase", "add --kind wordpiece, or leave it out"),
+        ("tokenizer train x.txt --to t --alphabet dna", "add --kind characters or kmer, or leave it out"),
+        ("tokenizer train x.txt --to t --kind unigram --min-frequency 2", "add --kind bpe or wordpiece or words, or"),
+        *((f"data convert s --to t --to-format megatron --{words}", "leave it out") for words in OF_IDS),
+        ("quickstart --layout lines", "add --text, or leave it out"),
+        ("data prepare a --tokenizer t --to s --valid-files b --valid-fraction 0.1", "leave it out"),
+        ("text audit a --language-probability 0.9", "add --language, or leave it out"),
+        ("list ray --namespace n", "add PLACE kubernetes, or leave it out"),
+        ("import weights a --to b --devices 8", "leave it out"),
     ],
 )
 def test_options_that_there_are_not(cli: Cli, words: str, fix: str) -> None:

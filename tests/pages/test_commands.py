@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from pages.markdown import SHELL, Block, read_page
 from pages.test_links import ROOT, pages
+from typer import TyperException
 from typer.main import get_command
 
-from maskwright.cli.main import UsageError, app
+from maskwright.cli.main import app
 from maskwright.cloud.environment import Environment, build_environment
 from maskwright.config import recipes
 from maskwright.config.finetuning import is_retrieval
@@ -95,7 +96,7 @@ def what_is_wrong(words: list[str], *, whole: bool) -> str | None:
         return "a command is missing" if whole and not rest else ", ".join(set(rest) - known)
     try:
         read_with(command.name, command.make_context(command.name, rest).params)
-    except UsageError as error:
+    except TyperException as error:
         lacking = type(error).__name__ in ("MissingParameter", "BadOptionUsage")  # an option, an option's value
         return None if lacking and not whole else str(error) or f"{type(error).__name__} {error.param.name}"
     except MaskwrightError as error:
@@ -105,7 +106,7 @@ def what_is_wrong(words: list[str], *, whole: bool) -> str | None:
 
 def read_with(name: str, given: dict[str, Any]) -> None:
     """Reads a run with the keys that a command sets: the recipe that it names, or a small one."""
-    keys = [key for key in given.get("set_") or [] if "…" not in key]
+    keys = [key for key in given.get("set_") or given.get("overrides") or [] if "…" not in key]
     config = (given.get("config") or "").removeprefix("recipes/").removesuffix(".yaml")
     values, build, kind = RUN, build_config, "pretrain"
     if name in ("finetune", "compare") or given.get("finetune"):

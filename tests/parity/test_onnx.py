@@ -154,7 +154,7 @@ def test_scores_are_those_of_evaluate_on_the_validation_file(task: TaskKind, tok
     run = finished_run(tmp_path / "run", shape("modernbert", task), tokenizer)
     files = labelled(tmp_path, task)
     record_of(run, config={"seed": 0, "data.max_seq_len": 32, **files})
-    expected = evaluate_labelled(load_model(str(run)), files["data.validation"], TextOptions(), str, "cpu").metrics
+    expected = evaluate_labelled(load_model(str(run)), files["data.validation"], TextOptions(), "cpu").metrics
     assert cli.run(["export", str(run), "--to", str(tmp_path / "model"), "--onnx"]) == 0
     found = table(tmp_path / "model")
     assert "30 examples of the validation split" in (tmp_path / "model" / "README.md").read_text()

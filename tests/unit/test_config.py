@@ -8,9 +8,11 @@ from unittest.mock import Mock
 import pytest
 
 from maskwright.api import verdicts
+from maskwright.cli.options import OldNames
 from maskwright.config import pretraining as c
 from maskwright.config import recipes
 from maskwright.config.changes import refuse_changes
+from maskwright.config.retrieval import read_task_config
 from maskwright.config.settings import flat
 from maskwright.core.errors import ConfigError
 from maskwright.tasks.compare.arms import ArmStart
@@ -216,3 +218,22 @@ def test_words_are_words_and_numbers_numbers(tmp_path: Path) -> None:
     config = c.read_config(str(path), ["engine.compile=off", "logging.report_to=[wandb]"])
     assert (config.engine.compile, config.logging.report_to, config.optimizer.learning_rate) == ("off", ["wandb"], 1e-3)
     assert c.read_config(str(path)).engine.compile == "on"
+
+
+def test_a_model_that_is_named_takes_the_place_of_one_of_random_weights(tmp_path: Path) -> None:
+    """As the arms of a comparison do with a task that trains from scratch."""
+    task = tmp_path / "task.yaml"
+    task.write_text("data: {train: a.csv}\nmodel: {tokenizer: t, size: nano, hidden_dropout: 0.2}\n")
+    model = read_task_config(str(task), ArmStart("arm", ("folder",)).keys(0)).model.model_dump(exclude_defaults=True)
+    assert model == {"init_from": "folder", "hidden_dropout": 0.2}
+    with pytest.raises(ConfigError, match="model.tokenizer is not used"):
+        read_task_config(str(task), ["model.init_from=folder", "model.tokenizer=t"])
+
+
+@pytest.mark.parametrize("text", ["/data/my #1 store", "/data/it's  #1", 'a"b #c'])
+def test_no_value_is_cut_where_yaml_has_a_comment(text: str) -> None:
+    assert c.read_config("nano", [*OldNames(datapath=text).added_to(())]).data.store == text
+    with pytest.raises(
+        ConfigError, match="^--set data.store: in YAML, '#.*' is a comment. Fix: put the value in quotes"
+    ):
+        c.read_config("nano", [f"data.store={text}"])

@@ -552,7 +552,10 @@ def test_spans_of_annotation_tools_are_words_and_tags(tool: str, tmp_path: Path)
         ),
         ({"text": None, "tokenized_text": ["Eva"], "ner": [[0, 1, "PER"]]}, "span 0 to 2, 'Eva' (PER) is not inside t"),
         ({"text": None, "data": {"text": PAID}, "annotations": []}, "is not annotated. Fix: delete the record"),
-        ({"text": None, "data": {"a": "x", "b": "y"}, "annotations": []}, "has no text with a usual name in 'data' (k"),
+        (
+            {"text": None, "data": {"a": "x", "b": "y"}, "annotations": []},
+            "has no text with a usual name in 'data' (keys: a, b). Fix: name it as data.text",
+        ),
     ],
 )
 def test_mistakes_in_spans(record: dict[str, Any], message: str, tmp_path: Path) -> None:

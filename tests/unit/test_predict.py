@@ -247,11 +247,11 @@ def test_mistakes_are_one_line_and_write_nothing(
         ((plain, "--input", good), "is a RobertaForMaskedLM, which has learned no task. Fix: fine-tune it first"),
         (
             (run, "--input", other),
-            "no column with a usual name for the text (columns: body). Fix: name it with --text,",
+            "no column with a usual name for the text (columns: body). Fix: name it as --text,",
         ),
         (
             (run, "--input", other, "--text", "sentence"),
-            "has no column 'sentence' (columns: body). Fix: name another with",
+            "has no column 'sentence' (columns: body). Fix: name another as",
         ),
         (
             (run, "--input", gap),
@@ -267,7 +267,7 @@ def test_mistakes_are_one_line_and_write_nothing(
             "long.jsonl:1: the question's 22 tokens leave 0 of a row's 16 for the context, and windows share 5. "
             "Fix: set --max-seq-len to 40 or more, or --on-bad-input skip",
         ),
-        ((run, "--input", tmp_path / "no_ids.jsonl"), "(columns: question, context). Fix: name it with --text\n"),
+        ((run, "--input", tmp_path / "no_ids.jsonl"), "(columns: question, context). Fix: name it as --text\n"),
         ((run, "--input", tmp_path / "none.csv"), "none.csv"),
         ((tagger, "--input", good), "is of a kind that cannot be written"),
         ((run, "--input", good, "--output", good), "is the input too"),
@@ -353,11 +353,11 @@ def test_evaluate_judges_fine_tuned_models(
         ),
         (
             ["--input", str(texts)],
-            f"{texts}:1: has no column with a usual name for the labels (columns: text). Fix: name it with --label",
+            f"{texts}:1: has no column with a usual name for the labels (columns: text). Fix: name it as --label",
         ),
         (
             ["--input", str(gold), "--text-column", "x"],
-            "has no column 'x' (columns: text, label). Fix: name another with --text-column",
+            "has no column 'x' (columns: text, label). Fix: name another as --text-column",
         ),
         (["--input", str(gold), "--text-pair", "label"], "--text-pair is given without --text-column"),
         (["--store", "s", "--label", "label"], "without a masked-LM head"),

@@ -163,10 +163,10 @@ def test_a_limit_in_steps_ends_at_its_step_and_not_a_run_at_its_last(
 ) -> None:
     directory = RunDirectory(str(tmp_path / "run"))
     of_4 = config(**{"schedule.steps": 4})
-    with pytest.raises(EndedAsAsked, match="stopped at step 2 of 4"):
+    with pytest.raises(EndedAsAsked, match="step 2 of 4 is saved"):
         pretrain(of_4, directory.location, stop_request=StopRequest(stop_after_steps=2))
     StartsFile(directory).write(first(0, None, 2, 1.0))  # as if SIGTERM had come at that step
-    with pytest.raises(EndedAsAsked, match="stopped at step 2 of 4"):
+    with pytest.raises(EndedAsAsked, match="step 2 of 4 is saved"):
         pretrain(of_4, directory.location, stop_request=StopRequest(stop_after_steps=2))
     pretrain(of_4, directory.location, stop_request=StopRequest(stop_after_steps=2))
     assert directory.read_metrics()[-1]["step"] == 4 and "valid_loss" in directory.read_metrics()[-1]

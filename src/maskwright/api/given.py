@@ -1,15 +1,23 @@
-"""Converts a Python program's arguments to the form that tasks expect: locations as `str`, plain values for
-configurations."""
+"""A Python program's arguments: checked by the annotations of what it calls, and locations and configurations as plain
+values."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
-from collections.abc import Mapping, Sequence
-from numbers import Integral, Real
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticInvalidForJsonSchema
 
 from maskwright.config import settings
-from maskwright.core.errors import ConfigError, InputError
+from maskwright.core.errors import ConfigError, InputError, MaskwrightError, as_typed, of_texts
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @runtime_checkable
@@ -22,42 +30,72 @@ class Located(Protocol):
 
 Location = str | os.PathLike[str] | Located
 Device = Literal["auto", "cpu", "cuda", "mps"]
+A_PATH = "give a path, or a Run or Store of maskwright"
+
+
+def checked(function: Function) -> Function:
+    """Checks arguments by their annotations, strictly: True is no number, and NumPy's numbers are numbers. Raises
+    `InputError`, which names the argument. `texts` may be of any kind, such as a column of a data frame."""
+    signature, adapters = inspect.signature(function), dict[str, Any]()
+
+    @functools.wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        given = signature.bind(*args, **named)
+        if not adapters:
+            hints = typing.get_type_hints(function, include_extras=True)
+            strict = ConfigDict(strict=True, arbitrary_types_allowed=True)
+            names = (name for name in hints if name not in ("return", "texts"))
+            adapters.update({name: TypeAdapter(hints[name], config=strict) for name in names})
+        for name, value in given.arguments.items():
+            if name in adapters:
+                try:
+                    given.arguments[name] = adapters[name].validate_python(_of_python(value))
+                except ValidationError:
+                    raise _refused(name, value, adapters[name]) from None
+        try:
+            return function(*given.args, **given.kwargs)
+        except MaskwrightError as error:
+            if "texts" in signature.parameters or "text_column" in signature.parameters:
+                as_typed(error, of_texts(signature.parameters))
+            raise
+
+    return call  # type: ignore[return-value]
+
+
+def _of_python(value: Any) -> Any:
+    """Python's number or string for one of NumPy's."""
+    is_scalar = callable(item := getattr(value, "item", None)) and getattr(value, "ndim", None) == 0
+    return item() if is_scalar else value  # type: ignore[misc]
+
+
+def _refused(name: str, value: Any, adapter: TypeAdapter[Any]) -> InputError:
+    fix = "give a function"
+    with suppress(PydanticInvalidForJsonSchema):  # of functions, and of nothing else
+        schema = adapter.json_schema()
+        kinds = [kind for kind in schema.get("anyOf", [schema]) if kind.get("type") != "null"]
+        takes = [settings.takes(kind) for kind in kinds if kind.get("format") != "path"]
+        if len(takes) < len(kinds):
+            takes[:1] = [A_PATH.removeprefix("give ")]
+        fix = f"give {', or '.join(takes)}"
+    return InputError(f"is {value!r:.40}", where=name, fix=fix)
 
 
 def location(given: Location) -> str:
     """The location as `str`. Raises `InputError` for a value without one."""
     if isinstance(given, Located):
         return given.location
-    try:
-        return str(os.fspath(given))  # NumPy's strings are a kind of their own
-    except TypeError:
-        fix = "give a path, or a Run or Store of maskwright"
-        raise InputError(f"{type(given).__name__} has no location", fix=fix) from None
+    if not isinstance(given, str | os.PathLike):
+        raise InputError(f"{given!r:.40} has no location", fix=A_PATH)
+    return str(os.fspath(given))  # NumPy's strings are a kind of their own
+
+
+def location_if_any(given: Location | None) -> str | None:
+    return None if given is None else location(given)
 
 
 def locations(given: Location | Sequence[Location]) -> list[str]:
     single = isinstance(given, str | os.PathLike | Located)
     return [location(given)] if single else [location(each) for each in given]  # type: ignore[arg-type, union-attr]
-
-
-def integer(given: Any, where: str, least: int) -> int:
-    """The value as `int`; NumPy's too. Raises `InputError` for another value, such as True, or one below `least`."""
-    if not isinstance(given, Integral) or isinstance(given, bool) or given < least:
-        raise InputError(f"is {given!r:.40}", where=where, fix=f"give an integer ≥ {least}")
-    return int(given)
-
-
-def number(given: Any, where: str) -> float:
-    """The value as `float`; NumPy's too. Raises `InputError` for another value, such as True."""
-    if not isinstance(given, Real) or isinstance(given, bool):
-        raise InputError(f"is {given!r:.40}", where=where, fix="give a number")
-    return float(given)
-
-
-def require_word(given: Any, where: str, known: Any) -> None:
-    """Raises `InputError` unless it is a word of `known`, a `Literal`."""
-    if given not in (words := get_args(known)):
-        raise InputError(f"is {given!r:.40}", where=where, fix=f"give one of {', '.join(words)}")
 
 
 def plain(value: Any, where: str) -> Any:
@@ -72,8 +110,8 @@ def plain(value: Any, where: str) -> Any:
         return [plain(inner, f"{where}.{number}") for number, inner in enumerate(value)]
     if isinstance(value, str | os.PathLike | Located):
         return location(value)
-    if callable(item := getattr(value, "item", None)) and getattr(value, "ndim", None) == 0:
-        return item()
+    if (scalar := _of_python(value)) is not value:
+        return scalar
     fix = "give a string, a number, a list or a dictionary"
     raise ConfigError(f"a {type(value).__name__} is not a value of a configuration", where=where, fix=fix)
 
@@ -97,20 +135,11 @@ def _merge(values: dict[str, Any], additions: Mapping[str, Any], above: str) -> 
             raise ConfigError(f"{above}{key} is given twice", where="config", fix="give it once")
 
 
-def overriding(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain values by dotted keys. Raises `ConfigError` unless it is a mapping."""
-    if not isinstance(overrides, Mapping):
-        fix = 'give them as {"schedule.steps": 100}'
-        raise ConfigError(f"{overrides!r:.40} is not a dictionary", where="overrides", fix=fix)
-    keys: dict[str, Any] = plain(overrides, "overrides")
-    return keys
-
-
 def override(values: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, str]:
     """Sets keys of a nested configuration, and returns what is blamed for each. Raises `ConfigError` for one that names
     a section."""
     blamed = {}
-    for dotted, value in overriding(overrides).items():
+    for dotted, value in plain(overrides, "overrides").items():
         if isinstance(value, dict) and "." not in dotted:
             fix = f'write "{dotted}.{next(iter(value), "KEY")}"'
             raise ConfigError(f"{dotted} names a whole section", where="overrides", fix=fix)

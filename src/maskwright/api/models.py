@@ -1,21 +1,23 @@
-"""A trained model in memory: what it would write, says and sees."""
+"""A loaded model: fill masks, predict labels, embed texts, export."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from maskwright.api.given import Device, Location, integer, location, require_word
+from maskwright.api.given import Device, Location, checked, location
 from maskwright.config.finetuning import LabelledData, labelled_data
+from maskwright.config.settings import Count
 from maskwright.core.errors import InputError
 from maskwright.engines.base import Engine
 from maskwright.labels.annotations import in_words
-from maskwright.labels.example import Example, Spelt
+from maskwright.labels.example import Example
 from maskwright.tasks.export.sentence_transformers import HEADLESS, Kind, export_as
 from maskwright.tasks.models.load import TrainedModel, load_model
 from maskwright.tasks.use import embed, fill, predict
@@ -23,10 +25,6 @@ from maskwright.tasks.use.fill import Guess
 
 Given = str | Sequence[str] | tuple[str, str]
 """A text, the words of one that is tagged, or two texts: a pair, or a question and its context."""
-
-
-_SPELT = Spelt(skip=None, max_seq_len="max_seq_len", doc_stride=None)
-"""Texts from Python have no columns."""
 
 
 @dataclass(frozen=True)
@@ -46,22 +44,29 @@ class Model:
         """`masked_lm`, or what the model was fine-tuned for, such as `single_label_classification`."""
         return self.trained.task.kind if self.trained.task else "masked_lm"
 
-    def fill(self, text: str, *, top: int = 5) -> list[list[Guess]]:
+    @checked
+    def fill(self, text: str, *, top: Count = 5) -> list[list[Guess]]:
         """For each mask of the text, written as the tokenizer has it (`<mask>`, `[MASK]`), the likeliest tokens with
         their probabilities. Raises `InputError` for what is no single text, for one without a mask, or too long."""
-        if not isinstance(text, str):
-            raise InputError(f"{text!r:.40} is no text", where="text", fix="give one string, with a mask in it")
-        return fill.fill(self.whole, text, top=integer(top, "top", 1))
+        return fill.fill(self.whole, text, top=top)
 
-    def embed(self, texts: Sequence[str], *, max_seq_len: int | None = None) -> NDArray[np.float32]:
+    @checked
+    def embed(
+        self, texts: Sequence[str], *, max_seq_len: Annotated[int, Field(ge=8)] | None = None
+    ) -> NDArray[np.float32]:
         """[texts, D] fp32: for each text the mean of its tokens' last hidden states. `max_seq_len`: tokens of a text
         that the model reads; when not given, as many as in its fine-tuning, or all that it takes. How many were cut is
         said on stderr."""
-        length = predict.row_length(self.trained, embed.TEXTS, self._data(max_seq_len), _SPELT)
+        length = predict.row_length(self.trained, embed.TEXTS, self._data(max_seq_len))
         return embed.vectors(self.trained, _examples(texts, "single"), length, self.device)
 
+    @checked
     def predict(
-        self, texts: Sequence[Given], *, probabilities: bool = False, max_seq_len: int | None = None
+        self,
+        texts: Sequence[Given],
+        *,
+        probabilities: bool = False,
+        max_seq_len: Annotated[int, Field(ge=8)] | None = None,
     ) -> list[dict[str, Any]]:
         """What a fine-tuned model says of each text, in their order: the records of `maskwright predict` (docs/
         fine-tuned-models.md), such as `{"text": …, "label": …, "score": …}`.
@@ -75,12 +80,13 @@ class Model:
         examples = _examples(texts, kinds.get(task.kind, "text"))
         if probabilities:
             predict.require_probabilities(self.trained)
-        length = predict.row_length(self.trained, task, self._data(max_seq_len), _SPELT)
+        length = predict.row_length(self.trained, task, self._data(max_seq_len))
         none = self.trained.may_be_none or False
-        answers, _ = predict.ask(self._engine, self.trained, examples, length, spelt=_SPELT, may_be_none=none)
+        answers, _ = predict.ask(self._engine, self.trained, examples, length, may_be_none=none)
         records = predict.records(self.trained, examples, answers, probabilities=probabilities)
         return [{key: value for key, value in record.items() if key not in ("line", "id")} for record in records]
 
+    @checked
     def export(
         self,
         to: Location,
@@ -90,8 +96,6 @@ class Model:
         relevant: str | None = None,
     ) -> str:
         """See `Run.export`."""
-        if sentence_transformers is not None:
-            require_word(sentence_transformers, "sentence_transformers", Kind)
         folder = location(to)
         model = self.trained if sentence_transformers in HEADLESS else self.whole
         export_as(sentence_transformers, model, folder, relevant=relevant, onnx=onnx)
@@ -105,20 +109,20 @@ class Model:
 
     @cached_property
     def _engine(self) -> Engine:
-        return predict.engine_for(self.trained, self.device, "device")
+        return predict.engine_for(self.trained, self.device)
 
     def _data(self, max_seq_len: int | None) -> LabelledData:
-        wanted = self.trained.max_seq_len if max_seq_len is None else integer(max_seq_len, "max_seq_len", 8)
+        wanted = self.trained.max_seq_len if max_seq_len is None else max_seq_len
         return labelled_data("texts", train="", max_seq_len=wanted)
 
 
-def load(given: Location, *, device: str = "auto") -> Model:
+@checked
+def load(model: Location, *, device: Device = "auto") -> Model:
     """The model of a run (its best or newest checkpoint), of a folder that `transformers` reads, or
     `hf://OWNER/NAME@REVISION`. `device`: `cpu`, `cuda`, `mps`, or `auto`, the best there is.
 
     Raises `InputError`, `ModelError` or `CheckpointError` where there is no usable model."""
-    require_word(device, "device", Device)
-    return Model(load_model(location(given), bare=True), device)
+    return Model(load_model(location(model), bare=True), device)
 
 
 def _examples(given: Sequence[Given], kind: str) -> list[Example]:

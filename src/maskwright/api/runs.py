@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
-from maskwright.api.given import Location, location
+from maskwright.api.given import Device, Location, location
 from maskwright.core import output, storage
 from maskwright.core.errors import InputError
 from maskwright.core.extras import installed
@@ -108,7 +108,7 @@ class Run:
         title, sections = contents(read_all([self.location, *map(location, others)]), NOTHING, None)
         return Page(html(title, sections))
 
-    def load(self, *, device: str = "auto") -> Model:
+    def load(self, *, device: Device = "auto") -> Model:
         """The model of the newest checkpoint, or of the best where the run has chosen one."""
         from maskwright.api.models import load
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from maskwright.api.given import Location, integer, location, locations, number, require_word
-from maskwright.core.console import say, warn
-from maskwright.core.errors import InputError
-from maskwright.data.prepare.driver import prepare as prepare_store
+from maskwright.api.given import Location, checked, location, locations
+from maskwright.config.settings import Count, Fraction
 from maskwright.data.prepare.report import report
-from maskwright.data.prepare.request import PrepareOptions, Request
-from maskwright.data.store import Split, SplitName, TokenStore
-from maskwright.tasks.models.hub import local
-from maskwright.text.sources import Fault, Layout, OnBadInput, Sources
+from maskwright.data.store import SplitName, TokenStore
+from maskwright.tasks.store import Cleaning, Kept, TextReading, prepare_store
+from maskwright.text.records import Letters
+from maskwright.text.sequences import make_tokenizer
+from maskwright.text.sources import Layout, OnBadInput
 from maskwright.text.tokenizer import TrainedKind
 from maskwright.text.tokenizer import train_tokenizer as train
 
@@ -42,32 +41,32 @@ class Store:
         """What runs remember of it: a digest of its content."""
         return TokenStore(self.location).fingerprint
 
-    def documents(self, split: Literal["train", "valid"] = "train") -> int:
+    @checked
+    def documents(self, split: SplitName = "train") -> int:
         """Number of documents: to train on, or held out. Raises `InputError` for another split."""
-        return self._split(split).documents
+        return TokenStore(self.location).split(split).documents
 
-    def tokens(self, split: Literal["train", "valid"] = "train") -> int:
+    @checked
+    def tokens(self, split: SplitName = "train") -> int:
         """Number of tokens: to train on, or held out. Raises `InputError` for another split."""
-        return self._split(split).tokens
-
-    def _split(self, name: SplitName) -> Split:
-        if name not in (known := get_args(SplitName)):
-            raise InputError(f"has no split {name!r}", where=self.location, fix=f"give one of {', '.join(known)}")
-        return TokenStore(self.location).split(name)
+        return TokenStore(self.location).split(split).tokens
 
     def __str__(self) -> str:
         return report(self.location, self.manifest)
 
 
+@checked
 def train_tokenizer(
     text: Text,
     to: Location,
     *,
-    kind: TrainedKind = "bpe",
-    vocab_size: int = 50265,
-    min_frequency: int = 2,
+    kind: TrainedKind | Literal["characters", "kmer"] = "bpe",
+    vocab_size: Count = 50265,
+    min_frequency: Count = 2,
     lowercase: bool = False,
-    max_bytes: int = 1_000_000_000,
+    alphabet: Literal["dna", "protein"] | None = None,
+    kmer: Count = 6,
+    max_bytes: Count = 1_000_000_000,
     layout: Layout = "auto",
     text_column: str = "text",
     on_bad_input: OnBadInput = "error",
@@ -78,70 +77,52 @@ def train_tokenizer(
     The options are those of `maskwright tokenizer train`. Raises `InputError` for a vocabulary that is too small or a
     folder that holds a tokenizer, `SourceError` for text that cannot be read.
     """
-    require_word(kind, "kind", TrainedKind)
-    folder = location(to)
-    train(
-        _sources(text, layout, text_column, on_bad_input, encoding),
-        folder,
-        kind=kind,
-        vocab_size=integer(vocab_size, "vocab_size", 1),
-        min_frequency=integer(min_frequency, "min_frequency", 1),
-        lowercase=lowercase,
-        max_bytes=integer(max_bytes, "max_bytes", 1),
-    )
+    sources, folder = TextReading(layout, text_column, on_bad_input, encoding).open(locations(text)), location(to)
+    if kind == "characters" or kind == "kmer":
+        make_tokenizer(sources, folder, kind, alphabet, kmer, max_bytes)
+    else:
+        learned = {"vocab_size": vocab_size, "min_frequency": min_frequency, "max_bytes": max_bytes}
+        train(sources, folder, kind=kind, lowercase=lowercase, **learned)
     return folder
 
 
+@checked
 def prepare(
     text: Text,
     tokenizer: Location,
     to: Location,
     *,
-    valid_fraction: float = 0.01,
-    valid_files: Text | None = None,
+    valid_fraction: Fraction | None = None,
+    valid_files: Text = (),
     keep_duplicates: bool = False,
-    min_characters: int = 1,
-    max_characters: int | None = None,
+    min_characters: Count = 1,
+    max_characters: Count | None = None,
+    shard_tokens: Count = 64_000_000,
+    encoder: Literal["auto", "tokenizers", "gigatoken"] = "auto",
     layout: Layout = "auto",
     text_column: str = "text",
     on_bad_input: OnBadInput = "error",
     encoding: str = "utf-8",
+    letters: Letters = "upper",
+    filter: Sequence[str] = (),
+    language: Sequence[str] = (),
+    language_probability: float = 0.5,
+    near_duplicates: float | None = None,
+    decontaminate: Text = (),
+    decontaminate_words: Count = 13,
+    mask_pii: Sequence[str] = (),
+    fix_mojibake: bool = False,
+    workers: Count | None = None,
 ) -> Store:
-    """Encodes documents into the store `to`, or continues one that was stopped.
+    """Encodes documents into the store `to` on all cores, or in `workers` processes, or continues one that was stopped.
 
-    `tokenizer`: a folder, or `hf://OWNER/NAME@REVISION`. `valid_fraction`: the share of documents that is held out, by
-    a hash of their ids; `valid_files` are held out in full instead. The options are those of `maskwright data
-    prepare`; cleaning and clusters are the command's alone. Raises `InputError`, and `SourceError` with file and line.
+    `tokenizer`: a folder, or `hf://OWNER/NAME@REVISION`. The options are those of `maskwright data prepare`. Raises
+    `InputError`, and `SourceError` with file and line.
     """
-    valid_fraction = number(valid_fraction, "valid_fraction")
-    least = integer(min_characters, "min_characters", 1)
-    most = None if max_characters is None else integer(max_characters, "max_characters", least)
-    sources = _sources(text, layout, text_column, on_bad_input, encoding)
-    held_out = None
-    if valid_files is not None:
-        same = sources.layout if sources.has_plain_text else layout
-        held_out, valid_fraction = _sources(valid_files, same, text_column, on_bad_input, encoding), 0.0
-    options = PrepareOptions(valid_fraction, keep_duplicates, least, most)
-    folder = location(to)
-    prepare_store(Request(sources, local(location(tokenizer), weights=False), folder, options, held_out=held_out))
+    sizes = keep_duplicates, min_characters, max_characters, shard_tokens, encoder
+    kept = Kept(valid_fraction, tuple(locations(valid_files)), *sizes)
+    rules = tuple(filter), tuple(language), language_probability, near_duplicates, tuple(locations(decontaminate))
+    cleaning = Cleaning(*rules, decontaminate_words, tuple(mask_pii), fix_mojibake)
+    reading, folder = TextReading(layout, text_column, on_bad_input, encoding, letters), location(to)
+    prepare_store(locations(text), location(tokenizer), folder, kept, reading, cleaning, workers=workers)
     return Store(folder)
-
-
-def _sources(text: Text, layout: Layout, text_column: str, on_bad_input: OnBadInput, encoding: str) -> Sources:
-    require_word(layout, "layout", Layout)
-    require_word(on_bad_input, "on_bad_input", OnBadInput)
-
-    def on_fault(fault: Fault) -> None:
-        warn(f"{fault.where}: {fault.what}")
-
-    sources = Sources(
-        locations(text),
-        layout=layout,
-        text_column=text_column,
-        on_bad_input=on_bad_input,
-        on_fault=on_fault,
-        encoding=encoding,
-    )
-    for sentence in sources.choice:
-        say(sentence)
-    return sources

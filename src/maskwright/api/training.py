@@ -11,31 +11,33 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from pydantic import Field
 
-from maskwright.api.given import Location, location, nested, override
+from maskwright.api.given import Location, checked, location, nested, override
 from maskwright.api.listening import Listener, OnLog, OnSave
 from maskwright.api.runs import Run
-from maskwright.config.finetuning import build_finetune_config, read_finetune_config
 from maskwright.config.pretraining import build_config, read_config, read_values, replace_exclusive
 from maskwright.config.recipes import Kind
-from maskwright.config.settings import require_no_secret
+from maskwright.config.retrieval import build_task_config, read_task_config
+from maskwright.config.settings import Count, require_no_secret
 from maskwright.core.console import answer
 from maskwright.core.errors import JobError
 from maskwright.processes.child import python_module, signals_wait
 from maskwright.processes.parent import ERROR_FILE, PARENT, read_error
 
-Config = str | os.PathLike[str] | Mapping[str, Any]
+Config = str | os.PathLike[str] | Mapping[Any, Any]
 """Location of a YAML, the name of a recipe, or the YAML's content: `{"data": {"store": …}, …}`, or with dotted keys
 `{"data.store": …}`."""
 LISTEN_SECONDS = 0.2
 BEGIN = "start with `data:`"
-BUILD = {"pretrain": build_config, "finetune": build_finetune_config}
-READ = {"pretrain": read_config, "finetune": read_finetune_config}
+BUILD = {"pretrain": build_config, "finetune": build_task_config}
+READ = {"pretrain": read_config, "finetune": read_task_config}
 
 
+@checked
 def pretrain(
     config: Config,
     run: Location,
@@ -43,9 +45,9 @@ def pretrain(
     overrides: Mapping[str, Any] | None = None,
     begin_from: Location | None = None,
     fresh_optimizer: bool = False,
-    stop_after_hours: float | None = None,
-    stop_after_steps: int | None = None,
-    processes: int | None = None,
+    stop_after_hours: Annotated[float, Field(ge=0.0)] | None = None,
+    stop_after_steps: Count | None = None,
+    processes: Count | None = None,
     on_log: OnLog | None = None,
     on_evaluate: OnLog | None = None,
     on_save: OnSave | None = None,
@@ -69,14 +71,15 @@ def pretrain(
     return _train("pretrain", config, run, overrides or {}, options, (on_log, on_evaluate, on_save))
 
 
+@checked
 def finetune(
     config: Config,
     run: Location,
     *,
     overrides: Mapping[str, Any] | None = None,
-    stop_after_hours: float | None = None,
-    stop_after_steps: int | None = None,
-    processes: int | None = None,
+    stop_after_hours: Annotated[float, Field(ge=0.0)] | None = None,
+    stop_after_steps: Count | None = None,
+    processes: Count | None = None,
     on_log: OnLog | None = None,
     on_evaluate: OnLog | None = None,
     on_save: OnSave | None = None,

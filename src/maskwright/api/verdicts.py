@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from maskwright.api.given import Location, location, locations, overriding
-from maskwright.config.settings import in_flow
+from maskwright.api.given import Location, checked, location, locations, plain
+from maskwright.config.settings import Count, in_flow
 from maskwright.tasks.compare.plan import Budget
 from maskwright.tasks.compare.verdict import PAGE, in_words
 from maskwright.tasks.compare.verdict import compare as make
@@ -34,17 +34,18 @@ class Comparison:
         return in_words(self.results, self.report, self.location)
 
 
+@checked
 def compare(
     models: Sequence[Location],
     on: Location | Sequence[Location],
     to: Location,
     *,
     base: str | None = None,
-    seeds: int = 8,
+    seeds: Count = 8,
     learning_rates: Sequence[float] = (1e-4, 3e-4, 1e-3),
     search_seed: int = 0,
     overrides: Mapping[str, Any] | None = None,
-    at_once: int = 1,
+    at_once: Count = 1,
 ) -> Comparison:
     """Fine-tunes each model under the same rules, and judges which does better, beyond noise. What the folder `to`
     holds already is not made again.
@@ -56,7 +57,7 @@ def compare(
     logs. docs/compare.md has the rest. Raises `InputError` before the first run, `JobError` for a run that failed.
     """
     budget = Budget(learning_rates, seeds, search_seed, at_once)
-    folder, keys = location(to), overriding({} if overrides is None else overrides)
+    folder, keys = location(to), plain(overrides or {}, "overrides")
     results, report = make(
         locations(models),
         locations(on),

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
+from maskwright.cli.manual import command
 from maskwright.cli.options import AsJson, Store, To, data_app, print_result
 from maskwright.core.console import say
 
 
-@data_app.command("push")
+@command(data_app, "push")
 def data_push(
     store: Store,
-    to: Annotated[str, typer.Option("--to", metavar="URL", help="gs://BUCKET/FOLDER, s3://BUCKET/FOLDER, or a path.")],
+    to: str,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a token store to a bucket, and read it back to check it. The same command continues after a stop."""
+    """Copy a token store to a bucket, and read it back to check it. The same command continues after a stop.
+
+    --to URL: gs://BUCKET/FOLDER, s3://BUCKET/FOLDER, or a path.
+    """
     from maskwright.data.remote import push
 
     push(store, to)
@@ -25,18 +25,16 @@ def data_push(
         print_result("", {"store": to}, True)
 
 
-@data_app.command("pull")
+@command(data_app, "pull")
 def data_pull(
-    location: Annotated[
-        str,
-        typer.Argument(
-            metavar="URL", help="Folder of a token store in a bucket; or a .tar, .tar.gz or .tgz of shards anywhere."
-        ),
-    ],
+    location: str,
     to: To,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a token store from a bucket, checked against its manifest; or unpack an archive of shards."""
+    """Copy a token store from a bucket, checked against its manifest; or unpack an archive of shards.
+
+    location URL: Folder of a token store in a bucket; or a .tar, .tar.gz or .tgz of shards anywhere.
+    """
     from maskwright.data.remote import pull
 
     pull(location, to)

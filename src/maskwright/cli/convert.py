@@ -2,102 +2,67 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import typer
 
+from maskwright.cli.manual import command
 from maskwright.cli.options import AsJson, To, data_app, print_result
-from maskwright.cli.workers import Workers, runner_of
 from maskwright.core.errors import InputError
+from maskwright.tasks.store import runner_of
 
 Format = Literal[
-    "arrow",
-    "datasets",
-    "parquet",
-    "megatron",
-    "fairseq",
-    "mds",
-    "datatrove",
-    "npy",
-    "bin",
-    "pregenerated",
-]
-
-Special = Annotated[
-    Literal["refuse", "strip", "remove"],
-    typer.Option(
-        help="Begin, end, padding and mask tokens in the documents: stop, leave out those around each document, or "
-        "leave out all. They are counted, and so are other special tokens, which stay."
-    ),
+    "arrow", "datasets", "parquet", "megatron", "fairseq", "mds", "datatrove", "npy", "bin", "pregenerated"
 ]
 Written = Literal["arrow", "datasets", "parquet", "megatron"]
 
 
-@data_app.command("convert")
+@command(data_app, "convert")
 def data_convert(
     context: typer.Context,
-    src: Annotated[
-        list[str], typer.Argument(metavar="SRC", help="Folders or files of one store, in the order of its documents.")
-    ],
+    src: list[str],
     to: To,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH",
-            help="Folder of the tokenizer that made the ids, or hf://OWNER/NAME@REVISION; needed without --to-format.",
-        ),
-    ] = None,
-    to_format: Annotated[
-        Written | None,
-        typer.Option(help="Write the token store SRC in this format instead."),
-    ] = None,
-    from_: Annotated[
-        Format | None,
-        typer.Option("--from", help="Format of SRC. Default: as the files show."),
-    ] = None,
-    column: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Column of the ids. Default: input_ids, tokens, token_ids or ids."),
-    ] = None,
-    dtype: Annotated[
-        Literal["uint8", "uint16", "int16", "uint32", "int32", "int64"] | None,
-        typer.Option(
-            help="Type of ids in files that do not say it. Default: uint16 for up to 65,536 tokens, else uint32."
-        ),
-    ] = None,
-    token_offset: Annotated[int, typer.Option(metavar="N", help="Number to add to each stored id.")] = 0,
-    document_end: Annotated[
-        str | None,
-        typer.Option(metavar="TOKEN", help="Token between documents, or its id, in formats without their ends."),
-    ] = None,
-    special_tokens: Special = "refuse",
-    encoder: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="GPT-2's encoder.json, for a fairseq dictionary of numbers."),
-    ] = None,
-    valid_fraction: Annotated[
-        float,
-        typer.Option(
-            metavar="SHARE",
-            help="Share of documents to hold out, by a hash of their ids. By name instead, where "
-            "files are named train and valid or test, or all are named valid or test.",
-        ),
-    ] = 0.01,
-    shard_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens in a shard, roughly.")] = 64_000_000,
-    workers: Workers = None,
+    tokenizer: str | None = None,
+    to_format: Written | None = None,
+    from_: Format | None = None,
+    column: str | None = None,
+    dtype: Literal["uint8", "uint16", "int16", "uint32", "int32", "int64"] | None = None,
+    token_offset: int = 0,
+    document_end: str | None = None,
+    special_tokens: Literal["refuse", "strip", "remove"] = "refuse",
+    encoder: str | None = None,
+    valid_fraction: float = 0.01,
+    shard_tokens: int = 64_000_000,
+    workers: int | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Turn the token ids of another tool into a token store, or a store into theirs."""
+    """Turn the token ids of another tool into a token store, or a store into theirs.
+
+    SRC: Folders or files of one store, in the order of its documents.
+    --tokenizer PATH (no --to-format): Folder of the tokenizer that made the ids, or hf://OWNER/NAME@REVISION; else it
+        is needed.
+    --to-format: Write the token store SRC in this format instead.
+    from_ --from (no --to-format): Format of SRC. Default: as the files show.
+    --column NAME (no --to-format): Column of the ids. Default: input_ids, tokens, token_ids or ids.
+    --dtype (no --to-format): Type of ids in files that do not say it. Default: uint16 for up to 65,536 tokens, else
+        uint32.
+    --token-offset N (no --to-format): Number to add to each stored id.
+    --document-end TOKEN (no --to-format): Token between documents, or its id, in formats without their ends.
+    --special-tokens (no --to-format): Begin, end, padding and mask tokens in the documents: stop, leave out those
+        around each document, or leave out all. They are counted, and so are other special tokens, which stay.
+    --encoder FILE (no --to-format): GPT-2's encoder.json, for a fairseq dictionary of numbers.
+    --valid-fraction SHARE (no --to-format): Share of documents to hold out, by a hash of their ids. By name instead,
+        where files are named train and valid or test, or all are named valid or test.
+    --shard-tokens N (no --to-format): Tokens in a shard, roughly.
+    --workers 1≤N (no --to-format): Processes here; any number gives the same result. Default: one for each core, as far
+        as memory allows. The same command on other machines that see the folders shares the work.
+    """
     from maskwright.data.convert import Conversion, ConvertOptions, convert
     from maskwright.data.prepare.report import report
     from maskwright.tasks.models.hub import local
 
     if to_format is not None:
-        if tokenizer is not None or from_ is not None or workers is not None:
-            fix = "leave out --tokenizer, --from and --workers: the store has its own tokenizer and format"
-            raise InputError("--to-format goes with one token store", fix=fix)
-        _write_out(src, to, to_format, as_json)
-        return
+        return _write_out(src, to, to_format, as_json)
     if tokenizer is None:
         fix = "give --tokenizer FOLDER, the one that made the ids: ids mean nothing without it"
         raise InputError("--tokenizer is needed", fix=fix)

@@ -8,38 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from maskwright.cli.cleaning import (
-    Decontaminate,
-    DecontaminateWords,
-    Filters,
-    FixMojibake,
-    LanguageProbability,
-    Languages,
-    MaskPii,
-    NearDuplicates,
-    cleaning_options,
-)
+from maskwright.cli.manual import ManualEntry, Without, command
 from maskwright.cli.options import (
     AsJson,
-    Encoding,
-    Layout,
-    Letters,
     MaxBytes,
-    OnBadInput,
     SourceFiles,
     Store,
-    TextColumn,
     To,
+    Workers,
     data_app,
-    open_sources,
     print_result,
     text_app,
     tokenizer_app,
 )
-from maskwright.cli.workers import Workers, runner_of
 from maskwright.core import output
 from maskwright.core.console import say
-from maskwright.core.errors import InputError
+from maskwright.tasks.store import Cleaning, Kept, TextReading, prepare_store, runner_of
 
 if TYPE_CHECKING:
     from maskwright.text.extend import Extension
@@ -47,148 +31,86 @@ if TYPE_CHECKING:
     from maskwright.text.vocabulary import Vocabulary
 
 TokenizerFolder = Annotated[
-    str,
-    typer.Argument(metavar="TOKENIZER", help="Tokenizer folder, or hf://OWNER/NAME@REVISION of a model on the Hub."),
+    str, ManualEntry("TOKENIZER", "Tokenizer folder, or hf://OWNER/NAME@REVISION of a model on the Hub.")
 ]
+ReadAlike = Annotated[TextReading, Without(frozenset({"letters"}))]
 Change = TypeVar("Change", "Extension", "Trimming")
 """What was done to a tokenizer."""
 
 # ---- text ----------------------------------------------------------------------------------------------------------
 
 
-@text_app.command("audit")
+@command(text_app, "audit")
 def text_audit(
     src: SourceFiles,
-    layout: Layout = "auto",
-    text_column: TextColumn = "text",
-    tokenizer: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Tokenizer folder, to show its tokens per word on the text.")
-    ] = None,
-    encoding: Encoding = "utf-8",
-    letters: Letters = "upper",
-    filters: Filters = None,
-    languages: Languages = None,
-    language_probability: LanguageProbability = 0.5,
-    near_duplicates: NearDuplicates = None,
-    decontaminate: Decontaminate = None,
-    decontaminate_words: DecontaminateWords = 13,
-    mask_pii: MaskPii = None,
-    fix_mojibake: FixMojibake = False,
+    reading: Annotated[TextReading, Without(frozenset({"on_bad_input"}))] = TextReading(),
+    tokenizer: str | None = None,
+    cleaning: Cleaning = Cleaning(),
     workers: Workers = None,
-    parts: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH",
-            help="Folder for what is found of each part, from which the same command continues, and in which it shares "
-            "the work with other machines. Default: a temporary one.",
-        ),
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="FILE", help="Write a page with plots and examples as well, .html."),
-    ] = None,
+    parts: str | None = None,
+    to: str | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count documents, faults, duplicates and scripts, and say what `data prepare` will do about each. With the options
-    of cleaning, also count and show what each step would leave out; no text is changed."""
+    """Count documents, faults, duplicates and scripts, and say what `data prepare` will do about each. With the
+    options of cleaning, also count and show what each step would leave out; no text is changed.
+
+    --tokenizer PATH: Tokenizer folder, to show its tokens per word on the text.
+    --parts PATH: Folder for what is found of each part, from which the same command continues, and in which it shares
+        the work with other machines. Default: a temporary one.
+    --to FILE: Write a page with plots and examples as well, .html.
+    """
     from maskwright.tasks.measure.audit_page import write_page
     from maskwright.tasks.models.hub import local
     from maskwright.text.audit import audit, report
 
-    rules = filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words
-    cleaning = cleaning_options(*rules, mask_pii, fix_mojibake)
+    rules = cleaning.options()
     if to:
         output.require_ending(to, (".html",), f"--to {to}")
         output.require_place(to)
+    read = {name: value for name, value in asdict(reading).items() if name != "on_bad_input"}
     tokenizer = tokenizer and local(tokenizer, weights=False)
-    reading: Any = {
-        "layout": layout,
-        "text_column": text_column,
-        "letters": letters,
-        "encoding": encoding,
-        "tokenizer": tokenizer,
-        "cleaning": cleaning,
-    }
     with runner_of(workers) as runner:
-        result = audit(src, runner, parts, **reading)
+        result = audit(src, runner, parts, tokenizer=tokenizer, cleaning=rules, **read)
     if to:
         write_page(to, result)
     print_result(report(result), asdict(result), as_json)
 
 
-KINDS_THAT_TAKE = {
-    "vocab_size": ("bpe", "wordpiece", "unigram", "words"),
-    "alphabet": ("characters", "kmer"),
-    "kmer": ("kmer",),
-    "min_frequency": ("bpe", "wordpiece", "words"),
-    "lowercase": ("wordpiece",),
-}
-"""Options of `tokenizer train` that not every kind has."""
-
-
-@tokenizer_app.command("train")
+@command(tokenizer_app, "train")
 def tokenizer_train(
-    context: typer.Context,
     src: SourceFiles,
     to: To,
-    vocab_size: Annotated[
-        int,
-        typer.Option(metavar="N", help="Number of tokens, special ones included; not for characters and kmer."),
-    ] = 50265,
-    kind: Annotated[
-        Literal["bpe", "wordpiece", "unigram", "words", "characters", "kmer"],
-        typer.Option(
-            help="bpe: of bytes, as RoBERTa has it. wordpiece: words and their continuations, as BERT has it. "
-            "unigram: the likeliest pieces, as XLM-R has it. words: whole words between spaces, such as items and log "
-            "ids. characters: each by itself. kmer: --kmer letters of DNA or proteins each."
-        ),
-    ] = "bpe",
-    alphabet: Annotated[
-        Literal["dna", "protein"] | None,
-        typer.Option(help="Letters of characters and kmer, with those for ambiguous places; else those of the text."),
-    ] = None,
-    kmer: Annotated[int, typer.Option(metavar="K", help="Letters of a token, only for kmer.")] = 6,
-    min_frequency: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            help="How many times a pair must occur to be merged, or a word to be a token; only for bpe, wordpiece "
-            "and words.",
-            min=1,
-        ),
-    ] = 2,
-    lowercase: Annotated[
-        bool, typer.Option("--lowercase", help="Lower the case and strip accents; only for wordpiece.")
-    ] = False,
+    vocab_size: int = 50265,
+    kind: Literal["bpe", "wordpiece", "unigram", "words", "characters", "kmer"] = "bpe",
+    alphabet: Literal["dna", "protein"] | None = None,
+    kmer: int = 6,
+    min_frequency: int = 2,
+    lowercase: bool = False,
     max_bytes: MaxBytes = 1_000_000_000,
-    layout: Layout = "auto",
-    text_column: TextColumn = "text",
-    on_bad_input: OnBadInput = "error",
-    encoding: Encoding = "utf-8",
+    reading: ReadAlike = TextReading(),
     as_json: AsJson = False,
 ) -> None:
-    """Train a tokenizer in the layout of RoBERTa, BERT or XLM-R, or make one of letters."""
+    """Train a tokenizer in the layout of RoBERTa, BERT or XLM-R, or make one of letters.
+
+    --vocab-size N (--kind bpe|wordpiece|unigram|words): Number of tokens, special ones included.
+    --kind: bpe: of bytes, as RoBERTa has it. wordpiece: words and their continuations, as BERT has it. unigram: the
+        likeliest pieces, as XLM-R has it. words: whole words between spaces, such as items and log ids. characters:
+        each by itself. kmer: --kmer letters of DNA or proteins each.
+    --alphabet (--kind characters|kmer): Its letters, with those for ambiguous places; else those of the text.
+    --kmer K (--kind kmer): Letters of a token.
+    --min-frequency 1≤N (--kind bpe|wordpiece|words): How many times a pair must occur to be merged, or a word to be a
+        token.
+    --lowercase (--kind wordpiece): Lower the case and strip accents.
+    """
     from maskwright.text.sequences import make_tokenizer
     from maskwright.text.tokenizer import train_tokenizer
 
-    for name, kinds in KINDS_THAT_TAKE.items():
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE" and kind not in kinds:
-            fix = f"take --kind {' or '.join(kinds)}, or leave the option out"
-            raise InputError(f"--{name.replace('_', '-')} is not for --kind {kind}", fix=fix)
-    sources = open_sources(src, layout, text_column, on_bad_input=on_bad_input, encoding=encoding)
+    sources = reading.open(src)
     if kind == "characters" or kind == "kmer":
         vocabulary = make_tokenizer(sources, to, kind, alphabet, kmer, max_bytes)
     else:
-        vocabulary = train_tokenizer(
-            sources,
-            to,
-            kind=kind,
-            vocab_size=vocab_size,
-            min_frequency=min_frequency,
-            lowercase=lowercase,
-            max_bytes=max_bytes,
-        )
+        learned = {"vocab_size": vocab_size, "min_frequency": min_frequency, "max_bytes": max_bytes}
+        vocabulary = train_tokenizer(sources, to, kind=kind, lowercase=lowercase, **learned)
     say(
         f"{to}: {vocabulary.size:,} tokens, {vocabulary.mask_token} is {vocabulary.mask}, fingerprint "
         f"{vocabulary.fingerprint[:16]}"
@@ -207,77 +129,59 @@ def _tokenizer_fields(vocabulary: Vocabulary) -> dict[str, Any]:
     }
 
 
-@tokenizer_app.command("extend")
+@command(tokenizer_app, "extend")
 def tokenizer_extend(
     tokenizer: TokenizerFolder,
     src: SourceFiles,
-    tokens: Annotated[int, typer.Option(metavar="N", help="Number of tokens to add.", min=1)],
+    tokens: int,
     to: To,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="Model with this tokenizer. --to is then a model folder, with rows for the new tokens that are the "
-            "means of their old pieces' rows.",
-        ),
-    ] = None,
-    min_frequency: Annotated[
-        int, typer.Option(metavar="N", help="How often a new token must occur in the text.", min=1)
-    ] = 2,
+    model: str | None = None,
+    min_frequency: int = 2,
     max_bytes: MaxBytes = 1_000_000_000,
-    layout: Layout = "auto",
-    text_column: TextColumn = "text",
-    on_bad_input: OnBadInput = "error",
-    encoding: Encoding = "utf-8",
+    reading: ReadAlike = TextReading(),
     as_json: AsJson = False,
 ) -> None:
-    """Add tokens to a tokenizer, learned from a text by how many tokens they save. Old ids stay."""
+    """Add tokens to a tokenizer, learned from a text by how many tokens they save. Old ids stay.
+
+    --tokens 1≤N: Number of tokens to add.
+    --model MODEL: Model with this tokenizer. --to is then a model folder, with rows for the new tokens that are the
+        means of their old pieces' rows.
+    --min-frequency 1≤N: How often a new token must occur in the text.
+    """
     from maskwright.text.extend import extend_tokenizer, report
 
     def extend(location: str, folder: str) -> tuple[Extension, Vocabulary]:
-        sources = open_sources(src, layout, text_column, on_bad_input=on_bad_input, encoding=encoding)
-        return extend_tokenizer(
-            location, sources, folder, tokens=tokens, min_frequency=min_frequency, max_bytes=max_bytes
-        )
+        learned = {"tokens": tokens, "min_frequency": min_frequency, "max_bytes": max_bytes}
+        return extend_tokenizer(location, reading.open(src), folder, **learned)
 
     extension, after, difference = _changed(tokenizer, model, to, extend)
     value = {"new_tokens": extension.tokens}
     _say_changed(report(extension, after, to), extension, after, difference, value, to, as_json)
 
 
-@tokenizer_app.command("trim")
+@command(tokenizer_app, "trim")
 def tokenizer_trim(
     tokenizer: TokenizerFolder,
     src: SourceFiles,
     to: To,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="Model with this tokenizer. --to is then a model folder, with the rows of the tokens that stay.",
-        ),
-    ] = None,
-    min_frequency: Annotated[
-        int, typer.Option(metavar="N", help="How often a token must occur in the text to stay.", min=1)
-    ] = 1,
-    vocab_size: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Most tokens to keep, the most frequent ones. Default: all that occur."),
-    ] = None,
+    model: str | None = None,
+    min_frequency: int = 1,
+    vocab_size: int | None = None,
     max_bytes: MaxBytes = 1_000_000_000,
-    layout: Layout = "auto",
-    text_column: TextColumn = "text",
-    on_bad_input: OnBadInput = "error",
-    encoding: Encoding = "utf-8",
+    reading: ReadAlike = TextReading(),
     as_json: AsJson = False,
 ) -> None:
-    """Remove the tokens that a text does not use. A text of kept tokens is parted as before; ids are new."""
+    """Remove the tokens that a text does not use. A text of kept tokens is parted as before; ids are new.
+
+    --model MODEL: Model with this tokenizer. --to is then a model folder, with the rows of the tokens that stay.
+    --min-frequency 1≤N: How often a token must occur in the text to stay.
+    --vocab-size N: Most tokens to keep, the most frequent ones. Default: all that occur.
+    """
     from maskwright.text.trim import report, trim_tokenizer
 
     def trim(location: str, folder: str) -> tuple[Trimming, Vocabulary]:
-        sources = open_sources(src, layout, text_column, on_bad_input=on_bad_input, encoding=encoding)
         wanted: Any = {"min_frequency": min_frequency, "vocab_size": vocab_size, "max_bytes": max_bytes}
-        return trim_tokenizer(location, sources, folder, **wanted)
+        return trim_tokenizer(location, reading.open(src), folder, **wanted)
 
     trimming, after, difference = _changed(tokenizer, model, to, trim)
     value = {"removed_tokens": trimming.removed}
@@ -331,13 +235,11 @@ def _say_changed(
     print_result("\n".join([text, *proof]), value, as_json)
 
 
-@tokenizer_app.command("inspect")
+@command(tokenizer_app, "inspect")
 def tokenizer_inspect(
     tokenizer: TokenizerFolder,
     src: SourceFiles,
-    layout: Layout = "auto",
-    text_column: TextColumn = "text",
-    encoding: Encoding = "utf-8",
+    reading: Annotated[TextReading, Without(frozenset({"letters", "on_bad_input"}))] = TextReading(),
     as_json: AsJson = False,
 ) -> None:
     """Show tokens per word, bytes per token, unknown tokens and samples on a text."""
@@ -347,94 +249,41 @@ def tokenizer_inspect(
 
     folder = local(tokenizer, weights=False)
     warn_of_faults(folder)
-    result = inspect_tokenizer(folder, open_sources(src, layout, text_column, encoding=encoding))
+    result = inspect_tokenizer(folder, reading.open(src))
     print_result(inspection_report(result), asdict(result), as_json)
 
 
 # ---- data ----------------------------------------------------------------------------------------------------------
 
 
-@data_app.command("prepare")
+@command(data_app, "prepare")
 def data_prepare(
     context: typer.Context,
     src: SourceFiles,
-    tokenizer: Annotated[
-        str, typer.Option(metavar="PATH", help="Tokenizer folder, or hf://OWNER/NAME@REVISION of a model on the Hub.")
-    ],
+    tokenizer: str,
     to: To,
-    valid_fraction: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Share of documents to hold out, by a hash of their ids; 1 makes a test set. Default: 0.01.",
-        ),
-    ] = None,
-    valid_files: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="SRC",
-            help="Text to hold out in full instead of a share: a file, a folder, a glob in quotes or a URL; the option "
-            "may be repeated. A document that it shares with SRC is left out of training.",
-        ),
-    ] = None,
-    keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help="Keep equal documents.")] = False,
-    min_characters: Annotated[int, typer.Option(metavar="N", help="Leave out documents with fewer characters.")] = 1,
-    max_characters: Annotated[
-        int | None, typer.Option(metavar="N", help="Leave out documents with more characters.")
-    ] = None,
-    shard_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens in a shard, roughly.")] = 64_000_000,
-    layout: Layout = "auto",
-    text_column: TextColumn = "text",
-    on_bad_input: OnBadInput = "error",
-    encoding: Encoding = "utf-8",
-    letters: Letters = "upper",
-    encoder: Annotated[
-        Literal["auto", "tokenizers", "gigatoken"],
-        typer.Option(
-            help="Tokenizer library. auto takes gigatoken where it is installed: the same ids, many times as fast."
-        ),
-    ] = "auto",
-    filters: Filters = None,
-    languages: Languages = None,
-    language_probability: LanguageProbability = 0.5,
-    near_duplicates: NearDuplicates = None,
-    decontaminate: Decontaminate = None,
-    decontaminate_words: DecontaminateWords = 13,
-    mask_pii: MaskPii = None,
-    fix_mojibake: FixMojibake = False,
+    kept: Kept = Kept(),
+    reading: TextReading = TextReading(),
+    cleaning: Cleaning = Cleaning(),
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
-    """Encode documents into a token store. The same command continues after a stop."""
-    from maskwright.data.prepare.driver import prepare
-    from maskwright.data.prepare.report import report
-    from maskwright.data.prepare.request import PrepareOptions, Request
-    from maskwright.tasks.models.hub import local
+    """Encode documents into a token store. The same command continues after a stop.
 
-    if valid_files and valid_fraction is not None:
-        raise InputError("--valid-fraction and --valid-files both say what is held out", fix="give one of them")
-    share = 0.0 if valid_files else 0.01 if valid_fraction is None else valid_fraction
-    options = PrepareOptions(share, keep_duplicates, min_characters, max_characters, shard_tokens)
-    reading: Any = {"on_bad_input": on_bad_input, "letters": letters, "encoding": encoding}
-    sources, held_out = open_sources(src, layout, text_column, **reading), None
-    if valid_files:
-        layout_of_valid = sources.layout if sources.has_plain_text else layout
-        held_out = open_sources(valid_files, layout_of_valid, text_column, **reading)
-    rules = filters, languages, language_probability, near_duplicates, decontaminate, decontaminate_words
-    cleaning = cleaning_options(*rules, mask_pii, fix_mojibake)
-    tokenizer = local(tokenizer, weights=False)
-    request = Request(sources, tokenizer, to, options, encoder, held_out, cleaning, context.obj or ())
-    with runner_of(workers) as runner:
-        ready = prepare(request, runner)
+    --tokenizer PATH: Tokenizer folder, or hf://OWNER/NAME@REVISION of a model on the Hub.
+    """
+    from maskwright.data.prepare.report import report
+
+    ready = prepare_store(src, tokenizer, to, kept, reading, cleaning, workers=workers, command=context.obj or ())
     print_result(report(ready.location, ready.manifest), ready.manifest, as_json)
 
 
-@data_app.command("inspect")
-def data_inspect(
-    store: Annotated[str, typer.Argument(metavar="STORE", help="Token store folder, or the URL of one in a bucket.")],
-    as_json: AsJson = False,
-) -> None:
-    """Show what a token store holds and where it came from. In a bucket, only its manifest is read."""
+@command(data_app, "inspect")
+def data_inspect(store: str, as_json: AsJson = False) -> None:
+    """Show what a token store holds and where it came from. In a bucket, only its manifest is read.
+
+    STORE: Token store folder, or the URL of one in a bucket.
+    """
     from maskwright.core.storage import is_url
     from maskwright.data.prepare.report import came_from, report
     from maskwright.data.remote import remote_manifest
@@ -444,7 +293,7 @@ def data_inspect(
     print_result(f"{report(store, manifest)}\n{came_from(manifest)}", manifest, as_json)
 
 
-@data_app.command("verify")
+@command(data_app, "verify")
 def data_verify(store: Store, as_json: AsJson = False) -> None:
     """Read every byte of a token store and compare it with the manifest."""
     from maskwright.data.store import TokenStore

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import typer
 
+from maskwright.cli.manual import command
 from maskwright.cli.options import AsJson, app, print_result
 
 
-@app.command("doctor")
+@command(app, "doctor")
 def doctor(as_json: AsJson = False) -> None:
     """Look at this machine in ten seconds: what it has, what a run would use, and what to mend. It ends with 1 if a
     line says fail."""

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from maskwright.cli.manual import ManualEntry, command
 from maskwright.cli.options import (
     AsJson,
     AsSchema,
     app,
     plain,
     print_result,
-    require_alone,
     stdout_for_document,
 )
 from maskwright.core.console import answer
@@ -26,43 +26,34 @@ if TYPE_CHECKING:
 env = typer.Typer(help="Create, seed and delete a training environment on Google Cloud.", **plain)
 app.add_typer(env, name="env")
 
-EnvironmentFile = Annotated[str, typer.Argument(metavar="ENV", help="YAML of the environment.")]
-Only = Annotated[
-    Literal["slice", "group", "disk", "nfs"] | None,
-    typer.Option("--only", help="Part to delete: slice or group ends its jobs; disk and nfs need --delete-data."),
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be run, and start nothing.")]
-DeleteData = Annotated[
-    bool, typer.Option("--delete-data", help="Also delete disks, NFS and buckets, with what is on them.")
-]
+EnvironmentFile = Annotated[str, ManualEntry("ENV", "YAML of the environment.")]
+Yes = Annotated[bool, ManualEntry("--yes", "Do not ask.")]
+DryRun = Annotated[bool, ManualEntry("--dry-run", "Print what would be run, and start nothing.")]
+DeleteData = Annotated[bool, ManualEntry("--delete-data", "Also delete disks, NFS and buckets, with what is on them.")]
+BUILDS = "E-mail of the service account that builds the image. Default: Cloud Build's own."
+ServiceAccount = Annotated[str | None, ManualEntry("--service-account", BUILDS, "EMAIL")]
 
 
-ServiceAccount = Annotated[
-    str | None,
-    typer.Option(
-        metavar="EMAIL", help="E-mail of the service account that builds the image. Default: Cloud Build's own."
-    ),
-]
-
-
-@env.command("schema")
+@command(env, "schema")
 def schema(
-    as_markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the page of the documentation instead.")
-    ] = False,
+    as_markdown: bool = False,
     json: AsSchema = False,
 ) -> None:
-    """Print the JSON schema of an environment's YAML, for editors."""
+    """Print the JSON schema of an environment's YAML, for editors.
+
+    as_markdown --markdown (no --json): Print the page of the documentation instead.
+    """
     from maskwright.cli.pages import environment_page
     from maskwright.cloud.environment import Environment
 
-    require_alone(json, {"--markdown": as_markdown})
     answer(environment_page().rstrip() if as_markdown else dumps(Environment.model_json_schema(), indent=2))
 
 
-@env.command("init")
-def init(location: EnvironmentFile, json: AsJson = False) -> None:
+@command(env, "init")
+def init(
+    location: EnvironmentFile,
+    json: AsJson = False,
+) -> None:
     """Prepare the project; check that the zones offer its machines. Exit code 1 if something is missing."""
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.google.rest import Google
@@ -75,18 +66,16 @@ def init(location: EnvironmentFile, json: AsJson = False) -> None:
         raise typer.Exit(1)
 
 
-@env.command("plan")
+@command(env, "plan")
 def plan(
     location: EnvironmentFile,
-    detailed_exitcode: Annotated[
-        bool,
-        typer.Option(
-            "--detailed-exitcode", help="Exit as Terraform does: 0 for no changes, 1 for an error, 2 for changes."
-        ),
-    ] = False,
+    detailed_exitcode: bool = False,
     json: AsJson = False,
 ) -> None:
-    """Show what `env up` would do. Changes nothing."""
+    """Show what `env up` would do. Changes nothing.
+
+    --detailed-exitcode: Exit as Terraform does: 0 for no changes, 1 for an error, 2 for changes.
+    """
     from maskwright.cloud.provision import commands
 
     _, planned = commands.plan(location)
@@ -100,7 +89,7 @@ def plan(
         raise typer.Exit(2)
 
 
-@env.command("up")
+@command(env, "up")
 def up(
     location: EnvironmentFile,
     yes: Yes = False,
@@ -116,18 +105,21 @@ def up(
         status(location, json=True)
 
 
-@env.command("seed")
+@command(env, "seed")
 def seed(
     location: EnvironmentFile,
-    again: Annotated[bool, typer.Option("--again", help="Seed a new disk, which replaces the seeded one.")] = False,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Let a disk of another size or type replace the one that exists.")
-    ] = False,
-    anyway: Annotated[bool, typer.Option("--anyway", help="Copy the bucket even if no run can read it.")] = False,
+    again: bool = False,
+    replace: bool = False,
+    anyway: bool = False,
     yes: Yes = False,
     json: AsJson = False,
 ) -> None:
-    """Fill the disk by a Job in the cluster, which verifies it; then the disk is read-only. Runs `env up` first."""
+    """Fill the disk by a Job in the cluster, which verifies it; then the disk is read-only. Runs `env up` first.
+
+    --again: Seed a new disk, which replaces the seeded one.
+    --replace: Let a disk of another size or type replace the one that exists.
+    --anyway: Copy the bucket even if no run can read it.
+    """
     from maskwright.cloud.provision import seed as seeding
 
     with stdout_for_document(json):
@@ -142,8 +134,11 @@ def seed(
         status(location, json=True)
 
 
-@env.command("status")
-def status(location: EnvironmentFile, json: AsJson = False) -> None:
+@command(env, "status")
+def status(
+    location: EnvironmentFile,
+    json: AsJson = False,
+) -> None:
     """Show the cluster with its nodes and jobs, and the disk."""
     from maskwright.cloud.report import status as task
 
@@ -151,15 +146,18 @@ def status(location: EnvironmentFile, json: AsJson = False) -> None:
     print_result(report.report(), report.to_json(), json)
 
 
-@env.command("down")
+@command(env, "down")
 def down(
     location: EnvironmentFile,
-    only: Only = None,
+    only: Literal["slice", "group", "disk", "nfs"] | None = None,
     delete_data: DeleteData = False,
     yes: Yes = False,
     json: AsJson = False,
 ) -> None:
-    """Delete what runs. Data is kept, and listed, unless you give --delete-data."""
+    """Delete what runs. Data is kept, and listed, unless you give --delete-data.
+
+    --only: Part to delete: slice or group ends its jobs; disk and nfs need --delete-data.
+    """
     from maskwright.cloud.provision import commands
 
     with stdout_for_document(json):
@@ -172,8 +170,11 @@ def down(
     _audit(session, json=json)
 
 
-@env.command("audit")
-def audit(location: EnvironmentFile, json: AsJson = False) -> None:
+@command(env, "audit")
+def audit(
+    location: EnvironmentFile,
+    json: AsJson = False,
+) -> None:
     """List what costs money of all that `env up` created, and the command that searches for left-overs."""
     from maskwright.cloud.provision.commands import EnvironmentSession
 
@@ -208,14 +209,14 @@ def asking(yes: bool) -> Confirm:
 
 
 def require_yes(question: str, where: str, otherwise: str) -> None:
-    """Ask on the terminal. Raises `InputError` without a terminal, and `StoppedEarly` for any answer but yes."""
-    from maskwright.core.errors import InputError, StoppedEarly
+    """Ask on the terminal. Raises `InputError` without a terminal, and `EndedAsAsked` for any answer but yes."""
+    from maskwright.core.errors import EndedAsAsked, InputError
 
     if not sys.stdin.isatty():
         raise InputError("cannot ask for confirmation without a terminal", where=where, fix="--yes skips it")
     answer(f"{question} Only 'yes' is a yes: ", sys.stderr, end="")
     if sys.stdin.readline().strip() != "yes":
-        raise StoppedEarly(otherwise)
+        raise EndedAsAsked(otherwise)
 
 
 def replaced(planned: TerraformPlan) -> list[str]:

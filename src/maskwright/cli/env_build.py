@@ -5,36 +5,33 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
-
-import typer
 
 from maskwright.cli.env import DryRun, EnvironmentFile, ServiceAccount, env
+from maskwright.cli.manual import command
 from maskwright.cli.options import AsJson, print_result, stdout_for_document
 from maskwright.machine.tpus import TpuKind
 
 
-def _flag(name: str, what: str) -> Any:
-    return typer.Option(name, metavar="BOOL", show_default=False, help=f"true applies the action to the {what}.")
-
-
-@env.command("build")
+@command(env, "build")
 def build(
     location: EnvironmentFile,
-    action: Annotated[
-        str, typer.Option("--action", metavar="ACTION", help="What to do: initialize, create, update or destroy.")
-    ],
-    tpu: Annotated[str, _flag("--tpu", "slice")] = "default",
-    mig: Annotated[str, _flag("--mig", "instance group")] = "default",
-    disk: Annotated[str, _flag("--disk", "shared disk")] = "default",
-    refill: Annotated[
-        str, _flag("--refill", "shared disk even if it is full, from its bucket as it is now")
-    ] = "default",
+    action: str,
+    tpu: str = "default",
+    mig: str = "default",
+    disk: str = "default",
+    refill: str = "default",
     service_account: ServiceAccount = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run the commands that a row of the older Cloud Build set-up stands for. Stops at the first failure."""
+    """Run the commands that a row of the older Cloud Build set-up stands for. Stops at the first failure.
+
+    --action ACTION: What to do: initialize, create, update or destroy.
+    --tpu BOOL: true applies the action to the slice.
+    --mig BOOL: true applies the action to the instance group.
+    --disk BOOL: true applies the action to the shared disk.
+    --refill BOOL: true applies the action to the shared disk even if it is full, from its bucket as it is now.
+    """
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.old_setup import build_table
     from maskwright.core.console import say, typed, warn
@@ -68,22 +65,19 @@ def build(
             print_steps(steps.ran)
 
 
-@env.command("import")
+@command(env, "import")
 def import_(
-    values: Annotated[
-        list[str],
-        typer.Argument(metavar="VALUES…", help="Files to import: values.env, and values.env.auto if there is one."),
-    ],
-    out: Annotated[
-        str | None, typer.Option("--to", metavar="PATH", help="YAML to write. Default: it is printed.")
-    ] = None,
-    accelerator: Annotated[
-        TpuKind | None,
-        typer.Option(help="Kind of TPU that replaces that of values.env. Default: for v2 and v3, the nearest."),
-    ] = None,
+    values: list[str],
+    out: str | None = None,
+    accelerator: TpuKind | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Turn the older Cloud Build set-up's values.env into an environment, and report what becomes of each variable."""
+    """Turn the older Cloud Build set-up's values.env into an environment, and report what becomes of each variable.
+
+    values VALUES…: Files to import: values.env, and values.env.auto if there is one.
+    out --to PATH: YAML to write. Default: it is printed.
+    --accelerator: Kind of TPU that replaces that of values.env. Default: for v2 and v3, the nearest.
+    """
     from maskwright.cloud.old_setup.values_env import import_values, table
     from maskwright.core import output
     from maskwright.core.console import answer, say, typed, warn

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
 from maskwright.cli.env import DryRun, EnvironmentFile, ServiceAccount, Yes, asking, env
+from maskwright.cli.manual import command
 from maskwright.cli.options import AsJson, app, plain, print_result
 
 if TYPE_CHECKING:
@@ -15,25 +16,21 @@ if TYPE_CHECKING:
 image = typer.Typer(help="Build the container image.", **plain)
 app.add_typer(image, name="image")
 
-Libtpu = Annotated[
-    bool, typer.Option("--libtpu", help="Put libtpu into the image, for a private repository only (docs/tpu.md).")
-]
-Source = Annotated[str, typer.Option("--source", metavar="PATH", help="Checkout of the repository to build from.")]
 
-
-@env.command("image")
+@command(env, "image")
 def of_environment(
     location: EnvironmentFile,
-    accelerator: Annotated[
-        Literal["cpu", "gpu", "tpu"] | None,
-        typer.Option(help="What the jobs compute on. Default: an image for each kind of nodes of the YAML."),
-    ] = None,
-    source: Source = ".",
+    accelerator: Literal["cpu", "gpu", "tpu"] | None = None,
+    source: str = ".",
     service_account: ServiceAccount = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Build the images that jobs run, with Cloud Build, unless there are some of the same source."""
+    """Build the images that jobs run, with Cloud Build, unless there are some of the same source.
+
+    --accelerator: What the jobs compute on. Default: an image for each kind of nodes of the YAML.
+    --source PATH: Checkout of the repository to build from.
+    """
     from maskwright.cloud.provision import image as module
 
     built = module.build_for(
@@ -46,28 +43,27 @@ def of_environment(
     print_result("\n".join(map(_line, built)), {"images": list(map(_document, built))}, as_json)
 
 
-@image.command("build")
+@command(image, "build")
 def build(
-    name: Annotated[str, typer.Argument(metavar="IMAGE", help="Name of the image with its tag, as in maskwright:cpu.")],
-    accelerator: Annotated[Literal["cpu", "gpu", "tpu"], typer.Option(help="What the containers compute on.")] = "cpu",
-    staging: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Folder in a bucket, gs://…, for the source. Cloud Build then builds IMAGE, instead of docker here.",
-        ),
-    ] = None,
-    run_as: Annotated[
-        Literal["maskwright", "root"],
-        typer.Option(help="User of the process: maskwright (uid 10001), or root where devices and volumes are root's."),
-    ] = "maskwright",
-    libtpu: Libtpu = False,
-    source: Source = ".",
+    name: str,
+    accelerator: Literal["cpu", "gpu", "tpu"] = "cpu",
+    staging: str | None = None,
+    run_as: Literal["maskwright", "root"] = "maskwright",
+    libtpu: bool = False,
+    source: str = ".",
     service_account: ServiceAccount = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Build the image with docker here, or by Cloud Build; no environment is needed."""
+    """Build the image with docker here, or by Cloud Build; no environment is needed.
+
+    name IMAGE: Name of the image with its tag, as in maskwright:cpu.
+    --accelerator: What the containers compute on.
+    --staging URL: Folder in a bucket, gs://…, for the source. Cloud Build then builds IMAGE, instead of docker here.
+    --run-as: User of the process: maskwright (uid 10001), or root where devices and volumes are root's.
+    --libtpu: Put libtpu into the image, for a private repository only (docs/tpu.md).
+    --source PATH: Checkout of the repository to build from.
+    """
     import os
     import shlex
     import subprocess

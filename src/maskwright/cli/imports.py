@@ -4,52 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Annotated, Literal
+from typing import Literal
 
-import typer
-
+from maskwright.cli.manual import command
 from maskwright.cli.options import AsJson, app, print_result
 from maskwright.core.errors import InputError
 
 
-@app.command("import")
+@command(app, "import")
 def import_(
-    script: Annotated[
-        Literal["run_mlm", "run_glue", "fairseq", "tpu_pretrain", "weights"],
-        typer.Argument(
-            metavar="SCRIPT",
-            help="What the command starts: run_mlm or run_glue of transformers' examples, fairseq's training, or "
-            "tpu_pretrain, which is allenai's pretrain.py. Or weights: COMMAND is then a folder with "
-            "pytorch_model.bin, or a checkpoint of fairseq's RoBERTa, which becomes a folder with model.safetensors.",
-        ),
-    ],
-    command: Annotated[
-        str, typer.Argument(metavar="COMMAND", help="The whole command in single quotes, or a shell script with it.")
-    ],
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--to", metavar="FILE", help="YAML to write. Default: it is printed. For weights: the folder to make."
-        ),
-    ] = None,
-    devices: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="GPUs or TPU cores on all machines, where the command does not say how many.", min=1
-        ),
-    ] = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--var", metavar="NAME=VALUE", help="Value of a variable that only a shell knows. Repeatable."),
-    ] = None,
-    files: Annotated[
-        list[str] | None,
-        typer.Option("--var-file", metavar="FILE", help="NAME=VALUE lines that the script reads first. Repeatable."),
-    ] = None,
+    script: Literal["run_mlm", "run_glue", "fairseq", "tpu_pretrain", "weights"],
+    command: str,
+    out: str | None = None,
+    devices: int | None = None,
+    assignments: list[str] | None = None,
+    files: list[str] | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Turn another trainer's command into a run's YAML, or its pickled weights into a model folder, and say what became
-    of each flag."""
+    """Turn another trainer's command into a run's YAML, or its pickled weights into a model folder, and say what
+    became of each flag.
+
+    SCRIPT: What the command starts: run_mlm or run_glue of transformers' examples, fairseq's training, or tpu_pretrain,
+        which is allenai's pretrain.py. Or weights: COMMAND is then a folder with pytorch_model.bin, or a checkpoint of
+        fairseq's RoBERTa, which becomes a folder with model.safetensors.
+    COMMAND: The whole command in single quotes, or a shell script with it.
+    out --to FILE: YAML to write. Default: it is printed. For weights: the folder to make.
+    --devices 1≤N (no SCRIPT weights): GPUs or TPU cores on all machines, where the command does not say how many.
+    assignments --var NAME=VALUE (no SCRIPT weights): Value of a variable that only a shell knows. Repeatable.
+    files --var-file FILE (no SCRIPT weights): NAME=VALUE lines that the script reads first. Repeatable.
+    """
     from maskwright.core import storage
     from maskwright.core.console import answer, say, warn
     from maskwright.tasks.importing import imported

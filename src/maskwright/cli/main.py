@@ -46,8 +46,6 @@ from maskwright.core.library_errors import is_out_of_memory, is_panic
 from maskwright.core.signals import ending, raise_on
 from maskwright.processes.parent import PARENT, write_error
 
-UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-"""Base class of errors in a command line; typer has no public name for it."""
 MORE_MEMORY = "end other programs, or take a machine with more memory"
 LESS_MEMORY = {
     "pretrain": "lower batch.micro_batch_rows, and raise batch.virtual_workers to keep the batch",
@@ -99,7 +97,7 @@ def run(arguments: list[str]) -> int:
     except typer.Abort:
         say("aborted at the question")
         return 1
-    except UsageError as error:
+    except typer.TyperException as error:
         return _misused(error, words, as_json)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -113,25 +111,28 @@ def run(arguments: list[str]) -> int:
 
 
 def _misused(error: Any, words: list[str], as_json: bool) -> int:
-    """Shows the mistakes in a command line; a group without a command shows its help."""
-    path = error.ctx.command_path if error.ctx else f"maskwright {words[0]}"
-    what, _, near = error.message.rstrip(".?").partition(". Did you mean ")
-    fix = f"did you mean {near}?" if near else f"`{path} --help` says what it takes"
-    if type(error).__name__ == "NoArgsIsHelpError":
-        error.show()
-        return int(error.exit_code)
-    misused = InputError(what, where=path, fix=fix)
+    """Shows the mistake in a command line: an option that there is not, one that is missing, or with a wrong value. For
+    other mistakes, typer has a sentence."""
+    path, parameter = error.ctx.command_path if error.ctx else f"maskwright {words[0]}", getattr(error, "param", None)
+    misused = InputError(error.format_message().rstrip("."), where=path, fix=f"`{path} --help` says what it takes")
     if hasattr(error, "possibilities"):
         from maskwright.cli.mistyped import unknown_options
 
         misused = unknown_options(error, words)
-    elif parameter := getattr(error, "param", None):
-        name = parameter.metavar if parameter.param_type_name == "argument" else parameter.opts[0]
-        value = parameter.metavar or "one of them"
-        what = what.removeprefix("Value error, ").replace("Input should", "the value should").partition(", unable")[0]
-        value = value if what or name == value else f"{name} {value}"
-        what, fix = f"{name}: {what}" if what else f"{name} is missing", f"give {value}: {parameter.help}".rstrip(".")
-        misused = InputError(what, where=path, fix=fix)
+    elif parameter is not None:
+        is_argument = parameter.param_type_name == "argument"
+        name = parameter.metavar if is_argument else parameter.opts[0]
+        value = f"{parameter.metavar or 'one of them'}: {parameter.help.rstrip('.')}"
+        misused = InputError(
+            f"{name} is missing", where=path, fix=f"give {value if is_argument else f'{name} {value}'}"
+        )
+        if error.message:
+            details = error.__cause__.errors()[0] if hasattr(error.__cause__, "errors") else {}
+            refused = details.get("ctx", {}).get("error")  # a `Refused` number
+            fix = getattr(refused, "fix", None) or f"give {value}"
+            misused = InputError(
+                error.message.rstrip(".") if refused is None else str(refused), where=f"{path} {name}", fix=fix
+            )
     write_error(misused)
     _say("error", misused, as_json)
     return misused.exit_code
@@ -150,8 +151,8 @@ def _explain(error: BaseException, command: str, beside: bool, as_json: bool) ->
     if is_out_of_memory(error):
         failed = MaskwrightError("out of memory", fix=LESS_MEMORY.get(command, MORE_MEMORY))
     elif is_panic(error):
-        fix = "see which text it is, or take another tokenizer: it is one of its patterns most often"
-        failed = MaskwrightError(f"a library gives up: {error}", fix=fix)
+        fix = "find the text on which one of the tokenizer's regular expressions fails, or use another tokenizer"
+        failed = MaskwrightError(f"the tokenizers library crashed: {error}", fix=fix)
     elif isinstance(error, OSError):
         failed = of_the_system(error)
     else:

@@ -3,165 +3,79 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from json import dumps
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
+from maskwright.cli.manual import Without, command
 from maskwright.cli.options import (
     AsJson,
     AsSchema,
-    BeginFrom,
-    BSize,
-    Config,
-    Datapath,
     Device,
     EncodingOfFile,
-    FreshOptimizer,
-    Layout,
     Model,
-    ProfileSteps,
-    Set,
-    SimulatedGpus,
-    StopAfterHours,
-    StopAfterSteps,
-    TextColumn,
+    OldNames,
     To,
-    all_overrides,
     app,
-    open_sources,
     print_result,
-    require_alone,
     stdout_for_document,
 )
 from maskwright.core.console import answer, warn
 from maskwright.core.errors import InputError
-
-Processes = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Processes on this machine. Default: one for each GPU.", min=1),
-]
-NumNodes = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Number of machines that train together; a Ray job finds it.", min=1),
-]
-GpusPerNode = Annotated[
-    int | None, typer.Option(metavar="N", help="GPUs of each machine of a Ray job; 0 trains on the CPU.", min=0)
-]
-NodeRank = Annotated[int, typer.Option(metavar="N", help="Which of the machines this is, from 0.", min=0)]
-Rendezvous = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Address on machine 0 where several machines meet.")
-]
-
-Labelled = Annotated[
-    str | None,
-    typer.Option("--input", metavar="FILE", help="Only for fine-tuned models: labelled examples. Default: the run's."),
-]
-TextColumns = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="COLUMN",
-        help="Column of --text or --input, or its number from 0 where there is no header line; several of --input are "
-        "joined by a space. When not given, `text`; of --input the run's own, or one of GLUE's names.",
-    ),
-]
-TextPair = Annotated[
-    str | None,
-    typer.Option(metavar="COLUMN", help="Column of --input: of a pair's second text, or of a question's context."),
-]
-LabelColumns = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="COLUMN",
-        help="Column of --input: of the labels; several where each label has one. When not given, the run's own, or "
-        "one of GLUE's names.",
-    ),
-]
-ScoresPage = Annotated[
-    str | None,
-    typer.Option(
-        "--to",
-        metavar="FILE",
-        help="Only for fine-tuned models: also write all of it to a page, .html, with a reliability plot.",
-    ),
-]
+from maskwright.launch.target import LaunchOptions, Training
+from maskwright.tasks.store import TextReading
 
 if TYPE_CHECKING:
     from maskwright.config.finetuning import FinetuneConfig
     from maskwright.config.pretraining import RunConfig
     from maskwright.config.retrieval import RetrievalConfig
-    from maskwright.launch.target import Training
-    from maskwright.launch.topology import LaunchOptions
     from maskwright.tasks.start.prepared import Prepared
+    from maskwright.training.stop import StopRequest
+
+OnlyLayout = Without(frozenset({"text_column", "on_bad_input", "encoding", "letters"}))
 
 # ---- models --------------------------------------------------------------------------------------------------------
 
 
-@app.command("pretrain")
+@command(app, "pretrain")
 def pretrain(
-    config: Config,
-    run: Annotated[str, typer.Option("--run", metavar="PATH", help="Run directory; an existing one is continued.")],
-    begin_from: BeginFrom = None,
-    fresh_optimizer: FreshOptimizer = False,
-    set_: Set = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Check all but device, network and checksums; say what would happen, and how long it takes here.",
-        ),
-    ] = False,
-    stop_after_hours: StopAfterHours = None,
-    stop_after_steps: StopAfterSteps = None,
-    profile_steps: ProfileSteps = 0,
-    simulated_gpus: SimulatedGpus = None,
-    b_size: BSize = None,
-    datapath: Datapath = None,
-    processes: Processes = None,
-    num_nodes: NumNodes = None,
-    gpus_per_node: GpusPerNode = None,
-    node_rank: NodeRank = 0,
-    rendezvous: Rendezvous = None,
+    training: Training,
+    machines: LaunchOptions = LaunchOptions(),
+    old_names: OldNames = OldNames(),
+    dry_run: bool = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a masked language model. The same command on the same folder continues the run exactly."""
+    """Train a masked language model. The same command on the same folder continues the run exactly.
+
+    --dry-run: Check all but device, network and checksums; say what would happen, and how long it takes here.
+    """
     from maskwright.config.pretraining import read_config
-    from maskwright.launch.target import Training
-    from maskwright.launch.topology import LaunchOptions
     from maskwright.processes.parent import end_with_parent
 
     end_with_parent()
-    set_ = all_overrides(set_, simulated_gpus, b_size, datapath)
-    resolved = read_config(config, set_)
-    machines = LaunchOptions(processes, num_nodes, gpus_per_node, node_rank, rendezvous)
-    command = Training(
-        *(config, run, tuple(set_), stop_after_hours, stop_after_steps, profile_steps),
-        begin_from=begin_from,
-        fresh_optimizer=fresh_optimizer,
-    )
-    trained, processes = _launch(command, resolved, machines, dry_run=dry_run)
-    if trained:
-        return _say_how_it_ended(run, as_json)
-    from maskwright.tasks.pretrain import run as task
+    training = replace(training, overrides=old_names.added_to(training.overrides))
+    resolved = read_config(training.config, [*training.overrides])
+    trained, processes = _launch(training, resolved, machines, dry_run=dry_run)
+    if not trained:
+        from maskwright.tasks.pretrain import run as task
+
+        begin: Any = {"begin_from": training.begin_from, "fresh_optimizer": training.fresh_optimizer}
+        if dry_run:
+            ready = task.dry_run(resolved, training.run, **begin)
+            return _say_what_would_happen(ready, processes, machines.num_nodes, as_json)
+        ends: Any = {"config_file": training.config, "stop_request": _stop_request(training)}
+        task.pretrain(resolved, training.run, **begin, **ends)
+    _say_how_it_ended(training.run, as_json)
+
+
+def _stop_request(training: Training) -> StopRequest:
     from maskwright.training.stop import StopRequest
 
-    if dry_run:
-        ready = task.dry_run(resolved, run, begin_from, fresh_optimizer=fresh_optimizer)
-        return _say_what_would_happen(ready, processes, num_nodes, as_json)
-    request = StopRequest(
-        stop_after_hours=stop_after_hours, stop_after_steps=stop_after_steps, profile_steps=profile_steps
+    return StopRequest(
+        stop_after_hours=training.stop_after_hours,
+        stop_after_steps=training.stop_after_steps,
+        profile_steps=training.profile_steps,
     )
-    task.pretrain(
-        resolved,
-        run,
-        begin_from,
-        fresh_optimizer=fresh_optimizer,
-        config_file=config,
-        stop_request=request,
-    )
-    _say_how_it_ended(run, as_json)
 
 
 def _launch(
@@ -215,161 +129,129 @@ def _say_how_it_ended(run: str, as_json: bool) -> None:
         print_result("", look(run).to_json(), True)
 
 
-@app.command("finetune")
+@command(app, "finetune")
 def finetune(
-    config: Annotated[
-        str, typer.Argument(metavar="CONFIG", help="YAML of the run, or the name of a recipe, such as banking77.")
-    ],
-    run: Annotated[str, typer.Option("--run", metavar="PATH", help="Run directory; an existing one is continued.")],
-    set_: Set = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Check all but device and network; say what happens, and how long it takes."),
-    ] = False,
-    stop_after_hours: StopAfterHours = None,
-    stop_after_steps: StopAfterSteps = None,
-    profile_steps: ProfileSteps = 0,
-    processes: Processes = None,
-    num_nodes: NumNodes = None,
-    gpus_per_node: GpusPerNode = None,
-    node_rank: NodeRank = 0,
-    rendezvous: Rendezvous = None,
+    training: Annotated[Training, Without(frozenset({"begin_from", "fresh_optimizer"}))],
+    machines: LaunchOptions = LaunchOptions(),
+    dry_run: bool = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model on labelled examples and judge it. The same command on the same folder continues the run."""
+    """Train a model on labelled examples and judge it. The same command on the same folder continues the run.
+
+    --dry-run: Check all but device and network; say what happens, and how long it takes.
+    """
     from maskwright.config.retrieval import RetrievalConfig, read_task_config
-    from maskwright.launch.target import Training
-    from maskwright.launch.topology import LaunchOptions
     from maskwright.processes.parent import end_with_parent
 
     end_with_parent()
-    resolved = read_task_config(config, set_)
+    training = replace(training, verb="finetune")
+    resolved = read_task_config(training.config, [*training.overrides])
     if isinstance(resolved, RetrievalConfig):
-        of_runs: dict[str, object] = {"--stop-after-hours": stop_after_hours, "--stop-after-steps": stop_after_steps}
-        of_runs |= {"--profile-steps": profile_steps, "--processes": processes, "--num-nodes": num_nodes}
-        of_runs |= {"--gpus-per-node": gpus_per_node, "--node-rank": node_rank, "--rendezvous": rendezvous}
-        return _finetune_for_search(resolved, run, of_runs, dry_run=dry_run, as_json=as_json)
-    machines = LaunchOptions(processes, num_nodes, gpus_per_node, node_rank, rendezvous)
-    command = Training(
-        config, run, tuple(set_ or ()), stop_after_hours, stop_after_steps, profile_steps, verb="finetune"
-    )
-    trained, processes = _launch(command, resolved, machines, dry_run=dry_run)
-    if trained:
-        return _say_how_it_ended(run, as_json)
-    from maskwright.tasks.finetune import prepare as task
-    from maskwright.training.stop import StopRequest
+        return _finetune_for_search(resolved, training, machines, dry_run=dry_run, as_json=as_json)
+    trained, processes = _launch(training, resolved, machines, dry_run=dry_run)
+    if not trained:
+        from maskwright.tasks.finetune import prepare as task
 
-    if dry_run:
-        return _say_what_would_happen(task.dry_run(resolved, run), processes, num_nodes, as_json)
-    request = StopRequest(
-        stop_after_hours=stop_after_hours, stop_after_steps=stop_after_steps, profile_steps=profile_steps
-    )
-    task.finetune(resolved, run, config_file=config, stop_request=request)
-    _say_how_it_ended(run, as_json)
+        if dry_run:
+            return _say_what_would_happen(task.dry_run(resolved, training.run), processes, machines.num_nodes, as_json)
+        ends: Any = {"config_file": training.config, "stop_request": _stop_request(training)}
+        task.finetune(resolved, training.run, **ends)
+    _say_how_it_ended(training.run, as_json)
 
 
 def _finetune_for_search(
-    config: RetrievalConfig, run: str, of_runs: Mapping[str, object], *, dry_run: bool, as_json: bool
+    config: RetrievalConfig, training: Training, machines: LaunchOptions, *, dry_run: bool, as_json: bool
 ) -> None:
     """sentence-transformers trains, in one process, and a training that stops begins again."""
     from maskwright.tasks.search.finetune import MODEL, finetune_for_search
 
-    for option, value in of_runs.items():
-        if value:
+    alone = Training(training.config, training.run, training.overrides, verb="finetune")
+    for given, default in ((training, alone), (machines, LaunchOptions())):
+        for name in (each.name for each in fields(given) if getattr(given, each.name) != getattr(default, each.name)):
             what = "is not for task.kind retrieval, which sentence-transformers trains in one process"
-            raise InputError(what, where=option, fix="leave it out")
-    results = finetune_for_search(config, run, dry_run=dry_run)
+            raise InputError(what, where=f"--{name.replace('_', '-')}", fix="leave it out")
+    results = finetune_for_search(config, training.run, dry_run=dry_run)
     if dry_run:
         return print_result("\n".join(results["lines"]), results, as_json)
     if not as_json:
-        answer(f"the model is in {os.path.join(run, MODEL)}")
-    _say_how_it_ended(run, as_json)
+        answer(f"the model is in {os.path.join(training.run, MODEL)}")
+    _say_how_it_ended(training.run, as_json)
 
 
-@app.command("evaluate")
+@command(app, "evaluate")
 def evaluate(
     model: Model,
-    store: Annotated[str | None, typer.Option(metavar="PATH", help="Token store. Default: the run's.")] = None,
-    blimp: Annotated[
-        str | None,
-        typer.Option(metavar="PATH", help="Minimal pairs to judge instead: BLiMP's .jsonl or Zorro's .txt files."),
-    ] = None,
-    share: Annotated[
-        float, typer.Option(metavar="SHARE", help="Share of the pairs to take; always the same ones.", min=0.0, max=1.0)
-    ] = 1.0,
-    text: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Text whose pseudo-perplexity to measure instead.")
-    ] = None,
-    layout: Layout = "auto",
-    max_rows: Annotated[int, typer.Option(metavar="N", help="Number of held-out rows to use.", min=1)] = 512,
-    seq_len: Annotated[int | None, typer.Option(metavar="N", help="Tokens in a row. Default: as in the run.")] = None,
-    source: Labelled = None,
-    text_column: TextColumns = None,
-    text_pair: TextPair = None,
-    label: LabelColumns = None,
+    store: str | None = None,
+    blimp: str | None = None,
+    share: float = 1.0,
+    text: str | None = None,
+    reading: Annotated[TextReading, OnlyLayout] = TextReading(),
+    max_rows: int = 512,
+    seq_len: int | None = None,
+    examples: str | None = None,
+    text_column: list[str] | None = None,
+    text_pair: str | None = None,
+    label: list[str] | None = None,
     encoding: EncodingOfFile = None,
-    to: ScoresPage = None,
+    page: str | None = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Measure held-out loss, minimal pairs or the perplexity of a text; of a fine-tuned model, every metric."""
+    """Measure held-out loss, minimal pairs or the perplexity of a text; of a fine-tuned model, every metric.
+
+    --store PATH: Token store. Default: the run's.
+    --blimp PATH: Minimal pairs to judge instead: BLiMP's .jsonl or Zorro's .txt files.
+    --share 0≤SHARE≤1: Share of the pairs to take; always the same ones.
+    --text PATH: Text whose pseudo-perplexity to measure instead.
+    --max-rows 1≤N: Number of held-out rows to use.
+    --seq-len N: Tokens in a row. Default: as in the run.
+    examples --input FILE: Only for fine-tuned models: labelled examples. Default: the run's.
+    --text-column COLUMN: Column of --text or --input, or its number from 0 where there is no header line; several of
+        --input are joined by a space. When not given, `text`; of --input the run's own, or one of GLUE's names.
+    --text-pair COLUMN: Column of --input: of a pair's second text, or of a question's context.
+    --label COLUMN: Column of --input: of the labels; several where each label has one. When not given, the run's own,
+        or one of GLUE's names.
+    page --to FILE: Only for fine-tuned models: also write all of it to a page, .html, with a reliability plot.
+    """
     from maskwright.tasks.measure.evaluate import EvaluationRequest, measure, require_one
     from maskwright.tasks.models.load import load_model
 
-    def spelt(name: str) -> str:
-        return {"examples": "--input", "page": "--to"}.get(name, f"--{name.replace('_', '-')}")
-
     columns = tuple(text_column or ()), text_pair, tuple(label or ())
-    request = EvaluationRequest(store, blimp, text, source, share, max_rows, seq_len, layout, *columns, encoding, to)
-    require_one(request, spelt)
+    request = EvaluationRequest(
+        *(store, blimp, text, examples, share, max_rows, seq_len, reading.layout), *columns, encoding, page
+    )
+    require_one(request)
     result = measure(
         load_model(model),
         request,
         device=device,
-        spelt=spelt,
-        sources=lambda place, column, encoding: open_sources([place], layout, column, encoding=encoding),
+        sources=lambda place, column, encoding: reading.open([place], text_column=column, encoding=encoding),
     )
     print_result(result.report(), asdict(result), as_json)
 
 
-@app.command("export")
+@command(app, "export")
 def export(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="Run directory, Hugging Face folder, or hf://OWNER/NAME@REVISION.")
-    ],
+    run: str,
     to: To,
-    onnx: Annotated[
-        bool,
-        typer.Option(
-            "--onnx",
-            help="Also write onnx/model.onnx, proven equal in onnxruntime, and onnx/model_int8.onnx, whose scores and "
-            "speed are measured.",
-        ),
-    ] = False,
-    push: Annotated[
-        str | None,
-        typer.Option(
-            metavar="OWNER/NAME", help="Also upload the proven folder to the Hugging Face Hub, as a private repository."
-        ),
-    ] = None,
-    public: Annotated[bool, typer.Option("--public", help="Make a new repository of --push public.")] = False,
-    sentence_transformers: Annotated[
-        Literal["dense", "sparse", "late", "rerank"] | None,
-        typer.Option(
-            help="Write the folder for a kind of model of sentence-transformers: SentenceTransformer, SparseEncoder "
-            "(SPLADE), MultiVectorEncoder or CrossEncoder."
-        ),
-    ] = None,
-    relevant: Annotated[
-        str | None,
-        typer.Option(
-            metavar="LABEL", help="Label of a fine-tuned classifier that means relevant, for a reranker's score."
-        ),
-    ] = None,
+    onnx: bool = False,
+    push: str | None = None,
+    public: bool = False,
+    sentence_transformers: Literal["dense", "sparse", "late", "rerank"] | None = None,
+    relevant: str | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a Hugging Face folder and prove its logits equal in transformers."""
-    from maskwright.core.errors import InputError
+    """Write a Hugging Face folder and prove its logits equal in transformers.
+
+    RUN: Run directory, Hugging Face folder, or hf://OWNER/NAME@REVISION.
+    --onnx: Also write onnx/model.onnx, proven equal in onnxruntime, and onnx/model_int8.onnx, whose scores and speed
+        are measured.
+    --push OWNER/NAME: Also upload the proven folder to the Hugging Face Hub, as a private repository.
+    --public (--push): Make a new repository public.
+    --sentence-transformers: Write the folder for a kind of model of sentence-transformers: SentenceTransformer,
+        SparseEncoder (SPLADE), MultiVectorEncoder or CrossEncoder.
+    --relevant LABEL: Label of a fine-tuned classifier that means relevant, for a reranker's score.
+    """
     from maskwright.core.extras import require
     from maskwright.tasks.export.sentence_transformers import HEADLESS, export_as
     from maskwright.tasks.models import hub
@@ -377,9 +259,6 @@ def export(
 
     if push is not None:
         hub.require_push(push)
-    elif public:
-        raise InputError("--public goes with --push OWNER/NAME", fix="give both, or neither")
-
     for package in ("onnx", "onnxruntime") if onnx else ():
         require(package, "--onnx")
     model = load_model(run, bare=sentence_transformers in HEADLESS)
@@ -390,20 +269,18 @@ def export(
         print_result("", {"folder": to, **measured, "pushed_to": push}, True)
 
 
-@app.command("fill")
+@command(app, "fill")
 def fill(
     model: Model,
-    text: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="TEXT",
-            help="Sentences with a mask in them, written as the model's tokenizer has it: <mask>, or [MASK].",
-        ),
-    ],
-    top: Annotated[int, typer.Option(metavar="N", help="Number of guesses for each mask.", min=1)] = 5,
+    text: list[str],
+    top: int = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Show what the model would write for each mask."""
+    """Show what the model would write for each mask.
+
+    TEXT: Sentences with a mask in them, written as the model's tokenizer has it: <mask>, or [MASK].
+    --top 1≤N: Number of guesses for each mask.
+    """
     from maskwright.tasks.models.load import load_model
     from maskwright.tasks.use import fill as task
 
@@ -426,51 +303,48 @@ def _legible(token: str) -> str:
     return token.strip() if any(map(str.isalnum, token)) else repr(token)
 
 
-@app.command("quickstart")
+@command(app, "quickstart")
 def quickstart(
-    text: Annotated[
-        list[str] | None,
-        typer.Option("--text", metavar="PATH", help="Your own text. Default: documentation strings of Python code."),
-    ] = None,
+    text: list[str] | None = None,
     to: To = "quickstart",
-    architecture: Annotated[
-        Literal["modernbert", "roberta"],
-        typer.Option(help="Architecture to train; modernbert learns far more in the same time."),
-    ] = "modernbert",
-    steps: Annotated[int, typer.Option(metavar="N", help="Steps to train for.", min=4)] = 4000,
-    layout: Layout = "auto",
-    text_column: TextColumn = "text",
-    verdict: Annotated[
-        bool,
-        typer.Option("--verdict", help="Also compare the model with random weights, on labels that the text has."),
-    ] = False,
+    architecture: Literal["modernbert", "roberta"] = "modernbert",
+    steps: int = 4000,
+    layout: Literal["auto", "file", "sentences", "lines"] = "auto",
+    text_column: str = "text",
+    verdict: bool = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train, evaluate and export a small model on this machine, offline, in a few minutes."""
+    """Train, evaluate and export a small model on this machine, offline, in a few minutes.
+
+    --text PATH: Your own text. Default: documentation strings of Python code.
+    --architecture: Architecture to train; modernbert learns far more in the same time.
+    --steps 4≤N: Steps to train for.
+    --layout (--text): A document of plain text is a file, the sentences between blank lines, or a line; auto decides.
+    --text-column NAME (--text): Key or column that holds the text. For CSV without a header line, its number from 0.
+    --verdict (no --text): Also compare the model with random weights, on labels that the text has.
+    """
     from maskwright.core.extras import require
     from maskwright.tasks import quickstart as task
 
     require("torch")  # before the minutes that its own commands take until they miss it
     with stdout_for_document(as_json):
-        outcome = task.quickstart(
-            *(text or [], to),
-            architecture=architecture,
-            steps=steps,
-            layout=layout,
-            text_column=text_column,
-            verdict=verdict,
-        )
+        chosen: Any = {"architecture": architecture, "steps": steps, "layout": layout, "text_column": text_column}
+        outcome = task.quickstart(text or [], to, verdict=verdict, **chosen)
     if as_json:
         print_result("", outcome, True)
 
 
-@app.command("schema")
+@command(app, "schema")
 def schema(
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a table to read instead.")] = False,
-    finetune: Annotated[bool, typer.Option("--finetune", help="The YAML of `maskwright finetune`.")] = False,
+    as_markdown: bool = False,
+    finetune: bool = False,
     as_json: AsSchema = False,
 ) -> None:
-    """Print the JSON schema of a run's YAML, for editors."""
+    """Print the JSON schema of a run's YAML, for editors.
+
+    as_markdown --markdown (no --json): Print a table to read instead.
+    --finetune: The YAML of `maskwright finetune`.
+    """
     from pydantic import TypeAdapter
 
     from maskwright.cli.pages import finetuning_page, run_page
@@ -478,7 +352,6 @@ def schema(
     from maskwright.config.pretraining import RunConfig
     from maskwright.config.retrieval import RetrievalConfig
 
-    require_alone(as_json, {"--markdown": as_markdown})
     if as_markdown:
         answer((finetuning_page() if finetune else run_page()).rstrip())
     else:

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Literal
+from typing import Literal
 
 import typer
 
 from maskwright.cli import places
+from maskwright.cli.manual import command
 from maskwright.cli.options import Address, AsJson, app, as_line, print_result
 from maskwright.core import console, storage
 from maskwright.core.secrets import redact
 
 WATCH_SECONDS = 5.0
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help=places.RUNS)]
 
-
-@app.command("status")
+@command(app, "status")
 def status(
-    run: Run,
+    run: str,
     as_json: AsJson = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again every 5 seconds, until the run is over.")] = False,
+    watch: bool = False,
     address: Address = None,
 ) -> None:
-    """Show how a run is: progress, last checkpoint, and which rank is lost, hangs or is slow."""
+    """Show how a run is: progress, last checkpoint, and which rank is lost, hangs or is slow.
+
+    RUN: Run directory (or a copy's URL), ray:ID, kubernetes:NAME or vertex:PROJECT/REGION/ID.
+    --watch: Look again every 5 seconds, until the run is over.
+    """
     from maskwright.core.errors import INTERRUPTED, StoppedEarly
 
     target = places.run(run, address)
@@ -42,20 +45,21 @@ def status(
         raise typer.Exit(INTERRUPTED) from None
 
 
-@app.command("logs")
+@command(app, "logs")
 def logs(
-    run: Run,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on as the log grows, until the run is over.")
-    ] = False,
-    lines: Annotated[
-        int | None, typer.Option(metavar="N", help="Show only this many of the last lines.", min=0)
-    ] = None,
+    run: str,
+    follow: bool = False,
+    lines: int | None = None,
     address: Address = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a run's log. With --follow, end with the run's exit code: 0 done, 76 stopped as asked, 75 interrupted,
-    else its own."""
+    else its own.
+
+    RUN: Run directory (or a copy's URL), ray:ID, kubernetes:NAME or vertex:PROJECT/REGION/ID.
+    --follow,-f: Go on as the log grows, until the run is over.
+    --lines 0≤N: Show only this many of the last lines.
+    """
     target = places.run(run, address, options=frozenset({"--lines"} if lines is not None else ()))
 
     def show(host: int | None, line: str) -> None:
@@ -65,56 +69,62 @@ def logs(
         raise typer.Exit(code)
 
 
-@app.command("stop")
+@command(app, "stop")
 def stop(
-    run: Run,
-    checkpoint: Annotated[bool, typer.Option("--checkpoint", help="Save a checkpoint and go on instead.")] = False,
-    wait_seconds: Annotated[
-        float, typer.Option(metavar="N", help="Seconds to wait until the run has saved.", min=0.0)
-    ] = 120.0,
+    run: str,
+    checkpoint: bool = False,
+    wait_seconds: float = 120.0,
     address: Address = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a run to save and stop, from any machine that sees it. The command that started it continues it."""
+    """Ask a run to save and stop, from any machine that sees it. The command that started it continues it.
+
+    RUN: Run directory (or a copy's URL), ray:ID, kubernetes:NAME or vertex:PROJECT/REGION/ID.
+    --checkpoint: Save a checkpoint and go on instead.
+    --wait-seconds 0≤N: Seconds to wait until the run has saved.
+    """
     target = places.run(run, address, options=frozenset({"--checkpoint"} if checkpoint else ()))
     said = target.stop(checkpoint=checkpoint, wait_seconds=wait_seconds)
     if said or as_json:
         print_result(said, {"run": run, "said": said}, as_json)
 
 
-@app.command("list")
+@command(app, "list")
 def list_(
-    place: Annotated[
-        str, typer.Argument(metavar="PLACE", help="A place that keeps a list of its jobs: ray or kubernetes.")
-    ] = "ray",
+    place: str = "ray",
     address: Address = None,
-    context: Annotated[str | None, typer.Option(metavar="NAME", help="Context of kubectl.")] = None,
-    namespace: Annotated[str | None, typer.Option(metavar="NAME", help="Namespace in Kubernetes.")] = None,
-    env_file: Annotated[
-        str, typer.Option(metavar="PATH", help="YAML of an environment, whose cluster has the jobs.")
-    ] = "",
+    context: str | None = None,
+    namespace: str | None = None,
+    env_file: str = "",
     as_json: AsJson = False,
 ) -> None:
-    """List the jobs that were submitted to a cluster."""
+    """List the jobs that were submitted to a cluster.
+
+    PLACE: A place that keeps a list of its jobs: ray or kubernetes.
+    --context NAME (PLACE kubernetes): Context of kubectl.
+    --namespace NAME (PLACE kubernetes): Namespace in Kubernetes.
+    --env-file PATH (PLACE kubernetes): YAML of an environment, whose cluster has the jobs.
+    """
     report = places.jobs(place, address, env_file, context, namespace)
     print_result(report.report(), report.to_json(), as_json)
 
 
-@app.command("forward")
+@command(app, "forward")
 def forward(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory.", callback=storage.require_local)],
-    to: Annotated[
-        Literal["wandb", "mlflow"],
-        typer.Option(help="Service that gets the run's numbers; its own variables, such as WANDB_PROJECT, say where."),
-    ],
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Send lines as they come, until the run is over.")
-    ] = False,
+    run: str,
+    to: Literal["wandb", "mlflow"],
+    follow: bool = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send a run's numbers to W&B or MLflow, also afterwards; logging.report_to does so while it trains."""
+    """Send a run's numbers to W&B or MLflow, also afterwards; logging.report_to does so while it trains.
+
+    RUN: Run directory.
+    --to: Service that gets the run's numbers; its own variables, such as WANDB_PROJECT, say where.
+    --follow,-f: Send lines as they come, until the run is over.
+    """
     from maskwright.monitor.forward.forward import forward as send
 
+    storage.require_local(run)
     sent, taken = send(run, to, follow=follow)
     print_result(sent.report(to), sent.to_json(to), as_json)
     if not taken:

@@ -22,7 +22,6 @@ PLACES = {
     "slice": "Train on all hosts of a Cloud TPU VM slice over ssh, while you watch.",
     "vertex": "Train on Vertex AI, as a custom job.",
 }
-RUNS = "Run directory (or a copy's URL), ray:ID, kubernetes:NAME or vertex:PROJECT/REGION/ID."
 
 
 def place(name: str) -> type[Place]:
@@ -59,7 +58,8 @@ def _listed() -> str:
 
 
 def run(location: str, address: str | None = None, *, options: frozenset[str] = frozenset()) -> RunTarget:
-    """The run at an address (see `RUNS`). Raises `InputError` if one of the given `options` means nothing there."""
+    """The run at an address: a run directory, the URL of a copy, ray:ID, kubernetes:NAME or vertex:PROJECT/REGION/ID.
+    Raises `InputError` if one of the given `options` means nothing there."""
     target = _run(location, address)
     options_given = options | ({"--address"} if address is not None else set())
     for option in sorted(options_given - target.takes):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from maskwright.cli.manual import command
 from maskwright.cli.options import AsJson, Set, app, print_result
 
 if TYPE_CHECKING:
@@ -17,39 +18,27 @@ if TYPE_CHECKING:
     from maskwright.tasks.pretrain.prepare import PretrainRun
 
 
-@app.command("plan")
+@command(app, "plan")
 def plan(
-    config: Annotated[
-        str, typer.Argument(metavar="CONFIG", help="YAML of `pretrain` or `finetune`, or the name of a recipe.")
-    ],
-    on: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--on",
-            metavar="PLACE",
-            help="here (the default: a few real steps), cpu:8 (cores), laptop, t4, a100:8, h100, h200:8, v6e:4x4 "
-            "(compiled, with libtpu), or an environment's YAML; may be repeated.",
-        ),
-    ] = None,
-    vocab_size: Annotated[
-        int | None, typer.Option(metavar="N", help="Size of the vocabulary, if the token store is not here yet.", min=1)
-    ] = None,
-    examples: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Number of labelled examples, if they are not here yet: each as long as a row.", min=1
-        ),
-    ] = None,
-    probe_seconds: Annotated[
-        float, typer.Option(metavar="N", help="Seconds of measured steps here.", min=0.1, max=3600)
-    ] = 15.0,
-    region: Annotated[
-        str, typer.Option(metavar="REGION", help="Google Cloud region whose prices are taken.")
-    ] = "us-central1",
+    config: str,
+    on: list[str] | None = None,
+    vocab_size: int | None = None,
+    examples: int | None = None,
+    probe_seconds: float = 15.0,
+    region: str = "us-central1",
     set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a run takes: memory, speed, hours, energy and cost, measured here or projected elsewhere."""
+    """Say what a run takes: memory, speed, hours, energy and cost, measured here or projected elsewhere.
+
+    CONFIG: YAML of `pretrain` or `finetune`, or the name of a recipe.
+    --on PLACE: here (the default: a few real steps), cpu:8 (cores), laptop, t4, a100:8, h100, h200:8, v6e:4x4
+        (compiled, with libtpu), or an environment's YAML; may be repeated.
+    --vocab-size 1≤N: Size of the vocabulary, if the token store is not here yet.
+    --examples 1≤N: Number of labelled examples, if they are not here yet: each as long as a row.
+    --probe-seconds 0.1≤N≤3600: Seconds of measured steps here.
+    --region REGION: Google Cloud region whose prices are taken.
+    """
     from maskwright.cloud.prices import require_region
     from maskwright.config.finetuning import FinetuneConfig
     from maskwright.config.pretraining import RunConfig

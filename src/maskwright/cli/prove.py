@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
 
-import typer
-
+from maskwright.cli.manual import command
 from maskwright.cli.options import AsJson, Config, Finetune, Set, app, print_result
 
 
-@app.command("verify-resume")
+@command(app, "verify-resume")
 def verify_resume(
     config: Config,
-    steps: Annotated[int, typer.Option(metavar="N", help="Steps of the short copy that is run twice.")] = 60,
-    kills: Annotated[int, typer.Option(metavar="N", help="How many times the second run is killed.")] = 5,
-    seed: Annotated[int, typer.Option(metavar="N", help="Random seed for the moments of the kills.")] = 0,
-    work: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Folder for both runs. Default: a temporary one.")
-    ] = None,
+    steps: int = 60,
+    kills: int = 5,
+    seed: int = 0,
+    work: str | None = None,
     finetune: Finetune = False,
     set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prove that a run of your job on this machine, killed anywhere and started again, ends with the same bits."""
+    """Prove that a run of your job on this machine, killed anywhere and started again, ends with the same bits.
+
+    --steps N: Steps of the short copy that is run twice.
+    --kills N: How many times the second run is killed.
+    --seed N: Random seed for the moments of the kills.
+    --work PATH: Folder for both runs. Default: a temporary one.
+    """
     from maskwright.config.finetuning import read_finetune_config
     from maskwright.config.pretraining import read_config
     from maskwright.core.errors import VerificationError
@@ -36,47 +38,40 @@ def verify_resume(
         raise VerificationError("the killed run did not end as the other did")
 
 
-@app.command("replay")
+@command(app, "replay")
 def replay(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Run directory.")],
-    step: Annotated[int, typer.Option(metavar="N", help="Step to compute again; the first is 0.", min=0)],
+    run: str,
+    step: int,
     as_json: AsJson = False,
 ) -> None:
-    """Compute one step of a run again, and name the documents of its batch. The run stays as it is."""
+    """Compute one step of a run again, and name the documents of its batch. The run stays as it is.
+
+    RUN: Run directory.
+    --step 0≤N: Step to compute again; the first is 0.
+    """
     from maskwright.prove import replay as task
 
     result = task.replay(run, step)
     print_result(result.report(), asdict(result), as_json)
 
 
-@app.command("reproduce")
+@command(app, "reproduce")
 def reproduce(
-    what: Annotated[
-        str,
-        typer.Argument(metavar="RUN", help="Run directory, or the URL of one."),
-    ],
-    to: Annotated[
-        str, typer.Option("--to", metavar="PATH", help="Folder that does not exist yet, for what is trained again.")
-    ] = "reproduced",
-    check: Annotated[
-        bool, typer.Option("--check", help="Compare fingerprints and kinds of machines only, and train nothing.")
-    ] = False,
-    seeds: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            help="Runs to train, each with another seed, to see their spread.",
-            min=1,
-        ),
-    ] = 1,
-    store: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Token store of a run, where it is not at its old place.")
-    ] = None,
+    what: str,
+    to: str = "reproduced",
+    check: bool = False,
+    seeds: int = 1,
+    store: str | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a run again, and compare: bit by bit on a machine of the same kind, else by the spread."""
-    from dataclasses import asdict
+    """Train a run again, and compare: bit by bit on a machine of the same kind, else by the spread.
 
+    what RUN: Run directory, or the URL of one.
+    --to PATH: Folder that does not exist yet, for what is trained again.
+    --check: Compare fingerprints and kinds of machines only, and train nothing.
+    --seeds 1≤N: Runs to train, each with another seed, to see their spread.
+    --store PATH: Token store of a run, where it is not at its old place.
+    """
     from maskwright.prove.reproduce import reproduce, require_reproduced
 
     reproduction = reproduce(what, to, store=store, seeds=seeds, check=check)

@@ -6,14 +6,15 @@ from typing import Annotated
 
 import typer
 
-from maskwright.cli.options import AsJson, app, plain, print_result
+from maskwright.cli.manual import command
+from maskwright.cli.options import AS_JSON, AsJson, app, plain, print_result
 
 recipes = typer.Typer(**plain | {"no_args_is_help": False})
 app.add_typer(recipes, name="recipes")
 
 
 @recipes.callback(invoke_without_command=True)
-def list_(context: typer.Context, as_json: AsJson = False) -> None:
+def list_(context: typer.Context, as_json: Annotated[bool, AS_JSON.as_typer(bool)] = False) -> None:
     """List the configurations that come with the package; `recipes show NAME` prints one."""
     from maskwright.config import recipes as config
 
@@ -31,12 +32,12 @@ def list_(context: typer.Context, as_json: AsJson = False) -> None:
     print_result("\n\n".join(sections), {"recipes": rows}, as_json)
 
 
-@recipes.command("show")
-def show(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a recipe, such as small.")],
-    as_json: AsJson = False,
-) -> None:
-    """Print a recipe's YAML, to begin one of your own with."""
+@command(recipes, "show")
+def show(name: str, as_json: AsJson = False) -> None:
+    """Print a recipe's YAML, to begin one of your own with.
+
+    NAME: Name of a recipe, such as small.
+    """
     from maskwright.config import recipes as config
 
     text = config.read(name)

@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
+from maskwright.cli.manual import command
 from maskwright.cli.options import AsJson, app, print_result
 
 
-@app.command("report")
+@command(app, "report")
 def report(
-    run: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RUN", help="Run directories, or URLs of runs or of their copies. Several are overlaid."
-        ),
-    ],
-    to: Annotated[str, typer.Option("--to", metavar="FILE", help="Page to write, .html.")] = "report.html",
-    fill: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--fill",
-            metavar="TEXT",
-            help="Also show what the first, the middle and the last of the kept checkpoints would write for the masks "
-            "of this text; may be given again.",
-        ),
-    ] = None,
-    evaluate: Annotated[
-        bool,
-        typer.Option("--evaluate", help="Also measure held-out loss by how frequent a token is, and by source."),
-    ] = False,
-    dollars_per_hour: Annotated[
-        float | None,
-        typer.Option(metavar="N", help="What an hour of the run's machines costs, to show its cost.", min=0),
-    ] = None,
+    run: list[str],
+    to: str = "report.html",
+    fill: list[str] | None = None,
+    evaluate: bool = False,
+    dollars_per_hour: float | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a page about a run, or several beside each other: curves, what happened, data, configuration, commands."""
+    """Write a page about a run, or several beside each other: curves, what happened, data, configuration, commands.
+
+    RUN: Run directories, or URLs of runs or of their copies. Several are overlaid.
+    --to FILE: Page to write, .html.
+    --fill TEXT: Also show what the first, the middle and the last of the kept checkpoints would write for the masks of
+        this text; may be given again.
+    --evaluate: Also measure held-out loss by how frequent a token is, and by source.
+    --dollars-per-hour 0≤N: What an hour of the run's machines costs, to show its cost.
+    """
     from maskwright.core import output
     from maskwright.core.console import say, warn
     from maskwright.report.page import ComputedBlocks, write

@@ -4,47 +4,34 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
 
 import typer
 
-from maskwright.cli.options import AsJson, app, print_result
+from maskwright.cli.manual import command
+from maskwright.cli.options import app, print_result
 
-PORT, HOST = 8484, "127.0.0.1"
 USUAL = "runs"
 """The usual folder of runs."""
 
 
-@app.command("watch")
+@command(app, "watch")
 def watch(
-    folder: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="FOLDER",
-            help="Folders or URLs that have runs below them. When not given: runs, if it is there, else this folder.",
-        ),
-    ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Print the table once, as a pipe gets it.")] = False,
-    web: Annotated[bool, typer.Option("--web", help="Serve a page with curves, logs and buttons instead.")] = False,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help=f"With --web: port to listen on; 0 takes a free one. Default: {PORT}.",
-            min=0,
-            max=65535,
-        ),
-    ] = None,
-    host: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help=f"With --web: address to listen on, without encryption. Default: {HOST}.",
-        ),
-    ] = None,
-    as_json: AsJson = False,
+    folder: list[str] | None = None,
+    once: bool = False,
+    web: bool = False,
+    port: int = 8484,
+    host: str = "127.0.0.1",
+    as_json: bool = False,
 ) -> None:
-    """Watch all runs below some folders: in a table that is drawn again every 2 seconds, or on a page."""
+    """Watch all runs below some folders: in a table that is drawn again every 2 seconds, or on a page.
+
+    FOLDER: Folders or URLs that have runs below them. When not given: runs, if it is there, else this folder.
+    --once (no --web): Print the table once, as a pipe gets it.
+    --web: Serve a page with curves, logs and buttons instead.
+    --port 0≤N≤65535 (--web): Port to listen on; 0 takes a free one.
+    --host ADDRESS (--web): Address to listen on, without encryption.
+    as_json --json (no --web): Print JSON on stdout.
+    """
     from maskwright.core.errors import INTERRUPTED, InputError, StoppedEarly
 
     try:
@@ -52,16 +39,10 @@ def watch(
         from maskwright.monitor.watch.runs import Runs
 
         folders = folder or [USUAL if os.path.isdir(USUAL) else "."]
-        refused = (
-            {"--once": once, "--json": as_json} if web else {"--port": port is not None, "--host": host is not None}
-        )
-        for word in (word for word, is_given in refused.items() if is_given):
-            with_ = "with" if web else "without"
-            raise InputError(f"means nothing {with_} --web", where=word, fix=f"{'leave out' if web else 'add'} --web")
         if web:
             from maskwright.monitor.watch.server import serve
 
-            serve(folders, host or HOST, PORT if port is None else port)
+            serve(folders, host, port)
             return
         runs = Runs(folders)
         shown_once = once or as_json or not sys.stdout.isatty()

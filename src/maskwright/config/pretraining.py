@@ -9,6 +9,7 @@ resume, except that a run may get more steps (see `changes.py`).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -544,13 +545,31 @@ def _apply(values: dict[str, Any], override: str) -> tuple[str, str]:
         raise ConfigError(f"'{override}' is not KEY=VALUE", where="--set", fix="write --set schedule.steps=100")
     dotted = dotted.strip()
     where = f"--set {dotted}"
-    put(values, dotted, parse_yaml(text, where), where)
+    value = parse_yaml(text, where)
+    if (cut := COMMENT.search(text)) and _is_comment(text, cut.start(), value):
+        fix = f"put the value in quotes of its own: --set '{dotted}=\"{text}\"'"
+        raise ConfigError(f"in YAML, {text[cut.start() :].strip()!r:.40} is a comment", where=where, fix=fix)
+    put(values, dotted, value, where)
     return dotted, where
+
+
+COMMENT = re.compile(r"\s#.*")
+
+
+def _is_comment(text: str, start: int, value: Any) -> bool:
+    try:
+        return bool(parse_yaml(text[:start], "") == value)
+    except ConfigError:  # it was cut within quotes
+        return False
 
 
 def replace_exclusive(values: dict[str, Any], overridden: Collection[str]) -> None:
     """Takes keys out of `values` where one of the dotted keys `overridden` says the same: `--set schedule.epochs=2`
-    replaces the steps of a file."""
+    replaces the steps of a file, and model.init_from a tokenizer and a size for random weights."""
+    model = values.get("model")
+    if isinstance(model, dict) and "tokenizer" in model and "model.init_from" in overridden:
+        for key in {"tokenizer", *Shape.model_fields} - {key.removeprefix("model.") for key in overridden}:
+            model.pop(key, None)
     schedule = values.get("schedule")
     if not isinstance(schedule, dict):
         return

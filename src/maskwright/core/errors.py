@@ -28,7 +28,7 @@ import copyreg
 import errno
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from maskwright.core.console import printable
@@ -176,6 +176,33 @@ def of_the_system(error: OSError, verb: str = "", path: str | None = None) -> Ma
     what = os.strerror(error.errno) if error.errno in FULL else str(error.strerror or error)
     where = str(path or error.filename or "the system")
     return MaskwrightError(f"cannot be {verb}: {what}" if verb else what, where=where, fix=fix)
+
+
+KEY = re.compile(r"`(\w+)`|\b((?:data|task)\.\w+)(: (?=\w))?")
+
+
+def as_typed(error: MaskwrightError, names: Mapping[str, str | None]) -> None:
+    """Puts what the user types in the place of keys that an error names: an argument in backticks, or as `where`, and
+    keys such as data.text of a task that reads texts without a YAML. None: the user cannot set it, and alternatives of
+    the fix that say so, between `, or `, are left out."""
+
+    def typed(found: re.Match[str]) -> str:
+        name = names.get(found[1] or found[2])
+        return name + (" " if found[3] else "") if name else found[0]
+
+    ways = (error.fix or "").split(", or ")
+    kept = [way for way in ways if None not in (names.get(found[2], "") for found in KEY.finditer(way))]
+    error.fix = KEY.sub(typed, ", or ".join(kept)) or None
+    error.what, error.where = KEY.sub(typed, error.what), names.get(error.where or "") or error.where
+
+
+def of_texts(names: Iterable[str]) -> dict[str, str | None]:
+    """For `as_typed`: the argument for each key of a YAML by which labelled texts are read, of a function that has the
+    arguments `names`."""
+    keys = ("text", "text_pair", "label", "on_bad_input", "max_seq_len", "encoding")
+    known = {*names}
+    found = {f"data.{key}": next((n for n in (f"{key}_column", key) if n in known), None) for key in keys}
+    return found | {"task.doc_stride": None}
 
 
 def stopped(code: int | None) -> type[StoppedEarly] | None:

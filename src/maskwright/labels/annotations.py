@@ -148,7 +148,7 @@ def _in_data(data: dict[Column, Any], table: Table, reading: Reading) -> Layout 
         texts = [name for name in texts if name in TEXTS]
     if not texts or texts[0] not in data:
         what = f"has no text with a usual name in 'data' (keys: {listed([*data])})"
-        raise SourceError(what, where=table.header, fix=f"name it {reading.spelt.text}")
+        raise SourceError(what, where=table.header, fix="name it as data.text")
     spans = f"; their spans are in '{key}'" if reading.labelled else ""
     reading.note(f"the texts '{texts[0]}' of 'data' are {WORDS_ARE}{spans}")
     return Layout(texts[0], key if reading.labelled else None, is_label_studio=True)

@@ -74,17 +74,17 @@ def roles_of(table: Table, reading: Reading) -> Roles:
         free = {*table.columns} - {*label}
         usual = next((names for names in texts if free.issuperset({*names} - {None})), None)
         if usual is None:
-            raise _no_column("text", reading.spelt.text, table)
+            raise _no_column("text", "data.text", table)
         text, pair = [usual[0]], usual[1]
         reading.note(f"the text is column '{text[0]}'" + (f", its pair '{pair}'" if pair else ""))
     if reading.labelled and not label:
         name = next((column for column in labels if column in table.columns and column not in [*text, pair]), None)
         if name is None:
-            raise _no_column("labels", reading.spelt.label, table)
+            raise _no_column("labels", "data.label", table)
         label = [name]
         reading.note(f"the label is column '{name}'")
     if kind == "question_answering" and pair is None:
-        raise _no_column("context", reading.spelt.text_pair, table)
+        raise _no_column("context", "data.text_pair", table)
     key: list[Column] = ["id"] if kind == "question_answering" and "id" in table.columns else []
     class_names = table.class_names.get(label[0], ()) if len(label) == 1 else ()
     roles = Roles(text, pair, label, key, class_names, table.header)
@@ -92,7 +92,7 @@ def roles_of(table: Table, reading: Reading) -> Roles:
         reading.class_names = tuple(renamed(str(number), roles, reading) for number in range(len(roles.class_names)))
         reading.note(f"{table.name} names the labels 0 to {len(roles.class_names) - 1}: {listed(reading.class_names)}")
     pairs = [] if pair is None else [pair]
-    for named, columns in ((reading.spelt.text, text), (reading.spelt.text_pair, pairs), (reading.spelt.label, label)):
+    for named, columns in (("data.text", text), ("data.text_pair", pairs), ("data.label", label)):
         for column in columns:
             table.require(column, _name_it("another", named, table))
     if not data.has_header and not reading.labelled:  # then a header line raises no error
@@ -108,7 +108,7 @@ def _no_column(role: str, key_name: str, table: Table) -> SourceError:
 
 def _name_it(which: str, key_name: str, table: Table) -> str:
     numbers = ", or give its number from 0 where the files have no header line" if table.delimiter else ""
-    return f"name {which} {key_name}{numbers}"
+    return f"name {which} as {key_name}{numbers}"
 
 
 # ---- one record --------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def _number(cell: Any, column: Column, reading: Reading) -> float:
     if not math.isfinite(value):
         raise Unusable(
             f"label {cell!r:.40} in column {column!r} is not a number",
-            f"repair it, or name the label's column {reading.spelt.label}",
+            "repair it, or name the label's column as data.label",
         )
     return value
 

@@ -113,9 +113,9 @@ def _columns(name: str, first: Row, reading: Reading) -> tuple[int, int]:
     word = (reading.data.text_columns or [column for column in names if column in WORDS] or [0])[0]
     tag = (reading.data.label_columns or [column for column in names if column in TAGS] or [width - 1])[0]
     word, tag = places.get(word, word), places.get(tag, tag)
-    for key_name, column in ((reading.spelt.text, word), (reading.spelt.label, tag))[: 1 + reading.labelled]:
+    for key_name, column in (("data.text", word), ("data.label", tag))[: 1 + reading.labelled]:
         if not isinstance(column, int):
-            fix = f"name it {key_name} by its number from 0, or leave it out"
+            fix = f"name it as {key_name} by its number from 0, or leave it out"
             raise SourceError(f"has columns without names, so none is {column!r}", where=where, fix=fix)
         if column >= width:
             raise SourceError(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from maskwright.config.finetuning import Task
 from maskwright.core.console import note, several
 from maskwright.core.errors import InputError
-from maskwright.labels.example import IN_CONFIGURATION, Example, Skipped, Spelt
+from maskwright.labels.example import Example, Skipped
 from maskwright.text.spacing import spacing_of
 from maskwright.text.tokenizer import parsed
 from maskwright.text.vocabulary import added_tokens, read_tokenizer, read_vocabulary, tokenizer_file
@@ -97,7 +97,6 @@ def encode(
     labelled: bool = True,
     token_type_stride: int = 0,
     longest: int = 0,
-    spelt: Spelt = IN_CONFIGURATION,
 ) -> EncodedRows:
     """Encodes examples. `tokenizer_folder`: a folder with tokenizer.json, or the file. `labels`: in the order of their
     ids. `token_type_stride`: the model's (`ModelConfig`). `longest`: the model's `max_seq_len`, for the fix of a
@@ -112,7 +111,7 @@ def encode(
     if task.kind == "question_answering":
         # White space before some of SQuAD's questions would fill a window.
         questions = [example.text.lstrip() for example in examples]
-        for _, error in _without_room(tokenizer, examples, task.doc_stride, max_seq_len, longest, spelt):
+        for _, error in _without_room(tokenizer, examples, task.doc_stride, max_seq_len, longest):
             raise error
         return _windows(tokenizer, examples, questions, task.doc_stride, max_seq_len, token_type_stride)
     tokenizer.enable_truncation(max_seq_len, strategy="longest_first")
@@ -287,7 +286,7 @@ def _span(spans: Ints, example: Example) -> tuple[int, int]:
 
 
 def _without_room(
-    tokenizer: Any, examples: Sequence[Example], doc_stride: int, max_seq_len: int, longest: int, spelt: Spelt
+    tokenizer: Any, examples: Sequence[Example], doc_stride: int, max_seq_len: int, longest: int
 ) -> Iterator[tuple[int, InputError]]:
     """(index, error) of each question that leaves a window no more of the context than it shares with the next."""
     specials = tokenizer.num_special_tokens_to_add(True)
@@ -297,28 +296,28 @@ def _without_room(
         room = max_seq_len - specials - len(encoding.ids)
         if room <= doc_stride:
             size, fixes = specials + len(encoding.ids), []
-            # If nobody can name the windows' overlap, it is at most a third of a row.
-            enough = size + 1 + (doc_stride if spelt.doc_stride else size // 2)
-            if spelt.max_seq_len and enough <= longest:
-                fixes.append(f"set {spelt.max_seq_len} to {enough} or more")
-            if spelt.doc_stride and room > 0:
-                fixes.append(f"set {spelt.doc_stride} below {room}")
+            # Where the windows' overlap is not a key, it is at most a third of a row.
+            enough = size + 1 + max(doc_stride, size // 2)
+            if enough <= longest:
+                fixes.append(f"set data.max_seq_len to {enough} or more")
+            if room > 0:
+                fixes.append(f"set task.doc_stride below {room}")
             what = f"the question's {len(encoding.ids)} tokens leave {max(room, 0)} of a row's {max_seq_len} for the "
             what += f"context, and windows share {doc_stride}"
-            fix = ", or ".join(fixes) or "shorten the question, or take a model of longer rows"
-            fix += f", or {spelt.skip}" if spelt.skip else ""
+            fixes = fixes or ["shorten the question", "take a model of longer rows"]
+            fix = ", or ".join([*fixes, "data.on_bad_input: skip"])
             yield index, InputError(what, where=examples[index].where, fix=fix)
 
 
 def without_long_questions(
-    examples: Sequence[Example], tokenizer_folder: str, task: Task, max_seq_len: int, spelt: Spelt = IN_CONFIGURATION
+    examples: Sequence[Example], tokenizer_folder: str, task: Task, max_seq_len: int
 ) -> tuple[list[Example], list[Skipped]]:
     """The examples that `encode` takes, and those whose question leaves a row too little for its context. Raises
     `InputError` where all are such."""
     if task.kind != "question_answering" or not examples:
         return list(examples), []
     tokenizer = open_tokenizer(tokenizer_folder)
-    errors = dict(_without_room(tokenizer, examples, task.doc_stride, max_seq_len, 0, spelt))
+    errors = dict(_without_room(tokenizer, examples, task.doc_stride, max_seq_len, 0))
     if len(errors) == len(examples):
         raise errors[0]
     kept = [example for index, example in enumerate(examples) if index not in errors]

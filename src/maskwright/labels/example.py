@@ -66,32 +66,14 @@ class Skipped(NamedTuple):
     what: str
 
 
-@dataclass(frozen=True)
-class Spelt:
-    """The caller's names of columns and lengths, for fixes that can be typed. By default those of a run's
-    configuration; None for what the caller cannot set."""
-
-    text: str = "under data.text"
-    text_pair: str = "under data.text_pair"
-    label: str = "under data.label"
-    skip: str | None = "data.on_bad_input: skip"
-    max_seq_len: str | None = "data.max_seq_len"
-    doc_stride: str | None = "task.doc_stride"
-    encoding: str = "data.encoding: "
-
-
-IN_CONFIGURATION = Spelt()
-
-
 @dataclass
 class Reading:
-    """Options of a reading, with its notes and skipped records."""
+    """Options of a reading, with its notes and skipped records. Its errors name the keys of a run's YAML."""
 
     data: LabelledData
     task: Task
     labelled: bool = True
     """False for texts to predict: no label is read."""
-    spelt: Spelt = IN_CONFIGURATION
     names: tuple[str, ...] = ()
     """Labels in the order of their ids, where they are known: those of `task.labels`, or of the model."""
     class_names: tuple[str, ...] = ()
@@ -108,7 +90,7 @@ class Reading:
 
     @property
     def encoding(self) -> Encoding:
-        return Encoding.named(self.data.encoding, self.spelt.encoding)
+        return Encoding.named(self.data.encoding, "data.encoding: ")
 
     def __post_init__(self) -> None:
         self.names = self.names or self.task.fixed_labels or ()
@@ -141,9 +123,7 @@ class Reading:
         if self._first is not None:
             _, what, where, fix = self._first
             alike = f" (the first of {self._alike:,} such records)" if self._alike > 1 else ""
-            raise SourceError(
-                what + alike, where=where, fix=fix + (f", or {self.spelt.skip}" if self.spelt.skip else "")
-            )
+            raise SourceError(what + alike, where=where, fix=f"{fix}, or data.on_bad_input: skip")
 
     def handle(self, fault: Fault) -> bool:
         """The `FaultHandler` of a file. Bytes that do not decode are always an error."""

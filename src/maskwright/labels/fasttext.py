@@ -31,7 +31,7 @@ def has_lines(name: str, reading: Reading) -> bool:
 def line_examples(name: str, reading: Reading) -> Iterator[Example]:
     """The examples of all lines that are not blank. Raises `SourceError`."""
     if reading.labelled and reading.data.label_columns:
-        fix = f"leave out what stands {reading.spelt.label}: labels begin with {PREFIX}"
+        fix = f"leave out data.label: labels begin with {PREFIX}"
         raise SourceError("has fastText's lines, and no columns", where=name, fix=fix)
     reading.note(f"{name}: a text a line" + (f", whose labels begin with {PREFIX}" if reading.labelled else ""))
     translation = reading.task.translation

@@ -37,8 +37,8 @@ def read_files(names: Sequence[str], location: str, reading: Reading) -> list[Ex
     if examples and reading.labelled and reading.task.kind == "multi_label_classification":
         examples = named(examples, reading)
     if not examples:
-        skipping = reading.spelt.skip if reading.data.on_bad_input == "skip" else None
-        fix = "check the file" + (f", or leave out {skipping}" if skipping else "")
+        skipping = reading.data.on_bad_input == "skip"
+        fix = "check the file" + ", or leave out data.on_bad_input: skip" * skipping
         raise SourceError("holds no examples", where=location, fix=fix)
     return examples
 

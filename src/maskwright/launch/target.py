@@ -25,14 +25,21 @@ ASSIGNMENT = re.compile(rf"(?<![\w.-])({VARIABLE.pattern})=['\"]?(?![/~`]){VALUE
 @dataclass(frozen=True)
 class Training:
     """`maskwright pretrain` or `finetune` as a value. It is turned into words when the command starts; words are never
-    parsed back."""
+    parsed back. Its manual (`cli/manual.py`) has the options.
+
+    CONFIG: YAML of the run, or the name of a recipe, such as small.
+    --run PATH: Run directory; an existing one is continued.
+    overrides --set KEY=VALUE: Override a key of CONFIG, as in --set schedule.steps=100.
+    --stop-after-hours 0≤N: Save and end after this many hours over all restarts (exit 76).
+    --stop-after-steps 1≤N: Save and end after this many steps over all restarts (exit 76).
+    --profile-steps 0≤N: Trace this many early steps into RUN/profile.
+    begin_from --from RUN[@STEP]: Begin a new run from this run's checkpoint: its newest, or that of a step.
+    --fresh-optimizer (--from): Take the weights, and not the optimizer's state.
+    """
 
     config: str
-    """Location of the YAML."""
     run: str
-    """Run directory."""
     overrides: tuple[str, ...] = ()
-    """Overrides of the configuration, as KEY=VALUE."""
     stop_after_hours: float | None = None
     stop_after_steps: int | None = None
     profile_steps: int = 0
@@ -40,9 +47,7 @@ class Training:
     """Number of processes on each machine."""
     verb: Literal["pretrain", "finetune"] = "pretrain"
     begin_from: str | None = None
-    """RUN or RUN@STEP, from whose checkpoint a new run begins."""
     fresh_optimizer: bool = False
-    """Whether it begins with a new optimizer state."""
 
     def words(self) -> list[str]:
         """The words that a user would type after `maskwright`."""
@@ -63,6 +68,24 @@ class Training:
 
     def __str__(self) -> str:
         return " ".join(["maskwright", *self.words()])
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """How many processes and machines train together; None lets the launcher choose.
+
+    --processes 1≤N: Processes on this machine. Default: one for each GPU.
+    --num-nodes 1≤N: Number of machines that train together; a Ray job finds it.
+    --gpus-per-node 0≤N: GPUs of each machine of a Ray job; 0 trains on the CPU.
+    --node-rank 0≤N: Which of the machines this is, from 0.
+    --rendezvous HOST:PORT: Address on machine 0 where several machines meet.
+    """
+
+    processes: int | None = None
+    num_nodes: int | None = None
+    gpus_per_node: int | None = None
+    node_rank: int = 0
+    rendezvous: str | None = None
 
 
 def node_words(num_nodes: object, node_rank: object, rendezvous: str) -> list[str]:

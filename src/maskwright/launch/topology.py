@@ -9,19 +9,8 @@ from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.pretraining import RunConfig, require_devices, shared_out
 from maskwright.core.console import warn
 from maskwright.core.errors import ConfigError
+from maskwright.launch.target import LaunchOptions
 from maskwright.machine import hardware
-
-
-@dataclass(frozen=True)
-class LaunchOptions:
-    """The options of `pretrain` about processes and machines; None lets the launcher choose."""
-
-    processes: int | None = None
-    num_nodes: int | None = None
-    gpus_per_node: int | None = None
-    """For Ray jobs only."""
-    node_rank: int = 0
-    rendezvous: str | None = None
 
 
 @dataclass(frozen=True)

@@ -174,8 +174,8 @@ def _trained(record: RunRecord, keys: dict[str, Any], run: str) -> RecordedRun:
     say(f"training again: {run}")
     code = child.run(record.command(file, run))
     if kind := stopped(code):
-        shutil.rmtree(run, ignore_errors=True)
-        raise kind(f"remove {os.path.dirname(run)}, and give the same command again")
+        shutil.rmtree(os.path.dirname(run), ignore_errors=True)  # so that the same command begins again
+        raise kind("nothing is kept of a stopped reproduction; the same command begins again")
     if code:
         raise MaskwrightError(f"ended with exit code {code}; its own message is above", where=run)
     made = read_run(run)

@@ -178,7 +178,7 @@ def _finish(job: Job, board: TensorBoard | None, stop: StopRequest, *, is_final:
         if job.saver:
             job.saver.wait_for_copy()  # the grace period ends a wait that takes too long
             stop.take_request(job.directory)  # it may have come just after the signal
-        what = f"{stop.why or 'another host was asked to'}: stopped at step {job.step:,} of {job.steps:,}, saved; "
+        what = f"{stop.why or 'another host was asked to'}: step {job.step:,} of {job.steps:,} is saved; "
         raise stop.error(f"{what}the same command continues", is_final=is_final)
     evaluate(job, board, stop)
     if stop.urgent and job.alone:

@@ -10,7 +10,6 @@ from maskwright.config.pretraining import EngineSection
 from maskwright.core.encodings import UTF8
 from maskwright.core.errors import InputError
 from maskwright.data.opening import open_evaluation_store
-from maskwright.labels.example import Spelt
 from maskwright.labels.write import require_writable
 from maskwright.tasks.measure.blimp import Blimp, blimp
 from maskwright.tasks.measure.held_out import Evaluation, Evaluations, evaluate_sources, row_tokens
@@ -63,10 +62,10 @@ USES = {
 """The other options that each measurement uses."""
 
 
-def require_one(request: EvaluationRequest, spelt: Callable[[str], str] = str) -> None:
-    """Raises `InputError` if more than one measurement is asked for. `spelt`: how the user writes an option."""
+def require_one(request: EvaluationRequest) -> None:
+    """Raises `InputError` if more than one measurement is asked for."""
     if sum(getattr(request, name) is not None for name in USES) > 1:
-        *names, last = map(spelt, USES)
+        *names, last = (f"`{name}`" for name in USES)
         raise InputError(f"{', '.join(names)} and {last} are measured one at a time", fix="give one of them")
 
 
@@ -75,7 +74,6 @@ def measure(
     request: EvaluationRequest,
     *,
     device: str = "auto",
-    spelt: Callable[[str], str] = str,
     sources: Callable[[str, str, str], Sources] = lambda text, column, encoding: Sources(
         [text], text_column=column, encoding=encoding
     ),
@@ -83,7 +81,7 @@ def measure(
     """Measures the model. `sources` opens `request.text`, by its location, column and encoding. Raises `InputError` for
     more than one measurement, for an option that the measurement does not use, for a value out of the model's range,
     and where there is nothing to measure the model on."""
-    require_one(request, spelt)
+    require_one(request)
     chosen = next((name for name in USES if getattr(request, name) is not None), None)
     if chosen is None:
         chosen = "store" if model.task is None and request.page is None else "examples"
@@ -91,60 +89,52 @@ def measure(
         model.require_task()
     else:
         model.require_masked_lm()
-    _require_used(request, chosen, spelt)
-    _require_range(model, request, spelt)
+    _require_used(request, chosen)
+    _require_range(model, request)
     if chosen == "examples":
         if request.page is not None:
             require_writable(request.page, [".html"])
-        options = TextOptions(
-            request.text_column, request.text_pair, request.label, spelt=_columns(spelt), encoding=request.encoding
-        )
-        scores = evaluate_labelled(model, request.examples, options, spelt, device)
+        options = TextOptions(request.text_column, request.text_pair, request.label, encoding=request.encoding)
+        scores = evaluate_labelled(model, request.examples, options, device)
         if request.page is not None:
             write_page(request.page, scores)
         return scores
     from maskwright.engines.torch.prepare import choose_device
 
-    engine = EngineSection(device=choose_device(device, spelt("device")))  # type: ignore[arg-type]
+    engine = EngineSection(device=choose_device(device, "device"))  # type: ignore[arg-type]
     if request.blimp is not None:
         return blimp(model, request.blimp, share=request.share, engine=engine)
     if request.text is not None:
         if len(request.text_column) > 1:
-            raise InputError(f"{spelt('text_column')} names several columns", fix=f"name one of {spelt('text')}")
+            raise InputError("`text_column` names several columns", fix="name one of `text`")
         text = sources(request.text, [*request.text_column, "text"][0], request.encoding or UTF8)
         return pseudo_perplexity(model, text, seq_len=row_tokens(model, request.seq_len), engine=engine)
     if request.store is not None:
         data = model.run.pretraining.data if model.run else None
         stores = {"": open_evaluation_store(request.store, data, model.tokenizer_folder)}
     elif model.run is None:
-        choices = ", ".join(map(spelt, ("store", "blimp")))
-        raise InputError("a model folder names no text to evaluate on", fix=f"give {choices} or {spelt('text')}")
+        raise InputError("a model folder names no text to evaluate on", fix="give `store`, `blimp` or `text`")
     else:
         stores = held_out_stores(model.run)
     evaluations = evaluate_sources(model, stores, seq_len=request.seq_len, max_rows=request.max_rows, engine=engine)
     return evaluations.sources.get("", evaluations)
 
 
-def _columns(spelt: Callable[[str], str]) -> Spelt:
-    text, pair, label = (f"with {spelt(name)}" for name in ("text_column", "text_pair", "label"))
-    return Spelt(text, pair, label, skip=None, max_seq_len=None, doc_stride=None, encoding=f"{spelt('encoding')} ")
-
-
-def _require_used(request: EvaluationRequest, chosen: str, spelt: Callable[[str], str]) -> None:
+def _require_used(request: EvaluationRequest, chosen: str) -> None:
     for field in fields(EvaluationRequest):
         if field.name in USES or field.name in USES[chosen] or getattr(request, field.name) == field.default:
             continue
-        users = " or ".join(spelt(name) for name, options in USES.items() if field.name in options)
-        what = f"{spelt(field.name)} is not used by this measurement, which is that of {spelt(chosen)}"
+        users = " or ".join(f"`{name}`" for name, options in USES.items() if field.name in options)
+        what = f"`{field.name}` is not used by this measurement, which is that of `{chosen}`"
         raise InputError(what, fix=f"leave it out; it goes with {users}")
 
 
-def _require_range(model: TrainedModel, request: EvaluationRequest, spelt: Callable[[str], str]) -> None:
+def _require_range(model: TrainedModel, request: EvaluationRequest) -> None:
     most = model.config.max_seq_len
     if request.seq_len is not None and not SHORTEST <= request.seq_len <= most:
-        what = f"{spelt('seq_len')} {request.seq_len} is not in {SHORTEST} … {most}, what the model takes"
+        what = f"`seq_len` {request.seq_len} is not in {SHORTEST} … {most}, what the model takes"
         raise InputError(what, fix="give one in that range")
     if not 0.0 <= request.share <= 1.0:
-        raise InputError(f"{spelt('share')} {request.share:g} is not in 0 … 1", fix="give a share of the pairs")
+        raise InputError(f"`share` {request.share:g} is not in 0 … 1", fix="give a share of the pairs")
     if request.max_rows < 1:
-        raise InputError(f"{spelt('max_rows')} {request.max_rows} is not positive", fix="give at least 1")
+        raise InputError(f"`max_rows` {request.max_rows} is not positive", fix="give at least 1")

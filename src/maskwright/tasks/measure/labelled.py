@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -83,11 +82,9 @@ class Scores:
         return asdict(self)
 
 
-def evaluate_labelled(
-    model: TrainedModel, source: str | None, options: TextOptions, spelt: Callable[[str], str], device: str = "auto"
-) -> Scores:
+def evaluate_labelled(model: TrainedModel, source: str | None, options: TextOptions, device: str = "auto") -> Scores:
     """Scores a fine-tuned model on a labelled file, `source`; by default on the run's own test split, or else its
-    validation file. `spelt`: how the user writes an option.
+    validation file.
 
     The precision is the run's, and so are columns that `options` leave out: the run's results come out again. Raises
     `InputError` with file and line."""
@@ -102,10 +99,10 @@ def evaluate_labelled(
         what = "is a folder, which names no labelled file"
         if model.run:
             what = f"has neither data.test nor data.validation; its {RESULTS} has the scores on what it held out"
-        raise InputError(what, where=model.location, fix=f"name a labelled file with {spelt('examples')}")
+        raise InputError(what, where=model.location, fix="name a labelled file as `examples`")
     options = replace(options, skip_bad_input=own is not None and own.on_bad_input == "skip")
     data = data_of(model, source, options, labelled=True)
-    reading = Reading(data, task, spelt=options.spelt, names=model.labels)
+    reading = Reading(data, task, names=model.labels)
     examples = in_terms_of(model.labels, read_examples(source, reading, wanted), reading)
     if recorded and not (options.text or options.text_pair or options.label or options.encoding):
         recorded.require(fingerprint_of(examples), "set of examples")
@@ -114,10 +111,10 @@ def evaluate_labelled(
     warn_of(reading.skipped)
     # fp32 stands in for fp16, which a CPU multiplies at a few per cent of the speed.
     as_trained = "bf16" if model.run and model.run.dtype == "bfloat16" else "fp32"
-    length = row_length(model, task, data, options.spelt)
-    examples = that_fit(model, examples, length, data, options.spelt)
-    engine = engine_for(model, device, spelt("device"), as_trained)
-    predictions, cut = ask(engine, model, examples, length, spelt=options.spelt)
+    length = row_length(model, task, data)
+    examples = that_fit(model, examples, length, data)
+    engine = engine_for(model, device, as_trained)
+    predictions, cut = ask(engine, model, examples, length)
     scores = measure(task, model.labels, examples, predictions)
     if task.kind == "multi_label_classification" and predictions.probabilities is not None:
         threshold, best = best_threshold(gold_outcomes(task, model.labels, examples), predictions.probabilities)

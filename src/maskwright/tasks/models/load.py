@@ -88,7 +88,7 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
         record = directory.read_record()
         loaded = load_chosen(directory, record)
         if loaded is None:
-            fix = f"let the `maskwright {record.kind}` that trains it save one first"
+            fix = "let its training save one first"
             raise InputError("has no checkpoint yet", where=location, fix=fix)
         parameters, step = loaded.parameters, loaded.step
         config, tokenizer = model_at(record, step, directory.config), directory.path("tokenizer")

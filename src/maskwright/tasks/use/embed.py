@@ -29,23 +29,23 @@ def embed(
     require_writable(output, (".npy", ".parquet"))
     examples, data = read_texts(model, TEXTS, source, options)
     if examples[0].text_pair is not None:
-        raise InputError("has two texts", where=source, fix="name the column of one with --text")
-    length = row_length(model, TEXTS, data, options.spelt)
-    embeddings = vectors(model, examples, length, device, "--device")
+        raise InputError("has two texts", where=source, fix="name the column of one as data.text")
+    length = row_length(model, TEXTS, data)
+    embeddings = vectors(model, examples, length, device)
     write_vectors(output, embeddings, [{"line": example.line, "text": example.text} for example in examples])
     say(f"{output}: {several(embeddings.shape[0], 'vector')} of {embeddings.shape[1]} numbers")
     return embeddings.shape[0], embeddings.shape[1]
 
 
 def vectors(
-    model: TrainedModel, examples: Sequence[Example], max_seq_len: int, device: str = "auto", option: str = "device"
+    model: TrainedModel, examples: Sequence[Example], max_seq_len: int, device: str = "auto"
 ) -> NDArray[np.float32]:
     """fp32 [examples, D]: means of the last hidden states, those of special tokens included. Warns of texts that were
-    cut. `option`: how the user names a device."""
+    cut."""
     from maskwright.engines.torch.pooling import mean_pooler
     from maskwright.engines.torch.prepare import choose_device
 
-    pool, parts, cut = mean_pooler(model.config, model.parameters, choose_device(device, option)), [], 0
+    pool, parts, cut = mean_pooler(model.config, model.parameters, choose_device(device, "device")), [], 0
     with progress("embed", len(examples), "texts") as bar:
         for first in range(0, len(examples), EXAMPLES_AT_ONCE):
             chunk = examples[first : first + EXAMPLES_AT_ONCE]

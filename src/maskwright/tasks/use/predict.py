@@ -19,7 +19,7 @@ from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.labels.annotations import spans_in
 from maskwright.labels.encode import EncodedRows, encode, what_is_cut, without_long_questions
-from maskwright.labels.example import IN_CONFIGURATION, Example, Reading, Skipped, Spelt
+from maskwright.labels.example import Example, Reading, Skipped
 from maskwright.labels.metrics import NO_LABEL, Predictions, decode
 from maskwright.labels.read import read_examples
 from maskwright.labels.rows import Packer, in_order, prediction_batches
@@ -34,10 +34,6 @@ EXAMPLES_AT_ONCE = 2048
 """Examples that are sorted by length and packed together; more would only need more memory."""
 
 
-OPTIONS = Spelt("with --text", "with --text-pair", "", "--on-bad-input skip", "--max-seq-len", None, "--encoding ")
-"""The options of `predict` and `embed`, as users write them."""
-
-
 @dataclass(frozen=True)
 class TextOptions:
     """How to read the texts. Options that are left out are those of the run's configuration."""
@@ -47,7 +43,6 @@ class TextOptions:
     label: Sequence[str] = ()
     max_seq_len: int | None = None
     skip_bad_input: bool = False
-    spelt: Spelt = OPTIONS
     encoding: str | None = None
 
 
@@ -57,7 +52,7 @@ def read_texts(
     """The texts of a file, and how it was read. Prints what was decided for the user, and warns of skipped records.
     Raises `InputError` with file and line."""
     data = data_of(model, location, options)
-    reading = Reading(data, task, labelled=False, spelt=options.spelt)
+    reading = Reading(data, task, labelled=False)
     examples = read_examples(location, reading)
     for sentence in reading.notes:
         say(sentence)
@@ -72,15 +67,13 @@ def warn_of(skipped: Sequence[Skipped]) -> None:
         warn(f"{len(skipped):,} records are left out")
 
 
-def that_fit(
-    model: TrainedModel, examples: list[Example], max_seq_len: int, data: LabelledData, spelt: Spelt = IN_CONFIGURATION
-) -> list[Example]:
+def that_fit(model: TrainedModel, examples: list[Example], max_seq_len: int, data: LabelledData) -> list[Example]:
     """The examples without questions that are too long for a row, of which it warns, if `data.on_bad_input` is skip;
     else all. Raises `InputError` where none is left."""
     if data.on_bad_input == "error":
         return examples
     task = _in_rows(model, max_seq_len)
-    kept, skipped = without_long_questions(examples, model.tokenizer_folder, task, max_seq_len, spelt)
+    kept, skipped = without_long_questions(examples, model.tokenizer_folder, task, max_seq_len)
     warn_of(skipped)
     return kept
 
@@ -100,8 +93,7 @@ def data_of(model: TrainedModel, location: str, options: TextOptions, *, labelle
     text = [_column(name) for name in options.text] or (run and run.text)
     pair = options.text_pair if options.text else options.text_pair or (run and run.text_pair)
     if text is None and pair is not None:
-        pair_option, text_option = (name.rpartition(" ")[2] for name in (options.spelt.text_pair, options.spelt.text))
-        raise InputError(f"{pair_option} is given without {text_option}", fix="name both columns, or neither")
+        raise InputError("data.text_pair is given without data.text", fix="name both columns, or neither")
     return labelled_data(
         location,
         train=location,
@@ -118,22 +110,21 @@ def _column(name: str) -> str | int:
     return int(name) if name.isascii() and name.isdigit() else name
 
 
-def row_length(model: TrainedModel, task: Task, data: LabelledData, spelt: Spelt = IN_CONFIGURATION) -> int:
+def row_length(model: TrainedModel, task: Task, data: LabelledData) -> int:
     """Tokens that a text may have: those of training or, where that is unknown, as many as the model can read."""
     most = model.config.max_seq_len
     if data.max_seq_len is not None and data.max_seq_len > most:
         what = f"rows of {data.max_seq_len:,} tokens were asked for, and the model takes {most:,}"
-        fix = f"set {spelt.max_seq_len} to {most} or less" if spelt.max_seq_len else None
-        raise InputError(what, where=model.location, fix=fix)
+        raise InputError(what, where=model.location, fix=f"set data.max_seq_len to {most} or less")
     return data.max_seq_len or (min(most, default_row(task)) if task.kind == "question_answering" else most)
 
 
-def engine_for(model: TrainedModel, device: str, option: str, dtype: Any = "fp32") -> Engine:
+def engine_for(model: TrainedModel, device: str, dtype: Any = "fp32") -> Engine:
     """An engine that holds the model's weights. In fp32, its numbers are those of the exported folder in
-    `transformers`. `option`: how the user names a device."""
+    `transformers`."""
     from maskwright.engines.torch.prepare import choose_device
 
-    chosen: Any = choose_device(device, option)
+    chosen: Any = choose_device(device, "device")
     engine = make_engine(model.config, Optimizer(), EngineSection(device=chosen, dtype=dtype), seed=0)
     engine.write(TrainState(0, model.parameters))
     return engine
@@ -145,11 +136,10 @@ def ask(
     examples: Sequence[Example],
     max_seq_len: int,
     *,
-    spelt: Spelt = IN_CONFIGURATION,
     may_be_none: bool | None = None,
 ) -> tuple[Predictions, int]:
     """Predictions in the order of `examples`, and the number of texts (for words: of words) that were cut, with a
-    warning. `spelt`: see `encode`. `may_be_none`: see `decode`."""
+    warning. `may_be_none`: see `decode`."""
     task = _in_rows(model, max_seq_len)
     if may_be_none is None:
         may_be_none = not all(example.answers for example in examples)
@@ -166,7 +156,6 @@ def ask(
                 labelled=False,
                 token_type_stride=model.config.token_type_stride,
                 longest=model.config.max_seq_len,
-                spelt=spelt,
             )
             logits = _logits(engine, model, encoded)
             parts.append(decode(task, encoded, chunk, logits, model.labels, may_be_none=may_be_none))
@@ -228,13 +217,13 @@ def predict(
     if os.path.exists(output) and os.path.exists(source) and os.path.samefile(source, output):
         raise InputError("is the input too", where=output, fix="give --output another name")
     examples, data = read_texts(model, task, source, options)
-    length = row_length(model, task, data, options.spelt)
-    examples = that_fit(model, examples, length, data, options.spelt)
+    length = row_length(model, task, data)
+    examples = that_fit(model, examples, length, data)
     if os.path.splitext(output)[1].lower() == ANSWERS:
         _require_ids(examples)
-    engine = engine_for(model, device, "--device")
+    engine = engine_for(model, device)
     none = model.may_be_none or False if may_be_none is None else may_be_none
-    predictions, _ = ask(engine, model, examples, length, spelt=options.spelt, may_be_none=none)
+    predictions, _ = ask(engine, model, examples, length, may_be_none=none)
     if words and os.path.splitext(output)[1].lower() in COLUMNS:
         tags = [[_name(model, tag) for tag in outcome] for outcome in predictions.outcomes]
         sentences = zip(examples, tags, strict=True)

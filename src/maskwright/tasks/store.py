@@ -1,0 +1,167 @@
+"""From text to a token store, for the command and for Python alike. The docstrings of the classes are manuals of their
+options (`cli/manual.py`)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from maskwright.core.console import say, warn
+from maskwright.core.errors import InputError
+from maskwright.machine.hardware import usable_cores, usable_memory_bytes
+from maskwright.processes.runner import Runner
+
+if TYPE_CHECKING:
+    from maskwright.data.store import TokenStore
+    from maskwright.text.cleaning.steps import CleaningOptions
+    from maskwright.text.document import Fault
+    from maskwright.text.sources import Sources
+
+WORKER_BYTES = 1 << 30
+"""Memory that a process may need; the default number of processes fits into memory by it."""
+SHOWN_FAULTS = 10
+
+
+@dataclass(frozen=True)
+class TextReading:
+    """How to read raw text.
+
+    --layout: A document of plain text is a file, the sentences between blank lines, or a line; auto decides.
+    --text-column NAME: Key or column that holds the text. For CSV without a header line, its number from 0.
+    --on-bad-input: Bytes and files that do not decode, broken records and empty files: stop, replace bytes, or skip
+        them.
+    --encoding NAME: Encoding of the text, by a name of Python's codecs, such as cp1252, shift_jis or utf-16.
+    --letters: Letters of FASTA and FASTQ: capitals, as they are, or capitals and cut at any that is not A, C, G or T.
+    """
+
+    layout: Literal["auto", "file", "sentences", "lines"] = "auto"
+    text_column: str = "text"
+    on_bad_input: Literal["error", "replace", "skip"] = "error"
+    encoding: str = "utf-8"
+    letters: Literal["upper", "keep", "plain"] = "upper"
+
+    def open(self, files: Sequence[str], **other: Any) -> Sources:
+        """The text of some files. Notes on it and the first faults are shown. `other`: options in place of its own."""
+        from maskwright.text.sources import Sources
+
+        counter = itertools.count(1)
+
+        def on_fault(fault: Fault) -> None:
+            if (number := next(counter)) <= SHOWN_FAULTS:
+                more = "; more are not shown, `text audit` counts them" if number == SHOWN_FAULTS else ""
+                warn(f"{fault.where}: {fault.what}{more}")
+
+        sources = Sources([*files], on_fault=on_fault, **asdict(self) | other)
+        for sentence in sources.notes:
+            say(sentence)
+        return sources
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """What is left out of raw text, and changed in it.
+
+    --filter NAMES: Rules by which documents are left out: gopher, c4, or MODULE:FUNCTION of yours, which takes a text
+        and returns True to keep it, or False or a reason to leave it out. Commas separate names; the option may be
+        repeated.
+    --language CODES: Languages of the documents that are kept, such as en,de (ISO 639-1 codes).
+    --language-probability SHARE (--language): The lowest probability that a document is in such a language.
+    --near-duplicates SHARE: Only the first is kept of documents that share about so many of their five-word sequences
+        (Jaccard similarity), such as 0.8. Held-out files come first.
+    --decontaminate FILE: Evaluation file: documents that hold an example of it are left out. The option may be
+        repeated.
+    --decontaminate-words N (--decontaminate): Words in a row that a document and an example share when it holds it.
+    --mask-pii KINDS: Personal data that placeholders replace: email, ip, phone, separated by commas.
+    --fix-mojibake: Mend text that was decoded by a wrong encoding (cafÃ© becomes café), by ftfy.fix_encoding.
+    """
+
+    filter: tuple[str, ...] = ()
+    language: tuple[str, ...] = ()
+    language_probability: float = 0.5
+    near_duplicates: float | None = None
+    decontaminate: tuple[str, ...] = ()
+    decontaminate_words: int = 13
+    mask_pii: tuple[str, ...] = ()
+    fix_mojibake: bool = False
+
+    def options(self) -> CleaningOptions | None:
+        """None if there is nothing to clean, so that numpy is not needed."""
+        steps = self.filter or self.language or self.near_duplicates is not None or self.decontaminate
+        if not (steps or self.mask_pii or self.fix_mojibake):
+            return None
+        from maskwright.text.cleaning.steps import CleaningOptions
+
+        return CleaningOptions(
+            *(_parted(self.filter), _parted(self.language), self.language_probability, self.near_duplicates),
+            *(self.decontaminate, self.decontaminate_words, _parted(self.mask_pii), self.fix_mojibake),
+        )
+
+
+def _parted(values: Sequence[str]) -> tuple[str, ...]:
+    return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Which documents a store keeps, and how.
+
+    --valid-fraction SHARE (no --valid-files): Share of documents to hold out, by a hash of their ids; 1 makes a test
+        set. Default: 0.01.
+    --valid-files SRC: Text to hold out in full instead of a share: a file, a folder, a glob in quotes or a URL; the
+        option may be repeated. A document that it shares with SRC is left out of training.
+    --keep-duplicates: Keep equal documents.
+    --min-characters N: Leave out documents with fewer characters.
+    --max-characters N: Leave out documents with more characters.
+    --shard-tokens N: Tokens in a shard, roughly.
+    --encoder: Tokenizer library. auto takes gigatoken where it is installed: the same ids, many times as fast.
+    """
+
+    valid_fraction: float | None = None
+    valid_files: tuple[str, ...] = ()
+    keep_duplicates: bool = False
+    min_characters: int = 1
+    max_characters: int | None = None
+    shard_tokens: int = 64_000_000
+    encoder: Literal["auto", "tokenizers", "gigatoken"] = "auto"
+
+
+def runner_of(workers: int | None) -> Runner:
+    """A runner with that many processes of this machine, by default one for each core, as far as memory allows."""
+    fitting = max(usable_memory_bytes() // WORKER_BYTES, 1)
+    return Runner(workers or min(usable_cores(), fitting))
+
+
+def prepare_store(
+    text: Sequence[str],
+    tokenizer: str,
+    to: str,
+    kept: Kept,
+    reading: TextReading,
+    cleaning: Cleaning,
+    *,
+    workers: int | None = None,
+    command: Sequence[str] = (),
+) -> TokenStore:
+    """Encodes documents into the store `to`, or continues one that was stopped, on all cores or in `workers` processes.
+    `command`: the words that the user typed, for the manifest. Raises `InputError`, and `SourceError` with file and
+    line."""
+    from maskwright.data.prepare.driver import prepare
+    from maskwright.data.prepare.request import PrepareOptions, Request
+    from maskwright.tasks.models.hub import local
+
+    if kept.valid_files and kept.valid_fraction is not None:
+        raise InputError("valid_fraction and valid_files both say what is held out", fix="give one of them")
+    if kept.max_characters is not None and kept.max_characters < kept.min_characters:
+        what = f"is {kept.max_characters}, below min_characters"
+        raise InputError(what, where="max_characters", fix=f"give an integer ≥ {kept.min_characters}")
+    share = 0.0 if kept.valid_files else 0.01 if kept.valid_fraction is None else kept.valid_fraction
+    sizes = kept.keep_duplicates, kept.min_characters, kept.max_characters, kept.shard_tokens
+    options, sources, held_out = PrepareOptions(share, *sizes), reading.open(text), None
+    if kept.valid_files:
+        same = sources.layout if sources.has_plain_text else reading.layout
+        held_out = reading.open(kept.valid_files, layout=same)
+    rules, folder = cleaning.options(), local(tokenizer, weights=False)
+    with runner_of(workers) as runner:
+        return prepare(Request(sources, folder, to, options, kept.encoder, held_out, rules, command), runner)
