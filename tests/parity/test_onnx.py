@@ -20,10 +20,12 @@ from finetuned import SHAPES, TASKS, finished_run, shape
 
 from maskwright.cli import main as cli
 from maskwright.config.pretraining import EngineSection
-from maskwright.core import storage
 from maskwright.core.errors import InputError, VerificationError
 from maskwright.data.store import TokenStore
+from maskwright.labels.dataset import read_dataset
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, TaskKind
+from maskwright.run.directory import RunDirectory
+from maskwright.run.record import RecordedText
 from maskwright.tasks.export.hugging_face import export
 from maskwright.tasks.measure.held_out import evaluate
 from maskwright.tasks.measure.labelled import evaluate_labelled
@@ -112,11 +114,16 @@ def table(folder: Path) -> dict[str, dict[str, float]]:
     }
 
 
-def record_of(run: Path, **changes: Any) -> None:
-    file = run / "config.resolved.json"
-    record = json.loads(file.read_text())
-    values = {**record["config"], **changes.pop("config", {})}
-    storage.write_json(str(file), {**record, "config": values, **changes})
+def record_of(run: Path, keys: dict[str, Any], text: RecordedText | None = None) -> None:
+    """`text`: what the run trains on; by default the labelled files of `keys`."""
+    directory = RunDirectory(str(run))
+    record = directory.read_record()
+    record = replace(record, keys=record.keys | keys)
+    if text is None and os.path.exists(keys["data.train"]):
+        config = record.finetuning
+        text = RecordedText("examples", read_dataset(config.data, config.task, config.seed).fingerprint)
+    text = text or record.train
+    directory.write_record(replace(record, train=text, held_out={"": text}))
 
 
 def labelled(folder: Path, task: TaskKind) -> dict[str, str]:
@@ -153,7 +160,7 @@ def test_scores_are_those_of_evaluate_on_the_validation_file(task: TaskKind, tok
     """Padded batches of one text a row, beside packed rows of our own network; by the command."""
     run = finished_run(tmp_path / "run", shape("modernbert", task), tokenizer)
     files = labelled(tmp_path, task)
-    record_of(run, config={"seed": 0, "data.max_seq_len": 32, **files})
+    record_of(run, {"seed": 0, "data.max_seq_len": 32, **files})
     expected = evaluate_labelled(load_model(str(run)), files["data.validation"], TextOptions(), "cpu").metrics
     assert cli.run(["export", str(run), "--to", str(tmp_path / "model"), "--onnx"]) == 0
     found = table(tmp_path / "model")
@@ -165,7 +172,8 @@ def test_scores_are_those_of_evaluate_on_the_validation_file(task: TaskKind, tok
 
 def test_a_masked_lm_run_is_measured_on_its_held_out_text(store: TokenStore, tokenizer: str, tmp_path: Path) -> None:
     run = finished_run(tmp_path / "run", SHAPES["roberta"], tokenizer)
-    record_of(run, config={"data.seq_len": 32, "data.packing": "documents"}, store=store.location)
+    text = RecordedText(store.location, store.fingerprint)
+    record_of(run, {"data.seq_len": 32, "data.packing": "documents"}, text)
     expected = asdict(evaluate(load_model(str(run)), store, engine=EngineSection(dtype="fp32")))
     export(load_model(str(run)), str(tmp_path / "model"), onnx=True)
     for found in [table(tmp_path / "model")[file] for file in ("model.safetensors", "onnx/model.onnx")]:
@@ -197,6 +205,6 @@ def test_what_is_wrong_leaves_nothing(
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith("error: --onnx: the package onnxruntime is not installed.") and "[onnx]" in said
     assert os.listdir(tmp_path) == ["run"]
-    record_of(run, config={"seed": 0, "schedule.steps": None, "data.train": str(tmp_path / "gone.csv")})
+    record_of(run, {"seed": 0, "data.train": str(tmp_path / "gone.csv")})
     export(load_model(str(run)), str(tmp_path / "model"), onnx=True)
     assert "compared on random ids, not on the run's own data: " in capsys.readouterr().err
