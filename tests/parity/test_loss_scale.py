@@ -89,7 +89,7 @@ def test_the_scale_moves_as_torchs_own() -> None:
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 def test_fp16_follows_fp32(store: TokenStore, config: Callable[..., RunConfig], architecture: str, kind: str) -> None:
     # With some seeds the first loss scale overflows, and an update is left out, as it should be.
-    run = config(**{"seed": 1, "model.architecture": architecture, "optimizer.kind": kind})
+    run = config(**{"seed": 2, "model.architecture": architecture, "optimizer.kind": kind})
     exact, rounded = (Run(store, run, dtype).steps(*range(12)) for dtype in ("fp32", "fp16"))
     assert exact.losses[-1] < exact.losses[0] - 0.3
     assert np.abs(np.array(exact.losses) - np.array(rounded.losses)).max() < 0.01

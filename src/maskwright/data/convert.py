@@ -205,6 +205,7 @@ def convert(conversion: Conversion, runner: Runner | None = None) -> store.Token
     Raises kinds of `InputError` (exit 2), the first one in the order of reading. The same call skips finished files."""
     writer, files, runner = conversion.writer, conversion.files, runner or Runner()
     if finished := writer.finished():
+        remove_parts(writer.folder)  # of a command that was killed when it had finished
         return finished
     conversion.announce()
     with held(writer.folder, runner, files.source.files, digest_of(__version__, VERSION, writer.plan)) as work:

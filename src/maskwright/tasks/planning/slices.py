@@ -28,7 +28,7 @@ class SliceFit:
     batches that wait, the program that evaluates, and the programs themselves."""
 
     slice: str
-    programs: list[Compiled]
+    programs: list[CompiledStage]
     """One for each shape of a micro-batch: of a run with phases, perhaps several."""
 
     @property
@@ -44,7 +44,7 @@ class SliceFit:
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledStage:
     """An update for micro-batches of one shape."""
 
     rows: int
@@ -94,7 +94,7 @@ def _shape(config: RunConfig) -> tuple[int, int, int]:
     return config.batch.micro_batch_rows, tokens, slots
 
 
-def _program(config: RunConfig, model: ModelConfig, on: str) -> Compiled:
+def _program(config: RunConfig, model: ModelConfig, on: str) -> CompiledStage:
     """The update of a run without phases, or of one phase. Virtual workers that the slice does not divide are rounded
     down; the estimate refuses them."""
     rows, tokens, slots = _shape(config)
@@ -112,7 +112,7 @@ def _program(config: RunConfig, model: ModelConfig, on: str) -> Compiled:
         causal=config.masking.causal,
     )
     request = replace(request, micro_batches=max(1, config.batch.virtual_workers // _devices(request)))
-    return Compiled(rows, tokens, request.micro_batches, compiled(request))
+    return CompiledStage(rows, tokens, request.micro_batches, compiled(request))
 
 
 def _devices(request: CompileRequest) -> int:

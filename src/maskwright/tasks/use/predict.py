@@ -89,7 +89,7 @@ def _in_rows(model: TrainedModel, max_seq_len: int) -> Task:
 def data_of(model: TrainedModel, location: str, options: TextOptions, *, labelled: bool = False) -> LabelledData:
     """How to read a file: by the user's options, else by the run's. Raises `InputError` kinds for columns that do not
     fit together."""
-    run = model.run.finetuning.data if model.run else None
+    run = model.run.finetuning.data if model.run and model.run.kind == "finetune" else None
     text = [_column(name) for name in options.text] or (run and run.text)
     pair = options.text_pair if options.text else options.text_pair or (run and run.text_pair)
     if text is None and pair is not None:
