@@ -224,7 +224,7 @@ def pairs_are_told_alike(base: str, folder: Path) -> None:
     model = load_model(str(folder / "pairs"))
     export(model, str(folder / "judge"), onnx=importlib.util.find_spec("onnxruntime") is not None)
     examples = [Example("x", n, text=a, text_pair=b) for n, (a, b) in enumerate(pairs)]
-    found, _ = ask(engine_for(model, "cpu", "device"), model, examples, 64)
+    found, _ = ask(engine_for(model, "cpu"), model, examples, 64)
     words = transformers.AutoTokenizer.from_pretrained(folder / "judge")
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(folder / "judge").eval()
     for (a, b), shares in zip(pairs, found.probabilities, strict=True):

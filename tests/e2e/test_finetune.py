@@ -470,7 +470,7 @@ def test_a_copy_is_the_model_that_the_run_is(make: Callable[..., FinetuneConfig]
         ({"data.max_seq_len": 64, "model.max_seq_len": 32}, "data.max_seq_len 64 is above the 32 tokens"),
         (
             {"kind": "question_answering", "data.max_seq_len": 8, "model.max_seq_len": 128},
-            "train.json record 1: the question's .* Fix: set data.max_seq_len to 1. or more",
+            r"train.json record 1: the question's .* Fix: set data.max_seq_len to \d+ or more",
         ),
         ({"optimizer.class_weights": {"good": 2.0}}, "bad is left out"),
         ({"model": {"init_from": "nowhere"}}, "no such folder"),

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,9 +43,10 @@ def test_a_run_is_reproduced(store: TokenStore, tmp_path: Path, monkeypatch: pyt
     Path("store").rename("moved")
     maskwright("reproduce", "run", "--check", "--store", "moved", cwd=tmp_path)
     Path("moved").rename("store")
-    real = task.made_of
-    monkeypatch.setattr(task, "made_of", lambda run: real(run) | {"store_fingerprint": "0" * 64})
-    with pytest.raises(InputError, match=r"run: its store has the fingerprint \w+, and not 0{16}\. Fix: give the text"):
+    run, record = task._original("run")
+    other = replace(record, train=replace(record.train, fingerprint="0" * 64))
+    monkeypatch.setattr(task, "_original", lambda what: (run, other))
+    with pytest.raises(InputError, match=r"run: its text has the fingerprint \w+, and not 0{16}\. Fix: give what"):
         task.reproduce("run", "again", check=True)
 
 

@@ -140,14 +140,14 @@ def test_vectors_and_scores_are_ours(architecture: str, tokenizer: str, tmp_path
 def scores_of(model: TrainedModel) -> np.ndarray[Any, Any]:
     """The number that a model of the kind regression gives to each of `PAIRS`."""
     examples = [Example("x", n, text=a, text_pair=b) for n, (a, b) in enumerate(PAIRS)]
-    answers, _ = ask(engine_for(model, "cpu", "device"), model, examples, model.max_seq_len or 64)
+    answers, _ = ask(engine_for(model, "cpu"), model, examples, model.max_seq_len or 64)
     return np.array(list(answers.outcomes), np.float64)
 
 
 def shares_of(model: TrainedModel) -> np.ndarray[Any, Any]:
     """[pairs, labels]: the probabilities of a classifier."""
     examples = [Example("x", n, text=a, text_pair=b) for n, (a, b) in enumerate(PAIRS)]
-    answers, _ = ask(engine_for(model, "cpu", "device"), model, examples, model.max_seq_len or 64)
+    answers, _ = ask(engine_for(model, "cpu"), model, examples, model.max_seq_len or 64)
     assert answers.probabilities is not None
     return answers.probabilities
 
