@@ -59,7 +59,8 @@ def _command(command: Any, parent: Any, name: str) -> list[str]:
         record = parameter.get_help_record(context)
         if record and "--help" not in parameter.opts:
             words, extra = _bracketed(record[1])
-            name = re.sub(r"<(\S+\|\S+)>", lambda one: f"{{{one[1].replace('|', ', ')}}}", record[0])
+            name = re.sub(r" <[\w\[\]]+>$", "", record[0]) if parameter.param_type_name == "argument" else record[0]
+            name = re.sub(r"<(\S+\|\S+)>", lambda one: f"{{{one[1].replace('|', ', ')}}}", name)
             extra = f" *{_cell(extra[0].upper() + extra[1:])}.*" if extra else ""
             rows.append(f"| `{_code(name)}` | {_cell(words)}{extra} |")
     if rows:

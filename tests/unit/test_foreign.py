@@ -398,7 +398,7 @@ def test_arrow_files_beside_our_own_store_in_one_run(
     both = json.loads(capsys.readouterr().out)["sources"]
     assert list(both) == ["one", "two"] and both["one"]["loss"] == both["two"]["loss"]
     assert run(["evaluate", place, *cpu, "--store", own, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"version": 1, **both["two"]}
+    assert json.loads(capsys.readouterr().out) == {"version": 2, **both["two"]}
     assert run(["evaluate", place, *cpu]) == 0
     shown = capsys.readouterr().out
     row = f"one {both['one']['predicted']:12,}{both['one']['loss']:10.4f}{both['one']['accuracy']:10.2%}"

@@ -7,7 +7,7 @@ import functools
 import inspect
 import os
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -63,9 +63,10 @@ def checked(function: Function) -> Function:
 
 
 def _of_python(value: Any) -> Any:
-    """Python's number or string for one of NumPy's."""
-    is_scalar = callable(item := getattr(value, "item", None)) and getattr(value, "ndim", None) == 0
-    return item() if is_scalar else value  # type: ignore[misc]
+    """Python's number, string or list for one of NumPy's, and a list of what an iterator yields."""
+    if isinstance(getattr(value, "ndim", None), int) and callable(listed := getattr(value, "tolist", None)):
+        return listed()
+    return list(value) if isinstance(value, Iterator) else value
 
 
 def _refused(name: str, value: Any, adapter: TypeAdapter[Any]) -> InputError:

@@ -92,7 +92,8 @@ class Run:
             raise InputError("a data frame takes the package pandas", fix="pip install pandas, or take `metrics`")
         pandas = importlib.import_module("pandas")
         lines = self.metrics
-        return pandas.DataFrame(lines, columns=None if lines else ["step"]).groupby("step").first()
+        frame = pandas.DataFrame(lines, columns=None if lines else ["step"]).groupby("step").first()
+        return frame.drop(columns="judges", errors="ignore")
 
     def plot(self, *others: Location) -> Page:
         """The curves of `maskwright report`, of this run and of `others` over it, which are runs or their folders:

@@ -93,7 +93,7 @@ def prepare(
     to: Location,
     *,
     valid_fraction: Fraction | None = None,
-    valid_files: Text = (),
+    valid_files: Text | None = None,
     keep_duplicates: bool = False,
     min_characters: Count = 1,
     max_characters: Count | None = None,
@@ -120,7 +120,7 @@ def prepare(
     `InputError`, and `SourceError` with file and line.
     """
     sizes = keep_duplicates, min_characters, max_characters, shard_tokens, encoder
-    kept = Kept(valid_fraction, tuple(locations(valid_files)), *sizes)
+    kept = Kept(valid_fraction, tuple(locations(valid_files or ())), *sizes)
     rules = tuple(filter), tuple(language), language_probability, near_duplicates, tuple(locations(decontaminate))
     cleaning = Cleaning(*rules, decontaminate_words, tuple(mask_pii), fix_mojibake)
     reading, folder = TextReading(layout, text_column, on_bad_input, encoding, letters), location(to)

@@ -39,8 +39,8 @@ def data_convert(
     """Turn the token ids of another tool into a token store, or a store into theirs.
 
     SRC: Folders or files of one store, in the order of its documents.
-    --tokenizer PATH (no --to-format): Folder of the tokenizer that made the ids, or hf://OWNER/NAME@REVISION; else it
-        is needed.
+    --tokenizer PATH (no --to-format): Folder of the tokenizer that made the ids, or hf://OWNER/NAME@REVISION.
+        Required unless --to-format is given.
     --to-format: Write the token store SRC in this format instead.
     from_ --from (no --to-format): Format of SRC. Default: as the files show.
     --column NAME (no --to-format): Column of the ids. Default: input_ids, tokens, token_ids or ids.

@@ -96,7 +96,8 @@ def tokenizer_train(
     --kind: bpe: of bytes, as RoBERTa has it. wordpiece: words and their continuations, as BERT has it. unigram: the
         likeliest pieces, as XLM-R has it. words: whole words between spaces, such as items and log ids. characters:
         each by itself. kmer: --kmer letters of DNA or proteins each.
-    --alphabet (--kind characters|kmer): Its letters, with those for ambiguous places; else those of the text.
+    --alphabet (--kind characters|kmer): Letters of the sequences, with those for ambiguous places; else those of the
+        text.
     --kmer K (--kind kmer): Letters of a token.
     --min-frequency 1≤N (--kind bpe|wordpiece|words): How many times a pair must occur to be merged, or a word to be a
         token.
@@ -171,7 +172,7 @@ def tokenizer_trim(
     reading: ReadAlike = TextReading(),
     as_json: AsJson = False,
 ) -> None:
-    """Remove the tokens that a text does not use. A text of kept tokens is parted as before; ids are new.
+    """Remove the tokens that a text does not use. A text of kept tokens is split as before; ids are new.
 
     --model MODEL: Model with this tokenizer. --to is then a model folder, with the rows of the tokens that stay.
     --min-frequency 1≤N: How often a token must occur in the text to stay.

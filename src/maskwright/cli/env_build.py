@@ -74,7 +74,7 @@ def import_(
 ) -> None:
     """Turn the older Cloud Build set-up's values.env into an environment, and report what becomes of each variable.
 
-    values VALUES…: Files to import: values.env, and values.env.auto if there is one.
+    VALUES: Files to import: values.env, and values.env.auto if there is one.
     out --to PATH: YAML to write. Default: it is printed.
     --accelerator: Kind of TPU that replaces that of values.env. Default: for v2 and v3, the nearest.
     """

@@ -131,7 +131,7 @@ def _misused(error: Any, words: list[str], as_json: bool) -> int:
             refused = details.get("ctx", {}).get("error")  # a `Refused` number
             fix = getattr(refused, "fix", None) or f"give {value}"
             misused = InputError(
-                error.message.rstrip(".") if refused is None else str(refused), where=f"{path} {name}", fix=fix
+                (error.message if refused is None else str(refused)).rstrip("."), where=f"{path} {name}", fix=fix
             )
     write_error(misused)
     _say("error", misused, as_json)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
@@ -80,7 +80,11 @@ class ManualEntry(NamedTuple):
 
 
 def _alternatives(goes_with: str) -> str:
-    return goes_with.removeprefix("no ").replace("|", " or ")
+    """`--kind a, b or c`; of an argument the value alone."""
+    named, _, values = goes_with.removeprefix("no ").partition(" ")
+    *others, last = values.split("|")
+    listed = f"{', '.join(others)} or {last}" if others else last
+    return f"{named} {listed}".strip() if named.startswith("-") or not values else listed
 
 
 def manual(docstring: str | None) -> tuple[str, dict[str, ManualEntry]]:
@@ -92,10 +96,14 @@ def manual(docstring: str | None) -> tuple[str, dict[str, ManualEntry]]:
         if (match := HEAD.fullmatch(head)) is None:
             raise ValueError(f"{head!r} is no entry of a manual")
         name = match["name"] or re.split("[,/]", match["words"])[0].lstrip("-").replace("-", "_").lower()
-        least, most = (float(limit) if limit else None for limit in match.group("min", "max"))
+        least, most = (_limit(each) for each in match.group("min", "max"))
         about = " ".join(told.split())
         entries[name] = ManualEntry(match["words"], about, match["metavar"], least, most, match["goes_with"] or "")
     return first, entries
+
+
+def _limit(text: str | None) -> float | None:
+    return (float(text) if "." in text else int(text)) if text else None
 
 
 def command(table: typer.Typer, name: str) -> Callable[[Function], Function]:
@@ -135,13 +143,25 @@ def put(
         try:
             return function(**given)
         except MaskwrightError as error:
-            typed: dict[str, str | None] = {each.name or "": each.opts[0] for each in _.command.params}
+            root: Any = _.find_root().command
+            commands = () if name in READ_TEXTS else root.list_commands(_)  # `finetune` is one
+            options = [each for each in _.command.params if each.name not in commands]
+            typed: dict[str, str | None] = {each.name or "": each.opts[0] for each in options}
             texts = of_texts(typed) if name in READ_TEXTS else {}
-            as_typed(error, typed | {key: argument and typed[argument] for key, argument in texts.items()})
+            typed |= {key: argument and typed[argument] for key, argument in texts.items()}
+            as_typed(error, typed, list(_values(_.params.values())))
             raise
 
     run.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
     table.command(name, cls=ManualCommand, help=summary, **more)(run)
+
+
+def _values(given: Iterable[Any]) -> Iterator[Any]:
+    for value in given:
+        if isinstance(value, list | tuple):
+            yield from value
+        else:
+            yield value
 
 
 def made(kind: Any, given: Mapping[str, Any]) -> Any:
@@ -172,6 +192,8 @@ def parameter(name: str, kind: Any, default: Any, entries: Mapping[str, ManualEn
     many = typing.get_origin(kind) is tuple
     kind = Annotated[list[str] if many else kind, mark.as_typer(kind) if isinstance(mark, ManualEntry) else mark]
     default = list(default) if many and default is not REQUIRED else default
+    if default == "default" and isinstance(mark, ManualEntry):
+        typing.get_args(kind)[1].show_default = False
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
 
 
@@ -211,7 +233,8 @@ def _require_effect(context: typer.Context, entries: Mapping[str, ManualEntry]) 
             raise InputError(f"has no effect with {now}", where=option, fix="leave it out")
         if not found and not is_refused:
             needed = _alternatives(goes_with)
-            raise InputError(f"has no effect without {needed}", where=option, fix=f"add {needed}, or leave it out")
+            verb = "take" if values else "add"
+            raise InputError(f"has no effect without {needed}", where=option, fix=f"{verb} {needed}, or leave it out")
 
 
 def _is_typed(context: typer.Context, name: str | None) -> bool:

@@ -69,7 +69,7 @@ def reproduce(
     what RUN: Run directory, or the URL of one.
     --to PATH: Folder that does not exist yet, for what is trained again.
     --check: Compare fingerprints and kinds of machines only, and train nothing.
-    --seeds 1≤N: Runs to train, each with another seed, to see their spread.
+    --seeds 1≤N (no --check): Runs to train, each with another seed, to see their spread.
     --store PATH: Token store of a run, where it is not at its old place.
     """
     from maskwright.prove.reproduce import reproduce, require_reproduced

@@ -34,7 +34,7 @@ class OnKubernetes(Kubernetes):
         Literal["slice", "group"] | None, Option("Which nodes, where the environment has a slice and a group.")
     ] = None
     max_cost: Annotated[
-        float | None, Option("USD of the nodes after which the job ends; needs --env-file.", "N", min=0.01)
+        float | None, Option("End the job once its nodes have cost this many USD; needs --env-file.", "N", min=0.01)
     ] = None
 
     def access(self) -> Access:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from pydantic import BaseModel
 
 from maskwright.config.phases import end_by_step
+from maskwright.config.places import READ
 from maskwright.config.pretraining import RunConfig
 from maskwright.config.schedule import GROWING
 from maskwright.config.settings import keys_of, resumable_keys
@@ -27,7 +29,7 @@ def refuse_changes(
     differences, since they would make another run in the same folder.
     """
     listed = {key: f"{key}: {old[key]} -> {new[key]}" for key in keys_of(kind) if old[key] != new[key]}
-    refused = [key for key in listed if key not in resumable_keys(kind)]
+    refused = [key for key in listed if key not in resumable_keys(kind) and not _is_moved(key, old[key], new[key])]
     fix = "put the old values back, or give --run a new folder"
     others = [key for key in refused if key != "schedule.steps"]
     why = _why_not(old, new, others) if kind is RunConfig else ""
@@ -48,6 +50,13 @@ def refuse_changes(
         what = f"the run was started with another configuration ({', '.join(listed[key] for key in refused)})"
         raise ConfigError(what + why, where=where, fix=fix)
     return listed
+
+
+def _is_moved(key: str, old: Any, new: Any) -> bool:
+    """Whether a key names the same thing at another place: what it named is no longer there. Callers compare its
+    contents."""
+    paths = (old, new)
+    return key in READ and all(isinstance(path, str) for path in paths) and not all(map(os.path.exists, paths))
 
 
 def branch_off(begin_from: str, *options: str) -> str:

@@ -287,6 +287,8 @@ _COMMANDS = {
     "preprocess preprocess_data tokenize tokenise encode binarize prepare prepare_data": (
         "`maskwright data prepare TEXT --tokenizer FOLDER --to STORE`"
     ),
+    "drill": "`maskwright verify-resume CONFIG` proves that a killed run continues bit for bit",
+    "speedrun": "`python benchmarks/speedrun`, in a checkout of the repository",
     "resume continue restart": "the command that began the run, with the same --run, continues it",
     "train pre_train pretraining fit run_mlm": (
         "`maskwright pretrain CONFIG --run RUN` trains on a store, `maskwright finetune CONFIG --run RUN` on labels"

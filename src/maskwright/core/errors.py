@@ -28,7 +28,7 @@ import copyreg
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from maskwright.core.console import printable
@@ -181,10 +181,11 @@ def of_the_system(error: OSError, verb: str = "", path: str | None = None) -> Ma
 KEY = re.compile(r"`(\w+)`|\b((?:data|task)\.\w+)(: (?=\w))?")
 
 
-def as_typed(error: MaskwrightError, names: Mapping[str, str | None]) -> None:
+def as_typed(error: MaskwrightError, names: Mapping[str, str | None], values: Collection[object] = ()) -> None:
     """Puts what the user types in the place of keys that an error names: an argument in backticks, or as `where`, and
     keys such as data.text of a task that reads texts without a YAML. None: the user cannot set it, and alternatives of
-    the fix that say so, between `, or `, are left out."""
+    the fix that say so, between `, or `, are left out. `values`: what was given, such as a folder with the name of an
+    argument: as `where` it is left as it is."""
 
     def typed(found: re.Match[str]) -> str:
         name = names.get(found[1] or found[2])
@@ -193,7 +194,9 @@ def as_typed(error: MaskwrightError, names: Mapping[str, str | None]) -> None:
     ways = (error.fix or "").split(", or ")
     kept = [way for way in ways if None not in (names.get(found[2], "") for found in KEY.finditer(way))]
     error.fix = KEY.sub(typed, ", or ".join(kept)) or None
-    error.what, error.where = KEY.sub(typed, error.what), names.get(error.where or "") or error.where
+    error.what = KEY.sub(typed, error.what)
+    if error.where not in values:
+        error.where = names.get(error.where or "") or error.where
 
 
 def of_texts(names: Iterable[str]) -> dict[str, str | None]:

@@ -27,12 +27,12 @@ class Training:
     """`maskwright pretrain` or `finetune` as a value. It is turned into words when the command starts; words are never
     parsed back. Its manual (`cli/manual.py`) has the options.
 
-    CONFIG: YAML of the run, or the name of a recipe, such as small.
-    --run PATH: Run directory; an existing one is continued.
+    CONFIG: YAML of the run, or the name of a recipe, such as small, or banking77 for fine-tuning.
+    --run PATH: Run directory, where it trains; an existing one is continued.
     overrides --set KEY=VALUE: Override a key of CONFIG, as in --set schedule.steps=100.
     --stop-after-hours 0≤N: Save and end after this many hours over all restarts (exit 76).
     --stop-after-steps 1≤N: Save and end after this many steps over all restarts (exit 76).
-    --profile-steps 0≤N: Trace this many early steps into RUN/profile.
+    --profile-steps 0≤N: Profile this many of the first steps into RUN/profile.
     begin_from --from RUN[@STEP]: Begin a new run from this run's checkpoint: its newest, or that of a step.
     --fresh-optimizer (--from): Take the weights, and not the optimizer's state.
     """

@@ -61,7 +61,8 @@ class TpuSlice(Place):
     workdir: Annotated[str, Option("Folder on the hosts to run in; its .venv is used.", "PATH")] = "maskwright"
     setup: Setup = None
     grace_seconds: Annotated[
-        float, Option("Time between SIGTERM and SIGKILL in which a run saves, if CONFIG has no longer one.", "N", min=1)
+        float,
+        Option("Time between SIGTERM and SIGKILL in which a run saves, unless CONFIG sets a longer one.", "N", min=1),
     ] = 30.0
     replace: Annotated[bool, Option("End another job that holds a host of the slice.")] = False
 

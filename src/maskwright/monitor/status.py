@@ -193,7 +193,7 @@ def look(location: str, *, clock: Callable[[], float] = time.time) -> RunReport:
     absent = missing(beats) if state in ("running", "hung", "lost") else []
     if state == "only checkpoints" and checkpoint:
         beside = read_record(folder, f"{step_folder(checkpoint.step)}/")
-        checkpoint = replace(checkpoint, of=beside.steps if beside else None)
+        checkpoint, record = replace(checkpoint, of=beside.steps if beside else None), record or beside
     return RunReport(
         folder.location,
         state,

@@ -88,7 +88,10 @@ def reproduce(what: str, to: str, *, store: str | None = None, seeds: int = 1, c
     keys = _keys(record, what, store)
     ready = _prepared(record, keys, what)
     expected, actual = map(_fingerprints, (record, ready.record(ready.config, record.dtype, None)))
-    require_same(actual, expected, what, "give what the run had; --store PATH where its token store has moved")
+    fix = "put back what the run had"
+    if record.kind == "pretrain":
+        fix += ", or give --store PATH where its token store has moved"
+    require_same(actual, expected, what, fix)
     then, engine = _kind(original), _engine(original)
     reproduction = Reproduction(what, expected, other_kind(then, kind_of(environment(), engine=engine)), [])
     reproduction.there += _loss(original)
@@ -113,8 +116,6 @@ def reproduce(what: str, to: str, *, store: str | None = None, seeds: int = 1, c
 
 def _original(what: str) -> tuple[RecordedRun, RunRecord]:
     """A run and its record. Raises `InputError` for a run that one command cannot reproduce."""
-    if not storage.is_url(what):
-        RunDirectory(what).require()
     run = read_run(what)
     record = run.record
     if record is None or not run.has_ended or not run.saved.get("weights_sha256"):
@@ -145,6 +146,7 @@ def _loss(run: RecordedRun) -> list[float]:
 def _fingerprints(record: RunRecord) -> dict[str, str]:
     held_out = storage.sha256_of([[name, text.fingerprint] for name, text in record.held_out.items()])
     found = {"text": record.train.fingerprint, "held-out text": held_out, "tokenizer": record.tokenizer_fingerprint}
+    found |= {"order of rows": str(record.rows)} if record.kind == "pretrain" else {}
     return found | ({"base weights": storage.sha256_of(record.began_from.sha256s)} if record.began_from else {})
 
 

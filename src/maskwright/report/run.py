@@ -115,6 +115,7 @@ class RecordedRun:
             return {}
         lines = evaluations(self.metrics, self.record.judges)
         best = self.record.best(self.metrics, self.steps).step if self.record.keeps_best else None
+        best = (self.results or {}).get("step", best)
         return next((line for line in lines if line["step"] == best), lines[-1] if lines else {})
 
     def score(self, key: str) -> float | None:

@@ -44,7 +44,8 @@ class RecordedText:
         """Raises `InputError` unless what is opened now is what the run has read."""
         if fingerprint != self.fingerprint:
             what = f"is another {noun} than the run had ({fingerprint[:12]}, then {self.fingerprint[:12]})"
-            raise InputError(what, where=self.location, fix="put it back, or name a text to measure on")
+            fix = "put it back; `evaluate` measures on other text by --store or --input"
+            raise InputError(what, where=self.location, fix=fix)
 
 
 # ---- beginnings ------------------------------------------------------------------------------------------------------
@@ -272,9 +273,20 @@ def parse(values: Any, where: str, version: str = "") -> RunRecord:
         raise InputError(what, where=where, fix=f"use {wrote}, or start a new run")
     given = {name: value for name, value in values.items() if name != "config"} | {"keys": values.get("config")}
     try:
-        return records.strictly(RunRecord, json.dumps(given))
+        record = records.strictly(RunRecord, json.dumps(given))
     except ValidationError as error:
         first = error.errors()[0]
         name, value = "config" if first["loc"][0] == "keys" else first["loc"][0], first["input"]
         what = f"{name} is {value!r:.40}" if isinstance(value, str | int | float) else f"lacks `{name}`"
         raise InputError(what, where=where, fix=RESTORE) from None
+    if absent := sorted(_keys_of(record.kind) - record.keys.keys()):
+        raise InputError(f"lacks `config.{absent[0]}`", where=where, fix=RESTORE)
+    return record
+
+
+def _keys_of(kind: Literal["pretrain", "finetune"]) -> set[str]:
+    from maskwright.config.finetuning import FinetuneConfig
+    from maskwright.config.pretraining import RunConfig
+    from maskwright.config.settings import keys_of
+
+    return {*keys_of(RunConfig if kind == "pretrain" else FinetuneConfig)}

@@ -67,7 +67,7 @@ class Cleaning:
         and returns True to keep it, or False or a reason to leave it out. Commas separate names; the option may be
         repeated.
     --language CODES: Languages of the documents that are kept, such as en,de (ISO 639-1 codes).
-    --language-probability SHARE (--language): The lowest probability that a document is in such a language.
+    --language-probability SHARE (--language): The lowest probability that a document is in one of those languages.
     --near-duplicates SHARE: Only the first is kept of documents that share about so many of their five-word sequences
         (Jaccard similarity), such as 0.8. Held-out files come first.
     --decontaminate FILE: Evaluation file: documents that hold an example of it are left out. The option may be
@@ -152,9 +152,9 @@ def prepare_store(
     from maskwright.tasks.models.hub import local
 
     if kept.valid_files and kept.valid_fraction is not None:
-        raise InputError("valid_fraction and valid_files both say what is held out", fix="give one of them")
+        raise InputError("`valid_fraction` and `valid_files` both say what is held out", fix="give one of them")
     if kept.max_characters is not None and kept.max_characters < kept.min_characters:
-        what = f"is {kept.max_characters}, below min_characters"
+        what = f"is {kept.max_characters}, below `min_characters`"
         raise InputError(what, where="max_characters", fix=f"give an integer ≥ {kept.min_characters}")
     share = 0.0 if kept.valid_files else 0.01 if kept.valid_fraction is None else kept.valid_fraction
     sizes = kept.keep_duplicates, kept.min_characters, kept.max_characters, kept.shard_tokens

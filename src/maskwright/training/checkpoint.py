@@ -116,7 +116,7 @@ def _write(target: str, state: TrainState, record: dict[str, Any]) -> None:
     }
     earlier = {"earlier_updates": state.earlier_updates} if state.earlier_updates else {}
     scale = {"loss_scale": state.loss_scale} if state.loss_scale else {}
-    storage.write_json(rest, {"format": FORMAT, "step": state.step, **earlier, **scale, **record})
+    storage.write_json(rest, {**record, "format": FORMAT, "step": state.step, **earlier, **scale})
     sha256[FILES[2]] = storage.sha256_of_file(rest)
     storage.sync_folder(target)
     storage.sync_folder(os.path.dirname(target))

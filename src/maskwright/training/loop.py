@@ -379,14 +379,15 @@ def restore(job: Job, state: TrainState, record: dict[str, Any]) -> int:
 def _history(job: Job, state: TrainState, record: dict[str, Any]) -> dict[str, Any]:
     again = job.directory.drop_metrics_after(state.step)
     lines = job.directory.read_metrics()
+    judged = evaluations(lines, job.record.judges) if job.record else []
     return {
         "step": state.step,
         "again": again,
         "rows_at_once": record.get("rows_at_once"),
         "counters": record["counters"],
         "rollbacks": [asdict(rollback) for rollback in job.rollbacks.all],
-        "evaluated": [line["step"] for line in lines if "valid_loss" in line],
-        "evaluations": evaluations(lines, job.record.judges) if job.record else [],
+        "evaluated": [line["step"] for line in judged],
+        "evaluations": judged,
         "saved": checkpoint.whole_steps(job.directory.checkpoints),
         "losses": [(line["loss"], line.get("phase", 0)) for line in lines if "loss" in line],
     }

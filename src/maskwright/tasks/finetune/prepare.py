@@ -213,7 +213,8 @@ class FinetuneRun:
             return None
         start = self.start or _start(self.config, self.base)
         if start.run is not None and start.step is not None:
-            return from_run(RunDirectory(start.folder), start.run, start.step, "model.init_from", "fresh")
+            parent = from_run(RunDirectory(start.folder), start.run, start.step, "model.init_from", "fresh")
+            return replace(parent, run=start.location) if start.fetched_to else parent
         location = self.base if is_hub(self.base) else os.path.abspath(self.base)
         return FromFolder(location, weight_digests(local(self.base)))
 

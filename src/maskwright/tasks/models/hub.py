@@ -34,8 +34,8 @@ def pinned(location: str, recorded: str | None = None) -> str:
         return location
     address = read_address(location)
     kept = read_address(recorded) if recorded is not None and is_hub(recorded) else None
-    if kept is not None and kept.name == address.name and not address.is_commit:
-        return str(kept)
+    if kept is not None and kept.name == address.name:
+        return location if address.is_commit else str(kept)
     return str(Address(address.name, os.path.basename(local(location))))
 
 

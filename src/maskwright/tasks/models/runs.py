@@ -49,16 +49,15 @@ def held_out_stores(record: RunRecord) -> dict[str, TokenStore]:
     """The stores that judge a pretraining run, by name. Raises `InputError` where there are none, and for one that is
     not what it was."""
     data = record.pretraining.data
-    stores: dict[str, TokenStore] = {}
+    if not record.held_out:
+        fix = "`maskwright evaluate --store` takes a store of held-out text"
+        raise InputError("none of the run's text was held out", where=record.train.location, fix=fix)
     if data.held_out:
         stores = open_held_out(data)
     elif data.mixture is not None:
         stores = Mixture(data.mixture, data.mixture_alpha).held_out
-    elif data.format != "pregenerated":  # each epoch has the same text
+    else:
         stores = {"": open_source(record.train.location, data.format, data.arrow)}
-    if not stores:
-        fix = "`maskwright evaluate --store` takes a store of held-out text"
-        raise InputError("none of the run's text was held out", where=record.train.location, fix=fix)
     for name, store in stores.items():
         record.held_out[name].require(store.fingerprint)
     return stores

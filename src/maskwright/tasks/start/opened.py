@@ -26,6 +26,7 @@ from maskwright.engines.processes import Agree, Alone, Processes, starting
 from maskwright.run.directory import RunDirectory
 from maskwright.run.record import RunRecord, parse
 from maskwright.run.starts import Starts, StartsFile
+from maskwright.tasks.models.hub import pinned
 from maskwright.training.copies import Copies
 from maskwright.training.forwarders import Forwarders, forwarding
 from maskwright.training.stop import StopRequest
@@ -164,6 +165,8 @@ def _require_same_run(config: RunConfig | FinetuneConfig, directory: RunDirector
             config = as_begun(config, copied.pretraining, copied.warmup_share)
             config = config.with_steps(config.schedule.steps or copied.steps)
         new = flat(absolute(config))
+        if (base := old["model.init_from"]) is not None and new["model.init_from"] is not None:
+            new["model.init_from"] = pinned(new["model.init_from"], base)
     else:
         new = recorded.keys
         if isinstance(config, RunConfig) and grows(new, old):
