@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from maskwright.core import storage
 from maskwright.core.console import say, warn
-from maskwright.core.errors import InputError, Locked, MaskwrightError, StoppedEarly
+from maskwright.core.errors import Locked, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.pids import pid_started, state_of, this_pid_space
 
@@ -65,15 +65,15 @@ class Lease:
     def release(self) -> None:
         self._over.set()
         self._thread.join()
-        if (read_lease(self._path) or {}).get("token") == self.token:  # else another process has taken it over
-            with suppress(OSError):
+        with suppress(OSError, MaskwrightError):
+            if (read_lease(self._path) or {}).get("token") == self.token:  # else another process has taken it over
                 os.unlink(self._path)
 
     def require(self) -> None:
-        """Raises `InputError` if the lease is lost."""
+        """Raises `Locked` if the lease is lost."""
         if self.lost:
             what = "was taken over by another process; this one writes no more"
-            raise InputError(what, where=os.path.dirname(self._path), fix="let one process at a time run on a folder")
+            raise Locked(what, where=os.path.dirname(self._path), fix="let one process at a time run on a folder")
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT_SECONDS):
@@ -109,7 +109,11 @@ class Watch:
         return self.state
 
     def _judged(self, passed: float) -> Literal["alive", "dead", "unknown"]:
-        before, self.record = self.record, read_lease(self.path)
+        before = self.record
+        try:
+            self.record = read_lease(self.path)
+        except (OSError, MaskwrightError):  # such as ESTALE of NFS, while the holder replaces the file
+            return "unknown"
         if self.record is None and not os.path.exists(self.path):
             return "dead"
         if self.record is not None and self.record.get("pid_space") == this_pid_space():
@@ -124,8 +128,8 @@ class Watch:
 
     def remove(self) -> None:
         """Deletes the lease, unless it is another's by now."""
-        if read_lease(self.path) == self.record:
-            with suppress(FileNotFoundError):
+        with suppress(OSError, MaskwrightError):
+            if read_lease(self.path) == self.record:
                 os.unlink(self.path)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from maskwright.config.data import EPOCHS_ELSEWHERE, Arrow
 from maskwright.core import storage
 from maskwright.core.console import say
-from maskwright.core.errors import ConfigError, InputError, MaskwrightError, StoreError
+from maskwright.core.errors import ConfigError, InputError, Locked, MaskwrightError, StoreError
 from maskwright.data.convert import Conversion, ConvertOptions, convert
 from maskwright.data.foreign.columns import arrow_files, counts_files, dataset_files, require_counts
 from maskwright.data.foreign.detect import Format, detect
@@ -123,6 +123,8 @@ def _open(
         say(f"{location}: a token store of it is created in {os.path.dirname(folder)}")
         try:
             convert(Conversion(places, tokenizer, folder, options, kind=kind, column=column))
+        except Locked:
+            raise
         except InputError:  # once the files are right, the store has another name
             shutil.rmtree(folder, ignore_errors=True)
             raise

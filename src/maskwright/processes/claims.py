@@ -79,7 +79,11 @@ class Claims:
         passed, self._looked = min(now - self._looked, 2 * POLL_SECONDS), now
         names, alive = os.listdir(self.folder), list[Watch]()
         for lease in names:
-            if lease.startswith(LEASE) and lease != self._name and not storage.is_temporary(lease):
+            if lease.startswith(LEASE) and storage.is_temporary(lease):
+                if storage.final_name(lease) not in names:  # of a process that was killed while it wrote it
+                    with suppress(OSError):
+                        os.unlink(os.path.join(self.folder, lease))
+            elif lease.startswith(LEASE) and lease != self._name:
                 if lease not in self._watched:
                     self._watched[lease] = Watch(os.path.join(self.folder, lease))
                 if (watch := self._watched[lease]).look(passed) == "dead":
@@ -88,7 +92,7 @@ class Claims:
                     alive.append(watch)
         for claim in names:
             if claim.startswith(CLAIM) and claim.removeprefix(CLAIM) not in self._mine:
-                with suppress(FileNotFoundError):
+                with suppress(OSError):
                     self._free_if_dead(os.path.join(self.folder, claim))
         return alive
 
@@ -117,7 +121,8 @@ def joined(folder: str, request: str) -> Iterator[Claims]:
             if alive := [watch for watch in others if watch.state == "alive"]:
                 fix = "wait for it, stop it, or choose another folder"
                 what = f"is in use by {alive[0].holder}, which has other text or options"
-                raise Locked(what, where=os.path.dirname(folder), fix=fix)
+                where = folder.removesuffix(f"{os.sep}parts")
+                raise Locked(what, where=where, fix=fix)
             time.sleep(POLL_SECONDS)
         yield claims
     finally:

@@ -24,6 +24,7 @@ from maskwright.data.foreign.pregenerated import RECORD, TOKENIZER, read_metrics
 from maskwright.data.pregenerate.sequences import PregenerateOptions, Text, documents, read_text, sequences
 from maskwright.data.pregenerate.write import EpochWriter, finish
 from maskwright.data.prepare.driver import prepare
+from maskwright.data.prepare.folder import names_in
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import Split, TokenStore
 from maskwright.processes.claims import others_in, unless_finished
@@ -47,7 +48,8 @@ def pregenerate(
     """Writes the epochs and returns the examples of each. The same call in other processes, here or on machines that
     see the folder, shares the work. Raises `InputError` for bad text, options or folder."""
     folder = storage.require_local(folder)
-    work, decided = os.path.join(folder, PARTS), [__version__, asdict(options), read_vocabulary(tokenizer).fingerprint]
+    words = read_vocabulary(tokenizer)
+    work, decided = os.path.join(folder, PARTS), [__version__, asdict(options), words.fingerprint, words.rules_record]
     digest = digest_of(decided, [part.identity() for part in cut([sources])])
     with storage.new_folder(folder), Runner(workers) as runner:
         if (before := _record(folder)) is None:  # first of all: only what lies beside it is ours to delete
@@ -132,7 +134,7 @@ def _write_epoch(store: TokenStore, epoch: int, folder: str, options: Pregenerat
     """Writes an epoch unless it is complete."""
 
     def is_complete() -> bool:
-        return os.path.exists(os.path.join(folder, f"epoch_{epoch}_metrics.json"))
+        return f"epoch_{epoch}_metrics.json" in names_in(folder)
 
     if is_complete():
         return say(f"epoch {epoch} is complete already")

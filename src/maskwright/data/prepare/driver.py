@@ -218,7 +218,8 @@ class _Preparation:
         """Of all that decides the names of the parts' files: those with another cannot share the work."""
         request, installed = self.request, [extras.installed(name) for name in ("gigatoken", "tokenizers")]
         identities = [part.identity() for part in self.parts]
-        vocabulary = read_vocabulary(request.tokenizer).fingerprint
+        words = read_vocabulary(request.tokenizer)
+        vocabulary = [words.fingerprint, words.rules_record]
         options = [asdict(request.options), request.cleaning_record, request.encoder]
         return digest_of(__version__, VERSION, identities, vocabulary, options, installed)
 

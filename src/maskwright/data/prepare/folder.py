@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from maskwright.core import storage
-from maskwright.core.errors import InputError
+from maskwright.core.errors import InputError, Locked
 from maskwright.data.manifest import is_shard_name
-from maskwright.processes.claims import LEASE, others_in, unless_finished
+from maskwright.processes.claims import CLAIM, LEASE, others_in, unless_finished
 from maskwright.processes.runner import Runner
 from maskwright.text.parts.phase import is_result
 
@@ -50,7 +50,7 @@ def held(folder: str, runner: Runner, files: Sequence[str], request: str) -> Ite
             if not is_joined:
                 yield work
         finally:
-            if os.path.exists(work) and not any(map(_is_kept, names := os.listdir(work))):
+            if not any(map(_is_kept, names := names_in(work))):
                 for name in names:
                     with suppress(OSError):
                         os.unlink(os.path.join(work, name))
@@ -60,12 +60,21 @@ def held(folder: str, runner: Runner, files: Sequence[str], request: str) -> Ite
 
 def is_finished(folder: str) -> bool:
     """Whether the folder's store is finished; its parts may still be there."""
-    return os.path.exists(os.path.join(folder, "manifest.json"))
+    return "manifest.json" in names_in(folder)
+
+
+def names_in(folder: str) -> list[str]:
+    """The names in a folder; none if it is absent, such as one that another command has just deleted. NFS keeps in mind
+    for a minute that a file is absent; a list is new at once."""
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
 
 
 def _is_kept(name: str) -> bool:
     """Whether it is a lease, of a command that may just be joining, or a part's note."""
-    return name.startswith(LEASE) or (is_result(name) and "." not in name)
+    return not storage.is_temporary(name) and (name.startswith(LEASE) or (is_result(name) and "." not in name))
 
 
 def _foreign(folder: str) -> set[str]:
@@ -73,7 +82,7 @@ def _foreign(folder: str) -> set[str]:
     names, work = {*os.listdir(folder)}, os.path.join(folder, PARTS)
     if not os.path.isdir(work):  # they are there from the first to the last
         return names
-    parts = os.listdir(work)
+    parts = names_in(work)
     is_begun = any(map(is_result, parts))  # shards and tokenizer come after results; without these, they are anybody's
     foreign = {name for name in names - {PARTS} if not (is_begun and _is_of_store(name))}
     return foreign | {os.path.join(PARTS, name) for name in parts if not _is_part(name)}
@@ -88,13 +97,13 @@ def _is_of_store(name: str) -> bool:
 def _is_part(name: str) -> bool:
     """Whether a phase or a command gives this name to what it keeps in `PARTS`, or a file system to what it keeps:
     NFS keeps a deleted file that is open as `.nfs…`."""
-    return is_result(name) or name.startswith(".")
+    return is_result(name) or name.startswith((LEASE, CLAIM, ".nfs"))
 
 
 def remove_parts(folder: str) -> None:
     """Deletes `PARTS` of a finished store. One with anything else in it is left: then it is somebody's."""
     work = os.path.join(folder, PARTS)
-    if os.path.isdir(work) and all(map(_is_part, os.listdir(work))):
+    if all(map(_is_part, names_in(work))):
         shutil.rmtree(work, ignore_errors=True)
 
 
@@ -104,9 +113,10 @@ def discarded(folder: str) -> Iterator[None]:
     command that is still in the folder, which then deletes them."""
     try:
         yield
+    except Locked:  # another command has taken over
+        raise
     except InputError:
-        work = os.path.join(folder, PARTS)
-        if os.path.exists(work) and others_in(os.listdir(work)):
+        if others_in(names_in(os.path.join(folder, PARTS))):
             raise
         for name in filter(is_shard_name, os.listdir(folder)):
             os.unlink(os.path.join(folder, name))

@@ -7,6 +7,7 @@ STORE/train-00031.tokens.u16 …                                hard links to th
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -35,6 +36,8 @@ SPLITS: tuple[store.SplitName, ...] = ("train", "valid")
 SIDE = "valid"
 """Column of a part in which repeats are searched for: 1 for each document that is held out."""
 TOKENS_AT_ONCE = 1 << 22
+WITHOUT_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+"""Of a file system that has no hard links."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +235,9 @@ def _link(source: str, path: str) -> None:
         os.unlink(path)
     try:
         os.link(source, path)
-    except OSError:
+    except OSError as error:
+        if error.errno not in WITHOUT_LINKS:
+            raise
         with open(source, "rb") as file, storage.atomic_writer(path) as copy:
             shutil.copyfileobj(file, copy, storage.READ_BYTES)
 
