@@ -62,7 +62,7 @@ def results_of(right: NDArray[np.bool_], **task: Any) -> Results:
     """`right`: arms × runs × seeds × examples. The task is one of two labels, which take turns."""
     gold = np.arange(right.shape[-1]) % 2
     answers = np.where(right, gold, 1 - gold)
-    kind = {"kind": "single_label", "metric": "accuracy", "labels": ("no", "yes"), "chance": math.log(2), **task}
+    kind = {"kind": "single_label", "metric": "accuracy", "labels": ("no", "yes"), "guessing": math.log(2), **task}
     return results_from(
         {f"arm {number}": own.tolist() for number, own in enumerate(answers)}, tuple(gold.tolist()), **kind
     )

@@ -324,7 +324,7 @@ def test_arguments_that_the_command_would_not_take_are_refused(corpus: Path, tmp
         (partial(prepare, min_characters="a"), "min_characters: is 'a'. Fix: give an integer ≥ 1"),
         (
             partial(prepare, min_characters=9, max_characters=3),
-            "max_characters: is 3, below min_characters. Fix: give an integer ≥ 9",
+            "max_characters: is 3, below `min_characters`. Fix: give an integer ≥ 9",
         ),
     ]
     for option, value in (("vocab_size", 300.0), ("min_frequency", 0), ("max_bytes", 0)):
@@ -462,7 +462,7 @@ def test_text_becomes_a_store(corpus: Path, tmp_path: Path, store: TokenStore) -
     (tmp_path / "held.txt").write_text("The old fox saw a garden.\n\nA house stood there.\n")
     cleaned = maskwright.prepare(corpus, folder, tmp_path / "cleaned", valid_files=tmp_path / "held.txt", **options)
     assert cleaned.documents("valid") == 2 and "email" in str(cleaned.manifest["options"])
-    with pytest.raises(InputError, match="valid_fraction and valid_files both say what is held out"):
+    with pytest.raises(InputError, match="`valid_fraction` and `valid_files` both say what is held out"):
         maskwright.prepare(corpus, folder, tmp_path / "two", valid_files=corpus, valid_fraction=0.1)
 
 

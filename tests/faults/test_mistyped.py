@@ -107,14 +107,14 @@ OF_IDS = (
         ("pretrain x.yaml -lr 5", "--set optimizer.learning_rate=5"),
         ("-V", "`maskwright --help` lists them"),
         # options of other kinds
-        ("tokenizer train x.txt --to t --kind characters --lowercase", "add --kind wordpiece, or leave it out"),
-        ("tokenizer train x.txt --to t --alphabet dna", "add --kind characters or kmer, or leave it out"),
-        ("tokenizer train x.txt --to t --kind unigram --min-frequency 2", "add --kind bpe or wordpiece or words, or"),
+        ("tokenizer train x.txt --to t --kind characters --lowercase", "take --kind wordpiece, or leave it out"),
+        ("tokenizer train x.txt --to t --alphabet dna", "take --kind characters or kmer, or leave it out"),
+        ("tokenizer train x.txt --to t --kind unigram --min-frequency 2", "take --kind bpe, wordpiece or words, or"),
         *((f"data convert s --to t --to-format megatron --{words}", "leave it out") for words in OF_IDS),
         ("quickstart --layout lines", "add --text, or leave it out"),
         ("data prepare a --tokenizer t --to s --valid-files b --valid-fraction 0.1", "leave it out"),
         ("text audit a --language-probability 0.9", "add --language, or leave it out"),
-        ("list ray --namespace n", "add PLACE kubernetes, or leave it out"),
+        ("list ray --namespace n", "take kubernetes, or leave it out"),
         ("import weights a --to b --devices 8", "leave it out"),
     ],
 )

@@ -27,7 +27,7 @@ from maskwright.tasks.export.hugging_face import export
 from maskwright.tasks.models.load import load_model
 from maskwright.tasks.use import predict as module
 
-GENERATOR = np.random.default_rng(4)
+GENERATOR = np.random.default_rng(5)
 WORDS = ["fox", "garden", "the", "rained", "Größe", "letters,", "again!", "blue"]
 TEXTS = [" ".join(GENERATOR.choice(WORDS, GENERATOR.integers(1, 60))) for _ in range(25)]
 

@@ -119,7 +119,7 @@ def test_the_page_says_what_the_run_recorded(folder: Path, tmp_path: Path) -> No
             "in 2 starts",
             "1 rollback",
         ),
-        *("stopped at step 10 of 40", "maskwright pretrain config.yaml --run NEW"),
+        *("step 10 of 40 is saved", "maskwright pretrain config.yaml --run NEW"),
     ):
         assert words in page.text, words
     kinds = [element["class"] for element in page.all("line") if "tick" in (element.get("class") or "")]

@@ -15,7 +15,6 @@ from transformers import get_scheduler
 from maskwright.config.finetuning import build_finetune_config, read_finetune_config
 from maskwright.config.pretraining import RunConfig, build_config, read_config
 from maskwright.config.recipes import names as recipes
-from maskwright.config.settings import flat
 from maskwright.core.errors import ConfigError
 from maskwright.tasks.pretrain.prepare import prepare_run
 
@@ -141,15 +140,6 @@ def test_epochs_become_steps(config: Config) -> None:
     assert ready.loader.config is ready.config
     with pytest.raises(ConfigError, match=r"schedule.epochs: warm-up and decay leave no other step"):
         prepare_run(config(schedule={"epochs": 0.1, "warmup_steps": 300}))
-
-
-def test_a_record_without_the_newer_keys_is_the_same_run() -> None:
-    from maskwright.config.changes import refuse_changes
-
-    now = flat(build_config({"data": {"store": "s"}, "schedule": {"steps": 100}}, "x"))
-    newer = {"data.validation", "evaluation.patience"}
-    before = {key: value for key, value in now.items() if key not in newer}
-    assert newer <= set(now) and refuse_changes(before, now, "run") == []
 
 
 @pytest.mark.parametrize(
