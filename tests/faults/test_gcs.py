@@ -15,6 +15,7 @@ import pytest
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 pytest.importorskip("gcsfs", reason="needs the gcs extra")
 from fake_gcs import FakeGcs, fake_gcs
+from made_record import made_record
 
 from maskwright.core.errors import CheckpointError, InputError, MaskwrightError
 from maskwright.engines.base import TrainState
@@ -37,7 +38,7 @@ def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGcs]:
 def saved(folder: Path, *steps: int, numbers: int = 100) -> RunDirectory:
     directory = RunDirectory(str(folder))
     folder.mkdir()
-    (folder / "config.resolved.json").write_text("{}")
+    directory.write_record(made_record())
     (folder / "metrics.jsonl").write_text('{"step": 1}\n')
     for step in steps:
         arrays = {"a": np.full((numbers,), step, np.float32)}

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from functools import partialmethod
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
 import torch
+from made_record import made_record
 
 from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import ConfigError, MaskwrightError
@@ -24,6 +25,7 @@ from maskwright.engines.torch.prepare import attention_kernel, choose_compile, s
 from maskwright.model.config import model_config
 from maskwright.model.hf.names import Parameters
 from maskwright.model.initial import initial_parameters
+from maskwright.run.record import RunRecord
 from maskwright.tasks.start import capacity
 
 
@@ -148,18 +150,18 @@ def test_a_run_on_a_gpu_keeps_whether_it_compiles_when_it_gets_longer(
     monkeypatch.setattr(capacity, "choose_device", lambda engine: engine.device if engine.device != "auto" else "cuda")
     monkeypatch.setattr("maskwright.engines.torch.prepare.has_compiler", lambda device: True)
 
-    def decided(before: dict[str, Any], flops: float, **keys: str) -> tuple[bool, bool | None]:
+    def decided(before: RunRecord, flops: float, **keys: str) -> tuple[bool, bool | None]:
         run = config(**{"engine.device": "cuda", **{f"engine.{key}": value for key, value in keys.items()}})
         kept = capacity.engine_config(run, before, None)
         engine = SimpleNamespace(compiled=choose_compile(kept.compile, kept.device, flops))
         return engine.compiled, capacity.compiled_layers(cast(Engine, engine), run.engine, before)
 
-    begun = {"dtype": "bfloat16", "compiled": decided({"dtype": "bfloat16"}, flops)[1]}
-    assert begun["compiled"] is (flops > 1e17)
-    assert decided(begun, 1e15) == decided(begun, 1e18) == (begun["compiled"],) * 2
+    begun = made_record(dtype="bfloat16", compiled=decided(made_record(dtype="bfloat16"), flops)[1])
+    assert begun.compiled is (flops > 1e17)
+    assert decided(begun, 1e15) == decided(begun, 1e18) == (begun.compiled,) * 2
     assert decided(begun, flops, compile="on") == (True, True) and decided(begun, flops, compile="off")[1] is False
-    assert decided(begun, 1e18, device="cpu") == (False, begun["compiled"])  # and a CPU compiles nothing by itself
-    assert decided({"dtype": "float32"}, flops, device="cpu") == (False, None)
+    assert decided(begun, 1e18, device="cpu") == (False, begun.compiled)  # and a CPU compiles nothing by itself
+    assert decided(made_record(), flops, device="cpu") == (False, None)
 
 
 @pytest.fixture
