@@ -19,7 +19,7 @@ from maskwright.core.console import human_seconds
 from maskwright.report.markdown import literal
 
 ROOT = Path(__file__).resolve().parent
-PAGE, PLOT = ROOT / "README.md", ROOT / "records.svg"
+PAGE, PLOT = ROOT / "README.md", ROOT.parents[1] / "docs" / "pictures" / "speedrun-records.svg"
 BEGIN, END = "<!-- records: python benchmarks/speedrun/table.py renews them -->\n", "<!-- end of records -->"
 PRECISIONS = {"bfloat16": "bf16", "float32": "fp32"}
 WIDTH, ROW, NAMES, NUMBERS = 760, 26, 300, 120
@@ -111,7 +111,7 @@ def plot(found: Found) -> str:
 
 def section(found: Found) -> str:
     """What stands between the marks of the page."""
-    picture = f"\n![Mean time of each record]({PLOT.name})\n" if any(found.values()) else ""
+    picture = f"\n![Mean time of each record](../../docs/pictures/{PLOT.name})\n" if any(found.values()) else ""
     return f"{BEGIN}\n{table(found)}{picture}\n{END}"
 
 
