@@ -60,6 +60,8 @@ def pregenerate(
             return _cleared(folder, options)
         storage.make_folder(work)
         with unless_finished(lambda: _is_finished(folder)), runner.sharing(work, digest) as claims:
+            if _is_finished(folder):  # by another process, just now
+                return _cleared(folder, options)
             store = _encoded(sources, tokenizer, folder, options, runner)
             for epoch in range(options.epochs_to_generate):
                 _write_epoch(store, epoch, folder, options, runner)

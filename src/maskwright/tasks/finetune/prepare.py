@@ -363,7 +363,7 @@ def prepare_finetuning(
     """
     init_from = config.model.init_from
     recorded = before.finetuning.model.init_from if before else None
-    base = None if init_from is None else pinned(init_from, recorded)
+    base = start.location if start else None if init_from is None else pinned(init_from, recorded)
     section, longest = config.model, config.data.max_seq_len or default_row(config.task)
     if before is not None:
         model, tokenizer = recorded_config(before.model, directory.config), directory.path("tokenizer")

@@ -36,11 +36,13 @@ class Base:
 
     location: str
     """As the configuration has it; for a model of the Hub, with its commit when the run began."""
+    with_weights: bool = True
+    """False where only its shape is needed, so that a model of the Hub is not downloaded."""
 
     @cached_property
     def folder(self) -> str:
         """The folder on this machine. A run that is continued asks for it only where it cannot do without."""
-        return local(self.location)
+        return local(self.location, weights=self.with_weights)
 
     @cached_property
     def run(self) -> Parent | None:
@@ -93,7 +95,7 @@ class Base:
 def model_without_store(config: RunConfig, vocab_size: int) -> ModelConfig:
     """The shape of a run whose token store is not here."""
     if config.model.init_from is not None:
-        return Base(config.model.init_from).model(config)
+        return Base(config.model.init_from, with_weights=False).model(config)
     return model_config(config.model, vocab_size, config.data.seq_len)
 
 
