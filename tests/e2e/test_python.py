@@ -302,6 +302,10 @@ def test_arguments_that_the_command_would_not_take_are_refused(corpus: Path, tmp
         (lambda: maskwright.evaluate(model, store="s", seq_len=3), "`seq_len` 3 is not in 8 … 64"),
         (lambda: maskwright.evaluate(model, store="s", seq_len=True), "seq_len: is True"),
         (lambda: maskwright.evaluate(model, blimp="s", share=True), "share: is True"),
+        (
+            lambda: maskwright.train_tokenizer(corpus, tmp_path / "new", kind="kmer"),
+            "kind kmer needs an alphabet. Fix: give alphabet dna or protein",
+        ),
         (lambda: maskwright.evaluate(model, blimp="s", share=1.5), "share: is 1.5. Fix: give a number ≥ 0 and ≤ 1"),
         (lambda: maskwright.evaluate(model, store="s", share=0.5), "`share` is not used by this measurement"),
         (

@@ -6,8 +6,9 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import re
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -57,9 +58,23 @@ def checked(function: Function) -> Function:
         except MaskwrightError as error:
             if "texts" in signature.parameters or "text_column" in signature.parameters:
                 as_typed(error, of_texts(signature.parameters))
+            error.what = _in_python(error.what, signature.parameters)
+            error.fix = error.fix and _in_python(error.fix, signature.parameters)
+            error.where = error.where and _in_python(error.where, signature.parameters)
             raise
 
     return call  # type: ignore[return-value]
+
+
+def _in_python(said: str, names: Container[str]) -> str:
+    """Arguments in the place of a command's options of the same names. Whole commands, in backticks, stay."""
+
+    def argument(option: re.Match[str]) -> str:
+        return name if (name := option[1].replace("-", "_")) in names else option[0]
+
+    parts = said.split("`")
+    parts[::2] = [re.sub(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)", argument, part) for part in parts[::2]]
+    return "`".join(parts)
 
 
 def _of_python(value: Any) -> Any:
