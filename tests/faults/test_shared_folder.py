@@ -96,7 +96,7 @@ def place_of(kind: str, tokenizer: str, folder: Path) -> Place:
     return Place(folder, words)
 
 
-@pytest.mark.parametrize("kills", [pytest.param(1, id="once"), pytest.param(40, id="often", marks=pytest.mark.long)])
+@pytest.mark.parametrize("kills", [pytest.param(1, id="once"), pytest.param(40, id="often", marks=pytest.mark.large)])
 @pytest.mark.parametrize("at_once", [1, 3])
 @pytest.mark.parametrize("kind", ["prepare", "convert", "pregenerate"])
 def test_kills_at_any_moment_change_nothing(
