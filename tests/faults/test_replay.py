@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from made_record import made_record
 from safetensors.numpy import load_file
 
 from maskwright.config.pretraining import RunConfig
@@ -90,7 +91,6 @@ def test_a_step_that_the_run_does_not_have_is_refused(config: Callable[..., RunC
     with pytest.raises(InputError, match="step 12 is not one of the run's 12"):
         replay(str(tmp_path / "run"), 12)
     record = tmp_path / "run" / "config.resolved.json"
-    before = json.loads(record.read_text())
-    record.write_text(json.dumps(before | {"kind": "finetune"}))
+    record.write_text(json.dumps(made_record("finetune").to_json()))
     with pytest.raises(InputError, match="run: was fine-tuned, and replay computes steps of pretraining alone. Fix: "):
         replay(str(tmp_path / "run"), 3)

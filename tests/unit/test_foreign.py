@@ -105,7 +105,7 @@ def write_mds(folder: Path, documents: Documents, encoding: str = "ndarray:uint1
             "format": "mds",
             "raw_data": {"basename": name, "bytes": len(content), "hashes": {}},
             "samples": len(samples),
-            "version": 2,
+            "version": 1,
             "zip_data": None,
         }
         if packing:
@@ -113,7 +113,7 @@ def write_mds(folder: Path, documents: Documents, encoding: str = "ndarray:uint1
             record["zip_data"] = {"basename": f"{name}.zstd", "bytes": len(content), "hashes": {}}
         (folder / (f"{name}.zstd" if packing else name)).write_bytes(content)
         shards.append(record)
-    (folder / "index.json").write_text(json.dumps({"version": 2, "shards": shards}))
+    (folder / "index.json").write_text(json.dumps({"version": 1, "shards": shards}))
 
 
 def in_sentences(documents: Documents) -> tuple[Documents, list[int]]:
@@ -398,7 +398,7 @@ def test_arrow_files_beside_our_own_store_in_one_run(
     both = json.loads(capsys.readouterr().out)["sources"]
     assert list(both) == ["one", "two"] and both["one"]["loss"] == both["two"]["loss"]
     assert run(["evaluate", place, *cpu, "--store", own, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"version": 2, **both["two"]}
+    assert json.loads(capsys.readouterr().out) == {"version": 1, **both["two"]}
     assert run(["evaluate", place, *cpu]) == 0
     shown = capsys.readouterr().out
     row = f"one {both['one']['predicted']:12,}{both['one']['loss']:10.4f}{both['one']['accuracy']:10.2%}"

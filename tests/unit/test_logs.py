@@ -210,8 +210,8 @@ def test_a_document_for_each_line(tmp_path: Path, capsys: pytest.CaptureFixture[
     run.write(phase="failed", exit=3, message="so it was")
     run.log('one "é"\nhttps://me:hunter22@host/x\n')
     documents = [
-        {"version": 2, "host": None, "line": 'one "é"'},
-        {"version": 2, "host": None, "line": "https://***@host/x"},
+        {"version": 1, "host": None, "line": 'one "é"'},
+        {"version": 1, "host": None, "line": "https://***@host/x"},
     ]
     for more, code in (((), 0), (("--follow",), 3)):
         assert command(["logs", str(run.folder), "--json", *more]) == code

@@ -130,7 +130,7 @@ class OldNames:
         return *overrides, *(f"{key}={in_flow(value)}" for key, value in given)
 
 
-JSON_VERSION = 2
+JSON_VERSION = 1
 """Version of all answers and errors in JSON (docs/json.md): under the same number a field may be added, and none is
 renamed or removed."""
 

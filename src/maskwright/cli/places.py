@@ -110,8 +110,9 @@ def jobs(name: str, address: str | None, where: str, context: str | None, namesp
 
         return list_in_cluster(*_cluster(where, context, namespace))
     if name != "ray":
+        place(name)
         fix = "maskwright list ray, or maskwright list kubernetes"
-        raise InputError(f"{name[:40]!r} keeps no list of jobs", where="list", fix=fix)
+        raise InputError(f"{name} keeps no list of jobs", where="list", fix=fix)
     from maskwright.launch.ray.jobs import list_jobs
 
     return list_jobs(address)

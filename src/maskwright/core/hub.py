@@ -93,3 +93,11 @@ def how_to_get(name: str) -> str:
         return "correct the path"
     full = name if "/" in name else full_name(name) or f"OWNER/{name}"
     return f"correct the path; or give {PREFIX}{full} for the model of the Hugging Face Hub"
+
+
+def as_pinned(location: str, recorded: str) -> str:
+    """`recorded`, a location with a commit, if `location` names the same model of the Hub without one."""
+    if not (is_hub(location) and is_hub(recorded)):
+        return location
+    address, kept = read_address(location), read_address(recorded)
+    return recorded if kept.name == address.name and not address.is_commit else location

@@ -79,11 +79,7 @@ class Claims:
         passed, self._looked = min(now - self._looked, 2 * POLL_SECONDS), now
         names, alive = os.listdir(self.folder), list[Watch]()
         for lease in names:
-            if lease.startswith(LEASE) and storage.is_temporary(lease):
-                if storage.final_name(lease) not in names:  # of a process that was killed while it wrote it
-                    with suppress(OSError):
-                        os.unlink(os.path.join(self.folder, lease))
-            elif lease.startswith(LEASE) and lease != self._name:
+            if lease.startswith(LEASE) and lease != self._name and not storage.is_temporary(lease):
                 if lease not in self._watched:
                     self._watched[lease] = Watch(os.path.join(self.folder, lease))
                 if (watch := self._watched[lease]).look(passed) == "dead":

@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,10 @@ class EpochWriter:
 
 
 def finish(folder: str, record: dict[str, Any]) -> None:
-    """Writes the record of a complete folder."""
+    """Writes the record of a complete folder, and deletes what killed processes left in it."""
+    for name in filter(storage.is_temporary, os.listdir(folder)):
+        with suppress(FileNotFoundError):
+            os.unlink(os.path.join(folder, name))
     sums = {os.path.basename(path).removesuffix(".json"): storage.sha256_of_file(path) for path in epochs_of(folder)}
     versions = {"maskwright": importlib.metadata.version("maskwright"), "numpy": np.__version__}
     storage.write_json(os.path.join(folder, RECORD), {**record, "versions": versions, "sha256": sums, "finished": True})

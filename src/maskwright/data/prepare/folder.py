@@ -68,13 +68,13 @@ def names_in(folder: str) -> list[str]:
     for a minute that a file is absent; a list is new at once."""
     try:
         return os.listdir(folder)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 
 def _is_kept(name: str) -> bool:
     """Whether it is a lease, of a command that may just be joining, or a part's note."""
-    return not storage.is_temporary(name) and (name.startswith(LEASE) or (is_result(name) and "." not in name))
+    return name.startswith(LEASE) or (is_result(name) and "." not in name)
 
 
 def _foreign(folder: str) -> set[str]:

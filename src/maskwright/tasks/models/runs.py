@@ -49,7 +49,7 @@ def held_out_stores(record: RunRecord) -> dict[str, TokenStore]:
     """The stores that judge a pretraining run, by name. Raises `InputError` where there are none, and for one that is
     not what it was."""
     data = record.pretraining.data
-    if not record.held_out:
+    if not record.held_out or (data.format == "pregenerated" and not data.held_out):  # each epoch has the same text
         fix = "`maskwright evaluate --store` takes a store of held-out text"
         raise InputError("none of the run's text was held out", where=record.train.location, fix=fix)
     if data.held_out:

@@ -20,13 +20,13 @@ from maskwright.config.settings import flat
 from maskwright.core import storage
 from maskwright.core.console import only_warnings
 from maskwright.core.errors import CloudError, ConfigError
+from maskwright.core.hub import as_pinned
 from maskwright.core.lease import leased
 from maskwright.engines.choose import find_processes
 from maskwright.engines.processes import Agree, Alone, Processes, starting
 from maskwright.run.directory import RunDirectory
 from maskwright.run.record import RunRecord, parse
 from maskwright.run.starts import Starts, StartsFile
-from maskwright.tasks.models.hub import pinned
 from maskwright.training.copies import Copies
 from maskwright.training.forwarders import Forwarders, forwarding
 from maskwright.training.stop import StopRequest
@@ -166,7 +166,7 @@ def _require_same_run(config: RunConfig | FinetuneConfig, directory: RunDirector
             config = config.with_steps(config.schedule.steps or copied.steps)
         new = flat(absolute(config))
         if (base := old["model.init_from"]) is not None and new["model.init_from"] is not None:
-            new["model.init_from"] = pinned(new["model.init_from"], base)
+            new["model.init_from"] = as_pinned(new["model.init_from"], base)
     else:
         new = recorded.keys
         if isinstance(config, RunConfig) and grows(new, old):
