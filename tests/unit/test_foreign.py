@@ -105,7 +105,7 @@ def write_mds(folder: Path, documents: Documents, encoding: str = "ndarray:uint1
             "format": "mds",
             "raw_data": {"basename": name, "bytes": len(content), "hashes": {}},
             "samples": len(samples),
-            "version": 1,
+            "version": 2,
             "zip_data": None,
         }
         if packing:
@@ -113,7 +113,7 @@ def write_mds(folder: Path, documents: Documents, encoding: str = "ndarray:uint1
             record["zip_data"] = {"basename": f"{name}.zstd", "bytes": len(content), "hashes": {}}
         (folder / (f"{name}.zstd" if packing else name)).write_bytes(content)
         shards.append(record)
-    (folder / "index.json").write_text(json.dumps({"version": 1, "shards": shards}))
+    (folder / "index.json").write_text(json.dumps({"version": 2, "shards": shards}))
 
 
 def in_sentences(documents: Documents) -> tuple[Documents, list[int]]:

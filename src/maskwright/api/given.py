@@ -58,9 +58,10 @@ def checked(function: Function) -> Function:
         except MaskwrightError as error:
             if "texts" in signature.parameters or "text_column" in signature.parameters:
                 as_typed(error, of_texts(signature.parameters))
-            error.what = _in_python(error.what, signature.parameters)
-            error.fix = error.fix and _in_python(error.fix, signature.parameters)
-            error.where = error.where and _in_python(error.where, signature.parameters)
+            if isinstance(error, InputError):
+                error.what = _in_python(error.what, signature.parameters)
+                error.fix = error.fix and _in_python(error.fix, signature.parameters)
+                error.where = error.where and _in_python(error.where, signature.parameters)
             raise
 
     return call  # type: ignore[return-value]
