@@ -87,10 +87,20 @@ def _codes(blocks: list[Any]) -> list[Code]:
 def test_a_run_killed_before_its_first_save_begins_with_the_same_weights_or_not(
     base: Path, config: Config, tmp_path: Path
 ) -> None:
+    """So does one whose base has moved; a base at another place that has other weights is refused."""
     model, run = tmp_path / "model", tmp_path / "run"
     shutil.copytree(base / "model", model)
     own = config(**SHORT, **{"model.init_from": str(model)})
     pretrain(own, str(run))
+    moved = model.rename(tmp_path / "moved")
+    pretrain(config(**SHORT, **{"model.init_from": str(moved)}), str(run))
+    elsewhere = moved.rename(tmp_path / "elsewhere")
+    whole = load_file(str(elsewhere / "model.safetensors"))
+    save_file({name: -value for name, value in whole.items()}, str(elsewhere / "model.safetensors"), {"format": "pt"})
+    with pytest.raises(CheckpointError, match="does not have the weights with which the run began. Fix: put them back"):
+        pretrain(config(**SHORT, **{"model.init_from": str(elsewhere)}), str(run))
+    elsewhere.rename(model)
+    save_file(whole, str(model / "model.safetensors"), {"format": "pt"})
     shutil.rmtree(run / "checkpoints")
     (run / "status.json").unlink()
     file = model / "model.safetensors"

@@ -98,6 +98,29 @@ def test_only_resumable_keys_may_change() -> None:
 
 
 @pytest.mark.parametrize(
+    ("old", "new", "goes_on"),
+    [
+        ("gone", "here", True),
+        ("here", "there", False),
+        ("hf://a/b", "hf://a/c", False),
+        ("gone", "hf://a/b", False),
+    ],
+)
+def test_a_base_may_move_but_not_change(
+    old: str, new: str, goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").mkdir()
+    before, now = (flat(c.build_config(LEAST, "x")) | {"model.init_from": base} for base in (old, new))
+    if goes_on:
+        assert [*refuse_changes(before, now, "run")] == ["model.init_from"]
+        return
+    with pytest.raises(ConfigError, match=f"model.init_from: {old} -> {new}"):
+        refuse_changes(before, now, "run")
+
+
+@pytest.mark.parametrize(
     ("change", "fix"),
     [
         ({"optimizer": {"learning_rate": 0.1}}, "--from run`; or"),

@@ -14,6 +14,8 @@ from maskwright.config.schedule import GROWING
 from maskwright.config.settings import keys_of, resumable_keys
 from maskwright.core.console import typed
 from maskwright.core.errors import ConfigError
+from maskwright.core.hub import is_hub
+from maskwright.core.storage import is_url
 
 
 def refuse_changes(
@@ -55,8 +57,11 @@ def refuse_changes(
 def _is_moved(key: str, old: Any, new: Any) -> bool:
     """Whether a key names the same thing at another place: what it named is no longer there. Callers compare its
     contents."""
-    paths = (old, new)
-    return key in READ and all(isinstance(path, str) for path in paths) and not all(map(os.path.exists, paths))
+    return key in READ and _is_path(old) and _is_path(new) and not (os.path.exists(old) and os.path.exists(new))
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str) and not (is_url(value) or is_hub(value))
 
 
 def branch_off(begin_from: str, *options: str) -> str:

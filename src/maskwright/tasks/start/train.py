@@ -90,8 +90,9 @@ def train(start: RunStart, ready: Prepared, *, config_file: str | None = None) -
         job = make_job(ready, directory, engine, record, saver)
         stop.when_grace_ends = partial(_grace_ended, job, stop)
         loaded = None if before is None else _load(job, ready, start)
-        if before is not None and loaded is None:
+        if before is not None and (loaded is None or _base_of(record) != _base_of(before)):
             _require_same_beginning(ready, before)
+        if before is not None and loaded is None:
             beginning, config_file = ready.starting_state(), None
         job.beats = beats.begin(engine, job.status.attempt)
         start.agree(last=True)
@@ -216,8 +217,13 @@ def _keep_for_replay(job: Job, ready: Prepared, step: int, error: HealthError) -
         warn(f"the batch of step {step} cannot be kept for replay: {failure}")
 
 
+def _base_of(record: RunRecord) -> Any:
+    return record.keys["model.init_from"]
+
+
 def _require_same_beginning(ready: Prepared, before: RunRecord) -> None:
-    """Raises `CheckpointError` unless a run that was killed before its first save finds the weights that it had."""
+    """Raises `CheckpointError` unless a run that was killed before its first save, or whose base has moved, finds the
+    weights that it had."""
     now, then = ready.began_from(), before.began_from
     if now is None or then is None or now.sha256s == then.sha256s:
         return
