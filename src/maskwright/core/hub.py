@@ -95,9 +95,11 @@ def how_to_get(name: str) -> str:
     return f"correct the path; or give {PREFIX}{full} for the model of the Hugging Face Hub"
 
 
-def as_pinned(location: str, recorded: str) -> str:
-    """`recorded`, a location with a commit, if `location` names the same model of the Hub without one."""
-    if not (is_hub(location) and is_hub(recorded)):
-        return location
+def as_pinned(location: str, recorded: str | None) -> str | None:
+    """`location` with the commit of `recorded`, or with its own; None unless both name one model of the Hub."""
+    if recorded is None or not (is_hub(location) and is_hub(recorded)):
+        return None
     address, kept = read_address(location), read_address(recorded)
-    return recorded if kept.name == address.name and not address.is_commit else location
+    if kept.name != address.name:
+        return None
+    return location if address.is_commit else str(kept)

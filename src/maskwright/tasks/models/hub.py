@@ -14,7 +14,7 @@ from maskwright.core import storage
 from maskwright.core.console import note, say, typed
 from maskwright.core.errors import InputError, MaskwrightError, ModelError
 from maskwright.core.extras import require
-from maskwright.core.hub import Address, full_name, is_hub, read_address, require_name
+from maskwright.core.hub import Address, as_pinned, full_name, is_hub, read_address, require_name
 from maskwright.model.hf.config import read_hf_config
 from maskwright.model.hf.other_folders import pickled_weights, without_weights
 from maskwright.text.tokenizer import FILES
@@ -32,11 +32,7 @@ def pinned(location: str, recorded: str | None = None) -> str:
     `recorded`: where a run that is continued began. That commit stays, whatever the newest one is now."""
     if not is_hub(location):
         return location
-    address = read_address(location)
-    kept = read_address(recorded) if recorded is not None and is_hub(recorded) else None
-    if kept is not None and kept.name == address.name:
-        return location if address.is_commit else str(kept)
-    return str(Address(address.name, os.path.basename(local(location))))
+    return as_pinned(location, recorded) or str(Address(read_address(location).name, os.path.basename(local(location))))
 
 
 def local(location: str, *, weights: bool = True) -> str:

@@ -165,8 +165,8 @@ def _require_same_run(config: RunConfig | FinetuneConfig, directory: RunDirector
             config = as_begun(config, copied.pretraining, copied.warmup_share)
             config = config.with_steps(config.schedule.steps or copied.steps)
         new = flat(absolute(config))
-        if (base := old["model.init_from"]) is not None and new["model.init_from"] is not None:
-            new["model.init_from"] = as_pinned(new["model.init_from"], base)
+        if base := new["model.init_from"]:
+            new["model.init_from"] = as_pinned(base, old["model.init_from"]) or base
     else:
         new = recorded.keys
         if isinstance(config, RunConfig) and grows(new, old):
