@@ -20,7 +20,7 @@ from maskwright.data import manifest as manifests
 from maskwright.data import store
 from maskwright.data.foreign.blocks import HELD_OUT, Block, Foreign, Ids, Options
 from maskwright.data.foreign.detect import Format, detect, open_foreign
-from maskwright.data.prepare.folder import VERSION, discarded, held, is_finished, remove_parts
+from maskwright.data.prepare.folder import VERSION, finish_once, held, remove_parts
 from maskwright.data.prepare.request import RULES
 from maskwright.data.prepare.shards import Documents, Form, PartWriter, give_names, part_written
 from maskwright.data.writer import StoreWriter
@@ -223,9 +223,7 @@ def convert(conversion: Conversion, runner: Runner | None = None) -> store.Token
             give_names(writer, work, notes, form)
             conversion.finish(ConvertCounts(**totals))
 
-        assert runner.claims
-        with discarded(writer.folder):
-            runner.claims.alone("finish", lambda: is_finished(writer.folder), finish)
+        finish_once(writer.folder, runner, finish)
     remove_parts(writer.folder)
     return store.TokenStore(writer.folder)
 

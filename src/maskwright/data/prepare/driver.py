@@ -28,7 +28,7 @@ from maskwright.core.console import human_bytes, progress, say, several, warn
 from maskwright.core.splits import are_apart, splits_of
 from maskwright.data import store
 from maskwright.data.prepare.encode import SAMPLE_CHARACTERS, SAMPLE_DOCUMENTS, Encode, EncodeCleaned, Target, tools
-from maskwright.data.prepare.folder import PARTS, VERSION, discarded, held, is_finished, remove_parts
+from maskwright.data.prepare.folder import PARTS, VERSION, finish_once, held, is_finished, remove_parts
 from maskwright.data.prepare.request import PrepareCounts, Request
 from maskwright.data.prepare.shards import Form, give_names, without_repeats
 from maskwright.processes.runner import Runner
@@ -278,9 +278,7 @@ class _Preparation:
             give_names(writer, self.work, notes, self._form())
             self.request.finish(writer, counts, origin, self.encoder)
 
-        assert self.runner.claims
-        with discarded(self.folder):
-            self.runner.claims.alone("finish", lambda: is_finished(self.folder), finish)
+        finish_once(self.folder, self.runner, finish)
 
     def _counts(self, judged: Computed, encoded: Computed, repeats: int) -> PrepareCounts:
         """`repeats`: documents that were dropped for their ids."""

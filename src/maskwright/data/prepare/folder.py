@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from maskwright.core import storage
@@ -96,8 +96,8 @@ def _is_of_store(name: str) -> bool:
 
 def _is_part(name: str) -> bool:
     """Whether a phase or a command gives this name to what it keeps in `PARTS`, or a file system to what it keeps:
-    NFS keeps a deleted file that is open as `.nfs…`."""
-    return is_result(name) or name.startswith((LEASE, CLAIM, ".nfs"))
+    NFS keeps a deleted file that is open as `.nfs…`, FUSE as `.fuse_hidden…`."""
+    return is_result(name) or name.startswith((LEASE, CLAIM, ".nfs", ".fuse_hidden"))
 
 
 def remove_parts(folder: str) -> None:
@@ -107,12 +107,14 @@ def remove_parts(folder: str) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
-@contextmanager
-def discarded(folder: str) -> Iterator[None]:
-    """Deletes shards and parts after an `InputError`: the same text and options would end in it again, also in another
+def finish_once(folder: str, runner: Runner, make: Callable[[], object]) -> None:
+    """Lets one of the commands in the folder finish its store by `make`, while the others wait.
+
+    Deletes shards and parts after an `InputError`: the same text and options would end in it again, also in another
     command that is still in the folder, which then deletes them."""
+    assert runner.claims
     try:
-        yield
+        runner.claims.alone("finish", lambda: is_finished(folder), make)
     except Locked:  # another command has taken over
         raise
     except InputError:
