@@ -127,8 +127,8 @@ def plain(value: Any, where: str) -> Any:
         return [plain(inner, f"{where}.{number}") for number, inner in enumerate(value)]
     if isinstance(value, str | os.PathLike | Located):
         return location(value)
-    if (scalar := _of_python(value)) is not value:
-        return scalar
+    if (listed := _of_python(value)) is not value:
+        return plain(listed, where)
     fix = "give a string, a number, a list or a dictionary"
     raise ConfigError(f"a {type(value).__name__} is not a value of a configuration", where=where, fix=fix)
 

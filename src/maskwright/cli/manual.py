@@ -145,9 +145,10 @@ def put(
         except MaskwrightError as error:
             root: Any = _.find_root().command
             commands = () if name in READ_TEXTS else root.list_commands(_)  # `finetune` is one
-            parameters = [each for each in _.command.params if each.param_type_name == "option"]
-            options = [each for each in parameters if each.name not in commands]
-            typed: dict[str, str | None] = {each.name or "": each.opts[0] for each in options}
+            options = (each for each in _.command.params if each.param_type_name == "option")
+            typed: dict[str, str | None] = {
+                each.name or "": each.opts[0] for each in options if each.name not in commands
+            }
             texts = of_texts(typed) if name in READ_TEXTS else {}
             typed |= {key: argument and typed[argument] for key, argument in texts.items()}
             as_typed(error, typed, list(_values(_.params.values())))
