@@ -13,13 +13,13 @@ from typing import Any
 from maskwright.config.places import absolute
 from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import CheckpointError, ConfigError, InputError, ModelError, StoreError
+from maskwright.core.hub import as_pinned
 from maskwright.data.opening import Store
 from maskwright.engines.base import TrainState
 from maskwright.model.config import ModelConfig, model_config
 from maskwright.model.hf.config import class_name
 from maskwright.run.directory import RunDirectory, step_folder, whole_steps
 from maskwright.run.record import BeganFrom, FromRun, RunRecord, Via, parse_origin
-from maskwright.tasks.models.hub import pinned
 from maskwright.tasks.models.load import special_ids
 from maskwright.tasks.models.runs import from_run, model_at, weights_sha256
 from maskwright.training import checkpoint
@@ -96,10 +96,10 @@ def child_model(config: RunConfig, record: RunRecord, parent: FromRun, store: St
         raise ConfigError(what, where="optimizer.kind", fix=f"take {kinds[0]}, or add --fresh-optimizer")
     words = store.vocabulary
     configured = model_config(config.model, words.size, config.data.seq_len, **special_ids(words))
-    base = theirs.model.init_from
-    if config.model.init_from is None:
+    base, given = theirs.model.init_from, absolute(config).model.init_from
+    if given is None:
         _require_shape(asdict(configured), asdict(shape), where, base)
-    elif pinned(absolute(config).model.init_from or "", base) != base:
+    elif (as_pinned(given, base) or given) != base:
         fix = f"set it to {base}, whose shape {where} has" if base else "leave it out: --from says where weights begin"
         raise ConfigError(f"is {config.model.init_from}, but not in {where}", where="model.init_from", fix=fix)
     longest = max(config.model.max_seq_len or 0, config.longest_row)
