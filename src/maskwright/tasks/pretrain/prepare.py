@@ -285,7 +285,7 @@ def planned(config: RunConfig, vocab_size: int | None, *, here: bool) -> tuple[W
     absent = [store for store in stores if store and not storage.is_url(store) and not os.path.isdir(store)]
     if vocab_size is None or here:
         if absent:
-            fix = "prepare it, or give --vocab-size and a device as --on"
+            fix = "prepare it, or give --vocab-size and name a device with --on"
             raise InputError("is not here, so the vocabulary and the text are not known", where=absent[0], fix=fix)
         ready = prepare_run(config)
         return ready.work, ready
