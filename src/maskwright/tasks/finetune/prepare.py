@@ -404,7 +404,7 @@ def planned(config: FinetuneConfig, examples: int | None, *, here: bool) -> tupl
     steps `here`, `data.train` counts as so many, each as long as a row, and may be absent."""
     train, init_from = config.data.train, config.model.init_from
     if examples is None and not storage.is_url(train) and not glob.glob(train):
-        fix = "give --examples N and a device as --on, or fetch it"
+        fix = "give --examples N and name a device with --on, or fetch it"
         raise InputError("is not here, so how long its examples are is not known", where=train, fix=fix)
     start = None if init_from is None else load_shape(init_from)
     if examples is None or here:
