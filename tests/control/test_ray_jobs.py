@@ -261,7 +261,9 @@ OF_RAY = """\
 [2026-11-29 01:41:37,704 W 540 540] network_util.cc:330: Failed to determine local IP
 (raylet) The node with node id: 62fa has been marked dead. This can happen when a
 \t(2) raylet has lagging heartbeats due to slow network or busy workload.
-\x1b[33m(raylet, ip=10.0.0.2)\x1b[0m Raylet is terminated.
+\x1b[33m(raylet, ip=10.0.0.2)\x1b[0m Raylet is terminated. Last 2 lines of the Raylet logs:
+    - num bytes created total: 304
+    0 pending objects of total size 0MB
     [2026-11-29 02:15:33,309 I 305 305] (raylet) accessor.cc:475: Received address
     [state-dump] \tNodeManager.GcsCheckAlive - 1 total (1 active)
     [state-dump]
@@ -269,7 +271,8 @@ OF_RAY = """\
 """
 OURS = """\
 Ray job a: 1 node with the CPU (as asked)
-host 0 | (raylet) is a word of the run's
+host 0 | (raylet) is a word of the run's. Last 2 lines of the Raylet logs:
+    four spaces
 host 0 |
 host 0 | 2026-11-29 01:41:34,038\tINFO of another library
 """

@@ -33,6 +33,8 @@ QUIET_SECONDS = 60.0
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+"
 OF_RAY = re.compile(rf"\(raylet\b[^)]*\) |\t\(\d\) |\s*\[(state-dump|{TIME} [A-Z] \d+ \d+)\]|{TIME}\t[A-Z]+ |\s*$")
 """Lines that Ray's processes add to a job's log, in 2.60 dozens for each lost machine. No line of ours begins so."""
+TAIL = re.compile(r"\bLast (\d+) lines of the Raylet logs:")
+"""Announces so many more lines, each indented by four spaces, with anything in them (2.60, process_watcher.py)."""
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 T = TypeVar("T")
 Address = Annotated[
@@ -258,7 +260,7 @@ class Lines:
     """Shows whole lines of a log that comes in pieces, each once, without those of Ray itself."""
 
     def __init__(self, show: Show) -> None:
-        self._show, self._partial, self._taken = show, "", 0
+        self._show, self._partial, self._taken, self._of_tail = show, "", 0, 0
 
     def take(self, piece: str, position: int) -> None:
         """`position`: the number of characters before the piece. What was taken before is left out."""
@@ -273,7 +275,12 @@ class Lines:
             self._take_line(self._partial)
 
     def _take_line(self, line: str) -> None:
-        if not OF_RAY.match(printable(line)):  # Ray colours its name
+        if self._of_tail and line.startswith("    "):
+            self._of_tail -= 1
+        elif OF_RAY.match(printable(line)):  # Ray colours its name
+            announced = TAIL.search(line)
+            self._of_tail += int(announced[1]) if announced else 0
+        else:
             with lost_terminal_is_no_error():  # the client would take it for an error of the network
                 self._show(None, line)
 
