@@ -25,6 +25,7 @@ from maskwright.core import storage
 from maskwright.core.errors import InputError, MaskwrightError, StoreError
 from maskwright.data import remote
 from maskwright.data.loader import Loader
+from maskwright.data.manifest import files_of
 from maskwright.data.prepare.report import report
 from maskwright.data.store import TokenStore
 from maskwright.run.directory import RunDirectory
@@ -52,7 +53,7 @@ def test_a_store_goes_to_a_bucket_and_trains_from_there(
     remote.push(store.location, "memory://bucket/store")
     remote.push(store.location, "memory://bucket/store")  # nothing is left to do
     remote.pull("memory://bucket/store", str(tmp_path / "back"))
-    listed = {record["name"] for shard in store.shards for record in shard["files"].values()}
+    listed = {record["name"] for record in files_of(store.manifest)}
     back = files(tmp_path / "back")
     fetched = []
     with monkeypatch.context() as patch:
@@ -61,7 +62,7 @@ def test_a_store_goes_to_a_bucket_and_trains_from_there(
     shown, own = capsys.readouterr().out, report(store.location, store.manifest)
     *shown, text = shown.splitlines()
     assert "\n".join(shown).partition(": ")[2] == own.partition(": ")[2] and not fetched and not cache.exists()
-    assert text == f"text: 1 file, {store.manifest['sources'][0]['location']}"
+    assert text == f"text: 1 file, {store.locations[0]}"
     assert command(["data", "inspect", "memory://bucket/none"]) == 2
     assert "is not a token store: it has no manifest.json" in capsys.readouterr().err
     damaged = next(path for path in (tmp_path / "back").iterdir() if ".tokens." in path.name)

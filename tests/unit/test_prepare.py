@@ -19,6 +19,7 @@ from maskwright.core.errors import InputError, StoreError
 from maskwright.data import remote
 from maskwright.data.prepare import shards
 from maskwright.data.prepare.driver import prepare
+from maskwright.data.prepare.report import came_from
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore, shard_names, token_dtype
 from maskwright.text.parts import cut
@@ -37,12 +38,29 @@ def test_same_input_gives_the_same_bytes(corpus: Path, tokenizer: str, store: To
     )
     first, second = files_of(Path(store.location)), files_of(tmp_path / "store")
     assert set(first) == set(second)
-    for name in set(first) - {"manifest.json"}:
+    for name in set(first) - {"manifest.json", "sources.jsonl"}:
         assert first[name] == second[name], name
+    sources = [json.loads(files["sources.jsonl"]) for files in (first, second)]
+    assert sources[0] | sources[1] == sources[1] | {"location": sources[1]["location"]}
     manifests = [json.loads(files["manifest.json"]) for files in (first, second)]
-    for manifest in manifests:
-        manifest["sources"][0].pop("location")
+    assert [manifest.pop("sources")["count"] for manifest in manifests] == [1, 1]
     assert manifests[0] == manifests[1]
+
+
+def test_a_manifest_does_not_grow_with_the_files_and_a_list_in_one_is_read(tokenizer: str, tmp_path: Path) -> None:
+    files = [str(tmp_path / f"{number:02d}.txt") for number in range(30)]
+    for number, file in enumerate(files):
+        Path(file).write_text(f"{number} documents, each in a file of its own\n")
+    made = prepared(Sources(files, layout="file"), tokenizer, str(tmp_path / "store"), PrepareOptions(valid_fraction=0))
+    assert came_from(made.manifest) == f"text: 30 files, {', '.join(files[:10])} and 20 more"
+    assert made.origin("train", 29) == f"{files[29]}:1" and files[29] not in json.dumps(made.manifest)
+    older = {**made.manifest, "sources": list(made.sources())}
+    (tmp_path / "store" / "manifest.json").write_text(json.dumps(older))
+    (tmp_path / "store" / "sources.jsonl").unlink()
+    assert TokenStore(made.location).locations == files and came_from(older) == came_from(made.manifest)
+    (tmp_path / "store" / "manifest.json").write_text(json.dumps(made.manifest))
+    with pytest.raises(StoreError, match="is missing"):
+        TokenStore(made.location)
 
 
 @pytest.mark.parametrize("fail_at", [0, 2, 4, 9])

@@ -7,9 +7,10 @@ leads out of the folder.
 from __future__ import annotations
 
 import glob
+import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -20,6 +21,9 @@ from maskwright.core.errors import InputError, StoreError
 from maskwright.core.secrets import redact
 
 FORMAT = 2
+SOURCES, FIRST_SOURCES = "sources.jsonl", 10
+"""The file beside the manifest that lists each file of the text, and the number of them that the manifest names too: a
+manifest is read at each opening by each process, and a text may be five million files."""
 NAME = r"^(train|valid)-[0-9]{5,9}\.(tokens|documents|sentences|origins)\.u(16|32|64)$"
 COPY_AGAIN = "copy the store again, or prepare again"
 Count = Annotated[int, Field(ge=1, lt=2**62)]
@@ -62,6 +66,16 @@ class _Tokenizer(_Record):
     """`Vocabulary.roles_sha256`; None in an older store, whose `tokenizer/` has the roles."""
 
 
+class _SourcesFile(_File):
+    name: Literal["sources.jsonl"]
+
+
+class _Sources(_Record):
+    count: Total
+    first: list[str]
+    file: _SourcesFile
+
+
 class _Manifest(_Record):
     format: int
     dtype: Literal["uint16", "uint32"]
@@ -69,6 +83,7 @@ class _Manifest(_Record):
     tokenizer: _Tokenizer
     shards: Annotated[list[_Shard], Field(min_length=1)]
     splits: dict[Literal["train", "valid"], _Totals]
+    sources: _Sources | list[dict[str, Any]] = []
     passes: Count = 1
     """Passes over the same text that the store holds."""
     command: list[str] = []
@@ -78,6 +93,42 @@ class _Manifest(_Record):
 def typed(command: Sequence[str]) -> dict[str, Any]:
     """The optional key for the words that the user typed behind `maskwright`."""
     return {"command": [redact(word) for word in command]} if command else {}
+
+
+def files_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    """The records of all files that the manifest answers for: name, bytes, sha256 and crc32."""
+    files = [record for shard in manifest["shards"] for record in shard["files"].values()]
+    recorded = manifest.get("sources")
+    return [*files, recorded["file"]] if isinstance(recorded, dict) else files
+
+
+def write_sources(folder: str, sources: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Writes `SOURCES` and returns the manifest's record of it."""
+    path = os.path.join(folder, SOURCES)
+    with storage.atomic_writer(path) as file:
+        file.writelines(json.dumps(source, ensure_ascii=False).encode() + b"\n" for source in sources)
+    digest, first = storage.digest(path), [source["location"] for source in sources[:FIRST_SOURCES]]
+    file_record = {"name": SOURCES, "bytes": digest.bytes, "sha256": digest.sha256, "crc32": digest.crc32}
+    return {"count": len(sources), "first": first, "file": file_record}
+
+
+def sources_of(manifest: dict[str, Any], folder: str) -> Iterator[dict[str, Any]]:
+    """Each file of the text: location, bytes and what else `prepare` or `convert` recorded, in the order of the shards'
+    origins. Older stores have them in the manifest."""
+    recorded = manifest.get("sources", [])
+    if isinstance(recorded, list):
+        yield from recorded
+        return
+    with storage.open_binary(os.path.join(folder, SOURCES)) as file:
+        yield from map(json.loads, file)
+
+
+def sources_in(manifest: dict[str, Any]) -> tuple[int, list[str]]:
+    """(number of files of the text, locations of the first), from the manifest alone."""
+    recorded = manifest.get("sources", [])
+    if isinstance(recorded, dict):
+        return int(recorded["count"]), list(recorded["first"])
+    return len(recorded), [str(source["location"]) for source in recorded[:FIRST_SOURCES]]
 
 
 def is_shard_name(name: str) -> bool:

@@ -23,7 +23,7 @@ from maskwright.core import storage
 from maskwright.core.console import human_bytes, progress
 from maskwright.core.errors import FULL, CloudError, InputError, MaskwrightError, StoreError
 from maskwright.core.folder import TRIES, Folder
-from maskwright.data.manifest import checked, read_manifest
+from maskwright.data.manifest import checked, files_of, read_manifest
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer"
 MOST_SMALL_FILES, SMALL_BYTES = 10_000, 4096
@@ -213,7 +213,7 @@ def _each(title: str, files: Files, act: Callable[[str, dict[str, Any]], None]) 
 
 def _files(manifest: dict[str, Any]) -> Files:
     """The records of a store's files by name."""
-    return {record["name"]: record for shard in manifest["shards"] for record in shard["files"].values()}
+    return {record["name"]: record for record in files_of(manifest)}
 
 
 def _bytes(files: Files) -> int:

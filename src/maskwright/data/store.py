@@ -1,12 +1,13 @@
 """The token store: flat little-endian shards of text ids, and the ends of documents (and sentences).
 
     STORE/
-      manifest.json                    format, dtype, counts, sha256 and crc32 of each file, tokenizer, sources, options
+      manifest.json                    format, dtype, counts, sha256 and crc32 of each file, tokenizer, options
+      sources.jsonl                    a line for each file of the text: its location, bytes and time
       tokenizer/tokenizer.json …       the tokenizer that made the ids
       train-00000.tokens.u16           text ids only: no special tokens, no row length, no masks
       train-00000.documents.u64        token offset in the shard after each document
       train-00000.sentences.u64        the same for sentences, if the source marks them
-      train-00000.origins.u64          for each document: index of its file in the manifest's sources, its first line
+      train-00000.origins.u64          for each document: number of its line in sources.jsonl, its first line
       valid-00000.…                    held-out documents, chosen by a hash of their ids
 
 `docs/token-store.md` is the contract. Loading reads the manifest and the ends; tokens are memory-mapped.
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 from maskwright.core import storage
 from maskwright.core.console import progress, warn
 from maskwright.core.errors import StoreError
-from maskwright.data.manifest import COPY_AGAIN, Role, is_shard_name, read_manifest
+from maskwright.data.manifest import COPY_AGAIN, Role, files_of, is_shard_name, read_manifest, sources_of
 from maskwright.data.remote import cached
 from maskwright.text.arrays import Int64
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary, token_ids
@@ -229,7 +230,7 @@ class TokenStore:
         return os.path.join(self.folder, shard["files"][role]["name"])
 
     def _files(self) -> list[tuple[str, dict[str, Any]]]:
-        return [(self._path(shard, role), record) for shard in self.shards for role, record in shard["files"].items()]
+        return [(os.path.join(self.folder, record["name"]), record) for record in files_of(self.manifest)]
 
     def verify_at_start(self) -> None:
         """Calls `verify`, but not for the store at a URL, whose files were checked as they came."""
@@ -312,26 +313,33 @@ class TokenStore:
             if document < shard["documents"]:
                 pairs = self._mapping(shard, "origins", "<u8")
                 source, line = (int(value) for value in pairs[2 * document : 2 * document + 2])
-                return f"{self.manifest['sources'][source]['location']}:{line}"
+                return f"{self.locations[source]}:{line}"
             document -= shard["documents"]
         raise IndexError(document)
 
+    def sources(self) -> Iterator[dict[str, Any]]:
+        """Records of the files of its text, read one by one; see `manifest.sources_of`."""
+        return sources_of(self.manifest, self.folder)
+
+    @cached_property
+    def locations(self) -> list[str]:
+        """Of the files of its text."""
+        return [str(source["location"]) for source in self.sources()]
+
     def source_numbers(self, split: SplitName, shard_idx: int) -> Int64:
-        """[documents of the shard]: which of the manifest's sources each is from."""
+        """[documents of the shard]: which of the sources each is from."""
         shards = [shard for shard in self.shards if shard["split"] == split]
         return self._numbers(shards[shard_idx], "origins")[::2].astype(np.int64)
 
     def verify(self) -> None:
         """Reads every byte. Raises `StoreError` with the first damaged file, or an id that is too large."""
         with progress("verify", sum(record["bytes"] for _, record in self._files()), "bytes") as bar:
-            for shard in self.shards:
-                for role, record in shard["files"].items():
-                    digest = storage.digest(self._path(shard, role))
-                    for name in ("sha256", "crc32"):
-                        if getattr(digest, name) != record[name]:
-                            what = f"is not what was written (its {name} differs)"
-                            raise StoreError(what, where=self._path(shard, role), fix=self._fix)
-                    bar.advance(digest.bytes)
+            for path, record in self._files():
+                digest = storage.digest(path)
+                for name in ("sha256", "crc32"):
+                    if getattr(digest, name) != record[name]:
+                        raise StoreError(f"is not what was written (its {name} differs)", where=path, fix=self._fix)
+                bar.advance(digest.bytes)
         for shard in self.shards:
             self._require_ids(shard)
             for role in shard["files"]:

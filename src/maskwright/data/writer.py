@@ -74,7 +74,7 @@ class StoreWriter:
             "counts": dict(counts),
             "options": dict(options),
             "plan": self.plan,
-            "sources": sources,
+            "sources": manifests.write_sources(self.folder, sources),
             "versions": {name: importlib.metadata.version(name) for name in sorted({"maskwright", *packages})},
             "shards": self.shards,
             **more,

@@ -65,7 +65,7 @@ def pregenerate(
             store = _encoded(sources, tokenizer, folder, options, runner)
             for epoch in range(options.epochs_to_generate):
                 _write_epoch(store, epoch, folder, options, runner)
-            record = {**_plan(store, options), "plan": digest, "sources": store.manifest["sources"]}
+            record = {**_plan(store, options), "plan": digest, "sources": store.locations}
             claims.alone("finish", lambda: _is_finished(folder), lambda: finish(folder, record))
         return _cleared(folder, options)
 
@@ -101,7 +101,7 @@ def _encoded(sources: Sources, tokenizer: str, folder: str, options: Pregenerate
 
     def begin() -> None:
         copy_tokenizer(tokenizer, os.path.join(folder, TOKENIZER))
-        storage.write_json(record_path, {**plan, "sources": store.manifest["sources"], "finished": False})
+        storage.write_json(record_path, {**plan, "sources": store.locations, "finished": False})
 
     assert runner.claims
     runner.claims.alone("begin", lambda: "text" in storage.read_json(record_path), begin)

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 
 from maskwright.core import storage
 from maskwright.core.errors import InputError, Locked
-from maskwright.data.manifest import is_shard_name
+from maskwright.data.manifest import SOURCES, is_shard_name
 from maskwright.processes.claims import CLAIM, LEASE, others_in, unless_finished
 from maskwright.processes.runner import Runner
 from maskwright.text.parts.phase import is_result
@@ -89,9 +89,9 @@ def _foreign(folder: str) -> set[str]:
 
 
 def _is_of_store(name: str) -> bool:
-    """Whether this is the name of a shard's file or of `tokenizer`, or of a file that a killed process left."""
+    """Whether it is the name of a shard's file, of `tokenizer` or `SOURCES`, or of what a killed process left."""
     stem = re.sub(r"\.tmp-\d+$", "", name)
-    return is_shard_name(stem) or name == "tokenizer" or (stem == "manifest.json" and stem != name)
+    return is_shard_name(stem) or name == "tokenizer" or stem == SOURCES or (stem == "manifest.json" and stem != name)
 
 
 def _is_part(name: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from maskwright.core.console import several
+from maskwright.data.manifest import sources_in
 from maskwright.text.cleaning.language import merge_languages
 from maskwright.text.cleaning.mojibake import LINES_MENDED
 from maskwright.text.cleaning.steps import C4_LINES
@@ -27,15 +28,13 @@ CHANGES = {
     C4_LINES: ("left out", "line by C4's rules", "lines by C4's rules"),
 }
 """(verb, one, several) of what cleaning changed in kept documents."""
-MOST_FILES = 10
-"""Files of the text that are named; `--json` names all."""
 
 
 def came_from(manifest: dict[str, Any]) -> str:
     """A line on the files of a store's text, for users who did not just prepare it."""
-    files = [str(source["location"]) for source in manifest["sources"]]
-    more = f" and {len(files) - MOST_FILES:,} more" if len(files) > MOST_FILES else ""
-    return f"text: {several(len(files), 'file')}, {', '.join(files[:MOST_FILES])}{more}"
+    count, first = sources_in(manifest)
+    more = f" and {count - len(first):,} more" if count > len(first) else ""
+    return f"text: {several(count, 'file')}, {', '.join(first)}{more}"
 
 
 def report(location: str, manifest: dict[str, Any]) -> str:

@@ -164,8 +164,7 @@ def _evaluate_store(model: TrainedModel, store: TokenStore, scorer: Engine, seq_
     unigram_loss, unigram_accuracy = unigram(counts, batches)
     labels = np.concatenate([batch.labels[batch.weights > 0] for batch in batches])
     decades, sources = _decades(counts, known_text.tokens)[labels], _sources(store, batches, seq_len, packing, max_rows)
-    locations = [source["location"] for source in store.manifest["sources"]]
-    by_source = _parts(sources, locations, losses, correct)
+    by_source = _parts(sources, store.locations, losses, correct)
     loss = float(losses.mean(dtype=np.float64))
     return Evaluation(
         model=model.location,
@@ -192,7 +191,7 @@ def _decades(counts: Int64, tokens: int) -> Int64:
 
 
 def _sources(store: TokenStore, batches: list[Batch], seq_len: int, packing: Packing, max_rows: int) -> Int64:
-    """[n]: for each label with a weight, the number of its document's source in the manifest."""
+    """[n]: for each label with a weight, the number of its document's source."""
     rows = open_rows(store, "valid", seq_len, packing)
     chosen = validation_rows(rows, max_rows)
     index = [
@@ -215,9 +214,10 @@ def _parts(
     number: Int64, names: list[str], losses: NDArray[np.float32], correct: NDArray[np.bool_]
 ) -> list[TokenGroup]:
     """A group for each number that occurs, in rising order."""
+    order = np.argsort(number, kind="stable")
+    parts, starts = np.unique(number[order], return_index=True)
     groups = []
-    for part in np.unique(number).tolist():
-        chosen = number == part
+    for part, chosen in zip(parts.tolist(), np.split(order, starts[1:]), strict=False):
         loss, accuracy = float(losses[chosen].mean(dtype=np.float64)), float(correct[chosen].mean())
-        groups.append(TokenGroup(names[part], int(chosen.sum()), loss, accuracy))
+        groups.append(TokenGroup(names[part], len(chosen), loss, accuracy))
     return groups

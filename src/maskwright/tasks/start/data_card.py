@@ -7,6 +7,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from maskwright.core import extras, storage
 from maskwright.core.errors import TokenizerError
 from maskwright.core.secrets import redact_all
 from maskwright.data.batch import Batch
+from maskwright.data.manifest import sources_in
 from maskwright.data.mixture import Mixture
 from maskwright.data.opening import Store
 from maskwright.data.store import Split, TokenStore
@@ -89,7 +91,7 @@ def labelled_card(dataset: Dataset, sizes: Int64) -> dict[str, Any]:
 
 def _described(store: TokenStore) -> dict[str, Any]:
     manifest = store.manifest
-    sources, command = manifest.get("sources", []), manifest.get("command", [])
+    command = manifest.get("command", [])
     return {
         "location": store.location,
         "fingerprint": store.fingerprint,
@@ -97,8 +99,8 @@ def _described(store: TokenStore) -> dict[str, Any]:
         "splits": manifest["splits"],
         **{key: manifest[key] for key in ("counts", "options", "versions") if key in manifest},
         **({"command": command[:MOST_WORDS], "command_words": len(command)} if command else {}),
-        "files": [source["location"] for source in sources[:MOST_SOURCES]],
-        "file_count": len(sources),
+        "files": [source["location"] for source in islice(store.sources(), MOST_SOURCES)],
+        "file_count": sources_in(manifest)[0],
     }
 
 
@@ -107,8 +109,8 @@ def languages_of(store: TokenStore, split: Split) -> dict[str, int] | None:
     where py3langid is not installed."""
     if not extras.installed("py3langid"):
         return None
-    files = [str(source["location"]) for source in store.manifest.get("sources", [])]
-    if files and all(file_kind(name) in SEQUENCE_ENDINGS for name in files):
+    kinds = {file_kind(str(source["location"])) for source in store.sources()}
+    if kinds and kinds <= {*SEQUENCE_ENDINGS}:
         return {}
     from maskwright.text.cleaning.language import language_of
 
