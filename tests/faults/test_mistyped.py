@@ -354,6 +354,10 @@ def test_recipes_are_listed_and_printed(cli: Cli) -> None:
             "is the YAML of a fine-tuning run (data.train), not of pretra",
         ),
         ("plan squad --on h100", "is not here, so how long its examples are is not known. Fix: give --examples N"),
+        ("plan small --on h100 --examples 9", "--examples: has no effect for pretraining. Fix: leave it out"),
+        ("plan squad --on h100 --vocab-size 9", "--vocab-size: has no effect for a fine-tuning. Fix: leave it out"),
+        ("plan small --vocab-size 9", "--vocab-size: has no effect where steps are measured here"),
+        ("plan small --on h100 --vocab-size 9 --probe-seconds 2", "--probe-seconds: has no effect without --on here"),
         (
             "plan CONFIG --on h100 --region mars",
             "--region: the price table has no region 'mars'. Fix: one of asia-east1",

@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from maskwright.tasks.pretrain.prepare import PretrainRun
 
 
+PROBE_SECONDS = 15.0
+
+
 @command(app, "plan")
 def plan(
     config: str,
     on: list[str] | None = None,
     vocab_size: int | None = None,
     examples: int | None = None,
-    probe_seconds: float = 15.0,
+    probe_seconds: float = PROBE_SECONDS,
     region: str = "us-central1",
     set_: Set = None,
     as_json: AsJson = False,
@@ -53,6 +56,7 @@ def plan(
     require_region(region)
     requested = [(name, _places(name, region)) for name in on or ["here"]]
     is_here = any(name == "here" for name, _ in requested)
+    _require_effects(isinstance(resolved, RunConfig), is_here, vocab_size, examples, probe_seconds)
     work: Work
     ready: PretrainRun | FinetuneRun | None
     if isinstance(resolved, RunConfig):
@@ -71,6 +75,23 @@ def plan(
     print_result(result.report(), result.to_json(), as_json)
     if result.refused:
         raise typer.Exit(1)
+
+
+def _require_effects(
+    pretrains: bool, is_here: bool, vocab_size: int | None, examples: int | None, probe_seconds: float
+) -> None:
+    """Raises `InputError` for an option that this plan does not use."""
+    from maskwright.core.errors import InputError
+
+    for option, value, other in (
+        ("--vocab-size", vocab_size, None if pretrains else "a fine-tuning"),
+        ("--examples", examples, "pretraining" if pretrains else None),
+    ):
+        if value is not None and (other or is_here):
+            reason = f"for {other}" if other else "where steps are measured here, with what CONFIG names"
+            raise InputError(f"has no effect {reason}", where=option, fix="leave it out")
+    if probe_seconds != PROBE_SECONDS and not is_here:
+        raise InputError("has no effect without --on here", where="--probe-seconds", fix="leave it out")
 
 
 def _places(name: str, region: str) -> list[tuple[DeviceCount, str | None, int, str]]:
