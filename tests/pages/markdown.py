@@ -16,8 +16,7 @@ A comment directly above a block says more, separated by commas: `<!-- block: la
 `first N`, `last N` (or both): these lines of each output are shown, and … stands for the rest; `exit N`: what the last
 command ends with; `seconds N`: how long each command may take; `file NAME`.
 
-A block that cannot be executed is preceded by `<!-- not executed: the reason -->`, or followed by a line that readers
-do see: `*Not executed by the tests: the reason.*`
+A block that cannot be executed is preceded by `<!-- not executed: the reason -->`.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from pathlib import Path
 
 EXECUTED = re.compile(r"<!-- executed(?P<long> long)?: (?P<given>[\w, ]+) -->")
 SETTINGS = re.compile(r"<!-- block: (.+) -->")
-NOT_EXECUTED = ("*Not executed by the tests: ", "<!-- not executed: ")
+NOT_EXECUTED = "<!-- not executed: "
 SHELL = ("console", "bash", "python")
 
 
@@ -115,14 +114,13 @@ def read_page(path: Path) -> Page:
         end = next(at for at in range(number + 1, len(lines)) if lines[at].strip() == "```")
         before = lines[number - 1].strip() if number else ""
         settings = SETTINGS.match(before)
-        after = next((line for line in lines[end + 1 :] if line.strip()), "")
         page.blocks.append(
             Block(
                 number + 1,
                 fence[2],
                 [line.removeprefix(fence[1]) for line in lines[number + 1 : end]],
                 dict(_pair(words) for words in settings[1].split(",")) if settings else {},
-                not after.strip().startswith(NOT_EXECUTED[0]) and not before.startswith(NOT_EXECUTED[1]),
+                not before.startswith(NOT_EXECUTED),
             )
         )
         number = end + 1
@@ -133,11 +131,6 @@ def _pair(words: str) -> tuple[str, str]:
     name, _, value = words.strip().partition(" ")
     assert name in ("first", "last", "exit", "seconds", "file"), f"a block's comment says {name!r}"
     return name, value
-
-
-def visible(text: str) -> str:
-    """What a reader sees of the sentences, on one line."""
-    return re.sub(r"\s+", " ", re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL))
 
 
 # ---- outputs ---------------------------------------------------------------------------------------------------------
