@@ -172,7 +172,7 @@ never padding. The top of each script says what its numbers hold and leave out. 
 that multiplies it faster), no dropout, SDPA, `torch.compile` and the fastest of the batch sizes. "Held to
 AVX2" means both sides in fp32, by the instructions of a CPU that has AVX2 and no more (`train.py --avx2`). There, base
 was run twice by hand, with 8 rows alone. On the H200, Trainer had 128 rows, as maskwright had, and no others were
-tried. [Experiments](../docs/experiments-archive.md#2026-11-26-one-h200) have what that card did besides. In all results
+tried. [Experiments](../records/experiments.md#2026-11-26-one-h200) have what that card did besides. In all results
 up to 2026-11-23, the measured GEMM is the fastest of seven products at the start of a process. Since then products are
 measured again at its end, and the fastest of all counts.
 """

@@ -1,6 +1,6 @@
 """A model of an update's time on many GPUs: communication from cited figures, against an assumed speed of computing.
 
-    python benchmarks/scaling_model.py                                  the tables of docs/experiments-archive.md
+    python benchmarks/scaling_model.py                                  the tables of records/experiments.md
     python benchmarks/scaling_model.py --tokens-per-second 700000 --size base     with your own, measured on one GPU
 
 A projection: one H100 has trained alone, and several GPUs never have. What it holds:

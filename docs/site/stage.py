@@ -116,13 +116,14 @@ def every_recipe() -> str:
 
 
 def for_programs() -> str:
-    """llms.txt, whose links lead to what the builder makes of the pages."""
+    """llms.txt, whose links lead to what the builder makes of the pages. Lines about other files are left out."""
+    names = sources()
 
     def link(match: re.Match[str]) -> str:
-        name = sources()[ROOT / match[2]]
-        return f"[{match[1]}]({name.removesuffix('.md')}.html)"
+        return f"[{match[1]}]({names[ROOT / match[2]].removesuffix('.md')}.html)"
 
-    return LINK.sub(link, (ROOT / "llms.txt").read_text(encoding="utf-8"))
+    lines = (ROOT / "llms.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+    return "".join(LINK.sub(link, line) for line in lines if all(ROOT / to in names for _, to in LINK.findall(line)))
 
 
 def stage(folder: Path) -> None:

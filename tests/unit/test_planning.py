@@ -75,7 +75,7 @@ MODERNBERT = {
 def test_the_model_is_near_what_an_h200_did(
     size: str, rows: int, tokens: int, model: dict[str, Any], measured: float, off: float
 ) -> None:
-    """On one, compiled, with exact sums (docs/experiments-archive.md)."""
+    """On one, compiled, with exact sums (records/experiments.md)."""
     found = speed(work(size, rows, tokens, model=model), "h200")
     assert found.mid == pytest.approx(measured, rel=off) and found.low < measured < found.high
 
@@ -86,7 +86,7 @@ def test_the_model_is_near_what_an_h200_did(
 def test_measured_peaks_are_inside_the_band_of_memory(
     size: str, rows: int, tokens: int, peak: tuple[float, float]
 ) -> None:
-    """GB on a CPU in bf16, where freed memory is kept (docs/experiments-archive.md)."""
+    """GB on a CPU in bf16, where freed memory is kept (records/experiments.md)."""
     parts = memory(work(size, rows, tokens), place("cpu:2"))
     low, high = (sum(parts.values()) / 1e9 * factor for factor in show.MEMORY_BAND)
     assert low < peak[0] < peak[1] < high
@@ -122,7 +122,7 @@ WITH_MUON: dict[str, Any] = {"model": {"architecture": "modernbert"}, "optimizer
 def test_steps_on_a_core_of_zen_5_are_inside_their_band(
     bf16: float, fp32: float | None, size: str, rows: int, tokens: int, keys: dict[str, Any]
 ) -> None:
-    """Medians of CPU time in milliseconds, with 15,758 words (docs/experiments-archive.md, 2026-11-29)."""
+    """Medians of CPU time in milliseconds, with 15,758 words (records/experiments.md, 2026-11-29)."""
     one = work(size, rows, tokens, 15_758, **keys)
     for milliseconds, machine in ((bf16, ZEN_5), (fp32, ZEN_5_FP32)):
         assert machine

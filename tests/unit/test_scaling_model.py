@@ -150,8 +150,8 @@ def test_the_models_own_numbers() -> None:
 
 
 def test_the_page_shows_what_the_model_gives() -> None:
-    """`python benchmarks/scaling_model.py` prints the tables of docs/experiments-archive.md."""
-    page = (BENCHMARKS.parent / "docs" / "experiments-archive.md").read_text()
+    """`python benchmarks/scaling_model.py` prints the tables of records/experiments.md."""
+    page = (BENCHMARKS.parent / "records" / "experiments.md").read_text()
     speeds = model.shares([0.3, 0.5])
     for line in model.tables(["base", "large"], ["8x400"], [2048, 8192], speeds):
         assert line in page, line

@@ -22,7 +22,7 @@ BUSY_SHARE = 0.2
 GIB = 1 << 30
 LEAST_MEMORY_BYTES = 2 * GIB
 """A small model (6 layers x 512) peaks at 2.5 GB in training on a CPU, and mini at 1.6
-(docs/experiments-archive.md)."""
+(records/experiments.md)."""
 FEW_DISK_BYTES, LEAST_DISK_BYTES = 10 * GIB, GIB
 """A checkpoint of base has 1.5 GB, and three are kept."""
 WRITTEN_BYTES = 8 << 20

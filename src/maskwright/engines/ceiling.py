@@ -20,7 +20,7 @@ MOST_TOGETHER = 20
 its end does not count."""
 SHORT_SECONDS = 1e-3
 """A faster product does not fill the device: an H100 reached 155, 530 and 734 TFLOP/s with the last three
-shapes, in bf16, each product timed alone (docs/experiments-archive.md)."""
+shapes, in bf16, each product timed alone (records/experiments.md)."""
 
 Products = Callable[[int], float]
 """Computes this many products one after the other, and returns their seconds, by the device's own clock if it has

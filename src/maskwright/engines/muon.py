@@ -24,7 +24,7 @@ UPDATE_RMS = 0.2
 and decay (Liu et al. 2025, arXiv 2502.16982, section 2.2)."""
 GROWTH = 4.1
 """Successive updates point in similar directions, so weights grow this many times as much as by independent ones.
-Measured with momentum 0.95: 4.1 to 4.3 in three runs (docs/experiments-archive.md)."""
+Measured with momentum 0.95: 4.1 to 4.3 in three runs (records/experiments.md)."""
 INITIAL_RMS, LARGE_RMS = 0.02, 0.08
 """Root mean square of the matrices at the start, and that above which models fine-tune badly (docs/experiments.md)."""
 

@@ -122,7 +122,7 @@ def here(
     process."""
     if kind == "cpu":
         cores = processes * threads
-        # With AMX products are twice as fast, and a step takes as long (docs/experiments-archive.md, 2026-11-27).
+        # With AMX products are twice as fast, and a step takes as long (records/experiments.md, 2026-11-27).
         rate = min(flops_per_second / cores, CORE_BF16_FLOPS)
         device = Device("here", "cpu", rate, rate, low_precision=low_precision)
         return DeviceCount("here", device, cores, processes=processes)

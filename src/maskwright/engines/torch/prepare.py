@@ -28,7 +28,7 @@ from maskwright.model.torch.networks import make_network
 
 COMPILE_PAYS_FLOPS = 1e17
 """FLOPs of a run of some five minutes on a CUDA device: fused layers save more than the minute of compiling. On a CPU
-they save nothing (docs/experiments-archive.md)."""
+they save nothing (records/experiments.md)."""
 
 
 def choose_device(wanted: str, where: str = "engine.device") -> str:

@@ -6,9 +6,9 @@ On GPUs and TPUs an update takes
 
 On an H200, a step of base (128 rows of 512 tokens, bf16, compiled, exact) took 95.0 ms. Of the time of its kernels,
 49 % were products, 24 % attention, 1.4 % the loss, 1.8 % the optimizer, and the rest moved memory
-(docs/experiments-archive.md, 2026-11-26). A step lasts at least as long as its host's part of it, for which small
+(records/experiments.md, 2026-11-26). A step lasts at least as long as its host's part of it, for which small
 models wait. On a CPU the same parts have shares and times of their own, fitted to measured steps
-(docs/experiments-archive.md, 2026-11-29). Everything else is a projection.
+(records/experiments.md, 2026-11-29). Everything else is a projection.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ CPU_LAYER_SECONDS, CPU_THREADS_LAYER_SECONDS = 2.8e-3, 4.5e-3
 """Time of the host for each layer, of a micro-batch and of Muon's update: with one thread, and with several, which wait
 for each other."""
 JAX_CPU_SHARE = 0.7
-"""Share of torch's speed in fp32: 0.63 for mini, 0.77 for small (docs/experiments-archive.md, 2026-11-28)."""
+"""Share of torch's speed in fp32: 0.63 for mini, 0.77 for small (records/experiments.md, 2026-11-28)."""
 CPU_SENT_SECONDS = 3e-9
 """Time for each parameter where processes send each other gradients and weights."""
 
@@ -330,7 +330,7 @@ def memory(work: Work, place: DeviceCount) -> dict[str, float]:
     """Bytes on each device of the place, by part. On CPUs they are those of a process, where Python, torch and the copy
     of the state that is being saved lie in the same memory.
 
-    Compilers and allocators need less or more: a quarter either way covers the peaks in docs/experiments-archive.md.
+    Compilers and allocators need less or more: a quarter either way covers the peaks in records/experiments.md.
     """
     config, model, cpu = work.config, work.model, place.device.family == "cpu"
     low = computes_in_16_bits(config.engine, place)

@@ -18,7 +18,7 @@ from maskwright.tasks.planning.slices import SliceFit
 from maskwright.tasks.start.capacity import checkpoint_bytes
 
 MEMORY_BAND = (0.75, 1.25)
-"""Factors of projected memory: the peaks in docs/experiments-archive.md lie inside."""
+"""Factors of projected memory: the peaks in records/experiments.md lie inside."""
 USABLE = 0.92
 """The usable share of a device's memory: the rest is the driver's and the allocator's."""
 COPY_BYTES_PER_SECOND = 10e9
