@@ -70,7 +70,7 @@ OF_IDS = (
         ("finetune x.yaml --job-dir gs://x", "did you mean --run?"),
         ("finetune x.yaml --learning_rate 1e-3", "--set optimizer.learning_rate=1e-3"),
         ("finetune x.yaml --precision 16", "--set engine.dtype=auto"),
-        ("finetune x.yaml --num_classes 4", "the classes are those of the data"),
+        ("finetune x.yaml --num_classes 4", "the classes come from the data"),
         ("finetune x.yaml --max-train-samples 9", "data.fraction is a share of the examples"),
         ("finetune x.yaml --pretrained_model_path m", "--set model.init_from=m"),
         ("finetune x.yaml --evaluation_strategy steps", "a run is judged once an epoch, or every evaluation.every_"),

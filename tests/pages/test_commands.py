@@ -24,7 +24,10 @@ from maskwright.config.retrieval import build_task_config
 from maskwright.config.settings import nested, parse_yaml
 from maskwright.core.errors import MaskwrightError
 
-PAGES = [*(path for path in pages() if path.name != "CHANGELOG.md"), *sorted((ROOT / "recipes").rglob("*.yaml"))]
+PAGES = [
+    *(path for path in pages() if not path.name.lower().startswith("changelog")),
+    *sorted((ROOT / "recipes").rglob("*.yaml")),
+]
 RUN = {
     "data": {"store": "store"},
     "schedule": {"kind": "wsd", "steps": 100_000},

@@ -19,17 +19,18 @@ def compare(
     set_: list[str] | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fine-tune several models under the same rules, and judge which does better, beyond noise. The same command on
+    """Fine-tune several models under the same rules, and test which does better, beyond noise. The same command on
     the same folder goes on.
 
     MODEL: Arms: run directories, Hugging Face folders, random (weights of the first one's shape), linear (TF-IDF and a
         linear model, without a transformer), or bm25 (only for retrieval). NAME=PATH gives an arm a name.
         NAME=RUN1,RUN2,… has several pretraining runs, to ask about the recipe.
-    --on TASK: YAML of a fine-tuning that has a test set, for labels or retrieval; may be given again.
-    --base NAME: Arm that the others are compared with; it may be random, linear or bm25. Default: the first.
-    --seeds 1≤N: Fine-tunings of each arm and task; a verdict takes at least 6.
-    --learning-rates RATES: Grid that every arm searches, on validation; for large models 1e-5,2e-5,5e-5.
-    --search-seed 0≤N: Seed of the search; the fine-tunings take those after it.
+    --on TASK: YAML of a fine-tuning with a test set, for labels or retrieval; repeatable.
+    --base NAME: Model to compare the others with; may be random, linear or bm25. Default: the first.
+    --seeds 1≤N: Fine-tunings of each model and task; a verdict needs at least 6.
+    --learning-rates RATES: Learning rates that every model tries, judged on validation; for large models
+        1e-5,2e-5,5e-5.
+    --search-seed 0≤N: Seed of the search; the fine-tunings use the seeds after it.
     --processes-at-once 1≤N: Fine-tunings that run side by side.
     set_ --set KEY=VALUE: Override a key of every TASK, as in --set schedule.epochs=5.
     """

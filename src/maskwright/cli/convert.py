@@ -51,8 +51,8 @@ def data_convert(
     --special-tokens (no --to-format): Begin, end, padding and mask tokens in the documents: stop, leave out those
         around each document, or leave out all. They are counted, and so are other special tokens, which stay.
     --encoder FILE (no --to-format): GPT-2's encoder.json, for a fairseq dictionary of numbers.
-    --valid-fraction SHARE (no --to-format): Share of documents to hold out, by a hash of their ids. By name instead,
-        where files are named train and valid or test, or all are named valid or test.
+    --valid-fraction SHARE (no --to-format): Share of documents to hold out, by a hash of their ids. Files named valid
+        or test, next to files named train, are held out instead.
     --shard-tokens N (no --to-format): Tokens in a shard, roughly.
     --workers 1≤N (no --to-format): Processes here; any number gives the same result. Default: one for each core, as far
         as memory allows. The same command on other machines that see the folders shares the work.

@@ -55,8 +55,8 @@ def text_audit(
     options of cleaning, also count and show what each step would leave out; no text is changed.
 
     --tokenizer PATH: Tokenizer folder, to show its tokens per word on the text.
-    --parts PATH: Folder for what is found of each part, from which the same command continues, and in which it shares
-        the work with other machines. Default: a temporary one.
+    --parts PATH: Folder for intermediate results, from which the same command continues, and which other machines can
+        share. Default: a temporary one.
     --to FILE: Write a page with plots and examples as well, .html.
     """
     from maskwright.tasks.measure.audit_page import write_page
@@ -93,11 +93,10 @@ def tokenizer_train(
     """Train a tokenizer in the layout of RoBERTa, BERT or XLM-R, or make one of letters.
 
     --vocab-size N (--kind bpe|wordpiece|unigram|words): Number of tokens, special ones included.
-    --kind: bpe: of bytes, as RoBERTa has it. wordpiece: words and their continuations, as BERT has it. unigram: the
-        likeliest pieces, as XLM-R has it. words: whole words between spaces, such as items and log ids. characters:
-        each by itself. kmer: --kmer letters of DNA or proteins each.
-    --alphabet (--kind characters|kmer): Letters of the sequences, with those for ambiguous places; else those of the
-        text.
+    --kind: bpe: byte-level, as in RoBERTa. wordpiece: words and their continuations, as in BERT. unigram: the likeliest
+        pieces, as in XLM-R. words: whole words between spaces, such as items and log ids. characters: each by itself.
+        kmer: --kmer letters of DNA or proteins each.
+    --alphabet (--kind characters|kmer): Letters of the sequences, also for ambiguous places. Default: the text's.
     --kmer K (--kind kmer): Letters of a token.
     --min-frequency 1≤N (--kind bpe|wordpiece|words): How many times a pair must occur to be merged, or a word to be a
         token.
@@ -142,11 +141,11 @@ def tokenizer_extend(
     reading: ReadAlike = TextReading(),
     as_json: AsJson = False,
 ) -> None:
-    """Add tokens to a tokenizer, learned from a text by how many tokens they save. Old ids stay.
+    """Add tokens to a tokenizer: the ones that save most tokens on your text. Old ids stay.
 
     --tokens 1≤N: Number of tokens to add.
-    --model MODEL: Model with this tokenizer. --to is then a model folder, with rows for the new tokens that are the
-        means of their old pieces' rows.
+    --model MODEL: Model that uses this tokenizer. --to then becomes a model folder; embeddings of new tokens are the
+        means of their old pieces' embeddings.
     --min-frequency 1≤N: How often a new token must occur in the text.
     """
     from maskwright.text.extend import extend_tokenizer, report
@@ -172,11 +171,12 @@ def tokenizer_trim(
     reading: ReadAlike = TextReading(),
     as_json: AsJson = False,
 ) -> None:
-    """Remove the tokens that a text does not use. A text of kept tokens is split as before; ids are new.
+    """Remove the tokens that your text does not use. A text of kept tokens is split as before; ids are new.
 
-    --model MODEL: Model with this tokenizer. --to is then a model folder, with the rows of the tokens that stay.
-    --min-frequency 1≤N: How often a token must occur in the text to stay.
-    --vocab-size N: Most tokens to keep, the most frequent ones. Default: all that occur.
+    --model MODEL: Model that uses this tokenizer. --to then becomes a model folder with the embeddings of the remaining
+        tokens.
+    --min-frequency 1≤N: How often a token must occur in the text to be kept.
+    --vocab-size N: Maximum number of tokens to keep, the most frequent first. Default: all that occur.
     """
     from maskwright.text.trim import report, trim_tokenizer
 
@@ -281,7 +281,7 @@ def data_prepare(
 
 @command(data_app, "inspect")
 def data_inspect(store: str, as_json: AsJson = False) -> None:
-    """Show what a token store holds and where it came from. In a bucket, only its manifest is read.
+    """Show what a token store contains and where it came from. In a bucket, only its manifest is read.
 
     STORE: Token store folder, or the URL of one in a bucket.
     """

@@ -10,7 +10,7 @@ from maskwright.cli.options import AsJson, app, print_result
 
 @command(app, "doctor")
 def doctor(as_json: AsJson = False) -> None:
-    """Look at this machine in ten seconds: what it has, what a run would use, and what to fix. It exits with 1 if a
+    """Check this machine in ten seconds: what is installed, what a run would use, and what to fix. It exits with 1 if a
     line says fail."""
     from maskwright.doctor.examine import examine
 

@@ -28,8 +28,8 @@ app.add_typer(env, name="env")
 
 EnvironmentFile = Annotated[str, ManualEntry("ENV", "YAML of the environment.")]
 Yes = Annotated[bool, ManualEntry("--yes", "Do not ask.")]
-DryRun = Annotated[bool, ManualEntry("--dry-run", "Print what would be run, and start nothing.")]
-DeleteData = Annotated[bool, ManualEntry("--delete-data", "Also delete disks, NFS and buckets, with what is on them.")]
+DryRun = Annotated[bool, ManualEntry("--dry-run", "Print what would run, without starting anything.")]
+DeleteData = Annotated[bool, ManualEntry("--delete-data", "Also delete disks, NFS and buckets, with their contents.")]
 BUILDS = "E-mail of the service account that builds the image. Default: Cloud Build's own."
 ServiceAccount = Annotated[str | None, ManualEntry("--service-account", BUILDS, "EMAIL")]
 
@@ -74,7 +74,7 @@ def plan(
 ) -> None:
     """Show what `env up` would do. Changes nothing.
 
-    --detailed-exitcode: Exit as Terraform does: 0 for no changes, 1 for an error, 2 for changes.
+    --detailed-exitcode: Exit like Terraform: 0 for no changes, 1 for an error, 2 for changes.
     """
     from maskwright.cloud.provision import commands
 
@@ -118,7 +118,7 @@ def seed(
 
     --again: Seed a new disk, which replaces the seeded one.
     --replace: Let a disk of another size or type replace the one that exists.
-    --anyway: Copy the bucket even if no run can read it.
+    --anyway: Copy the bucket even if no run could read it.
     """
     from maskwright.cloud.provision import seed as seeding
 

@@ -76,7 +76,7 @@ def import_(
 
     VALUES: Files to import: values.env, and values.env.auto if there is one.
     out --to PATH: YAML to write. Default: it is printed.
-    --accelerator: Kind of TPU that replaces that of values.env. Default: for v2 and v3, the nearest.
+    --accelerator: Kind of TPU, in place of the one in values.env. Default: for v2 and v3, the nearest.
     """
     from maskwright.cloud.old_setup.values_env import import_values, table
     from maskwright.core import output

@@ -21,8 +21,8 @@ def import_(
     files: list[str] | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Turn another trainer's command into a run's YAML, or its pickled weights into a model folder, and say what
-    became of each flag.
+    """Turn another trainer's command into a run's YAML, or its pickled weights into a model folder, and report what
+    happens to each flag.
 
     SCRIPT: What the command starts: run_mlm or run_glue of transformers' examples, fairseq's training, or tpu_pretrain,
         which is allenai's pretrain.py. Or weights: COMMAND is then a folder with pytorch_model.bin, or a checkpoint of
@@ -82,7 +82,7 @@ def _weights(source: str, folder: str | None, as_json: bool) -> None:
         warn(f"{folder} {kind}, so it guesses no masked words; pretraining gives it a new head, which has to learn")
     lines = [
         f"{made.folder}: {made.tensors} tensors. Computed with them, the model's numbers differ by at most "
-        f"{made.difference:.2g} from those of transformers and {made.compared_with}.",
+        f"{made.difference:.2g} from transformers' and {made.compared_with}.",
         "\nNext:",
         *(f"  {line}" for line in made.commands),
     ]

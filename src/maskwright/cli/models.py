@@ -47,7 +47,8 @@ def pretrain(
 ) -> None:
     """Train a masked language model. The same command on the same folder continues the run exactly.
 
-    --dry-run: Check all but device, network and checksums; say what would happen, and how long it takes here.
+    --dry-run: Check the configuration and data, and estimate the time, without training. Does not check device, network
+        and checksums.
     """
     from maskwright.config.pretraining import read_config
     from maskwright.processes.parent import end_with_parent
@@ -138,7 +139,8 @@ def finetune(
 ) -> None:
     """Train a model on labelled examples and judge it. The same command on the same folder continues the run.
 
-    --dry-run: Check all but device and network; say what happens, and how long it takes.
+    --dry-run: Check the configuration and data, and estimate the time, without training. Does not check device and
+        network.
     """
     from maskwright.config.retrieval import RetrievalConfig, read_task_config
     from maskwright.processes.parent import end_with_parent
@@ -205,13 +207,13 @@ def evaluate(
     --text PATH: Text whose pseudo-perplexity to measure instead.
     --max-rows 1≤N: Number of held-out rows to use.
     --seq-len N: Tokens in a row. Default: as in the run.
-    examples --input FILE: Only for fine-tuned models: labelled examples. Default: the run's.
+    examples --input FILE: Labelled examples for a fine-tuned model. Default: the run's.
     --text-column COLUMN: Column of --text or --input, or its number from 0 where there is no header line; several of
-        --input are joined by a space. When not given, `text`; of --input the run's own, or one of GLUE's names.
-    --text-pair COLUMN: Column of --input: of a pair's second text, or of a question's context.
-    --label COLUMN: Column of --input: of the labels; several where each label has one. When not given, the run's own,
-        or one of GLUE's names.
-    page --to FILE: Only for fine-tuned models: also write all of it to a page, .html, with a reliability plot.
+        --input are joined by a space. Default: `text`; for --input the run's own, or one of GLUE's names.
+    --text-pair COLUMN: Column in --input of a pair's second text, or of a question's context.
+    --label COLUMN: Column of the labels in --input; several where each label has its own. Default: the run's own, or
+        one of GLUE's names.
+    page --to FILE: For a fine-tuned model: also write a page, .html, with a reliability plot.
     """
     from maskwright.tasks.measure.evaluate import EvaluationRequest, measure, require_one
     from maskwright.tasks.models.load import load_model
@@ -241,7 +243,7 @@ def export(
     relevant: str | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a Hugging Face folder and prove its logits equal in transformers.
+    """Write a Hugging Face folder, and prove that transformers computes the same logits.
 
     RUN: Run directory, Hugging Face folder, or hf://OWNER/NAME@REVISION.
     --onnx: Also write onnx/model.onnx, proven equal in onnxruntime, and onnx/model_int8.onnx, whose scores and speed
@@ -278,8 +280,8 @@ def fill(
 ) -> None:
     """Show what the model would write for each mask.
 
-    TEXT: Sentences with a mask in them, written as the model's tokenizer has it: <mask>, or [MASK].
-    --top 1≤N: Number of guesses for each mask.
+    TEXT: Sentences with a mask in them, written as in the model's tokenizer: <mask>, or [MASK].
+    --top 1≤N: Number of predictions for each mask.
     """
     from maskwright.tasks.models.load import load_model
     from maskwright.tasks.use import fill as task

@@ -23,10 +23,10 @@ def status(
     watch: bool = False,
     address: Address = None,
 ) -> None:
-    """Show how a run is: progress, last checkpoint, and which rank is lost, hangs or is slow.
+    """Show a run's progress, last checkpoint, and which rank is lost, hangs or is slow.
 
     RUN: Run directory (or a copy's URL), ray:ID, kubernetes:NAME or vertex:PROJECT/REGION/ID.
-    --watch: Look again every 5 seconds, until the run is over.
+    --watch: Refresh every 5 seconds, until the run is over.
     """
     from maskwright.core.errors import INTERRUPTED, StoppedEarly
 
@@ -57,8 +57,8 @@ def logs(
     else its own.
 
     RUN: Run directory (or a copy's URL), ray:ID, kubernetes:NAME or vertex:PROJECT/REGION/ID.
-    --follow,-f: Go on as the log grows, until the run is over.
-    --lines 0≤N: Show only this many of the last lines.
+    --follow,-f: Keep printing as the log grows, until the run is over.
+    --lines 0≤N: Show only the last N lines.
     """
     target = places.run(run, address, options=frozenset({"--lines"} if lines is not None else ()))
 
@@ -80,7 +80,7 @@ def stop(
     """Ask a run to save and stop, from any machine that sees it. The command that started it continues it.
 
     RUN: Run directory (or a copy's URL), ray:ID, kubernetes:NAME or vertex:PROJECT/REGION/ID.
-    --checkpoint: Save a checkpoint and go on instead.
+    --checkpoint: Save a checkpoint and keep training instead.
     --wait-seconds 0≤N: Seconds to wait until the run has saved.
     """
     target = places.run(run, address, options=frozenset({"--checkpoint"} if checkpoint else ()))
@@ -100,7 +100,7 @@ def list_(
 ) -> None:
     """List the jobs that were submitted to a cluster.
 
-    PLACE: A place that keeps a list of its jobs: ray or kubernetes.
+    PLACE: Where to list jobs: ray or kubernetes.
     --context NAME (PLACE kubernetes): Context of kubectl.
     --namespace NAME (PLACE kubernetes): Namespace in Kubernetes.
     --env-file PATH (PLACE kubernetes): YAML of an environment, whose cluster has the jobs.
@@ -116,10 +116,10 @@ def forward(
     follow: bool = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send a run's numbers to W&B or MLflow, also afterwards; logging.report_to does so while it trains.
+    """Send a run's numbers to W&B or MLflow, also after it ended; logging.report_to does so while it trains.
 
     RUN: Run directory.
-    --to: Service that gets the run's numbers; its own variables, such as WANDB_PROJECT, say where.
+    --to: Service to send the run's numbers to; its own variables, such as WANDB_PROJECT, say where.
     --follow,-f: Send lines as they come, until the run is over.
     """
     from maskwright.monitor.forward.forward import forward as send

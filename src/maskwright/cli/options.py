@@ -23,8 +23,9 @@ PANELS = {
     "Start": ["quickstart", "doctor", "recipes", "schema", "import"],
     "Data": ["text", "tokenizer", "data"],
     "Train": ["pretrain", "finetune", "plan"],
-    "Use": ["predict", "embed"],
-    "Judge": ["evaluate", "compare", "fill", "export", "verify-resume", "replay", "reproduce"],
+    "Use": ["predict", "embed", "fill", "export"],
+    "Evaluate": ["evaluate", "compare"],
+    "Verify": ["verify-resume", "replay", "reproduce"],
     "Watch": ["watch", "status", "logs", "stop", "report", "forward"],
     "Elsewhere": ["submit", "list", "env", "image"],
 }
@@ -71,20 +72,22 @@ plain: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True, "add
 app = typer.Typer(
     name="maskwright",
     help="Train text encoders from raw text, and prove every export.",
+    epilog="\b\nFirst steps:\n  maskwright quickstart\n  maskwright pretrain continue-modernbert --run runs/first --dry-run\n"
+    "  maskwright COMMAND --help",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},  # the commands below take them over
     **plain | {"add_completion": True, "cls": Main},
 )
-text_app = typer.Typer(help="Look at raw text before it is used.", **plain)
-tokenizer_app = typer.Typer(help="Train a tokenizer and see how it does.", **plain)
-data_app = typer.Typer(help="Turn text into a token store, and check one.", **plain)
+text_app = typer.Typer(help="Inspect raw text before you use it.", **plain)
+tokenizer_app = typer.Typer(help="Train, extend, trim and inspect tokenizers.", **plain)
+data_app = typer.Typer(help="Turn text into a token store; inspect, check and copy stores.", **plain)
 app.add_typer(text_app, name="text")
 app.add_typer(tokenizer_app, name="tokenizer")
 app.add_typer(data_app, name="data")
 
 AS_JSON = ManualEntry("--json", "Print JSON on stdout.")
 AsJson = Annotated[bool, AS_JSON]
-AsSchema = Annotated[bool, ManualEntry("--json", "No effect: the output is JSON in any case.")]
+AsSchema = Annotated[bool, ManualEntry("--json", "No effect: the output is always JSON.")]
 To = Annotated[str, typer.Option("--to", metavar="PATH", help="Folder to write.", callback=storage.require_local)]
 SourceFiles = Annotated[list[str], ManualEntry("SRC", "Files, folders, globs or URLs of text.")]
 Store = Annotated[str, ManualEntry("STORE", "Token store folder.")]

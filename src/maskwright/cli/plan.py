@@ -32,7 +32,7 @@ def plan(
     set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a run takes: memory, speed, hours, energy and cost, measured here or projected elsewhere.
+    """Estimate a run's memory, speed, hours, energy and cost, measured here or projected for other machines.
 
     CONFIG: YAML of `pretrain` or `finetune`, or the name of a recipe.
     --on PLACE: here (the default: a few real steps), cpu:8 (cores), laptop, t4, a100:8, h100, h200:8, v6e:4x4

@@ -43,7 +43,7 @@ def data_pregenerate(
     --do_next_sent_prediction,--do-next-sent-prediction: Make pairs of segments, half of them of two documents. Training
         here predicts only masked tokens.
     --num_workers,--num-workers 1≤N: Processes; any number writes the same files.
-    --reduce_memory,--reduce-memory: Always so: memory is bounded, whatever the text's size.
+    --reduce_memory,--reduce-memory: No effect: memory is always bounded.
     --seed N: Random seed.
     """
     from maskwright.data.pregenerate.generate import pregenerate

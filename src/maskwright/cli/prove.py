@@ -19,11 +19,11 @@ def verify_resume(
     set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prove that a run of your job on this machine, killed anywhere and started again, ends with the same bits.
+    """Prove that your job on this machine, killed anywhere and started again, ends with the same weights, bit for bit.
 
     --steps N: Steps of the short copy that is run twice.
-    --kills N: How many times the second run is killed.
-    --seed N: Random seed for the moments of the kills.
+    --kills N: How many times to kill the second run.
+    --seed N: Random seed for when to kill.
     --work PATH: Folder for both runs. Default: a temporary one.
     """
     from maskwright.config.finetuning import read_finetune_config
@@ -44,7 +44,7 @@ def replay(
     step: int,
     as_json: AsJson = False,
 ) -> None:
-    """Compute one step of a run again, and name the documents of its batch. The run stays as it is.
+    """Recompute one step of a run, and list the documents of its batch. The run stays as it is.
 
     RUN: Run directory.
     --step 0≤N: Step to compute again; the first is 0.
@@ -64,10 +64,10 @@ def reproduce(
     store: str | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a run again, and compare: bit by bit on a machine of the same kind, else by the spread.
+    """Train a run again, and compare: bit by bit on the same kind of machine, else by the spread of losses.
 
     what RUN: Run directory, or the URL of one.
-    --to PATH: Folder that does not exist yet, for what is trained again.
+    --to PATH: Folder for the new runs; it must not exist yet.
     --check: Compare fingerprints and kinds of machines only, and train nothing.
     --seeds 1≤N (no --check): Runs to train, each with another seed, to see their spread.
     --store PATH: Token store of a run, where it is not at its old place.

@@ -15,12 +15,12 @@ def report(
     dollars_per_hour: float | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a page about a run, or several beside each other: curves, what happened, data, configuration, commands.
+    """Write a page about a run, or several side by side: curves, what happened, data, configuration, commands.
 
     RUN: Run directories, or URLs of runs or of their copies. Several are overlaid.
     --to FILE: Page to write, .html.
-    --fill TEXT: Also show what the first, the middle and the last of the kept checkpoints would write for the masks of
-        this text; may be given again.
+    --fill TEXT: Also show how the first, the middle and the last of the kept checkpoints fill the masks of this text;
+        repeatable.
     --evaluate: Also measure held-out loss by how frequent a token is, and by source.
     --dollars-per-hour 0≤N: What an hour of the run's machines costs, to show its cost.
     """

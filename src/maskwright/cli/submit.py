@@ -64,7 +64,7 @@ def _function(name: str, kind: type[Place]) -> Any:
     submit.__doc__ = f"""{PLACES[name]}
 
 --finetune: CONFIG is of `maskwright finetune`.
---dry-run: Print what would be done, and start nothing."""
+--dry-run: Print what would be done, without starting anything."""
     submit.__annotations__["where"] = kind
     return submit
 

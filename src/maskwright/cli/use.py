@@ -18,10 +18,9 @@ class Texts:
 
     source --input FILE: Texts to read: .csv, .tsv, .jsonl, .parquet, or .txt with a text a line.
     --text COLUMN: Column of the text, or its number from 0 in a file without a header line; several are joined by a
-        space. When not given, it is the run's own, or one of GLUE's names.
-    --max-seq-len 8≤N: Tokens of a text that the model reads. When not given, as many as in its fine-tuning, or all that
-        it takes where that is not known.
-    --on-bad-input: Records that cannot be read: stop, or leave them out and name them.
+        space. Default: the run's own, or one of GLUE's names.
+    --max-seq-len 8≤N: Maximum tokens per text. Default: as in fine-tuning, else the model's maximum.
+    --on-bad-input: What to do with records that cannot be read: stop, or skip and report them.
     """
 
     source: str
@@ -49,17 +48,17 @@ def predict(
     no_answer: bool | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write what a fine-tuned model says of each text: labels, numbers, tags or answers. It reads CoNLL columns for
+    """Write a fine-tuned model's prediction for each text: labels, numbers, tags or answers. It reads CoNLL columns for
     words and SQuAD's .json for questions too.
 
     --output FILE: File to write: .jsonl, .csv, .tsv or .parquet; .conll for words; .json for questions, with an answer
         for each id, as SQuAD's script reads it.
     --text-pair COLUMN: Column of a pair's second text, or of a question's context.
     --probabilities: Write the probability of every label too.
-    --threshold 0.001≤P≤0.999: Where a text may have several labels: those with a probability above it. When not given,
-        as in training, where 0.5 is the default.
-    --no-answer/--always-answer: Whether questions may have no answer, as in SQuAD 2, and then get an empty text. When
-        not given, as in training; a folder that does not say so always answers.
+    --threshold 0.001≤P≤0.999: With several labels per text: give the labels with a probability above this. Default: as
+        in training (0.5 unless set).
+    --no-answer/--always-answer: Whether questions may be unanswerable, as in SQuAD 2; these get an empty text. Default:
+        as in training, or always answer if the folder does not record it.
     """
     from maskwright.tasks.models.load import load_model
     from maskwright.tasks.use import predict as task
@@ -75,7 +74,7 @@ def predict(
 def embed(model: Model, texts: Texts, output: str, as_json: AsJson = False) -> None:
     """Write a vector for each text: the mean of its tokens' last hidden states.
 
-    --output FILE: File to write: .npy for the vectors alone, .parquet beside the texts.
+    --output FILE: File to write: .npy for the vectors alone, .parquet with the texts.
     """
     from maskwright.tasks.models.load import load_model
     from maskwright.tasks.use import embed as task

@@ -23,9 +23,9 @@ def watch(
     host: str = "127.0.0.1",
     as_json: bool = False,
 ) -> None:
-    """Watch all runs below some folders: in a table that is drawn again every 2 seconds, or on a page.
+    """Watch all runs in some folders, in a live table or on a web page.
 
-    FOLDER: Folders or URLs that have runs below them. When not given: runs, if it is there, else this folder.
+    FOLDER: Folders or URLs that contain runs. Default: runs, if it exists, else this folder.
     --once (no --web): Print the table once, as a pipe gets it.
     --web: Serve a page with curves, logs and buttons instead.
     --port 0≤N≤65535 (--web): Port to listen on; 0 takes a free one.

@@ -264,7 +264,7 @@ class Environment(Section):
     zone: Zone
     """Zone of the disk, of NFS, and of nodes that name no other zone. Everything is in its region."""
     labels: dict[str, Annotated[str, Field(pattern=r"^[a-z0-9_-]{0,63}$")]] = Field(default_factory=dict)
-    """Labels of every resource that can carry them, besides maskwright-environment."""
+    """Labels of every resource that can carry them, as well as maskwright-environment."""
     state_bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{1,61}[a-z0-9]$", examples=["my-state"])] | None = (
         None
     )
@@ -370,7 +370,7 @@ class Environment(Section):
         return f"{self.region}-docker.pkg.dev/{self.project}/{self.name}-k8s"
 
     def account(self, name: Literal["train", "nodes"]) -> str:
-        """E-mail of the service account of jobs, or that of nodes."""
+        """E-mail of the service account of jobs, or of nodes."""
         return f"{self.name}-{name}@{self.project}.iam.gserviceaccount.com"
 
     @property

@@ -27,9 +27,9 @@ class Arrow(Section):
     """What Arrow files do not say themselves; only with format: arrow."""
 
     tokenizer: Annotated[str | None, Resumable] = None
-    """Folder of the tokenizer that made the ids; `tokenizer/` in the store when not set."""
+    """Folder of the tokenizer that made the ids; Default: `tokenizer/` in the store."""
     column: str | None = None
-    """Column of the ids; input_ids, tokens, token_ids or ids when not set."""
+    """Column of the ids. Default: input_ids, tokens, token_ids or ids."""
     token_offset: Annotated[int, Field(ge=-(2**32), le=2**32)] = 0
     """Number that is added to each stored id: 25000 where ids were stored as id - 25000 to fit 16 bits."""
     special_ids: dict[Literal["bos", "pad", "eos", "unk", "mask"], int] | None = None
@@ -96,16 +96,16 @@ class Data(Section):
     `format: arrow` and may have `arrow: {…}` with the keys of `data.arrow`. Without weights, those are the sizes. The
     run is judged by what each source holds out, under the source's name; the first counts as its held-out loss."""
     mixture_alpha: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
-    """Weights of `mixture` are tokens ** alpha: 1, when not set, keeps the sizes, 0 makes all sources equal; XLM-R took
+    """Weights of `mixture` are tokens ** alpha: 1, the default, keeps the sizes, 0 makes all sources equal; XLM-R took
     0.3."""
     format: Literal["store", "arrow", "pregenerated"] = "store"
     """What `store` is. store: a token store. arrow: a folder of Arrow IPC files of token ids, or of such folders, which
     is converted once into the cache. pregenerated: a folder of `epoch_0.json` and so on, written by `maskwright data
     pregenerate` or by pytorch-transformers' script, which is converted likewise: what was masked is put back, and
-    masking.* masks anew."""
+    masking.* draws new masks."""
     arrow: Arrow = Arrow()
     validation: Annotated[str | dict[str, str] | None, Resumable] = None
-    """Token store whose held-out documents the run is judged by, instead of those of `store`; or several as {name:
+    """Token store whose held-out documents the run is judged by, in place of the ones of `store`; or several as {name:
     store}, each of which is reported by its name. The first counts as the run's held-out loss."""
     seq_len: Annotated[int, Field(ge=8, le=8192)] = 512
     """Tokens in a row, which is also the longest sequence; `<s>` and `</s>` are included."""

@@ -45,7 +45,7 @@ class Task(Section):
     the context. The first three names are the problem types of transformers."""
     labels: list[Name] | dict[Name, Name] | None = None
     """All labels in the order of their ids; or a mapping from what the files say to the names, as in {1: World, 2:
-    Sports}. When not set, they are those of the training split: in numeric order when all are integers, else sorted."""
+    Sports}. Default: the labels of the training split, in numeric order when all are integers, else sorted."""
     separator: Annotated[str, Field(min_length=1)] = ","
     """Only for multi_label_classification: what stands between several labels in one cell. JSON and Parquet can hold
     lists instead."""
@@ -123,7 +123,7 @@ class LabelledData(Section):
     validation_fraction: Share = 0.1
     """Share of `train` to hold out when there is no `validation`. Texts that are equal stay on one side."""
     max_seq_len: Annotated[int, Field(ge=8)] | None = None
-    """Longest row in tokens, specials included; longer texts are cut, and counted. 128 when not set, 384 for questions,
+    """Longest row in tokens, specials included; longer texts are cut, and counted. Default: 128, or 384 for questions,
     as in run_glue.py and run_qa.py, or what the model takes, where that is less."""
     on_bad_input: Literal["error", "skip"] = "error"
     """What to do with a record that cannot be read, whose text is empty or whose question does not fit a row: stop, or
@@ -210,7 +210,7 @@ class StartingModel(Shape):
     fine-tuned or not. Its shape and its tokenizer come along. When not set, the keys above give a shape, and all
     weights are random."""
     weights: Literal["pretrained", "random"] = "pretrained"
-    """random: only the shape and the tokenizer of init_from are taken. A baseline: what you get without pretraining."""
+    """random: random weights in the shape of init_from, with its tokenizer; the baseline without pretraining."""
     tokenizer: str | None = None
     """Only without init_from: folder with tokenizer.json, or hf://OWNER/NAME@REVISION."""
     hidden_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
@@ -234,7 +234,7 @@ class StartingModel(Shape):
 
 class FinetuningOptimizer(Optimizer):
     learning_rate: Annotated[float, Field(gt=0.0)] = 5e-5
-    """Learning rate at the schedule's peak. Large encoders take 1e-5 to 5e-5, those of a few layers up to 5e-4."""
+    """Learning rate at the schedule's peak. Large encoders take 1e-5 to 5e-5, encoders of a few layers up to 5e-4."""
     label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Share of each class's target that all classes get; only for single_label_classification and
     token_classification."""
@@ -281,12 +281,12 @@ class FinetuningBatch(Section):
 
 class FinetuningEvaluation(Section):
     every_steps: Annotated[Count | None, Resumable] = None
-    """Steps between evaluations on the validation split; one epoch when not set."""
+    """Steps between evaluations on the validation split. Default: one epoch."""
     metric: str | None = None
     """What the best checkpoint is best at. When not set: accuracy, f1_micro (several labels), pearson, or f1 (words and
     questions). `loss` takes the lowest."""
     patience: Count | None = None
-    """Evaluations in a row without a better value after which the run ends; never when not set."""
+    """Stop after this many evaluations without a better value (early stopping). Off by default."""
 
 
 class FinetuneConfig(Section):

@@ -151,7 +151,7 @@ NOT_NEEDED = {
         "checkpoints are whole, and of steps and seconds (checkpoint.*), never of epochs"
     ),
     "resume resume_from_checkpoint ignore_data_skip overwrite_output_dir restore_file reuse_job_dir ckpt_path": (
-        "the same command with the same --run continues a run; to begin anew, give --run a new folder"
+        "the same command with the same --run continues a run; to start a new run, give --run a new folder"
     ),
     "tensorboard_logdir tb_log_dir logging_dir": ("logging.report_to has tensorboard, whose files are in RUN/events"),
     "log_format log_file log_steps track_learning_rate disable_tqdm log_level log_level_replica logging_first_step "
@@ -205,7 +205,7 @@ _FINETUNING = {
     "max_train_samples": "data.fraction is a share of the examples, of each class alike",
     "limit_val_batches max_eval_samples": "give a shorter file as data.validation",
     "val_set_size": "data.validation_fraction",
-    "num_classes num_labels": "the classes are those of the data; task.labels fixes their order",
+    "num_classes num_labels": "the classes come from the data; task.labels fixes their order",
     "batch_size train_batch_size per_device_train_batch_size": (
         "batch.examples counts the examples of an update, on all devices together"
     ),

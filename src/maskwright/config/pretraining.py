@@ -64,7 +64,7 @@ class Shape(Section):
     """Inner width of a layer. When not set, it is 4 times the width, or 8/3 of it in modernbert, whose inner layer has
     two halves."""
     max_seq_len: Annotated[int, Field(ge=8, le=65_536)] | None = None
-    """Longest sequence that the model can ever take; data.seq_len when not set."""
+    """Longest sequence that the model can ever take. Default: data.seq_len."""
     global_attn_every_n_layers: Count = 1
     """Only for modernbert: every n-th layer attends to the whole sequence, the others to tokens nearby. 3 in the
     published ModernBERTs."""
@@ -213,7 +213,7 @@ class EvaluationSection(Section):
     max_rows: Annotated[Count, Resumable] = 512
     """Number of held-out rows to use, a fixed sample, of each held-out set."""
     patience: Annotated[Count | None, Resumable] = None
-    """Evaluations in a row without a lower held-out loss after which the run ends; never when not set. With it, the
+    """Stop after this many evaluations without a lower held-out loss (early stopping). Off by default. With it, the
     checkpoint of the lowest loss is kept, and is what is evaluated and exported."""
 
 
@@ -224,8 +224,8 @@ class Logging(Section):
     every_steps: Annotated[Count, Resumable] = 10
     """Steps between lines in metrics.jsonl."""
     report_to: Annotated[list[Reported], Resumable] = ["tensorboard"]  # noqa: RUF012 - pydantic copies it
-    """Where the lines of metrics.jsonl go besides, as [tensorboard, wandb]; [] for nowhere. tensorboard writes events/
-    in the run directory. The others are services, each with a process of its own and an extra of its name."""
+    """Where to send the lines of metrics.jsonl as well, as in [tensorboard, wandb]; [] for nowhere. tensorboard writes
+    events/ in the run directory. The others are services, each with a process of its own and an extra of its name."""
 
     def require_packages(self) -> None:
         """Raises `ConfigError`, which names the extra, unless each service's package is installed."""

@@ -20,7 +20,7 @@ RetrievalMetric = Literal["ndcg@10", "recall@100", "mrr@10"]
 
 class RetrievalTaskSection(Section):
     kind: Literal["retrieval"]
-    """What marks this YAML among those of `maskwright finetune`."""
+    """Makes this YAML of `maskwright finetune` a retrieval task."""
 
 
 class RetrievalData(Section):
@@ -48,7 +48,7 @@ class RetrievalModel(Section):
     """Where the encoder comes from: a run of ours, a Hugging Face folder, or hf://OWNER/NAME@REVISION. A text is the
     mean of its tokens' last hidden states."""
     weights: Literal["pretrained", "random"] = "pretrained"
-    """random: only the shape and the tokenizer of init_from are taken."""
+    """random: random weights in the shape of init_from, with its tokenizer."""
 
 
 class RetrievalOptimizer(Section):
@@ -73,7 +73,7 @@ class RetrievalBatch(Section):
 
 class RetrievalEvaluation(Section):
     metric: RetrievalMetric = "ndcg@10"
-    """What a verdict is about, and the learning rate is chosen by; the other two are shown beside it."""
+    """Metric for the verdict and for choosing the learning rate. The other two are reported as well."""
 
 
 class RetrievalConfig(Section):

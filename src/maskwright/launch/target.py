@@ -33,8 +33,8 @@ class Training:
     --stop-after-hours 0≤N: Save and end after this many hours over all restarts (exit 76).
     --stop-after-steps 1≤N: Save and end after this many steps over all restarts (exit 76).
     --profile-steps 0≤N: Profile this many of the first steps into RUN/profile.
-    begin_from --from RUN[@STEP]: Begin a new run from this run's checkpoint: its newest, or that of a step.
-    --fresh-optimizer (--from): Take the weights, and not the optimizer's state.
+    begin_from --from RUN[@STEP]: Begin a new run from this run's newest checkpoint, or from the one of STEP.
+    --fresh-optimizer (--from): Take the weights without the optimizer's state.
     """
 
     config: str
@@ -111,7 +111,7 @@ Setup = Annotated[
     str | None, Option("Shell command that each host runs before the job, in a shell of its own.", "COMMAND")
 ]
 Env = Annotated[tuple[str, ...], Option("Name of an environment variable that the job gets too.", "NAME")]
-JobName = Annotated[str | None, Option("Name of the job. Default: that of the run's folder.", "NAME")]
+JobName = Annotated[str | None, Option("Name of the job. Default: the name of the run's folder.", "NAME")]
 
 
 @dataclass(frozen=True)

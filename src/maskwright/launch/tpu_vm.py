@@ -62,9 +62,9 @@ class TpuSlice(Place):
     setup: Setup = None
     grace_seconds: Annotated[
         float,
-        Option("Time between SIGTERM and SIGKILL in which a run saves, unless CONFIG sets a longer one.", "N", min=1),
+        Option("Time between SIGTERM and SIGKILL, in which a run saves, unless CONFIG sets a longer one.", "N", min=1),
     ] = 30.0
-    replace: Annotated[bool, Option("End another job that holds a host of the slice.")] = False
+    replace: Annotated[bool, Option("End any other job that runs on a host of the slice.")] = False
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", self.name):

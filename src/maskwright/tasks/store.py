@@ -30,8 +30,8 @@ class TextReading:
 
     --layout: A document of plain text is a file, the sentences between blank lines, or a line; auto decides.
     --text-column NAME: Key or column that holds the text. For CSV without a header line, its number from 0.
-    --on-bad-input: Bytes and files that do not decode, broken records and empty files: stop, replace bytes, or skip
-        them.
+    --on-bad-input: What to do with undecodable bytes and files, broken records and empty files: stop, replace bytes, or
+        skip them.
     --encoding NAME: Encoding of the text, by a name of Python's codecs, such as cp1252, shift_jis or utf-16.
     --letters: Letters of FASTA and FASTQ: capitals, as they are, or capitals and cut at any that is not A, C, G or T.
     """
@@ -63,18 +63,17 @@ class TextReading:
 class Cleaning:
     """What is left out of raw text, and changed in it.
 
-    --filter NAMES: Rules by which documents are left out: gopher, c4, or MODULE:FUNCTION of yours, which takes a text
-        and returns True to keep it, or False or a reason to leave it out. Commas separate names; the option may be
-        repeated.
-    --language CODES: Languages of the documents that are kept, such as en,de (ISO 639-1 codes).
-    --language-probability SHARE (--language): The lowest probability that a document is in one of those languages.
-    --near-duplicates SHARE: Only the first is kept of documents that share about so many of their five-word sequences
-        (Jaccard similarity), such as 0.8. Held-out files come first.
-    --decontaminate FILE: Evaluation file: documents that hold an example of it are left out. The option may be
-        repeated.
-    --decontaminate-words N (--decontaminate): Words in a row that a document and an example share when it holds it.
-    --mask-pii KINDS: Personal data that placeholders replace: email, ip, phone, separated by commas.
-    --fix-mojibake: Mend text that was decoded by a wrong encoding (cafÃ© becomes café), by ftfy.fix_encoding.
+    --filter NAMES: Rules that drop documents: gopher, c4, or your own MODULE:FUNCTION, which takes a text and returns
+        True to keep it, or False or a reason to drop it. Comma-separated; repeatable.
+    --language CODES: Keep only documents in these languages, such as en,de (ISO 639-1 codes).
+    --language-probability SHARE (--language): Least probability that a document is in one of these languages.
+    --near-duplicates SHARE: Drop near-duplicates: documents whose five-word sequences overlap by at least this much
+        (Jaccard similarity; try 0.8). The first one is kept; held-out files come first.
+    --decontaminate FILE: Evaluation file: drop documents that contain one of its examples. Repeatable.
+    --decontaminate-words N (--decontaminate): Drop a document that shares this many consecutive words with an
+        evaluation example.
+    --mask-pii KINDS: Replace personal data by placeholders: email, ip, phone (comma-separated).
+    --fix-mojibake: Repair text that was decoded with the wrong encoding (cafÃ© becomes café), using ftfy.fix_encoding.
     """
 
     filter: tuple[str, ...] = ()
@@ -109,9 +108,9 @@ class Kept:
 
     --valid-fraction SHARE (no --valid-files): Share of documents to hold out, by a hash of their ids; 1 makes a test
         set. Default: 0.01.
-    --valid-files SRC: Text to hold out in full instead of a share: a file, a folder, a glob in quotes or a URL; the
-        option may be repeated. A document that it shares with SRC is left out of training.
-    --keep-duplicates: Keep equal documents.
+    --valid-files SRC: Text to hold out in place of a share: a file, a folder, a glob in quotes or a URL; repeatable.
+        Documents of it that are also in SRC are left out of training.
+    --keep-duplicates: Keep exact duplicates.
     --min-characters N: Leave out documents with fewer characters.
     --max-characters N: Leave out documents with more characters.
     --shard-tokens N: Tokens in a shard, roughly.

@@ -52,7 +52,7 @@ class Vertex(Place):
     staging: Annotated[str | None, Option("Folder in a bucket that CONFIG is copied to, gs://….", "URL")] = None
     num_nodes: Annotated[int, Option("Number of machines that train together.", "N", min=1)] = 1
     machine_type: Annotated[
-        str | None, Option("Machine type of each machine; that of a TPU slice follows from it.", "NAME")
+        str | None, Option("Machine type of each machine; for a TPU slice it follows from --accelerator.", "NAME")
     ] = None
     accelerator: Annotated[
         str | None,

@@ -54,7 +54,7 @@ class Ray(Place):
     accelerator: Annotated[str | None, Option("TPU slice to train on, as in v6e:4x4.", "KIND:TOPOLOGY")] = None
     address: Address = None
     job_id: Annotated[str | None, Option("ID of the new job. Default: a new one.", "NAME")] = None
-    working_dir: Annotated[str | None, Option("Folder to upload beside CONFIG, below 100 MiB.", "PATH")] = None
+    working_dir: Annotated[str | None, Option("Folder to upload with CONFIG, below 100 MiB.", "PATH")] = None
     follow: Annotated[bool, Option("Show the log until the job is over, and end with its exit code.")] = False
     env: Env = ()
     pip: Annotated[tuple[str, ...], Option("Package that the cluster lacks, for pip install.", "PACKAGE")] = ()
