@@ -133,7 +133,7 @@ def test_fine_tuning_is_a_job_too(
     values: dict[str, Any] = {"data": {"train": "/gcs/lab-data/train.csv"}, "schedule": {"epochs": 3}}
     model = {"init_from": "hf://FacebookAI/roberta-large"}
     path.write_text(yaml.safe_dump(values | {"model": model, "batch": {"examples": 32, "virtual_workers": 8}}))
-    (pool,) = pools(drawn(submit, "--finetune", *words, config_=str(path)))
+    (pool,) = pools(drawn(submit, *words, config_=str(path)))
     assert (pool["machineSpec"]["machineType"], pool["machineSpec"].get("acceleratorCount")) == (machine, count)
     command = pool["containerSpec"]["command"] + pool["containerSpec"]["args"]
     assert command[command.index("maskwright") + 1 : command.index("--run")][0] == "finetune"

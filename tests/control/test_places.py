@@ -72,11 +72,11 @@ def test_fine_tuning_goes_to_the_same_places(cli: Cli, tmp_path: Path) -> None:
     """And every file that it reads has to be there."""
     file = tmp_path / "news.yaml"
     file.write_text("data: {train: /shared/train.csv}\nmodel: {init_from: /shared/model}\n")
-    result = cli("submit", "slurm", file, "--finetune", "--run", "/shared/a", "--dry-run")
+    result = cli("submit", "slurm", file, "--run", "/shared/a", "--dry-run")
     assert result.code == 0 and "finetune" in result.out and " pretrain " not in result.out
-    result = cli("submit", "slurm", file, "--finetune", "--run", "/shared/a", "--dry-run", "--from", "/shared/b@5")
+    result = cli("submit", "slurm", file, "--run", "/shared/a", "--dry-run", "--from", "/shared/b@5")
     assert result.code == 2 and "--from: is for pretraining" in result.err
-    pod = ["submit", "kubernetes", file, "--finetune", "--run", "/runs/a", "--image", "i", "--mount", "runs:/runs"]
+    pod = ["submit", "kubernetes", file, "--run", "/runs/a", "--image", "i", "--mount", "runs:/runs"]
     result = cli(*pod, "--dry-run")
     assert result.code == 2 and "data.train: /shared/train.csv is not in a pod" in result.err
     result = cli(*pod, "--mount", "data:/shared", "--dry-run")

@@ -51,7 +51,7 @@ def test_its_vectors_are_those_of_sentence_transformers_and_mean_something(minil
     texts = [text for pair in ALIKE for text in pair]
     lines = [json.dumps({"text": text}) + "\n" for text in texts]
     (tmp_path / "texts.jsonl").write_text("".join(lines))
-    maskwright("embed", minilm, "--input", "texts.jsonl", "--output", "v.npy", cwd=tmp_path)
+    maskwright("embed", minilm, "--input", "texts.jsonl", "--to", "v.npy", cwd=tmp_path)
     found = np.load(tmp_path / "v.npy")
     found /= np.linalg.norm(found, axis=1, keepdims=True)
     likeness = found[::2] @ found[1::2].T

@@ -228,7 +228,7 @@ def test_verify_resume_takes_fine_tuning(tokenizer: str, tmp_path: Path) -> None
         "engine": {"threads": 1},
     }
     (tmp_path / "run.yaml").write_text(json.dumps(values))
-    command = ("verify-resume", "run.yaml", "--finetune", "--steps", 60, "--kills", 1, "--work", "work", "--json")
+    command = ("verify-resume", "run.yaml", "--steps", 60, "--kills", 1, "--work", "work", "--json")
     verdict = json.loads(maskwright(*command, cwd=tmp_path))
     assert verdict["differences"] == [] and len(verdict["kills"]) == 1
     assert verdict["metric_lines"] >= 60 and verdict["result_files"] == 3

@@ -212,15 +212,15 @@ def test_all_unknown_options_are_one_error_and_its_command_works(
         ),
         ("compare m --on x.yaml --model_name_or_path n --epochs 2", "compare m --on x.yaml --set schedule.epochs=2"),
         (
-            "verify-resume x.yaml --finetune --max_seq_length 64 --epochs 1",
-            "verify-resume x.yaml --finetune --set data.max_seq_len=64 --set schedule.epochs=1",
+            "verify-resume squad --max_seq_length 64 --epochs 1",
+            "verify-resume squad --set data.max_seq_len=64 --set schedule.epochs=1",
         ),
         (
-            "predict m --test_file a.csv --max_length 64 --text_column t",
-            "predict m --input a.csv --max-seq-len 64 --text t --output FILE",
+            "predict m --test_file a.csv --max_length 64 --output o.csv",
+            "predict m --input a.csv --max-seq-len 64 --to o.csv",
         ),
-        ("evaluate m --test_file a.csv --text_column t", "evaluate m --input a.csv --text-column t"),
-        ("embed m --input a.csv --out a.npy --top_k 3", "embed m --input a.csv --output a.npy"),
+        ("predict m --input a.csv --text t --output o.csv", "predict m --input a.csv --text-column t --to o.csv"),
+        ("embed m --input a.csv --out a.npy --top_k 3", "embed m --input a.csv --to a.npy"),
         ("tokenizer train a.txt --vocab_size 9 --save_dir t", "tokenizer train a.txt --vocab-size 9 --to t"),
         (
             "data prepare a.txt --tokenizer_name t --num_proc 4 --output_dir s",

@@ -38,7 +38,7 @@ def test_vectors_are_those_of_transformers(
     monkeypatch.setattr(module, "EXAMPLES_AT_ONCE", 8)
     run, folder = str(finished_run(tmp_path / "run", shape(kind, "masked_lm"), tokenizer)), tmp_path / "folder"
     out = tmp_path / "vectors.npy"
-    assert command(["embed", run, "--input", str(source), "--output", str(out), "--device", "cpu"]) == 0
+    assert command(["embed", run, "--input", str(source), "--to", str(out), "--device", "cpu"]) == 0
     assert command(["export", run, "--to", str(folder), "--sentence-transformers", "dense"]) == 0
     ours = np.load(out)
     assert ours.shape == (20, 32) and ours.dtype == np.float32
@@ -50,7 +50,7 @@ def test_vectors_are_those_of_transformers(
             hidden = model(input_ids=inputs["input_ids"]).last_hidden_state[0]
         np.testing.assert_allclose(vector, hidden.mean(0).numpy(), atol=2e-5)
     beside = tmp_path / "vectors.parquet"
-    assert command(["embed", str(folder), "--input", str(source), "--output", str(beside), "--device", "cpu"]) == 0
+    assert command(["embed", str(folder), "--input", str(source), "--to", str(beside), "--device", "cpu"]) == 0
     table = pyarrow.parquet.read_table(beside)
     assert table.column("text").to_pylist() == TEXTS
     np.testing.assert_allclose(np.array(table.column("embedding").to_pylist()), ours, atol=1e-6)
@@ -81,13 +81,13 @@ def test_mistakes(
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("sentence1,sentence2\na,b\n")
     for words, said in (
-        (["--input", str(source), "--output", str(tmp_path / "a.csv")], "cannot be written. Fix: let it end in .npy"),
-        (["--input", str(pairs), "--output", str(tmp_path / "a.npy")], "has two texts. Fix: name the column of one"),
+        (["--input", str(source), "--to", str(tmp_path / "a.csv")], "cannot be written. Fix: let it end in .npy"),
+        (["--input", str(pairs), "--to", str(tmp_path / "a.npy")], "has two texts. Fix: name the column of one"),
     ):
         assert command(["embed", run, *words]) == 2
         assert said in capfd.readouterr().err.splitlines()[-1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pairs.csv", "run"]
-    given = ["--input", str(pairs), "--text", "sentence2", "--output", str(tmp_path / "a.npy"), "--device", "cpu"]
+    given = ["--input", str(pairs), "--text-column", "sentence2", "--to", str(tmp_path / "a.npy"), "--device", "cpu"]
     assert command(["embed", run, *given]) == 0 and np.load(tmp_path / "a.npy").shape == (1, 32)
     assert "a.npy: 1 vector of 32 numbers" in capfd.readouterr().err
     with monkeypatch.context() as patch:

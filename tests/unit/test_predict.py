@@ -71,7 +71,7 @@ def test_classes_of_pairs_in_every_format(tokenizer: str, tmp_path: Path, monkey
     assert len({row.argmax() for row in expected}) > 1
     for source in (run, tmp_path / "model"):
         out = tmp_path / "out.jsonl"
-        predicted(source, "--input", tmp_path / "pairs.csv", "--output", out, "--probabilities", "--max-seq-len", 64)
+        predicted(source, "--input", tmp_path / "pairs.csv", "--to", out, "--probabilities", "--max-seq-len", 64)
         for line, (record, (a, b), shares) in enumerate(zip(written(out), pairs, expected, strict=True), 2):
             assert (record["line"], record["text"], record["text_pair"]) == (line, a, b)
             assert record["label"] == LABELS[shares.argmax()]
@@ -80,7 +80,7 @@ def test_classes_of_pairs_in_every_format(tokenizer: str, tmp_path: Path, monkey
     first = written(tmp_path / "out.jsonl")
     for ending in ("csv", "tsv", "parquet"):
         out = tmp_path / f"out.{ending}"
-        predicted(run, "--input", tmp_path / "pairs.csv", "--output", out, "--probabilities", "--max-seq-len", 64)
+        predicted(run, "--input", tmp_path / "pairs.csv", "--to", out, "--probabilities", "--max-seq-len", 64)
         if ending == "parquet":
             assert pyarrow.parquet.read_table(out).to_pylist() == first
             continue
@@ -97,7 +97,7 @@ def test_several_labels_and_numbers(tokenizer: str, tmp_path: Path) -> None:
         (tmp_path / task).mkdir()
         run, tokens, model = made(task, tokenizer, tmp_path / task)  # type: ignore[arg-type]
         out = tmp_path / task / "out.jsonl"
-        predicted(run, "--input", texts, "--output", out, "--text", "body", "--max-seq-len", 64)
+        predicted(run, "--input", texts, "--to", out, "--text-column", "body", "--max-seq-len", 64)
         for record, text in zip(written(out), TEXTS, strict=True):
             found = logits(tokens, model, text)
             if task == "regression":
@@ -108,7 +108,7 @@ def test_several_labels_and_numbers(tokenizer: str, tmp_path: Path) -> None:
             assert record["label"] == [name for name, share in zip(LABELS, shares, strict=True) if share > 0.5]
             assert record["score"] == pytest.approx(shares[shares > 0.5].tolist(), abs=2e-5)
             middle = float(np.sort(shares)[:2].mean())  # all labels but one are above it
-            predicted(run, "--input", texts, "--output", out, "--text", "body", "--threshold", f"{middle:.6f}")
+            predicted(run, "--input", texts, "--to", out, "--text-column", "body", "--threshold", f"{middle:.6f}")
             record = written(out)[TEXTS.index(text)]
             assert record["label"] == [name for name, share in zip(LABELS, shares, strict=True) if share > middle]
             assert len(record["label"]) == len(LABELS) - 1
@@ -137,8 +137,8 @@ def test_words_get_tags_in_columns_and_in_lists(tokenizer: str, tmp_path: Path) 
     source = tmp_path / "words.conll"
     source.write_text("\n".join("".join(f"{word}\n" for word in words) for words in sentences), encoding="utf-8")
     out, columns = tmp_path / "out.jsonl", tmp_path / "out.conll"
-    predicted(run, "--input", source, "--output", out, "--max-seq-len", 64, "--probabilities")
-    predicted(run, "--input", source, "--output", columns, "--max-seq-len", 64)
+    predicted(run, "--input", source, "--to", out, "--max-seq-len", 64, "--probabilities")
+    predicted(run, "--input", source, "--to", columns, "--max-seq-len", 64)
     for record, words in zip(written(out), sentences, strict=True):
         inputs = tokens(words, is_split_into_words=True, truncation=True, max_length=64, return_tensors="pt")
         with torch.no_grad():
@@ -166,13 +166,13 @@ def test_texts_get_tags_of_their_words_and_spans(tokenizer: str, tmp_path: Path)
     words, out = tmp_path / "words.jsonl", tmp_path / "out.jsonl"
     found = {}
     for name, source in sources.items():
-        predicted(run, "--input", source, "--output", out, "--max-seq-len", 64)
+        predicted(run, "--input", source, "--to", out, "--max-seq-len", 64)
         found[name] = [{key: value for key, value in record.items() if key != "line"} for record in written(out)]
     assert found["csv"] == found["jsonl"] == found["json"]
     in_python = maskwright.load(run, device="cpu").predict(texts, max_seq_len=64)
     assert [{**record, "scores": None} for record in in_python] == [{**one, "scores": None} for one in found["csv"]]
     words.write_text("".join(json.dumps({"words": one["words"]}) + "\n" for one in found["csv"]), encoding="utf-8")
-    predicted(run, "--input", words, "--output", out, "--max-seq-len", 64)
+    predicted(run, "--input", words, "--to", out, "--max-seq-len", 64)
     spans = [record.pop("spans") for record in found["csv"]]
     assert [record | {"line": number} for number, record in enumerate(found["csv"], 1)] == written(out)
     assert any(spans)
@@ -180,7 +180,7 @@ def test_texts_get_tags_of_their_words_and_spans(tokenizer: str, tmp_path: Path)
         tagged = [word for word, tag in zip(record["words"], record["tags"], strict=True) if tag != "O"]
         assert "".join(tagged) == "".join("".join(span["text"].split()) for span in of_text)
         assert all(text[span["start"] : span["end"]] == span["text"] and span["label"] == "PER" for span in of_text)
-    predicted(run, "--input", sources["csv"], "--output", tmp_path / "out.parquet", "--max-seq-len", 64)
+    predicted(run, "--input", sources["csv"], "--to", tmp_path / "out.parquet", "--max-seq-len", 64)
     assert [row["spans"] for row in pyarrow.parquet.read_table(tmp_path / "out.parquet").to_pylist()] == spans
 
 
@@ -210,12 +210,12 @@ def test_questions_get_answers(tokenizer: str, tmp_path: Path) -> None:
     out, answers = tmp_path / "out.csv", tmp_path / "answers.json"
     for extra, none in (((), True), (("--always-answer",), False)):
         expected = best_answers(encoded, examples, starts, ends, task.max_answer_length, may_be_none=none)
-        predicted(run, "--input", source, "--output", out, *extra)
+        predicted(run, "--input", source, "--to", out, *extra)
         with out.open(newline="", encoding="utf-8") as file:
             rows = list(csv.DictReader(file))
         assert [row["answer"] for row in rows] == expected and any(expected) and all(expected) is not none
         assert [row["id"] for row in rows] == [one["id"] for one in records]
-        predicted(tmp_path / "model", "--input", source, "--output", answers, *extra)
+        predicted(tmp_path / "model", "--input", source, "--to", answers, *extra)
         assert json.loads(answers.read_text()) == {row["id"]: row["answer"] for row in rows}
 
 
@@ -238,19 +238,19 @@ def test_mistakes_are_one_line_and_write_nothing(
     (tmp_path / "long.jsonl").write_text("{" + asked.replace("Who?", "the " * 20))
     answers = tmp_path / "answers.json"
     cases: list[tuple[tuple[Any, ...], str]] = [
-        ((run, "--input", good, "--output", answers), "is of a kind that cannot be written"),
+        ((run, "--input", good, "--to", answers), "is of a kind that cannot be written"),
         (
-            (asks, "--input", tmp_path / "ids.jsonl", "--output", answers),
+            (asks, "--input", tmp_path / "ids.jsonl", "--to", answers),
             "ids.jsonl:2: has the id of line 1, '7', under",
         ),
-        ((asks, "--input", tmp_path / "no_ids.jsonl", "--output", answers), "no_ids.jsonl:1: has no id, under which"),
+        ((asks, "--input", tmp_path / "no_ids.jsonl", "--to", answers), "no_ids.jsonl:1: has no id, under which"),
         ((plain, "--input", good), "is a RobertaForMaskedLM, which has learned no task. Fix: fine-tune it first"),
         (
             (run, "--input", other),
-            "no column with a usual name for the text (columns: body). Fix: name it as --text,",
+            "no column with a usual name for the text (columns: body). Fix: name it as --text-column,",
         ),
         (
-            (run, "--input", other, "--text", "sentence"),
+            (run, "--input", other, "--text-column", "sentence"),
             "has no column 'sentence' (columns: body). Fix: name another as",
         ),
         (
@@ -267,35 +267,35 @@ def test_mistakes_are_one_line_and_write_nothing(
             "long.jsonl:1: the question's 22 tokens leave 0 of a row's 16 for the context, and windows share 5. "
             "Fix: set --max-seq-len to 40 or more, or --on-bad-input skip",
         ),
-        ((run, "--input", tmp_path / "no_ids.jsonl"), "(columns: question, context). Fix: name it as --text\n"),
+        ((run, "--input", tmp_path / "no_ids.jsonl"), "(columns: question, context). Fix: name it as --text-column\n"),
         ((run, "--input", tmp_path / "none.csv"), "none.csv"),
         ((tagger, "--input", good), "is of a kind that cannot be written"),
-        ((run, "--input", good, "--output", good), "is the input too"),
-        ((run, "--input", good, "--text-pair", "b"), "--text-pair is given without --text"),
+        ((run, "--input", good, "--to", good), "is the input too"),
+        ((run, "--input", good, "--text-pair", "b"), "--text-pair is given without --text-column"),
         (
-            (run, "--input", good, "--text", 0, "--text-pair", "title"),
+            (run, "--input", good, "--text-column", 0, "--text-pair", "title"),
             "good.csv: the texts: columns are given partly by number and partly by name. Fix: give numbers for files",
         ),
     ]
     for words, said in cases:
-        given = [*words, *(() if "--output" in words else ("--output", out))]
+        given = [*words, *(() if "--to" in words else ("--to", out))]
         assert command(["predict", *map(str, given)]) == 2, given
         error = capfd.readouterr().err.splitlines()[-1]
         assert said in f"{error}\n" and error.startswith("error: ") and not out.exists(), error
-    long = ["predict", str(asks), "--input", str(tmp_path / "long.jsonl"), "--output", str(out), "--max-seq-len", "40"]
+    long = ["predict", str(asks), "--input", str(tmp_path / "long.jsonl"), "--to", str(out), "--max-seq-len", "40"]
     assert command(long) == 0
     capfd.readouterr()
     (tmp_path / "long.jsonl").write_text("{" + asked + "{" + asked.replace("Who?", "the " * 20) + "{" + asked)
     assert command([*long[:-1], "16", "--on-bad-input", "skip"]) == 0
     assert "long.jsonl:2 is left out: the question's 22 tokens leave 0 of a row's 16" in capfd.readouterr().err
     assert [row.split(",")[0] for row in out.read_text().splitlines()] == ["line", "1", "3"]
-    assert command(["predict", str(run), "--input", str(gap), "--output", str(out), "--on-bad-input", "skip"]) == 0
+    assert command(["predict", str(run), "--input", str(gap), "--to", str(out), "--on-bad-input", "skip"]) == 0
     assert f"{gap}:3 is left out: column 'text' is empty" in capfd.readouterr().err
     assert [row.split(",")[0] for row in out.read_text().splitlines()] == ["line", "2", "4"]
-    assert command(["predict", str(run), "--input", str(good), "--output", str(out), "--text", "0"]) == 0
+    assert command(["predict", str(run), "--input", str(good), "--to", str(out), "--text-column", "0"]) == 0
     shown = capfd.readouterr().err
     assert "the text is column 0, and the first line is a text as well" in shown and ": 2 predictions of" in shown
-    assert command(["predict", str(run), "--input", str(good), "--output", str(out)]) == 0
+    assert command(["predict", str(run), "--input", str(good), "--to", str(out)]) == 0
     assert ": 1 prediction of" in capfd.readouterr().err
 
 
@@ -306,11 +306,11 @@ def test_evaluate_judges_fine_tuned_models(
     run, _, _ = made("single_label_classification", tokenizer, tmp_path)
     texts, out, gold = tmp_path / "texts.csv", tmp_path / "out.jsonl", tmp_path / "gold.tsv"
     texts.write_text("text\n" + "".join(f'"{text}"\n' for text in TEXTS), encoding="utf-8")
-    predicted(run, "--input", texts, "--output", out)
+    predicted(run, "--input", texts, "--to", out)
     said = [record["label"] for record in written(out)]
     in_cp1252 = tmp_path / "cp1252.csv"
     in_cp1252.write_text(texts.read_text(encoding="utf-8"), encoding="cp1252")
-    predicted(run, "--input", in_cp1252, "--output", out, "--encoding", "cp1252")
+    predicted(run, "--input", in_cp1252, "--to", out, "--encoding", "cp1252")
     assert [record["label"] for record in written(out)] == said and written(out)[4]["text"] == TEXTS[4]
     true = [LABELS[LABELS.index(label) - 1] for label in said[:3]] + said[3:]
     lines = (f"{text}\t{label}\n" for text, label in zip(TEXTS, true, strict=True))
@@ -367,7 +367,7 @@ def test_evaluate_judges_fine_tuned_models(
         assert what in capfd.readouterr().err
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for name in ("evaluate", "predict", "embed"):
-        given = ["--input", str(gold), *(["--output", str(tmp_path / "new.parquet")] * (name != "evaluate"))]
+        given = ["--input", str(gold), *(["--to", str(tmp_path / "new.parquet")] * (name != "evaluate"))]
         assert command([name, run, *given, "--device", "cuda"]) == 2
         assert "error: --device: cuda was asked for, but torch sees no CUDA device" in capfd.readouterr().err
     gold.write_text("text\tlabel\nA fox.\tB-LOC\n", encoding="utf-8")

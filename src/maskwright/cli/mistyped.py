@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from maskwright.config import finetuning, pretraining
 from maskwright.config.finetuning import OF_A_COMPARISON
 from maskwright.config.foreign_names import OPTIONS
+from maskwright.config.recipes import names
+from maskwright.config.retrieval import kind_of
 from maskwright.config.settings import Guide, is_misspelt, keys_in, keys_of
 from maskwright.core import hub
 from maskwright.core.console import FALSE, TRUE, is_option, typed
-from maskwright.core.errors import ConfigError, InputError
+from maskwright.core.errors import ConfigError, InputError, MaskwrightError
 
 
 class _Unknown(NamedTuple):
@@ -26,7 +30,7 @@ def unknown_options(error: Any, words: list[str]) -> InputError:
     `maskwright`."""
     path = error.ctx.command_path
     begin = path.split()[1:]
-    reader = _Reader(error.ctx.command, path, is_labelled="--finetune" in words)
+    reader = _Reader(error.ctx.command, path, is_labelled=_is_labelled(words))
     if words[: len(begin)] == begin:
         reader.read(words[len(begin) :])
     if not reader.unknown:  # several letters behind one dash
@@ -37,6 +41,15 @@ def unknown_options(error: Any, words: list[str]) -> InputError:
     lines = [str(InputError(f"no option {each.option}", fix=each.advice)) for each in reader.unknown]
     what = f"{len(lines)} of these options have other names here, or none; below is each, and then the whole command"
     return ConfigError(what, where=path, fix=None, lines=[*lines, typed([*begin, *reader.line])])
+
+
+def _is_labelled(words: list[str]) -> bool:
+    """Whether one of the words is the YAML, or the recipe, of a fine-tuning."""
+    for word in words:
+        if word in names("finetune") or (word.endswith((".yaml", ".yml")) and os.path.isfile(word)):
+            with suppress(MaskwrightError):
+                return kind_of(word) == "finetune"
+    return False
 
 
 class _Reader:

@@ -93,7 +93,6 @@ SourceFiles = Annotated[list[str], ManualEntry("SRC", "Files, folders, globs or 
 Store = Annotated[str, ManualEntry("STORE", "Token store folder.")]
 Model = Annotated[str, ManualEntry("MODEL", "Run directory, Hugging Face folder, or hf://OWNER/NAME@REVISION.")]
 Config = Annotated[str, ManualEntry("CONFIG", "YAML of the run, or the name of a recipe, such as small.")]
-Finetune = Annotated[bool, ManualEntry("--finetune", "CONFIG is of `maskwright finetune`.")]
 SET = ManualEntry("--set", "Override a key of CONFIG, as in --set schedule.steps=100.", "KEY=VALUE")
 Set = Annotated[list[str] | None, SET]
 Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], ManualEntry("--device", "Device to compute on.")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from maskwright.cli.manual import command
-from maskwright.cli.options import AsJson, Config, Finetune, Set, app, print_result
+from maskwright.cli.options import AsJson, Config, Set, app, print_result
 
 
 @command(app, "verify-resume")
@@ -15,7 +15,6 @@ def verify_resume(
     kills: int = 5,
     seed: int = 0,
     work: str | None = None,
-    finetune: Finetune = False,
     set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
@@ -28,10 +27,11 @@ def verify_resume(
     """
     from maskwright.config.finetuning import read_finetune_config
     from maskwright.config.pretraining import read_config
+    from maskwright.config.retrieval import kind_of
     from maskwright.core.errors import VerificationError
     from maskwright.prove import verify_resume as task
 
-    run_config = (read_finetune_config if finetune else read_config)(config, set_)
+    run_config = (read_finetune_config if kind_of(config) == "finetune" else read_config)(config, set_)
     verdict = task.verify_resume(run_config, steps=steps, kills=kills, seed=seed, work=work)
     print_result(verdict.report(), asdict(verdict), as_json)
     if verdict.differences:

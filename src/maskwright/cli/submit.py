@@ -14,6 +14,7 @@ import typer
 from maskwright.cli.manual import put
 from maskwright.cli.options import AsJson, CommandGroup, OldNames, app, as_document, plain
 from maskwright.cli.places import PLACES, place
+from maskwright.config.retrieval import kind_of
 from maskwright.core.console import answer
 from maskwright.core.errors import InputError
 from maskwright.launch import target
@@ -43,14 +44,13 @@ def _function(name: str, kind: type[Place]) -> Any:
         where: Any,
         training: Training,
         old_names: OldNames = OldNames(),
-        finetune: bool = False,
         dry_run: bool = False,
         as_json: AsJson = False,
     ) -> None:
-        if finetune and training.begin_from is not None:
+        verb = kind_of(training.config)
+        if verb == "finetune" and training.begin_from is not None:
             raise InputError("is for pretraining", where="--from", fix="name the run as model.init_from instead")
-        overrides = old_names.added_to(training.overrides)
-        training = replace(training, overrides=overrides, verb="finetune" if finetune else "pretrain")
+        training = replace(training, overrides=old_names.added_to(training.overrides), verb=verb)
         if not as_json:
             return target.submit(where, training, dry_run=dry_run)
         stdout = sys.stdout
@@ -63,7 +63,6 @@ def _function(name: str, kind: type[Place]) -> Any:
 
     submit.__doc__ = f"""{PLACES[name]}
 
---finetune: CONFIG is of `maskwright finetune`.
 --dry-run: Print what would be done, without starting anything."""
     submit.__annotations__["where"] = kind
     return submit

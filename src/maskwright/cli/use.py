@@ -17,8 +17,8 @@ class Texts:
     """Texts to read, and what is made of them.
 
     source --input FILE: Texts to read: .csv, .tsv, .jsonl, .parquet, or .txt with a text a line.
-    --text COLUMN: Column of the text, or its number from 0 in a file without a header line; several are joined by a
-        space. Default: the run's own, or one of GLUE's names.
+    text --text-column COLUMN: Column of the text, or its number from 0 in a file without a header line; several are
+        joined by a space. Default: the run's own, or one of GLUE's names.
     --max-seq-len 8≤N: Maximum tokens per text. Default: as in fine-tuning, else the model's maximum.
     --on-bad-input: What to do with records that cannot be read: stop, or skip and report them.
     """
@@ -51,8 +51,8 @@ def predict(
     """Write a fine-tuned model's prediction for each text: labels, numbers, tags or answers. It reads CoNLL columns for
     words and SQuAD's .json for questions too.
 
-    --output FILE: File to write: .jsonl, .csv, .tsv or .parquet; .conll for words; .json for questions, with an answer
-        for each id, as SQuAD's script reads it.
+    output --to FILE: File to write: .jsonl, .csv, .tsv or .parquet; .conll for words; .json for questions, with an
+        answer for each id, as SQuAD's script reads it.
     --text-pair COLUMN: Column of a pair's second text, or of a question's context.
     --probabilities: Write the probability of every label too.
     --threshold 0.001≤P≤0.999: With several labels per text: give the labels with a probability above this. Default: as
@@ -74,7 +74,7 @@ def predict(
 def embed(model: Model, texts: Texts, output: str, as_json: AsJson = False) -> None:
     """Write a vector for each text: the mean of its tokens' last hidden states.
 
-    --output FILE: File to write: .npy for the vectors alone, .parquet with the texts.
+    output --to FILE: File to write: .npy for the vectors alone, .parquet with the texts.
     """
     from maskwright.tasks.models.load import load_model
     from maskwright.tasks.use import embed as task

@@ -146,6 +146,7 @@ NOT_NEEDED = {
     "per_device_eval_batch_size eval_accumulation_steps max_sentences_valid batch_size_valid max_tokens_valid": (
         "evaluation takes the rows that fit"
     ),
+    "finetune": "CONFIG shows what it is for: leave the option out",
     "no_epoch_checkpoints save_interval keep_last_epochs keep_best_checkpoints no_save_optimizer_state "
     "save_safetensors save_only_model save_on_each_node": (
         "checkpoints are whole, and of steps and seconds (checkpoint.*), never of epochs"
@@ -220,12 +221,12 @@ _FINETUNING = {
 """The same for keys that fine-tuning has in another place."""
 _OPTIONS = {
     "output_dir save_dir logdir job_dir default_root_dir save_folder": "--run --to",
-    "out output output_file": "--to --output",
+    "out output output_file": "--to",
     "train_file test_file predict_file eval_file input_file data": "--input",
     "lr lrate learning_rate peak_lr": "--learning-rates",
     "seed random_seed manual_seed": "--search-seed",
     "max_seq_length max_length": "--max-seq-len --seq-len",
-    "text_column text_column_name": "--text-column --text",
+    "text text_column_name": "--text-column",
     "num_proc num_workers preprocessing_num_workers": "--workers",
     "top_k": "--top",
     "push_to_hub hub_model_id": "--push",

@@ -22,7 +22,7 @@ STORES = {"store", "mixture"}
 """Keys of `data` that name the training data of a masked language model."""
 TAKEN_BY: dict[Kind, str] = {
     "pretrain": "`maskwright pretrain` takes it",
-    "finetune": "`maskwright finetune` takes it, with --dry-run to see what it would do, and `submit` with --finetune",
+    "finetune": "`maskwright finetune` takes it, with --dry-run to see what it would do",
 }
 
 

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 from maskwright.config.finetuning import FinetuneConfig, build_finetune_config, is_retrieval
 from maskwright.config.masking import Share
 from maskwright.config.pretraining import RunConfig, read_config, read_values
-from maskwright.config.recipes import find_config, is_finetuning, names
+from maskwright.config.recipes import Kind, find_config, is_finetuning, names
 from maskwright.config.schedule import Length
 from maskwright.config.settings import Fraction, Guide, Section, keys_of, read_yaml
 
@@ -106,10 +106,14 @@ def read_task_config(location: str, overrides: list[str] | None = None) -> Finet
 
 def read_any_config(location: str, overrides: list[str] | None = None) -> RunConfig | FinetuneConfig | RetrievalConfig:
     """Reads the YAML, or the recipe, of `pretrain` or of `finetune`. Raises `ConfigError` (exit 2)."""
-    named = location in names("finetune") and not os.path.exists(location)
-    if named or is_finetuning(read_yaml(find_config(location), "start with `data:`")):
-        return read_task_config(location, overrides)
-    return read_config(location, overrides)
+    return (read_task_config if kind_of(location) == "finetune" else read_config)(location, overrides)
+
+
+def kind_of(location: str) -> Kind:
+    """The command that a YAML, or a recipe, is for. Raises `ConfigError` (exit 2) for a file that cannot be read."""
+    if location in names("finetune") and not os.path.exists(location):
+        return "finetune"
+    return "finetune" if is_finetuning(read_yaml(find_config(location), "start with `data:`")) else "pretrain"
 
 
 def build_task_config(

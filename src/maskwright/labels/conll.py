@@ -133,7 +133,7 @@ def _require_words(name: str, sentences: list[list[Row]], reading: Reading) -> N
     """Raises `SourceError` where the first column counts the words, as in CoNLL-U and GermEval's files."""
     rows = [(number, cells) for sentence in sentences for number, (_, cells) in enumerate(sentence, 1)]
     if max(map(len, sentences)) > 1 and all(cells[0] == str(number) for number, cells in rows):
-        names = "words and tags: data.text: 1 and data.label: 3" if reading.labelled else "words: --text 1"
+        names = "words and tags: data.text: 1 and data.label: 3" if reading.labelled else "words: --text-column 1"
         what, where = "has a first column that counts the words of each sentence", f"{name}:{sentences[0][0][0]}"
         raise SourceError(what, where=where, fix=f"name the columns of the {names}, by numbers from 0")
 

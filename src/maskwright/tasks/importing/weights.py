@@ -84,7 +84,7 @@ def _next(folder: str, task: TaskKind | None) -> Iterator[list[str]]:
             warn(str(error))
     elif has_tokenizer(folder):
         use, output = ("predict", "NEW.jsonl") if task else ("embed", "NEW.npy")
-        yield [use, folder, "--input", "FILE", "--output", output]
+        yield [use, folder, "--input", "FILE", "--to", output]
     yield ["pretrain", *run, *([] if task == "masked_lm" else ["--set", "model.new_head=true"])]
     yield ["finetune", *run]
 

@@ -215,7 +215,7 @@ def predict(
     if probabilities:
         require_probabilities(model)
     if os.path.exists(output) and os.path.exists(source) and os.path.samefile(source, output):
-        raise InputError("is the input too", where=output, fix="give --output another name")
+        raise InputError("is the input too", where=output, fix="give --to another name")
     examples, data = read_texts(model, task, source, options)
     length = row_length(model, task, data)
     examples = that_fit(model, examples, length, data)
@@ -251,7 +251,7 @@ def _require_ids(examples: Sequence[Example]) -> None:
         if not question.key or first.setdefault(question.key, question) is not question:
             same = first.get(question.key, question)
             what = f"has the id of {same.counted} {same.line}, {question.key!r}" if question.key else "has no id"
-            fix = "give each question its own `id`, or let --output end in .jsonl"
+            fix = "give each question its own `id`, or let --to end in .jsonl"
             raise InputError(f"{what}, under which its answer would be written", where=question.where, fix=fix)
 
 
