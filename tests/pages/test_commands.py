@@ -112,12 +112,12 @@ def read_with(name: str, given: dict[str, Any]) -> None:
     keys = [key for key in given.get("set_") or given.get("overrides") or [] if "…" not in key]
     config = (given.get("config") or "").removeprefix("recipes/").removesuffix(".yaml")
     values, build, kind = RUN, build_config, "pretrain"
-    if name in ("finetune", "compare") or given.get("finetune"):
+    if name in ("finetune", "compare") or config in ("finetune", *recipes.names("finetune")):
         values, build, kind = FINETUNE, build_task_config, "finetune"
     if config in recipes.names(kind):
         values = parse_yaml(recipes.read(config), config)
     pairs = {key: parse_yaml(value, key) for key, _, value in (one.partition("=") for one in keys)}
-    build(merged(values, nested(pairs)), "--set", list(pairs))
+    build(merged(values, nested(pairs)), "--set", dict.fromkeys(pairs, "--set"))
 
 
 def found(path: Path) -> Iterator[tuple[int, list[str], bool]]:
