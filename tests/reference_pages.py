@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ their words](troubleshooting.md) have pages of their own.
 Keys of a YAML decide the numbers: [of a run](configuration.md), [of fine-tuning](finetuning-configuration.md), [of an
 environment](google-cloud-environment.md).
 """
+COMMON = 4
+"""Commands with the same option in the same words from which on the page lists it once."""
 PYTHON = """\
 # The Python interface
 
@@ -42,18 +45,36 @@ it at work.
 
 def commands_page() -> str:
     table = get_command(app)
-    parts = [COMMANDS]
+    parts = list[str | list[str]]()
     for panel, names in PANELS.items():
         parts.append(f"## {panel}\n")
         for name in names:
             parts += _command(table.commands[name], table.context_class(table, info_name="maskwright"), name)
-    return "\n".join(parts).rstrip("\n") + "\n"
+    counts = Counter(row for part in parts if isinstance(part, list) for row in part)
+    common = sorted(row for row, count in counts.items() if count >= COMMON and "*Required" not in row)
+    parts = [COMMANDS, "## Common options\n", common, *parts]
+    written = [_table(part, common[: 0 if number < 3 else None]) for number, part in enumerate(parts)]
+    return "\n".join(written).rstrip("\n") + "\n"
 
 
-def _command(command: Any, parent: Any, name: str) -> list[str]:
-    """Its heading, its help and a table of what it takes; then each command below it."""
+def _table(rows: str | list[str], common: list[str]) -> str:
+    """A table of the rows, and a sentence with the names of those that are in the table of common options. Text stays
+    as it is."""
+    if isinstance(rows, str):
+        return rows
+    own, others = [row for row in rows if row not in common], [row for row in rows if row in common]
+    names = ", ".join(f"`{re.split('[` ]', row)[2]}`" for row in others)
+    lines = ["| option | meaning |", "|---|---|", *own, ""] if own else []
+    return "\n".join([*lines, *([f"Common: {names}.", ""] if others else [])])
+
+
+def _command(command: Any, parent: Any, name: str) -> list[str | list[str]]:
+    """Its heading, its help and the rows of what it takes; then each command below it."""
     context = command.context_class(command, info_name=name, parent=parent)
-    parts = [f"### maskwright {context.command_path.removeprefix('maskwright ')}\n", f"{_prose(command.help)}\n"]
+    parts: list[str | list[str]] = [
+        f"### maskwright {context.command_path.removeprefix('maskwright ')}\n",
+        f"{_prose(command.help)}\n",
+    ]
     rows = []
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
@@ -64,7 +85,7 @@ def _command(command: Any, parent: Any, name: str) -> list[str]:
             extra = f" *{_cell(extra[0].upper() + extra[1:])}.*" if extra else ""
             rows.append(f"| `{_code(name)}` | {_cell(words)}{extra} |")
     if rows:
-        parts.append("\n".join(["| option | meaning |", "|---|---|", *rows, ""]))
+        parts.append(rows)
     if hasattr(command, "list_commands"):
         for below in command.list_commands(context):
             parts += _command(command.get_command(context, below), context, below)
