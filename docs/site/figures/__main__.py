@@ -9,13 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from curves import curves
-from diagrams import flow, step
+from diagrams import flow, step, ways
 from session import session
 from speed import rows, speed
 
 PICTURES = Path(__file__).resolve().parents[2] / "pictures"
 DRAWN: dict[str, Callable[[], str]] = {
     "flow.svg": flow,
+    "ways.svg": ways,
     "exact-resume.svg": step,
     "resume-curves.svg": curves,
     "kill.svg": session,

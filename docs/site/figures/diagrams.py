@@ -1,4 +1,4 @@
-"""Figures without a measurement: from text to verdict, and what a step is made of."""
+"""Figures without a measurement: from text to verdict, which way to take, and what a step is made of."""
 
 from __future__ import annotations
 
@@ -42,6 +42,54 @@ def flow() -> str:
         "or from a public encoder, and is exported as a model that transformers loads. The model is fine-tuned, and a "
         "comparison ends with the verdict: helped, hurt, or no difference shown.",
         parts,
+    )
+
+
+WAYS = (
+    (
+        "Is there a public encoder",
+        "for your language or alphabet?",
+        "no",
+        ("train from scratch", "pretrain modern"),
+    ),
+    (
+        "Does it score well enough,",
+        "only fine-tuned on your labels?",
+        "yes",
+        ("fine-tune it", "finetune task.yaml"),
+    ),
+    (
+        "Do you have a million words",
+        "of text like what you will use it on?",
+        "no",
+        ("collect text, or labels", "more of these help most"),
+    ),
+    ("", "", "", ("continue it, then fine-tune", "pretrain continue-modernbert")),
+)
+"""Two lines of a question, the answer that leads out, and where to."""
+
+
+def ways() -> str:
+    left, right, parts, y = 170, 465, [], 66
+    parts.append(box(left, y - 46, 300, ("first: compare --base linear",), kind="box pale"))
+    for first, second, answer, end in WAYS:
+        parts.append(line((left, y - 10), (left, y + 16), arrow=True))
+        if not answer:
+            parts.append(box(left, y + 20, 300, end, kind="box pale"))
+            break
+        parts.append(box(left, y + 20, 300, (first, second)))
+        parts.append(line((left + 150, y + 48), (right - 112, y + 48), arrow=True))
+        parts.append(text(left + 154, y + 40, answer, "ours small"))
+        parts.append(box(right, y + 20, 216, end, kind="box pale"))
+        parts.append(text(left + 8, y + 94, "yes" if answer == "no" else "no", "ours small"))
+        y += 86
+    return svg(
+        y + 130,
+        "Which way is yours?",
+        "First ask whether a linear model without a transformer is enough. Without a public encoder for your language "
+        "or alphabet, train from scratch. If a public encoder reaches the score that you need, only fine-tune it. With "
+        "a million words of your own text, continue it and then fine-tune; else collect more text or labels.",
+        [*parts, text(left, y + 112, "compare decides: did it help?", "head middle")],
     )
 
 
