@@ -27,10 +27,11 @@ class Counters:
     """Since the last log line."""
     weight: float = 0.0
     """Since the last log line."""
+    empty_steps: int = 0
+    """How many of the last steps, in a row, had nothing to predict."""
 
     def __post_init__(self) -> None:
         self._waiting: list[StepStats] = []
-        self.empty_steps = 0  # how many of the last steps, in a row, had nothing to predict
 
     def add(self, stats: StepStats, tokens: int) -> None:
         self.tokens += tokens
