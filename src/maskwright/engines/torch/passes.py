@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -16,15 +16,6 @@ from maskwright.engines.torch.weights import Weights
 from maskwright.model.torch.attention import CuSeqlens, Segments, cu_seqlens_of, packed, takes_cu_seqlens
 from maskwright.model.torch.encoder import EncoderNetwork
 from maskwright.model.torch.heads import Targets
-
-
-class _Inputs(NamedTuple):
-    """The network's inputs, in its order."""
-
-    ids: Tensor
-    positions: Tensor
-    segments: Segments
-    predict_index: Tensor
 
 
 class Passes:
@@ -52,13 +43,13 @@ class Passes:
         sum."""
         targets = self.targets(batch, self._label_smoothing)
         if graphs:
-            return self._by_graph(graphs, self._inputs(batch), targets)
+            return self._by_graph(graphs, batch, targets)
         loss = self.forward(batch, targets)
         (loss * self._loss_scale.factor if self._loss_scale else loss).backward()
         return loss.detach()
 
-    def _by_graph(self, graphs: Graphs, inputs: _Inputs, targets: Targets) -> Tensor:
-        ids, positions, segments, index = inputs
+    def _by_graph(self, graphs: Graphs, batch: Batch, targets: Targets) -> Tensor:
+        ids, positions, segments, index = self._inputs(batch)
         packs = (segments.longest, segments.causal) if isinstance(segments, CuSeqlens) else None
         offsets = segments.offsets if isinstance(segments, CuSeqlens) else segments
 
@@ -75,7 +66,8 @@ class Passes:
         labels = self._put(batch.labels)
         return Targets(labels if labels.is_floating_point() else labels.long(), self._put(batch.weights), smoothing)
 
-    def _inputs(self, batch: Batch) -> _Inputs:
+    def _inputs(self, batch: Batch) -> tuple[Tensor, Tensor, Segments, Tensor]:
+        """The network's inputs, on the device."""
         config, training = self.network.config, self.network.training
         dropout = config.attention_probs_dropout_prob if training else 0.0
         width = config.hidden_size // config.num_attention_heads
@@ -87,7 +79,7 @@ class Passes:
         else:
             segments = self._put(batch.segment_ids)
         ids = self._weights.look_up(self._put(batch.input_ids), training=training)
-        return _Inputs(ids, self._put(batch.position_ids), segments, self._put(batch.predict_index))
+        return ids, self._put(batch.position_ids), segments, self._put(batch.predict_index)
 
     def _put(self, array: np.ndarray) -> Tensor:
         tensor, on_cuda = torch.from_numpy(array), self._device.type == "cuda"
