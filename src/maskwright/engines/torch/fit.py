@@ -94,5 +94,5 @@ class Fit:
     def agree(self, of_ranks: Tensor) -> None:
         """Computes as the rank with the least memory does, so that all ranks round alike. `of_ranks` [world_size, 2]:
         the `numbers` of all."""
-        rows, recompute = of_ranks[:, 0].min().item(), bool(of_ranks[:, 1].any())
-        self.at_once = AtOnce(None if math.isinf(rows) else int(rows), recompute)
+        rows, recompute = of_ranks[:, 0].min().item(), of_ranks[:, 1].any().item()
+        self.at_once = AtOnce(None if math.isinf(rows) else int(rows), bool(recompute))
