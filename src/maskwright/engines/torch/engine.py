@@ -160,19 +160,25 @@ class TorchEngine:
 
     def dry_run(self, batches: Sequence[Batch], held_out: Sequence[Batch]) -> None:
         """Tries one micro-batch of each kind: the others have its shapes. `begin` first allocates the moments and the
-        buffers of all micro-batches. The one that is tried is an update of its own, up to its sums over the ranks: what
-        is sent and received takes memory beside the activations."""
+        buffers of all micro-batches. Several ranks then compute an update of a micro-batch each, up to its sums: what
+        is sent and received takes memory beside the activations. All have compiled when they begin to send."""
 
         def train() -> None:
             self.weights.begin(len(batches) * self.dp_degree)
+            self._accumulate(batches[0], self.processes.rank, final=False)
+
+        def send() -> None:
             self.weights.begin(self.dp_degree)
             self._accumulate(batches[0], self.processes.rank, final=True)
             self.weights.finish()
 
         def both() -> None:
-            self.fit.run(batches[0], train, lambda: self.weights.bound)
+            self.fit.run(batches[0], train)
             for batch in held_out[:1]:
                 self._scorer.sums(batch)
+            if self.processes.world_size > 1:
+                self.exchange(0.0, 0, urgent=False)
+                self.fit.run(batches[0], send, lambda: self.weights.bound)
 
         try:
             both()
