@@ -224,7 +224,7 @@ class JaxEngine:
     def _put(self, batches: Sequence[Batch]) -> dict[str, Array]:
         """Puts this process's micro-batches on its devices, in parts when they do not fit at once."""
         if any(batch.causal is False and batch.reads_causally for batch in batches):
-            raise ValueError("a row is read causally, and its batch says that none is")
+            raise ValueError("a row is read causally in a batch that says that none is: it would see later tokens")
         M, local = len(batches[0].input_ids), len(self._local)
         size = largest_divisor(M, self.at_once.of(M))
         if size < M:
