@@ -100,7 +100,7 @@ def bits(state: TrainState) -> str:
 
 
 def use_graphs(engine: TorchEngine, *, whether: bool) -> None:
-    engine.graphs = Graphs(dict(engine.model.named_parameters())) if whether else None
+    engine.fit.graphs = Graphs(dict(engine.model.named_parameters())) if whether else None
 
 
 # ---- promises -----------------------------------------------------------------------------------------------------
@@ -212,8 +212,8 @@ def _programs(setting: Setting, size: str, tokens: int, rows: int) -> dict[str, 
         if step in (0, 9, 199):
             after[f"after {step + 1}"] = counters["stats"]["unique_graphs"]
     engine.check()
-    assert engine.graphs is not None
-    return {**after, "graphs": len(engine.graphs._graphs)}
+    assert engine.fit.graphs is not None
+    return {**after, "graphs": len(engine.fit.graphs._graphs)}
 
 
 # ---- attention ----------------------------------------------------------------------------------------------------
@@ -369,13 +369,13 @@ def _timed(setting: Setting, engine: TorchEngine, loader: Loader, *, threads: bo
     """Groups of ten steps; the device is waited for at the end of each."""
     if setting.cuda:
         torch.cuda.reset_peak_memory_stats()
-    ahead = BatchPrefetcher(MaskedLM(loader, {}, engine.config.vocab_size), [0], threads=threads)
+    ahead = BatchPrefetcher(MaskedLM(loader, {}, engine.config.vocab_size), [0])
     seconds, tokens, flops, host, number = [], [], [], 0.0, 0
     for _ in range(2 if setting.small else 6):
         engine.check()
         begin = time.perf_counter()
         for _ in range(TOGETHER):
-            batches, work = ahead.take(number % 100, (number + 1) % 100)
+            batches, work = ahead.take(number % 100, (number + 1) % 100 if threads else None)
             engine.step(batches, 1e-4)
             tokens.append(batches[0].text_tokens)
             flops.append(training_flops(engine.config, work.tokens, work.pairs, batches[0].predicted))

@@ -55,7 +55,7 @@ def main() -> None:
     loader = Loader(run, store)
     engine = make_engine(shape, run.optimizer, run.engine, 0, run_flops=1e18)  # that of a long run
     engine.write(TrainState(0, initial_parameters(shape, 0)))
-    ceiling = Ceiling(engine.ceiling)
+    ceiling = Ceiling(engine.ceiling())
     engine.dry_run(loader.batches(0)[-1:], [])  # compiles
     clock, loading, batches = Steps(arguments.together, engine.check), [], []
     for step in range(arguments.steps):
@@ -64,7 +64,7 @@ def main() -> None:
         loading.append(time.perf_counter() - start)
         engine.step(batches[-1:], 1e-4, lambda: False)
         clock.end_step()
-    ceiling.again()  # when the device is warm, and a busy neighbour of the start may have gone
+    ceiling.share(engine.ceiling())  # when the device is warm, and a busy neighbour of the start may have gone
     tokens = [batch.text_tokens for batch in batches]
     flops = [training_flops(shape, *loader.work(step), batch.predicted) for step, batch in enumerate(batches)]
     tokens, flops, loading = (by_group(numbers, arguments.together)[clock.warm] for numbers in (tokens, flops, loading))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from maskwright.config.pretraining import EngineSection, Optimizer, RunConfig
 from maskwright.core.errors import CheckpointError, MaskwrightError, StoppedEarly
@@ -17,10 +20,13 @@ from maskwright.core.library_errors import is_out_of_memory
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
-from maskwright.engines.base import TrainState
+from maskwright.engines.base import AtOnce, TrainState
 from maskwright.engines.processes import Processes
+from maskwright.engines.torch import fit
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.gradients import Gradients
+from maskwright.engines.torch.passes import Passes
+from maskwright.engines.torch.processes import Peers, Sums
 from maskwright.engines.torch.shares import FlatLayout
 from maskwright.machine import hardware
 from maskwright.machine.cgroups import Cgroups
@@ -35,16 +41,26 @@ from maskwright.training.stop import StopRequest
 
 def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int, error: Callable[[], Exception]) -> list[int]:
     """A device on which no more than `rows` rows fit; how many were computed at once, each time."""
-    forward, seen = TorchEngine._forward, []
+    forward, seen = Passes.forward, []
 
-    def limited(self: TorchEngine, batch: Batch, *targets: Any) -> Any:
+    def limited(self: Passes, batch: Batch, *targets: Any) -> Any:
         seen.append(len(batch.input_ids))
         if seen[-1] > rows:
             raise error()
         return forward(self, batch, *targets)
 
-    monkeypatch.setattr(TorchEngine, "_forward", limited)
+    monkeypatch.setattr(Passes, "forward", limited)
     return seen
+
+
+class OneOfTwo(Peers):
+    """Rank 0 of two; `sent` are the numbers of the other."""
+
+    def __init__(self, sent: list[float]) -> None:
+        self.rank, self.world_size, self._sent = 0, 2, torch.tensor(sent, dtype=torch.float64)
+
+    def gather_numbers(self, numbers: Tensor) -> Tensor:
+        return torch.stack([numbers, self._sent])
 
 
 def cpu_error() -> Exception:
@@ -79,7 +95,7 @@ def test_fewer_rows_at_once_give_the_same_update(
         engine.write(TrainState(0, initial_parameters(model, 0)))
         stats = [engine.step(loader.batches(step), 1e-3) for step in range(3)]
         engines.append((engine, [float(s.loss_sum) for s in stats if s], engine.evaluate([loader.batch(9, 0)])))
-    assert engines[1][0].rows_at_once == {5: 4, 3: 2, 1: 1}[rows]
+    assert engines[1][0].at_once.rows == {5: 4, 3: 2, 1: 1}[rows]
     tolerance = 1e-5 if dtype == "fp32" else 2e-2
     np.testing.assert_allclose(engines[1][1], engines[0][1], rtol=tolerance)
     np.testing.assert_allclose(engines[1][2].loss_sum, engines[0][2].loss_sum, rtol=tolerance)
@@ -170,27 +186,90 @@ def test_a_row_that_fits_only_without_its_activations_is_trained_with_the_same_b
     """On their own, when memory runs out even with one row, and from the start."""
     many = {"model.num_hidden_layers": 3, "model.hidden_dropout": 0.1, "model.attention_dropout": 0.1}
     run = config(**{"schedule.steps": 4, "batch.micro_batch_rows": 1, **many})
-    forward, ends, kept = TorchEngine._forward, {}, []
+    forward, ends, kept = Passes.forward, {}, []
 
-    def small(self: TorchEngine, batch: Batch, *targets: Any) -> Any:
-        if self.model.training and not self.model.recompute and name == "auto":
+    def small(self: Passes, batch: Batch, *targets: Any) -> Any:
+        if self.network.training and not self.network.recompute and name == "auto":
             raise cpu_error()
         with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.numel()) or x, lambda x: x):
             return forward(self, batch, *targets)
 
-    monkeypatch.setattr(TorchEngine, "_forward", small)
+    monkeypatch.setattr(Passes, "forward", small)
     numbers = {}
-    for name, value in (("off", "off"), ("auto", "auto"), ("on", "on")):
+    for name in ("off", "auto", "on"):
         kept.clear()
-        values = run.model_copy(update={"engine": run.engine.model_copy(update={"activation_checkpointing": value})})
+        values = run.model_copy(update={"engine": run.engine.model_copy(update={"activation_checkpointing": name})})
+        if name == "auto":
+            with pytest.raises(StoppedEarly):
+                task.pretrain(values, str(tmp_path / name), stop_request=StopRequest(stop_after_steps=2))
         task.pretrain(values, str(tmp_path / name))
         ends[name] = checkpoint.load_newest(str(tmp_path / name / "checkpoints"), set_aside=False)
         numbers[name] = sum(kept)
-    assert "activations are computed again in the backward pass from here on" in capfd.readouterr().err
+    said = "activations are computed again in the backward pass from here on"
+    assert capfd.readouterr().err.count(said) == 1  # the second start has it from the checkpoint
+    assert [ends[name][1]["at_once"]["recompute"] for name in ends] == [False, True, False]
     for name in ("auto", "on"):
         assert numbers[name] < 0.7 * numbers["off"]
         for key, value in ends["off"][0].parameters.items():
             assert value.tobytes() == ends[name][0].parameters[key].tobytes(), key
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "both"),
+    [
+        (AtOnce(), AtOnce(), AtOnce()),
+        (AtOnce(), AtOnce(4), AtOnce(4)),
+        (AtOnce(1, recompute=True), AtOnce(), AtOnce(1, recompute=True)),
+        (AtOnce(2), AtOnce(1, recompute=True), AtOnce(1, recompute=True)),
+    ],
+)
+def test_ranks_agree_on_what_fits_the_fullest(
+    config: Callable[..., RunConfig], here: AtOnce, there: AtOnce, both: AtOnce
+) -> None:
+    engine, other = (TorchEngine(prepare_run(run := config()).model, run.optimizer, run.engine, 0) for _ in range(2))
+    engine.at_once, other.at_once = here, there
+    engine.processes = OneOfTwo([5.0, 2, 0, *other.fit.numbers()])
+    assert engine.exchange(3.0, 1, urgent=True) == Sums(8.0, 2, urgent=True)
+    assert engine.at_once == both
+
+
+def test_a_dry_run_of_ranks_agrees_on_rows_and_then_sends(
+    config: Callable[..., RunConfig], store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that none waits for another that still compiles, and what is sent takes memory as in a step."""
+    run, events = config(), list[object]()
+    engine = TorchEngine(prepare_run(run).model, run.optimizer, run.engine, 0)
+    engine.write(TrainState(0, initial_parameters(engine.config, 0)))
+    engine.processes = OneOfTwo([0.0, 0, 0, 1, 0])
+    accumulate, exchange, finish = engine._accumulate, engine.exchange, engine.weights.finish
+    noted = {
+        (engine, "_accumulate"): lambda *given, final: events.append(final) or accumulate(*given, final=final),
+        (engine, "exchange"): lambda *given, **named: events.append("exchange") or exchange(*given, **named),
+        (engine.weights, "finish"): lambda: events.append(engine.at_once.rows) or finish(),
+    }
+    for (there, name), function in noted.items():
+        monkeypatch.setattr(there, name, function)
+    engine.dry_run(Loader(run, store).batches(0, [0]), [])
+    assert events == [False, "exchange", True, 1, "exchange"]
+
+
+def test_memory_is_freed_once_nothing_holds_what_ran_out(
+    config: Callable[..., RunConfig], store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The frames of an error hold activations: a cache that is emptied before they go keeps them."""
+    batch, activations, freed = Loader(config(), store).batch(0, 0), list[weakref.ref[Tensor]](), list[bool]()
+    monkeypatch.setattr(fit, "warn", lambda text: freed.append(activations[-1]() is None))
+
+    def full() -> str:
+        activation = torch.zeros(3)
+        activations.append(weakref.ref(activation))
+        if len(activations) < 4:
+            raise cpu_error()
+        return "computed"
+
+    fitting = fit.Fit("cpu", "auto", None)
+    assert fitting.run(batch, full) == "computed" and fitting.at_once == AtOnce(1, recompute=True)
+    assert freed == [True, True, True]
 
 
 def test_other_errors_are_not_taken_for_memory(
@@ -199,6 +278,24 @@ def test_other_errors_are_not_taken_for_memory(
     small_memory(monkeypatch, 0, lambda: RuntimeError("shapes do not fit"))
     with pytest.raises(RuntimeError, match="shapes do not fit"):
         task.pretrain(config(), str(tmp_path / "run"))
+
+
+def test_a_save_that_takes_long_meets_no_second_copy_of_the_state(
+    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, read, writing, met = checkpoint.save, TorchEngine.read, list[bool](), list[bool]()
+
+    def slow(*given: Any, **options: Any) -> str:
+        writing.append(True)
+        time.sleep(0.1)
+        path = save(*given, **options)
+        writing.clear()
+        return path
+
+    monkeypatch.setattr(checkpoint, "save", slow)
+    monkeypatch.setattr(TorchEngine, "read", lambda engine: met.append(bool(writing)) or read(engine))
+    task.pretrain(config(**{"schedule.steps": 4, "checkpoint.save_every_steps": 1}), str(tmp_path / "run"))
+    assert met == [False] * 4
 
 
 def test_a_disk_too_small_for_the_checkpoints_is_said_before_the_run(
@@ -247,7 +344,7 @@ def test_a_dry_run_changes_no_number(config: Callable[..., RunConfig], store: To
                 before = engine.read()
                 engine.dry_run(loader.batches(step), [loader.batch(9, 0)])
                 there = engine.read()
-                assert engine.rows_at_once is None and there.step == step
+                assert engine.at_once == AtOnce() and there.step == step
                 for name, value in before.parameters.items():
                     assert value.tobytes() == there.parameters[name].tobytes()
             found = engine.step(loader.batches(step), 1e-3)
@@ -271,7 +368,7 @@ def test_memory_runs_out_before_the_first_step(
 
     def noted(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(self: TorchEngine, *arguments: Any) -> Any:
-            events.append(f"{name} {self.rows_at_once}")
+            events.append(f"{name} {self.at_once.rows}")
             return real(self, *arguments)
 
         return call

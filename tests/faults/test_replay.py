@@ -17,7 +17,7 @@ from maskwright.core.errors import HealthError, InputError
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
-from maskwright.engines.torch.engine import TorchEngine
+from maskwright.engines.torch.passes import Passes
 from maskwright.prove.replay import replay
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.pretrain import run as task
@@ -35,12 +35,12 @@ KEYS: dict[str, Any] = {
 
 def poison(monkeypatch: pytest.MonkeyPatch, row: np.ndarray) -> None:
     """This row, as it is masked in that step, has no finite logits and no finite loss."""
-    forward = TorchEngine._forward
+    forward = Passes.forward
 
-    def poisoned(self: TorchEngine, batch: Batch, *targets: Any) -> Any:
+    def poisoned(self: Passes, batch: Batch, *targets: Any) -> Any:
         return forward(self, batch, *targets) * (np.nan if (batch.input_ids == row).all(1).any() else 1.0)
 
-    monkeypatch.setattr(TorchEngine, "_forward", poisoned)
+    monkeypatch.setattr(Passes, "forward", poisoned)
 
 
 def test_a_batch_that_cannot_be_computed_names_its_documents(

@@ -323,7 +323,7 @@ def test_a_dry_run_compiles_both_programs_and_changes_nothing(
     small_memory(monkeypatch, 2, compiler_knows=True)
     held_out, before = [loader.batch(100, 0)], engine.read()
     engine.dry_run(loader.batches(0), held_out)
-    assert engine.rows_at_once == 2
+    assert engine.at_once.rows == 2
     assert [(made.what, made.step) for made in engine.compiles] == [("update", 0), ("evaluate", 0)]
     same_bits(before, engine.read())
     plain, _ = make(TorchEngine, config, store)
@@ -348,7 +348,7 @@ def test_fewer_rows_at_once_give_the_same_loss(
     small_memory(monkeypatch, fit)
     for step in range(2):
         assert loss_of(engine, loader.batches(step)) == pytest.approx(loss_of(plain, loader.batches(step)), rel=1e-5)
-    assert engine.rows_at_once == left
+    assert engine.at_once.rows == left
     warnings = capfd.readouterr().err.splitlines()
     assert len(warnings) == 1 and f"with {rows} rows of 32 tokens at once: computing {left} at a time" in warnings[0]
 

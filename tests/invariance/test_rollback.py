@@ -31,13 +31,7 @@ KEYS = {
 
 
 def read_late(monkeypatch: pytest.MonkeyPatch, *, whether: bool) -> None:
-    prepare = TorchEngine.__init__
-
-    def late_or_not(self: TorchEngine, *arguments: Any, **named: Any) -> None:
-        prepare(self, *arguments, **named)
-        self.leaves_host_free = whether
-
-    monkeypatch.setattr(TorchEngine, "__init__", late_or_not)
+    monkeypatch.setattr(TorchEngine, "leaves_host_free", whether)
 
 
 @pytest.fixture(params=[False, True], ids=["at once", "late"])

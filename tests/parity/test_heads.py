@@ -14,7 +14,7 @@ import transformers
 from maskwright.config.pretraining import EngineSection, Optimizer
 from maskwright.core.errors import ConfigError
 from maskwright.data.batch import Batch
-from maskwright.engines.base import TrainState
+from maskwright.engines.base import AtOnce, TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.model.config import SEQUENCE_TASKS, ModelConfig, TaskKind
 from maskwright.model.hf.config import to_hf_config
@@ -367,6 +367,6 @@ def test_engines_predict_the_same_logits_however_few_rows_fit(kind: str, task: T
         made = make_engine(config, Optimizer(), EngineSection(kind=engine, device="cpu", dtype="fp32"), seed=0)
         made.write(TrainState(0, parameters))
         for rows in (None, 1):
-            made.rows_at_once = rows
+            made.at_once = AtOnce(rows)
             found = made.predict([one, two])
             assert found.dtype == np.float32 and np.abs(found - np.concatenate(expected)).max() < 1e-5

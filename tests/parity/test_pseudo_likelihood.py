@@ -11,9 +11,14 @@ import transformers
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from tokenizer_kinds import with_declared
+from torch import Tensor
 
 from maskwright.config.pretraining import EngineSection
 from maskwright.core import storage
+from maskwright.engines.base import AtOnce
+from maskwright.engines.torch.engine import TorchEngine
+from maskwright.engines.torch.passes import Passes
+from maskwright.engines.torch.processes import Peers
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.hf.names import pieces
@@ -82,7 +87,7 @@ def test_packed_copies_equal_one_copy_a_row(
     sums = [part.sum() for part in np.split(expected, np.cumsum(LENGTHS)[:-1])]
     np.testing.assert_allclose(found.sums, sums, rtol=0, atol=1e-4)
 
-    scorer.rows_at_once = 1  # as after memory ran out
+    scorer.at_once = AtOnce(1)  # as after memory ran out
     again = task.score_texts(scorer, model.vocabulary, ids, LENGTHS)
     np.testing.assert_allclose(again.log_probs, found.log_probs, rtol=0, atol=1e-5)
 
@@ -100,6 +105,39 @@ def test_declared_tokens_are_seen_and_not_scored(tokenizer: str, tmp_path: Path)
     np.testing.assert_allclose(found.sums, sums, rtol=0, atol=1e-4)
 
 
+class OneOfThree(Peers):
+    """Ranks that compute one after another: the last one gets the numbers of all."""
+
+    def __init__(self, rank: int, of_ranks: list[Tensor]) -> None:
+        self.rank, self.world_size, self._of_ranks = rank, 3, of_ranks
+
+    def gather_numbers(self, numbers: Tensor) -> Tensor:
+        self._of_ranks.append(numbers)
+        return torch.stack([*self._of_ranks, *[numbers] * (2 - self.rank)])
+
+
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_ranks_share_batches_out_and_compute_none_twice(
+    tokenizer: str, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(task, "BATCH_TOKENS", 256)
+    model = random_model(tokenizer, "roberta")
+    batches = list(task.MaskedCopies.of(texts(model.vocabulary), LENGTHS, model.vocabulary).batches())[:count]
+    scorer = task.open_scorer(model, EngineSection(device="cpu", threads=1))
+    assert isinstance(scorer, TorchEngine)
+    expected = scorer.evaluate(batches), *scorer.log_probs(batches)
+    forward, computed, of_ranks = Passes.forward, list[object](), (list[Tensor](), list[Tensor]())
+    monkeypatch.setattr(Passes, "forward", lambda *given: computed.append(given) or forward(*given))
+    for rank in range(3):
+        scorer._scorer._processes = OneOfThree(rank, of_ranks[0])
+        stats = scorer.evaluate(batches)
+        scorer._scorer._processes = OneOfThree(rank, of_ranks[1])
+        scores, likeliest = scorer.log_probs(batches)
+    assert len(computed) == 2 * count and stats == expected[0]
+    np.testing.assert_array_equal(scores, expected[1])
+    np.testing.assert_array_equal(likeliest, expected[2])
+
+
 def test_jax_gives_the_same_on_several_devices_and_in_parts(tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("jax", reason="needs the extra jax")
     from reference import parity
@@ -112,7 +150,7 @@ def test_jax_gives_the_same_on_several_devices_and_in_parts(tokenizer: str, monk
     expected, likeliest = task.open_scorer(model, EngineSection(device="cpu", threads=1)).log_probs(batches)
     assert len(batches) % 3 and 0 < np.count_nonzero(likeliest) < len(likeliest)
     scorer = task.open_scorer(model, EngineSection(kind="jax", device="cpu", devices=3))
-    for scorer.rows_at_once in (None, 1):
+    for scorer.at_once in (AtOnce(), AtOnce(1)):
         found, correct = scorer.log_probs(batches)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
         np.testing.assert_array_equal(correct, likeliest)

@@ -16,7 +16,7 @@ from torch import Tensor
 from maskwright.config.pretraining import RunConfig
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
-from maskwright.engines.base import TrainState
+from maskwright.engines.base import AtOnce, TrainState
 from maskwright.engines.torch import graphs
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.graphs import Graphs
@@ -78,18 +78,19 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
     yield seen
 
 
-def trained(config: RunConfig, store: TokenStore, *, by_graph: bool, steps: int = 5) -> TrainState:
+def trained(config: RunConfig, store: TokenStore, *, by_graph: bool, steps: int = 5) -> TorchEngine:
     shape, loader = model_config(config.model, store.vocabulary.size, 32), Loader(config, store)
     engine = TorchEngine(shape, config.optimizer, config.engine, seed=0)
     if by_graph:
-        engine.graphs = Graphs(dict(engine.model.named_parameters()))
+        engine.fit.graphs = Graphs(dict(engine.model.named_parameters()))
     engine.write(TrainState(0, initial_parameters(shape, 0)))
     for step in range(steps):
         engine.step(loader.batches(step), 1e-3)
-    return engine.read()
+    return engine
 
 
-def same_bits(one: TrainState, other: TrainState) -> bool:
+def same_bits(engine: TorchEngine, another: TorchEngine) -> bool:
+    one, other = engine.read(), another.read()
     both = zip((one.parameters, *one.moments.values()), (other.parameters, *other.moments.values()), strict=True)
     return all(a[name].tobytes() == b[name].tobytes() for a, b in both for name in a)
 
@@ -116,17 +117,36 @@ def test_without_memory_for_graphs_a_run_goes_on_without_them(
     store: TokenStore,
     config: Callable[..., RunConfig],
     stand_in: dict[str, int],
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """And computes as many rows at once as before: its bits stay the same. Its host is busy from then on."""
+    stand_in["full"] = 1
+    run = config(**{"batch.virtual_workers": 2})
+    engine = trained(run, store, by_graph=True)
+    assert same_bits(engine, trained(run, store, by_graph=False))
+    assert not stand_in["recorded"] and not engine.leaves_host_free
+    err = capfd.readouterr().err
+    assert "out of memory with CUDA graphs: going on without them" in err and "at a time from here on" not in err
+
+
+def test_rows_that_do_not_fit_before_any_graph_is_there_cost_no_graph(
+    store: TokenStore,
+    config: Callable[..., RunConfig],
+    stand_in: dict[str, int],
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """And computes as many rows at once as before: its bits stay the same."""
-    stand_in["full"] = 1
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    run = config(**{"batch.virtual_workers": 2})
-    assert same_bits(trained(run, store, by_graph=True), trained(run, store, by_graph=False))
-    assert not stand_in["recorded"]
-    err = capfd.readouterr().err
-    assert "out of memory with CUDA graphs: going on without them" in err and "at a time from here on" not in err
+    loss = Graphs.loss
+
+    def limited(self: Graphs, key: Any, inputs: Sequence[Tensor], compute: Any) -> Tensor:
+        if len(inputs[0]) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return loss(self, key, inputs, compute)
+
+    monkeypatch.setattr(Graphs, "loss", limited)
+    engine = trained(config(), store, by_graph=True)
+    assert engine.at_once == AtOnce(2) and engine.leaves_host_free and stand_in["recorded"] == 1
+    assert "CUDA graphs" not in capfd.readouterr().err
 
 
 def test_there_is_an_end_to_the_number_of_graphs(
@@ -155,9 +175,9 @@ def test_batches_made_ahead_are_those_of_their_step(
         return make(data_step, virtual_workers)
 
     objective.batches = watched  # type: ignore[method-assign]
-    ahead = BatchPrefetcher(objective, [1], threads=threads)
+    ahead = BatchPrefetcher(objective, [1])
     for data_step, following in ((0, 1), (1, 2), (7, 8), (8, 9)):
-        (batch,), work = ahead.take(data_step, following)
+        (batch,), work = ahead.take(data_step, following if threads else None)
         assert np.array_equal(batch.input_ids, loader.batch(data_step, 1).input_ids)
         assert work == objective.work(data_step)
     with pytest.raises(RuntimeError, match="a damaged shard"):

@@ -24,7 +24,7 @@ class Batch:
     """[M, T], 0 = padding, 1.. = chunk. Attention stays inside one number. In rows where they are negative, -1.., a
     token sees itself and those before it alone."""
     predict_index: Int32
-    """[K], positions in the flattened M x T; where the weight is 0, any of any row. All M x T for
+    """[K], positions in the flattened M x T; where the weight is 0, one of the same row, or 0. All M x T for
     question_answering."""
     labels: NDArray[Any]
     """int32 [K], the true ids; 0 where the weight is 0. `heads.loss_sum` has the shapes of other tasks."""
@@ -60,5 +60,5 @@ class Batch:
             return array[begin * len(array) // M : end * len(array) // M]
 
         ids, positions, segments = (share(a) for a in (self.input_ids, self.position_ids, self.segment_ids))
-        index = np.maximum(share(self.predict_index) - np.int32(begin * T), 0)  # filler has 0
+        index = np.maximum(share(self.predict_index) - np.int32(begin * T), 0)  # filler may have 0
         return Batch(ids, positions, segments, index, share(self.labels), share(self.weights), self.causal)

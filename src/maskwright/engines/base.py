@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol, SupportsFloat
+from typing import NamedTuple, Protocol, SupportsFloat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,20 @@ class StepStats:
     """The highest vote that all ranks know of: this step's on a single rank, else that of the step before."""
     first_bad: SupportsFloat = math.inf
     """The first step up to this one whose loss or gradient was not finite; a number beyond all steps if none was."""
+
+
+class AtOnce(NamedTuple):
+    """How much of a micro-batch is computed at once. Less when memory runs out, and then the same on all ranks.
+    Checkpoints keep it, because it decides low bits."""
+
+    rows: int | None = None
+    """Rows, one or more; None for all."""
+    recompute: bool = False
+    """Whether the backward pass computes activations again, though `engine.activation_checkpointing` is `auto`."""
+
+    def of(self, rows: int) -> int:
+        """How many of a micro-batch's `rows` are computed at once."""
+        return rows if self.rows is None else min(self.rows, rows)
 
 
 @dataclass(frozen=True)
@@ -97,16 +111,17 @@ class Engine(Protocol):
     dp_degree: int
     """Data-parallel degree: devices of all ranks that each compute a micro-batch at the same time."""
 
-    leaves_host_free: bool
-    """Whether the host starts a whole micro-batch with one call, and is idle while the device computes it. Batches are
-    then made meanwhile, and a step's log line is written while the device computes the next one."""
-
-    rows_at_once: int | None
-    """Rows of a micro-batch computed at once; None for all. It shrinks when memory runs out. 0 is one row, whose
-    activations are computed again in the backward pass. Checkpoints keep it, because it decides low bits."""
+    at_once: AtOnce
+    """How much of a micro-batch is computed at once."""
 
     waiting: Callable[[], AbstractContextManager[object]] | None
     """The engine enters this context while it waits for other ranks. None: it cannot tell waiting from computing."""
+
+    @property
+    def leaves_host_free(self) -> bool:
+        """Whether, at present, the host starts a whole micro-batch with one call, and is idle while the device computes
+        it. Batches are then made meanwhile, and a step's log line is written while the device computes the next one."""
+        ...
 
     def use_rope_theta(self, theta: float) -> None:
         """Computes from here on with this base of rotary positions (`ModelConfig.rope_theta`)."""
@@ -120,7 +135,7 @@ class Engine(Protocol):
 
     def dry_run(self, batches: Sequence[Batch], held_out: Sequence[Batch]) -> None:
         """Tries the shapes of `step(batches)` and `evaluate(held_out)`: both are then compiled, and memory that ran
-        out has halved `rows_at_once`. All ranks take part.
+        out has lessened `at_once`. All ranks take part.
 
         Changes no parameter and no moment; no later number depends on it. `held_out` may be empty.
         """
@@ -150,19 +165,19 @@ class Engine(Protocol):
         ...
 
     def evaluate(self, batches: Sequence[Batch]) -> EvalStats:
-        """Sums over all `batches`; every rank passes all of them. A multiple of `dp_degree` keeps all devices busy."""
+        """Sums over all `batches`. Every rank passes all of them and gets all sums; each batch is computed once, so a
+        multiple of `dp_degree` keeps all devices busy."""
         ...
 
     def log_probs(self, batches: Sequence[Batch]) -> LabelScores:
         """Scores [n] of the n labels with a weight, batch by batch, from a softmax in fp32; for masked language models.
-
-        Every rank passes all `batches` and gets all scores. A multiple of `dp_degree` keeps all devices busy."""
+        Shared out as in `evaluate`."""
         ...
 
     def predict(self, batches: Sequence[Batch]) -> NDArray[np.float32]:
         """The head's fp32 logits [len(batches) * K, C] at the `predict_index` of each batch, filler included.
 
-        All batches have the same shapes. Every rank passes all of them and gets all logits."""
+        All batches have the same shapes. Shared out as in `evaluate`."""
         ...
 
     def read(self) -> TrainState:
@@ -209,11 +224,6 @@ def one_row_too_long(tokens: int, device: str) -> MaskwrightError:
 
 
 def fewer_at_once(before: int, now: int, tokens: int) -> str:
-    if now == 0:
-        return (
-            f"out of memory with one row of {tokens} tokens at once: activations are computed again in the backward "
-            "pass from here on (engine.activation_checkpointing), which takes about a third longer"
-        )
     return (
         f"out of memory with {before} rows of {tokens} tokens at once: computing {now} at a time from here on. That "
         "changes only the last bits and, with dropout, what is dropped. Raise "

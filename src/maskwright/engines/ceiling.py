@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from maskwright.core.library_errors import is_out_of_memory
 
@@ -27,24 +28,11 @@ Products = Callable[[int], float]
 one."""
 
 
+@dataclass
 class Ceiling:
-    """The highest of several measurements, since a busy neighbour, or a clock that is still low, can only slow a
-    product down. A neighbour that is busy for longer than a measurement is why a run measures `again`."""
+    """Measured at a start; a busy neighbour can only slow that down."""
 
-    def __init__(self, measure: Callable[[], float]) -> None:
-        self._measure = measure
-        self.flops_per_second = measure()
-
-    def again(self) -> None:
-        try:
-            self.flops_per_second = max(self.flops_per_second, self._measure())
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):  # a run that fills the device leaves no room for the matrices
-                raise
-
-    def is_below(self, flops_per_second: float) -> bool:
-        """Whether plain products were slower, which shows that they were measured under load."""
-        return self.flops_per_second < flops_per_second
+    flops_per_second: float
 
     def share(self, flops_per_second: float) -> float:
         """The share of the ceiling, at most 1: a speed that is higher becomes the ceiling."""

@@ -11,7 +11,7 @@ from maskwright.core.console import progress, say, warn
 from maskwright.core.errors import CheckpointError, HealthError, InputError
 from maskwright.data.loader import Loader
 from maskwright.data.opening import Store
-from maskwright.engines.base import Engine, TrainState
+from maskwright.engines.base import AtOnce, Engine, TrainState
 from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.tasks.pretrain.prepare import PretrainRun, prepare_run
 from maskwright.tasks.start.capacity import exact_threads
@@ -97,7 +97,7 @@ def replay(run: str, step: int) -> Replay:
     state, record = _state_before(directory, step)
     start = step_folder(state.step) if state else "the beginning"
     engine.write(state or ready.starting_state())
-    engine.rows_at_once = record.get("rows_at_once")
+    engine.at_once = AtOnce(**record.get("at_once", {}))
     rollbacks = Rollbacks(directory)
     first = state.step if state else 0
     say(f"from {start} to step {step:,} on {engine.description}")

@@ -17,8 +17,8 @@ class Best:
     """(step, value) of each evaluation."""
 
     def remember(self, seen: Iterable[tuple[int, float]], saved: Collection[int]) -> None:
-        """Replaces the evaluations. `saved`: the steps whose checkpoint is there. Where that of the best is gone, its
-        evaluation does not count: a run that gets its patience later has kept only its newest checkpoints before."""
+        """Replaces the evaluations. `saved`: the steps whose checkpoint is there. The best evaluation is ignored if its
+        checkpoint was deleted: patience may have been switched on only later."""
         self.seen, there, gone = list(seen), {*saved}, set[int]()
         for step, _ in sorted(filter(_is_finite, self.seen), key=self._rank):
             if step in there:

@@ -144,9 +144,8 @@ def require_space(folder: str, needed: int) -> None:
 
 
 def set_aside_after(folder: str, step: int, multiple: int, why: str) -> bool:
-    """Makes the newest checkpoint one at or before `step` and at a multiple of `multiple`: a planned save, not one made
-    by a clock or a stop. Later checkpoints are renamed to `WHY-step-…`. Returns False, and renames nothing, if there is
-    no such checkpoint."""
+    """Renames to `WHY-step-…` every checkpoint newer than the last planned one at or before `step`: at a multiple of
+    `multiple`, not saved by a clock or a stop. Returns False, and renames nothing, if there is none."""
     steps = whole_steps(folder)
     good = [s for s in steps if s <= step and s % multiple == 0]
     if not good:

@@ -51,10 +51,6 @@ class Job:
     status: Status = field(default_factory=Status)
     status_written: float = 0.0
     reported: float = 0.0
-    lines: int = 0
-    """Lines of metrics that this start has logged."""
-    measured: float = 0.0
-    """Training time at the last measurement of `ceiling`."""
 
     @property
     def alone(self) -> bool:

@@ -13,7 +13,7 @@ from maskwright.config.finetuning import FinetuneConfig
 from maskwright.core import storage
 from maskwright.core.console import Progress, note, progress, warn
 from maskwright.core.errors import HealthError, StoppedEarly, StopReason
-from maskwright.engines.base import StepStats, TrainState
+from maskwright.engines.base import AtOnce, StepStats, TrainState
 from maskwright.engines.muon import products_flops
 from maskwright.model.config import training_flops
 from maskwright.run.directory import Phase
@@ -29,7 +29,6 @@ from maskwright.training.stop import StopRequest
 from maskwright.training.vote import END, Vote, is_due
 
 STATUS_EVERY_SECONDS = 2.0
-FIRST_MEASURED_SECONDS = 10.0
 REPORT_EVERY_SECONDS = 30.0
 LONG_DRY_RUN_SECONDS = 10.0
 PROFILE_AFTER_STEPS = 5
@@ -48,7 +47,7 @@ def train(job: Job, stop: StopRequest) -> None:
     local = job.engine.local_virtual_workers(config.batch.virtual_workers)
     vote = Vote(config.checkpoint, stop, job.engine.processes, first)
     profile = _Profile(job, stop.profile_steps)
-    prefetcher = BatchPrefetcher(job.objective, local, threads=job.engine.leaves_host_free)
+    prefetcher = BatchPrefetcher(job.objective, local)
     job.status.of, job.status.began = steps, first
     try:
         _dry_run(job, local, stop)
@@ -119,6 +118,8 @@ def _dry_run(job: Job, local: list[int], stop: StopRequest) -> None:
         job.engine.dry_run(batches, held_out if theta not in tried else [])
         tried.add(theta)
     _set_rope_theta(job, max(job.step - 1, 0))
+    if not job.alone:
+        job.engine.read()  # as a save does: rank 0 then holds the shares of all
     seconds = time.perf_counter() - began
     job.speed.add("dry_run", seconds)
     message = f"largest shapes tried before step {job.step + 1}: {seconds:.1f} s"
@@ -210,7 +211,8 @@ def _begin_step(job: Job, prefetcher: BatchPrefetcher, stop: StopRequest, vote: 
     data_step = job.rollbacks.data_step(job.step)
     _set_rope_theta(job, job.step)
     with job.speed.part("data"):
-        following = job.rollbacks.data_step(job.step + 1) if job.step + 1 < job.steps else None
+        ahead = job.engine.leaves_host_free and job.step + 1 < job.steps
+        following = job.rollbacks.data_step(job.step + 1) if ahead else None
         batches, work = prefetcher.take(data_step, following)
     with job.speed.part("step"):
         stats = job.engine.step(batches, job.config.learning_rate_at(job.step), lambda: stop.urgent, vote)
@@ -261,64 +263,54 @@ def _watch_empty(job: Job) -> None:
 
 def _log(job: Job, board: TensorBoard | None, bar: Progress, stats: StepStats) -> bool:
     """Writes a line of metrics. Returns whether its loss is a spike that the run goes back from."""
+    record = _line(job, stats)
+    _watch_empty(job)
+    _write(job, board, record)
+    _show(job, bar, record)
+    spike = job.watch.look(job.step, record["loss"], int(record.get("phase") or 0))
+    if spike and job.is_rank_0:
+        job.directory.append_history("spiked", job.step, loss=record["loss"])
+    return spike and job.config.health.on_spike == "rollback"
+
+
+def _line(job: Job, stats: StepStats) -> dict[str, Any]:
+    """The numbers of a line of metrics, since the one before it."""
     tokens_per_second, flops, updates = job.speed.take()
     examples = job.config.batch.examples if isinstance(job.config, FinetuneConfig) else None
     with_muon = flops + updates * products_flops(job.model) if job.config.optimizer.kind == "muon" else 0.0
-    if job.ceiling.is_below(max(flops, with_muon)):
-        _measure(job)
-    busy = job.usage.take()
-    loss, norm = job.counters.take_loss(), float(stats.grad_norm)
-    _watch_empty(job)
-    record = {
+    job.status.busy = job.usage.take()
+    norm, data_step = float(stats.grad_norm), job.rollbacks.data_step(job.step - 1)
+    return {
         "step": job.step,
-        "loss": loss,
+        "loss": job.counters.take_loss(),
         "learning_rate": job.config.learning_rate_at(job.step - 1),
         "grad_norm": norm if math.isfinite(norm) else None,  # fp16 may have skipped this very update
         **job.engine.scaling(),
-        **job.objective.logged(data_step := job.rollbacks.data_step(job.step - 1)),
+        **job.objective.logged(data_step),
         "epoch": round(job.objective.epoch(data_step + 1), 6),
         "tokens": job.counters.tokens,
         "tokens_per_second": round(tokens_per_second, 1),
         **({"examples_per_second": round(updates * examples, 1)} if examples else {}),
         "matmul_share": round(job.ceiling.share(flops), 4),
         **({"matmul_share_with_muon": round(job.ceiling.share(with_muon), 4)} if with_muon else {}),
-        **busy,
+        **job.status.busy,
         "time": round(time.time(), 3),
     }
+
+
+def _show(job: Job, bar: Progress, record: dict[str, Any]) -> None:
+    """Passes a line's numbers on to `status.json`, `engine.json` and the progress bar."""
     job.status.loss, job.status.tokens_per_second = record["loss"], record["tokens_per_second"]
-    job.status.examples_per_second, job.status.busy = record.get("examples_per_second"), busy
+    job.status.examples_per_second = record.get("examples_per_second")
     job.status.skipped_updates = int(record.get("skipped_updates") or 0)
-    _write(job, board, record)
     if time.monotonic() - job.reported >= REPORT_EVERY_SECONDS:
         job.reported = time.monotonic()
         write_report(job)
-    bar.note = f"loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s"
+    bar.note = f"loss {record['loss']:.3f}  {record['tokens_per_second']:,.0f} tokens/s"
     if job.engine.device != "cpu":  # a CPU's speed depends on its neighbours of the moment
         bar.note += f"  {record['matmul_share']:.0%} of measured matmul"
     elif job.alone and (warning := job.contention.look()):  # other ranks on this machine do not count as other programs
         warn(warning)
-    spike = job.watch.look(job.step, loss, int(record.get("phase") or 0))
-    if spike and job.is_rank_0:
-        job.directory.append_history("spiked", job.step, loss=loss)
-    _measure_again(job)
-    return spike and job.config.health.on_spike == "rollback"
-
-
-def _measure_again(job: Job) -> None:
-    """Measures the ceiling again after the second line of a start, when the device is warm, and after 10 seconds of
-    training, 20, 40, …: a neighbour that is busy at one moment does not distort the comparison. All processes do so
-    after the same line, side by side as they train."""
-    job.lines += 1
-    if job.lines == 2 or job.speed.total_seconds >= max(FIRST_MEASURED_SECONDS, 2.0 * job.measured):
-        job.measured = job.speed.total_seconds
-        _measure(job)
-
-
-def _measure(job: Job) -> None:
-    with suppress(HealthError):  # of a step that the device computes meanwhile: its own line raises it
-        job.engine.check()
-    with job.speed.paused():
-        job.ceiling.again()
 
 
 def _roll_back(job: Job, bar: Progress) -> bool:
@@ -367,7 +359,7 @@ def restore(job: Job, state: TrainState, record: dict[str, Any]) -> int:
     job.engine.write(state)
     history = _history(job, state, record) if job.is_rank_0 else {}
     history = json.loads(job.engine.processes.broadcast(json.dumps(history).encode()))
-    job.engine.rows_at_once = history["rows_at_once"]
+    job.engine.at_once = AtOnce(**history["at_once"])
     job.step, job.counters = history["step"], Counters(**history["counters"])
     job.rollbacks.all = [Rollback(**rollback) for rollback in history["rollbacks"]]
     job.evaluated = set(history["evaluated"])
@@ -383,7 +375,7 @@ def _history(job: Job, state: TrainState, record: dict[str, Any]) -> dict[str, A
     return {
         "step": state.step,
         "again": again,
-        "rows_at_once": record.get("rows_at_once"),
+        "at_once": record.get("at_once", {}),
         "counters": record["counters"],
         "rollbacks": [asdict(rollback) for rollback in job.rollbacks.all],
         "evaluated": [line["step"] for line in judged],
@@ -436,12 +428,15 @@ def save(job: Job) -> None:
     job.engine.check()
     with job.speed.paused():
         with job.speed.part("save"):
+            if job.saver:
+                job.saver.finish()  # before there is another copy of the state
+            job.engine.processes.broadcast(b"")  # here the others may wait long for a disk, and not in `read`
             state = job.engine.read()
         if job.saver:
-            best = job.objective.best_step
-            progress_record = {"counters": job.counters.to_json(), "rows_at_once": job.engine.rows_at_once}
-            progress_record |= {} if best is None else {"best_step": best}
-            job.saver.begin(state, {**(job.record.to_json() if job.record else {}), **progress_record}, best)
+            best, of_run = job.objective.best_step, job.record.to_json() if job.record else {}
+            progress_record = {"counters": job.counters.to_json(), "at_once": job.engine.at_once._asdict()}
+            best_record = {} if best is None else {"best_step": best}
+            job.saver.begin(state, of_run | progress_record | best_record, best)
 
 
 def _beat(job: Job, phase: Phase, *, force: bool = False) -> None:

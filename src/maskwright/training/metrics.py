@@ -27,10 +27,11 @@ class Counters:
     """Since the last log line."""
     weight: float = 0.0
     """Since the last log line."""
+    empty_steps: int = 0
+    """How many of the last steps, in a row, had nothing to predict."""
 
     def __post_init__(self) -> None:
         self._waiting: list[StepStats] = []
-        self.empty_steps = 0  # how many of the last steps, in a row, had nothing to predict
 
     def add(self, stats: StepStats, tokens: int) -> None:
         self.tokens += tokens
@@ -63,7 +64,8 @@ class Speed:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._mark: float | None = None
-        self._rates = _Rates()
+        self._seconds, self._sums = 0.0, (0, 0.0, 0)
+        """Since the last log line; tokens, FLOPs and updates."""
         self.total_seconds = 0.0
         self.total_tokens = 0
         self.parts: dict[str, float] = {}
@@ -102,34 +104,22 @@ class Speed:
     def count(self, tokens: int, flops: float) -> None:
         """Counts an update."""
         self._catch_up()
-        self._rates.steps += 1
-        self._rates.tokens += tokens
-        self._rates.flops += flops
+        self._sums = self._sums[0] + tokens, self._sums[1] + flops, self._sums[2] + 1
         self.total_tokens += tokens
 
     def _catch_up(self) -> None:
         if self._mark is not None:
             now = self._clock()
-            self._rates.seconds += now - self._mark
+            self._seconds += now - self._mark
             self.total_seconds += now - self._mark
             self._mark = now
 
     def take(self) -> tuple[float, float, float]:
         """(tokens/s, FLOP/s, updates/s) since the last call."""
         self._catch_up()
-        rates, self._rates = self._rates, _Rates()
-        seconds = max(rates.seconds, 1e-9)
-        return rates.tokens / seconds, rates.flops / seconds, rates.steps / seconds
-
-
-@dataclass
-class _Rates:
-    """Sums since the last log line."""
-
-    seconds: float = 0.0
-    tokens: int = 0
-    flops: float = 0.0
-    steps: int = 0
+        (tokens, flops, updates), seconds = self._sums, max(self._seconds, 1e-9)
+        self._seconds, self._sums = 0.0, (0, 0.0, 0)
+        return tokens / seconds, flops / seconds, updates / seconds
 
 
 class TensorBoard:

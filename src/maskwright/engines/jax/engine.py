@@ -26,6 +26,7 @@ from maskwright.core.errors import MaskwrightError
 from maskwright.core.library_errors import is_out_of_memory
 from maskwright.data.batch import Batch
 from maskwright.engines.base import (
+    AtOnce,
     EvalStats,
     LabelScores,
     ScaleState,
@@ -111,7 +112,7 @@ class JaxEngine:
         self.program = Program(model, optimizer, layout, platform, seed=seed, label_smoothing=label_smoothing)
         self.dp_degree = layout.devices
         self._local = [i for i, device in enumerate(devices) if device.process_index == jax.process_index()]
-        self.rows_at_once: int | None = None
+        self.at_once = AtOnce()
         self.waiting: Callable[[], AbstractContextManager[object]] | None = None  # a step is one program
         self.compiles: list[Compiled] = []
         self._programs: dict[Any, Any] = {}
@@ -222,9 +223,10 @@ class JaxEngine:
 
     def _put(self, batches: Sequence[Batch]) -> dict[str, Array]:
         """Puts this process's micro-batches on its devices, in parts when they do not fit at once."""
-        assert all(batch.causal is not False or not batch.reads_causally for batch in batches)
+        if any(batch.causal is False and batch.reads_causally for batch in batches):
+            raise ValueError("a row is read causally in a batch that says that none is: it would see later tokens")
         M, local = len(batches[0].input_ids), len(self._local)
-        size = largest_divisor(M, self.rows_at_once or M)
+        size = largest_divisor(M, self.at_once.of(M))
         if size < M:
             rounds = [batches[i : i + local] for i in range(0, len(batches), local)]
             batches = [batch.part(i, i + size) for round_ in rounds for i in range(0, M, size) for batch in round_]
@@ -253,11 +255,11 @@ class JaxEngine:
         return self._programs[key]
 
     def _compute_fewer_at_once(self, batch: Batch, error: Exception, *, alone: bool) -> None:
-        """Halves `rows_at_once` with a warning after memory ran out. Raises `error` if it is of another kind, and
+        """Halves the rows at once with a warning after memory ran out. Raises `error` if it is of another kind, and
         `MaskwrightError` if nothing can be done. `alone`: a device may have run out in one process alone, whereas the
         compiler refuses in all."""
         M, T = batch.input_ids.shape
-        rows = largest_divisor(M, self.rows_at_once or M)
+        rows = largest_divisor(M, self.at_once.of(M))
         if not is_out_of_memory(error):
             raise error
         gone = any(array.is_deleted() for array in jax.tree.leaves(self._state))
@@ -272,8 +274,9 @@ class JaxEngine:
             ) from None
         if rows == 1:
             raise one_row_too_long(T, self.device) from None
-        self.rows_at_once = largest_divisor(M, rows // 2)
-        warn(fewer_at_once(rows, self.rows_at_once, T))
+        fewer = largest_divisor(M, rows // 2)
+        self.at_once = self.at_once._replace(rows=fewer)
+        warn(fewer_at_once(rows, fewer, T))
 
     # ---- state -----------------------------------------------------------------------------------------------
 

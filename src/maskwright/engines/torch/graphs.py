@@ -24,14 +24,17 @@ class _Graph:
 
 
 class Graphs:
-    """Graphs of micro-batches that differ only in their numbers. All share one pool of memory, since one runs at a
-    time; each keeps a gradient of its own. The numbers are those of the same kernels without a graph, bit for bit."""
+    """Graphs of micro-batches that differ only in their numbers. They share one memory pool, as only one runs at a
+    time, but each has its own gradient tensors. The numbers are those of the same kernels without a graph, bit for
+    bit."""
 
     def __init__(self, parameters: dict[str, torch.nn.Parameter]) -> None:
         self._parameters = parameters
         self._pool = torch.cuda.graph_pool_handle()
         self._graphs: dict[Hashable, _Graph] = {}
         self._seen: set[Hashable] = set()
+        self.used = False
+        """Whether any graph takes memory, or was to be recorded and found too little."""
 
     def loss(self, key: Hashable, inputs: Sequence[Tensor], compute: Callable[[Sequence[Tensor]], Tensor]) -> Tensor:
         """The loss that `compute` returns for `inputs`, with its gradient in `.grad` of the parameters.
@@ -53,6 +56,7 @@ class Graphs:
         return graph.loss.clone()
 
     def _record(self, inputs: Sequence[Tensor], compute: Callable[[Sequence[Tensor]], Tensor]) -> _Graph:
+        self.used = True
         static = [tensor.clone() for tensor in inputs]
         for parameter in self._parameters.values():
             parameter.grad = None

@@ -65,8 +65,8 @@ class SparseRows:
         return cast(nn.Parameter, self.network.word.weight)
 
     def look_up(self, ids: Tensor, *, training: bool) -> Tensor:
-        """Maps [M, T] ids to rows of the network's table: in training the trained one, else the whole one, since texts
-        that are only judged may hold any token."""
+        """See `Weights`: the network's table is the trained one in training, else the whole one, since texts that are
+        only judged may hold any token."""
         if training:
             self._show_trained()
             return self._rows[ids.long()]
@@ -126,7 +126,7 @@ class SparseRows:
         for kind, named in state.moments.items():
             moments[kind] = self._filled(named, np.zeros(self._table.shape, np.float32))
         table = self._table.to("cpu", copy=True).numpy()
-        return TrainState(step, self._filled(state.parameters, table), moments)
+        return replace(state, parameters=self._filled(state.parameters, table), moments=moments)
 
     def _filled(self, named: Parameters, table: NDArray[np.float32]) -> Parameters:
         if self._name not in named:  # a moment of Muon
@@ -142,7 +142,7 @@ class SparseRows:
         if self._processes.world_size > 1:
             dist.broadcast(self._table, 0)
         moments_of_rows = {kind: self._cut(named) for kind, named in state.moments.items()}
-        cut = TrainState(state.step, self._cut(state.parameters), moments_of_rows, loss_scale=state.loss_scale)
+        cut = replace(state, parameters=self._cut(state.parameters), moments=moments_of_rows)
         self._inner.write(cut, moments=moments)
 
     def _cut(self, named: Parameters) -> Parameters:

@@ -31,6 +31,10 @@ class Weights(Protocol):
     """Weights and optimizer. An update calls `begin`, then `before_backward` and `after_backward` around each backward
     pass, then `finish` and `update`."""
 
+    def look_up(self, ids: Tensor, *, training: bool) -> Tensor:
+        """Rows [M, T] of the network's table of embeddings for token `ids`."""
+        ...
+
     def begin(self, virtual_workers: int) -> None:
         """Forgets any gradient, and allocates the moments and buffers of the update."""
         ...
@@ -111,6 +115,9 @@ class FlatWeights:
             if options.kind == "muon":
                 self._optimizers.append(Muon(*buffers, options, self.dtype))
         return self._optimizers
+
+    def look_up(self, ids: Tensor, *, training: bool) -> Tensor:
+        return ids
 
     def begin(self, virtual_workers: int) -> None:
         self._start_optimizers()

@@ -61,7 +61,7 @@ def make_job(
         directory=directory,
         engine=engine,
         objective=objective,
-        ceiling=Ceiling(engine.ceiling),
+        ceiling=Ceiling(engine.ceiling()),
         record=record,
         saver=saver,
         watch=LossWatch(objective.chance, ready.config.schedule.warmup_steps or 0),

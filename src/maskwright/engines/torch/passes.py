@@ -1,0 +1,87 @@
+"""A batch on the device, and its passes through the network there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from maskwright.data.batch import Batch
+from maskwright.engines.torch.graphs import Graphs
+from maskwright.engines.torch.loss_scale import LossScale
+from maskwright.engines.torch.weights import Weights
+from maskwright.model.torch.attention import CuSeqlens, Segments, cu_seqlens_of, packed, takes_cu_seqlens
+from maskwright.model.torch.encoder import EncoderNetwork
+from maskwright.model.torch.heads import Targets
+
+
+class Passes:
+    """`label_smoothing`: of training. `loss_scale`: in fp16."""
+
+    def __init__(
+        self,
+        network: EncoderNetwork,
+        weights: Weights,
+        dtype: torch.dtype,
+        *,
+        label_smoothing: float = 0.0,
+        loss_scale: LossScale | None = None,
+    ) -> None:
+        self.network, self._weights, self._dtype = network, weights, dtype
+        self._label_smoothing, self._loss_scale = label_smoothing, loss_scale
+        self._device = next(network.parameters()).device
+
+    def forward(self, batch: Batch, targets: Targets | None = None) -> Tensor:
+        """Logits at the predicted positions; with `targets`, their loss sum instead."""
+        return cast(Tensor, self.network(*self._inputs(batch), targets))
+
+    def backward(self, batch: Batch, graphs: Graphs | None) -> Tensor:
+        """Leaves the gradient in `.grad` of the parameters, by one of `graphs` unless they are None; returns the loss
+        sum."""
+        targets = self.targets(batch, self._label_smoothing)
+        if graphs:
+            return self._by_graph(graphs, batch, targets)
+        loss = self.forward(batch, targets)
+        (loss * self._loss_scale.factor if self._loss_scale else loss).backward()
+        return loss.detach()
+
+    def _by_graph(self, graphs: Graphs, batch: Batch, targets: Targets) -> Tensor:
+        ids, positions, segments, index = self._inputs(batch)
+        packs = (segments.longest, segments.causal) if isinstance(segments, CuSeqlens) else None
+        offsets = segments.offsets if isinstance(segments, CuSeqlens) else segments
+
+        def compute(tensors: Sequence[Tensor]) -> Tensor:
+            ids, positions, offsets, index, labels, weights = tensors
+            segments = offsets if packs is None else packed(offsets, packs[0], causal=packs[1])
+            smoothed = Targets(labels, weights, targets.smoothing)
+            return cast(Tensor, self.network(ids, positions, segments, index, smoothed))
+
+        key = (packs, targets.smoothing, self.network.config.rope_theta)
+        return graphs.loss(key, (ids, positions, offsets, index, *targets[:2]), compute)
+
+    def targets(self, batch: Batch, smoothing: float = 0.0) -> Targets:
+        labels = self._put(batch.labels)
+        return Targets(labels if labels.is_floating_point() else labels.long(), self._put(batch.weights), smoothing)
+
+    def _inputs(self, batch: Batch) -> tuple[Tensor, Tensor, Segments, Tensor]:
+        """The network's inputs, on the device."""
+        config, training = self.network.config, self.network.training
+        dropout = config.attention_probs_dropout_prob if training else 0.0
+        width = config.hidden_size // config.num_attention_heads
+        of_one_kind = batch.causal is not None or not batch.reads_causally
+        segments: Segments
+        if of_one_kind and not config.facts.relative and takes_cu_seqlens(self._device, self._dtype, width, dropout):
+            offsets = self._put(cu_seqlens_of(batch.segment_ids))
+            segments = packed(offsets, batch.segment_ids.shape[1], causal=bool(batch.causal))
+        else:
+            segments = self._put(batch.segment_ids)
+        ids = self._weights.look_up(self._put(batch.input_ids), training=training)
+        return ids, self._put(batch.position_ids), segments, self._put(batch.predict_index)
+
+    def _put(self, array: np.ndarray) -> Tensor:
+        tensor, on_cuda = torch.from_numpy(array), self._device.type == "cuda"
+        # From ordinary memory, a copy to a CUDA device waits for it.
+        return (tensor.pin_memory() if on_cuda else tensor).to(self._device, non_blocking=on_cuda)
