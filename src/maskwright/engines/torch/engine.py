@@ -65,6 +65,9 @@ from maskwright.model.torch.heads import Targets, loss_sum
 T = TypeVar("T")
 NEVER = 2**62
 """A step that no run reaches."""
+PREDICTIONS_MULTIPLE = 64
+"""Of the predictions of a micro-batch in compiled layers on CUDA. Products of other sizes are slow there; torch would
+fill them up where a measurement says so, which no exact run may depend on."""
 
 
 class TorchEngine:
@@ -135,7 +138,7 @@ class TorchEngine:
             kernel = "plain products, with relative positions"
             if not self.config.facts.relative:
                 kernel = attention_kernel(self.device, self.dtype, width, self.config.attention_probs_dropout_prob)
-            layers += f", attention: {kernel}"
+            layers += f", attention: {kernel}, products summed in fp32"
         return f"torch {torch.__version__} on {name}, {self.dtype_name}{costs}, layers {layers}{ranks}"
 
     def use_rope_theta(self, theta: float) -> None:
@@ -331,8 +334,14 @@ class TorchEngine:
             self.weights.after_backward()
         return total
 
+    @property
+    def _fills_up(self) -> bool:
+        return self.compiled and self.device == "cuda" and self.config.task == "masked_lm"
+
     def _backward(self, batch: Batch, *, by_graph: bool) -> Tensor:
         """Leaves the gradient in `.grad` of the parameters; returns the loss sum."""
+        if self._fills_up:
+            batch = batch.filled_up(PREDICTIONS_MULTIPLE)
         targets = self._targets(batch, self.label_smoothing)
         if self.graphs and by_graph and not self.model.recompute:
             return self._by_graph(self._inputs(batch), targets)
@@ -368,14 +377,13 @@ class TorchEngine:
 
     def _inputs(self, batch: Batch) -> tuple[Tensor, Tensor, Segments, Tensor]:
         """The network's inputs, on the device."""
-        dropout = self.config.attention_probs_dropout_prob if self.model.training else 0.0
         width = self.config.hidden_size // self.config.num_attention_heads
         segments: Segments
         of_one_kind = batch.causal is not None or not batch.reads_causally
         if (
             of_one_kind
             and not self.config.facts.relative
-            and takes_cu_seqlens(self._first_bad.device, self.dtype, width, dropout)
+            and takes_cu_seqlens(self._first_bad.device, self.dtype, width)
         ):
             offsets = self._put(cu_seqlens_of(batch.segment_ids))
             segments = packed(offsets, batch.segment_ids.shape[1], causal=bool(batch.causal))
