@@ -398,7 +398,7 @@ SITTING = (
     (("promises",), 240),
     (("products",), 110),
     (("attention",), 60),
-    (("step", "base", "--sums", "exact"), 110),
+    (("step", "base"), 140),
     (("finetune",), 90),
     (("step", "modernbert-1024", "--sums", "exact"), 120),
     (("step", "mini", "--sums", "exact"), 80),

@@ -190,7 +190,7 @@ def test_stopped_killed_and_continued_together(hosts: Hosts) -> None:
     # SIGKILL of rank 1: the other notices, and what was saved before goes on.
     ended = hosts.start("bothered", fault={"call": STEP[hosts.kind], "number": 5, "do": "kill"})
     assert codes(ended) == [75, -9], ended
-    assert "another process of this run is gone" in ended[0].last
+    assert "lost another process of this run" in ended[0].last
     saved = checkpoint.whole_steps(bothered.checkpoints)[-1]
     assert saved in (stopped, *(step for step in (4, 8, 12) if stopped < step <= stopped + 4))
     status = bothered.read_status()
@@ -300,4 +300,4 @@ def test_hosts_with_names_of_loopback_find_each_other_and_notice_when_one_vanish
         for process in processes:
             process.kill()
     assert [process.returncode for process in processes] == [75, 75], said
-    assert all("another process of this run is gone" in text for text in said) and seconds < 60, (said, seconds)
+    assert all("lost another process of this run" in text for text in said) and seconds < 60, (said, seconds)
