@@ -131,12 +131,12 @@ def promises(setting: Setting) -> None:
     found: dict[str, Any] = {}
     ratios: dict[str, float] = {}
     drops = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
-    cases: tuple[tuple[str, dict[str, Any], int], ...] = (
+    cases: list[tuple[str, dict[str, Any], int]] = [
         ("roberta", {}, rows),
-        ("roberta, four rows", {}, 4),  # whose number of predictions is no multiple of 8
+        *([] if setting.small else [("roberta, four rows", {}, 4)]),  # whose predictions are no multiple of 8
         ("roberta, dropout", drops, rows),
         ("modernbert", modern, rows),
-    )
+    ]
     for name, model, of in cases:
         plain = _reference(setting, size, model, tokens, of) if "dropout" not in name else None
         for compile in compiles:
