@@ -1,17 +1,23 @@
 """What a GPU can show and a CPU cannot, in parts of some minutes each.
 
+    python benchmarks/gpu.py sitting --store STORE --ragged STORE     those below but for `beside`, the most important
+                                                                      first, within --seconds (840)
     python benchmarks/gpu.py promises --store STORE --ragged STORE    same bits twice and after a resume; gradients;
                                                                       programs compiled in 200 steps
     python benchmarks/gpu.py attention                                kernels of attention on the shapes of base
+    python benchmarks/gpu.py products                                 products of base with GELU, biases and split sums
     python benchmarks/gpu.py step base --store STORE                  exact and fast sums, with and without a graph;
                                                                       the kernels of a step; memory
+    python benchmarks/gpu.py finetune --store STORE                   fine-tuning as it is, in rows of eight lengths,
+                                                                      and those from graphs; kernels of each
     python benchmarks/gpu.py beside base --store STORE                beside Hugging Face Trainer: also large,
                                                                       modernbert-1024, mini, nano
     python benchmarks/gpu.py compile base --store STORE               fills the compiler's caches for `beside`
 
 STORE is what `maskwright data prepare` makes; that of `--ragged` has many short texts in a row. Each part writes
-`results/gpu-PART.json`. `--small` tries a part in miniature, on a CPU too. `finetune.py ag-news-mini` and
-`engines.py gpu-base` time fine-tuning and JAX on a GPU.
+`results/gpu-PART.json` and prints one line of JSON. `--small` tries a part in miniature, on a CPU too. `finetune.py
+ag-news-mini` and `engines.py gpu-base` time fine-tuning beside Trainer, and JAX on a GPU. No GPU has run `products`,
+`finetune` or the rows of `promises` with attention dropout and four rows yet.
 """
 
 from __future__ import annotations
@@ -20,21 +26,27 @@ import argparse
 import gc
 import hashlib
 import json
+import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import common
+import gpu_kernels
+import numpy as np
 import torch
 from common import process, write_result
 from timing import peak_memory_bytes
 from train import MODERNBERT_BASE
 
-from maskwright.config.pretraining import RunConfig, build_config
-from maskwright.core.console import say, several
+from maskwright.config.pretraining import EngineSection, ModelSection, Optimizer, RunConfig, build_config
+from maskwright.core.console import say
 from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
@@ -42,6 +54,8 @@ from maskwright.engines.base import TrainState
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.graphs import Graphs
 from maskwright.engines.torch.weights import FlatWeights
+from maskwright.labels.encode import EncodedRows
+from maskwright.labels.rows import Packer
 from maskwright.model.config import model_config, training_flops
 from maskwright.model.initial import initial_parameters
 from maskwright.training.masked_lm import MaskedLM
@@ -56,6 +70,7 @@ SIZES: dict[str, tuple[str, dict[str, Any], int, int, tuple[int, ...]]] = {
     "nano": ("nano", {}, 128, 256, (256,)),
 }
 TOGETHER = 10
+PARTS = ("sitting", "promises", "attention", "products", "finetune")
 MINI_MODERNBERT = {"architecture": "modernbert", "global_attn_every_n_layers": 3, "local_attention": 128}
 
 
@@ -115,10 +130,17 @@ def promises(setting: Setting) -> None:
     compiles = ("off", "on") if setting.cuda else ("off",)
     found: dict[str, Any] = {}
     ratios: dict[str, float] = {}
-    for name, model in (("roberta", {}), ("modernbert", modern), ("roberta, dropout", {"hidden_dropout": 0.1})):
-        plain = _reference(setting, size, model, tokens, rows) if "dropout" not in name else None
+    drops = {"hidden_dropout": 0.1, "attention_dropout": 0.1}
+    cases: list[tuple[str, dict[str, Any], int]] = [
+        ("roberta", {}, rows),
+        *([] if setting.small else [("roberta, four rows", {}, 4)]),  # whose predictions are no multiple of 8
+        ("roberta, dropout", drops, rows),
+        ("modernbert", modern, rows),
+    ]
+    for name, model, of in cases:
+        plain = _reference(setting, size, model, tokens, of) if "dropout" not in name else None
         for compile in compiles:
-            run = setting.config(size, model, tokens, rows, compile=compile, reproducibility="exact")
+            run = setting.config(size, model, tokens, of, compile=compile, reproducibility="exact")
             began = time.perf_counter()
             result = _same_bits(setting, run)
             if plain is not None:
@@ -134,7 +156,22 @@ def promises(setting: Setting) -> None:
     write_result("gpu-promises", ratios, found=found)
 
 
+def _start(setting: Setting, run: RunConfig, folder: str, *, graphs: bool = False) -> TorchEngine:
+    """With nothing that was compiled or measured before."""
+    torch.compiler.reset()
+    free()
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = os.environ["TRITON_CACHE_DIR"] = tempfile.mkdtemp(dir=folder)
+    engine = setting.engine(run)
+    use_graphs(engine, whether=graphs)
+    return engine
+
+
 def _same_bits(setting: Setting, run: RunConfig, steps: int = 6) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        return _ends(setting, run, folder, steps)
+
+
+def _ends(setting: Setting, run: RunConfig, folder: str, steps: int) -> dict[str, Any]:
     loader = Loader(run, setting.stores["store"])
 
     def trained(engine: TorchEngine, first: int, *, late: bool = True) -> tuple[str, list[tuple[float, float]]]:
@@ -151,14 +188,10 @@ def _same_bits(setting: Setting, run: RunConfig, steps: int = 6) -> dict[str, An
         engine.check(before)
         return bits(engine.read()), numbers
 
-    engine = setting.engine(run)
-    use_graphs(engine, whether=False)
+    engine, half = _start(setting, run, folder), steps // 2
     once, numbers = trained(engine, 0, late=False)
     del engine
-    torch.compiler.reset()
-    free()
-    engine, half = setting.engine(run), steps // 2
-    use_graphs(engine, whether=False)
+    engine = _start(setting, run, folder)
     for step in range(half):
         engine.step(loader.batches(step), 1e-3)
     state = engine.read()
@@ -216,113 +249,6 @@ def _programs(setting: Setting, size: str, tokens: int, rows: int) -> dict[str, 
     return {**after, "graphs": len(engine.fit.graphs._graphs)}
 
 
-# ---- attention ----------------------------------------------------------------------------------------------------
-
-
-def attention(setting: Setting) -> None:
-    """Forward and backward pass of one layer of base, 65,536 tokens, by each kernel that torch has."""
-    T, H, h = (64, 2, 16) if setting.small else (512, 12, 64)
-    M = 2 if setting.small else 128
-    dtype, device = torch.bfloat16, "cuda" if setting.cuda else "cpu"
-    found: dict[str, Any] = {}
-    qkv = torch.randn(M, T, 3, H, h, device=device, dtype=dtype, requires_grad=True)
-    gradient = torch.randn(M, T, H, h, device=device, dtype=dtype)
-
-    def timed(name: str, mixed: Callable[[], torch.Tensor]) -> None:
-        try:
-            found[name] = _milliseconds(setting, mixed, qkv, gradient)
-        except Exception as error:  # of a kernel that does not take these shapes
-            found[name] = str(error)[:200]
-        say(f"attention, {name}: {found[name]}")
-
-    def dense() -> torch.Tensor:
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2)
-
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    kinds = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION} if setting.cuda else {}
-    for exact in (False, True):
-        torch.use_deterministic_algorithms(exact)
-        how = "ordered" if exact else "any order"
-        for kind, backend in kinds.items():
-            with sdpa_kernel(backend):
-                timed(f"dense {kind}, {how}", dense)
-        for version in _versions(setting):
-            for number in (1, 8):
-                offsets = torch.arange(0, M * T + 1, T // number, device=device, dtype=torch.int32)
-
-                def packed(offsets: torch.Tensor = offsets) -> torch.Tensor:
-                    from torch.nn.attention.varlen import varlen_attn
-
-                    q, k, v = (part.flatten(0, 1) for part in qkv.unbind(2))
-                    return varlen_attn(q, k, v, offsets, offsets, T, T).unflatten(0, (M, T))
-
-                timed(f"packed {version}, {how}, {several(number, 'text')} a row", packed)
-        if not kinds:
-            timed(f"dense, {how}", dense)
-    torch.use_deterministic_algorithms(False)
-    numbers = {name: value["total"] for name, value in found.items() if isinstance(value, dict)}
-    write_result("gpu-attention", numbers, found=found)
-
-
-def _versions(setting: Setting) -> Iterator[str]:
-    """The versions of FlashAttention that this machine has, each active until the next: 2 is torch's own."""
-    if not setting.cuda:
-        return
-    yield "FA2"
-    for version in getattr(torch.nn.attention, "list_flash_attention_impls", list)():  # since torch 2.11
-        try:
-            torch.nn.attention.activate_flash_attention_impl(version)
-        except Exception as error:  # somebody else's package, which may lack anything
-            say(f"attention, {version}: {error}")
-        else:
-            try:
-                yield version
-            finally:
-                torch.nn.attention.restore_flash_attention_impl()
-
-
-def _milliseconds(
-    setting: Setting, mixed: Callable[[], torch.Tensor], qkv: torch.Tensor, gradient: torch.Tensor
-) -> dict[str, float]:
-    """Medians of ten."""
-    forward, total = [], []
-    for _ in range(13):
-        clock = _Clock(setting.cuda)
-        clock.mark()
-        result = mixed()
-        clock.mark()
-        torch.autograd.grad(result, qkv, gradient)
-        clock.mark()
-        first, second = clock.spans()
-        forward.append(first)
-        total.append(first + second)
-    return {"forward": round(statistics.median(forward[3:]), 4), "total": round(statistics.median(total[3:]), 4)}
-
-
-class _Clock:
-    """Milliseconds between marks, by the device's clock."""
-
-    def __init__(self, cuda: bool) -> None:
-        self.cuda = cuda
-        self.marks: list[Any] = []
-
-    def mark(self) -> None:
-        if self.cuda:
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
-            self.marks.append(event)
-        else:
-            self.marks.append(time.perf_counter() * 1e3)
-
-    def spans(self) -> list[float]:
-        if self.cuda:
-            torch.cuda.synchronize()
-            return [a.elapsed_time(b) for a, b in pairwise(self.marks)]
-        return [b - a for a, b in pairwise(self.marks)]
-
-
 # ---- a step -------------------------------------------------------------------------------------------------------
 
 
@@ -343,7 +269,7 @@ def step(setting: Setting, row: str, kinds: list[str]) -> None:
             found[f"{sums}{how}"] = _timed(setting, engine, loader, threads=threads)
             say(f"{row}, {sums}{how}: {json.dumps(found[f'{sums}{how}'])}")
         if setting.cuda:
-            found[f"kernels, {sums}"] = _kernels(engine, loader)
+            found[f"kernels, {sums}"] = _kernels(engine, loader.batches)
         found["engine"] = engine.description
         del engine
         free()
@@ -397,12 +323,12 @@ def _timed(setting: Setting, engine: TorchEngine, loader: Loader, *, threads: bo
     }
 
 
-def _kernels(engine: TorchEngine, loader: Loader, steps: int = 3) -> dict[str, Any]:
+def _kernels(engine: TorchEngine, batches: Callable[[int], list[Batch]], steps: int = 3) -> dict[str, Any]:
     """Milliseconds of a step by kernel, the longest first, and all together."""
     kinds = [torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=kinds) as profiler:
         for number in range(steps):
-            engine.step(loader.batches(number), 1e-4)
+            engine.step(batches(number), 1e-4)
         engine.check()
     by_name: dict[str, list[float]] = {}
     for event in profiler.events():
@@ -415,6 +341,94 @@ def _kernels(engine: TorchEngine, loader: Loader, steps: int = 3) -> dict[str, A
         "launches": sum(count for _, count in milliseconds.values()),
         "by_kernel": {name: [round(value, 4), count] for name, (value, count) in longest},
     }
+
+
+# ---- fine-tuning --------------------------------------------------------------------------------------------------
+
+
+def finetune(setting: Setting) -> None:
+    """Seconds of an update of 32 made-up examples, most of them short: in rows as they are, in rows of eight lengths
+    and few shapes, and these from CUDA graphs. The losses say whether they compute the same."""
+    size: Literal["nano", "base"] = "nano" if setting.small else "base"
+    steps = 4 if setting.small else 60
+    shape = model_config(ModelSection(size=size), 1024, 512)
+    model = replace(shape, task="single_label_classification", num_labels=4)
+    drawn = np.random.default_rng(0)
+    lengths = np.clip(drawn.lognormal(4.0, 0.7, 4_000), 8, 64 if setting.small else 512).astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    ids, targets = drawn.integers(5, 1024, offsets[-1]), drawn.integers(0, 4, len(lengths)).astype(np.int32)
+    encoded = EncodedRows(ids, offsets, np.arange(len(lengths)), targets, None, 0)
+    packer = Packer.of(encoded, "single_label_classification", 1)
+    rows = [drawn.integers(0, len(lengths), 32) for _ in range(steps)]
+    eight = [replace(packer, T=T, few_shapes=True) for T in range(64, 513, 64)]
+
+    def as_it_is(number: int) -> list[Batch]:
+        return [packer.pack(rows[number % steps]).batch]
+
+    def few(number: int) -> list[Batch]:
+        picked = rows[number % steps]
+        return [next(of for of in eight if lengths[picked].max() <= of.T).pack(picked).batch]
+
+    found: dict[str, Any] = {}
+    ways = {"as it is": (as_it_is, False), "eight lengths": (few, False), "eight lengths, graphs": (few, True)}
+    for name, (batches, graphs) in ways.items():
+        if graphs and not setting.cuda:
+            continue
+        engine = TorchEngine(model, Optimizer(), EngineSection(compile="off"), 0)
+        engine.write(TrainState(0, initial_parameters(model, 0)))
+        use_graphs(engine, whether=graphs)
+        losses = [float(stats.loss_sum) for n in range(steps) if (stats := engine.step(batches(n), 1e-5))]
+        began = time.perf_counter()
+        for number in range(steps):
+            engine.step(batches(number), 0.0)
+        engine.check()
+        each = (time.perf_counter() - began) / steps
+        found[name] = {"step_milliseconds": round(each * 1e3, 3), "first": losses[0], "last": losses[-1]}
+        if setting.cuda:
+            found[name] |= {"kernels": _kernels(engine, batches), "peak_memory_bytes": peak_memory_bytes()}
+        say(f"finetune, {name}: {found[name]['step_milliseconds']} ms")
+        del engine
+        free()
+    write_result("gpu-finetune", {name: value["step_milliseconds"] for name, value in found.items()}, found=found)
+
+
+# ---- one after the other -------------------------------------------------------------------------------------------
+
+SITTING = (
+    (("promises",), 240),
+    (("products",), 110),
+    (("attention",), 60),
+    (("step", "base"), 140),
+    (("finetune",), 90),
+    (("step", "modernbert-1024", "--sums", "exact"), 120),
+    (("step", "mini", "--sums", "exact"), 80),
+)
+"""Parts, and the seconds that each may take."""
+
+
+def sitting(arguments: argparse.Namespace) -> None:
+    """Each part in a process of its own: one that fails or takes too long costs the others nothing."""
+    end, found = time.monotonic() + arguments.seconds, dict[str, dict[str, Any]]()
+    given = [
+        word
+        for name in ("store", "ragged", "results")
+        if (to := getattr(arguments, name))
+        for word in ("--" + name, to)
+    ]
+    for words, most in SITTING:
+        began = time.monotonic()
+        if (limit := min(most, end - began)) < 20:
+            found[" ".join(words)] = {"seconds": 0.0, "end": "no time left"}
+            continue
+        command = [sys.executable, __file__, *words, *given, *["--small"] * arguments.small]
+        try:
+            ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=limit)
+            how = "done" if ended.returncode == 0 else ended.stderr[-1500:]
+        except subprocess.TimeoutExpired:
+            how = f"not done after {limit:.0f} s"
+        found[" ".join(words)] = {"seconds": round(time.monotonic() - began, 1), "end": how}
+        say(f"{' '.join(words)}: {found[' '.join(words)]}")
+    write_result("gpu-sitting", {name: part["seconds"] for name, part in found.items()}, found=found)
 
 
 # ---- beside Hugging Face Trainer ----------------------------------------------------------------------------------
@@ -479,10 +493,11 @@ def _or_none(trainer: Callable[[int], dict[str, Any]], choice: int) -> dict[str,
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("promises", "attention", "step", "beside", "compile"))
+    parser.add_argument("part", choices=(*PARTS, "step", "beside", "compile"))
     parser.add_argument("row", nargs="?", choices=SIZES, default="base")
     parser.add_argument("--store")
     parser.add_argument("--ragged")
+    parser.add_argument("--seconds", type=float, default=840.0, help="of a sitting")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--trainer-rows", type=int, nargs="+", help="rows that Trainer may choose from")
@@ -493,10 +508,13 @@ def main() -> None:
     if arguments.results:
         common.RESULTS = Path(arguments.results)
     setting = Setting(arguments)
-    if arguments.part == "promises":
-        promises(setting)
-    elif arguments.part == "attention":
-        attention(setting)
+    if arguments.part == "sitting":
+        sitting(arguments)
+    elif arguments.part in ("attention", "products"):
+        part = gpu_kernels.attention if arguments.part == "attention" else gpu_kernels.products
+        part(cuda=setting.cuda, small=setting.small)
+    elif arguments.part in ("promises", "finetune"):
+        (promises if arguments.part == "promises" else finetune)(setting)
     elif arguments.part == "step":
         step(setting, arguments.row, arguments.sums)
     else:

@@ -7,6 +7,7 @@ namespace too: when its first one ends, the kernel ends them all.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -40,7 +41,10 @@ def _flags() -> list[str] | None:
     return None
 
 
-def why_not() -> str | None:
+def why_not(*programs: str) -> str | None:
+    """Why tests with networks of their own, which use `programs`, cannot run here."""
+    if lacking := [program for program in programs if not shutil.which(program)]:
+        return f"needs {lacking[0]}"
     return None if _flags() else "`unshare` can make no network namespace here"
 
 
@@ -67,6 +71,55 @@ class PrivateNetwork:
         with self._holder:
             if self._holder.stdin:
                 self._holder.stdin.close()
+
+
+HOST = """
+import socket, subprocess, sys
+socket.sethostname(sys.argv[1])
+subprocess.run(["mount", "--bind", sys.argv[2], "/etc/hosts"], check=True)
+print(open("/proc/self/stat").read().split()[0], flush=True)
+sys.stdin.read()
+"""
+
+
+class TwoHosts:
+    """node0 and node1, whose own names have an address of loopback, as on Debian, with one cable between them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._network, self._holders, self._enter = PrivateNetwork(), list[subprocess.Popen[str]](), list[list[str]]()
+        pids = []
+        for number in (0, 1):
+            hosts = folder / f"hosts{number}"
+            hosts.write_text(f"127.0.0.1 localhost\n127.0.1.1 node{number}\n10.9.0.{2 - number} node{1 - number}\n")
+            own = ["unshare", "--net", "--uts", "--mount", sys.executable, "-c", HOST, f"node{number}", str(hosts)]
+            words, pipe = self._network.words(*own), subprocess.PIPE
+            self._holders.append(subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True))
+            stdout = self._holders[-1].stdout
+            assert stdout
+            pids.append(stdout.readline().strip())
+            self._enter.append(self._network.words("nsenter", "--target", pids[-1], "--net", "--uts", "--mount"))
+        cable = ["link", "add", "cable", "netns", pids[0], "type", "veth", "peer", "name", "cable", "netns", pids[1]]
+        subprocess.run(self._network.words("ip", *cable), check=True)
+        for number in (0, 1):
+            for words in ("link set lo up", f"addr add 10.9.0.{number + 1}/24 dev cable", "link set cable up"):
+                subprocess.run([*self._enter[number], "ip", *words.split()], check=True)
+
+    def words(self, number: int, *command: str) -> list[str]:
+        """The command that runs `command` on a host."""
+        return [*self._enter[number], *command]
+
+    def drop_packets(self) -> None:
+        """What one host sends to the other goes to a card that is not there, without an answer, as after a loss of
+        power."""
+        for number in (0, 1):
+            words = f"neigh replace 10.9.0.{2 - number} lladdr 02:00:00:00:00:99 nud permanent dev cable"
+            subprocess.run([*self._enter[number], "ip", *words.split()], check=True)
+
+    def close(self) -> None:
+        self._network.close()
+        for holder in self._holders:
+            with holder:
+                holder.kill()
 
 
 def processes(*words: str) -> list[int]:

@@ -309,10 +309,10 @@ def die_once():
 from maskwright.cli.main import main; main()
 """
 DIES_BEFORE_THE_GROUP = """
-import maskwright.engines.torch.processes as module
+import maskwright.engines.torch.rendezvous as module
 store = module._store
-def found(launch):
-    made = store(launch)
+def found(launch, called):
+    made = store(launch, called)
     if launch.rank == 0 and not os.path.exists({mark!r}):
         time.sleep(3.0)  # the other one is there by now
         die_once()

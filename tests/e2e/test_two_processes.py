@@ -19,6 +19,7 @@ import warm
 import yaml
 from command_line import COMMAND, free_port
 from injection import injected
+from private_network import TwoHosts, wait_until, why_not
 
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
@@ -189,7 +190,7 @@ def test_stopped_killed_and_continued_together(hosts: Hosts) -> None:
     # SIGKILL of rank 1: the other notices, and what was saved before goes on.
     ended = hosts.start("bothered", fault={"call": STEP[hosts.kind], "number": 5, "do": "kill"})
     assert codes(ended) == [75, -9], ended
-    assert "another process of this run is gone" in ended[0].last
+    assert "lost another process of this run" in ended[0].last
     saved = checkpoint.whole_steps(bothered.checkpoints)[-1]
     assert saved in (stopped, *(step for step in (4, 8, 12) if stopped < step <= stopped + 4))
     status = bothered.read_status()
@@ -267,3 +268,36 @@ def test_hosts_that_do_not_find_each_other_end_with_75_and_our_sentence(hosts: H
         ended = hosts.each_without_the_other("lonely")
         assert codes(ended) == [1, 75] and "6 starts in a row" in ended[0].last, ended
         assert not count.exists()
+
+
+@pytest.mark.skipif(bool(reason := why_not("ip")), reason=str(reason))
+def test_hosts_with_names_of_loopback_find_each_other_and_notice_when_one_vanishes(
+    store: TokenStore, tmp_path: Path
+) -> None:
+    """Its packets are dropped, so that no message says that it is gone. 90 s are 6 here."""
+    impatient = "from maskwright.engines.torch import connections\n"
+    impatient += "connections.VANISHED_SECONDS, connections.PROBE_SECONDS = 6, 1\n"
+    command = [sys.executable, "-c", impatient + "from maskwright.cli.main import main; main()"]
+    values = {**CONFIG, "schedule": {"steps": 1_000_000}, "phases": []}
+    values["data"] = {**CONFIG["data"], "store": store.location}
+    values["engine"] = {**CONFIG["engine"], "kind": "torch"}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(values))
+    two, processes = TwoHosts(tmp_path), []
+    try:
+        for rank in (0, 1):
+            several = {"MASTER_ADDR": "node0", "MASTER_PORT": "29400", "WORLD_SIZE": "2", "RANK": str(rank)}
+            words = two.words(rank, *command, "pretrain", str(tmp_path / "run.yaml"), "--run", str(tmp_path / "run"))
+            pipe = subprocess.PIPE
+            processes.append(subprocess.Popen(words, env={**os.environ, **several}, stderr=pipe, text=True))
+        directory = RunDirectory(str(tmp_path / "run"))
+        wait_until(lambda: any(process.poll() is not None for process in processes) or directory.read_metrics())
+        dropped = time.monotonic()
+        two.drop_packets()
+        said = [process.communicate(timeout=LONG_ENOUGH_SECONDS)[1] for process in processes]
+        seconds = time.monotonic() - dropped
+    finally:
+        two.close()
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [75, 75], said
+    assert all("lost another process of this run" in text for text in said) and seconds < 60, (said, seconds)

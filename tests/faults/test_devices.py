@@ -25,6 +25,7 @@ if HAS_JAX:
         ({"kind": "jax", "devices": 4}, 6, "6 virtual workers cannot be shared out evenly over 4 devices"),
         ({"kind": "torch", "devices": 3}, 2, "2 virtual workers cannot be shared out evenly over 3 processes"),
         ({"kind": "torch", "device": "cuda", "devices": 2}, 2, "2 GPUs were asked for, and this machine has 0"),
+        ({"kind": "jax", "reproducibility": "exact"}, 1, "jax sums gradients in the order of its devices"),
         ({"kind": "torch", "sharding": "fsdp"}, 2, "sharding fsdp is for jax"),
         ({"kind": "torch", "device": "tpu"}, 1, "torch does not know TPUs"),
     ],

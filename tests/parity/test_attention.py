@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 
@@ -151,11 +153,23 @@ def loop_over_segments(
     return torch.cat(parts)
 
 
+def below(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *given: Any, **named: Any) -> tuple[torch.Tensor]:
+    """The operator below varlen_attn, without its dropout."""
+    window = (named["window_size_left"], named["window_size_right"])
+    assert given[4] == 0.25 and named["is_causal"] is (window == (-1, 0))
+    return (loop_over_segments(q, k, v, *given[:4], window_size=window, enable_gqa=k.shape[1] < q.shape[1]),)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.25])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("kind", ["whole", "segments"])
-def test_borders_give_the_attention_of_the_mask(kind: str, causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_borders_give_the_attention_of_the_mask(
+    kind: str, causal: bool, rate: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Everything around the CUDA kernel, with a loop in its place; the kernel itself is compared on a GPU."""
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", loop_over_segments)
+    if rate:
+        monkeypatch.setattr("torch.ops.aten._flash_attention_forward", below)
     segments = segments_of(kind, 3).abs() * (-1 if causal else 1)
     borders = cu_seqlens_of(segments.numpy())
     assert len(borders) % 64 == 0 and borders[-1] == M * T
@@ -164,9 +178,21 @@ def test_borders_give_the_attention_of_the_mask(kind: str, causal: bool, monkeyp
     )
     borders = CuSeqlens(torch.from_numpy(borders), T, causal=causal)
     text = (segments != 0)[:, None, :, None]  # in causal rows, padding sees all padding by the mask alone
-    assert ((borders.mix(q, k, v) - slow_attention(q, k, v, segments).float()) * text).abs().max() < 1e-5
-    nearby = [local_attention(given, q.dtype, 5).mix(q, k, v) for given in (borders, segments)]
+    assert ((borders.mix(q, k, v, rate) - slow_attention(q, k, v, segments).float()) * text).abs().max() < 1e-5
+    nearby = [
+        local_attention(borders, q.dtype, 5).mix(q, k, v, rate),
+        local_attention(segments, q.dtype, 5).mix(q, k, v),
+    ]
     assert ((nearby[0] - nearby[1]) * text).abs().max() < 1e-5
+
+
+def test_attention_with_dropout_has_gradients() -> None:
+    """By the shapes alone, as torch has them for each device."""
+    offsets = CuSeqlens(torch.zeros(5, device="meta", dtype=torch.int32), T)
+    q, k, v = (torch.empty(M, heads, T, h, device="meta", requires_grad=True) for heads in (4, 2, 2))
+    out = offsets.mix(q.bfloat16(), k.bfloat16(), v.bfloat16(), 0.1)
+    out.sum().backward()
+    assert out.shape == q.shape and all(tensor.grad is not None for tensor in (q, k, v))
 
 
 @pytest.mark.gpu

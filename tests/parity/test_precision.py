@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from collections.abc import Callable, Iterator
 from functools import partialmethod
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,15 +17,23 @@ from made_record import made_record
 
 from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import ConfigError, MaskwrightError
+from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.engines.torch.engine import TorchEngine
-from maskwright.engines.torch.prepare import attention_kernel, choose_compile, set_determinism
+from maskwright.engines.torch.passes import Passes
+from maskwright.engines.torch.prepare import (
+    attention_kernel,
+    choose_compile,
+    choose_flash_attention,
+    set_determinism,
+)
 from maskwright.model.config import model_config
 from maskwright.model.hf.names import Parameters
 from maskwright.model.initial import initial_parameters
+from maskwright.model.torch.heads import Targets
 from maskwright.run.record import RunRecord
 from maskwright.tasks.start import capacity
 
@@ -172,18 +181,67 @@ def exact_kernels() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
-def test_exact_attention_is_none_whose_backward_pass_adds_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of cuDNN does, and torch lets it. The kernel is named, with the reason where it is not the fastest."""
+def test_kernels_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No attention whose backward pass adds in any order: that of cuDNN does, and torch lets it. No sums in 16 bits.
+    FlashAttention 3 where its package is there and nothing is dropped, and the version is named."""
     set_determinism(True)
     try:
         assert torch.are_deterministic_algorithms_enabled() and not torch.backends.cuda.cudnn_sdp_enabled()
+        for get in (
+            torch._C._get_cublas_allow_bf16_reduced_precision_reduction,
+            torch._C._get_cublas_allow_fp16_reduced_precision_reduction,
+        ):
+            assert get() == (False, True)
     finally:
         set_determinism(False)
     assert torch.backends.cuda.cudnn_sdp_enabled() and not torch.are_deterministic_algorithms_enabled()
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
-    assert attention_kernel("cuda", torch.bfloat16, 64, 0.0).startswith("varlen_attn (FlashAttention")
-    assert attention_kernel("cuda", torch.bfloat16, 64, 0.1).endswith("since varlen_attn has no dropout")
+    capability, taken = [(9, 0)], list[str]()
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability[0])
+    monkeypatch.setattr(torch.nn.attention, "activate_flash_attention_impl", taken.append)
+    monkeypatch.setattr(torch.nn.attention, "current_flash_attention_impl", lambda: taken[-1] if taken else None)
     assert attention_kernel("cuda", torch.float16, 64, 0.0) == "torch's fused kernel (SDPA) with a mask of segments"
+    choose_flash_attention("cuda", torch.bfloat16, 64, 0.0)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name == "flash_attn_interface" else None)
+    choose_flash_attention("cuda", torch.bfloat16, 64, 0.1)
+    capability[0] = (10, 0)
+    choose_flash_attention("cuda", torch.bfloat16, 64, 0.0)
+    assert not taken
+    capability[0] = (9, 0)
+    assert attention_kernel("cuda", torch.bfloat16, 64, 0.1) == "FlashAttention 2 over packed segments, with dropout"
+    choose_flash_attention("cuda", torch.bfloat16, 64, 0.0)
+    assert taken == ["FA3"]
+    assert attention_kernel("cuda", torch.bfloat16, 64, 0.0) == "FlashAttention 3 over packed segments"
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compiler itself
+@pytest.mark.parametrize("reproducibility", ["exact", "fast"])
+def test_no_measurement_chooses_the_kernels_of_an_exact_run(
+    store: TokenStore, config: Callable[..., RunConfig], reproducibility: str
+) -> None:
+    run = config(**ONE_BATCH, **{"engine.compile": "on", "engine.reproducibility": reproducibility})
+    TorchEngine(model_config(run.model, store.vocabulary.size, 32), run.optimizer, run.engine, seed=0)
+    assert torch._inductor.config.deterministic is (reproducibility == "exact")
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_filler_of_the_products_of_a_gpu_changes_no_gradient(
+    store: TokenStore, config: Callable[..., RunConfig], dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, made = config(**ONE_BATCH, **{"engine.dtype": dtype}), list[int]()
+    plain = gradients(store, run)
+
+    class Filled(Passes):
+        def __init__(self, *given: Any, **options: Any) -> None:
+            super().__init__(*given, **options | {"fills_up": True})
+
+        def targets(self, batch: Batch, smoothing: float = 0.0) -> Targets:
+            made.append(len(batch.predict_index))
+            return super().targets(batch, smoothing)
+
+    monkeypatch.setattr("maskwright.engines.torch.engine.Passes", Filled)
+    assert max(shares_off(gradients(store, run), plain).values()) == 0
+    assert made and all(number % 64 == 0 for number in made)
+    assert Loader(run, store).batch(0, 0).predict_index.size % 64
 
 
 @pytest.mark.usefixtures("exact_kernels")

@@ -50,7 +50,7 @@ def test_memory_is_that_of_the_device(timing: Any, monkeypatch: pytest.MonkeyPat
     assert timing.peak_memory_bytes() == 5
 
 
-@pytest.mark.parametrize("part", ["promises", "step", "attention"])
+@pytest.mark.parametrize("part", ["promises", "step", "attention", "products", "finetune"])
 def test_a_part_of_the_sitting_on_a_gpu_runs_in_miniature(
     store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
@@ -65,5 +65,11 @@ def test_a_part_of_the_sitting_on_a_gpu_runs_in_miniature(
     gpu.main()
     (result,) = tmp_path.glob("gpu-*.json")
     ratios = json.loads(result.read_text())["ratios"]
-    wanted = {"promises": "different_ends", "step": "exact_over_fast", "attention": "dense, ordered"}[part]
+    wanted = {
+        "promises": "different_ends",
+        "step": "exact_over_fast",
+        "attention": "attention, dense, ordered",
+        "products": "gelu, plain",
+        "finetune": "eight lengths",
+    }[part]
     assert ratios[wanted] == 0.0 if part == "promises" else ratios[wanted] > 0.0

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import socket
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -10,7 +14,7 @@ import torch
 from maskwright.config.pretraining import EngineSection, ModelSection, Optimizer
 from maskwright.core.errors import ConfigError
 from maskwright.engines.choose import make_engine
-from maskwright.engines.torch import processes
+from maskwright.engines.torch import arriving, connections, processes
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.prepare import choose_compile, choose_device, choose_dtype, what_dtype_costs
 from maskwright.machine import hardware
@@ -128,3 +132,26 @@ def test_what_is_absent_is_never_replaced(machine: Machine) -> None:
     pytest.importorskip("jax", reason="needs the extra jax")
     with pytest.raises(ConfigError, match="jax does not know Apple's GPUs"):
         make_engine(SHAPE, Optimizer(), EngineSection(kind="jax", device="mps"), 0)
+
+
+def test_a_number_on_its_way_from_a_device_is_waited_for_only_while_all_processes_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The device computes for ever, as NCCL does for a gradient that does not come."""
+    monkeypatch.setattr(arriving, "PEERS_SECONDS", 0.01)
+    numbers, asked = torch.tensor([2.5], dtype=torch.float64), itertools.count()
+    busy, done = (SimpleNamespace(query=ends) for ends in (lambda: False, lambda: next(asked) > 30))
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_connection(listening.getsockname()) as ours:
+        theirs, _ = listening.accept()
+        before = connections.sockets()
+        del before[ours.fileno()]
+        try:
+            connections.probe(before)
+            assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert float(arriving.Arriving(numbers, cast(Any, done), 0)) == 2.5
+            theirs.close()
+            with pytest.raises(connections.Gone) as gone:
+                float(arriving.Arriving(numbers, cast(Any, busy), 0))
+            assert processes.Peers.lost(cast(Any, None), gone.value)
+        finally:
+            connections._of_peers.clear()

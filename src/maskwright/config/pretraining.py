@@ -156,10 +156,19 @@ class EngineSection(Section):
     takes about a third longer and gives the same numbers. auto does so once not even one row fits into memory. jax
     always keeps only part of them, so it takes auto alone."""
     reproducibility: Annotated[Literal["exact", "fast"], Resumable] = "exact"
-    """Only for torch. exact: gradients are summed in one order, so weights are the same bit by bit at any world size
-    that divides batch.virtual_workers. fast: gradients are summed in whatever order is fastest."""
+    """exact: gradients are summed in one order, so weights are the same bit by bit at any world size that divides
+    batch.virtual_workers. fast: gradients are summed in whatever order is fastest, as jax always does."""
     threads: Annotated[Annotated[int, Field(ge=0, le=1024)], Resumable] = 0
     """CPU threads. 0 means one on each physical core that this process may use. Another number gives other low bits."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _jax_is_fast(cls, values: Any) -> Any:
+        return (
+            {"reproducibility": "fast", **values}
+            if isinstance(values, dict) and values.get("kind") == "jax"
+            else values
+        )
 
     @model_validator(mode="after")
     def _engine_has_it(self) -> Self:

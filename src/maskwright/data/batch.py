@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -62,3 +62,10 @@ class Batch:
         ids, positions, segments = (share(a) for a in (self.input_ids, self.position_ids, self.segment_ids))
         index = np.maximum(share(self.predict_index) - np.int32(begin * T), 0)  # filler may have 0
         return Batch(ids, positions, segments, index, share(self.labels), share(self.weights), self.causal)
+
+    def filled_up(self, multiple: int) -> Batch:
+        """With filler behind the predictions, so that their number is a multiple: for products that a GPU computes
+        fast. Rows then have no equal shares of them, so it is not for a batch that is taken apart."""
+        more = -len(self.predict_index) % multiple
+        index, labels, weights = (np.pad(a, (0, more)) for a in (self.predict_index, self.labels, self.weights))
+        return replace(self, predict_index=index, labels=labels, weights=weights) if more else self

@@ -83,6 +83,7 @@ def require_engine(config: RunConfig | FinetuneConfig, device: str, run_flops: f
     """Raises the `ConfigError` that making an engine on this `device` would raise, without making one."""
     engine = config.engine
     if engine.kind == "jax":
+        _require_fast(engine)
         shared_out(config.batch.virtual_workers, engine.devices or 1, "devices")
         return
     from maskwright.engines.torch.prepare import choose_compile
@@ -94,6 +95,7 @@ def find_processes(engine: EngineSection) -> Processes:
     """Connects to the other processes of this run, on all hosts. With jax, it must come before any other use of it."""
     if engine.kind == "jax":
         require("jax", "engine.kind")
+        _require_fast(engine)
         from maskwright.engines.jax.processes import connect
 
         return connect(engine)[2]
@@ -104,3 +106,10 @@ def find_processes(engine: EngineSection) -> Processes:
     from maskwright.engines.torch.processes import connect as connect_torch
 
     return connect_torch(engine, choose_device(engine))
+
+
+def _require_fast(engine: EngineSection) -> None:
+    if engine.reproducibility == "exact":
+        what = "jax sums gradients in the order of its devices, and has no exact sums"
+        fix = "say fast or leave it out, or take engine.kind: torch"
+        raise ConfigError(what, where="engine.reproducibility", fix=fix)

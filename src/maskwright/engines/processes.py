@@ -200,7 +200,7 @@ def together(processes: Processes) -> Iterator[None]:
 
 def partner_gone(error: Exception) -> StoppedEarly:
     return StoppedEarly(
-        f"another process of this run is gone ({str(error).splitlines()[0][:200]}); start the same command on all "
-        "hosts again, it continues from the last checkpoint",
+        f"lost another process of this run ({str(error).splitlines()[0][:200]})",
         reason="lost",
+        fix="start the same command on all hosts; it continues from the last checkpoint",
     )

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from maskwright.engines.torch.connections import require_peers
+
+POLL_SECONDS, PEERS_SECONDS = 0.0002, 1.0
+
 
 @dataclass(frozen=True)
 class Arriving:
     """A number that `float()` waits for. `float()` of a tensor on the device would wait for all work that the device
-    was given since."""
+    was given since, and neither signals nor the end of another process would end that."""
 
     numbers: Tensor
     """float64 on the host; unset until the event."""
@@ -19,7 +24,13 @@ class Arriving:
     index: int
 
     def __float__(self) -> float:
-        self.arrived.synchronize()
+        """Raises `Gone` when another process is lost, for whose gradients the device then waits."""
+        look = time.monotonic() + PEERS_SECONDS
+        while not self.arrived.query():
+            time.sleep(POLL_SECONDS)
+            if time.monotonic() > look:
+                require_peers()
+                look = time.monotonic() + PEERS_SECONDS
         return float(self.numbers[self.index])
 
 

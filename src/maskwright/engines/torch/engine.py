@@ -113,7 +113,12 @@ class TorchEngine:
         made = Graphs(dict(self.model.named_parameters())) if graphs else None
         self.fit = Fit(self.device, engine.activation_checkpointing, made)
         self.passes = Passes(
-            self.model, self.weights, self.dtype, label_smoothing=label_smoothing, loss_scale=self.loss_scale
+            self.model,
+            self.weights,
+            self.dtype,
+            label_smoothing=label_smoothing,
+            loss_scale=self.loss_scale,
+            fills_up=self.compiled and self.device == "cuda" and model.task == "masked_lm",
         )
         self._scorer = Scorer(self.passes, self.fit, self.processes)
         self.waiting: Callable[[], AbstractContextManager[object]] | None = nullcontext
@@ -130,7 +135,7 @@ class TorchEngine:
             kernel = "plain products, with relative positions"
             if not self.config.facts.relative:
                 kernel = attention_kernel(self.device, self.dtype, width, self.config.attention_probs_dropout_prob)
-            layers += f", attention: {kernel}"
+            layers += f", attention: {kernel}, products summed in fp32"
         return f"torch {torch.__version__} on {name}, {self.dtype_name}{costs}, layers {layers}{ranks}"
 
     @property

@@ -17,9 +17,14 @@ from maskwright.model.torch.attention import CuSeqlens, Segments, cu_seqlens_of,
 from maskwright.model.torch.encoder import EncoderNetwork
 from maskwright.model.torch.heads import Targets
 
+PREDICTIONS_MULTIPLE = 64
+"""Of the predictions of a micro-batch in compiled layers on CUDA. Products of other sizes are slow there; torch would
+fill them up where a measurement says so, which no exact run may depend on."""
+
 
 class Passes:
-    """`label_smoothing`: of training. `loss_scale`: in fp16."""
+    """`label_smoothing`: of training. `loss_scale`: in fp16. `fills_up`: whether predictions come to a multiple of
+    `PREDICTIONS_MULTIPLE`."""
 
     def __init__(
         self,
@@ -29,9 +34,11 @@ class Passes:
         *,
         label_smoothing: float = 0.0,
         loss_scale: LossScale | None = None,
+        fills_up: bool = False,
     ) -> None:
         self.network, self._weights, self._dtype = network, weights, dtype
         self._label_smoothing, self._loss_scale = label_smoothing, loss_scale
+        self.fills_up = fills_up
         self._device = next(network.parameters()).device
 
     def forward(self, batch: Batch, targets: Targets | None = None) -> Tensor:
@@ -41,6 +48,8 @@ class Passes:
     def backward(self, batch: Batch, graphs: Graphs | None) -> Tensor:
         """Leaves the gradient in `.grad` of the parameters, by one of `graphs` unless they are None; returns the loss
         sum."""
+        if self.fills_up:
+            batch = batch.filled_up(PREDICTIONS_MULTIPLE)
         targets = self.targets(batch, self._label_smoothing)
         if graphs:
             return self._by_graph(graphs, batch, targets)
@@ -69,11 +78,10 @@ class Passes:
     def _inputs(self, batch: Batch) -> tuple[Tensor, Tensor, Segments, Tensor]:
         """The network's inputs, on the device."""
         config, training = self.network.config, self.network.training
-        dropout = config.attention_probs_dropout_prob if training else 0.0
         width = config.hidden_size // config.num_attention_heads
         of_one_kind = batch.causal is not None or not batch.reads_causally
         segments: Segments
-        if of_one_kind and not config.facts.relative and takes_cu_seqlens(self._device, self._dtype, width, dropout):
+        if of_one_kind and not config.facts.relative and takes_cu_seqlens(self._device, self._dtype, width):
             offsets = self._put(cu_seqlens_of(batch.segment_ids))
             segments = packed(offsets, batch.segment_ids.shape[1], causal=bool(batch.causal))
         else:

@@ -30,6 +30,9 @@ COMPILE_PAYS_FLOPS = 1e17
 """FLOPs of a run of some five minutes on a CUDA device: fused layers save more than the minute of compiling. On a CPU
 they save nothing (records/experiments.md)."""
 
+FLASH_3, FLASH_3_HEAD_WIDTH = "flash_attn_interface", 128
+"""The module by which torch takes FlashAttention 3, and the widest heads whose gradients it adds in a fixed order."""
+
 
 def choose_device(wanted: str, where: str = "engine.device") -> str:
     """Resolves `auto`: a CUDA device if there is one, else an Apple GPU, else the CPU. Raises `ConfigError` rather than
@@ -86,14 +89,21 @@ def what_dtype_costs(dtype: torch.dtype, device: str, *, asked: str = "auto") ->
     return ""
 
 
+def choose_flash_attention(device: str, dtype: torch.dtype, head_width: int, dropout: float) -> None:
+    """Takes FlashAttention 3 on Hopper where its package is installed; its backward pass has a fixed order too. It has
+    no dropout. `attention_kernel` names the version, for other bits come of another."""
+    if device != "cuda" or dtype is torch.float32 or dropout or head_width > FLASH_3_HEAD_WIDTH:
+        return
+    if torch.cuda.get_device_capability() == (9, 0) and importlib.util.find_spec(FLASH_3) is not None:
+        torch.nn.attention.activate_flash_attention_impl("FA3")
+
+
 def attention_kernel(device: str, dtype: torch.dtype, head_width: int, dropout: float) -> str:
     """Name of the kernel for attention over packed rows in training (see `model/torch/attention.py`)."""
     place = torch.device(device)
-    if takes_cu_seqlens(place, dtype, head_width, 0.0):
-        if dropout:
-            return "torch's fused kernel (SDPA) with a mask of segments, since varlen_attn has no dropout"
-        there = importlib.util.find_spec("torch.nn.attention.varlen") is not None
-        return "varlen_attn (FlashAttention over packed segments)" if there else "none: this torch has no varlen_attn"
+    if takes_cu_seqlens(place, dtype, head_width):
+        version = {"FA3": 3}.get(torch.nn.attention.current_flash_attention_impl() or "", 2)
+        return f"FlashAttention {version} over packed segments" + ", with dropout" * bool(dropout)
     if uses_math_attention(place, dtype, PLAIN_UP_TO_TOKENS):
         return f"plain products up to {PLAIN_UP_TO_TOKENS:,} tokens, torch's fused kernel (SDPA) beyond"
     return "torch's fused kernel (SDPA) with a mask of segments"
@@ -144,7 +154,10 @@ def cpu_threads() -> int:
 def set_determinism(exact: bool) -> None:
     """Allows or forbids kernels that add in the order in which their threads finish, as flash attention's backward pass
     does on CUDA. If forbidden, torch uses others, and raises `RuntimeError` where there are none (its page
-    "Reproducibility"). With `warn_only`, flash and memory-efficient attention would keep theirs."""
+    "Reproducibility"). With `warn_only`, flash and memory-efficient attention would keep theirs. Either way, products
+    in 16 bits add up in fp32 where several blocks share a sum, as all sums over the tokens of a micro-batch should."""
+    for name in ("allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction"):
+        setattr(torch.backends.cuda.matmul, name, (False, True))  # no such sums in 16 bits; splits are allowed
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(exact)
     # cuDNN's backward pass of attention adds in any order, and torch only warns of it (pytorch#182551). From 2.14 on,
@@ -211,8 +224,7 @@ def prepare(
     compiled: bool,
     looked_up: NDArray[np.int64] | None = None,
 ) -> tuple[EncoderNetwork, Weights]:
-    """The network, and the weights that an update changes, in the order of torchtitan's `parallelize`. `looked_up`: see
-    `TorchEngine`."""
+    """The network, and the weights that an update changes. `looked_up`: see `TorchEngine`."""
     if device == "cpu" and dtype is torch.float16:
         warn("a CPU takes many times as long in fp16 as in fp32, so it is only for tests and for runs begun on a GPU")
     if device == "mps":
@@ -220,6 +232,9 @@ def prepare(
             "engine.device mps has never been tried: compare the first losses with engine.device: cpu, and do not "
             "expect the same bits"
         )
+    if not model.facts.relative:
+        width = model.hidden_size // model.num_attention_heads
+        choose_flash_attention(device, dtype, width, model.attention_probs_dropout_prob)
     # 1. The layout of the weights in flat buffers.
     weights: Weights
     exact = engine.reproducibility == "exact"
@@ -237,6 +252,8 @@ def prepare(
         torch._dynamo.config.fail_on_recompile_limit_hit = True
         # Each shape has a program of its own: if torch makes one for all shapes, its bits depend on which shape came
         # first, and a run that is continued in its second phase would differ. Examples have too many shapes.
+        # No measurement chooses a kernel: a product padded because that was faster has other bits.
+        torch._inductor.config.deterministic = exact
         for part in (network.norm, *network.layers, network.head):
             part.compile(dynamic=False if model.task == "masked_lm" else None)
         network.compiled = True

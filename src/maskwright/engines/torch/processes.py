@@ -5,13 +5,10 @@ Messages about the run (`Peers`) go over gloo. Gradients and weights on CUDA dev
 
 from __future__ import annotations
 
-import os
-import socket
-import time
+import atexit
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,15 +23,17 @@ from maskwright.engines.processes import (
     Launch,
     Processes,
     find,
-    is_loopback,
     launch_variables,
 )
-from maskwright.processes.parent import LISTENER
+from maskwright.engines.torch.connections import Gone, probe, sockets
+from maskwright.engines.torch.rendezvous import meet
 
-NAME_SECONDS = 120.0
 SILENT_SECONDS = 1800
-"""How long a collective operation waits for a live rank that does not answer before it counts as lost:
-checkpoints are read and caches filled in between."""
+"""How long a rank waits for a message of another that is alive: checkpoints are read and caches filled in between. A
+host that has vanished is noticed earlier (`connections`)."""
+NCCL_SECONDS = 600
+"""How long NCCL waits before it ends the process by a signal. It never waits for a checkpoint: all ranks have exchanged
+a message just before."""
 LOST = ("connection", "socket", "broken pipe", "timed out waiting", "failed to recv", "remote process", "was aborted")
 """Words in the errors of collective operations when another process has died."""
 
@@ -75,7 +74,7 @@ class Peers:
 
     def lost(self, error: Exception) -> bool:
         text = str(error).lower()
-        return isinstance(error, RuntimeError) and any(sign in text for sign in LOST)
+        return isinstance(error, Gone) or (isinstance(error, RuntimeError) and any(sign in text for sign in LOST))
 
     def close(self) -> None:
         try:
@@ -133,59 +132,31 @@ def connect(engine: run.EngineSection, device: str) -> Processes:
         fix = "start one process, or say engine.device: cpu"
         raise ConfigError("torch's processes cannot exchange what lies on mps", where="engine.device", fix=fix)
     if not dist.is_initialized():
-        _find(launch, "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
+        _find(launch, device)
     return Peers()
 
 
-def _find(launch: Launch, backend: str) -> None:
-    if is_loopback(launch.address):
-        # gloo and NCCL would listen on the address that the host's name has.
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-            os.environ.setdefault(name, next(name for _, name in socket.if_nameindex() if name.startswith("lo")))
+def _find(launch: Launch, device: str) -> None:
+    before = sockets()
 
     def initialize() -> None:
         dist.init_process_group(
-            backend,
-            store=_store(launch),
+            "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
+            store=meet(launch),
             rank=launch.rank,
             world_size=launch.world_size,
             timeout=timedelta(seconds=SILENT_SECONDS),
         )
 
     find(initialize, CONNECT_SECONDS)
+    probe(before)
+    if device == "cuda":
+        backend = dist.group.WORLD._get_backend(torch.device("cuda"))  # type: ignore[union-attr]
+        backend._set_default_timeout(timedelta(seconds=NCCL_SECONDS))
+        atexit.register(_abort)
 
 
-def _resolve(launch: Launch) -> tuple[Any, ...]:
-    """The address of rank 0. Retries, as torch does on other ranks: a Kubernetes pod's name appears seconds late."""
-    until = time.monotonic() + NAME_SECONDS
-    while True:
-        try:
-            return socket.getaddrinfo(launch.address, launch.port, type=socket.SOCK_STREAM)[0]
-        except socket.gaierror:
-            if time.monotonic() > until:
-                raise
-            time.sleep(1.0)
-
-
-def _store(launch: Launch) -> dist.TCPStore:
-    """Makes a store; rank 0 listens only on the address that the others call, where torch's own listens on all."""
-    listener: int | None = None
-    first = launch.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"  # else torchrun listens
-    if first and LISTENER in os.environ:
-        listener = int(os.environ.pop(LISTENER))
-    elif first:
-        family, kind, *_, address = _resolve(launch)
-        with socket.socket(family, kind) as server:
-            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            server.bind(address)
-            server.listen(1024)
-            listener = server.detach()
-    return dist.TCPStore(
-        launch.address,
-        launch.port,
-        launch.world_size,
-        first,
-        timeout=timedelta(seconds=CONNECT_SECONDS + 60.0),  # after the deadline of `find`: torch's prints a C++ stack
-        wait_for_workers=False,
-        master_listen_fd=listener,
-    )
+def _abort() -> None:
+    """Ends what NCCL still does when a run has failed: torch would wait for it, and then end by a signal."""
+    if dist.is_initialized():
+        dist.group.WORLD.abort()  # type: ignore[union-attr]

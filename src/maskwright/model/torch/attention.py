@@ -8,9 +8,8 @@ BySegment                CPU, rows of more than 512 tokens           as below, s
 Masked([M, 1, T, T])     else                                        CPU, in bf16 on short rows or with dropout: three
                                                                      plain products; else torch's fused kernel (SDPA)
 Banded                   local layers, on rows longer than a block   as above, block by block
-CuSeqlens                CUDA in bf16 from Ampere on, no dropout,    torch's varlen_attn (FlashAttention)
-                         rows of one kind: all or none are read
-                         causally
+CuSeqlens                CUDA in bf16 from Ampere on, rows of one    FlashAttention, by torch's varlen_attn, or by
+                         kind: all or none are read causally         the operator below it, which has dropout
 """
 
 from __future__ import annotations
@@ -91,16 +90,36 @@ class CuSeqlens(NamedTuple):
     """Whether a token sees none to its right."""
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, rate: float = 0.0) -> Tensor:
-        from torch.nn.attention.varlen import varlen_attn  # brings torch's compiler: 1.9 s that a CPU need not wait
-
-        assert not rate, "varlen_attn has no dropout"
         M, _, T, _ = q.shape
         q, k, v = (tensor.transpose(1, 2).flatten(0, 1) for tensor in (q, k, v))
-        sizes = (self.offsets, self.offsets, self.longest, self.longest)
-        window = (self.window, 0 if self.causal else self.window)
-        grouped = k.shape[1] < q.shape[1]
-        mixed = cast(Tensor, varlen_attn(q, k, v, *sizes, window_size=window, enable_gqa=grouped))
+        mixed = self._with_dropout(q, k, v, rate) if rate else self._plain(q, k, v)
         return mixed.unflatten(0, (M, T)).transpose(1, 2)
+
+    def _plain(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """[M T, H, h] -> [M T, H, h]"""
+        from torch.nn.attention.varlen import varlen_attn  # brings torch's compiler: 1.9 s that a CPU need not wait
+
+        sizes = (self.offsets, self.offsets, self.longest, self.longest)
+        grouped = k.shape[1] < q.shape[1]
+        return cast(Tensor, varlen_attn(q, k, v, *sizes, window_size=self._window, enable_gqa=grouped))
+
+    def _with_dropout(self, q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
+        """The same, from the operator that varlen_attn calls with a rate of 0."""
+        left, right = self._window
+        return cast(
+            Tensor,
+            torch.ops.aten._flash_attention_forward(
+                *(q, k, v, self.offsets, self.offsets, self.longest, self.longest, rate),
+                is_causal=self._window == (-1, 0),
+                return_debug_mask=False,
+                window_size_left=left,
+                window_size_right=right,
+            )[0],
+        )
+
+    @property
+    def _window(self) -> tuple[int, int]:
+        return self.window, 0 if self.causal else self.window
 
 
 def _for_each_query(x_MGTh: Tensor, heads: int) -> Tensor:
@@ -214,9 +233,9 @@ CU_SEQLENS_MULTIPLE, CU_SEQLENS_SHARE = 64, 8
 one of two or three shapes, each with a CUDA graph of its own. Segments without tokens cost next to nothing."""
 
 
-def takes_cu_seqlens(device: torch.device, dtype: torch.dtype, head_width: int, dropout: float) -> bool:
-    """Whether varlen_attn applies: without dropout, not in fp32, heads of 8, 16, … 256, compute capability 8.0."""
-    if device.type != "cuda" or dtype is not torch.bfloat16 or dropout or head_width % 8 or head_width > 256:
+def takes_cu_seqlens(device: torch.device, dtype: torch.dtype, head_width: int) -> bool:
+    """Whether FlashAttention applies: not in fp32, heads of 8, 16, … 256, compute capability 8.0."""
+    if device.type != "cuda" or dtype is not torch.bfloat16 or head_width % 8 or head_width > 256:
         return False
     return torch.cuda.get_device_capability(device) >= (8, 0)
 
