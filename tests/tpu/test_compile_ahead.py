@@ -95,7 +95,7 @@ request = CompileRequest(**storage.read_json(sys.argv[1]))
 program, _ = program_for(request)
 sizes = {"rows": request.rows, "tokens": request.tokens, "slots": request.slots}
 state, batch, *_ = program.update_shapes(micro_batches=request.micro_batches, **sizes)
-compiled = program.jitted_evaluate().lower(state["parameters"], batch).compile()
+compiled = program.jitted("evaluate").lower(state["parameters"], batch).compile()
 print("peak", compiled.memory_analysis().peak_memory_in_bytes)
 """
 

@@ -184,12 +184,12 @@ class JaxEngine:
 
     def evaluate(self, batches: Sequence[Batch]) -> EvalStats:
         sums = self._run("evaluate", self._state["parameters"], self._own(batches))
-        return EvalStats(*(float(sums[name]) for name in ("loss_sum", "weight", "correct")))
+        return EvalStats(*map(float, np.asarray(sums)))
 
     def log_probs(self, batches: Sequence[Batch]) -> LabelScores:
         weighted = np.concatenate([batch.weights for batch in batches]) > 0
         scores = self._by_position("log_probs", batches)[weighted]
-        return scores[:, 0], scores[:, 1] > 0
+        return -scores[:, 0], scores[:, 1] > 0
 
     def predict(self, batches: Sequence[Batch]) -> np.ndarray:
         return self._by_position("predict", batches)
@@ -244,8 +244,7 @@ class JaxEngine:
         if key not in self._programs:
             program = replace(like, parts=M // sizes["input_ids"][2])
             began = time.perf_counter()
-            jitted = getattr(program, f"jitted_{what}")()
-            self._programs[key] = jitted.lower(*arguments).compile()
+            self._programs[key] = program.jitted(what).lower(*arguments).compile()
             if not expected and any(compiled.what == what for compiled in self.compiles):
                 shown = ", ".join(f"{name} {list(shape)}" for name, shape in sizes.items())
                 warn(f"step {self._step}: compiling {what} again, for other shapes: {shown}")

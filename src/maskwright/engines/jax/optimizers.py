@@ -1,7 +1,8 @@
 """Optimizers in JAX, on dictionaries of fp32 arrays: twins of `torch/optimizers.py`, for one device's shards.
 
 AdamW (Loshchilov and Hutter 2019) updates everything, or, beside Muon, everything except hidden matrices.
-Muon (Jordan et al. 2024): the matrices are shared out over the devices, and each is orthogonalized once and gathered.
+Muon (Jordan et al. 2024): the layers are shared out over the devices, each of which gets the whole matrices of its own
+and gives their shards back.
 """
 
 from __future__ import annotations
@@ -89,47 +90,43 @@ def apply(
 
 
 def _orthogonal(updates: Weights, layout: ShardingLayout) -> Weights:
-    """Orthogonalizes each hidden matrix, from this device's shard to the same one. Query, key and value are apart, and
-    so are both halves of a gated layer."""
-    full = {name: layout.gathered(name, update, jnp.float32) for name, update in updates.items()}
-    inner = full["layers.down.weight"].shape[-1]
-    groups: dict[tuple[int, int], list[tuple[str, int, Array]]] = {}
-    for name, update in full.items():
-        *_, all_rows, columns = update.shape
-        role = next(role for role in HIDDEN_ROLES if name.endswith(role))
-        each = rows_of_matrices(role, all_rows, columns, inner)
-        stacks = [update.reshape(-1, each[0], columns)]
-        if len(set(each)) > 1:
-            stacks = jnp.split(update.reshape(-1, all_rows, columns), list(accumulate(each))[:-1], axis=1)
-        for number, stack in enumerate(stacks):
-            groups.setdefault((stack.shape[1], columns), []).append((name, number, stack))
-    parts: dict[str, dict[int, Array]] = {name: {} for name in full}
-    for (rows, columns), named in groups.items():
-        matrices = jnp.concatenate([stack for *_, stack in named])
-        scale = UPDATE_RMS * max(rows, columns) ** 0.5
-        turned = matrices.mT if rows > columns else matrices
-        results = shared_orthogonalize(turned.astype(layout.dtype), layout.devices).astype(jnp.float32) * scale
-        results = results.mT if rows > columns else results
-        begin = 0
-        for name, number, stack in named:
-            parts[name][number] = results[begin : begin + len(stack)]
-            begin += len(stack)
+    """Takes this device's shards of the updates and returns the same shards, orthogonalized. Query, key and value are
+    moved apart, and so are both halves of a gated layer."""
+    inner = layout.shapes["layers.down.weight"][-1]
     result = {}
-    for name, of in parts.items():
-        whole = of[0] if len(of) == 1 else jnp.concatenate([of[number] for number in sorted(of)], 1)
-        result[name] = layout.shard(name, whole.reshape(full[name].shape))
+    for name, update in updates.items():
+        role = next(role for role in HIDDEN_ROLES if name.endswith(role))
+        rows = rows_of_matrices(role, *layout.shapes[name][-2:], inner)
+        whole = _of_whole_layers(update.astype(layout.dtype), layout.dims[name], layout.devices)
+        stacks = jnp.split(whole, list(accumulate(rows))[:-1], axis=-2)
+        whole = jnp.concatenate([_scaled_orthogonal(stack) for stack in stacks], axis=-2)
+        result[name] = _of_shards(whole, layout.dims[name], len(update) if update.ndim == 3 else None)
     return result
 
 
-def shared_orthogonalize(matrices: Array, devices: int) -> Array:
-    """Orthogonalizes [n, r, c] matrices, the same on every device: one device computes each, and all are gathered."""
-    n = len(matrices)
-    each = -(-n // devices)
-    if devices == 1:
-        return orthogonalize(matrices)
-    padded = jnp.pad(matrices, ((0, each * devices - n), (0, 0), (0, 0)))
-    share = jax.lax.dynamic_slice_in_dim(padded, jax.lax.axis_index(AXIS) * each, each)
-    return jax.lax.all_gather(orthogonalize(share), AXIS, tiled=True)[:n]
+def _of_whole_layers(shards: Array, dim: int | None, devices: int) -> Array:
+    """[L, r, c], or a matrix [r, c] for L = 1, of which this device has a shard along `dim` -> [ceil(L / devices), r,
+    c], the whole matrices of its own layers, filled up with zeros."""
+    if dim is None:
+        return shards.reshape(-1, *shards.shape[-2:])
+    dim, shards = (dim, shards) if shards.ndim == 3 else (dim + 1, shards[None])
+    filled = jnp.pad(shards, ((0, -len(shards) % devices), (0, 0), (0, 0)))
+    return jax.lax.all_to_all(filled, AXIS, 0, dim, tiled=True)
+
+
+def _of_shards(whole: Array, dim: int | None, layers: int | None) -> Array:
+    """The reverse, to shards of `layers` layers, or of one matrix [r, c] where they are None."""
+    if dim is not None:
+        whole = jax.lax.all_to_all(whole, AXIS, dim + (layers is None), 0, tiled=True)
+    return whole[0] if layers is None else whole[:layers]
+
+
+def _scaled_orthogonal(matrices: Array) -> Array:
+    """[n, r, c] -> fp32, in the size of AdamW's updates."""
+    rows, columns = matrices.shape[-2:]
+    turned = matrices.mT if rows > columns else matrices
+    results = orthogonalize(turned).astype(jnp.float32) * (UPDATE_RMS * max(rows, columns) ** 0.5)
+    return results.mT if rows > columns else results
 
 
 def orthogonalize(matrices: Array) -> Array:
