@@ -10,8 +10,8 @@
     python benchmarks/gpu.py compile base --store STORE               fills the compiler's caches for `beside`
 
 STORE is what `maskwright data prepare` makes; that of `--ragged` has many short texts in a row. Each part writes
-`results/gpu-PART.json`. `--small` tries a part in miniature, on a CPU too. `finetune.py ag-news-mini` and
-`engines.py gpu-base` time fine-tuning and JAX on a GPU.
+`results/gpu-PART.json`. `--small` tries a part in miniature, on a CPU too. `finetune.py ag-news-mini` times
+fine-tuning.
 """
 
 from __future__ import annotations

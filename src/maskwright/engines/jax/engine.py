@@ -1,4 +1,4 @@
-"""The JAX engine: TPU slices, and also CPU (virtual devices) and GPU.
+"""The JAX engine: TPU slices, and virtual devices of a CPU for tests.
 
 The host only feeds batches: an update is one compiled program (`step.py`), and nothing in it waits for the host. Its
 results stay on the devices until a number is read.
@@ -122,7 +122,7 @@ class JaxEngine:
         hosts = f" on {self.processes.world_size} hosts" if self.processes.world_size > 1 else ""
         self.description = (
             f"JAX {jax.__version__} on {layout.devices} x {devices[0].device_kind}{hosts}, {self.dtype_name}, "
-            f"{'fully sharded' if engine.sharding == 'fsdp' else 'data parallel'}"
+            f"{'fully sharded' if engine.sharding == 'fsdp' else 'sharded state'}"
         )
 
     def program_like(self, batch: Batch) -> Program:
@@ -222,7 +222,8 @@ class JaxEngine:
 
     def _put(self, batches: Sequence[Batch]) -> dict[str, Array]:
         """Puts this process's micro-batches on its devices, in parts when they do not fit at once."""
-        assert all(batch.causal is not False or not batch.reads_causally for batch in batches)
+        if any(batch.causal is False and batch.reads_causally for batch in batches):
+            raise ValueError("a row is read causally in a batch that says that none is: it would see later tokens")
         M, local = len(batches[0].input_ids), len(self._local)
         size = largest_divisor(M, self.rows_at_once or M)
         if size < M:
@@ -266,8 +267,7 @@ class JaxEngine:
                 + ("" if gone else " in one process alone"),
                 where=self.device,
                 fix="raise batch.virtual_workers and, in pretraining, lower batch.micro_batch_rows in a new run that "
-                "begins from an export of this one; on a GPU, XLA_PYTHON_CLIENT_MEM_FRACTION gives JAX more than three "
-                "quarters of the memory",
+                "begins from an export of this one",
             ) from None
         if rows == 1:
             raise one_row_too_long(T, self.device) from None
