@@ -230,7 +230,7 @@ def test_a_device_has_its_part_of_everything_and_activations_stay(config: Make, 
         shape = model_config(run.model, store.vocabulary.size, 32)
         program = JaxEngine(shape, run.optimizer, run.engine, 0).program
         sizes = {"micro_batches": micro_batches, "rows": 4, "tokens": 32, "slots": 20}
-        executable = program.jitted_update().lower(*program.update_shapes(**sizes)).compile()
+        executable = program.jitted("update").lower(*program.update_shapes(**sizes)).compile()
         memory = executable.memory_analysis()
         return memory.argument_size_in_bytes, memory.temp_size_in_bytes, executable.as_text()
 

@@ -221,5 +221,6 @@ def jax(probe: FrameworkProbe | None) -> DoctorFinding:
     kinds = {kind: facts["devices"].count(kind) for kind in facts["devices"]}
     detail = f"{facts['version']} on {facts['platform']}: " + ", ".join(f"{n} x {kind}" for kind, n in kinds.items())
     on_cpu, libtpu = facts["platform"] == "cpu", "scripts/install --tpu, which adds libtpu"
-    unseen = (on_cpu and os.path.exists("/dev/accel0"), "fail", ", though a TPU is here", libtpu)
-    return first_of("software", "JAX", detail, facts, [unseen])
+    return first_of("software", "JAX", detail, facts, [
+        (on_cpu and os.path.exists("/dev/accel0"), "fail", ", though a TPU is here", libtpu),
+    ])  # fmt: skip

@@ -38,11 +38,10 @@ OPTIONS: dict[str, dict[str, Any]] = {"v4": {"chip_config_name": "megacore"}}
 BOUNDS = {("v5e", "2x4"): (2, 4, 1), ("v6e", "2x4"): (2, 4, 1)}
 """One host has eight of these chips; the compiler would put any four on a host."""
 GIB = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-COLLECTIVE = re.compile(
-    r"= (?P<result>\S.*?) (?P<kind>all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all)(?P<start>-start)?\("
-)
-ARRAY = re.compile(r"\b(pred|[a-z]+?(\d+))\[([\d,]*)\]")
-CHAIN = re.compile(r'chain_id="(\d+)"')
+KINDS = "all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all"
+COLLECTIVE = re.compile(rf"= (?P<result>\S.*?) (?P<kind>{KINDS})(?P<start>-start)?\(")
+ARRAY = re.compile(r"\b(?:pred|[a-z]+?(\d+))\[([\d,]+)\]")
+CHAIN = re.compile(r'chain_id="\d+"')
 """The compiler cuts a collective into parts that it fuses with products: one chain of them."""
 
 
@@ -139,7 +138,7 @@ def compile_ahead(request: CompileRequest) -> CompileResult:
     sizes = {"rows": request.rows, "tokens": request.tokens, "slots": request.slots}
     arguments = program.update_shapes(micro_batches=request.micro_batches, **sizes)
     began = time.perf_counter()
-    lowered = program.jitted_update().lower(*arguments)
+    lowered = program.jitted("update").lower(*arguments)
     facts: dict[str, Any] = {
         "device_kind": devices[0].device_kind,
         "devices": len(devices),
@@ -170,24 +169,18 @@ def compile_ahead(request: CompileRequest) -> CompileResult:
 
 def collectives(text: str) -> list[Collective]:
     """The collectives in the text of a compiled program."""
-    bytes_of: dict[tuple[str, bool], list[int]] = {}
-    chains = set()
+    found: dict[str, tuple[str, bool, int]] = {}
     for line in text.splitlines():
-        if (found := COLLECTIVE.search(line)) is None:
-            continue
-        if chain := CHAIN.search(line):
-            if chain[1] in chains:
-                continue
-            chains.add(chain[1])
-        sizes = [
-            math.prod(int(size) for size in shape.split(",") if size) * int(bits or 8) // 8
-            for _, bits, shape in ARRAY.findall(found["result"])
-            if shape or not found["start"]
-        ]
-        if found["start"]:  # operands, results, and scalars that tell of the end
-            sizes = sizes[len(sizes) // 2 :]
-        bytes_of.setdefault((found["kind"], bool(chain or found["start"])), []).append(sum(sizes))
-    return [Collective(kind, beside, len(sizes), sum(sizes)) for (kind, beside), sizes in sorted(bytes_of.items())]
+        if one := COLLECTIVE.search(line):
+            chain, arrays = CHAIN.search(line), ARRAY.findall(one["result"])
+            if one["start"]:  # the operands come first
+                arrays = arrays[len(arrays) // 2 :]
+            size = sum(math.prod(map(int, shape.split(","))) * int(bits or 8) // 8 for bits, shape in arrays)
+            found[chain[0] if chain else line] = (one["kind"], bool(chain or one["start"]), size)
+    sizes: dict[tuple[str, bool], list[int]] = {}
+    for kind, beside, size in found.values():
+        sizes.setdefault((kind, beside), []).append(size)
+    return [Collective(*kind, len(of), sum(of)) for kind, of in sorted(sizes.items())]
 
 
 def memory_limit(device: Any) -> int:

@@ -320,7 +320,7 @@ class JaxEngine:
             array = np.zeros(shape, np.float32) if array_of_rank0 is None else array_of_rank0
             if stacked is not None and self.processes.world_size > 1:
                 array = np.asarray(multihost_utils.broadcast_one_to_all(array))
-            sharding = self.program.layout.sharding(name)
+            sharding = self.program.sharding(self.program.layout.spec(name))
             result[name] = jax.make_array_from_callback(shape, sharding, array.__getitem__)
         return result
 

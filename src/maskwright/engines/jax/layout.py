@@ -7,9 +7,9 @@ there: both while other layers are computed. With several micro-batches a device
 update instead, whereas `fsdp`, which never holds a full gradient, does both for each micro-batch.
 
 A layer's gradients are sent as they were computed (in bf16, each to the device that holds the shard) and added up in
-fp32 there: libtpu runs an all-to-all beside matrix products (`step.COMPILER_OPTIONS`). A reduce-scatter it replaces by an
-all-reduce of the full fp32 gradient, during which nothing is computed (0.0.42.1, v4 to v6e, whatever its options). So that
-is left to what comes after the last layer, where nothing is left to compute: the embeddings and the head.
+fp32 there: libtpu runs an all-to-all beside matrix products (`step.COMPILER_OPTIONS`). It replaces a reduce-scatter by
+an all-reduce of the full fp32 gradient, during which nothing is computed (0.0.42.1, v4 to v6e, whatever its options).
+So reduce-scatters are left to what comes after the last layer, with nothing left to compute: the embeddings, the head.
 
 Everything runs inside one `jax.shard_map`, so this file alone decides what is local and what is sent: activations are
 local by construction.
@@ -25,13 +25,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from maskwright.model.jax.parts import LAYERS
 
 AXIS = "data"
 Platform = Literal["cpu", "tpu"]
-"""JAX's names of platforms."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,6 @@ class ShardingLayout:
         dim = self.dims[name]
         return PartitionSpec() if dim is None else PartitionSpec(*[None] * dim, AXIS)
 
-    def sharding(self, name: str) -> NamedSharding:
-        return NamedSharding(self.mesh, self.spec(name))
-
     def gathered(self, name: str, array: Array) -> Array:
         """Inside the mesh: the full parameter in the dtype of the multiplications. `array` of a `layers.` name may be
         one layer's, without the first dimension."""
@@ -69,17 +65,14 @@ class ShardingLayout:
         stacked = len(self.shapes[name]) - array.ndim
         return _gather(array, dim - stacked, self.dtype, bool(stacked))
 
-    def sum_gradients(self, gradients: dict[str, Array]) -> dict[str, Array]:
-        """Inside the mesh: sums over devices, in fp32. Those that are shards have been summed in the backward pass of
-        `gathered`."""
-        result = {}
-        for name, gradient in gradients.items():
-            dim = self.dims[name]
-            if dim is not None and gradient.shape == self.shapes[name]:
-                result[name] = jax.lax.psum_scatter(gradient, AXIS, scatter_dimension=dim, tiled=True)
-            else:
-                result[name] = gradient
-        return result | jax.lax.psum({name: g for name, g in gradients.items() if self.dims[name] is None}, AXIS)
+    def sum_gradients(self, gradients: dict[str, Array], *, whole: bool) -> dict[str, Array]:
+        """Inside the mesh: sums over devices, in fp32. Matrices, unless they are `whole`, have been summed in the
+        backward pass of `gathered`."""
+        vectors = {name: g for name, g in gradients.items() if self.dims[name] is None}
+        matrices = {name: g for name, g in gradients.items() if name not in vectors}
+        if whole:
+            matrices = {name: _sum_shards(g, self.dims[name]) for name, g in matrices.items()}
+        return gradients | matrices | jax.lax.psum(vectors, AXIS)
 
     def norm(self, gradients: dict[str, Array]) -> Array:
         """Inside the mesh: L2 norm of the full gradient, each number once."""
@@ -103,17 +96,17 @@ def _gather(part: Array, dim: int, dtype: Any, beside: bool) -> Array:
     return jax.lax.all_gather(part.astype(dtype), AXIS, axis=dim, tiled=True)
 
 
-def _gather_forward(part: Array, dim: int, dtype: Any, beside: bool) -> tuple[Array, None]:
-    return _gather(part, dim, dtype, beside), None
-
-
 def _gather_backward(dim: int, dtype: Any, beside: bool, _: None, gradient: Array) -> tuple[Array]:
-    # In fp32: a bf16 sum over hundreds of devices would lose their contributions.
     if not beside:
-        return (jax.lax.psum_scatter(gradient.astype(jnp.float32), AXIS, scatter_dimension=dim, tiled=True),)
+        return (_sum_shards(gradient, dim),)
     size, devices = gradient.shape, jax.lax.axis_size(AXIS)
     apart = gradient.reshape(*size[:dim], devices, size[dim] // devices, *size[dim + 1 :])
     return (jax.lax.all_to_all(apart, AXIS, dim, 0).astype(jnp.float32).sum(0),)
 
 
-_gather.defvjp(_gather_forward, _gather_backward)
+_gather.defvjp(lambda *arguments: (_gather(*arguments), None), _gather_backward)
+
+
+def _sum_shards(gradient: Array, dim: Any) -> Array:
+    # In fp32: a bf16 sum over hundreds of devices would lose their contributions.
+    return jax.lax.psum_scatter(gradient.astype(jnp.float32), AXIS, scatter_dimension=dim, tiled=True)

@@ -92,33 +92,22 @@ def apply(
 def _orthogonal(updates: Weights, layout: ShardingLayout) -> Weights:
     """Takes this device's shards of the updates and returns the same shards, orthogonalized. Query, key and value are
     moved apart, and so are both halves of a gated layer."""
-    inner = layout.shapes["layers.down.weight"][-1]
-    result = {}
+    inner, result = layout.shapes["layers.down.weight"][-1], {}
     for name, update in updates.items():
+        *_, all_rows, columns = layout.shapes[name]
         role = next(role for role in HIDDEN_ROLES if name.endswith(role))
-        rows = rows_of_matrices(role, *layout.shapes[name][-2:], inner)
-        whole = _of_whole_layers(update.astype(layout.dtype), layout.dims[name], layout.devices)
-        stacks = jnp.split(whole, list(accumulate(rows))[:-1], axis=-2)
-        whole = jnp.concatenate([_scaled_orthogonal(stack) for stack in stacks], axis=-2)
-        result[name] = _of_shards(whole, layout.dims[name], len(update) if update.ndim == 3 else None)
+        rows = rows_of_matrices(role, all_rows, columns, inner)
+        layers, dim = update.astype(layout.dtype).reshape(-1, *update.shape[-2:]), layout.dims[name]
+        count, dim = len(layers), None if dim is None else dim + 3 - update.ndim
+        if dim is not None:  # a shard of all layers -> the whole matrices of some, filled up with zeros
+            layers = jnp.pad(layers, ((0, -count % layout.devices), (0, 0), (0, 0)))
+            layers = jax.lax.all_to_all(layers, AXIS, 0, dim, tiled=True)
+        stacks = jnp.split(layers, list(accumulate(rows))[:-1], axis=1)
+        layers = jnp.concatenate([_scaled_orthogonal(stack) for stack in stacks], axis=1)
+        if dim is not None:
+            layers = jax.lax.all_to_all(layers, AXIS, dim, 0, tiled=True)[:count]
+        result[name] = layers.reshape(update.shape)
     return result
-
-
-def _of_whole_layers(shards: Array, dim: int | None, devices: int) -> Array:
-    """[L, r, c], or a matrix [r, c] for L = 1, of which this device has a shard along `dim` -> [ceil(L / devices), r,
-    c], the whole matrices of its own layers, filled up with zeros."""
-    if dim is None:
-        return shards.reshape(-1, *shards.shape[-2:])
-    dim, shards = (dim, shards) if shards.ndim == 3 else (dim + 1, shards[None])
-    filled = jnp.pad(shards, ((0, -len(shards) % devices), (0, 0), (0, 0)))
-    return jax.lax.all_to_all(filled, AXIS, 0, dim, tiled=True)
-
-
-def _of_shards(whole: Array, dim: int | None, layers: int | None) -> Array:
-    """The reverse, to shards of `layers` layers, or of one matrix [r, c] where they are None."""
-    if dim is not None:
-        whole = jax.lax.all_to_all(whole, AXIS, dim + (layers is None), 0, tiled=True)
-    return whole[0] if layers is None else whole[:layers]
 
 
 def _scaled_orthogonal(matrices: Array) -> Array:

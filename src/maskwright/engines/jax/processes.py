@@ -81,20 +81,14 @@ def choose_device(wanted: str) -> Platform:
     of this machine idle."""
     chips = tpu_chips()
     if wanted == "tpu" and not chips:
-        raise ConfigError(
-            "tpu was asked for, but this machine has no TPU chip",
-            where="engine.device",
-            fix="run it on a TPU VM; `maskwright plan` compiles for one that is not here",
-        )
+        fix = "run it on a TPU VM; `maskwright plan` compiles for one that is not here"
+        raise ConfigError("tpu was asked for, but this machine has no TPU chip", where="engine.device", fix=fix)
     if wanted == "tpu" or (wanted == "auto" and chips):
         require("libtpu", "engine.device")
         return "tpu"
     if wanted == "auto" and cuda_devices():
-        raise ConfigError(
-            "jax is for TPUs, and for tests on a CPU; this machine has an NVIDIA GPU",
-            where="engine.kind",
-            fix="take engine.kind: torch, or engine.device: cpu",
-        )
+        what = "jax is for TPUs, and for tests on a CPU; this machine has an NVIDIA GPU"
+        raise ConfigError(what, where="engine.kind", fix="take engine.kind: torch, or engine.device: cpu")
     return "cpu"
 
 

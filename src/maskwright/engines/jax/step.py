@@ -8,8 +8,8 @@ each micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -60,12 +60,10 @@ class Program:
 
     # ---- one micro-batch, inside the mesh --------------------------------------------------------------------
 
-    def _logits(
-        self, weights: Weights, batch: dict[str, Array], key: Array | None = None, gather: Gather | None = None
-    ) -> Array:
+    def _logits(self, weights: Weights, batch: dict[str, Array], gather: Gather, key: Array | None = None) -> Array:
         inputs = [batch[name] for name in BATCH_FIELDS[:4]]
         way = self.way(inputs[0].shape[1], self.model.attention_probs_dropout_prob if key is not None else 0.0)
-        return logits(weights, self.model, *inputs, gather=gather or self.layout.gathered, way=way, key=key)
+        return logits(weights, self.model, *inputs, gather=gather, way=way, key=key)
 
     def way(self, tokens: int, dropout: float = 0.0) -> str:
         """How attention over rows of `tokens` is computed: see `model/jax/attention.py`."""
@@ -88,12 +86,13 @@ class Program:
         """Loss sum, weight and gradient of the global batch; the loss is divided once, by the global weight."""
         weight = jax.lax.psum(batches["weights"].sum(), AXIS)
 
-        count, layout, gather = len(batches["weights"]), self.layout, None
-        if count > 1 and layout.devices > 1 and not layout.fsdp:
-            weights, gather = {name: layout.gathered(name, w) for name, w in weights.items()}, _as_it_is
+        count, layout, gather = len(batches["weights"]), self.layout, self.layout.gathered
+        if whole := count > 1 and layout.devices > 1 and not layout.fsdp:
+            weights = {name: layout.gathered(name, w) for name, w in weights.items()}
+            gather = replace(layout, dims=dict.fromkeys(layout.dims)).gathered
 
         def loss_of(weights: Weights, batch: dict[str, Array], number: Array) -> tuple[Array, Array]:
-            outputs = self._logits(weights, batch, self._key(step, number), gather)
+            outputs = self._logits(weights, batch, gather, self._key(step, number))
             each = losses(self.model.task, outputs, batch["labels"], self.label_smoothing)
             loss = jnp.sum(each * batch["weights"])  # not a matrix product, which may be in bf16
             return loss / jnp.where(weight > 0, weight, 1.0), loss
@@ -108,7 +107,7 @@ class Program:
         else:
             zero = ({name: jnp.zeros(w.shape, jnp.float32) for name, w in weights.items()}, jnp.float32(0))
             (gradient, loss), _ = jax.lax.scan(add, zero, (batches, jnp.arange(count, dtype=jnp.int32)))
-        return jax.lax.psum(loss, AXIS), weight, layout.sum_gradients(gradient)
+        return jax.lax.psum(loss, AXIS), weight, layout.sum_gradients(gradient, whole=whole)
 
     # ---- one update ------------------------------------------------------------------------------------------
 
@@ -134,14 +133,15 @@ class Program:
 
     # ---- scores ------------------------------------------------------------------------------------------------
 
-    def outputs(self, parameters: Weights, batches: dict[str, Array], of: Any) -> Any:
+    def outputs(
+        self, parameters: Weights, batches: dict[str, Array], of: Callable[[Array, dict[str, Array]], Array]
+    ) -> Array:
         """Inside the mesh: `of(logits, batch)` of each micro-batch, [A, 1, …]."""
 
-        def one(batch: dict[str, Array]) -> Any:
-            return of(self._logits(parameters, batch), batch)
+        def one(batch: dict[str, Array]) -> Array:
+            return of(self._logits(parameters, batch, self.layout.gathered), batch)
 
-        found = jax.lax.map(one, {name: array[:, 0] for name, array in batches.items()})
-        return jax.tree.map(lambda array: array[:, None], found)
+        return jax.lax.map(one, {name: array[:, 0] for name, array in batches.items()})[:, None]
 
     def _scores(self, logits: Array, batch: dict[str, Array]) -> Array:
         """fp32 [K, 2] of each label's loss, and 1 where it is the likeliest."""
@@ -186,24 +186,20 @@ class Program:
         mapped = jax.shard_map(traced, mesh=self.layout.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
         return jax.jit(mapped, donate_argnums=donate, compiler_options=COMPILER_OPTIONS[self.platform])
 
-    def jitted_update(self) -> Any:
+    def jitted(self, what: str) -> Any:
+        """`update`, `evaluate`, `log_probs` or `predict`."""
         state, batch = self._specs()
+        if what != "update":
+            out = EVERYWHERE if what == "evaluate" else PartitionSpec(None, AXIS)
+            return self._on_mesh(getattr(self, what), (state["parameters"], batch), out, ())
         stats = dict.fromkeys(("loss_sum", "weight", "grad_norm", "first_bad", "vote"), EVERYWHERE)
         in_specs = (state, batch, EVERYWHERE, EVERYWHERE, PartitionSpec(AXIS))
         return self._on_mesh(self.update, in_specs, (state, stats), (0,))
 
-    def jitted(self, what: str) -> Any:
-        """`update`, `evaluate`, `log_probs` or `predict`."""
-        if what == "update":
-            return self.jitted_update()
-        state, batch = self._specs()
-        out = EVERYWHERE if what == "evaluate" else PartitionSpec(None, AXIS)
-        return self._on_mesh(getattr(self, what), (state["parameters"], batch), out, ())
-
     # ---- shapes, for memory that is not allocated yet --------------------------------------------------------------
 
     def update_shapes(self, *, micro_batches: int, rows: int, tokens: int, slots: int) -> tuple[Any, ...]:
-        """Arguments of `jitted_update`: `micro_batches` (A) of `rows` (M) x `tokens` (T) with `slots` (K) each."""
+        """Arguments of `jitted("update")`: `micro_batches` (A) of `rows` (M) x `tokens` (T) with `slots` (K) each."""
 
         def shape(dims: tuple[int, ...], spec: PartitionSpec, dtype: Any = jnp.int32) -> Any:
             return jax.ShapeDtypeStruct(dims, dtype, sharding=self.sharding(spec))
@@ -225,10 +221,6 @@ class Program:
 
     def sharding(self, spec: PartitionSpec) -> NamedSharding:
         return NamedSharding(self.layout.mesh, spec)
-
-
-def _as_it_is(_: str, weight: Array) -> Array:
-    return weight
 
 
 def arrange(batches: Sequence[Batch], devices: int) -> dict[str, np.ndarray]:

@@ -38,7 +38,7 @@ def state(
     P, V, engine = count_parameters(model), config.batch.virtual_workers, config.engine
     moments = 4.0 * _moments(config, model)
     if engine.kind == "jax":
-        held = 1 if engine.sharding == "data" and V > devices else devices
+        held = 1 if engine.sharding == "data" and devices < V else devices
         copy = 2 if low_precision else 4 * (held < devices)
         weights = 4.0 * P / devices + copy * P / held
         return {"weights": weights, "gradients": 4.0 * P / held, "moments": moments / devices}
