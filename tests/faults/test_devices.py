@@ -20,7 +20,8 @@ if HAS_JAX:
     ("engine", "workers", "said"),
     [
         ({"kind": "jax", "device": "tpu"}, 1, "this machine has no TPU chip"),
-        ({"kind": "jax", "device": "cuda"}, 1, "no NVIDIA device that this JAX can use"),
+        ({"kind": "jax", "device": "cuda"}, 1, "jax is for TPUs, and for tests on a CPU, not for engine.device: cuda"),
+        ({"kind": "jax", "device": "auto"}, 1, "this machine has an NVIDIA GPU"),
         ({"kind": "jax", "devices": 1000}, 1000, "1000 devices were asked for"),
         ({"kind": "jax", "devices": 4}, 6, "6 virtual workers cannot be shared out evenly over 4 devices"),
         ({"kind": "torch", "devices": 3}, 2, "2 virtual workers cannot be shared out evenly over 3 processes"),
@@ -42,9 +43,8 @@ def test_a_device_that_is_not_there(
     if engine["kind"] == "jax":
         if not HAS_JAX:
             pytest.skip("needs the extra jax")
-        # As on a machine that has neither.
         monkeypatch.setattr("maskwright.engines.jax.processes.tpu_chips", lambda: 0)
-        monkeypatch.setattr("maskwright.engines.jax.processes.glob.glob", lambda path: [])
+        monkeypatch.setattr("maskwright.engines.jax.processes.cuda_devices", lambda: 1)
     path = config_file(engine={"device": "cpu", **engine}, batch={"micro_batch_rows": 1, "virtual_workers": workers})
     result = cli("pretrain", path, "--run", tmp_path / "run")
     assert result.code == 2 and said in result.error

@@ -36,20 +36,22 @@ def fitted(config: RunConfig, on: str) -> CompileResult:
     return program.result
 
 
-@pytest.mark.parametrize(("slice_", "devices", "sharding"), [("v5e:2x4", 8, "data"), ("v6e:4x4", 16, "fsdp")])
-def test_base_compiles_for_a_slice_and_fits(
-    config: Callable[..., RunConfig], slice_: str, devices: int, sharding: str
-) -> None:
+PARAMETERS = 124.7e6
+TABLE = 50_304 * 768
+LAYER = 12 * 768**2
+
+
+@pytest.mark.parametrize("slice_", ["v5e:4x4", "v6e:4x4"])
+def test_base_fits_a_slice_and_sends_while_it_computes(config: Callable[..., RunConfig], slice_: str) -> None:
     """32 rows of 512 tokens a chip. The bounds on memory are what keeps activations local: without it one layout
-    took 13.9 GiB a chip at 2 rows."""
-    result = fitted(base(config, **{"engine.sharding": sharding}), slice_)
-    assert (result.fits, result.devices) == (True, devices)
-    whole = 12 * 124.7e6  # weight and two moments
-    share = devices if sharding == "fsdp" else 1
-    assert whole / share < result.arguments_bytes < 1.1 * whole / share + 16e6
+    took 13.9 GiB a chip at 2 rows. The text has the loop's layer and the last one."""
+    result = fitted(base(config), slice_)
+    assert (result.fits, result.devices) == (True, 16)
+    whole = 12 * PARAMETERS  # weight and two moments
+    assert whole / 16 < result.arguments_bytes < 1.1 * whole / 16 + 16e6
     assert 2e9 < (result.temporaries_bytes or 0) < 7e9
-    # For v6e the compiler makes some reduce-scatters into an all-reduce and a slice.
-    assert "all-gather" in result.collectives if sharding == "fsdp" else set(result.collectives) == {"all-reduce"}
+    found = {(one.kind, one.beside): (one.count, one.bytes) for one in result.collectives}
+    assert found == {}
 
 
 @pytest.mark.parametrize("slice_", ["v3:2x2", "v4:2x2x2", "v5p:2x2x1", "tpu7x:2x2x1"])
@@ -95,7 +97,7 @@ request = CompileRequest(**storage.read_json(sys.argv[1]))
 program, _ = program_for(request)
 sizes = {"rows": request.rows, "tokens": request.tokens, "slots": request.slots}
 state, batch, *_ = program.update_shapes(micro_batches=request.micro_batches, **sizes)
-compiled = program.jitted_evaluate().lower(state["parameters"], batch).compile()
+compiled = program.jitted("evaluate").lower(state["parameters"], batch).compile()
 print("peak", compiled.memory_analysis().peak_memory_in_bytes)
 """
 

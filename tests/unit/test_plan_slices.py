@@ -15,7 +15,7 @@ import pytest
 from maskwright.cli.main import run
 from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import ConfigError
-from maskwright.engines.jax.aot import CompileRequest, CompileResult
+from maskwright.engines.jax.aot import Collective, CompileRequest, CompileResult
 from maskwright.model.config import model_config
 from maskwright.model.hf.config import to_hf_config
 from maskwright.tasks.planning import slices as task
@@ -48,7 +48,7 @@ class Compiler:
         fits = needed <= self.limit
         sizes = {"limit_bytes": round(self.limit * GIB), "needed_bytes": round(needed * GIB), "arguments_bytes": GIB}
         temporaries = round((needed - 1) * GIB) if fits else None
-        collectives = {"all-reduce": 6} if fits else {}
+        collectives = [Collective("all-gather", True, 6, 2**21)] if fits else []
         return CompileResult(
             "TPU v5 lite", 8, fits, temporaries_bytes=temporaries, collectives=collectives, compile_seconds=1.0,
             versions={"jax": "0"}, **sizes

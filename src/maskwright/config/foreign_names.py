@@ -94,8 +94,8 @@ _BOTH = {
     "gradient_checkpointing activation_checkpointing": "engine.activation_checkpointing=on",
     "use_cpu no_cuda": "engine.device=cpu",
     "fsdp deepspeed": (
-        "torch's processes share out the fp32 weights and the moments by themselves; with jax, engine.sharding=fsdp "
-        "shards all weights"
+        "processes share out the fp32 weights and the moments by themselves; with jax, engine.sharding=fsdp shares out "
+        "gradients too"
     ),
     "random_seed manual_seed data_seed": "seed",
     "save_every save_steps save_interval_updates ckp_interval": "checkpoint.save_every_steps",

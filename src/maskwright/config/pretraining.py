@@ -132,8 +132,8 @@ class BatchSection(Section):
 
 class EngineSection(Section):
     kind: Annotated[Literal["torch", "jax"], Resumable] = "torch"
-    """Framework that computes: torch on CPU and CUDA, jax on TPU, CPU and CUDA. A run may change it on the way; the
-    numbers then continue within rounding."""
+    """Framework that computes: torch on CPU and CUDA, jax on TPUs, and on a CPU for tests. A run may change it on the
+    way; the numbers then continue within rounding."""
     device: Annotated[Literal["auto", "cpu", "cuda", "mps", "tpu"], Resumable] = "auto"
     """auto takes a TPU (jax), a CUDA device or an Apple GPU (torch's mps, never tried) when there is one, and says so.
     It is an error to ask for a device that is absent."""
@@ -141,9 +141,8 @@ class EngineSection(Section):
     """Total number of devices across hosts; must divide batch.virtual_workers. torch: one process per device
     (`--processes`). jax: all devices by default, one on a CPU (more are simulated, for tests)."""
     sharding: Annotated[Literal["data", "fsdp"], Resumable] = "data"
-    """data: each device computes with all weights. fsdp, only for jax: each device holds a part of every weight,
-    gradient and moment, and gathers a layer when it is computed. torch shares out the fp32 weights and the moments in
-    any case."""
+    """Devices share out the fp32 weights and the moments in any case. fsdp, only for jax: with several micro-batches a
+    device, gradients are shared out after each, which takes less memory, and not once an update."""
     dtype: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Precision of the multiplications; weights and optimizer state are kept in fp32. auto takes bf16 where the
     hardware is faster at it, with torch fp16 on a GPU that has no bf16 (T4, V100), else fp32. fp16, which scales the
@@ -174,6 +173,9 @@ class EngineSection(Section):
     def _engine_has_it(self) -> Self:
         if self.kind == "jax" and self.dtype == "fp16":
             raise Refused("jax has no loss scaling, which fp16 needs", fix="take bf16 or fp32, or engine.kind: torch")
+        if self.kind == "jax" and self.device in ("cuda", "mps"):
+            what = f"jax is for TPUs, and for tests on a CPU, not for engine.device: {self.device}"
+            raise Refused(what, fix="take engine.kind: torch")
         if self.kind == "torch" and self.sharding == "fsdp":
             what = (
                 "torch's processes share out the fp32 weights and the moments by themselves: sharding fsdp is for jax"

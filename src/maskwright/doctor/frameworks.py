@@ -208,8 +208,7 @@ def _products(facts: dict[str, Any], rates: dict[str, float] | None, failure: st
     return first_of("hardware", name, detail, values, [(slower, "warn", more, fix)])
 
 
-def jax(probe: FrameworkProbe | None, gpus: int | None = None) -> DoctorFinding:
-    gpus = hardware.cuda_devices() if gpus is None else gpus
+def jax(probe: FrameworkProbe | None) -> DoctorFinding:
     if probe is None:
         return DoctorFinding("software", "JAX", "ok", "not installed; only engine.kind jax and TPUs need it")
     lines, failure, version = probe.lines(), probe.end(), importlib.metadata.version("jax")
@@ -222,9 +221,6 @@ def jax(probe: FrameworkProbe | None, gpus: int | None = None) -> DoctorFinding:
     kinds = {kind: facts["devices"].count(kind) for kind in facts["devices"]}
     detail = f"{facts['version']} on {facts['platform']}: " + ", ".join(f"{n} x {kind}" for kind, n in kinds.items())
     on_cpu, libtpu = facts["platform"] == "cpu", "scripts/install --tpu, which adds libtpu"
-    unseen = "; it does not see the NVIDIA GPU, which torch is the faster engine for"
-    cuda = 'pip install "jax[cuda12]", or stay with engine.kind torch'
     return first_of("software", "JAX", detail, facts, [
         (on_cpu and os.path.exists("/dev/accel0"), "fail", ", though a TPU is here", libtpu),
-        (on_cpu and gpus > 0, "warn", unseen, cuda),
     ])  # fmt: skip

@@ -1,1 +1,1 @@
-"""The engine on JAX: TPU, and also CPU and GPU."""
+"""The engine on JAX, for TPUs. On a CPU it is there for tests."""

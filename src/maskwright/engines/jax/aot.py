@@ -38,7 +38,11 @@ OPTIONS: dict[str, dict[str, Any]] = {"v4": {"chip_config_name": "megacore"}}
 BOUNDS = {("v5e", "2x4"): (2, 4, 1), ("v6e", "2x4"): (2, 4, 1)}
 """One host has eight of these chips; the compiler would put any four on a host."""
 GIB = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "collective-permute", "all-to-all")
+KINDS = "all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all"
+COLLECTIVE = re.compile(rf"= (?P<result>\S.*?) (?P<kind>{KINDS})(?P<start>-start)?\(")
+ARRAY = re.compile(r"\b(?:pred|[a-z]+?(\d+))\[([\d,]+)\]")
+CHAIN = re.compile(r'chain_id="\d+"')
+"""The compiler cuts a collective into parts that it fuses with products: one chain of them."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,17 @@ class CompileRequest:
 
 
 @dataclass(frozen=True)
+class Collective:
+    """All collectives of one kind in a program that do, or do not, leave a device free to compute meanwhile."""
+
+    kind: str
+    beside: bool
+    count: int
+    bytes: int
+    """Of their results on one device, each once."""
+
+
+@dataclass(frozen=True)
 class CompileResult:
     """Bytes are those of one device, at the moment when most are in use."""
 
@@ -73,8 +88,8 @@ class CompileResult:
     arguments_bytes: int
     temporaries_bytes: int | None
     """None if the program does not fit."""
-    collectives: dict[str, int]
-    """How often each occurs in the program; one in the loop over layers runs once a layer."""
+    collectives: list[Collective]
+    """Of the program's text: one in the loop over layers runs once a layer."""
     compile_seconds: float
     versions: dict[str, str]
 
@@ -123,7 +138,7 @@ def compile_ahead(request: CompileRequest) -> CompileResult:
     sizes = {"rows": request.rows, "tokens": request.tokens, "slots": request.slots}
     arguments = program.update_shapes(micro_batches=request.micro_batches, **sizes)
     began = time.perf_counter()
-    lowered = program.jitted_update().lower(*arguments)
+    lowered = program.jitted("update").lower(*arguments)
     facts: dict[str, Any] = {
         "device_kind": devices[0].device_kind,
         "devices": len(devices),
@@ -137,20 +152,35 @@ def compile_ahead(request: CompileRequest) -> CompileResult:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         seconds = round(time.perf_counter() - began, 1)
-        facts |= {"fits": False, "temporaries_bytes": None, "collectives": {}}
+        facts |= {"fits": False, "temporaries_bytes": None, "collectives": []}
         # The first line has the needed memory and the limit.
         facts["needed_bytes"] = max(_sizes(str(error).splitlines()[0]) or _sizes(str(error)))
         arrays = jax.tree.leaves(arguments)
         facts["arguments_bytes"] = sum(a.dtype.itemsize * math.prod(a.sharding.shard_shape(a.shape)) for a in arrays)
     else:
-        memory, text = compiled.memory_analysis(), compiled.as_text()
-        counts = {name: len(re.findall(rf" {name}(?:-start)?\(", text)) for name in COLLECTIVES}
-        facts |= {"fits": True, "collectives": {name: count for name, count in counts.items() if count}}
+        memory = compiled.memory_analysis()
+        facts |= {"fits": True, "collectives": collectives(compiled.as_text())}
         # Not the sum of all temporaries, which also counts those that never live at the same time.
         facts["needed_bytes"] = memory.peak_memory_in_bytes
         facts["arguments_bytes"] = memory.argument_size_in_bytes
         facts["temporaries_bytes"] = memory.peak_memory_in_bytes - memory.argument_size_in_bytes
     return CompileResult(compile_seconds=seconds, **facts)
+
+
+def collectives(text: str) -> list[Collective]:
+    """The collectives in the text of a compiled program."""
+    found: dict[str, tuple[str, bool, int]] = {}
+    for line in text.splitlines():
+        if one := COLLECTIVE.search(line):
+            chain, arrays = CHAIN.search(line), ARRAY.findall(one["result"])
+            if one["start"]:  # the operands come first
+                arrays = arrays[len(arrays) // 2 :]
+            size = sum(math.prod(map(int, shape.split(","))) * int(bits or 8) // 8 for bits, shape in arrays)
+            found[chain[0] if chain else line] = (one["kind"], bool(chain or one["start"]), size)
+    sizes: dict[tuple[str, bool], list[int]] = {}
+    for kind, beside, size in found.values():
+        sizes.setdefault((kind, beside), []).append(size)
+    return [Collective(*kind, len(of), sum(of)) for kind, of in sorted(sizes.items())]
 
 
 def memory_limit(device: Any) -> int:

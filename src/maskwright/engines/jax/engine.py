@@ -1,4 +1,4 @@
-"""The JAX engine: TPU slices, and also CPU (virtual devices) and GPU.
+"""The JAX engine: TPU slices, and virtual devices of a CPU for tests.
 
 The host only feeds batches: an update is one compiled program (`step.py`), and nothing in it waits for the host. Its
 results stay on the devices until a number is read.
@@ -123,7 +123,7 @@ class JaxEngine:
         hosts = f" on {self.processes.world_size} hosts" if self.processes.world_size > 1 else ""
         self.description = (
             f"JAX {jax.__version__} on {layout.devices} x {devices[0].device_kind}{hosts}, {self.dtype_name}, "
-            f"{'fully sharded' if engine.sharding == 'fsdp' else 'data parallel'}"
+            f"{'fully sharded' if engine.sharding == 'fsdp' else 'sharded state'}"
         )
 
     def program_like(self, batch: Batch) -> Program:
@@ -185,12 +185,12 @@ class JaxEngine:
 
     def evaluate(self, batches: Sequence[Batch]) -> EvalStats:
         sums = self._run("evaluate", self._state["parameters"], self._own(batches))
-        return EvalStats(*(float(sums[name]) for name in ("loss_sum", "weight", "correct")))
+        return EvalStats(*map(float, np.asarray(sums)))
 
     def log_probs(self, batches: Sequence[Batch]) -> LabelScores:
         weighted = np.concatenate([batch.weights for batch in batches]) > 0
         scores = self._by_position("log_probs", batches)[weighted]
-        return scores[:, 0], scores[:, 1] > 0
+        return -scores[:, 0], scores[:, 1] > 0
 
     def predict(self, batches: Sequence[Batch]) -> np.ndarray:
         return self._by_position("predict", batches)
@@ -246,8 +246,7 @@ class JaxEngine:
         if key not in self._programs:
             program = replace(like, parts=M // sizes["input_ids"][2])
             began = time.perf_counter()
-            jitted = getattr(program, f"jitted_{what}")()
-            self._programs[key] = jitted.lower(*arguments).compile()
+            self._programs[key] = program.jitted(what).lower(*arguments).compile()
             if not expected and any(compiled.what == what for compiled in self.compiles):
                 shown = ", ".join(f"{name} {list(shape)}" for name, shape in sizes.items())
                 warn(f"step {self._step}: compiling {what} again, for other shapes: {shown}")
@@ -269,8 +268,7 @@ class JaxEngine:
                 + ("" if gone else " in one process alone"),
                 where=self.device,
                 fix="raise batch.virtual_workers and, in pretraining, lower batch.micro_batch_rows in a new run that "
-                "begins from an export of this one; on a GPU, XLA_PYTHON_CLIENT_MEM_FRACTION gives JAX more than three "
-                "quarters of the memory",
+                "begins from an export of this one",
             ) from None
         if rows == 1:
             raise one_row_too_long(T, self.device) from None
@@ -324,7 +322,7 @@ class JaxEngine:
             array = np.zeros(shape, np.float32) if array_of_rank0 is None else array_of_rank0
             if stacked is not None and self.processes.world_size > 1:
                 array = np.asarray(multihost_utils.broadcast_one_to_all(array))
-            sharding = self.program.layout.sharding(name)
+            sharding = self.program.sharding(self.program.layout.spec(name))
             result[name] = jax.make_array_from_callback(shape, sharding, array.__getitem__)
         return result
 

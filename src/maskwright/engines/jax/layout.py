@@ -1,9 +1,15 @@
 """Which part of the parameters each device of a mesh holds, and how it gathers the rest.
 
-The mesh has one axis: every device computes micro-batches of its own. `data`: each device holds all parameters, and
-gradients are summed once an update. `fsdp`: each holds a shard of every matrix, its gradient and its moments; a layer
-is gathered just before it is computed (in the dtype of the multiplications) and again in the backward pass, and its
-gradient is reduce-scattered at once, in fp32.
+The mesh has one axis: every device computes micro-batches of its own, and holds a shard of every matrix and of its
+moments, which it alone updates. Vectors are whole everywhere. A layer is gathered, in the dtype of the multiplications,
+just before it is computed, and again in the backward pass, which sums its gradient over the devices as soon as it is
+there: both while other layers are computed. With several micro-batches a device, `data` gathers and sums once an
+update instead, whereas `fsdp`, which never holds a full gradient, does both for each micro-batch.
+
+A layer's gradients are sent as they were computed (in bf16, each to the device that holds the shard) and added up in
+fp32 there: libtpu runs an all-to-all beside matrix products (`step.COMPILER_OPTIONS`). It replaces a reduce-scatter by
+an all-reduce of the full fp32 gradient, during which nothing is computed (0.0.42.1, v4 to v6e, whatever its options).
+So reduce-scatters are left to what comes after the last layer, with nothing left to compute: the embeddings, the head.
 
 Everything runs inside one `jax.shard_map`, so this file alone decides what is local and what is sent: activations are
 local by construction.
@@ -19,13 +25,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from maskwright.model.jax.parts import LAYERS
 
 AXIS = "data"
-Platform = Literal["cpu", "cuda", "tpu"]
-"""JAX's names of platforms."""
+Platform = Literal["cpu", "tpu"]
 
 
 @dataclass(frozen=True)
@@ -36,14 +41,13 @@ class ShardingLayout:
     """The dimension along which a parameter is sharded; None if every device holds all of it."""
     dtype: Any
     """Precision of the multiplications."""
+    fsdp: bool
 
     @classmethod
     def of(cls, devices: list[Any], shapes: dict[str, tuple[int, ...]], *, fsdp: bool, dtype: Any) -> ShardingLayout:
         count = len(devices)
-        dims: dict[str, int | None] = dict.fromkeys(shapes)
-        if fsdp and count > 1:
-            dims |= {name: _sharded_dim(shape, count, begin=name.startswith(LAYERS)) for name, shape in shapes.items()}
-        return cls(Mesh(np.array(devices), (AXIS,)), shapes, dims, dtype)
+        dims = {name: _sharded_dim(shape, count, begin=name.startswith(LAYERS)) for name, shape in shapes.items()}
+        return cls(Mesh(np.array(devices), (AXIS,)), shapes, dims, dtype, fsdp)
 
     @property
     def devices(self) -> int:
@@ -53,29 +57,22 @@ class ShardingLayout:
         dim = self.dims[name]
         return PartitionSpec() if dim is None else PartitionSpec(*[None] * dim, AXIS)
 
-    def sharding(self, name: str) -> NamedSharding:
-        return NamedSharding(self.mesh, self.spec(name))
+    def gathered(self, name: str, array: Array) -> Array:
+        """Inside the mesh: the full parameter in the dtype of the multiplications. `array` of a `layers.` name may be
+        one layer's, without the first dimension."""
+        if (dim := self.dims[name]) is None:
+            return array.astype(self.dtype)
+        stacked = len(self.shapes[name]) - array.ndim
+        return _gather(array, dim - stacked, self.dtype, bool(stacked))
 
-    def gathered(self, name: str, array: Array, dtype: Any = None) -> Array:
-        """Inside the mesh: the full parameter in `dtype` (by default that of the multiplications). `array` of a
-        `layers.` name may be one layer's, without the first dimension."""
-        dtype, dim = dtype or self.dtype, self.dims[name]
-        if dim is None:
-            return array.astype(dtype)
-        return _gather(array, dim - (len(self.shapes[name]) - array.ndim), dtype)
-
-    def shard(self, name: str, array: Array) -> Array:
-        """Inside the mesh: this device's shard of a full parameter."""
-        dim = self.dims[name]
-        if dim is None:
-            return array
-        size = array.shape[dim] // self.devices
-        return jax.lax.dynamic_slice_in_dim(array, jax.lax.axis_index(AXIS) * size, size, dim)
-
-    def sum_gradients(self, gradients: dict[str, Array]) -> dict[str, Array]:
-        """Inside the mesh: sums over devices. The backward pass of `gathered` has summed sharded parameters already."""
-        rest = {name: g for name, g in gradients.items() if self.dims[name] is None}
-        return gradients | jax.lax.psum(rest, AXIS)
+    def sum_gradients(self, gradients: dict[str, Array], *, whole: bool) -> dict[str, Array]:
+        """Inside the mesh: sums over devices, in fp32. Matrices, unless they are `whole`, have been summed in the
+        backward pass of `gathered`."""
+        vectors = {name: g for name, g in gradients.items() if self.dims[name] is None}
+        matrices = {name: g for name, g in gradients.items() if name not in vectors}
+        if whole:
+            matrices = {name: _sum_shards(g, self.dims[name]) for name, g in matrices.items()}
+        return gradients | matrices | jax.lax.psum(vectors, AXIS)
 
     def norm(self, gradients: dict[str, Array]) -> Array:
         """Inside the mesh: L2 norm of the full gradient, each number once."""
@@ -88,23 +85,28 @@ class ShardingLayout:
 def _sharded_dim(shape: tuple[int, ...], devices: int, *, begin: int) -> int | None:
     """The first dimension of a matrix that the device count divides; not the first of an array that stacks layers.
     Vectors are not sharded: they need little memory, and gathering each of them would cost time."""
-    if len(shape) - begin < 2:
+    if devices == 1 or len(shape) - begin < 2:
         return None
     return next((dim for dim in range(begin, len(shape)) if shape[dim] % devices == 0), None)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _gather(part: Array, dim: int, dtype: Any) -> Array:
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def _gather(part: Array, dim: int, dtype: Any, beside: bool) -> Array:
+    """`beside`: whether other layers are computed while the gradient is summed."""
     return jax.lax.all_gather(part.astype(dtype), AXIS, axis=dim, tiled=True)
 
 
-def _gather_forward(part: Array, dim: int, dtype: Any) -> tuple[Array, None]:
-    return _gather(part, dim, dtype), None
+def _gather_backward(dim: int, dtype: Any, beside: bool, _: None, gradient: Array) -> tuple[Array]:
+    if not beside:
+        return (_sum_shards(gradient, dim),)
+    size, devices = gradient.shape, jax.lax.axis_size(AXIS)
+    apart = gradient.reshape(*size[:dim], devices, size[dim] // devices, *size[dim + 1 :])
+    return (jax.lax.all_to_all(apart, AXIS, dim, 0).astype(jnp.float32).sum(0),)
 
 
-def _gather_backward(dim: int, dtype: Any, _: None, gradient: Array) -> tuple[Array]:
+_gather.defvjp(lambda *arguments: (_gather(*arguments), None), _gather_backward)
+
+
+def _sum_shards(gradient: Array, dim: Any) -> Array:
     # In fp32: a bf16 sum over hundreds of devices would lose their contributions.
-    return (jax.lax.psum_scatter(gradient.astype(jnp.float32), AXIS, scatter_dimension=dim, tiled=True),)
-
-
-_gather.defvjp(_gather_forward, _gather_backward)
+    return jax.lax.psum_scatter(gradient.astype(jnp.float32), AXIS, scatter_dimension=dim, tiled=True)

@@ -1,7 +1,8 @@
 """Optimizers in JAX, on dictionaries of fp32 arrays: twins of `torch/optimizers.py`, for one device's shards.
 
 AdamW (Loshchilov and Hutter 2019) updates everything, or, beside Muon, everything except hidden matrices.
-Muon (Jordan et al. 2024): the matrices are shared out over the devices, and each is orthogonalized once and gathered.
+Muon (Jordan et al. 2024): the layers are shared out over the devices, each of which gets the whole matrices of its own
+and gives their shards back.
 """
 
 from __future__ import annotations
@@ -89,47 +90,32 @@ def apply(
 
 
 def _orthogonal(updates: Weights, layout: ShardingLayout) -> Weights:
-    """Orthogonalizes each hidden matrix, from this device's shard to the same one. Query, key and value are apart, and
-    so are both halves of a gated layer."""
-    full = {name: layout.gathered(name, update, jnp.float32) for name, update in updates.items()}
-    inner = full["layers.down.weight"].shape[-1]
-    groups: dict[tuple[int, int], list[tuple[str, int, Array]]] = {}
-    for name, update in full.items():
-        *_, all_rows, columns = update.shape
+    """Takes this device's shards of the updates and returns the same shards, orthogonalized. Query, key and value are
+    moved apart, and so are both halves of a gated layer."""
+    inner, result = layout.shapes["layers.down.weight"][-1], {}
+    for name, update in updates.items():
+        *_, all_rows, columns = layout.shapes[name]
         role = next(role for role in HIDDEN_ROLES if name.endswith(role))
-        each = rows_of_matrices(role, all_rows, columns, inner)
-        stacks = [update.reshape(-1, each[0], columns)]
-        if len(set(each)) > 1:
-            stacks = jnp.split(update.reshape(-1, all_rows, columns), list(accumulate(each))[:-1], axis=1)
-        for number, stack in enumerate(stacks):
-            groups.setdefault((stack.shape[1], columns), []).append((name, number, stack))
-    parts: dict[str, dict[int, Array]] = {name: {} for name in full}
-    for (rows, columns), named in groups.items():
-        matrices = jnp.concatenate([stack for *_, stack in named])
-        scale = UPDATE_RMS * max(rows, columns) ** 0.5
-        turned = matrices.mT if rows > columns else matrices
-        results = shared_orthogonalize(turned.astype(layout.dtype), layout.devices).astype(jnp.float32) * scale
-        results = results.mT if rows > columns else results
-        begin = 0
-        for name, number, stack in named:
-            parts[name][number] = results[begin : begin + len(stack)]
-            begin += len(stack)
-    result = {}
-    for name, of in parts.items():
-        whole = of[0] if len(of) == 1 else jnp.concatenate([of[number] for number in sorted(of)], 1)
-        result[name] = layout.shard(name, whole.reshape(full[name].shape))
+        rows = rows_of_matrices(role, all_rows, columns, inner)
+        layers, dim = update.astype(layout.dtype).reshape(-1, *update.shape[-2:]), layout.dims[name]
+        count, dim = len(layers), None if dim is None else dim + 3 - update.ndim
+        if dim is not None:  # a shard of all layers -> the whole matrices of some, filled up with zeros
+            layers = jnp.pad(layers, ((0, -count % layout.devices), (0, 0), (0, 0)))
+            layers = jax.lax.all_to_all(layers, AXIS, 0, dim, tiled=True)
+        stacks = jnp.split(layers, list(accumulate(rows))[:-1], axis=1)
+        layers = jnp.concatenate([_scaled_orthogonal(stack) for stack in stacks], axis=1)
+        if dim is not None:
+            layers = jax.lax.all_to_all(layers, AXIS, dim, 0, tiled=True)[:count]
+        result[name] = layers.reshape(update.shape)
     return result
 
 
-def shared_orthogonalize(matrices: Array, devices: int) -> Array:
-    """Orthogonalizes [n, r, c] matrices, the same on every device: one device computes each, and all are gathered."""
-    n = len(matrices)
-    each = -(-n // devices)
-    if devices == 1:
-        return orthogonalize(matrices)
-    padded = jnp.pad(matrices, ((0, each * devices - n), (0, 0), (0, 0)))
-    share = jax.lax.dynamic_slice_in_dim(padded, jax.lax.axis_index(AXIS) * each, each)
-    return jax.lax.all_gather(orthogonalize(share), AXIS, tiled=True)[:n]
+def _scaled_orthogonal(matrices: Array) -> Array:
+    """[n, r, c] -> fp32, in the size of AdamW's updates."""
+    rows, columns = matrices.shape[-2:]
+    turned = matrices.mT if rows > columns else matrices
+    results = orthogonalize(turned).astype(jnp.float32) * (UPDATE_RMS * max(rows, columns) ** 0.5)
+    return results.mT if rows > columns else results
 
 
 def orthogonalize(matrices: Array) -> Array:

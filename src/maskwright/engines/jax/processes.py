@@ -6,8 +6,6 @@ use MASTER_ADDR, MASTER_PORT, WORLD_SIZE and RANK, torch's `env://`. One process
 
 from __future__ import annotations
 
-import glob
-import importlib.util
 import os
 from contextlib import suppress
 from typing import Any
@@ -34,7 +32,7 @@ from maskwright.engines.processes import (
     partner_gone,
 )
 from maskwright.machine import hardware
-from maskwright.machine.hardware import tpu_chips
+from maskwright.machine.hardware import cuda_devices, tpu_chips
 
 CPU_DEVICES, CACHE_FOLDER = "jax_num_cpu_devices", "jax_compilation_cache_dir"
 MOST_VIRTUAL_DEVICES = 64
@@ -79,32 +77,19 @@ class _JaxProcesses:
 
 
 def choose_device(wanted: str) -> Platform:
-    """Resolves `auto`: TPU chips if there are any, else a CUDA device, else the CPU. Raises `ConfigError` rather than
-    falling back."""
+    """Resolves `auto`: TPU chips if there are any, else the CPU. Raises `ConfigError` rather than leave a chip or a GPU
+    of this machine idle."""
     chips = tpu_chips()
     if wanted == "tpu" and not chips:
-        raise ConfigError(
-            "tpu was asked for, but this machine has no TPU chip",
-            where="engine.device",
-            fix="run it on a TPU VM; `maskwright plan` compiles for one that is not here",
-        )
+        fix = "run it on a TPU VM; `maskwright plan` compiles for one that is not here"
+        raise ConfigError("tpu was asked for, but this machine has no TPU chip", where="engine.device", fix=fix)
     if wanted == "tpu" or (wanted == "auto" and chips):
         require("libtpu", "engine.device")
         return "tpu"
-    cuda = _nvidia() and importlib.util.find_spec("jax_plugins") is not None
-    if wanted == "mps":
-        raise ConfigError("jax does not know Apple's GPUs", where="engine.device", fix="say engine.kind: torch")
-    if wanted == "cuda" and not cuda:
-        raise ConfigError(
-            "cuda was asked for, but there is no NVIDIA device that this JAX can use",
-            where="engine.device",
-            fix='check the driver, install "jax[cuda12]", or say cpu',
-        )
-    return "cuda" if wanted == "cuda" or (wanted == "auto" and cuda) else "cpu"
-
-
-def _nvidia() -> bool:
-    return bool(glob.glob("/dev/nvidia[0-9]*")) and os.environ.get("CUDA_VISIBLE_DEVICES", "0") not in ("", "-1")
+    if wanted == "auto" and cuda_devices():
+        what = "jax is for TPUs, and for tests on a CPU; this machine has an NVIDIA GPU"
+        raise ConfigError(what, where="engine.kind", fix="take engine.kind: torch, or engine.device: cpu")
+    return "cpu"
 
 
 def connect(engine: EngineSection) -> tuple[Platform, list[Any], Processes]:
@@ -113,8 +98,6 @@ def connect(engine: EngineSection) -> tuple[Platform, list[Any], Processes]:
     Raises `ConfigError` if a device is absent, `StoppedEarly` if the other hosts cannot be found.
     """
     device, launch = choose_device(engine.device), launch_variables()
-    if device == "cpu" and engine.device == "auto" and _nvidia():
-        warn('there is an NVIDIA device, but this JAX cannot use it: install "jax[cuda12]"; going on with the CPU')
     if launch and (engine.devices or launch.world_size) % launch.world_size:  # before jaxlib, which crashes
         raise ConfigError(
             f"{engine.devices} devices cannot be shared out evenly over {launch.world_size} processes",

@@ -8,8 +8,8 @@ each micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -28,10 +28,12 @@ from maskwright.engines.jax.optimizers import Rates
 from maskwright.model.config import ModelConfig
 from maskwright.model.jax.attention import choose_way
 from maskwright.model.jax.networks import logits, losses
-from maskwright.model.jax.parts import Weights
+from maskwright.model.jax.parts import Gather, Weights
 
 BATCH_FIELDS = ("input_ids", "position_ids", "segment_ids", "predict_index", "labels", "weights")
 EVERYWHERE = PartitionSpec()
+COMPILER_OPTIONS = {"tpu": {"xla_tpu_enable_async_all_to_all": "true"}, "cpu": dict[str, str]()}
+"""By platform. An all-to-all of a TPU waits for its end unless it is told not to."""
 NO_BAD_STEP = 2**31 - 1
 
 State = dict[str, Any]
@@ -58,10 +60,10 @@ class Program:
 
     # ---- one micro-batch, inside the mesh --------------------------------------------------------------------
 
-    def _logits(self, weights: Weights, batch: dict[str, Array], key: Array | None) -> Array:
+    def _logits(self, weights: Weights, batch: dict[str, Array], gather: Gather, key: Array | None = None) -> Array:
         inputs = [batch[name] for name in BATCH_FIELDS[:4]]
         way = self.way(inputs[0].shape[1], self.model.attention_probs_dropout_prob if key is not None else 0.0)
-        return logits(weights, self.model, *inputs, gather=self.layout.gathered, way=way, key=key)
+        return logits(weights, self.model, *inputs, gather=gather, way=way, key=key)
 
     def way(self, tokens: int, dropout: float = 0.0) -> str:
         """How attention over rows of `tokens` is computed: see `model/jax/attention.py`."""
@@ -84,8 +86,13 @@ class Program:
         """Loss sum, weight and gradient of the global batch; the loss is divided once, by the global weight."""
         weight = jax.lax.psum(batches["weights"].sum(), AXIS)
 
+        count, layout, gather = len(batches["weights"]), self.layout, self.layout.gathered
+        if whole := count > 1 and layout.devices > 1 and not layout.fsdp:
+            weights = {name: layout.gathered(name, w) for name, w in weights.items()}
+            gather = replace(layout, dims=dict.fromkeys(layout.dims)).gathered
+
         def loss_of(weights: Weights, batch: dict[str, Array], number: Array) -> tuple[Array, Array]:
-            outputs = self._logits(weights, batch, self._key(step, number))
+            outputs = self._logits(weights, batch, gather, self._key(step, number))
             each = losses(self.model.task, outputs, batch["labels"], self.label_smoothing)
             loss = jnp.sum(each * batch["weights"])  # not a matrix product, which may be in bf16
             return loss / jnp.where(weight > 0, weight, 1.0), loss
@@ -94,14 +101,13 @@ class Program:
             gradient, loss = jax.grad(loss_of, has_aux=True)(weights, *micro_batch)
             return jax.tree.map(jnp.add, before, (gradient, loss)), None
 
-        count = len(batches["weights"])
         if count == 1:
             first = {name: array[0] for name, array in batches.items()}
             gradient, loss = jax.grad(loss_of, has_aux=True)(weights, first, jnp.int32(0))
         else:
-            zero = (jax.tree.map(jnp.zeros_like, weights), jnp.float32(0))
+            zero = ({name: jnp.zeros(w.shape, jnp.float32) for name, w in weights.items()}, jnp.float32(0))
             (gradient, loss), _ = jax.lax.scan(add, zero, (batches, jnp.arange(count, dtype=jnp.int32)))
-        return jax.lax.psum(loss, AXIS), weight, self.layout.sum_gradients(gradient)
+        return jax.lax.psum(loss, AXIS), weight, layout.sum_gradients(gradient, whole=whole)
 
     # ---- one update ------------------------------------------------------------------------------------------
 
@@ -125,36 +131,39 @@ class Program:
         stats["vote"] = jax.lax.pmax(vote[0], AXIS)
         return {"parameters": parameters, "moments": moments, "first_bad": first_bad}, stats
 
-    def score(self, parameters: Weights, batches: dict[str, Array]) -> dict[str, Array]:
-        """Inside the mesh: sums over the micro-batches of all devices, [A, 1, …] on each."""
+    # ---- scores ------------------------------------------------------------------------------------------------
 
-        def sums_of(batch: dict[str, Array]) -> dict[str, Array]:
-            outputs = self._logits(parameters, batch, None)
-            right = (outputs.argmax(-1) == batch["labels"]).astype(jnp.float32)
-            weights = batch["weights"]
-            return {
-                "loss_sum": jnp.sum(losses(self.model.task, outputs, batch["labels"]) * weights),
-                "weight": weights.sum(),
-                "correct": jnp.sum(right * weights),
-            }
+    def outputs(
+        self, parameters: Weights, batches: dict[str, Array], of: Callable[[Array, dict[str, Array]], Array]
+    ) -> Array:
+        """Inside the mesh: `of(logits, batch)` of each micro-batch, [A, 1, …]."""
 
-        sums = jax.lax.map(sums_of, {name: array[:, 0] for name, array in batches.items()})
-        return jax.lax.psum(jax.tree.map(lambda a: a.sum(0), sums), AXIS)
+        def one(batch: dict[str, Array]) -> Array:
+            return of(self._logits(parameters, batch, self.layout.gathered), batch)
+
+        return jax.lax.map(one, {name: array[:, 0] for name, array in batches.items()})[:, None]
+
+    def _scores(self, logits: Array, batch: dict[str, Array]) -> Array:
+        """fp32 [K, 2] of each label's loss, and 1 where it is the likeliest."""
+        right = (logits.argmax(-1) == batch["labels"]).astype(jnp.float32)
+        return jnp.stack([losses(self.model.task, logits, batch["labels"]), right], -1)
+
+    def evaluate(self, parameters: Weights, batches: dict[str, Array]) -> Array:
+        """Inside the mesh: fp32 [3], the sums of losses, of weights, and of the weights of right answers."""
+
+        def sums(logits: Array, batch: dict[str, Array]) -> Array:
+            loss, right = self._scores(logits, batch).T
+            return (jnp.stack([loss, jnp.ones_like(loss), right]) * batch["weights"]).sum(1)
+
+        return jax.lax.psum(self.outputs(parameters, batches, sums).sum((0, 1)), AXIS)
 
     def log_probs(self, parameters: Weights, batches: dict[str, Array]) -> Array:
-        """Inside the mesh: fp32 [A, 1, K, 2] of each label's log-probability, and 1 where it is the likeliest."""
-
-        def scores_of(batch: dict[str, Array]) -> Array:
-            outputs = self._logits(parameters, batch, None)
-            right = (outputs.argmax(-1) == batch["labels"]).astype(jnp.float32)
-            return jnp.stack([-losses(self.model.task, outputs, batch["labels"]), right], -1)
-
-        return jax.lax.map(scores_of, {name: array[:, 0] for name, array in batches.items()})[:, None]
+        """Inside the mesh: [A, 1, K, 2], the `_scores` of all labels."""
+        return self.outputs(parameters, batches, self._scores)
 
     def predict(self, parameters: Weights, batches: dict[str, Array]) -> Array:
         """Inside the mesh: fp32 logits [A, 1, K, C]."""
-        inputs = {name: array[:, 0] for name, array in batches.items()}
-        return jax.lax.map(lambda batch: self._logits(parameters, batch, None).astype(jnp.float32), inputs)[:, None]
+        return self.outputs(parameters, batches, lambda logits, _: logits.astype(jnp.float32))
 
     # ---- on a mesh -------------------------------------------------------------------------------------------
 
@@ -166,7 +175,7 @@ class Program:
         return state, dict.fromkeys(BATCH_FIELDS, PartitionSpec(None, AXIS))
 
     def _on_mesh(self, function: Any, in_specs: Any, out_specs: Any, donate: tuple[int, ...]) -> Any:
-        # fp32 runs in fp32, since a TPU or GPU uses less by default. bf16 stays: TPU kernels accept nothing else.
+        # fp32 runs in fp32, since a TPU uses less by default. bf16 stays: TPU kernels accept nothing else.
         precision = "highest" if self.layout.dtype == jnp.float32 else "default"
 
         def traced(*arguments: Any) -> Any:
@@ -175,31 +184,22 @@ class Program:
 
         # check_vma would let autodiff sum each micro-batch's gradient over all devices; here that comes last.
         mapped = jax.shard_map(traced, mesh=self.layout.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
-        return jax.jit(mapped, donate_argnums=donate)
+        return jax.jit(mapped, donate_argnums=donate, compiler_options=COMPILER_OPTIONS[self.platform])
 
-    def jitted_update(self) -> Any:
+    def jitted(self, what: str) -> Any:
+        """`update`, `evaluate`, `log_probs` or `predict`."""
         state, batch = self._specs()
+        if what != "update":
+            out = EVERYWHERE if what == "evaluate" else PartitionSpec(None, AXIS)
+            return self._on_mesh(getattr(self, what), (state["parameters"], batch), out, ())
         stats = dict.fromkeys(("loss_sum", "weight", "grad_norm", "first_bad", "vote"), EVERYWHERE)
         in_specs = (state, batch, EVERYWHERE, EVERYWHERE, PartitionSpec(AXIS))
         return self._on_mesh(self.update, in_specs, (state, stats), (0,))
 
-    def jitted_evaluate(self) -> Any:
-        state, batch = self._specs()
-        stats = dict.fromkeys(("loss_sum", "weight", "correct"), EVERYWHERE)
-        return self._on_mesh(self.score, (state["parameters"], batch), stats, ())
-
-    def jitted_predict(self) -> Any:
-        state, batch = self._specs()
-        return self._on_mesh(self.predict, (state["parameters"], batch), PartitionSpec(None, AXIS), ())
-
-    def jitted_log_probs(self) -> Any:
-        state, batch = self._specs()
-        return self._on_mesh(self.log_probs, (state["parameters"], batch), PartitionSpec(None, AXIS), ())
-
     # ---- shapes, for memory that is not allocated yet --------------------------------------------------------------
 
     def update_shapes(self, *, micro_batches: int, rows: int, tokens: int, slots: int) -> tuple[Any, ...]:
-        """Arguments of `jitted_update`: `micro_batches` (A) of `rows` (M) x `tokens` (T) with `slots` (K) each."""
+        """Arguments of `jitted("update")`: `micro_batches` (A) of `rows` (M) x `tokens` (T) with `slots` (K) each."""
 
         def shape(dims: tuple[int, ...], spec: PartitionSpec, dtype: Any = jnp.int32) -> Any:
             return jax.ShapeDtypeStruct(dims, dtype, sharding=self.sharding(spec))

@@ -66,7 +66,8 @@ def attention(
     number of tokens to either side that a token sees; None for all."""
     if way == "dense":
         return dense(q, k, v, segment_ids, dropout, key, window)
-    assert way in ("splash", "causal splash") and not dropout, (way, dropout)
+    if dropout:
+        raise ValueError("splash attention drops nothing: see `choose_way`")
     return splash(q, k, v, segment_ids, window, causal=way == "causal splash")
 
 
@@ -133,7 +134,8 @@ def _products(q: Array, k: Array, v: Array, together: Array, dropout: float, key
     scores = jnp.einsum("mthd,mshd->mhts", q, k, precision=precision, preferred_element_type=jnp.float32)
     p = jax.nn.softmax(jnp.where(together, scores * q.shape[-1] ** -0.5, -jnp.inf), axis=-1)
     if dropout:
-        assert key is not None, "dropout needs a key"
+        if key is None:
+            raise ValueError("dropout needs a key")
         p = jnp.where(jax.random.bernoulli(key, 1.0 - dropout, p.shape), p / (1.0 - dropout), 0.0)
     mixed = jnp.einsum("mhts,mshd->mthd", p.astype(q.dtype), v, precision=precision, preferred_element_type=jnp.float32)
     return kept(mixed.astype(q.dtype))

@@ -134,7 +134,8 @@ def _means(x_NC: Array, position_ids: Array, first_K: Array) -> Array:
 
 def losses(task: TaskKind, logits: Array, labels: Array, smoothing: float = 0.0) -> Array:
     """The loss of each example or position in fp32: the twin of `torch.heads.loss_sum`, before its weights."""
-    assert not (smoothing and task == "masked_lm"), "no label smoothing over a padded vocabulary"
+    if smoothing and task == "masked_lm":
+        raise ValueError("label smoothing would raise the logits of the vocabulary's padding")
     logits = logits.astype(jnp.float32)
     if task == "multi_label_classification":
         binary = jnp.maximum(logits, 0.0) - logits * labels + jnp.log1p(jnp.exp(-jnp.abs(logits)))

@@ -19,7 +19,6 @@ from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import choose_device, products_here
 from maskwright.engines.processes import launch_variables
 from maskwright.machine.devices import DeviceCount, here
-from maskwright.machine.hardware import cuda_devices
 from maskwright.model.initial import initial_parameters
 from maskwright.tasks.planning.cost import Interval
 from maskwright.tasks.start.capacity import exact_threads
@@ -211,15 +210,12 @@ def this_machine(config: RunConfig | FinetuneConfig, processes: int | None, node
     in a moment. `processes`: on all of them, by default those of this start. None for a kind of device that no run was
     measured on. Raises `ConfigError` where the device that the run asks for is absent."""
     engine, launch = config.engine, launch_variables()
-    if engine.kind == "jax":  # which would take three quarters of a GPU's memory, though another run may need it
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     if (device := choose_device(engine)) not in ("cpu", "cuda"):
         return None
     processes = processes or (launch.world_size if launch else 1)
     rate, low_precision, cores = products_here(engine, device)
     if device == "cuda":
-        gpus = (engine.devices or cuda_devices()) if engine.kind == "jax" else processes
-        return here(device, rate * gpus, low_precision=low_precision, processes=gpus)
+        return here(device, rate * processes, low_precision=low_precision, processes=processes)
     threads = max(1, min(engine.threads or cores, cores * nodes // processes))
     total = rate * threads * processes / cores
     return here(device, total, low_precision=low_precision, processes=processes, threads=threads)

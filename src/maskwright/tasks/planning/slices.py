@@ -14,7 +14,7 @@ from maskwright.core.console import say, several
 from maskwright.core.errors import ConfigError, MaskwrightError
 from maskwright.core.extras import require
 from maskwright.data.masking import slots_per_row
-from maskwright.engines.jax.aot import SETTINGS, CompileRequest, CompileResult
+from maskwright.engines.jax.aot import SETTINGS, Collective, CompileRequest, CompileResult
 from maskwright.machine.devices import DEVICES
 from maskwright.model.config import ModelConfig
 from maskwright.processes.child import python_module
@@ -67,9 +67,12 @@ class CompiledStage:
         parts = f"arguments {result.arguments_bytes / GIB:.2f}, temporaries {(result.temporaries_bytes or 0) / GIB:.2f}"
         lines = [f"{what}: fits: {needed:.2f} of {limit:.2f} GiB a device ({parts}; {seconds})"]
         if result.collectives:
-            listed = ", ".join(f"{count} {name}" for name, count in result.collectives.items())
-            lines.append(f"collectives in the program: {listed}")
+            lines.append(f"collectives in the program: {', '.join(map(_collective, result.collectives))}")
         return lines
+
+
+def _collective(one: Collective) -> str:
+    return f"{one.count} {one.kind} of {one.bytes / 2**20:.1f} MiB{' beside products' if one.beside else ''}"
 
 
 def plan(config: RunConfig, model: ModelConfig, on: str) -> SliceFit:
@@ -150,4 +153,4 @@ def compiled(request: CompileRequest) -> CompileResult:
     if "error" in answer:
         fix = "see the message; --set tries another configuration"
         raise MaskwrightError(f"the TPU compiler refuses it: {answer['error']}", where=request.slice, fix=fix)
-    return CompileResult(**answer)
+    return CompileResult(**answer | {"collectives": [Collective(**one) for one in answer["collectives"]]})

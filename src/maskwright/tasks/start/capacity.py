@@ -32,14 +32,16 @@ def state(
     config: RunConfig | FinetuneConfig, model: ModelConfig, devices: int = 1, *, low_precision: bool = False
 ) -> dict[str, float]:
     """Bytes that stay on each of `devices` from update to update, by part: fp32 weights and moments, and the gradients
-    that exact sums keep. `low_precision`: a copy of the weights in 16 bits comes on top. Of torch's processes, each
-    computes with all weights, and has a share of the fp32 weights, of the sum of gradients and of the moments."""
+    that exact sums keep. `low_precision`: a copy of the weights in 16 bits comes on top. Each device has a share of the
+    fp32 weights, of the sum of gradients and of the moments. Torch's processes compute with all weights, as JAX's
+    devices do with several micro-batches, unless they are fully sharded."""
     P, V, engine = count_parameters(model), config.batch.virtual_workers, config.engine
     moments = 4.0 * _moments(config, model)
     if engine.kind == "jax":
-        share = devices if engine.sharding == "fsdp" else 1
-        weights = (4 + (2 if low_precision else 0)) * P
-        return {"weights": weights / share, "gradients": 4.0 * P / share, "moments": moments / share}
+        held = 1 if engine.sharding == "data" and devices < V else devices
+        copy = 2 if low_precision else 4 * (held < devices)
+        weights = 4.0 * P / devices + copy * P / held
+        return {"weights": weights, "gradients": 4.0 * P / held, "moments": moments / devices}
     local_workers = max(1, V // devices)
     sums = peak_partial_sums(local_workers, V) if engine.reproducibility == "exact" and V % devices == 0 else 1
     several = devices > 1
