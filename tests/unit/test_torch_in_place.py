@@ -71,6 +71,25 @@ def test_blocks_with_their_neighbours(tokens: int, dtype: torch.dtype, monkeypat
     assert torch.equal(first, torch.cat((torch.zeros(H, block, h, dtype=dtype), x[:, : 2 * block]), 1))
 
 
+@DTYPES
+@pytest.mark.parametrize(("positions", "towards"), [(0, 1.0), (5, 1.0), (19, 1.0), (19, 0.5)])
+def test_the_loss_of_predictions(
+    positions: int, towards: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels, weights = torch.arange(positions) % 7, torch.arange(positions) / positions
+
+    def both() -> list[Tensor]:
+        x = drawn(positions, 33, dtype=dtype).requires_grad_()
+        loss = in_place.cross_entropy_sum(x * 3, labels, weights)
+        (loss * towards).backward()
+        return [loss, x.grad]
+
+    by_hand = both()
+    monkeypatch.setattr(in_place, "_own_backward", lambda _: False)
+    for one, other in zip(by_hand, both(), strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("autocast", [False, True])
 def test_a_table_that_is_looked_up_and_multiplied_by(*, autocast: bool) -> None:
     V, D = 11, 4
