@@ -155,6 +155,7 @@ python benchmarks/kills.py --store data/store                 # a quarter of an 
 python benchmarks/process_kills.py --store data/store         # half an hour
 python benchmarks/scaling.py --text 'corpus/*.txt'            # many processes; a quarter of an hour
 python benchmarks/scaling_model.py                            # a projection for GPUs, no measurement
+python benchmarks/gradients.py                                # MKL beside torch for gradients of matrices; a minute
 python benchmarks/gpu.py promises --store data/store --ragged data/lines   # on a GPU; its top has the other parts
 python benchmarks/finetune.py banking77-mini --tokenizer FOLDER --data FOLDER   # also ag-news-mini, banking77-base
 python benchmarks/finetune.py ag-news-mini --memory-gib 2 …   # the largest batch that fits

@@ -117,7 +117,7 @@ Segments = Tensor | CuSeqlens
 
 def plain_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rate: float = 0.0) -> Tensor:
     """Attention written out: the fast way for short rows on a CPU, and in fp32 the slow twin of the fused kernel."""
-    # A product with the transposed view of a strided tensor copies it number by number; of a contiguous one, not at all.
+    # Transposed, keys that are a view of a larger tensor would be copied for the product, number by number.
     return attend((q * q.shape[-1] ** -0.5) @ k.contiguous().transpose(-1, -2), v, mask, rate)
 
 

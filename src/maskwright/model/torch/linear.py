@@ -60,10 +60,10 @@ class _Linear(torch.autograd.Function):
         gradient_NF, x_ND = (tensor.flatten(0, -2).contiguous() for tensor in (gradient, x))
         of_x = (gradient_NF @ weight_FD).view(x.shape) if context.needs_input_grad[0] else None
         of_bias = gradient_NF.sum(0) if context.needs_input_grad[2] else None
-        return of_x, _transposed_product(gradient_NF, x_ND), of_bias
+        return of_x, transposed_product(gradient_NF, x_ND), of_bias
 
 
-def _transposed_product(a_NF: Tensor, b_ND: Tensor) -> Tensor:
+def transposed_product(a_NF: Tensor, b_ND: Tensor) -> Tensor:
     """a.T @ b of contiguous bf16 matrices, as fp32 [F, D]."""
     product = mkl_product()
     assert product is not None and a_NF.dtype is b_ND.dtype is torch.bfloat16  # other numbers would be read as bf16
