@@ -67,8 +67,9 @@ def blocks_around(x_MHTh: Tensor, block: int) -> Tensor:
     return torch.cat((padded[:, :-2], own_blocks, padded[:, 2:]), 3).flatten(0, 1)
 
 
-ROWS_OF_LOGITS = 8
-"""Logits of so many positions (of 50,304 tokens in fp32: 1.6 MB) stay in a core's cache between loss and gradient."""
+POSITIONS_AT_ONCE, OF_SEVERAL_THREADS = 8, 256
+"""With one thread, 8 positions' logits (of 50,304 tokens in fp32: 1.6 MB) stay in its core's cache between loss and
+gradient. Several threads wait for each other after each operation, so theirs are fewer and larger."""
 
 
 def cross_entropy_sum(logits_KV: Tensor, labels_K: Tensor, weights_K: Tensor) -> Tensor:
@@ -177,7 +178,8 @@ class _CrossEntropySum(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, logits_KV: Tensor, labels_K: Tensor, weights_K: Tensor) -> Tensor:
         aten, losses_K = torch.ops.aten, weights_K.new_empty(len(weights_K))
-        parts = (tensor.split(ROWS_OF_LOGITS) for tensor in (logits_KV, labels_K, weights_K, losses_K))
+        rows = POSITIONS_AT_ONCE if torch.get_num_threads() == 1 else OF_SEVERAL_THREADS
+        parts = (tensor.split(rows) for tensor in (logits_KV, labels_K, weights_K, losses_K))
         for logits, labels, weights, losses in zip(*parts, strict=True):
             log_probs = aten._log_softmax(logits.float(), 1, False)
             found, total = aten.nll_loss_forward(log_probs, labels, None, 0, -100)
