@@ -154,6 +154,7 @@ python benchmarks/kills.py --store data/store                 # a quarter of an 
 python benchmarks/process_kills.py --store data/store         # half an hour
 python benchmarks/scaling.py --text 'corpus/*.txt'            # many processes; a quarter of an hour
 python benchmarks/scaling_model.py                            # a projection for GPUs, no measurement
+python benchmarks/gradients.py                                # MKL beside torch for gradients of matrices; a minute
 python benchmarks/gpu.py sitting --store data/store --ragged data/lines    # on a GPU, 14 minutes; its top has the parts
 python benchmarks/finetune.py banking77-mini --tokenizer FOLDER --data FOLDER   # also ag-news-mini, banking77-base
 python benchmarks/finetune.py ag-news-mini --memory-gib 2 …   # the largest batch that fits

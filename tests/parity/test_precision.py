@@ -30,10 +30,12 @@ from maskwright.engines.torch.prepare import (
     choose_flash_attention,
     set_determinism,
 )
+from maskwright.machine import hardware
 from maskwright.model.config import model_config
 from maskwright.model.hf.names import Parameters
 from maskwright.model.initial import initial_parameters
 from maskwright.model.torch.heads import Targets
+from maskwright.model.torch.linear import mkl_product
 from maskwright.run.record import RunRecord
 from maskwright.tasks.start import capacity
 
@@ -70,6 +72,23 @@ def shares_off(found: Parameters, exact: Parameters) -> dict[str, float]:
         name: float(np.linalg.norm(found[name] - gradient) / (np.linalg.norm(gradient) + 1e-3 * whole))
         for name, gradient in exact.items()
     }
+
+
+@pytest.mark.skipif(mkl_product() is None, reason="this libtorch does not export MKL's product of bf16 matrices")
+@pytest.mark.parametrize("architecture", ["roberta", "modernbert"])
+def test_gradients_by_mkl_are_nearer_to_fp32(
+    store: TokenStore, config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch, architecture: str
+) -> None:
+    """As a CPU with AMX computes them."""
+    keys = {"model.architecture": architecture, "optimizer.max_grad_norm": None}
+    found = [gradients(store, config(**keys, **{"engine.dtype": dtype})) for dtype in ("fp32", "bf16")]
+    monkeypatch.setattr(hardware, "cpu_has_amx", lambda: True)
+    found.append(gradients(store, config(**keys, **{"engine.dtype": "bf16"})))
+    plain, by_mkl = (shares_off(other, found[0]) for other in found[1:])
+    matrices = [name for name in plain if found[0][name].ndim == 2 and "layer" in name]
+    assert len(matrices) >= 4
+    assert sum(by_mkl[name] for name in matrices) < sum(plain[name] for name in matrices)
+    assert max(by_mkl.values()) < 0.02
 
 
 ONE_BATCH = {"batch.virtual_workers": 1, "optimizer.max_grad_norm": None}

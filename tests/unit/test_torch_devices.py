@@ -14,7 +14,8 @@ import torch
 from maskwright.config.pretraining import EngineSection, ModelSection, Optimizer
 from maskwright.core.errors import ConfigError
 from maskwright.engines.choose import make_engine
-from maskwright.engines.torch import arriving, connections, processes
+from maskwright.engines.processes import Alone
+from maskwright.engines.torch import arriving, connections, prepare, processes
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.prepare import choose_compile, choose_device, choose_dtype, what_dtype_costs
 from maskwright.machine import hardware
@@ -122,6 +123,25 @@ def test_the_engine_says_what_auto_took(machine: Machine) -> None:
     assert f"on cpu, 1 thread, float32{NO_BF16}, layers not compiled" in engine.description
     engine = TorchEngine(SHAPE, Optimizer(), EngineSection(threads=1, dtype="fp32"), 0)
     assert "on cpu, 1 thread, float32, layers not compiled" in engine.description
+
+
+@pytest.mark.parametrize(
+    ("flags", "dtype", "by_mkl"),
+    [("amx_bf16", "bf16", True), ("amx_bf16", "fp32", False), ("avx512_bf16", "bf16", False)],
+)
+def test_mkl_computes_gradients_with_amx_alone(machine: Machine, flags: str, dtype: str, *, by_mkl: bool) -> None:
+    """Each process of a run does as the others do."""
+    machine.has()
+    machine.has_cpu(flags)
+    machine.patch.setattr(prepare, "mkl_product", lambda: print)
+    engine = TorchEngine(SHAPE, Optimizer(), EngineSection(threads=1, dtype=dtype), 0)
+    assert ("gradients of matrices by MKL in fp32" in engine.description) is by_mkl
+    peers = object.__new__(processes.Peers)
+    for others_can in (True, False):
+        machine.patch.setattr(peers, "gather_numbers", lambda own: torch.stack([own, own * others_can]), raising=False)  # noqa: B023
+        chosen = prepare.mkl_takes_gradients("cpu", engine.dtype, peers, compiled=False)
+        assert chosen is (by_mkl and others_can)
+    assert not prepare.mkl_takes_gradients("cpu", engine.dtype, Alone(), compiled=True)
 
 
 def test_what_is_absent_is_never_replaced(machine: Machine) -> None:

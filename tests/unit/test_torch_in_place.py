@@ -9,6 +9,7 @@ from torch import Tensor
 
 from maskwright.model.torch import in_place
 from maskwright.model.torch.embedding import EmbeddingTable
+from maskwright.model.torch.linear import Linear, mkl_product
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 
@@ -71,6 +72,25 @@ def test_blocks_with_their_neighbours(tokens: int, dtype: torch.dtype, monkeypat
     assert torch.equal(first, torch.cat((torch.zeros(H, block, h, dtype=dtype), x[:, : 2 * block]), 1))
 
 
+@DTYPES
+@pytest.mark.parametrize(("positions", "towards"), [(0, 1.0), (5, 1.0), (19, 1.0), (19, 0.5)])
+def test_the_loss_of_predictions(
+    positions: int, towards: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels, weights = torch.arange(positions) % 7, torch.arange(positions) / positions
+
+    def both() -> list[Tensor]:
+        x = drawn(positions, 33, dtype=dtype).requires_grad_()
+        loss = in_place.cross_entropy_sum(x * 3, labels, weights)
+        (loss * towards).backward()
+        return [loss, x.grad]
+
+    by_hand = both()
+    monkeypatch.setattr(in_place, "_own_backward", lambda _: False)
+    for one, other in zip(by_hand, both(), strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("autocast", [False, True])
 def test_a_table_that_is_looked_up_and_multiplied_by(*, autocast: bool) -> None:
     V, D = 11, 4
@@ -99,3 +119,33 @@ def test_a_look_up_alone_sums_in_fp32() -> None:
     assert weight.grad.flatten().tolist() == [0.0, 512.0, 0.0]
     with torch.no_grad():
         assert EmbeddingTable(weight).look_up(torch.tensor([1])).requires_grad is False
+
+
+@pytest.mark.skipif(mkl_product() is None, reason="this libtorch does not export MKL's product of bf16 matrices")
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("shape", "bias"), [((2, 70, 48), True), ((67, 48), False), ((0, 48), True)])
+def test_a_gradient_by_mkl(shape: tuple[int, ...], threads: int, *, bias: bool) -> None:
+    """It is the product in fp32, which torch's own rounds to bf16. All else has the same bits."""
+    before, towards = torch.get_num_threads(), drawn(*shape[:-1], 80, dtype=torch.bfloat16)
+
+    def gradients(*, by_mkl: bool) -> list[Tensor]:
+        linear = Linear(48, 80, bias=bias, dtype=torch.bfloat16)
+        torch.nn.init.constant_(linear.bias, 0.5) if bias else None
+        linear.weight.data = drawn(80, 48, dtype=torch.bfloat16)
+        linear.use_mkl() if by_mkl else None
+        x = drawn(*shape, dtype=torch.bfloat16).requires_grad_()
+        found = linear(x)
+        found.backward(towards.mT.contiguous().mT)  # as attention leaves it
+        assert linear(x).detach().equal(found)
+        return [linear.weight.grad, found, x.grad, *([linear.bias.grad] if bias else [])]
+
+    torch.set_num_threads(threads)
+    try:
+        (by_mkl, *others), again, (_, *plain) = (gradients(by_mkl=mkl) for mkl in (True, True, False))
+    finally:
+        torch.set_num_threads(before)
+    exact = towards.flatten(0, -2).double().mT @ drawn(*shape, dtype=torch.bfloat16).flatten(0, -2).double()
+    assert by_mkl.dtype is torch.float32
+    assert torch.linalg.norm(by_mkl - exact) <= 1e-6 * torch.linalg.norm(exact)
+    for one, other in zip([by_mkl, *others, *others], [again[0], *again[1:], *plain], strict=True):
+        assert torch.equal(one, other)

@@ -37,6 +37,11 @@ def instructions() -> str:
     )
 
 
+def cpu_has_amx() -> bool:
+    """Whether the processor has Intel's matrix units, which multiply bf16."""
+    return "amx_bf16" in cpu_flags()
+
+
 def cpu_multiplies_bf16_faster() -> bool:
     """True with AMX, with ARM's bf16 products and with AMD's AVX512-BF16: 4.2 times fp32, measured on 2 Zen 5 cores.
 
@@ -46,7 +51,7 @@ def cpu_multiplies_bf16_faster() -> bool:
     """
     flags = cpu_flags()
     amd = _cpuinfo("vendor_id") == "AuthenticAMD"
-    return bool(flags & {"amx_bf16", "bf16"}) or ("avx512_bf16" in flags and amd)
+    return cpu_has_amx() or "bf16" in flags or ("avx512_bf16" in flags and amd)
 
 
 def usable_cpus() -> list[int]:

@@ -130,6 +130,7 @@ class TorchEngine:
         costs = what_dtype_costs(self.dtype, self.device, asked=engine.dtype)
         ranks = f", {self.dp_degree} processes, {engine.reproducibility} sums" if self.dp_degree > 1 else ""
         layers = ("compiled" if self.compiled else "not compiled") + ", in CUDA graphs" * self.fit.by_graph
+        layers += ", gradients of matrices by MKL in fp32" * self.model.by_mkl
         if self.device == "cuda":
             width = self.config.hidden_size // self.config.num_attention_heads
             kernel = "plain products, with relative positions"

@@ -18,12 +18,14 @@ from maskwright.core.console import warn
 from maskwright.core.errors import ConfigError
 from maskwright.engines.ceiling import Products, gemm_ceiling
 from maskwright.engines.processes import Processes, launch_variables
+from maskwright.engines.torch.processes import Peers
 from maskwright.engines.torch.sparse_rows import SparseRows
 from maskwright.engines.torch.weights import FlatWeights, Weights
 from maskwright.machine import hardware
 from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import PLAIN_UP_TO_TOKENS, takes_cu_seqlens, uses_math_attention
 from maskwright.model.torch.encoder import EncoderNetwork
+from maskwright.model.torch.linear import mkl_product
 from maskwright.model.torch.networks import make_network
 
 COMPILE_PAYS_FLOPS = 1e17
@@ -129,6 +131,15 @@ def choose_compile(wanted: str, device: str, run_flops: float) -> bool:
         what = f"{wanted} compiles the layers of this run, which takes a {language} compiler, and there is none"
         raise ConfigError(what, where="engine.compile", fix=f"install {program}, or say engine.compile: off")
     return compiled
+
+
+def mkl_takes_gradients(device: str, dtype: torch.dtype, processes: Processes, *, compiled: bool) -> bool:
+    """Whether MKL computes the gradients of layers' matrices (`model/torch/linear.py`): on CPUs with AMX, whose flags
+    decide and not a timing, if all processes of the run can. A compiler cannot look into MKL."""
+    if device != "cpu":
+        return False
+    can = dtype is torch.bfloat16 and hardware.cpu_has_amx() and not compiled and mkl_product() is not None
+    return bool(processes.gather_numbers(torch.tensor([int(can)])).all()) if isinstance(processes, Peers) else can
 
 
 def use_threads(engine: run.EngineSection, device: str) -> int:
@@ -257,4 +268,7 @@ def prepare(
         for part in (network.norm, *network.layers, network.head):
             part.compile(dynamic=False if model.task == "masked_lm" else None)
         network.compiled = True
+    # 3. Who computes the gradients of matrices.
+    if mkl_takes_gradients(device, dtype, processes, compiled=compiled):
+        network.use_mkl()
     return network, weights

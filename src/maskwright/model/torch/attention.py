@@ -136,13 +136,15 @@ Segments = Tensor | CuSeqlens
 
 def plain_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rate: float = 0.0) -> Tensor:
     """Attention written out: the fast way for short rows on a CPU, and in fp32 the slow twin of the fused kernel."""
-    return attend((q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2), v, mask, rate)
+    # Transposed, keys that are a view of a larger tensor would be copied for the product, number by number.
+    return attend((q * q.shape[-1] ** -0.5) @ k.contiguous().transpose(-1, -2), v, mask, rate)
 
 
 def attend(scores: Tensor, v: Tensor, mask: Tensor | None, rate: float = 0.0) -> Tensor:
-    """[M, H, T, S] scores of queries and keys, and values [M, H, S, h] -> [M, H, T, h]. `mask`: as in `Masked`."""
+    """[M, H, T, S] scores of queries and keys, which are overwritten, and values [M, H, S, h] -> [M, H, T, h]. `mask`:
+    as in `Masked`."""
     if mask is not None:
-        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype is torch.bool else scores + mask
+        scores = scores.masked_fill_(~mask, float("-inf")) if mask.dtype is torch.bool else scores.add_(mask)
     return dropout(torch.softmax(scores, dim=-1), rate) @ v
 
 

@@ -21,6 +21,7 @@ from maskwright.model.torch.embedding import EmbeddingTable, unset_table
 from maskwright.model.torch.gelu import gelu
 from maskwright.model.torch.heads import Head, Targets, hidden_at, shares_of_texts
 from maskwright.model.torch.in_place import Rotation, gated, queries_keys_values
+from maskwright.model.torch.linear import Linear
 from maskwright.model.torch.norm import norm_of
 from maskwright.model.torch.relative import Biased, Relative, convolved
 
@@ -42,10 +43,10 @@ class Layer(nn.Module):
         # The gradient's norm is added up in the order of the parameters, so its last bits depend on this order.
         for name, norm in norms.items() if self.facts.rotary else ():
             self.add_module(name, norm)
-        self.qkv = nn.Linear(D, D + 2 * config.key_value_width, bias=bias)
-        self.out = nn.Linear(D, D, bias=bias)
-        self.up = nn.Linear(D, 2 * inner if self.facts.gated else inner, bias=bias and not self.facts.gated)
-        self.down = nn.Linear(inner, D, bias=bias)
+        self.qkv = Linear(D, D + 2 * config.key_value_width, bias=bias)
+        self.out = Linear(D, D, bias=bias)
+        self.up = Linear(D, 2 * inner if self.facts.gated else inner, bias=bias and not self.facts.gated)
+        self.down = Linear(inner, D, bias=bias)
         for name, norm in norms.items() if not self.facts.rotary else ():
             self.add_module(name, norm)
 
@@ -83,6 +84,8 @@ class EncoderNetwork(nn.Module):
         """Whether layers compute their activations again in the backward pass instead of keeping them."""
         self.compiled = False
         """Whether torch compiles the layers."""
+        self.by_mkl = False
+        """Whether MKL computes the gradients of the layers' matrices."""
         D, facts = config.hidden_size, config.facts
         self.word = unset_table(config.padded_vocab_size, D)
         if config.learned_positions:
@@ -99,6 +102,13 @@ class EncoderNetwork(nn.Module):
             self.conv, self.conv_norm = nn.Conv1d(D, D, config.conv_kernel_size), norm_of(config)
         self.final_norm = norm_of(config) if facts.norm_first else nn.Identity()
         self.head = Head(config)
+
+    def use_mkl(self) -> None:
+        """Leaves the gradients of the layers' bf16 matrices to MKL (`linear.py`)."""
+        self.by_mkl = True
+        for layer in self.layers:
+            for linear in (layer.qkv, layer.out, layer.up, layer.down):
+                linear.use_mkl()
 
     def forward(
         self,

@@ -16,6 +16,7 @@ from maskwright.model.config import NEVER_PREDICTED, ModelConfig, TaskKind
 from maskwright.model.torch.dropout import dropout
 from maskwright.model.torch.embedding import EmbeddingTable, unset_table
 from maskwright.model.torch.gelu import gelu
+from maskwright.model.torch.in_place import cross_entropy_sum
 from maskwright.model.torch.norm import Norm
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -124,7 +125,8 @@ def hidden_at(
 
 
 def loss_sum(task: TaskKind, logits: Tensor, labels: Tensor, weights: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Weighted sum of the losses in fp32; the caller divides it once, by the global weight.
+    """Weighted sum of the losses in fp32; the caller divides it once, by the global weight. A masked_lm's logits are
+    used up (`in_place.cross_entropy_sum`).
 
     task                          logits    labels             weights  loss
     masked_lm and classification  [K, C]    int64 [K]          [K]      cross-entropy with label smoothing
@@ -134,6 +136,8 @@ def loss_sum(task: TaskKind, logits: Tensor, labels: Tensor, weights: Tensor, sm
     """
     # Smoothing would give the vocabulary's padding a share, whose logits are NEVER_PREDICTED: -1e9, and -inf in fp16.
     assert not (smoothing and task == "masked_lm"), "no label smoothing over a padded vocabulary"
+    if task == "masked_lm":
+        return cross_entropy_sum(logits, labels, weights)
     logits = logits.float()
     if task == "multi_label_classification":
         losses = F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(-1)

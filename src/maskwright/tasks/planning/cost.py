@@ -68,6 +68,8 @@ formula 1 of Korthikanti et al. 2022 (arXiv:2205.05198) less the two masks of dr
 HEAD_BYTES = 8
 """Bytes beside each logit while a micro-batch is computed: its log-probability and its gradient in fp32. The logit
 itself comes on top, in the precision of the products."""
+CPU_POSITIONS = 256
+"""Positions whose logits torch has in fp32 at once on a CPU (`model/torch/in_place.py`)."""
 PROCESS_BYTES = 500_000_000
 """Bytes of Python and torch themselves."""
 
@@ -336,6 +338,7 @@ def memory(work: Work, place: DeviceCount) -> dict[str, float]:
     low = computes_in_16_bits(config.engine, place)
     tokens, row, predictions = work.micro_batch
     size = 2 if low else 4
+    in_fp32 = min(predictions, CPU_POSITIONS) if cpu and config.engine.kind == "torch" else predictions
     layer = tokens * model.hidden_size * ROW_BYTES_PER_WIDTH * size / 2
     if (cpu and low) or model.facts.relative:  # the softmax of each head is kept
         layer += tokens * row * model.num_attention_heads * size
@@ -346,6 +349,6 @@ def memory(work: Work, place: DeviceCount) -> dict[str, float]:
     return {
         **state(config, model, place.devices, low_precision=low),
         "activations": activations,
-        "logits": predictions * model.padded_vocab_size * (HEAD_BYTES + size),
+        "logits": model.padded_vocab_size * (predictions * size + in_fp32 * HEAD_BYTES),
         **(saved if cpu else {}),
     }
