@@ -38,7 +38,7 @@ def backward(plain: torch.nn.Module, batches: list[Batch]) -> None:
         (loss / total).backward()
 
 
-@pytest.mark.parametrize("max_grad_norm", [None, 0.05])
+@pytest.mark.parametrize("max_grad_norm", [None, 0.05, 100.0], ids=["none", "above", "below"])
 def test_three_updates_equal_torchs_adamw(
     store: TokenStore, config: Callable[..., RunConfig], max_grad_norm: float | None
 ) -> None:

@@ -113,6 +113,18 @@ def test_special_tokens_stay_text_even_when_not_marked_special(tokenizer: str, t
     assert not set(ids) & read_vocabulary(folder).special
 
 
+def test_a_mask_that_a_file_written_by_hand_only_names_is_a_token(tokenizer: str, tmp_path: Path) -> None:
+    content = json.loads((Path(tokenizer) / "tokenizer.json").read_text())
+    *others, last = content["added_tokens"]
+    words = content["model"]["vocab"] | {last["content"]: last["id"]}
+    folder = variant(tokenizer, tmp_path / "t", added_tokens=others, model__vocab=words)
+    (tmp_path / "t" / "tokenizer_config.json").write_text(json.dumps({"mask_token": "<mask>"}))
+    mask = read_vocabulary(folder).mask
+    for as_text in (False, True):
+        ids = load_tokenizer(folder, special_tokens_are_text=as_text).encode("a <mask> b", add_special_tokens=False).ids
+        assert ids.count(mask) == (not as_text) and len(ids) > 2
+
+
 def test_inspection_counts_by_hand(tokenizer: str, tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("The fox saw stones.\nÖl.\n", encoding="utf-8")

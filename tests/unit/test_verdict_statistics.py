@@ -112,9 +112,14 @@ def test_multi_bootstrap_is_the_obvious_loop() -> None:
     np.testing.assert_allclose([found.low, found.high], expected, atol=0.08 * np.ptp(expected))
 
 
-def test_recipes_resample_their_pretraining_runs_too() -> None:
+@pytest.mark.parametrize("alike", [False, True])
+def test_recipes_resample_their_pretraining_runs_too(alike: bool) -> None:
+    """The runs of one arm apart from those of the other, also where the runs of one number are `alike` in both: they
+    are no pairs."""
     world = World(examples=50, seeds=3, run=0.5)
     right = world.right(RANDOM(5), 0.0, 0.05, runs=4).astype(float)
+    if alike:
+        right[1] = np.maximum(right[0], world.right(RANDOM(7), 0.0)[0])
     report = judge(results_of(right > 0), draws=5_000, class_draws=0)
     random, draws = RANDOM(6), []
     for _ in range(5_000):
