@@ -457,6 +457,16 @@ def test_what_is_started_again_and_what_is_final(
     assert hosts.file(0, "n").read_text() == f"{attempts}\n"
 
 
+def test_pauses_double_up_to_half_a_minute_and_begin_anew_after_a_checkpoint() -> None:
+    streak, pauses = attempts_module.Streak(), []
+    for newest in (0, 0, 0, 0, 0, 0, 5, 5):
+        streak = streak.after(newest, counted=False)
+        pauses.append(streak.pause_seconds(2.0))
+    assert pauses == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 2.0, 4.0] and streak.lost == 2
+    assert attempts_module.Streak(5_000).pause_seconds(2.0) == 30.0
+    assert attempts_module.Streak(9).pause_seconds(60.0) == 60.0
+
+
 def test_slice_that_is_not_ready(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a restart, a moment without an answer ends nothing; what the user has to mend ends the attempts."""
     unreached, refused = MaskwrightError("no answer in 120 s"), InputError("NOT_FOUND: no such node")
