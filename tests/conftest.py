@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizer_kinds import make_tokenizer
 from warm import SMALL
 
 from maskwright.config.pretraining import RunConfig, build_config
@@ -159,6 +158,8 @@ def tokenizer_of(corpus: Path, tokenizer: str, tmp_path_factory: pytest.TempPath
     made = {"roberta": tokenizer}
 
     def folder(kind: str) -> str:
+        from tokenizer_kinds import make_tokenizer  # transformers and torch: six seconds of each start
+
         if kind not in made:
             made[kind] = make_tokenizer(kind, corpus, str(tmp_path_factory.mktemp(kind) / "tokenizer"))
         return made[kind]

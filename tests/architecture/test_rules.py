@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -341,6 +342,14 @@ def test_every_option_is_compared_between_torch_and_jax() -> None:
     for key in compared:
         assert words(key) <= compared[key], f"{key}: no row says {words(key) - compared[key]}"
     assert words("optimizer.kind") == {"adamw", "muon"}  # that it finds any
+
+
+def test_each_row_of_the_mutants_is_a_change_of_one_place_with_tests_that_are_there() -> None:
+    """`scripts/mutants` makes the changes. Each room has some; a new promise brings a row."""
+    script = runpy.run_path(str(ROOT / "scripts" / "mutants"))
+    rows = script["rows"]()
+    assert script["mistakes"](rows) == []
+    assert len(rows) >= 120 and set(map(script["room"], rows)) == set(LAYERS)
 
 
 def test_repository_speaks_of_the_product_alone() -> None:

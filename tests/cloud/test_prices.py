@@ -21,6 +21,7 @@ from maskwright.machine.tpus import TPUS
         ("v3", "europe-west4", 2.2, None),
         ("v2", "us-central1", None, 0.3825),
         ("g2-standard-12", "us-east5", 1.12677, None),
+        ("nvidia-tesla-t4", "us-central1", 0.35 + 0.38, 0.175 + 0.11605),  # with its N1 machine
         ("tpu7x", "us-east5", 0, 0),
         ("v6e", "nowhere", 0, 0),
         ("f1-micro", "us-east5", 0, 0),

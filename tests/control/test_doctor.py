@@ -38,9 +38,10 @@ def tree(folder: Path, files: dict[str, str]) -> str:
 @pytest.mark.parametrize(
     ("files", "group", "memory", "cores", "throttled"),
     [
-        # Version 2: the tightest of a group and of those above it; the parent's quota holds.
-        ({"a/memory.max": "max", "memory.max": "3000000000", "a/b/cpu.max": "max 100000", "a/cpu.max": "150000 100000",
-          "a/b/cpu.stat": "usage_usec 1\nnr_throttled 7"}, "0::/a/b", 3_000_000_000, 1.5, 7),
+        # Version 2: the tightest of a group and of those above it; the root's quota holds.
+        ({"a/memory.max": "max", "memory.max": "3000000000", "a/b/cpu.max": "max 100000", "a/cpu.max": "250000 100000",
+          "cpu.max": "150000 100000", "a/b/cpu.stat": "usage_usec 1\nnr_throttled 7"},
+         "0::/a/b", 3_000_000_000, 1.5, 7),
         # In a container, version 1: the path is the host's, and the files are the container's own.
         ({"memory/memory.limit_in_bytes": "2000", "cpu/cpu.cfs_quota_us": "50000", "cpu/cpu.cfs_period_us": "100000",
           "cpu/cpu.stat": "nr_throttled 0"}, "4:memory:/docker/1\n2:cpu,cpuacct:/docker/1", 2000, 0.5, 0),

@@ -25,6 +25,7 @@ from maskwright.launch.hosts.script import INSTALL, first_command, script_for
 from maskwright.launch.hosts.supervisor import ShellAttempt
 from maskwright.launch.outcome import End, JobOutcome, judge, report
 from maskwright.launch.target import Training, require_clean
+from maskwright.launch.topology import WorkerGroup
 from maskwright.training.stop import StopRequest
 
 COMMAND = Training("a.yaml", "runs/a")
@@ -92,6 +93,15 @@ def test_first_end_that_is_no_consequence_decides(ends: list[End], code: int, re
     verdict = judge(ends, len(ends))
     assert (verdict.code, verdict.restart) == (code, restart)
     assert (verdict.cause.host if verdict.cause else None) == cause
+
+
+def test_processes_of_all_machines_have_ranks_of_their_own() -> None:
+    groups = [WorkerGroup(3, nodes=2, node_rank=node, rendezvous="[fd00::1]:29500") for node in (0, 1)]
+    found = [group.variables(number, 1) for group in groups for number in range(3)]
+    assert [(one["RANK"], one["LOCAL_RANK"]) for one in found] == [(str(n), str(n % 3)) for n in range(6)]
+    assert {(one["WORLD_SIZE"], one["LOCAL_WORLD_SIZE"]) for one in found} == {("6", "3")}
+    assert {(one["MASTER_ADDR"], one["MASTER_PORT"]) for one in found} == {("[fd00::1]", "29500")}
+    assert {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "7"}.items() <= WorkerGroup(1).variables(0, 7).items()
 
 
 def test_a_job_that_was_told_to_end_is_not_begun_again() -> None:
@@ -445,6 +455,16 @@ def test_what_is_started_again_and_what_is_final(
             submit(hosts, monkeypatch)
         assert caught.value.exit_code == code
     assert hosts.file(0, "n").read_text() == f"{attempts}\n"
+
+
+def test_pauses_double_up_to_half_a_minute_and_begin_anew_after_a_checkpoint() -> None:
+    streak, pauses = attempts_module.Streak(), []
+    for newest in (0, 0, 0, 0, 0, 0, 5, 5):
+        streak = streak.after(newest, counted=False)
+        pauses.append(streak.pause_seconds(2.0))
+    assert pauses == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 2.0, 4.0] and streak.lost == 2
+    assert attempts_module.Streak(5_000).pause_seconds(2.0) == 30.0
+    assert attempts_module.Streak(9).pause_seconds(60.0) == 60.0
 
 
 def test_slice_that_is_not_ready(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:

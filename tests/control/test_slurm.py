@@ -3,6 +3,7 @@ one of two nodes. Only `maskwright pretrain` is a stub, which ends as a run does
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from slurm_cluster import Cluster, fake_cluster, real_cluster, why_not_real
 
 from maskwright.core.errors import InputError
 from maskwright.data.store import TokenStore
-from maskwright.launch.schedulers.slurm import Slurm
+from maskwright.launch.schedulers.slurm import TASK, Slurm
 from maskwright.launch.target import Training
 from maskwright.run.directory import MANIFEST, step_folder
 
@@ -74,6 +75,29 @@ def test_a_setup_that_fails_ends_the_job(cluster: Cluster, setup: str, code: int
     assert cluster.wait(job)["ExitCode"] == "2:0", cluster.log(job)
     assert f"error: --setup ended with {code} on" in cluster.log(job)
     assert not (cluster.folder / "starts-1").exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "task"),
+    [
+        (0, 0),
+        (75, 75),
+        (76, 200),
+        (1, 201),
+        (3, 203),
+        (54, 254),
+        (55, 255),
+        (56, 255),
+        (128, 255),
+        (129, 129),
+        (137, 137),
+    ],
+)
+def test_srun_gets_the_highest_code_from_the_task_that_decides(code: int, task: int) -> None:
+    """An exit code has a byte: 200 + 56 would be 0, and the job done."""
+    variables = {**os.environ, "SLURM_NNODES": "1", "SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0"}
+    words = ["bash", "-c", TASK, "task", "sh", "-c", f"exit {code}"]
+    assert subprocess.run(words, env=variables, check=False, capture_output=True).returncode == task
 
 
 def test_an_error_is_the_jobs_end_though_others_end_with_75(cluster: Cluster) -> None:

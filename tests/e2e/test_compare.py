@@ -179,7 +179,7 @@ def test_arms_that_are_none_are_refused(models: list[str], base: str | None, sai
     assert said in str(caught.value) and "Fix: " in str(caught.value)
 
 
-def test_arms_and_their_order() -> None:
+def test_arms_and_their_order(tmp_path: Path) -> None:
     def names(models: list[str], base: str | None = None) -> list[str]:
         return [start.name for start in read_starts(models, base)]
 
@@ -194,6 +194,10 @@ def test_arms_and_their_order() -> None:
     assert read_starts(["linear", "random", "x/a"], None)[1].locations == (os.path.abspath("x/a"),)
     bucket, _ = read_starts(["gs://bucket/runs/one/", "random"], None)
     assert bucket == ArmStart("one", ("gs://bucket/runs/one",))
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").symlink_to("a")
+    with pytest.raises(InputError, match="is named twice"):
+        names([str(tmp_path / "a"), str(tmp_path / "b")])
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,14 @@ def test_other_bits_are_judged_by_the_kind_of_machine(other: list[str], p: float
         task.require_reproduced(found)
 
 
+def test_a_machine_is_of_another_kind_by_each_fact() -> None:
+    facts = {"hardware": {"cpu": "Zen 5", "instructions": "avx2"}, "packages": {"torch": "1.0"}, "maskwright": "0.1"}
+    first = task.kind_of(facts, engine="cpu, fp32")
+    second = task.kind_of({**facts, "packages": {"torch": "2.0"}}, engine=None)
+    assert task.other_kind(first, second) == ["engine cpu, fp32, here not known", "torch 1.0, here 2.0"]
+    assert task.other_kind(first, first) == []
+
+
 @pytest.mark.long
 def test_the_speedrun_trains_judges_and_goes_on(corpus: Path, tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(RECIPE))

@@ -7,8 +7,10 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +18,16 @@ from finetuned import finished_run, foxes, shape
 from in_process import SHAPE, Cli, ConfigFile
 from safetensors.numpy import save_file
 
+import maskwright
+from maskwright.core.errors import VerificationError
 from maskwright.data.store import TokenStore
 from maskwright.machine import hardware
 from maskwright.model.config import ModelConfig
 from maskwright.model.initial import initial_parameters
 from maskwright.run.directory import RunDirectory
+from maskwright.tasks.export.hugging_face import _write_tokenizer
+from maskwright.tasks.models.load import TrainedModel
+from maskwright.training.tensor_file import write_tensors
 
 # ---- text and tokens -----------------------------------------------------------------------------------------------
 
@@ -478,6 +485,48 @@ def test_export_that_differs_is_refused_and_removed(
     assert result.code == 1
     assert "logits differ by" in result.error and "weight_decay" not in result.error
     assert not list(tmp_path.glob("model*"))
+
+
+def lifted(offset: float) -> Callable[..., str]:
+    """Writes weights whose logits are all that much higher."""
+
+    def write(path: str, tensors: Mapping[str, np.ndarray], *more: Any) -> str:
+        raised = tensors["lm_head.bias"] + np.float32(offset)
+        return write_tensors(path, {**tensors, "lm_head.bias": raised}, *more)
+
+    return write
+
+
+def other_ids(model: TrainedModel, folder: str) -> None:
+    """Writes a tokenizer of which two frequent tokens have each other's id."""
+    _write_tokenizer(model, folder)
+    path = Path(folder, "tokenizer.json")
+    content = json.loads(path.read_text())
+    ids = content["model"]["vocab"]
+    ids["H"], ids["e"] = ids["e"], ids["H"]
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("part", "worse", "said"),
+    [
+        ("write_tensors", lifted(2e-4), r"logits differ by 0\.0002"),
+        ("write_tensors", lifted(0.5e-4), None),
+        ("_write_tokenizer", other_ids, "transformers tokenizes 'Hello, world!' to"),
+    ],
+)
+def test_export_that_is_wrong_by_a_little_is_refused(
+    cli: Cli, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, worse: Any, said: str | None
+) -> None:
+    """By command and from Python."""
+    monkeypatch.setattr(f"maskwright.tasks.export.hugging_face.{part}", worse)
+    result = cli("export", folder, "--to", tmp_path / "out")
+    assert result.code == (1 if said else 0), result.err
+    with pytest.raises(VerificationError, match=said) if said else nullcontext():
+        maskwright.load(folder).export(tmp_path / "again")
+    if said:
+        assert re.match(said, result.error)
+    assert {path.name for path in tmp_path.iterdir()} == {"model", *(() if said else ("out", "again"))}
 
 
 def test_export_of_weights_that_grew_too_large_says_so(

@@ -19,7 +19,7 @@ from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
 from maskwright.engines.muon import products_flops
 from maskwright.engines.torch.engine import TorchEngine
-from maskwright.engines.torch.optimizers import orthogonalize
+from maskwright.engines.torch.optimizers import orthogonalize, rate_scales
 from maskwright.model.config import model_config
 from maskwright.model.initial import initial_parameters
 from maskwright.model.torch.heads import loss_sum
@@ -38,7 +38,7 @@ def backward(plain: torch.nn.Module, batches: list[Batch]) -> None:
         (loss / total).backward()
 
 
-@pytest.mark.parametrize("max_grad_norm", [None, 0.05])
+@pytest.mark.parametrize("max_grad_norm", [None, 0.05, 100.0], ids=["none", "above", "below"])
 def test_three_updates_equal_torchs_adamw(
     store: TokenStore, config: Callable[..., RunConfig], max_grad_norm: float | None
 ) -> None:
@@ -152,6 +152,19 @@ def test_three_updates_with_muon_equal_the_formulas(
     assert matrices == {"roberta": 6, "modernbert": 4, "eurobert": 7, "nomic_bert": 7}[
         kind
     ] * shape.num_hidden_layers + (kind != "eurobert")
+
+
+def test_rates_fall_from_layer_to_layer_as_in_electra() -> None:
+    """Layer 11 of 12 has 0.8 of the rate, layer 0 has 0.8^12 and the embeddings 0.8^13 (Clark et al. 2020)."""
+    names = [
+        "word.weight",
+        "norm.bias",
+        *(f"layers.{n}.qkv.weight" for n in range(12)),
+        "final_norm.weight",
+        "head.dense.bias",
+    ]
+    expected = [0.8**13, 0.8**13, *(0.8 ** (12 - n) for n in range(12)), 1.0, 1.0]
+    assert rate_scales(names, 0.8) == pytest.approx(dict(zip(names, expected, strict=True)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

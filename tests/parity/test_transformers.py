@@ -1071,6 +1071,8 @@ def test_initialisation_is_robertas() -> None:
     assert words[2:].std() == pytest.approx(0.02, rel=0.02)
     assert (parameters["roberta.encoder.layer.1.output.LayerNorm.weight"] == 1).all()
     assert (parameters["lm_head.bias"] == 0).all()
+    drawn = [value.tobytes()[:64] for value in parameters.values() if value.ndim == 2 and value[0].any()]
+    assert len({*drawn}) == len(drawn) > 12  # each parameter from its own key
     again = initial_parameters(big, seed=5)
     assert all(np.array_equal(parameters[name], again[name]) for name in parameters)
     assert not np.array_equal(words, initial_parameters(big, seed=6)["roberta.embeddings.word_embeddings.weight"])

@@ -163,6 +163,12 @@ def repeated_part(end: str, more: int) -> str:
         # (a text at a threshold, one beyond it, the rule)
         (" ".join(FINE.split()[:50]), " ".join(FINE.split()[:49]) + " = -_", "fewer than 50 words"),
         (f"{FINE} {'x' * 500}", f"{FINE} {'x' * 600}", "mean word length not from 3 to 10"),
+        (
+            "be of " + "ab abcd " * 24 + "abc abcde",
+            "be of " + "ab abcd " * 24 + "abc abcd",
+            "mean word length not from 3",
+        ),
+        ("a " * 100_000, "a " * 100_001, "more than 100,000 words"),
         (FINE + "#" * 10, FINE + "#" * 11, "too many #"),
         (FINE + " …" * 11, FINE + " …" * 12, "too many ellipses"),
         ("\n".join(["- a"] * 9 + [FINE]), "\n".join(["- a"] * 10 + [FINE]), "lines begin with a bullet"),
@@ -183,7 +189,11 @@ def test_gopher_at_its_thresholds(passes: str, breaks: str, rule: str) -> None:
     assert rule not in (gopher.fault(passes) or "") and rule in (gopher.fault(breaks) or "")
 
 
-@pytest.mark.parametrize(("size", "limit"), [*gopher.TOP_NGRAMS.items(), *gopher.DUPLICATE_NGRAMS.items()])
+TOP, DUPLICATE = ((2, 0.2), (3, 0.18), (4, 0.16)), tuple((5 + k, 0.15 - k / 100) for k in range(6))
+"""(n, share) of table A1: of the most frequent n-gram, and of all repeated ones."""
+
+
+@pytest.mark.parametrize(("size", "limit"), [*TOP, *DUPLICATE])
 def test_gopher_on_repeated_ngrams(size: int, limit: float) -> None:
     """Texts of words of four letters, so of 5 n - 1 characters, which are just too short and just long enough."""
     grams = [" ".join(f"{letter}{number:03}" for number in range(size)) for letter in "xyz"]
@@ -227,6 +237,12 @@ def test_c4_keeps_lines_and_drops_pages() -> None:
     good = ["This line has five words.", "So has this one, too!", "Does this one have them?"]
     assert c4.lines_kept([*good, "Home", "Read our privacy policy now, please.", "It goes on and on..."]) == tuple(good)
     assert c4.lines_kept([*good, "This one is cited [12]."])[-1] == "This one is cited ."  # type: ignore[comparison-overlap]
+    long = f"One word of this line is {'x' * 999}."
+    assert c4.lines_kept([*good, "Four words are few.", long, f"x{long}", long.replace(".", "x.")]) == (
+        *good,
+        long,
+        f"x{long}",
+    )
     assert c4.lines_kept(good[:2]) == "fewer than 3 sentences left of its lines"
     assert c4.lines_kept([*good, "function () { }"]) == "a curly bracket"
     assert c4.lines_kept([*good, "Lorem ipsum dolor"]) == "lorem ipsum"
@@ -286,7 +302,8 @@ def test_near_duplicates_are_found_as_often_as_the_theory_says() -> None:
         truth = np.array([len(shingles(a) & shingles(b)) / len(shingles(a) | shingles(b)) for a, b in pairs])
         expected = float(near_duplicates.found_with(truth, bands, rows).mean())
         assert abs(found - expected) < 4 * np.sqrt(expected * (1 - expected) / 200) + 0.01
-    assert not near_duplicates.band_keys([b"too few words"], 0.8).any()
+    keys = near_duplicates.band_keys([b"one two three four", b"one two three four five"], 0.8)
+    assert not keys[0].any() and keys[1].all()
 
 
 # ---- personal data --------------------------------------------------------------------------------------------------

@@ -44,6 +44,18 @@ def test_threads_are_kept_off_shared_cores(tmp_path: Path) -> None:
     assert int(result.stdout.split()[0]) <= len(allowed) - 1
 
 
+def test_processes_of_a_machine_share_its_cores_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, kept = topology(tmp_path, {cpu: f"{cpu % 4},{cpu % 4 + 4}" for cpu in range(8)}), list[list[int]]()
+    monkeypatch.setattr(hardware, "usable_cpus", lambda: [*range(8)])
+    monkeypatch.setattr(hardware, "_cgroup_cores", lambda: None)
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cpus: kept.append(cpus), raising=False)
+    for shares in ([[0, 1, 2, 3]], [[0, 1], [2, 3]], [[0], [1], [2, 3]], [[0], [1], [2], [3]]):
+        kept.clear()
+        count = len(shares)
+        threads = [hardware.spread_over_cores(root, number=number, count=count) for number in range(count)]
+        assert kept == shares and threads == [4 // count] * count
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator is Linux's")
 def test_freed_memory_is_kept() -> None:
     """A second tensor of the same size touches no fresh page; by default each one does."""

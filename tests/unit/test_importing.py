@@ -97,6 +97,8 @@ def test_a_model_from_scratch_has_the_shape_of_its_overrides() -> None:
     shape = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
     assert [values["model"][name] for name in shape] == [128, 2, 2, 3072]
     assert values["engine"]["dtype"] == "fp16" and values["optimizer"]["max_grad_norm"] is None
+    theirs = {"learning_rate": 5e-5, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
+    assert theirs.items() <= values["optimizer"].items()
     _, values = taken("run_mlm", "python run_mlm.py --model_type modernbert --train_file a.txt")
     assert values["model"]["num_hidden_layers"] == 22 and values["model"]["hidden_dropout"] == 0.0
 

@@ -12,13 +12,18 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 
+from maskwright.config.pretraining import CheckpointSection
 from maskwright.core import lease, storage
 from maskwright.core.errors import InputError, Locked
 from maskwright.core.folder import Folder
 from maskwright.core.lease import leased
 from maskwright.core.pids import pid_started, this_machine, this_pid_space
+from maskwright.engines.base import TrainState
+from maskwright.run.directory import RunDirectory
+from maskwright.training.saver import Saver
 
 
 def elsewhere(folder: Path, beat: int, space: str = "another", pid: int = 3, started: int = 1) -> None:
@@ -140,6 +145,11 @@ def test_who_lost_the_lease_is_told_so(tmp_path: Path, monkeypatch: pytest.Monke
                 break
         with pytest.raises(InputError, match="taken over by another process"):
             held.require()
+        saver = Saver(RunDirectory(str(tmp_path)), CheckpointSection(), None, held)
+        saver.begin(TrainState(3, {"a": np.ones(4, np.float32)}), {}, None)
+        with pytest.raises(InputError, match="taken over by another process"):
+            saver.finish()
+        assert not saver.saved and not (tmp_path / "checkpoints").exists()
     assert (tmp_path / "lease.json").exists()  # it is not ours to remove
 
 

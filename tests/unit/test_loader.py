@@ -171,6 +171,11 @@ def test_validation_is_the_same_in_every_run_and_padded_at_the_end(store: TokenS
     smaller = validation_batches(store, seq_len=32, packing="documents", max_rows=10, micro_batch_rows=5)
     joined = np.concatenate([b.input_ids for b in batches])[:10]
     assert np.array_equal(joined, np.concatenate([b.input_ids for b in smaller]))
+    whole = validation_batches(store, seq_len=32, packing="documents", max_rows=10_000, micro_batch_rows=64)
+    tokens = sum(int((batch.segment_ids > 0).sum()) for batch in whole)
+    assert sum(batch.predicted for batch in whole) / tokens == pytest.approx(
+        0.15 * 30 / 32, rel=0.06
+    )  # no ends of rows
 
 
 def test_fewer_rows_than_a_batch_is_refused(store: TokenStore, config: Callable[..., RunConfig]) -> None:

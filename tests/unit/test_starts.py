@@ -3,15 +3,18 @@
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from made_record import made_record
 
 from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import (
     CloudError,
+    ConfigError,
     EndedAsAsked,
     HealthError,
     InputError,
@@ -22,11 +25,16 @@ from maskwright.core.errors import (
 )
 from maskwright.core.folder import Folder
 from maskwright.core.lease import leased
+from maskwright.model.config import ModelConfig
 from maskwright.run.directory import RunDirectory, Status
+from maskwright.run.record import RecordedText
 from maskwright.run.starts import MOST_STARTS, STARTS, Starts, StartsFile, first
 from maskwright.tasks.pretrain.run import pretrain
+from maskwright.tasks.start.changes import require_same_run
 from maskwright.tasks.start.opened import opened
 from maskwright.training.stop import StopRequest
+
+SHAPE = asdict(ModelConfig(400, 32, 2, 2, 64, 34))
 
 
 def saved(folder: Path, step: int) -> None:
@@ -49,6 +57,26 @@ def test_limits_are_moments(hours: float | None, steps: int | None, stop_at: flo
     assert (again.stop_at, again.stop_at_step) == (stop_at, stop_at_step)
     assert (again.starts, again.without_checkpoint, again.step) == (2, 1, 60)
     assert began.next(60, 20.0, 100, 400.0).stop_at == 72_400.0, "the clock was set back"
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"tokenizer_fingerprint": "b"}, "another tokenizer \\("),
+        ({"roles_sha256": "b"}, "another mask or other special token"),
+        ({"dtype": "bfloat16"}, "another precision"),
+        ({"rows": 2}, "another order of rows"),
+        ({"train": RecordedText("none", "b")}, "another token store"),
+        ({"model": {**SHAPE, "hidden_size": 64}}, "another model shape"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_run_goes_on_as_what_it_is(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
+    """Each alone, whatever else would show it."""
+    before = made_record(model=SHAPE, rows=1)
+    assert require_same_run(before, before, RunDirectory(str(tmp_path))) == {}
+    with pytest.raises(ConfigError, match=f"was started with {said}"):
+        require_same_run(before, replace(before, **changed), RunDirectory(str(tmp_path)))
 
 
 def test_starts_without_a_newer_checkpoint_are_counted() -> None:

@@ -113,6 +113,20 @@ def test_special_tokens_stay_text_even_when_not_marked_special(tokenizer: str, t
     assert not set(ids) & read_vocabulary(folder).special
 
 
+def test_a_mask_that_a_file_written_by_hand_only_names_is_a_token(tokenizer: str, tmp_path: Path) -> None:
+    content = json.loads((Path(tokenizer) / "tokenizer.json").read_text())
+    *others, last = content["added_tokens"]
+    words = content["model"]["vocab"] | {last["content"]: last["id"]}
+    folder = variant(tokenizer, tmp_path / "t", added_tokens=others, model__vocab=words)
+    for config in (None, {"mask_token": "<mask>"}):
+        if config:
+            (tmp_path / "t" / "tokenizer_config.json").write_text(json.dumps(config))
+        for as_text in (False, True):
+            loaded = load_tokenizer(folder, special_tokens_are_text=as_text)
+            ids = loaded.encode("a <mask> b", add_special_tokens=False).ids
+            assert ids.count(read_vocabulary(folder).mask) == (not as_text) and len(ids) > 2
+
+
 def test_inspection_counts_by_hand(tokenizer: str, tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("The fox saw stones.\nÖl.\n", encoding="utf-8")

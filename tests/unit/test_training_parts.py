@@ -9,13 +9,14 @@ import os
 import random
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 
 from maskwright.config.data import Data
-from maskwright.config.pretraining import Optimizer, RunConfig, Schedule
+from maskwright.config.pretraining import CheckpointSection, Optimizer, RunConfig, Schedule
 from maskwright.core.console import Progress
 from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.lease import leased
@@ -29,6 +30,8 @@ from maskwright.run.directory import RunDirectory, Status
 from maskwright.run.metric_names import trainer_names
 from maskwright.training import checkpoint
 from maskwright.training.metrics import Counters, Speed, TensorBoard
+from maskwright.training.stop import StopRequest
+from maskwright.training.vote import SAVE, STOP, Vote
 
 
 def rates(**keys: object) -> list[float]:
@@ -51,6 +54,20 @@ def test_schedules_have_their_shapes() -> None:
     assert set(wsd[10:60]) == {2.0}
     assert wsd[70] == pytest.approx(2.0 * (1 - math.sqrt(10 / 40)))
     assert rates(kind="wsd")[79] == 2.0 and rates(kind="wsd")[81] < 2.0
+
+
+def test_ranks_save_once_though_they_learn_of_a_vote_two_steps_later() -> None:
+    """The highest vote of a step is known one step later, and a rank that has saved may vote once more meanwhile."""
+    vote = Vote(CheckpointSection(save_every_steps=None), StopRequest(), Mock(world_size=2, rank=1), 0)
+    saves = []
+    for step, highest in enumerate((0, 0, 0, SAVE, SAVE, SAVE, 0, SAVE), 1):
+        vote.take(highest)
+        if vote.due_to_save(step):
+            saves.append(step)
+            vote.saved(step)
+    assert saves == [4, 8] and not vote.stops
+    vote.take(STOP)
+    assert vote.stops
 
 
 @pytest.fixture
@@ -190,7 +207,7 @@ def test_damaged_newest_is_named_and_the_one_before_used(
     if damage == "remove":
         path.unlink()
     else:
-        content[len(content) // 2] ^= 0x10
+        content[-3] ^= 0x10  # of safetensors in the last tensor: no header and no length shows it
         path.write_bytes(content[:-5] if damage == "truncate" else content)
     loaded = checkpoint.load_newest(folder, set_aside=True)
     assert loaded and loaded[0].step == 10

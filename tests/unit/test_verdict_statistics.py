@@ -44,7 +44,8 @@ def made(kind: str, metric: str, n: int, random: np.random.Generator) -> tuple[S
             for _ in range(n)
         )
 
-    names = () if kind in ("regression", "scores") else tuple("abcd"[:labels])
+    never = ("e",) * (metric == "f1_macro" and kind != "multi_label")  # predicted or there
+    names = () if kind in ("regression", "scores") else (*"abcd"[:labels], *never)
     gold = () if kind == "scores" else outcomes()
     return Scoring(kind, metric, names, gold), lambda: outcomes(gold or None)
 
@@ -112,9 +113,14 @@ def test_multi_bootstrap_is_the_obvious_loop() -> None:
     np.testing.assert_allclose([found.low, found.high], expected, atol=0.08 * np.ptp(expected))
 
 
-def test_recipes_resample_their_pretraining_runs_too() -> None:
+@pytest.mark.parametrize("alike", [False, True])
+def test_recipes_resample_their_pretraining_runs_too(alike: bool) -> None:
+    """The runs of one arm apart from those of the other, also where the runs of one number are `alike` in both: they
+    are no pairs."""
     world = World(examples=50, seeds=3, run=0.5)
     right = world.right(RANDOM(5), 0.0, 0.05, runs=4).astype(float)
+    if alike:
+        right[1] = np.maximum(right[0], RANDOM(7).random(right[0].shape) < 0.05)
     report = judge(results_of(right > 0), draws=5_000, class_draws=0)
     random, draws = RANDOM(6), []
     for _ in range(5_000):
@@ -224,6 +230,15 @@ def test_verdict_words() -> None:
     assert few.comparisons[0].smallest_difference is None and few.least == 6
     single = judge(results_of(right[:, :, :1]), draws=50).comparisons[0]
     assert single.verdict == "cannot conclude" and single.p == 1
+
+
+def test_an_interval_above_0_is_not_enough() -> None:
+    """One of eight seeds was no better, which is too many for the exact test of six comparisons."""
+    right = np.zeros((7, 1, 8, 100), bool)
+    right[0, ..., :60] = right[1:, ..., :90] = True
+    right[1:, :, 7, 59:] = False
+    for found in judge(results_of(right), draws=500, class_draws=0).comparisons:
+        assert found.low > 0 and found.p_holm == 6 * 4 / 2**8 and found.verdict == "no difference shown"
 
 
 def test_unequal_numbers_of_pretraining_runs_cannot_conclude_only_where_no_outcome_could() -> None:

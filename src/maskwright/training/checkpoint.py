@@ -116,9 +116,9 @@ def _write(target: str, state: TrainState, record: dict[str, Any]) -> None:
     }
     earlier = {"earlier_updates": state.earlier_updates} if state.earlier_updates else {}
     scale = {"loss_scale": state.loss_scale} if state.loss_scale else {}
+    # The last of the files: its folder is synced with it.
     storage.write_json(rest, {**record, "format": FORMAT, "step": state.step, **earlier, **scale})
     sha256[FILES[2]] = storage.sha256_of_file(rest)
-    storage.sync_folder(target)
     storage.sync_folder(os.path.dirname(target))
     files = {
         name: {"bytes": os.path.getsize(os.path.join(target, name)), "sha256": digest}
