@@ -83,26 +83,6 @@ def test_first_error_comes_first_and_its_code_is_the_jobs(pod: Pod) -> None:
 
 
 @needs_gcloud
-def test_lost_connection_is_noticed_and_the_job_begun_again_once_the_old_one_has_ended(pod: Pod) -> None:
-    """The host lives on without the launcher, which must not start a second job beside the first."""
-    trap = "trap 'echo $n ended >> events; exit 75' TERM; touch up; sleep 600 & wait"
-    pod.hosts.plan(1, f"echo $n begun >> events; [ $n = 2 ] && exit 0; {trap}")
-    pod.hosts.plan(0, "[ $n = 2 ] && exit 0; while [ ! -e ../../host-1/cut.done ]; do sleep 0.1; done; exit 75")
-    process = pod.start("--via", "internal")
-    wait_until(pod.hosts.file(1, "up").exists)
-    (pod.hosts.home(1) / "cut").touch()
-    out, err = process.communicate(timeout=240)
-    assert process.returncode == 0, err
-    assert pod.hosts.file(1, "events").read_text() == "1 begun\n1 ended\n2 begun\n"
-    assert pod.hosts.file(0, "n").read_text() == "2\n"
-    assert "host 1: lost (the connection was lost)" in err and "restarting in 5 s" in err
-    assert "host 1 | (ending an earlier attempt)" in out
-    # gcloud's own second try, which gets no script, and the restart.
-    assert pod.ssh_log(1).count("\n") == 3 and "@10.0.0.1" in pod.ssh_log(1)
-    assert pod.hosts.left_over() == []
-
-
-@needs_gcloud
 def test_ctrl_c_is_passed_on_and_nothing_stays_behind(pod: Pod) -> None:
     """A terminal sends it to the whole process group, and gcloud and ssh would end before the job has saved."""
     plan = "trap 'echo saving; exit 75' TERM; touch up; sleep 600 & wait"
