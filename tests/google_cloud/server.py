@@ -101,6 +101,11 @@ class Handler(BaseHTTPRequestHandler):
         lists = parse_qs(query, keep_blank_values=True)
         if path == "/__terraform":
             return self.terraform(raw, lists, record)
+        if path == "/batch/storage/v1":
+            self.cloud.trip("storage.batch")
+            return storage.delete_many(self.cloud, raw.decode())
+        if "upload_id" in lists:
+            return storage.next_piece(self.cloud, lists["upload_id"][0], self.headers["Content-Range"], raw)
         document, path, plain = self.document(path)
         if document is None and plain:
             record["method"] = "storage.xml"
@@ -123,15 +128,13 @@ class Handler(BaseHTTPRequestHandler):
         record["body"] = request.body
         self.cloud.allow(method["id"], request.name)
         document.check_request(method, names, lists, request.body)
-        lost = self.cloud.trip(method["id"])
+        lost = self.cloud.trip(method["id"], request.body.get("name", "") if media else request.name)
         if media:
             result = storage.upload(self.cloud, request, content)
         else:
             result = self.cloud.call(request)
         if lost:
-            from google_cloud.fake import Dropped
-
-            raise Dropped
+            lost.answer()
         if result is None:
             return 204, {}, b""
         if not isinstance(result, dict):

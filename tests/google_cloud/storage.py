@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import google_crc32c
 from google_cloud.judge import Refused, Request
@@ -225,6 +225,8 @@ def delete_object(cloud: Cloud, request: Request) -> Any:
 def take_apart(kind: str, query: dict[str, str], raw: bytes) -> tuple[dict[str, Any], bytes]:
     """(about the object, its content) of a simple or multipart upload."""
     way = query.get("uploadType", "media")
+    if way == "resumable":
+        return {"name": query.get("name", "")} | json.loads(raw or b"{}"), b""
     if way == "media":
         return {"name": query.get("name", ""), "contentType": kind or "application/octet-stream"}, raw
     boundary = re.search(r"boundary=['\"]?([^'\";]+)", kind)
@@ -243,7 +245,34 @@ def upload(cloud: Cloud, request: Request, data: bytes) -> Any:
     bucket(cloud, owner)
     if not about["name"]:
         raise Refused("Required")
-    return store(cloud, owner, about, data, request.query)
+    if request.query.get("uploadType") == "resumable":
+        ident = cloud.number()
+        request.body = about
+        cloud.uploads[ident] = (request, b"")
+        return 200, {"Location": f"{cloud.url}/upload/storage/v1/b/{owner}/o?upload_id={ident}"}, b"{}"
+    return store(cloud, owner, about, cloud.arrives(about["name"], data), request.query)
+
+
+def next_piece(cloud: Cloud, ident: str, where: str, data: bytes) -> Content:
+    begun, before = cloud.uploads[ident]
+    first, last, total = map(int, re.findall(r"\d+", where))
+    whole = before[:first] + data
+    cloud.uploads[ident] = (begun, whole)
+    if last + 1 < total:
+        return 308, {"Range": f"bytes=0-{last}"}, b""
+    content = cloud.arrives(begun.body["name"], whole)
+    made = store(cloud, begun.path["bucket"], begun.body, content, begun.query)
+    return 200, {}, json.dumps(made).encode()
+
+
+def delete_many(cloud: Cloud, text: str) -> Content:
+    """What gcsfs puts into one request."""
+    answers = ""
+    for number, (owner, name) in enumerate(re.findall(r"DELETE /storage/v1/b/([^/\s]+)/o/(\S+)", text)):
+        retire(cloud, bucket(cloud, owner), (owner, unquote(name)))
+        answers += f"--==1==\r\nContent-Type: application/http\r\nContent-ID: <response-{number}>\r\n\r\n"
+        answers += "HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n\r\n"
+    return 200, {"Content-Type": "multipart/mixed; boundary===1=="}, f"{answers}--==1==--".encode()
 
 
 HANDLERS = {
