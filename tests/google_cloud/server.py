@@ -101,9 +101,6 @@ class Handler(BaseHTTPRequestHandler):
         lists = parse_qs(query, keep_blank_values=True)
         if path == "/__terraform":
             return self.terraform(raw, lists, record)
-        if path == "/batch/storage/v1":
-            self.cloud.trip("storage.batch")
-            return storage.delete_many(self.cloud, raw.decode())
         if "upload_id" in lists:
             return storage.next_piece(self.cloud, lists["upload_id"][0], self.headers["Content-Range"], raw)
         document, path, plain = self.document(path)

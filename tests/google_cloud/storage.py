@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import google_crc32c
 from google_cloud.judge import Refused, Request
@@ -263,16 +263,6 @@ def next_piece(cloud: Cloud, ident: str, where: str, data: bytes) -> Content:
     content = cloud.arrives(begun.body["name"], whole)
     made = store(cloud, begun.path["bucket"], begun.body, content, begun.query)
     return 200, {}, json.dumps(made).encode()
-
-
-def delete_many(cloud: Cloud, text: str) -> Content:
-    """What gcsfs puts into one request."""
-    answers = ""
-    for number, (owner, name) in enumerate(re.findall(r"DELETE /storage/v1/b/([^/\s]+)/o/(\S+)", text)):
-        retire(cloud, bucket(cloud, owner), (owner, unquote(name)))
-        answers += f"--==1==\r\nContent-Type: application/http\r\nContent-ID: <response-{number}>\r\n\r\n"
-        answers += "HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n\r\n"
-    return 200, {"Content-Type": "multipart/mixed; boundary===1=="}, f"{answers}--==1==--".encode()
 
 
 HANDLERS = {
