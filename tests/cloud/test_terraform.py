@@ -69,13 +69,6 @@ def test_its_own_tests(terraform: Terraform) -> None:
     assert re.search(r"Success! \d+ passed, 0 failed", terraform.run("test"))
 
 
-def test_compute_is_small() -> None:
-    """The goal for all shell and HCL of compute."""
-    files = [SOURCE / name for name in ("cluster.tf", "access.tf", "registry.tf")]
-    assert sum(len(file.read_text().splitlines()) for file in files) < 300
-    assert not list(SOURCE.rglob("*.sh"))
-
-
 EVERYTHING: dict[str, Any] = {"disk": DISK, "nfs": {"share": "code"}, "network": {"nat": True}, "seeded": True}
 
 

@@ -7,10 +7,11 @@ import re
 import sys
 import threading
 import traceback
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import loopback
 from google_cloud import services, storage
 from google_cloud.judge import Api, Refused, Request, api
 
@@ -36,13 +37,10 @@ def serve(cloud: Cloud) -> Server:
     return server
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(loopback.Handler):
     cloud: Cloud
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-
-    def log_message(self, *arguments: object) -> None:
-        pass
 
     def answer(self) -> None:
         from google_cloud.fake import Dropped
@@ -70,11 +68,11 @@ class Handler(BaseHTTPRequestHandler):
             content = json.dumps(Refused(f"FAULT OF THE FAKE: {error!r}").body()).encode()
             record["error"] = f"FAULT OF THE FAKE: {error!r}"
         self.cloud.journal.append(record | {"code": code})
-        self.reply(code, headers, content)
+        self.send(code, headers, content)
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = answer
 
-    def reply(self, code: int, headers: dict[str, str], content: bytes) -> None:
+    def send(self, code: int, headers: dict[str, str], content: bytes) -> None:
         try:
             self.send_response(code)
             for name, text in ({"Content-Type": "application/json; charset=UTF-8"} | headers).items():
