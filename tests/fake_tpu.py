@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -178,10 +179,10 @@ class Hosts:
         until = time.monotonic() + 60.0
         while (found := self.running()) and time.monotonic() < until:
             time.sleep(0.05)
-        return found
+        return [*found.values()]
 
-    def running(self) -> list[str]:
-        found = []
+    def running(self) -> dict[int, str]:
+        found = {}
         for process in Path("/proc").glob("[0-9]*"):
             try:
                 inside = (process / "cwd").readlink().is_relative_to(self.folder)
@@ -189,5 +190,11 @@ class Hosts:
             except OSError:
                 continue
             if inside and words:
-                found.append(words)
+                found[int(process.name)] = words
         return found
+
+    def end(self) -> None:
+        """Ends what a failed test has left."""
+        for pid in self.running():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

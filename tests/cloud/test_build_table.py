@@ -157,14 +157,16 @@ def test_page_has_every_row() -> None:
 
 
 def test_a_build_that_is_stopped_lets_its_command_clean_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A seeding machine would be left, and a lock on the state."""
+    """A seeding machine would be left, and a lock on the state. One that is not stopped gives its code."""
     program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nexit 7\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    assert child.run(["seed", "lab.yaml"]) == 7
     program.write_text(
         f"#!/bin/bash\ntrap 'sleep 0.5; echo yes >{tmp_path}/clean; exit 75' TERM\necho yes >{tmp_path}/begun\n"
         "for _ in $(seq 100); do sleep 0.1; done\n"
     )
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
 
     def stop(number: int, frame: object) -> None:
         raise StoppedEarly("by SIGTERM")

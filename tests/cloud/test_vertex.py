@@ -402,6 +402,9 @@ def test_a_signal_to_the_container_reaches_the_command() -> None:
     saves += "; print('ready', flush=True); time.sleep(60)"
     words = [sys.executable, "-m", "maskwright.cloud.vertex.node", sys.executable, "-c", saves]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout and process.stdout.readline() == "ready\n"
-        process.terminate()
-        assert process.wait(60) == 75
+        try:
+            assert process.stdout and process.stdout.readline() == "ready\n"
+            process.terminate()
+            assert process.wait(240) == 75
+        finally:
+            process.kill()

@@ -18,7 +18,7 @@ from in_process import Cli
 from private_network import processes, wait_until
 
 from maskwright.config.pretraining import RunConfig, read_config
-from maskwright.core.errors import InputError, JobError, StoppedEarly, stopped
+from maskwright.core.errors import CloudError, InputError, JobError, StoppedEarly, stopped
 from maskwright.launch import checks
 from maskwright.launch.ray import gang as ray_gang
 from maskwright.launch.ray import jobs, submit
@@ -290,23 +290,33 @@ def test_lines_come_once_however_the_pieces_come_and_rays_own_do_not() -> None:
         assert shown == [*OURS.splitlines(), "error: the end"]
 
 
-def test_a_follower_ends_with_a_head_that_forgot_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it waits out is in unit/test_follow.py, and a tunnel that is cut in cluster/test_ray.py."""
-    cluster = object.__new__(jobs.RayCluster)
-
-    async def tail(job: str) -> AsyncIterator[str]:
-        yield "one\n"
-
+def test_a_follower_waits_for_a_head_that_does_not_answer_and_ends_with_one_that_forgot_the_job(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each connection ends after its piece. Other errors are in unit/test_follow.py."""
+    cluster, log = object.__new__(jobs.RayCluster), "one\ntwo\nthree\n"
     facts = dict.fromkeys(("driver_exit_code", "start_time", "end_time", "error_type", "message"))
     running = SimpleNamespace(status="RUNNING", entrypoint="", submission_id="a", **facts)
-    answers, shown = iter([running, None]), list[str]()
-    monkeypatch.setattr(jobs, "POLL_SECONDS", 0.0)
+    answers: list[Any] = [running, CloudError("no answer", reason="unreached"), running, None]
+    shown = list[str]()
+
+    async def tail(job: str) -> AsyncIterator[str]:
+        yield log[: 5 * (6 - len(answers))]
+        raise RuntimeError("WebSocket connection closed unexpectedly with close code 1006")
+
+    def details(job: str) -> Any:
+        if isinstance(answer := answers.pop(0), Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(jobs, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(cluster, "_client", SimpleNamespace(tail_job_logs=tail), raising=False)
-    monkeypatch.setattr(cluster, "_details", lambda job: next(answers))
-    monkeypatch.setattr(cluster, "logs", lambda job: "one\n")
+    monkeypatch.setattr(cluster, "_details", details)
+    monkeypatch.setattr(cluster, "logs", lambda job: log)
     with pytest.raises(StoppedEarly, match="forgotten the job"):
         jobs.follow_to_its_end(cluster, "a", lambda host, line: shown.append(line))
-    assert shown == ["one"]
+    assert shown == ["one", "two", "three"]
+    assert capsys.readouterr().err.count("the job goes on; trying again") == 1
 
 
 def test_what_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 import warm
 import yaml
 from command_line import COMMAND, free_port, maskwright, write_config
+from private_network import wait_until
 
 from maskwright.core.folder import Folder
 from maskwright.data.store import TokenStore
@@ -54,6 +55,8 @@ class Team:
     folder: Path
     run: Path
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    """The two of the last start."""
+    begun: list[Any] = field(default_factory=list)
 
     def start(self) -> None:
         port = free_port()
@@ -68,6 +71,7 @@ class Team:
                     stderr=said,
                 )
             self.processes.append(process)
+            self.begun.append(process)
 
     def said(self) -> str:
         return "\n".join((self.folder / f"rank{rank}.txt").read_text() for rank in range(2))
@@ -106,22 +110,16 @@ def team(store: TokenStore, tmp_path: Path) -> Iterator[Team]:
     (tmp_path / "run.yaml").write_text(yaml.safe_dump({**CONFIG, "data": data}))
     made = Team(tmp_path, tmp_path / "run")
     yield made
-    for process in made.processes:
+    for process in made.begun:
         process.kill()
         process.wait()
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_a_rank_that_is_stopped_then_killed_and_the_log_meanwhile(team: Team) -> None:
     said = team.folder / "follower.txt"
     with said.open("wb") as file:
         following = warm.Popen([*COMMAND, "logs", "--follow", str(team.run)], stdout=subprocess.PIPE, stderr=file)
+    team.begun.append(following)
     wait_until(lambda: "no run there yet" in said.read_text())
     team.start()
     first = team.trains()
@@ -194,8 +192,10 @@ def test_ctrl_c_ends_the_following_quietly(store: TokenStore, tmp_path: Path) ->
     process = warm.Popen(
         [*COMMAND, "logs", "--follow", "run"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert process.stderr
-    assert "no run there yet" in process.stderr.readline()
-    process.send_signal(signal.SIGINT)
-    out, said = process.communicate(timeout=120.0)
+    try:
+        assert process.stderr and "no run there yet" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        out, said = process.communicate(timeout=120.0)
+    finally:
+        process.kill()
     assert (process.returncode, out, said) == (130, "", "")

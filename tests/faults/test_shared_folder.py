@@ -56,7 +56,10 @@ class Place:
 
     def made(self, to: str) -> tuple[dict[str, bytes], str]:
         process = self.start(to)
-        out, errors = process.communicate(timeout=120)
+        try:
+            out, errors = process.communicate(timeout=240)
+        finally:
+            process.kill()
         assert process.returncode == 0, errors
         return without_command(self.folder / to), out
 
@@ -114,7 +117,11 @@ def test_kills_at_any_moment_change_nothing(
         running[0].kill()
         running[0].communicate()
         killed += running[0].returncode == -signal.SIGKILL
-        ends = [process.communicate(timeout=120) for process in running[1:]]
+        try:
+            ends = [process.communicate(timeout=240) for process in running[1:]]
+        finally:
+            for process in running:
+                process.kill()
         assert [process.returncode for process in running[1:]] == [0] * (at_once - 1), ends
         assert all(out == told.replace("whole", to) for out, _ in ends)
         assert place.made(to)[1] == told.replace("whole", to)

@@ -68,8 +68,8 @@ class Cloud:
     polls: int = 1
     """Of an operation until it is done, where `slow` does not say otherwise. 0: done in the first answer."""
     resources: dict[str, dict[str, Any]] = field(default_factory=dict)
-    objects: dict[tuple[str, str], list[storage.Object]] = field(default_factory=dict)
-    """(bucket, name) -> generations, the newest last; a deleted one ends with None."""
+    objects: dict[tuple[str, str], storage.Object] = field(default_factory=dict)
+    """By bucket and name, in the order of their writing."""
     uploads: dict[str, tuple[Request, bytes]] = field(default_factory=dict)
     """That come in pieces: what began each, and what has come."""
     arrives: Callable[[str, bytes], bytes] = lambda name, content: content
@@ -156,13 +156,11 @@ class Cloud:
     def text(self, location: str) -> str:
         """Of an object, by its gs:// address."""
         bucket, _, name = location.removeprefix("gs://").partition("/")
-        return storage.newest(self, bucket, name).content.decode()
+        return storage.find(self, bucket, name).content.decode()
 
     def files(self, bucket: str) -> dict[str, bytes]:
         """Name and content of each object."""
-        return {
-            name: kept[-1].content for (owner, name), kept in self.objects.items() if owner == bucket and kept[-1].live
-        }
+        return {name: kept.content for (owner, name), kept in self.objects.items() if owner == bucket}
 
     def put(self, location: str, content: str | bytes) -> None:
         """An object; its bucket is made where there is none."""
