@@ -1,4 +1,4 @@
-"""A Ray cluster of one machine with two CPUs, in a network of its own; with token authentication by default."""
+"""A Ray cluster of one machine with two CPUs, in a network of its own, with token authentication."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 
 
 @contextmanager
-def ray_cluster(folder: Path, home: Path, *, tokens: bool = True) -> Iterator[tuple[PrivateNetwork, dict[str, str]]]:
+def ray_cluster(folder: Path, home: Path) -> Iterator[tuple[PrivateNetwork, dict[str, str]]]:
     """The network, and the environment of commands that use the cluster. `folder`: for its logs and `maskwright`."""
     command = folder / "bin" / "maskwright"
     command.parent.mkdir()
@@ -30,7 +30,8 @@ def ray_cluster(folder: Path, home: Path, *, tokens: bool = True) -> Iterator[tu
         "PATH": f"{folder / 'bin'}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}",
         "HOME": str(home),
         "TMPDIR": str(folder),
-        **({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN} if tokens else {"RAY_AUTH_MODE": "disabled"}),
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": TOKEN,
         "RAY_worker_niceness": "0",  # Ray's 15 lets other tests take all of the two cores
         "RAY_health_check_period_ms": "1000",  # of five; Ray's default notices a killed machine after 15 s
         # On a busy machine, a client's process takes longer to start than the 30 s that Ray gives it.

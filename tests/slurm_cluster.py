@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -123,7 +124,12 @@ def fake_cluster(folder: Path) -> Iterator[Cluster]:
         lines = f"import sys\nsys.path.insert(0, {tests!r})\nfrom fake_slurm import main\nmain({name!r})\n"
         program.write_text(f"#!{sys.executable}\n{lines}")
         program.chmod(0o755)
-    yield Cluster(folder, environment | {"FAKE_SLURM": str(folder / "jobs")}, [], real=False)
+    try:
+        yield Cluster(folder, environment | {"FAKE_SLURM": str(folder / "jobs")}, [], real=False)
+    finally:
+        os.environ["FAKE_SLURM"] = str(folder / "jobs")
+        for job in fake_slurm.root().iterdir():
+            fake_slurm.send(job.name, "[bt]a*", signal.SIGKILL)  # batch and task-N, of a test that failed
 
 
 def why_not_real() -> str:

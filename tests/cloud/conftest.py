@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 from google_cloud.fake import Cloud, fake_cloud
-from google_cloud.loopback_only import PROXIES, loopback_only
 
 from maskwright.cloud.google import rest
 
@@ -15,10 +14,15 @@ os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 CLOUD = ("GOOGLE_", "CLOUDSDK_", "GCE_METADATA", "STORAGE_EMULATOR_HOST", "TF_", "STANDIN_")
 
 
+NOWHERE = "http://127.0.0.1:9"
+"""Port 9 discards: whatever forgets its endpoint override meets nobody."""
+PROXIES = {"HTTP_PROXY": NOWHERE, "HTTPS_PROXY": NOWHERE, "NO_PROXY": "127.0.0.1,localhost"}
+
+
 @pytest.fixture(scope="module", autouse=True)
-def no_network() -> Iterator[bool]:
-    """Loopback only, and nothing of this machine's own cloud accounts."""
-    with pytest.MonkeyPatch.context() as patch, loopback_only() as private:
+def no_network() -> Iterator[None]:
+    """A dead proxy for clients, and nothing of this machine's own cloud accounts."""
+    with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(CLOUD)]:
             patch.delenv(name)
         for name, value in PROXIES.items():
@@ -26,21 +30,7 @@ def no_network() -> Iterator[bool]:
             patch.setenv(name.lower(), value)
         # `urlopen` keeps the proxies that were set when it was first called, here for all later tests of this process.
         patch.setattr(urllib.request, "_opener", None)
-        new_thread_for_files()
-        try:
-            yield private
-        finally:
-            new_thread_for_files()
-
-
-def new_thread_for_files() -> None:
-    """fsspec does its input and output in one thread, which stays in the network that it was started in."""
-    import fsspec
-    import fsspec.asyn
-
-    for protocol in ("gs", "gcs"):
-        fsspec.get_filesystem_class(protocol).clear_instance_cache()
-    fsspec.asyn.reset_lock()
+        yield
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from maskwright.cli.main import run
 from maskwright.cloud.environment import read_environment
 from maskwright.cloud.old_setup import build_table
 from maskwright.cloud.old_setup.build_table import commands, row_of
-from maskwright.core.errors import InputError, JobError, StoppedEarly
+from maskwright.core.errors import InputError, StoppedEarly
 from maskwright.processes import child
 from maskwright.processes.child import CommandSequence
 
@@ -100,6 +100,10 @@ def test_refilling_has_a_substitution(tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out == f"{image}maskwright env seed {path} --replace --yes --again\n"
     assert run([*words, "destroy", "--refill", "true"]) == 2
     assert "_REFILL: is for update with _DISK=true" in capsys.readouterr().err
+    assert run([*words, "destroy", "--tpu", "true", "--json"]) == 0
+    shown = capsys.readouterr()
+    step = {"command": f"maskwright env down {path} --only slice --yes", "exit_code": None, "seconds": None}
+    assert json.loads(shown.out)["steps"] == [step] and "_DISK=true has no effect in this row" in shown.err
 
 
 def test_create_needs_something_to_create_and_names_who_builds() -> None:
@@ -130,60 +134,20 @@ LAB = "name: lab1\nproject: lab-proj\nzone: us-east5-b\nslice: {accelerator: v6e
 def test_first_failure_ends_the_build_with_its_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    called: list[list[str]] = []
-    codes = iter([0, 75])
-
-    def call(words: list[str]) -> int:
-        called.append(words)
-        return next(codes)
-
-    monkeypatch.setattr(child, "run", call)
+    codes = iter([0, 3])
+    monkeypatch.setattr(child, "run", lambda words: next(codes))
     path = tmp_path / "e.yaml"
     path.write_text(LAB)
-    assert run(["env", "build", str(path), "--action", "create"]) == 75
-    assert [words[1] for words in called] == ["image", "up"]
-    called.clear()
-    codes = iter([3])
-    assert run(["env", "build", str(path), "--action", "create"]) == 3
-    assert [words[1] for words in called] == ["image"]
-    shown = capsys.readouterr().err
-    assert "the commands after it are not run" in shown and shown.endswith("--yes: exit 3. Fix: see what it printed\n")
-    codes = iter([0, 3])
     assert run(["env", "build", str(path), "--action", "create", "--json"]) == 3
     shown = capsys.readouterr()
     told, error = json.loads(shown.out), json.loads(shown.err.splitlines()[-1])["error"]
-    assert (told["version"], told["environment"], told["image"]) == (
-        1,
-        str(path),
-        read_environment(str(path)).built_image,
-    )
+    image = read_environment(str(path)).built_image
+    assert (told["version"], told["environment"], told["image"]) == (1, str(path), image)
     assert [step["exit_code"] for step in told["steps"]] == [0, 3]
     assert error["where"] == told["steps"][1]["command"] and told["steps"][1]["seconds"] >= 0
-
-
-def test_commands_are_run_as_processes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A YAML that does not load: the code of that command, exit 2, is the build's, and the next does not run."""
-    path = tmp_path / "e.yaml"
-    path.write_text(LAB.replace("name: lab1", "name: LAB"))
-    with pytest.raises(JobError) as caught:
-        build_table.run([["status", str(path)], ["schema"]], CommandSequence())
-    assert caught.value.exit_code == 2
-    shown = capfd.readouterr()
-    assert "error: " in shown.err and "$defs" not in shown.out
-
-
-def test_dry_run_prints_and_says_what_has_no_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "e.yaml"
-    path.write_text(LAB)
-    words = ["env", "build", str(path), "--action", "destroy", "--tpu", "true", "--disk", "true", "--dry-run"]
-    assert run(words) == 0
-    shown = capsys.readouterr()
-    assert shown.out == f"maskwright env down {path} --only slice --yes\n"
-    assert "_DISK=true has no effect in this row" in shown.err
-    assert run([*words, "--json"]) == 0
-    step = {"command": f"maskwright env down {path} --only slice --yes", "exit_code": None, "seconds": None}
-    assert json.loads(capsys.readouterr().out)["steps"] == [step]
-    assert run(["env", "build", str(path), "--action", "default"]) == 2
+    codes = iter([75])
+    assert run(["env", "build", str(path), "--action", "create"]) == 75
+    assert "the commands after it are not run" in capsys.readouterr().err
 
 
 def test_page_has_every_row() -> None:
@@ -193,14 +157,16 @@ def test_page_has_every_row() -> None:
 
 
 def test_a_build_that_is_stopped_lets_its_command_clean_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A seeding machine would be left, and a lock on the state."""
+    """A seeding machine would be left, and a lock on the state. One that is not stopped gives its code."""
     program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nexit 7\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    assert child.run(["seed", "lab.yaml"]) == 7
     program.write_text(
         f"#!/bin/bash\ntrap 'sleep 0.5; echo yes >{tmp_path}/clean; exit 75' TERM\necho yes >{tmp_path}/begun\n"
         "for _ in $(seq 100); do sleep 0.1; done\n"
     )
-    program.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(program))
 
     def stop(number: int, frame: object) -> None:
         raise StoppedEarly("by SIGTERM")

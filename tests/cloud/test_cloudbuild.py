@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -147,21 +146,6 @@ def test_python_step_ends_with_the_first_that_fails(box: Box, failing: str) -> N
     box.stub(box.tools / "bin" / "python", body)
     assert box.run("python", PATH=f"{box.tools}/bin:/usr/bin:/bin") == 9
     assert failing in box.lines()[-1] and len(box.lines()) == ["venv", "pip", "maskwright"].index(failing) + 1
-
-
-def test_whole_build_with_the_real_command_line(box: Box) -> None:
-    """The steps one after another; python is this one, so a row that does not exist ends with its exit code 2."""
-    python = box.tools / "python" / "bin" / "python"
-    box.stub(python, f'exec "{sys.executable}" "$@"')
-    (box.workspace / "values.env").write_text(VALUES)
-    source = {"PYTHONPATH": str(ROOT / "src")}
-    assert box.run("environment", {"_BUILD_ACTION": "default"}, **source) == 2
-    made = yaml.safe_load((box.workspace / "environment.yaml").read_text())
-    assert made["slice"] == {"accelerator": "v6e", "topology": "4x4"}
-    os.unlink(box.workspace / "environment.yaml")
-    (box.workspace / "values.env").write_text(VALUES.replace("ZONE=us-east5-b", "ZONE=$(touch owned)"))
-    assert box.run("environment", {"_BUILD_ACTION": "create"}, **source) == 2
-    assert not (box.workspace / "owned").exists() and not (box.workspace / "environment.yaml").exists()
 
 
 @pytest.mark.skipif(shutil.which("gcloud") is None, reason="gcloud is not installed")

@@ -12,7 +12,6 @@ from reference.kubernetes.check import faults, published
 from maskwright.cli.pages import environment_page
 from maskwright.cloud.environment import Environment, build_environment, read_environment
 from maskwright.cloud.provision import objects
-from maskwright.cloud.provision.variables import variables
 from maskwright.cloud.record import EnvironmentRecord
 from maskwright.config.settings import keys_of
 from maskwright.core.errors import ConfigError
@@ -140,14 +139,6 @@ def test_a_file_is_read_and_its_errors_have_a_line(tmp_path: Path) -> None:
     path.write_text("name: lab1\nname: lab2\n")
     with pytest.raises(ConfigError, match=r"lab\.yaml:2:1: is not YAML: key 'name' is given twice"):
         read_environment(str(path))
-
-
-def test_the_disk_is_read_only_once_it_is_seeded() -> None:
-    env = lab()
-    before = variables(env, EnvironmentRecord().for_disk(env))
-    assert before["disk"] == {"name": "lab1-data-1", "type": "hyperdisk-ml", "size_gb": 2055, "seeded": False}
-    seeded = EnvironmentRecord(seeded={"files": 1}, disk_gb=2055, disk_type="hyperdisk-ml").for_disk(env)
-    assert variables(env, seeded)["disk"]["seeded"]
 
 
 def test_another_size_is_another_disk() -> None:

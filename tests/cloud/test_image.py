@@ -110,7 +110,7 @@ def test_build_is_sent_waited_for_and_its_digest_printed(
     assert words[:3] == ["build", "-f", "deploy/Dockerfile"] and words[-3:] == ["-t", tag, "."]
     assert {"ACCELERATOR=tpu", "LIBTPU=yes", "RUN_AS=maskwright"} < set(words)
     place = body["source"]["storageSource"]
-    content = cloud.objects[(place["bucket"], place["object"])][-1].content
+    content = cloud.objects[(place["bucket"], place["object"])].content
     with tarfile.open(fileobj=io.BytesIO(content)) as archive:
         names = archive.getnames()
         assert archive.getmember("src/terraform").linkname == "../deploy/terraform"

@@ -20,10 +20,8 @@ from typing import Any
 import pytest
 import yaml
 from command_line import COMMAND
-from conftest import documents
 from private_network import PrivateNetwork, processes, wait_until, why_not
 from ray_cluster import ray_cluster
-from runners import files_of
 
 from maskwright.data.store import TokenStore
 from maskwright.prove.verify_resume import compare
@@ -157,14 +155,6 @@ def test_who_has_no_token_gets_nowhere(cluster: Cluster) -> None:
         assert ended.code == 2 and len(ended.err.splitlines()) == 1, ended
         assert "refuses the token, or there is none" in ended.last and "RAY_AUTH_TOKEN" in ended.last
     assert cluster.maskwright("list", RAY_AUTH_MODE="").code == 0
-
-
-def test_a_token_does_no_harm_at_a_cluster_without(cluster: Cluster, tmp_path: Path) -> None:
-    (tmp_path / "laptop").mkdir()
-    with ray_cluster(tmp_path, tmp_path, tokens=False) as (network, environment):
-        without = Cluster(network, tmp_path, cluster.store, environment)
-        ended = without.maskwright("list", RAY_AUTH_MODE="", RAY_AUTH_TOKEN="f" * 32)
-        assert ended.code == 0 and ended.err == "", ended
 
 
 TUNNEL = """
@@ -392,17 +382,6 @@ def until_both(cluster: Cluster, following: subprocess.Popen[str]) -> list[int]:
     return [pid for pid in cluster.worker("slice") if "RANK" in variables_of(pid)]
 
 
-# ---- data in parts ---------------------------------------------------------------------------------------------------
-
-SLOWLY = "import time\n\n\ndef keep(text):\n    time.sleep(0.05)\n    return True\n"
-SMALL_PARTS = """
-from maskwright.text.parts import cut
-cut.PART_BYTES = (1_000, 1_000)
-from maskwright.cli.main import main
-if __name__ == "__main__":
-    main()
-"""
-FILES = 12
 HEAD = "127.0.0.1:6379"
 
 
@@ -448,34 +427,3 @@ def another_machine(cluster: Cluster, *, resources: str = "{}", **environment: s
         finally:
             node.kill()
             node.wait()
-
-
-def without_command(store: Path) -> dict[str, bytes]:
-    """The store's files, and the manifest without the words that were typed."""
-    files = files_of(store)
-    manifest = json.loads(files["manifest.json"])
-    manifest.pop("command")
-    return files | {"manifest.json": json.dumps(manifest).encode()}
-
-
-def test_jobs_and_a_command_make_one_store(cluster: Cluster) -> None:
-    """`ray job submit` of the command that is typed elsewhere, on a folder that both see."""
-    shared = cluster.folder / "shared"
-    (shared / "text").mkdir()
-    (shared / "slowly.py").write_text(SLOWLY)
-    (shared / "small_parts.py").write_text(SMALL_PARTS)
-    for number in range(FILES):
-        text = "\n\n".join("\n".join(lines) for lines in documents(20, number))
-        (shared / "text" / f"{number:02}.txt").write_text(text + "\n")
-    tokenizer = TokenStore(cluster.store).tokenizer_folder
-    words = ("data", "prepare", str(shared / "text"), "--tokenizer", tokenizer, "--filter", "slowly:keep")
-    words += ("--layout", "sentences", "--shard-tokens", "9000", "--valid-fraction", "0.1", "--to")
-    there = (sys.executable, str(shared / "small_parts.py"), *words, str(shared / "many"))
-    job = cluster.start("ray", "job", "submit", "--", *there)
-    wait_until(lambda: job.poll() is not None or [*(shared / "many" / "parts").glob(".claim-*")])
-    assert job.poll() is None, job.communicate()
-    here = cluster.ended(cluster.start(*there))
-    ended = cluster.ended(job)
-    assert (here.code, ended.code) == (0, 0), (here, ended)
-    assert cluster.ended(cluster.start(*there[:2], *words, str(shared / "one"))).code == 0
-    assert without_command(shared / "many") == without_command(shared / "one")

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -165,11 +166,13 @@ def test_report_begins_with_the_host_to_look_at() -> None:
 
 
 @pytest.fixture
-def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hosts:
+def hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hosts]:
     monkeypatch.setattr(host_module, "OTHERS_SECONDS", 0.5)
     monkeypatch.setattr(slice_module, "POLL_SECONDS", 0.01)
     monkeypatch.setattr(slice_module, "RESTART_WAIT_SECONDS", 0.0)
-    return Hosts(tmp_path / "hosts", 2)
+    made = Hosts(tmp_path / "hosts", 2)
+    yield made
+    made.end()
 
 
 def begin(hosts: Hosts, command: Training = COMMAND, *, workers: int = 1, **changed: Any) -> ShellAttempt:
@@ -278,7 +281,7 @@ def test_end_of_the_launcher_is_sigterm_for_the_job_and_sigkill_after_the_grace_
     attempt.request_stop()
     [end] = finish(attempt)
     assert (end.code, end.told) == (code, True) and last in end.tail and hosts.left_over() == []
-    assert code == 75 or 0.9 < time.monotonic() - began < 60
+    assert code == 75 or time.monotonic() - began > 0.9
 
 
 def test_connection_that_breaks_lets_the_job_save(hosts: Hosts) -> None:

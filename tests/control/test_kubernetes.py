@@ -83,19 +83,10 @@ def test_objects_fit_the_published_schemas(cli: Cli, tmp_path: Path, kind: str, 
         assert one["metadata"].get("namespace") == ("ml" if options else None)
 
 
-@pytest.mark.parametrize(
-    ("spoil", "fault"),
-    [
-        (lambda job: job["spec"].update(backofLimit=1), "Job.spec.backofLimit: unknown field"),
-        (lambda job: job["spec"].update(completions="2"), "Job.spec.completions: '2' is no integer"),
-        (lambda job: job.update(apiVersion="batch/v2"), "Job.apiVersion: 'batch/v2' is none of ['batch/v1']"),
-        (lambda job: pods([job])[0]["containers"][0].pop("name"), "Job.spec.template.spec.containers[0].name: missing"),
-    ],
-)
-def test_the_check_finds_mistakes(cli: Cli, tmp_path: Path, spoil: Any, fault: str) -> None:
-    job = copy.deepcopy(objects(cli, tmp_path)[-1])
-    spoil(job)
-    assert wrong([job]) == [fault]
+def test_the_check_finds_mistakes(cli: Cli, tmp_path: Path) -> None:
+    job = objects(cli, tmp_path)[-1]
+    job["spec"].update(backofLimit=1, completions="2")
+    assert wrong([job]) == ["Job.spec.completions: '2' is no integer", "Job.spec.backofLimit: unknown field"]
 
 
 SLICE = ["--accelerator=v6e:4x4", "--set=engine.kind=jax", "--set=batch.virtual_workers=512", "--queue=team-a"]

@@ -1,17 +1,15 @@
-"""`status`, `logs --follow` and `stop` on real runs of two processes, of which one is stopped, killed, hung or slow."""
+"""`status`, `logs --follow` and `stop` on a real run of two processes, of which one is stopped and killed. All verdicts
+on ranks are in unit/test_judge.py."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ import pytest
 import warm
 import yaml
 from command_line import COMMAND, free_port, maskwright, write_config
+from private_network import wait_until
 
 from maskwright.core.folder import Folder
 from maskwright.data.store import TokenStore
@@ -27,24 +26,12 @@ from maskwright.monitor.status import RunReport, look
 from maskwright.run import liveness
 from maskwright.run.heartbeat import read_beats
 
-EVERY_SECONDS = 0.25
-"""Between signs of life, and for the judgement's limits to be short as well."""
 STARTER = """
-import json, sys
 from maskwright.training import beats
-given = json.loads(sys.argv.pop(1))
-beats.EVERY_SECONDS, beats.WINDOW_SECONDS = given["every"], 2.0
-if given["fault"]:
-    from injection import install
-    install(**given["fault"])
+beats.EVERY_SECONDS, beats.WINDOW_SECONDS = 0.25, 2.0
 from maskwright.cli.main import main
 main()
 """
-STEPS = {
-    "jax": "maskwright.engines.jax.engine:JaxEngine.step",
-    "torch": "maskwright.engines.torch.engine:TorchEngine.step",
-}
-NEEDS = {"jax": "jax", "torch": "maskwright.engines.torch.processes"}
 CONFIG: dict[str, dict[str, Any]] = {
     "data": {"seq_len": 32},
     "model": {"size": "nano", "hidden_size": 32, "num_attention_heads": 2},
@@ -55,13 +42,6 @@ CONFIG: dict[str, dict[str, Any]] = {
     "evaluation": {"max_rows": 8, "every_steps": None},
     "logging": {"every_steps": 5, "report_to": []},
 }
-
-
-@pytest.fixture(params=["torch", pytest.param("jax", marks=pytest.mark.long)])
-def kind(request: pytest.FixtureRequest) -> str:
-    if not importlib.util.find_spec(NEEDS[request.param]):
-        pytest.skip(f"{request.param} trains with one process here")
-    return str(request.param)
 
 
 @pytest.fixture(autouse=True)
@@ -75,22 +55,23 @@ class Team:
     folder: Path
     run: Path
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    """The two of the last start."""
+    begun: list[Any] = field(default_factory=list)
 
-    def start(self, fault: Any = None) -> None:
-        """`fault`: what rank 1 meets."""
+    def start(self) -> None:
         port = free_port()
         self.processes = []
         for rank in range(2):
             several = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2", "RANK": str(rank)}
-            given = json.dumps({"every": EVERY_SECONDS, "fault": fault if rank else None})
             words = ["pretrain", str(self.folder / "run.yaml"), "--run", str(self.run)]
             with open(self.folder / f"rank{rank}.txt", "wb") as said:
                 process = warm.Popen(
-                    [sys.executable, "-c", STARTER, given, *words],
-                    env={**os.environ, **several, "JAX_COMPILATION_CACHE_DIR": str(self.folder / "compiled")},
+                    [sys.executable, "-c", STARTER, *words],
+                    env={**os.environ, **several},
                     stderr=said,
                 )
             self.processes.append(process)
+            self.begun.append(process)
 
     def said(self) -> str:
         return "\n".join((self.folder / f"rank{rank}.txt").read_text() for rank in range(2))
@@ -124,51 +105,21 @@ def verdicts(found: RunReport) -> dict[int, str]:
 
 
 @pytest.fixture
-def team(kind: str, store: TokenStore, tmp_path: Path) -> Iterator[Team]:
-    engine = {**CONFIG["engine"], "kind": kind, **({"devices": 2} if kind == "jax" else {})}
+def team(store: TokenStore, tmp_path: Path) -> Iterator[Team]:
     data = {**CONFIG["data"], "store": store.location}
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump({**CONFIG, "data": data, "engine": engine}))
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump({**CONFIG, "data": data}))
     made = Team(tmp_path, tmp_path / "run")
     yield made
-    for process in made.processes:
+    for process in made.begun:
         process.kill()
         process.wait()
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-@contextmanager
-def stopped_most_of_the_time(pid: int) -> Iterator[None]:
-    """As a rank whose machine does something else nine tenths of the time."""
-    over = threading.Event()
-
-    def disturb() -> None:
-        while not over.is_set():
-            os.kill(pid, signal.SIGSTOP)
-            over.wait(0.18)
-            os.kill(pid, signal.SIGCONT)
-            over.wait(0.02)
-
-    thread = threading.Thread(target=disturb)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-        os.kill(pid, signal.SIGCONT)
-
-
-@pytest.mark.parametrize("kind", ["torch"], indirect=True)  # jax does the same
-def test_a_rank_that_is_stopped_then_killed_and_the_log_meanwhile(team: Team, kind: str) -> None:
+def test_a_rank_that_is_stopped_then_killed_and_the_log_meanwhile(team: Team) -> None:
     said = team.folder / "follower.txt"
     with said.open("wb") as file:
         following = warm.Popen([*COMMAND, "logs", "--follow", str(team.run)], stdout=subprocess.PIPE, stderr=file)
+    team.begun.append(following)
     wait_until(lambda: "no run there yet" in said.read_text())
     team.start()
     first = team.trains()
@@ -209,50 +160,7 @@ def test_a_rank_that_is_stopped_then_killed_and_the_log_meanwhile(team: Team, ki
     assert out == (team.run / "log.txt").read_text() and "attempt 1: " in out and "attempt 2: " in out
 
 
-def test_a_rank_whose_main_thread_hangs(team: Team, kind: str) -> None:
-    team.start({"call": STEPS[kind], "number": 30, "do": "hang"})
-
-    def in_a_step(found: RunReport) -> bool:  # which is one program as a whole
-        return any(one.beat.doing == "step" for one in found.ranks)
-
-    found = team.wait_for(lambda found: verdicts(found) == {0: "hung" if in_a_step(found) else "fine", 1: "hung"})
-    if in_a_step(found):
-        assert "cannot tell whom they wait for" in found.report()
-    else:
-        assert "the others wait for it" in found.report()
-        wait_until(lambda: liveness.hung(read_beats(Folder(str(team.run))), time.time()) == 1)
-
-
-def test_a_rank_that_is_slow(team: Team, kind: str) -> None:
-    if kind == "jax":
-        pytest.skip("a step is one program: nobody can tell computing from waiting")
-    team.start()
-    found = team.trains()
-    if found.ranks[0].beat.doing == "step":
-        pytest.skip("this engine does not say when it waits")
-    with stopped_most_of_the_time(team.processes[1].pid):
-        found = team.wait_for(lambda found: verdicts(found) == {0: "fine", 1: "slow"})
-    assert found.state == "running" and "rank 1 slow" in found.why and "times as long" in found.report()
-    team.trains()
-
-
 # ---- one process, and folders that are no run -----------------------------------------------------------------------
-
-
-def test_a_run_of_one_process_from_its_start_to_its_end(store: TokenStore, tmp_path: Path) -> None:
-    write_config(tmp_path / "run.yaml", store.location, steps=30)
-    maskwright("pretrain", "run.yaml", "--run", "run", "--stop-after-steps", 20, cwd=tmp_path, code=76)
-    found = look(str(tmp_path / "run"))
-    assert (found.state, verdicts(found)) == ("stopped", {0: "ended"}) and found.checkpoint
-    assert found.checkpoint.step == 20 and "--stop-after-steps 20" in found.report()
-    maskwright("logs", "run", "--follow", cwd=tmp_path, code=76)
-    maskwright("pretrain", "run.yaml", "--run", "run", cwd=tmp_path)
-    report = maskwright("status", "run", cwd=tmp_path)
-    assert "done: trained to the last step" in report and "step 30 of 30 (100.0%)" in report and "attempt 2" in report
-    assert maskwright("logs", "run", "--lines", 1, "--follow", cwd=tmp_path).count("\n") == 1
-    assert len(maskwright("logs", "run", cwd=tmp_path).splitlines()) > 8
-    printed = json.loads(maskwright("status", "run", "--json", cwd=tmp_path))
-    assert printed["state"] == "done" and printed["ranks"][0]["exit"] == 0 and printed["status"]["step"] == 30
 
 
 def test_looking_changes_nothing(store: TokenStore, tmp_path: Path) -> None:
@@ -267,14 +175,6 @@ def test_looking_changes_nothing(store: TokenStore, tmp_path: Path) -> None:
     maskwright("status", "run", cwd=tmp_path)
     maskwright("logs", "run", cwd=tmp_path)
     assert everything() == before
-
-
-def test_what_is_no_run(tmp_path: Path) -> None:
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "a.txt").write_text("a")
-    for command in (("status", "nowhere"), ("status", "notes"), ("logs", "nowhere"), ("status", "nowhere", "--json")):
-        maskwright(*command, cwd=tmp_path, code=2)
-    maskwright("logs", "--follow", "memory://runs/one", cwd=tmp_path, code=2)
 
 
 def test_copies_of_checkpoints_at_a_url(store: TokenStore, tmp_path: Path) -> None:
@@ -292,8 +192,10 @@ def test_ctrl_c_ends_the_following_quietly(store: TokenStore, tmp_path: Path) ->
     process = warm.Popen(
         [*COMMAND, "logs", "--follow", "run"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    assert process.stderr
-    assert "no run there yet" in process.stderr.readline()
-    process.send_signal(signal.SIGINT)
-    out, said = process.communicate(timeout=120.0)
+    try:
+        assert process.stderr and "no run there yet" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        out, said = process.communicate(timeout=120.0)
+    finally:
+        process.kill()
     assert (process.returncode, out, said) == (130, "", "")

@@ -14,7 +14,8 @@ import pytest
 # Without it gcsfs asks each bucket's kind by gRPC, which needs TLS; it looks when it is imported.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 pytest.importorskip("gcsfs", reason="needs the gcs extra")
-from fake_gcs import FakeGcs, fake_gcs
+from google_cloud.fake import Cloud, fake_cloud
+from google_cloud.storage import make_bucket
 from made_record import made_record
 
 from maskwright.core.errors import CheckpointError, InputError, MaskwrightError
@@ -28,8 +29,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWar
 
 
 @pytest.fixture
-def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGcs]:
-    with fake_gcs() as store:
+def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    with fake_cloud() as store:
+        make_bucket(store, {"name": "bucket"})
         monkeypatch.setitem(fsspec.config.conf, "gs", {"token": "anon", "endpoint_url": store.url})
         fsspec.get_filesystem_class("gs").clear_instance_cache()
         yield store
@@ -46,17 +48,21 @@ def saved(folder: Path, *steps: int, numbers: int = 100) -> RunDirectory:
     return directory
 
 
+def requests(gcs: Cloud) -> list[str]:
+    return [f"{one['verb']} {one['path']}?{one['query']}" for one in gcs.journal]
+
+
 def put(copies: Copies, directory: RunDirectory, step: int, keep: int = 2) -> None:
     copies.put(directory, step, keep, None)
 
 
-def test_copies_go_and_come_back(gcs: FakeGcs, tmp_path: Path) -> None:
+def test_copies_go_and_come_back(gcs: Cloud, tmp_path: Path) -> None:
     directory, copies = saved(tmp_path / "one", 10, 20, 30, numbers=2_000_000), Copies(URL)  # 8 MB: sent in chunks
     for step in (10, 20, 30):
         put(copies, directory, step)
     assert copies.steps() == [20, 30]
-    assert not [name for name in gcs.objects if "00000010" in name]
-    writes = [request for request in gcs.requests if request.startswith("POST /upload") and "step-00000030" in request]
+    assert not [name for name in gcs.files("bucket") if "00000010" in name]
+    writes = [request for request in requests(gcs) if request.startswith("POST /upload") and "step-00000030" in request]
     assert any("resumable" in request for request in writes)
     fresh = RunDirectory(str(tmp_path / "two"))
     copies.fetch(fresh, lambda record: None)
@@ -65,75 +71,57 @@ def test_copies_go_and_come_back(gcs: FakeGcs, tmp_path: Path) -> None:
     assert fresh.read_metrics() == [{"step": 1}]
 
 
-def test_the_manifest_comes_last_and_only_where_there_is_none(gcs: FakeGcs, tmp_path: Path) -> None:
+def test_the_manifest_comes_last_and_only_where_there_is_none(gcs: Cloud, tmp_path: Path) -> None:
     put(Copies(URL), saved(tmp_path / "one", 10), 10)
-    uploads = [request for request in gcs.requests if request.startswith("POST /upload")]
+    uploads = [request for request in requests(gcs) if request.startswith("POST /upload")]
     assert "ifGenerationMatch=0" in uploads[-1]
     assert not [request for request in uploads[:-1] if "ifGenerationMatch" in request]
-    assert list(gcs.objects)[-1].endswith("MANIFEST.json")
-    assert not [request for request in gcs.requests if "alt=media" in request], "the store's crc32c is enough"
+    assert list(gcs.files("bucket"))[-1].endswith("MANIFEST.json")
+    assert not [request for request in requests(gcs) if "alt=media" in request], "the store's crc32c is enough"
 
 
-def test_a_manifest_whose_answer_was_lost_is_ones_own(gcs: FakeGcs, tmp_path: Path) -> None:
+def test_a_manifest_whose_answer_was_lost_is_ones_own(gcs: Cloud, tmp_path: Path) -> None:
     directory, copies = saved(tmp_path / "one", 10), Copies(URL)
-    store = FakeGcs.store
-
-    def lose_the_last(name: str, content: bytes) -> None:
-        gcs.lose_answers = name.endswith("MANIFEST.json")
-        store(gcs, name, content)
-
-    gcs.store = lose_the_last  # type: ignore[method-assign]
+    gcs.fault("storage.objects.insert .*MANIFEST.json", 503, lost=True)
     put(copies, directory, 10)
     assert copies.steps() == [10]
 
 
-def test_busy_answers_are_waited_out(gcs: FakeGcs, tmp_path: Path) -> None:
+def test_a_refusal_is_said_at_once(gcs: Cloud, tmp_path: Path) -> None:
     directory, copies = saved(tmp_path / "one", 10), Copies(URL)
-    gcs.failures = [503, 429]
-    put(copies, directory, 10)
-    assert copies.steps() == [10]
-
-
-def test_a_refusal_is_said_at_once(gcs: FakeGcs, tmp_path: Path) -> None:
-    directory, copies = saved(tmp_path / "one", 10), Copies(URL)
-    gcs.failures = [403] * 50
+    gcs.fault(".*", 403, message="as was asked for", times=50)
     with pytest.raises(MaskwrightError, match="as was asked for"):
         put(copies, directory, 10)
-    assert len(gcs.failures) > 40
+    assert gcs.faults[0].times > 40
 
 
-def test_what_the_network_spoils_is_noticed_by_crc32c(gcs: FakeGcs, tmp_path: Path) -> None:
+def test_what_the_network_spoils_is_noticed_by_crc32c(gcs: Cloud, tmp_path: Path) -> None:
     directory, copies = saved(tmp_path / "one", 10), Copies(URL)
     content = os.path.join(directory.checkpoints, "step-00000010", "model.safetensors")
-    store = FakeGcs.store
-
-    def flipped(name: str, data: bytes) -> None:
-        store(gcs, name, data[:-1] + b"\xff" if name.endswith("model.safetensors") else data)
-
-    gcs.store = flipped  # type: ignore[method-assign]
+    gcs.arrives = lambda name, data: data[:-1] + b"\xff" if name.endswith("model.safetensors") else data
     with pytest.raises(CheckpointError, match="did not arrive complete"):
         put(copies, directory, 10)
-    assert os.path.getsize(content) == len(gcs.objects["runs/one/step-00000010/model.safetensors"])
+    assert os.path.getsize(content) == len(gcs.files("bucket")["runs/one/step-00000010/model.safetensors"])
     assert copies.steps() == []
 
 
-def test_metrics_that_grow_while_they_are_copied_are_no_damage(gcs: FakeGcs, tmp_path: Path) -> None:
-    directory, store = saved(tmp_path / "one", 10), FakeGcs.store
+def test_metrics_that_grow_while_they_are_copied_are_no_damage(gcs: Cloud, tmp_path: Path) -> None:
+    directory = saved(tmp_path / "one", 10)
 
-    def grow(name: str, content: bytes) -> None:
-        store(gcs, name, content)
+    def grow(name: str, content: bytes) -> bytes:
         with open(directory.metrics, "a") as file:
             file.write('{"step": 2}\n')
+        return content
 
-    gcs.store = grow  # type: ignore[method-assign]
+    gcs.arrives = grow
     put(Copies(URL), directory, 10)
     assert Copies(URL).steps() == [10]
-    manifest = json.loads(gcs.objects["runs/one/step-00000010/MANIFEST.json"])
-    there = gcs.objects["runs/one/step-00000010/metrics.jsonl"]
+    manifest = json.loads(gcs.files("bucket")["runs/one/step-00000010/MANIFEST.json"])
+    there = gcs.files("bucket")["runs/one/step-00000010/metrics.jsonl"]
     assert manifest["files"]["metrics.jsonl"]["bytes"] == len(there) < os.path.getsize(directory.metrics)
 
 
-def test_a_bucket_that_is_not_there_is_said_at_the_start(gcs: FakeGcs) -> None:
+def test_a_bucket_that_is_not_there_is_said_at_the_start(gcs: Cloud) -> None:
     assert Copies(URL).steps() == []
     with pytest.raises(InputError, match=r"gs://typo/runs/one: there is no bucket typo\. Fix: .*create gs://typo$"):
         Copies("gs://typo/runs/one").steps()

@@ -17,7 +17,8 @@ from typing import Any
 import fsspec
 import pytest
 from conftest import small_config
-from fake_gcs import FakeGcs, fake_gcs
+from google_cloud.fake import Cloud, fake_cloud
+from google_cloud.storage import make_bucket
 
 from maskwright.cli.main import run as command
 from maskwright.core import folder as folders
@@ -201,24 +202,25 @@ def test_processes_that_ask_at_once_bring_each_file_once(store: TokenStore, cach
 
 
 @pytest.fixture
-def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGcs]:
-    with fake_gcs() as there:
+def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    with fake_cloud() as there:
+        make_bucket(there, {"name": "bucket"})
         monkeypatch.setitem(fsspec.config.conf, "gs", {"token": "anon", "endpoint_url": there.url})
         fsspec.get_filesystem_class("gs").clear_instance_cache()
         yield there
 
 
-def test_cloud_storage_that_fails_now_and_then(gcs: FakeGcs, store: TokenStore, tmp_path: Path) -> None:
-    gcs.failures = [503]
+def test_cloud_storage_that_fails_now_and_then(gcs: Cloud, store: TokenStore, tmp_path: Path) -> None:
+    gcs.fault(".*", 503)
     remote.push(store.location, "gs://bucket/stores/one")
-    gcs.failures = [429]
+    gcs.fault(".*", 429)
     opened = TokenStore("gs://bucket/stores/one")
     opened.verify()
     assert all(files(opened.folder)[name] == content for name, content in files(store.location).items() if "." in name)
-    gcs.spoil = True  # what is uploaded loses its last byte
+    gcs.arrives = lambda name, content: content[:-1]
     with pytest.raises(MaskwrightError, match=r"arrived with [\d,]+ of [\d,]+ bytes"):
         remote.push(store.location, "gs://bucket/stores/two")
-    assert "stores/two/manifest.json" not in gcs.objects
+    assert "stores/two/manifest.json" not in gcs.files("bucket")
 
 
 def test_s3(store: TokenStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -45,6 +45,11 @@ class Fault:
     reason: str
     details: list[Any]
 
+    def answer(self) -> None:
+        if self.code == 0:
+            raise Dropped
+        raise Refused(self.message, self.code, self.status, self.reason, self.details)
+
 
 @dataclass
 class Operation:
@@ -63,8 +68,12 @@ class Cloud:
     polls: int = 1
     """Of an operation until it is done, where `slow` does not say otherwise. 0: done in the first answer."""
     resources: dict[str, dict[str, Any]] = field(default_factory=dict)
-    objects: dict[tuple[str, str], list[storage.Object]] = field(default_factory=dict)
-    """(bucket, name) -> generations, the newest last; a deleted one ends with None."""
+    objects: dict[tuple[str, str], storage.Object] = field(default_factory=dict)
+    """By bucket and name, in the order of their writing."""
+    uploads: dict[str, tuple[Request, bytes]] = field(default_factory=dict)
+    """That come in pieces: what began each, and what has come."""
+    arrives: Callable[[str, bytes], bytes] = lambda name, content: content
+    """What is stored of an object's content."""
     journal: list[dict[str, Any]] = field(default_factory=list)
     logs: list[dict[str, Any]] = field(default_factory=list)
     """Entries of Cloud Logging, in the order of their writing."""
@@ -123,7 +132,7 @@ class Cloud:
         details: list[Any] | None = None,
     ) -> None:
         """The next `times` calls whose method id ("compute.disks.insert", "terraform.google_compute_disk.create")
-        matches are answered with the error. `code` 0: no answer, nothing done; `lost`: done, and then no answer."""
+        (or `METHOD NAME`) matches are answered with the error; `code` 0: with nothing. `lost`: it is done anyway."""
         self.faults.append(Fault(method, code, status, message, times, lost, reason, details or []))
 
     def deny(self, *permissions: str) -> None:
@@ -147,7 +156,11 @@ class Cloud:
     def text(self, location: str) -> str:
         """Of an object, by its gs:// address."""
         bucket, _, name = location.removeprefix("gs://").partition("/")
-        return storage.newest(self, bucket, name).content.decode()
+        return storage.find(self, bucket, name).content.decode()
+
+    def files(self, bucket: str) -> dict[str, bytes]:
+        """Name and content of each object."""
+        return {name: kept.content for (owner, name), kept in self.objects.items() if owner == bucket}
 
     def put(self, location: str, content: str | bytes) -> None:
         """An object; its bucket is made where there is none."""
@@ -178,16 +191,14 @@ class Cloud:
     def polls_of(self, method: str) -> int:
         return next((polls for pattern, polls in self.delays if re.fullmatch(pattern, method)), self.polls)
 
-    def trip(self, method: str) -> Fault | None:
+    def trip(self, method: str, name: str = "") -> Fault | None:
         """Raises what is scripted for the method; returns the fault whose answer is to be lost."""
         for fault in self.faults:
-            if fault.times > 0 and re.fullmatch(fault.method, method):
+            if fault.times > 0 and any(re.fullmatch(fault.method, said) for said in (method, f"{method} {name}")):
                 fault.times -= 1
                 if fault.lost:
                     return fault
-                if fault.code == 0:
-                    raise Dropped
-                raise Refused(fault.message, fault.code, fault.status, fault.reason, fault.details)
+                fault.answer()
         return None
 
     def allow(self, method: str, name: str) -> None:

@@ -10,16 +10,15 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import fake_kubernetes
 import pytest
 from fake_kubernetes import FakeCluster, fake_cluster, now, status
 from google_cloud.fake import Cloud
+from loopback import Handler, serving
 
 from maskwright.cloud import cluster as product
 from maskwright.cloud.environment import Environment
@@ -170,23 +169,9 @@ def environment_cluster(cloud: Cloud, folder: Path, patch: pytest.MonkeyPatch) -
         yield cluster
 
 
-@contextmanager
-def releases() -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
+def releases() -> AbstractContextManager[str]:
+    class Releases(Handler):
         def do_GET(self) -> None:
-            content = RELEASE.format(name=self.path.split("/")[2]).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+            self.reply(200, RELEASE.format(name=self.path.split("/")[2]).encode())
 
-        def log_message(self, format: str, *arguments: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    return serving(Releases)

@@ -7,10 +7,11 @@ import re
 import sys
 import threading
 import traceback
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import loopback
 from google_cloud import services, storage
 from google_cloud.judge import Api, Refused, Request, api
 
@@ -36,13 +37,10 @@ def serve(cloud: Cloud) -> Server:
     return server
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(loopback.Handler):
     cloud: Cloud
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-
-    def log_message(self, *arguments: object) -> None:
-        pass
 
     def answer(self) -> None:
         from google_cloud.fake import Dropped
@@ -70,11 +68,11 @@ class Handler(BaseHTTPRequestHandler):
             content = json.dumps(Refused(f"FAULT OF THE FAKE: {error!r}").body()).encode()
             record["error"] = f"FAULT OF THE FAKE: {error!r}"
         self.cloud.journal.append(record | {"code": code})
-        self.reply(code, headers, content)
+        self.send(code, headers, content)
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = answer
 
-    def reply(self, code: int, headers: dict[str, str], content: bytes) -> None:
+    def send(self, code: int, headers: dict[str, str], content: bytes) -> None:
         try:
             self.send_response(code)
             for name, text in ({"Content-Type": "application/json; charset=UTF-8"} | headers).items():
@@ -101,6 +99,8 @@ class Handler(BaseHTTPRequestHandler):
         lists = parse_qs(query, keep_blank_values=True)
         if path == "/__terraform":
             return self.terraform(raw, lists, record)
+        if "upload_id" in lists:
+            return storage.next_piece(self.cloud, lists["upload_id"][0], self.headers["Content-Range"], raw)
         document, path, plain = self.document(path)
         if document is None and plain:
             record["method"] = "storage.xml"
@@ -123,15 +123,13 @@ class Handler(BaseHTTPRequestHandler):
         record["body"] = request.body
         self.cloud.allow(method["id"], request.name)
         document.check_request(method, names, lists, request.body)
-        lost = self.cloud.trip(method["id"])
+        lost = self.cloud.trip(method["id"], request.body.get("name", "") if media else request.name)
         if media:
             result = storage.upload(self.cloud, request, content)
         else:
             result = self.cloud.call(request)
         if lost:
-            from google_cloud.fake import Dropped
-
-            raise Dropped
+            lost.answer()
         if result is None:
             return 204, {}, b""
         if not isinstance(result, dict):

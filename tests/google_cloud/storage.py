@@ -24,7 +24,6 @@ KEPT = {"metadata", "cacheControl", "contentEncoding", "contentDisposition", "co
 class Object:
     about: dict[str, Any]
     content: bytes
-    live: bool = True
 
 
 Content = tuple[int, dict[str, str], bytes]
@@ -82,25 +81,17 @@ def get_bucket(cloud: Cloud, request: Request) -> Any:
 # ---- objects -------------------------------------------------------------------------------------------------------
 
 
-def newest(cloud: Cloud, name: str, object_name: str, generation: str | None = None) -> Object:
-    for one in reversed(cloud.objects.get((name, object_name), [])):
-        if one.about["generation"] == generation if generation else one.live:
-            return one
-    raise Refused(f"No such object: {name}/{object_name}", 404)
-
-
-def live(cloud: Cloud, name: str, object_name: str) -> Object | None:
-    try:
-        return newest(cloud, name, object_name)
-    except Refused:
-        return None
+def find(cloud: Cloud, name: str, object_name: str, generation: str | None = None) -> Object:
+    found = cloud.objects.get((name, object_name))
+    if found is None or generation not in (None, found.about["generation"]):
+        raise Refused(f"No such object: {name}/{object_name}", 404)
+    return found
 
 
 def store(cloud: Cloud, name: str, about: dict[str, Any], content: bytes, query: dict[str, str]) -> dict[str, Any]:
-    """A new generation."""
+    """A new generation; the one before is forgotten, also where the bucket keeps versions."""
     owner = bucket(cloud, name)
-    before = live(cloud, name, about["name"])
-    check_preconditions(query, before)
+    check_preconditions(query, cloud.objects.get((name, about["name"])))
     digest = hashlib.md5(content).digest()
     crc = google_crc32c.Checksum(content).digest()
     for field, value in (("md5Hash", digest), ("crc32c", crc)):
@@ -127,20 +118,9 @@ def store(cloud: Cloud, name: str, about: dict[str, Any], content: bytes, query:
         "selfLink": link,
         "mediaLink": link.replace("/storage/", "/download/storage/", 1) + f"?generation={generation}&alt=media",
     }
-    retire(cloud, owner, (name, about["name"]))
-    cloud.objects.setdefault((name, about["name"]), []).append(Object(made, content))
+    cloud.objects.pop((name, about["name"]), None)
+    cloud.objects[name, about["name"]] = Object(made, content)
     return made
-
-
-def retire(cloud: Cloud, owner: dict[str, Any], key: tuple[str, str]) -> None:
-    """The live generation becomes a noncurrent one where the bucket keeps versions, else it goes."""
-    kept = cloud.objects.get(key, [])
-    for one in kept:
-        if one.live:
-            one.live = False
-            one.about["timeDeleted"] = cloud.now()
-    if not (owner.get("versioning") or {}).get("enabled"):
-        cloud.objects.pop(key, None)
 
 
 def check_preconditions(query: dict[str, str], found: Object | None) -> None:
@@ -152,7 +132,7 @@ def check_preconditions(query: dict[str, str], found: Object | None) -> None:
 
 def get_object(cloud: Cloud, request: Request) -> Any:
     bucket(cloud, request.path["bucket"])
-    found = newest(cloud, request.path["bucket"], request.path["object"], request.query.get("generation"))
+    found = find(cloud, request.path["bucket"], request.path["object"], request.query.get("generation"))
     check_preconditions(request.query, found)
     return content(found) if request.query.get("alt") == "media" else found.about
 
@@ -180,7 +160,7 @@ def read_plain(cloud: Cloud, verb: str, name: str, object_name: str) -> Content:
     """Storage's XML API, as Terraform's backend reads."""
     if verb not in ("GET", "HEAD") or f"storage/b/{name}" not in cloud.resources:
         raise Refused("NoSuchBucket: The specified bucket does not exist.", 404)
-    return content(newest(cloud, name, object_name))
+    return content(find(cloud, name, object_name))
 
 
 def list_objects(cloud: Cloud, request: Request) -> Any:
@@ -192,13 +172,12 @@ def list_objects(cloud: Cloud, request: Request) -> Any:
     for (owner, object_name), kept in sorted(cloud.objects.items()):
         if owner != name or not object_name.startswith(start):
             continue
-        shown = [one.about for one in kept if one.live or query.get("versions") == "true"]
         rest = object_name[len(start) :]
-        if shown and delimiter and delimiter in rest:
+        if delimiter and delimiter in rest:
             folders.add(start + rest.split(delimiter)[0] + delimiter)
             if not (rest.endswith(delimiter) and query.get("includeTrailingDelimiter") == "true"):
                 continue
-        items += shown
+        items.append(kept.about)
     found: dict[str, Any] = {"kind": "storage#objects", "prefixes": sorted(folders)}
     first, size = int(query.get("pageToken") or 0), int(query.get("maxResults") or 1000)
     if first + size < len(items):
@@ -208,15 +187,9 @@ def list_objects(cloud: Cloud, request: Request) -> Any:
 
 def delete_object(cloud: Cloud, request: Request) -> Any:
     key = (request.path["bucket"], request.path["object"])
-    owner, generation = bucket(cloud, key[0]), request.query.get("generation")
-    found = newest(cloud, *key, generation)
-    check_preconditions(request.query, found)
-    if generation:
-        cloud.objects[key].remove(found)
-        if not cloud.objects[key]:
-            del cloud.objects[key]
-    else:
-        retire(cloud, owner, key)
+    bucket(cloud, key[0])
+    check_preconditions(request.query, find(cloud, *key, request.query.get("generation")))
+    del cloud.objects[key]
 
 
 # ---- uploads -------------------------------------------------------------------------------------------------------
@@ -225,6 +198,8 @@ def delete_object(cloud: Cloud, request: Request) -> Any:
 def take_apart(kind: str, query: dict[str, str], raw: bytes) -> tuple[dict[str, Any], bytes]:
     """(about the object, its content) of a simple or multipart upload."""
     way = query.get("uploadType", "media")
+    if way == "resumable":
+        return {"name": query.get("name", "")} | json.loads(raw or b"{}"), b""
     if way == "media":
         return {"name": query.get("name", ""), "contentType": kind or "application/octet-stream"}, raw
     boundary = re.search(r"boundary=['\"]?([^'\";]+)", kind)
@@ -243,7 +218,24 @@ def upload(cloud: Cloud, request: Request, data: bytes) -> Any:
     bucket(cloud, owner)
     if not about["name"]:
         raise Refused("Required")
-    return store(cloud, owner, about, data, request.query)
+    if request.query.get("uploadType") == "resumable":
+        ident = cloud.number()
+        request.body = about
+        cloud.uploads[ident] = (request, b"")
+        return 200, {"Location": f"{cloud.url}/upload/storage/v1/b/{owner}/o?upload_id={ident}"}, b"{}"
+    return store(cloud, owner, about, cloud.arrives(about["name"], data), request.query)
+
+
+def next_piece(cloud: Cloud, ident: str, where: str, data: bytes) -> Content:
+    begun, before = cloud.uploads[ident]
+    first, last, total = map(int, re.findall(r"\d+", where))
+    whole = before[:first] + data
+    cloud.uploads[ident] = (begun, whole)
+    if last + 1 < total:
+        return 308, {"Range": f"bytes=0-{last}"}, b""
+    content = cloud.arrives(begun.body["name"], whole)
+    made = store(cloud, begun.path["bucket"], begun.body, content, begun.query)
+    return 200, {}, json.dumps(made).encode()
 
 
 HANDLERS = {

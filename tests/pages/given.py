@@ -19,8 +19,9 @@ import pyarrow
 import pyarrow as arrow
 import pytest
 from fairseq_files import write_fairseq
-from fake_gcs import fake_gcs
 from fake_hub import TOKEN, fake_hub
+from google_cloud.fake import fake_cloud
+from google_cloud.storage import make_bucket
 from original_epochs import spoil
 from pages import made_up
 from pages.markdown import read_page
@@ -189,7 +190,8 @@ def no_mask(shell: Shell) -> Iterator[None]:
 def bucket(shell: Shell) -> Iterator[None]:
     """In place of Cloud Storage, it has a made-up one on this machine."""
     pytest.importorskip("gcsfs", reason="needs the extra gcp")
-    with fake_gcs() as storage:
+    with fake_cloud() as storage:
+        make_bucket(storage, {"name": "bucket"})
         shell.environment |= {"STORAGE_EMULATOR_HOST": storage.url, "MASKWRIGHT_CACHE": str(shell.root / "cache")}
         yield
 

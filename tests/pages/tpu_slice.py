@@ -8,8 +8,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fake_gcs import fake_gcs
 from fake_tpu import Hosts, fake_cloud, gcloud_environment
+from google_cloud.fake import fake_cloud as fake_google
+from google_cloud.storage import make_bucket
 from pages.shell import Shell
 
 STORE = """maskwright tokenizer train corpus --to tokenizer --vocab-size 500 &&
@@ -39,7 +40,8 @@ def a_slice_of_two(shell: Shell) -> Iterator[None]:
         shutil.rmtree(hosts.home(worker) / "maskwright")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with fake_gcs() as storage, fake_cloud(2) as cloud:
+    with fake_google() as storage, fake_cloud(2) as cloud:
+        make_bucket(storage, {"name": "bucket"})
         here = {"python": sys.executable, "root": shell.root, "port": port, "storage": storage.url}
         scripts = {"training": TRAINING, "install": INSTALL}
         scripts |= {f"hosts/bin/{name}": f"#!/bin/sh\n{text}\n" for name, text in STUBS.items()}

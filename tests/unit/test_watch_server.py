@@ -20,8 +20,7 @@ import pytest
 from browser.made_runs import MadeRun
 from command_line import COMMAND
 
-from maskwright.core.errors import ConfigError, InputError, StoppedEarly
-from maskwright.monitor import run as target
+from maskwright.core.errors import ConfigError, InputError
 from maskwright.monitor.watch import guard, server
 from maskwright.monitor.watch.server import RunIndex, application
 from maskwright.run.directory import RunDirectory
@@ -306,19 +305,6 @@ def test_a_run_that_does_not_answer(tmp_path: Path) -> None:
         assert status == 409 and "did not answer within" in found["error"]["what"]
         assert found["error"]["fix"].startswith("wait: the request stays, and the run takes it after its step")
     assert RunDirectory(str(made.folder)).take_request() == "stop"
-
-
-def test_a_request_for_which_nobody_waits_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = MadeRun(tmp_path / "run", lines=40).write()
-
-    def interrupted(seconds: float) -> None:
-        assert (made.folder / "request.json").exists()
-        raise StoppedEarly("by SIGINT", reason="signal")
-
-    monkeypatch.setattr("maskwright.monitor.run.time.sleep", interrupted)
-    with pytest.raises(StoppedEarly):
-        target.stop(RunDirectory(str(made.folder)), "stop", 60.0)
-    assert not (made.folder / "request.json").exists()
 
 
 # ---- the process ---------------------------------------------------------------------------------------------------

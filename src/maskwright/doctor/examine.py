@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
+from maskwright.core.extras import installed
 from maskwright.doctor import frameworks
 from maskwright.doctor.finding import DoctorReport
-from maskwright.doctor.frameworks import FrameworkProbe, present
+from maskwright.doctor.frameworks import FrameworkProbe
 from maskwright.doctor.machine import machine
 from maskwright.doctor.network import network
 
@@ -21,8 +22,8 @@ def examine() -> DoctorReport:
     begin = time.monotonic()
     hardware = list(machine())  # first, while no other part computes
     # torch needs the GPU's memory for measuring: JAX would take three quarters of it.
-    jax = FrameworkProbe(frameworks.JAX, XLA_PYTHON_CLIENT_PREALLOCATE="false") if present("jax") else None
-    torch = FrameworkProbe(frameworks.TORCH) if present("torch") else None
+    jax = FrameworkProbe(frameworks.JAX, XLA_PYTHON_CLIENT_PREALLOCATE="false") if installed("jax") else None
+    torch = FrameworkProbe(frameworks.TORCH) if installed("torch") else None
     for probe in (jax, torch):
         if probe:
             probe.wait(begin + IMPORTED_SECONDS, lines=1)

@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,6 @@ from maskwright.machine import hardware
 from maskwright.processes.child import python_module
 
 TORCH, JAX = "maskwright.engines.torch.probe", "maskwright.engines.jax.probe"
-OLDEST_PYTHON = (3, 11)
 WHEN_IDLE = "run it again when the machine is idle"
 LEFT_OUT = "the lines kernels and products are left out"
 """Said if torch does not answer, since those lines need it."""
@@ -33,23 +31,15 @@ UNITS = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "AVX512-BF16", "am
 """The relevant units of a processor, by Linux's names."""
 
 
-def present(package: str) -> bool:
-    with suppress(ModuleNotFoundError):
-        return installed(package)
-    return False
-
-
 # ---- Python and packages --------------------------------------------------------------------------------------------
 
 
 def python() -> DoctorFinding:
-    version, bits = platform.python_version(), 8 * struct.calcsize("P")
-    values = {"version": version, "executable": sys.executable, "platform": platform.platform(), "bits": bits}
+    version = platform.python_version()
+    values = {"version": version, "executable": sys.executable, "platform": platform.platform()}
     detail = f"maskwright {__version__}, Python {version}, {platform.system()} on {platform.machine()}"
-    newer = "install Python 3.11 or newer, and maskwright in an environment of it"
     compare = "compare the first losses of a run with those of a Linux machine"
     return first_of("software", "Python", detail, values, [
-        (sys.version_info[:2] < OLDEST_PYTHON, "fail", "", newer),
         (sys.platform != "linux", "warn", "; tried on Linux alone", compare),
     ])  # fmt: skip
 
@@ -59,11 +49,11 @@ def extras() -> DoctorFinding:
     packages: dict[str, list[str]] = {}
     for package, extra in EXTRAS.items():
         packages.setdefault(extra, []).append(package)
-    having = [extra for extra, names in packages.items() if all(map(present, names))]
+    having = [extra for extra, names in packages.items() if all(map(installed, names))]
     lacking = [extra for extra in packages if extra not in having]
     detail = f"extras {', '.join(having) or 'none'}" + (f"; not installed: {', '.join(lacking)}" if lacking else "")
     values = {"installed": having, "not_installed": lacking}
-    absent = next((name for name in packages["train"] if not present(name)), "")
+    absent = next((name for name in packages["train"] if not installed(name)), "")
     more, fix = "; this machine submits and watches, and does not train", missing(absent).fix if absent else None
     return first_of("software", "packages", detail, values, [(bool(absent), "warn", more, fix)])
 

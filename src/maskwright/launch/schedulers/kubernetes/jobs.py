@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from subprocess import CompletedProcess, Popen
 from typing import Any, ClassVar
 
@@ -28,14 +29,7 @@ from maskwright.core.secrets import redact
 from maskwright.launch.follow import followed, is_transient, until_over, wait_until_over
 from maskwright.launch.outcome import ASKED, EARLY, End, conclude, killed_by
 from maskwright.launch.schedulers.kubernetes.kubectl import SECONDS, Access, kubectl, stream
-from maskwright.launch.schedulers.kubernetes.pod import (
-    CONTAINER,
-    INSTANCE,
-    PRODUCT,
-    QUEUE,
-    RUN,
-    Manifest,
-)
+from maskwright.launch.schedulers.kubernetes.pod import CONTAINER, INSTANCE, PRODUCT, QUEUE, RUN, Manifest
 from maskwright.launch.target import JobList
 
 POLL_SECONDS = 5.0
@@ -136,12 +130,11 @@ def parse_address(address: str) -> tuple[str, str]:
 # ---- the cluster -----------------------------------------------------------------------------------------------------
 
 
+@dataclass
 class Jobs:
     """The jobs of one namespace. Raises `CloudError`s of `kubectl`."""
 
-    def __init__(self, access: Access) -> None:
-        self.access = access
-        self._operators: set[str] | None = None
+    access: Access
 
     def kubectl(self, words: list[str], *, text: str = "", seconds: float = SECONDS) -> CompletedProcess[str]:
         return kubectl(words, text=text, access=self.access, seconds=seconds)
@@ -170,8 +163,7 @@ class Jobs:
             time.sleep(min(1.0, seconds))
 
     def select(self, selector: str, address_of: Callable[[str], str]) -> list[ClusterJob]:
-        operators = self.operators()
-        jobsets = [JOBSETS] if "jobset.x-k8s.io" in operators else []
+        jobsets = [JOBSETS] if "jobset.x-k8s.io" in self.operators else []
         made = self._items(",".join(["jobs.batch", *jobsets, "pods"]), selector)
         found = []
         for item in made:
@@ -180,12 +172,12 @@ class Jobs:
                 continue
             name = item["metadata"]["labels"][INSTANCE]
             own = [one for one in made if one["metadata"]["labels"].get(INSTANCE) == name]
-            found.append(_job_of(item, own, self._workload(item, operators), address_of(name)))
+            found.append(_job_of(item, own, self._workload(item), address_of(name)))
         return found
 
-    def _workload(self, item: Manifest, operators: set[str]) -> Manifest | None:
+    def _workload(self, item: Manifest) -> Manifest | None:
         """Kueue's object for a job in a queue. Not everybody may read it."""
-        if QUEUE not in item["metadata"].get("labels", {}) or "kueue.x-k8s.io" not in operators:
+        if QUEUE not in item["metadata"].get("labels", {}) or "kueue.x-k8s.io" not in self.operators:
             return None
         try:
             selector = f"kueue.x-k8s.io/job-uid={item['metadata']['uid']}"
@@ -199,12 +191,10 @@ class Jobs:
         done = self.kubectl(["get", kinds, f"--selector={selector}", "--output=json"])
         return list(json.loads(done.stdout)["items"])
 
+    @cached_property
     def operators(self) -> set[str]:
         """API groups of the cluster, which has those of operators that are installed."""
-        if self._operators is None:
-            groups = json.loads(self.kubectl(["get", "--raw=/apis"]).stdout)["groups"]
-            self._operators = {group["name"] for group in groups}
-        return self._operators
+        return {group["name"] for group in json.loads(self.kubectl(["get", "--raw=/apis"]).stdout)["groups"]}
 
 
 # ---- from objects to a state -----------------------------------------------------------------------------------------

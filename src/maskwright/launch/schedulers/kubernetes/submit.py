@@ -172,7 +172,7 @@ def require_operators(jobs: Jobs, job: KubernetesJob) -> None:
         ("--queue", job.queue, "kueue.x-k8s.io", "Kueue (kueue.sigs.k8s.io/docs/installation)"),
     ]
     for option, wanted, group, name in operators:
-        if wanted and group not in jobs.operators():
+        if wanted and group not in jobs.operators:
             raise InputError(f"the cluster has no {group}", where=option, fix=f"install {name}, or leave it out")
 
 
