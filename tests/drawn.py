@@ -1,0 +1,16 @@
+"""Properties: hypothesis draws the cases of a test, the same ones in each run."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+
+def cases(number: int) -> settings:
+    """A decorator, under `given`: so many cases, of any duration, with fixtures of the test shared by all of them."""
+    return settings(
+        max_examples=number,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        suppress_health_check=[*HealthCheck],
+    )
