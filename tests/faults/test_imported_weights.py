@@ -366,19 +366,6 @@ def test_pickled_weights_of_other_precisions_are_imported(dtype: torch.dtype, fo
     assert same(read_model_folder(made.folder)[1], expected) and made.difference < 1e-5
 
 
-def test_a_pickled_encoder_and_a_classifier_keep_their_heads(folder: Path, tmp_path: Path) -> None:
-    state = {name: torch.from_numpy(value) for name, value in drawn(SHAPE).items()}
-    made = import_weights(str(pickled_folder(folder, bare(state))), str(tmp_path / "bare"))
-    assert made.compared_with == str(folder) and made.difference < 1e-5
-    assert "lm_head.bias" not in read_model_folder(made.folder, bare=True)[1]
-    shape = replace(SHAPE, task="single_label_classification", num_labels=3)
-    (folder / "config.json").write_text(json.dumps(to_hf_config(shape, ["a", "b", "c"])))
-    weights = drawn(shape)
-    pickled_folder(folder, {name: torch.from_numpy(value) for name, value in weights.items()})
-    made = import_weights(str(folder), str(tmp_path / "classifier"))
-    assert same(read_model_folder(made.folder)[1], weights) and made.compared_with == str(folder)
-
-
 @pytest.mark.parametrize("task", [None, "single_label_classification"])
 def test_the_next_lines_are_for_the_head_that_the_weights_have(
     task: TaskKind | None,
@@ -420,24 +407,6 @@ def test_what_zero_3_left_of_pickled_weights_is_named(
     result = cli("import", "weights", pickled_folder(folder, state), "--to", tmp_path / "new")
     assert result.code == 2 and "DeepSpeed's ZeRO-3 had spread them" in result.error, result.err
     assert not (tmp_path / "new").exists()
-
-
-def test_an_imported_folder_is_trained_on_fine_tuned_and_exported(
-    cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path
-) -> None:
-    pickled_folder(folder, {name: torch.from_numpy(value) for name, value in initial_parameters(SHAPE, 0).items()})
-    new = tmp_path / "new"
-    asked = cli("import", "weights", folder, "--to", new)
-    assert asked.code == 0 and f"fill {new} 'a text with a <mask>'" in asked.out and f"init_from={new}\n" in asked.out
-    for command in (
-        ("pretrain", config_file(model={"init_from": str(new)}), "--run", tmp_path / "run"),
-        ("finetune", foxes(tmp_path), "--run", tmp_path / "tuned", "--set", f"model.init_from={new}"),
-        ("export", new, "--to", tmp_path / "exported"),
-    ):
-        result = cli(*command)
-        assert result.code == 0, result.err
-    again = cli("import", "weights", folder, "--to", new)
-    assert (again.code, "is not empty" in again.error) == (2, True)
 
 
 # ---- fairseq -------------------------------------------------------------------------------------------------------

@@ -8,10 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import SHARED
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "cranfield.py"
-COLLECTION = SHARED / "cranfield"
 FILES = {
     "cran.all.1400": """.I 1
 .T
@@ -70,37 +68,3 @@ def test_the_layout_is_that_of_beir(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ]
     assert (out / "qrels" / "train.tsv").read_text() == "query-id\tcorpus-id\tscore\n1\t1\t3\n1\t2\t5\n"
     assert (out / "qrels" / "test.tsv").read_text() == "query-id\tcorpus-id\tscore\n2\t2\t1\n"
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("cranqrel_corrected", "1 0 1 3\n1 0 7 5\n2 0 2 1\n", "cranqrel_corrected:2: there is no abstract 7. Fix:"),
-        ("cranqrel_corrected", "1 0 1 3\n3 0 1 5\n", "cranqrel_corrected:2: there is no question 3. Fix: take it"),
-        ("cranqrel_corrected", "1 0 1 3\n", "cranqrel_corrected: question 2 has no relevant abstract. Fix: judge"),
-        ("cranqrel_corrected", "1 184 2\n", "cranqrel_corrected:1: has not four numbers. Fix: take cranqrel_corrected"),
-        ("cran.qry", "what lifts a wing .\n", "cran.qry:1: is no record of Cranfield. Fix: let the file begin"),
-    ],
-)
-def test_damaged_files_are_told_by_their_line(
-    name: str,
-    text: str,
-    said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for other, whole in FILES.items():
-        (tmp_path / other).write_text(text if other == name else whole)
-    with pytest.raises(SystemExit) as ended:
-        convert(tmp_path, tmp_path / "out", monkeypatch)
-    assert ended.value.code == 2 and said in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.skipif(not COLLECTION.is_dir(), reason="the collection is not on this machine")
-def test_the_collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    convert(COLLECTION, tmp_path / "out", monkeypatch)
-    assert [len(lines(tmp_path / "out" / f"{name}.jsonl")) for name in ("corpus", "queries")] == [1400, 225]
-    judged = [(tmp_path / "out" / "qrels" / f"{name}.tsv").read_text().splitlines() for name in ("train", "test")]
-    assert [len(part) - 1 for part in judged] == [971, 866]

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import documents
-from reference.stored import documents_of
 
 import maskwright
 from maskwright.cli.main import run
 from maskwright.config.pretraining import RunConfig, build_config
-from maskwright.core.errors import ConfigError, InputError, StoreError
+from maskwright.core.errors import ConfigError, StoreError
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore
@@ -28,7 +27,7 @@ from maskwright.tasks.models.load import load_model
 from maskwright.tasks.pretrain import run as task
 from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.text.sources import Sources
-from maskwright.text.tokenizer import load_tokenizer, train_tokenizer
+from maskwright.text.tokenizer import train_tokenizer
 from maskwright.training import checkpoint
 
 Config = Callable[..., RunConfig]
@@ -127,34 +126,6 @@ def test_what_is_no_held_out_set_is_refused(config: Config, corpus: Path, tokeni
     for wrong in ({}, {"a b": "s"}, {"a": 1}, ["s"], 3, {1: "s"}):
         with pytest.raises(ConfigError, match="names no token stores"):
             build_config({"data": {"store": "s", "validation": wrong}, "schedule": {"steps": 9}}, "x")
-
-
-def texts(store: TokenStore, side: Any) -> list[str]:
-    split, words = store.split(side), load_tokenizer(store.tokenizer_folder, special_tokens_are_text=False)
-    return [words.decode(ids.tolist()).strip() for ids in documents_of(split)]
-
-
-@pytest.mark.parametrize("keep_duplicates", [False, True])
-def test_files_are_held_out_in_full_and_never_trained_on(keep_duplicates: bool, tokenizer: str, tmp_path: Path) -> None:
-    shared = "Shared story.\nNobody saw the garden."
-    train = text(tmp_path / "train.txt", 40, 1, f"{shared}\n\nTwice.\n\nTwice.")
-    valid = text(tmp_path / "valid.txt", 5, 2, shared)
-    options = PrepareOptions(valid_fraction=0.0, keep_duplicates=keep_duplicates)
-    sources = [Sources([name], layout="sentences") for name in (train, valid)]
-    made = prepare(Request(sources[0], tokenizer, str(tmp_path / "store"), options, held_out=sources[1]))
-    made.verify()
-    assert len(texts(made, "valid")) == 6 and "Shared story. Nobody saw the garden." in texts(made, "valid")
-    assert not set(texts(made, "valid")) & set(texts(made, "train"))
-    assert texts(made, "train").count("Twice.") == (2 if keep_duplicates else 1)
-    assert made.origin("valid", 0) == f"{valid}:1" and made.origin("train", 0) == f"{train}:1"
-    assert made.manifest["options"]["valid_files"] == 1
-    again = [Sources([name], layout="sentences") for name in (train, valid)]
-    assert (
-        prepare(Request(again[0], tokenizer, str(tmp_path / "store"), options, held_out=again[1])).location
-        == made.location
-    )
-    with pytest.raises(InputError, match="already holds a store made from other text or options"):
-        prepare(Request(Sources([train], layout="sentences"), tokenizer, str(tmp_path / "store"), options))
 
 
 def test_the_command_holds_files_out(tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,4 @@
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -164,27 +163,3 @@ def test_some_workers_alone_get_the_batches_they_get_among_all(
     for number, batch in zip((2, 1), some, strict=True):
         assert np.array_equal(batch.input_ids, everything[number].input_ids)
         assert np.array_equal(batch.predict_index, everything[number].predict_index)
-
-
-def test_ends_of_sentences_are_read_only_where_they_are_used(
-    store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And the second time, nothing is."""
-    monkeypatch.setenv("MASKWRIGHT_CACHE", str(tmp_path))
-    read = list[str]()
-    numbers = TokenStore._numbers
-
-    def noted(self: TokenStore, shard: dict[str, Any], role: Any) -> Any:
-        read.append(role)
-        return numbers(self, shard, role)
-
-    monkeypatch.setattr(TokenStore, "_numbers", noted)
-    open_rows(store, "train", 32, "documents")
-    assert {*read} == {"documents"}
-    open_rows(store, "train", 32, "full_sentences")
-    assert {*read} == {"documents", "sentences"}
-    read.clear()
-    for packing in ("documents", "full_sentences"):
-        rows = open_rows(store, "train", 32, packing)  # type: ignore[arg-type]
-        rows.materialize(np.arange(rows.totals.rows))
-    assert not read

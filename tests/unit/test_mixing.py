@@ -165,30 +165,6 @@ def test_rows_of_a_mixture_are_those_of_its_stores(
     assert both == tuple(one + two for one, two in zip(*works, strict=True))
 
 
-def test_batches_of_a_mixture_are_the_same_for_any_split_and_any_start(mixed: Callable[..., RunConfig]) -> None:
-    keys = {"batch.micro_batch_rows": 8, "batch.virtual_workers": 1}
-    one, many = loader(mixed(**keys)), loader(mixed())  # 4 rows x 2 virtual workers
-    late = loader(mixed()).batches(37)
-    for step in (0, 1, 37):
-        whole, parts = one.batches(step)[0], many.batches(step)
-        assert np.array_equal(whole.input_ids, np.concatenate([part.input_ids for part in parts]))
-    for early, now in zip(many.batches(37), late, strict=True):
-        assert np.array_equal(early.input_ids, now.input_ids) and np.array_equal(early.labels, now.labels)
-
-
-def test_a_single_source_by_weight_reads_as_often_as_said(mixed: Callable[..., RunConfig]) -> None:
-    config = mixed({"weight": 1.0}, {"weight": 3.0}, **{"schedule.steps": 400})
-    ready = prepare_run(config)
-    said = next(line for line in ready.describe().splitlines() if line.startswith("mixture: "))
-    names, shares, epochs = zip(*ready.loader.sources_read(400), strict=True)
-    assert names == ("a", "b") and shares == pytest.approx((0.25, 0.75), abs=0.03)
-    sizes = [rows.totals.rows for rows in ready.loader.rows.sources]
-    assert epochs == pytest.approx([share * 3200 / size for share, size in zip(shares, sizes, strict=True)])
-    assert said == f"mixture: {shares[0]:.1%} of the rows from a, {epochs[0]:.2f} epochs; " + (
-        f"{shares[1]:.1%} of the rows from b, {epochs[1]:.2f} epochs"
-    )
-
-
 def test_colons_and_alpha(store: TokenStore, second: TokenStore, tmp_path: Path) -> None:
     (tmp_path / "shard0").symlink_to(store.location)
     (tmp_path / "shard1").symlink_to(second.location)

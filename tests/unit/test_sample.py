@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import random
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -131,18 +129,6 @@ def test_a_sample_is_of_the_text_alone(
             assert ("chosen by a hash of their text" in told) == (most < size)
 
 
-def test_the_same_documents_give_the_same_tokenizer(documents: list[str], tmp_path: Path) -> None:
-    sources = written(tmp_path / "text", documents)
-    for number, one in enumerate(sources()):
-        train_tokenizer(one, str(tmp_path / f"tokenizer{number}"), vocab_size=300, max_bytes=9_000)
-        make_tokenizer(one, str(tmp_path / f"letters{number}"), "characters", max_bytes=300)
-    for name in ("tokenizer", "letters"):
-        first, second = ((tmp_path / f"{name}{number}" / "tokenizer.json").read_bytes() for number in (0, 1))
-        assert first == second
-    special = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}
-    assert set(json.loads(first)["model"]["vocab"]) < {*"".join(documents)} | special
-
-
 def test_a_long_document_is_taken_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "PIECE_CHARACTERS", 1_000)
     monkeypatch.setattr(sample, "PIECE_CHARACTERS", 1_000)
@@ -203,32 +189,3 @@ def test_a_text_of_too_many_words_is_halved_until_they_fit(
         for one in sources():
             assert learn_from(one, most, learn) == words and reads.pop() is one and not reads
             assert capsys.readouterr().err.count("(too many different words)") == halved
-
-
-BOUNDED = """
-import sys
-from maskwright.cli.main import run
-from maskwright.text import word_counts
-text, tokenizer, to = sys.argv[1:]
-extend = ["extend", tokenizer, text, "--tokens", "9"]
-bpe, *others = [["train", text, "--kind", kind] for kind in ("bpe", "wordpiece", "unigram", "characters")]
-for number, words in enumerate([extend, bpe]):
-    assert run(["tokenizer", *words, "--to", f"{to}/sample-{number}", "--max-bytes", "100000"]) == 0
-word_counts.MOST_CHARACTERS = 100_000
-for number, words in enumerate([extend, bpe, *others]):
-    assert run(["tokenizer", *words, "--to", f"{to}/all-{number}"]) == 0
-print(*(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells a process's largest memory")
-def test_memory_does_not_grow_with_the_text(tokenizer: str, tmp_path: Path) -> None:
-    """200,000 different words: where all are counted, each kind but characters takes from 190 to 220 MB."""
-    words = [*map(str, random.Random(1).sample(range(1_000_000, 10_000_000), 200_000))]
-    (tmp_path / "a.txt").write_text("\n".join(" ".join(words[begin : begin + 10]) for begin in range(0, 200_000, 10)))
-    command = [sys.executable, "-c", BOUNDED, str(tmp_path / "a.txt"), tokenizer, str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    assert int(result.stdout.split()[-1]) * 1024 < 165e6
-    assert result.stderr.count(" of 1.6 MB of text (--max-bytes): documents chosen by a hash of their text") == 2
-    assert result.stderr.count(" of 1.6 MB of text (too many different words): documents") >= 4
