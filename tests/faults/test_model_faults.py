@@ -42,6 +42,16 @@ def refused(cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path) -> 
     return lines
 
 
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "last.ckpt", "weights.pth", "x.pkl"])
+def test_pickled_weights_are_never_opened(
+    name: str, cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path
+) -> None:
+    os.rename(folder / WEIGHTS, folder / name)
+    for line in refused(cli, folder, config_file, tmp_path):
+        assert f"{folder}/{name}: holds pickled weights, which can run code when opened. Fix: " in line
+        assert "Fix: maskwright import weights " in line and line.endswith(" --to FOLDER")
+
+
 # ---- safetensors ---------------------------------------------------------------------------------------------------
 
 

@@ -419,18 +419,6 @@ THAI = "เมื่อวานนี้ครูของเราเล่า
 KOREAN = "국민건강보험공단 일산병원의 원장은 어제 오후 새로 지은 건물에서 직원들과 함께 작은 음악회를 열었다고 밝혔다"
 
 
-def test_evaluation_texts_of_save_to_disk_are_its_rows(tmp_path: Path) -> None:
-    from maskwright.text.cleaning.contamination import read_evaluations
-
-    table = pyarrow.table({"text": ["one two three four five six seven eight"]})
-    for name in ("data-00000-of-00001.arrow", "cache-1.arrow"):
-        with pyarrow.OSFile(str(tmp_path / name), "wb") as file, pyarrow.ipc.new_stream(file, table.schema) as writer:
-            writer.write_table(table)
-    (tmp_path / "state.json").write_text('{"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}')
-    (tmp_path / "dataset_info.json").write_text('{"citation": "one two three four five six seven eight nine"}')
-    assert read_evaluations([str(tmp_path)]).places == (f"{tmp_path}/data-00000-of-00001.arrow record 1",)
-
-
 def test_contamination_in_any_script(tmp_path: Path) -> None:
     """Case and normal form do not hide an example, and a name that a text has in common with it is none."""
     from maskwright.text.cleaning.contamination import Contamination, read_evaluations

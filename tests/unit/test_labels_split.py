@@ -179,13 +179,6 @@ def test_duplicates_conflicts_and_leaks_are_counted_and_placed(tmp_path: Path) -
     assert found.report.warnings() == list(map(str, found.report.findings))
 
 
-def test_only_the_first_places_are_named() -> None:
-    examples = [Example("a", n, "same", labels=("x",)) for n in range(1, 12)]
-    (finding,) = examine({"train": examples}, SINGLE)
-    assert finding.count == 10
-    assert str(finding).endswith("(a:2 as line 1, a:3 as line 1, a:4 as line 1, …)")
-
-
 def test_labels_of_other_kinds_are_compared_as_what_they_are() -> None:
     a, b = Example("a", 1, "t", labels=("x", "y")), Example("a", 2, "t", labels=("y", "x"))
     assert [one.kind for one in examine({"train": [a, b]}, SEVERAL)] == ["duplicate"]
@@ -316,16 +309,6 @@ def test_test_files_without_labels_are_named_with_the_way_to_leave_them_out(test
     assert ("label '-1', which says that it has none," in str(caught.value)) == ("-1" in test)
     data = with_splits(LabelledData(train=str(tmp_path), test=None))
     assert read_dataset(data, SINGLE, 0).report.sizes == {"train": 54, "validation": 6}
-
-
-def test_class_names_of_a_file_are_labels_in_their_order_unseen_ones_too(tmp_path: Path) -> None:
-    names = [f"c{number}" for number in range(30, 0, -1)]
-    features = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
-    table = pa.Table.from_pylist([{"text": f"t{n}", "label": n % 2 + 1} for n in range(20)])
-    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(features)}), tmp_path / "a.parquet")
-    found = read_dataset(LabelledData(train=str(tmp_path / "a.parquet")), SINGLE, 0)
-    assert found.labels == tuple(names) and {one.labels for one in found.train} == {("c29",), ("c28",)}
-    assert found.report.unused[:2] == ("c30", "c27")
 
 
 @pytest.mark.parametrize("of_names", [("anger", "joy"), (0, 1)])

@@ -129,6 +129,18 @@ def test_a_sample_is_of_the_text_alone(
             assert ("chosen by a hash of their text" in told) == (most < size)
 
 
+def test_the_same_documents_give_the_same_tokenizer(documents: list[str], tmp_path: Path) -> None:
+    sources = written(tmp_path / "text", documents)
+    for number, one in enumerate(sources()):
+        train_tokenizer(one, str(tmp_path / f"tokenizer{number}"), vocab_size=300, max_bytes=9_000)
+        make_tokenizer(one, str(tmp_path / f"letters{number}"), "characters", max_bytes=300)
+    for name in ("tokenizer", "letters"):
+        first, second = ((tmp_path / f"{name}{number}" / "tokenizer.json").read_bytes() for number in (0, 1))
+        assert first == second
+    special = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}
+    assert set(json.loads(first)["model"]["vocab"]) < {*"".join(documents)} | special
+
+
 def test_a_long_document_is_taken_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces, "PIECE_CHARACTERS", 1_000)
     monkeypatch.setattr(sample, "PIECE_CHARACTERS", 1_000)
