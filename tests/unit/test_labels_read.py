@@ -47,36 +47,6 @@ def seen(examples: list[Example]) -> list[tuple[str, str | None, tuple[str, ...]
     return [(one.text, one.text_pair, one.labels, one.line) for one in examples]
 
 
-RECORDS = [
-    {"text": 'He said "no",\nthen left.', "label": "neg"},
-    {"text": "ünï, code", "label": "pos"},
-    {"text": "third", "label": "neg"},
-]
-
-
-@pytest.mark.parametrize("compression", ["", ".gz", ".zst"])
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "json", "parquet"])
-def test_tables_hold_the_same_examples(kind: str, compression: str, tmp_path: Path) -> None:
-    raw = {
-        "csv": (
-            '\ufeffid,text,label\r\n1,"He said ""no"",\r\nthen left.",neg\r\n2,"ünï, code",pos\r\n\r\n3,third, neg\r\n'
-        ).encode(),
-        "jsonl": b"".join(json.dumps(record).encode() + b"\n\n" for record in RECORDS),
-        "json": json.dumps(RECORDS).encode(),
-    }.get(kind)
-    path = tmp_path / f"a.{kind}{compression}"
-    if raw is None:
-        pq.write_table(pa.Table.from_pylist(RECORDS), tmp_path / "plain")
-        raw = (tmp_path / "plain").read_bytes()
-    path.write_bytes(
-        {"": bytes, ".gz": gzip.compress, ".zst": lambda raw: pa.compress(raw, "zstd", asbytes=True)}[compression](raw)
-    )
-    lines = {"csv": [2, 4, 6], "jsonl": [1, 3, 5]}.get(kind, [1, 2, 3])
-    assert seen(read(path)) == [
-        (record["text"], None, (record["label"],), line) for record, line in zip(RECORDS, lines, strict=True)
-    ]
-
-
 def test_tsv_has_no_quotes_and_pairs_are_found_by_gluesnames(tmp_path: Path) -> None:
     path = tmp_path / "train.tsv"
     path.write_text('index\tsentence1\tsentence2\tlabel\n0\t"open\tHe said "x"\tyes\n1\tb \tc\tno\n')
