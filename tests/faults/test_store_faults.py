@@ -226,6 +226,7 @@ def decides(place: tuple[str | int, ...]) -> bool:
 EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "reordered": (lambda m: m["shards"].reverse(), "was changed after it was written"),
     "shard left out": (lambda m: m["shards"].pop(0), "splits."),
+    "a side left out": (lambda m: m["splits"].pop("train"), "splits.train is missing"),
     "listed twice": (lambda m: m["shards"].append(m["shards"][0]), "is listed twice"),
     "moved to the other side": (lambda m: m["shards"][0].update(split="valid"), "of a valid shard"),
     "strange role": (lambda m: m["shards"][0]["files"].update(x=1), "files.x"),
