@@ -51,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.mkdtemp(prefix="cache-of-tests-")
         config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
         os.environ["XDG_CACHE_HOME"] = folder
+        os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = os.path.join(folder, "hypothesis")
         os.environ["JAX_COMPILATION_CACHE_DIR"] = os.path.join(folder, "jax")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
     if not config.getoption("--large"):

@@ -6,9 +6,7 @@ import json
 import math
 import os
 import shutil
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,6 @@ from tokenizer_kinds import with_words
 from maskwright.config.pretraining import RunConfig
 from maskwright.core import storage
 from maskwright.core.errors import InputError, StoreError
-from maskwright.data import converted_store
 from maskwright.data.converted_store import open_epochs
 from maskwright.data.foreign.pregenerated import KEYS
 from maskwright.data.loader import Loader
@@ -42,7 +39,6 @@ from maskwright.run.directory import RunDirectory
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import load_tokenizer
 from maskwright.text.vocabulary import read_vocabulary, token_ids, token_strings
-from maskwright.training import checkpoint
 
 OPTIONS = PregenerateOptions(epochs_to_generate=2, max_seq_len=48, max_predictions_per_seq=6, do_whole_word_mask=True)
 
@@ -212,27 +208,17 @@ def test_a_folder_of_others_is_left_as_it_is_and_a_stop_while_text_is_encoded_is
     assert pregenerate(sources, tokenizer, str(tmp_path / "out"), once) == [2]
 
 
-def test_pairs_have_a_second_segment_that_follows_or_is_of_another_document(
-    corpus: Path, tokenizer: str, tmp_path: Path, cli: Cli
-) -> None:
+def test_pairs_are_written_and_read_back_as_their_documents(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
     """The original put what follows into the first segment, and so left the second one empty."""
     options = PregenerateOptions(epochs_to_generate=1, max_seq_len=64, do_next_sent_prediction=True)
-    sources = Sources([str(corpus)], layout="sentences")
-    pregenerate(sources, tokenizer, str(tmp_path / "pairs"), options)
-    words = load_tokenizer(tokenizer, special_tokens_are_text=False)
-    documents = [document.text for document in sources]
-    examples, random_next = lines(tmp_path / "pairs" / "epoch_0.json"), 0
+    pregenerate(Sources([str(corpus)], layout="sentences"), tokenizer, str(tmp_path / "pairs"), options)
+    examples = lines(tmp_path / "pairs" / "epoch_0.json")
     for example in examples:
         tokens, first = text_of(example), example["segment_ids"].count(0)
-        assert example["segment_ids"] == [0] * first + [1] * (len(tokens) - first)
-        assert (tokens[0], tokens[first - 1], tokens[-1]) == ("<s>", "</s>", "</s>")
-        assert len(tokens) <= 64 and len(tokens) - first >= 2
-        parts = [[words.token_to_id(token) for token in part] for part in (tokens[1 : first - 1], tokens[first:-1])]
-        one, two = (words.decode(part) for part in parts)
-        follows = any(one + two in document for document in documents)
-        assert follows != example["is_random_next"] or example["is_random_next"]
-        random_next += example["is_random_next"]
-    assert 0.4 < random_next / len(examples) < 0.75  # what is one sentence alone has no next one of its own
+        assert example["segment_ids"] == [0] * first + [1] * (len(tokens) - first) and len(tokens) - first >= 2
+        assert (tokens[0], tokens[first - 1], tokens[-1]) == ("<s>", "</s>", "</s>") and len(tokens) <= 64
+    # What is one sentence alone has no next one of its own.
+    assert 0.4 < sum(example["is_random_next"] for example in examples) / len(examples) < 0.75
     store = open_epochs(str(tmp_path / "pairs"))
     places = [int(store.origin("train", number).rpartition(":")[2]) for number in range(store.split("train").documents)]
     numbers = [number for number, one in enumerate(examples, 1) for _ in range(1 + one["is_random_next"])]
@@ -242,10 +228,6 @@ def test_pairs_have_a_second_segment_that_follows_or_is_of_another_document(
     with pytest.raises(InputError, match="is one document"):
         pregenerate(alone, tokenizer, str(tmp_path / "x"), options)
     assert not (tmp_path / "x").exists()
-    (tmp_path / "lines.txt").write_text("A file without a blank line.\nIt is one document.\n")
-    text, command = tmp_path / "lines.txt", ("data", "pregenerate", "--train_corpus")
-    made = cli(*command, text, "--bert_model", tokenizer, "--output", tmp_path / "z")
-    assert made.code == 0 and "3 epochs of 1, 1, 1 examples" in made.out
     assert pregenerate(alone, tokenizer, str(tmp_path / "y"), PregenerateOptions(epochs_to_generate=1)) == [1]
 
 
@@ -340,36 +322,24 @@ def test_a_token_that_the_vocabulary_lacks_is_read_as_transformers_reads_it(
     assert documents_of(opened.split("train"))[3][1] == reader.unk_token_id
 
 
-def test_a_run_resumes_exactly_is_judged_and_exported(
+def test_a_run_is_judged_by_other_text_and_replayed(
     ours: Path, corpus: Path, tokenizer: str, tmp_path: Path, cli: Cli
 ) -> None:
     sources, half = Sources([str(corpus)], layout="sentences"), PrepareOptions(valid_fraction=0.5)
     held_out = prepare(Request(sources, tokenizer, str(tmp_path / "held"), half))
-    file = tmp_path / "run.yaml"
+    file, run = tmp_path / "run.yaml", RunDirectory(str(tmp_path / "run"))
     file.write_text(json.dumps(pregenerated(ours, **{"data.validation": held_out.location}).model_dump()))
-    assert cli("pretrain", file, "--run", tmp_path / "straight").code == 0
-    assert cli("pretrain", file, "--run", tmp_path / "cut", "--stop-after-steps", 5).code == 76
-    assert cli("pretrain", file, "--run", tmp_path / "cut").code == 0
-    both = [RunDirectory(str(tmp_path / name)) for name in ("straight", "cut")]
-    states = [checkpoint.load(os.path.join(run.checkpoints, "step-00000012"))[0] for run in both]
-    for name, value in states[0].parameters.items():
-        np.testing.assert_array_equal(value, states[1].parameters[name])
-    losses = [line["valid_loss"] for line in both[0].read_metrics() if "valid_loss" in line]
-    assert losses[-1] < losses[0]
-    (card,) = storage.read_json(both[0].path("data.json"))["sources"]
+    assert cli("pretrain", file, "--run", tmp_path / "run").code == 0
+    (card,) = storage.read_json(run.path("data.json"))["sources"]
     assert card["location"] == str(ours) and card["splits"]["train"]["documents"] == len(numbered(ours))
-    judged = cli("evaluate", tmp_path / "cut")
+    judged = cli("evaluate", tmp_path / "run")
     assert judged.code == 0 and held_out.location in judged.out
-    assert cli("evaluate", tmp_path / "cut", "--store", held_out.location).out == judged.out
-    record = both[0].read_record()
-    both[0].write_record(replace(record, keys=record.keys | {"data.validation": None}))
-    refused = cli("evaluate", tmp_path / "straight")
-    assert refused.code == 2 and "none of the run's text was held out" in refused.error
-    assert "--store" in refused.error
-    both[0].write_record(record)
-    assert cli("export", tmp_path / "cut", "--to", tmp_path / "model").code == 0
-    replayed = cli("replay", tmp_path / "straight", "--step", 11)
+    replayed = cli("replay", tmp_path / "run", "--step", 11)
     assert replayed.code == 0 and f"{ours}/epoch_" in replayed.out
+    record = run.read_record()
+    run.write_record(replace(record, keys=record.keys | {"data.validation": None}))
+    refused = cli("evaluate", tmp_path / "run")
+    assert refused.code == 2 and "none of the run's text was held out" in refused.error
 
 
 @pytest.mark.parametrize(
@@ -432,31 +402,6 @@ def test_damage_in_what_was_written_here_says_where(what: str, said: str, ours: 
         open_epochs(str(folder))
 
 
-def test_the_store_of_a_folder_is_made_once_and_anew_for_other_files(
-    theirs: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = open_epochs(str(theirs), tokenizer)
-    first.verify()
-    with monkeypatch.context() as patch:
-        patch.delattr(converted_store, "convert")
-        again = open_epochs(str(theirs), tokenizer)
-    assert again.fingerprint == first.fingerprint
-    path = theirs / "epoch_0.json"
-    path.write_text(path.read_text().replace("[MASK]", "<mask>"))
-    other = open_epochs(str(theirs), tokenizer)
-    assert other.fingerprint == first.fingerprint  # the text is the same
-    assert other.folder != first.folder
-    tokens = Path(first.folder) / "train-00000.tokens.u16"
-    tokens.write_bytes(tokens.read_bytes()[:-2] + b"\x09\x09")
-    with pytest.raises(StoreError, match=r"is not what was written .*Fix: delete .*: it is created again"):
-        first.verify()
-    with pytest.raises(StoreError, match="one step takes"):
-        Loader(pregenerated(theirs, **{"batch.virtual_workers": 64}), other)
-    monkeypatch.setenv("MASKWRIGHT_CACHE", str(path))
-    with pytest.raises(InputError, match="is a file, but a folder is needed. Fix: name a folder .* MASKWRIGHT_CACHE"):
-        open_epochs(str(theirs), tokenizer)
-
-
 def test_a_store_for_keeps_is_that_of_a_run(theirs: Path, tokenizer: str, tmp_path: Path, cli: Cli) -> None:
     command = ("data", "convert", theirs, "--tokenizer", tokenizer, "--to", tmp_path / "store")
     refused = cli(*command, "--special-tokens", "remove")
@@ -472,24 +417,6 @@ def test_a_store_for_keeps_is_that_of_a_run(theirs: Path, tokenizer: str, tmp_pa
     for more in ({}, {"findings": ["predictions of a special token: 1 of 9 (11.1%)"]}):  # a key of earlier versions
         storage.write_json(str(manifest), {**storage.read_json(str(manifest)), **more})
         assert TokenStore(str(tmp_path / "store")).fingerprint == fingerprint
-
-
-def test_one_of_several_processes_makes_the_store_and_the_others_wait(
-    theirs: Path, tokenizer: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(storage, "WAIT_SECONDS", 0.01)
-    made: list[str] = []
-
-    def slowly(conversion: Any, convert: Any = converted_store.convert) -> Any:
-        made.append(conversion.writer.folder)
-        time.sleep(0.2)
-        return convert(conversion)
-
-    monkeypatch.setattr(converted_store, "convert", slowly)
-    with ThreadPoolExecutor(3) as pool:
-        opened = list(pool.map(lambda _: open_epochs(str(theirs), tokenizer), range(3)))
-    assert [one.folder for one in opened] == 3 * made
-    assert not list(theirs.glob(".*"))
 
 
 @pytest.mark.parametrize(

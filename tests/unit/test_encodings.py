@@ -242,18 +242,3 @@ def test_another_encoding_is_another_store(tokenizer: str, tmp_path: Path) -> No
     assert ids[0] == ids[1]
     with pytest.raises(InputError):
         prepare(text, tokenizer, tmp_path / "a", layout="lines", encoding="cp1250", valid_fraction=0.1)
-
-
-def test_the_commands_take_the_encoding(tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from maskwright.cli.main import run
-
-    text = str(write(tmp_path / "a.txt", (RUSSIAN * 9).encode("koi8-r")))
-    read_it, place = ["--layout", "lines", "--encoding", "koi8-r"], str(tmp_path / "p")
-    for command in (
-        ["text", "audit", text, *read_it],
-        ["tokenizer", "train", text, "--to", str(tmp_path / "words"), "--vocab-size", "300", *read_it],
-        ["tokenizer", "inspect", tokenizer, text, *read_it],
-        ["data", "pregenerate", "--train_corpus", text, "--bert_model", tokenizer, "--output_dir", place, *read_it],
-    ):
-        assert run(command) == 0, command
-    assert "scripts: Cyrillic 100.0%" in capsys.readouterr().out

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import re
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -40,19 +39,6 @@ def notes(tmp_path_factory: pytest.TempPathFactory) -> Sources:
     lines = [" ".join(generator.choices(WORDS, k=12)) + f" {number}." for number in range(400)]
     path.write_text("\n".join(lines))
     return Sources([str(path)], layout="lines")
-
-
-def test_a_token_that_only_the_configuration_declares_is_not_joined(
-    tokenizer_of: Callable[[str], str], tmp_path: Path
-) -> None:
-    shutil.copytree(tokenizer_of("gemma"), folder := tmp_path / "t")
-    declared = next(
-        token for token in token_ids(str(folder)) if len(token) == 2 and token.isascii() and token.isalpha()
-    )
-    (folder / "tokenizer_config.json").write_text(json.dumps({"additional_special_tokens": [declared]}))
-    (tmp_path / "a.txt").write_text(f"the z{declared}q saw a z{declared}q and a zebra\n" * 9)
-    extension, _ = extend_tokenizer(str(folder), Sources([f"{tmp_path}/a.txt"]), f"{tmp_path}/n", tokens=9)
-    assert extension.tokens and not any(declared in token for token in extension.tokens), declared
 
 
 @pytest.mark.parametrize("kind", ["roberta", "bert", "xlm-roberta", "gemma"])

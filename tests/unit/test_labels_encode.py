@@ -67,26 +67,6 @@ def test_ids_are_those_of_transformers(folder: str, max_seq_len: int) -> None:
     assert encoded.cut == sum(len(ids) > max_seq_len for ids in auto(TEXTS, seconds)["input_ids"])
 
 
-def test_templates_are_the_models_own(tokenizer_of: Callable[[str], str]) -> None:
-    for folder, first, between, last in (
-        (tokenizer_of("roberta"), "<s>", ["</s>", "</s>"], "</s>"),
-        (tokenizer_of("modernbert"), "[CLS]", ["[SEP]"], "[SEP]"),
-    ):
-        loaded = tokenizers.Tokenizer.from_file(f"{folder}/tokenizer.json")
-        a, b = (loaded.encode(text, add_special_tokens=False).tokens for text in ("a fox", "the garden"))
-        (row,) = rows(encode(classified(["a fox"], ["the garden"]), folder, SINGLE, ["x"], 64))
-        assert [loaded.id_to_token(id) for id in row] == [first, *a, *between, *b, last]
-
-
-def test_a_folder_without_a_template_gets_its_models(folder: str, tmp_path: Path, capsys: Any) -> None:
-    content = json.loads(Path(folder, "tokenizer.json").read_text())
-    content["post_processor"] = None
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    examples = classified(TEXTS, TEXTS[::-1])
-    assert rows(encode(examples, str(tmp_path), SINGLE, ["x"], 31)) == rows(encode(examples, folder, SINGLE, ["x"], 31))
-    assert "has no template for special tokens: texts are put between" in capsys.readouterr().err
-
-
 def test_tokenizers_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match="has no tokenizer.json"):
         encode(classified(["a"]), str(tmp_path), SINGLE, ["x"], 8)
@@ -236,15 +216,6 @@ def slow_span(spans: list[tuple[int, int]], parts: list[int | None], one: Exampl
     return min(start, end), max(start, end)
 
 
-def test_an_answer_of_one_character_of_several_ids_is_all_of_them(tokenizer: str) -> None:
-    example = Example("a", 1, "How many?", "共有三个人", answers=(Answer("三", 2),))
-    encoded = encode([example], tokenizer, Task(kind="question_answering", doc_stride=8), [], 64)
-    targets = encoded.targets
-    assert isinstance(targets, SpanTargets)
-    start, end = int(targets.start[0]), int(targets.end[0])
-    assert 0 < start < end and targets.answer(encoded, 0, start, end, "共有三个人") == "三"
-
-
 def test_whole_words_come_back_as_they_were(folder: str) -> None:
     context = "In 1888 the Éva bridge, near 東京, was closed."
     answers = ["1888", "the Éva bridge", "東京", "In", "closed."]
@@ -336,17 +307,3 @@ def test_best_answers_are_those_of_trying_every_span(tokenizer: str, may_be_none
         score, text = max(spans)
         assert found[number] == ("" if may_be_none and min(none) > score else text.strip())
     assert may_be_none == ("" in found) and any(found)
-
-
-def test_perfect_scores_give_the_answers_of_the_file(folder: str) -> None:
-    context = "In 1888 the Éva bridge, near 東京, was closed. " * 4
-    examples = [
-        Example("a", 1, "Where?", context, answers=(Answer("東京", context.rindex("東京")),)),
-        Example("a", 2, "Why?", context),
-    ]
-    encoded = encode(examples, folder, Task(kind="question_answering", doc_stride=8), [], 60)
-    targets = encoded.targets
-    assert isinstance(targets, SpanTargets) and len(encoded) > 4
-    starts, ends = np.zeros((2, len(encoded.ids)), np.float32)
-    starts[encoded.offsets[:-1] + targets.start] = ends[encoded.offsets[:-1] + targets.end] = 9.0
-    assert best_answers(encoded, examples, starts, ends, 30, may_be_none=True) == ["東京", ""]

@@ -180,13 +180,6 @@ def test_duplicates_conflicts_and_leaks_are_counted_and_placed(tmp_path: Path) -
     assert found.report.warnings() == list(map(str, found.report.findings))
 
 
-def test_only_the_first_places_are_named() -> None:
-    examples = [Example("a", n, "same", labels=("x",)) for n in range(1, 12)]
-    (finding,) = examine({"train": examples}, SINGLE)
-    assert finding.count == 10
-    assert str(finding).endswith("(a:2 as line 1, a:3 as line 1, a:4 as line 1, …)")
-
-
 def test_labels_of_other_kinds_are_compared_as_what_they_are() -> None:
     a, b = Example("a", 1, "t", labels=("x", "y")), Example("a", 2, "t", labels=("y", "x"))
     assert [one.kind for one in examine({"train": [a, b]}, SEVERAL)] == ["duplicate"]
@@ -280,8 +273,7 @@ def test_each_split_of_a_folder_has_its_own_files(
 ) -> None:
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        rows = [f"{name} {number} {'xy'[number % 2]}" for number in range(40)]
-        write(tmp_path, **{name: ", ".join(rows)})
+        write(tmp_path, **{name: ", ".join(f"{name} {number} {'xy'[number % 2]}" for number in range(40))})
     (tmp_path / "README.md").write_text("# Data")
     (tmp_path / "dataset_infos.json").write_text("{}")
     data = with_splits(LabelledData(train=str(tmp_path) if kind == "folder" else f"{tmp_path}/**/*.tsv"))
@@ -289,10 +281,6 @@ def test_each_split_of_a_folder_has_its_own_files(
     assert found.report.sizes == sizes
     if files[-1] == "unsupervised":
         assert any("1 file of no split, not read, the first unsupervised.tsv" in note for note in found.report.notes)
-    if "test" in sizes:
-        assert any(note.startswith("test: 1 file of") for note in found.report.notes)
-        without = with_splits(data.model_copy(update={"test": None}))
-        assert "test" not in read_dataset(without, SINGLE, 0).report.sizes
 
 
 def test_a_split_that_is_named_goes_before_that_of_the_folder(tmp_path: Path) -> None:
@@ -322,16 +310,6 @@ def test_test_files_without_labels_are_named_with_the_way_to_leave_them_out(test
     assert ("label '-1', which says that it has none," in str(caught.value)) == ("-1" in test)
     data = with_splits(LabelledData(train=str(tmp_path), test=None))
     assert read_dataset(data, SINGLE, 0).report.sizes == {"train": 54, "validation": 6}
-
-
-def test_class_names_of_a_file_are_labels_in_their_order_unseen_ones_too(tmp_path: Path) -> None:
-    names = [f"c{number}" for number in range(30, 0, -1)]
-    features = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
-    table = pa.Table.from_pylist([{"text": f"t{n}", "label": n % 2 + 1} for n in range(20)])
-    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(features)}), tmp_path / "a.parquet")
-    found = read_dataset(LabelledData(train=str(tmp_path / "a.parquet")), SINGLE, 0)
-    assert found.labels == tuple(names) and {one.labels for one in found.train} == {("c29",), ("c28",)}
-    assert found.report.unused[:2] == ("c30", "c27")
 
 
 @pytest.mark.parametrize("of_names", [("anger", "joy"), (0, 1)])
@@ -413,17 +391,20 @@ def test_a_header_line_that_is_taken_for_an_example_is_noted(tmp_path: Path) -> 
     assert not [note for note in read_dataset(data, TOKENS, 0).report.notes if "only the word" in note]
 
 
-def test_labels_that_are_most_likely_one_or_none_are_named(tmp_path: Path) -> None:
-    assert odd_labels(("a", "b", "1", "2.5", "none"), SINGLE) == []
+def test_labels_that_are_most_likely_one_or_none_are_named() -> None:
     alike = "count as 2 different ones: if they are one, write them alike"
-    assert odd_labels(("A", "a", "b"), SINGLE) == [f"the labels A, a {alike}"]
-    assert odd_labels(("0", "1", "1.0"), SINGLE) == [f"the labels 1, 1.0 {alike}"]
+    for labels, task, said in (
+        (("a", "b", "1", "2.5", "none"), SINGLE, []),
+        (("A", "a", "b"), SINGLE, [f"the labels A, a {alike}"]),
+        (("0", "1", "1.0"), SINGLE, [f"the labels 1, 1.0 {alike}"]),
+        (("-1", "1"), SINGLE, []),
+        (("+", "-"), SINGLE, []),
+        ((".", "``", "X"), TOKENS, []),
+    ):
+        assert odd_labels(labels, task) == said
     for name in ("NaN", "-1", "-", "?", "Unknown", "NA", "--"):
         (missing,) = odd_labels((name, *(["0", "1"] if name == "-1" else ["b"])), SINGLE)
         assert missing.startswith(f"the label {name} counts as a class like others: if it says that a label is missing")
-    assert not odd_labels(("-1", "1"), SINGLE) + odd_labels(("+", "-"), SINGLE) + odd_labels((".", "``", "X"), TOKENS)
-    found = dataset(tmp_path, train="a NEG, b neg, c NEG, d neg", validation="e neg")
-    assert found.report.warnings() == [f"the labels NEG, neg {alike}"]
     assert odd_labels(("a", "a;b"), SEVERAL) == [
         "the label 'a;b' is one label: task.separator is ','; if ';' stands between labels, set it to that"
     ]

@@ -1,11 +1,11 @@
 from collections.abc import Callable
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import documents
+from drawn import cases
+from hypothesis import given
+from hypothesis import strategies as st
 from reference import oracles
 from reference.stored import rows_of, shard_of
 
@@ -13,108 +13,45 @@ from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import StoreError
 from maskwright.data.loader import Loader, validation_batches
 from maskwright.data.rows import open_rows
-from maskwright.data.store import Split, TokenStore
-from maskwright.text.tokenizer import load_tokenizer
+from maskwright.data.store import Shard, Split, TokenStore
+
+TEXTS = st.lists(
+    st.lists(st.lists(st.integers(5, 98), min_size=1, max_size=9), min_size=1, max_size=4), min_size=1, max_size=4
+)
+"""Documents of a shard, by sentence."""
 
 
-def stories(store: TokenStore, side: str) -> list[list[list[list[int]]]]:
-    """Of each shard each document's sentences as ids, cut from the store one by one."""
-    split = store.split("train" if side == "train" else "valid")
-    result: list[list[list[list[int]]]] = []
-    for number, shard in enumerate(split.shards):
-        tokens, ends = split.ids(number).tolist(), shard.sentence_ends()
-        assert ends is not None
-        sentences = [(end, tokens[begin:end]) for begin, end in pairwise([0, *ends.tolist()])]
-        borders = pairwise([0, *shard.document_ends().tolist()])
-        result.append([[ids for stop, ids in sentences if begin < stop <= end] for begin, end in borders])
-    return result
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_rows_of_short_documents_in_many_shards_equal_slow_twin(seed: int) -> None:
+@given(st.lists(TEXTS, min_size=1, max_size=6), st.integers(5, 24))
+@cases(30)
+def test_rows_of_short_documents_in_many_shards_equal_slow_twin(
+    texts: list[list[list[list[int]]]], seq_len: int
+) -> None:
     """Shards of a few tokens, sentences of one: every border of a shard is the border of a row or a frame somewhere."""
-    generator = np.random.default_rng(seed)
-    shards, texts = [], list[list[list[list[int]]]]()
-    for _ in range(6):
-        tokens, documents_, sentences = list[int](), list[int](), list[int]()
-        texts.append([])
-        for _ in range(int(generator.integers(1, 4))):
-            text = [
-                generator.integers(5, 99, int(generator.integers(1, 6))).tolist()
-                for _ in range(generator.integers(1, 4))
-            ]
-            texts[-1].append(text)
-            for part in text:
-                tokens += part
-                sentences.append(len(tokens))
-            documents_.append(len(tokens))
-        shards.append(shard_of(tokens, documents_, sentences))
-    split = Split(shards)
-    full, packed = (rows_of(split, 9, packing) for packing in ("full_sentences", "documents"))
-    ids, _, segments = full.materialize(np.arange(full.totals.rows))
-    found = [row[mask > 0].tolist() for row, mask in zip(ids, segments, strict=True)]
-    assert found == [row for some in texts for row in oracles.full_sentences(some, 9, 0, 2)]
-    ids, _, segments = packed.materialize(np.arange(packed.totals.rows))
-    chunks = [
-        tuple(ids[row][segments[row] == segment].tolist())
-        for row in range(packed.totals.rows)
-        for segment in range(1, segments[row].max() + 1)
-    ]
-    whole = [[i for part in text for i in part] for some in texts for text in some]
-    expected = [(0, *ids[i : i + 7], 2) for ids in whole for i in range(0, len(ids), 7)]
-    assert sorted(chunks) == sorted(expected)
-
-
-def test_store_crosses_shards(store: TokenStore) -> None:
-    assert len(store.split("train").shards) > 2
-
-
-def test_store_holds_the_ids_of_the_documents(store: TokenStore, tokenizer: str) -> None:
-    encoder = load_tokenizer(tokenizer, special_tokens_are_text=True)
-    expected = {tuple(encoder.encode(" ".join(lines), add_special_tokens=False).ids) for lines in documents(300)}
-    found = {
-        tuple(i for ids in story for i in ids)
-        for side in ("train", "valid")
-        for some in stories(store, side)
-        for story in some
-    }
-    assert found == expected
-
-
-@pytest.mark.parametrize("seq_len", [16, 33, 128])
-def test_full_sentences_equal_slow_twin(store: TokenStore, seq_len: int) -> None:
-    rows = open_rows(store, "train", seq_len, "full_sentences")
-    ids, positions, segments = rows.materialize(np.arange(rows.totals.rows))
-    words = store.vocabulary
-    expected = [
-        row for some in stories(store, "train") for row in oracles.full_sentences(some, seq_len, words.bos, words.eos)
-    ]
-    assert len(expected) == rows.totals.rows
+    split = Split([shard_in_sentences(some) for some in texts])
+    full, packed = (rows_of(split, seq_len, packing) for packing in ("full_sentences", "documents"))
+    found = full.materialize(np.arange(full.totals.rows))
+    expected = [row for some in texts for row in oracles.full_sentences(some, seq_len, 0, 2)]
+    assert len(expected) == full.totals.rows
     for row, wanted in enumerate(expected):
-        size = len(wanted)
-        assert ids[row].tolist() == wanted + [words.pad] * (seq_len - size)
-        assert segments[row].tolist() == [1] * size + [0] * (seq_len - size)
-        assert positions[row, :size].tolist() == list(range(size))
+        ids, positions, segments = (part[row].tolist() for part in found)
+        size, rest = len(wanted), seq_len - len(wanted)
+        assert (ids, segments) == (wanted + [1] * rest, [1] * size + [0] * rest)
+        assert positions[:size] == [*range(size)]
+    chunks = list[tuple[int, ...]]()
+    for ids, positions, segments in zip(*packed.materialize(np.arange(packed.totals.rows)), strict=True):
+        assert (ids[segments == 0] == 1).all()
+        for segment in range(1, segments.max() + 1):
+            assert positions[segments == segment].tolist() == [*range((segments == segment).sum())]
+            chunks.append(tuple(ids[segments == segment].tolist()))
+    whole = [[i for part in text for i in part] for some in texts for text in some]
+    room = seq_len - 2
+    assert sorted(chunks) == sorted((0, *ids[i : i + room], 2) for ids in whole for i in range(0, len(ids), room))
 
 
-@pytest.mark.parametrize("seq_len", [16, 128])
-def test_document_rows_are_framed_chunks_of_documents(store: TokenStore, seq_len: int) -> None:
-    rows, words = open_rows(store, "train", seq_len, "documents"), store.vocabulary
-    ids, positions, segments = rows.materialize(np.arange(rows.totals.rows))
-    chunks = []
-    for row in range(rows.totals.rows):
-        for segment in range(1, segments[row].max() + 1):
-            place = np.flatnonzero(segments[row] == segment)
-            assert positions[row, place].tolist() == list(range(len(place)))
-            chunk = ids[row, place].tolist()
-            assert (chunk[0], chunk[-1]) == (words.bos, words.eos)
-            chunks.append(tuple(chunk[1:-1]))
-        assert (ids[row][segments[row] == 0] == words.pad).all()
-    expected = []
-    for story in (story for some in stories(store, "train") for story in some):
-        whole = [i for sentence in story for i in sentence]
-        expected += [tuple(whole[i : i + seq_len - 2]) for i in range(0, len(whole), seq_len - 2)]
-    assert sorted(chunks) == sorted(expected)
+def shard_in_sentences(texts: list[list[list[int]]]) -> Shard:
+    sentences = np.cumsum([len(part) for text in texts for part in text])
+    documents = np.cumsum([sum(map(len, text)) for text in texts])
+    return shard_of([i for text in texts for part in text for i in part], documents.tolist(), sentences.tolist())
 
 
 def test_an_epoch_is_every_row_once_however_it_is_split(store: TokenStore, config: Callable[..., RunConfig]) -> None:
@@ -231,27 +168,3 @@ def test_some_workers_alone_get_the_batches_they_get_among_all(
     for number, batch in zip((2, 1), some, strict=True):
         assert np.array_equal(batch.input_ids, everything[number].input_ids)
         assert np.array_equal(batch.predict_index, everything[number].predict_index)
-
-
-def test_ends_of_sentences_are_read_only_where_they_are_used(
-    store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And the second time, nothing is."""
-    monkeypatch.setenv("MASKWRIGHT_CACHE", str(tmp_path))
-    read = list[str]()
-    numbers = TokenStore._numbers
-
-    def noted(self: TokenStore, shard: dict[str, Any], role: Any) -> Any:
-        read.append(role)
-        return numbers(self, shard, role)
-
-    monkeypatch.setattr(TokenStore, "_numbers", noted)
-    open_rows(store, "train", 32, "documents")
-    assert {*read} == {"documents"}
-    open_rows(store, "train", 32, "full_sentences")
-    assert {*read} == {"documents", "sentences"}
-    read.clear()
-    for packing in ("documents", "full_sentences"):
-        rows = open_rows(store, "train", 32, packing)  # type: ignore[arg-type]
-        rows.materialize(np.arange(rows.totals.rows))
-    assert not read

@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import documents, prepared, small_config
+from drawn import cases
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
 
 from maskwright.config.pretraining import RunConfig
 from maskwright.core.errors import ConfigError, StoreError
@@ -51,40 +54,41 @@ def slow_mixture(
     return result[:rows]
 
 
-@pytest.mark.parametrize(
-    ("sizes", "weights", "most"),
-    [
-        ([50, 13], [3.0, 1.0], [None, None]),
-        ([50, 13, 7], [1.0, 1.0, 1.0], [None, 2.0, 1.5]),
-        ([20, 30], [1.0, 5.0], [3.0, 1.0]),
-        ([64, 64], [1.0, 1.0], [1.0, 1.0]),
-        ([32, 100], [1.0, 1.0], [1.0, None]),
-        ([9, 400, 11], [0.1, 0.8, 0.1], [0.2, None, 1.0]),
-    ],
-    ids=["no limits", "two limits", "all limited", "ends together", "ends with a block", "a row of the first"],
+SOURCES = st.tuples(
+    st.integers(1, 400), st.sampled_from([0.1, 0.3, 1.0, 3.0]), st.sampled_from([None, 0.5, 1.0, 1.5, 3.0])
 )
-def test_mixed_order_equals_slow_twin(
-    sizes: list[int], weights: list[float], most: list[float | None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mixing, "BLOCK", 64)
-    expected = slow_mixture(sizes, weights, most, 700)
-    mixed = mixed_order(SEED, [RowOrder(SEED, size) for size in sizes], weights, most)
-    assert (mixed.end is None) == (None in most) and (mixed.end or 700) <= 700
-    assert len(expected) == (mixed.end or 700)
-    epochs, rows = mixed.at(np.arange(len(expected)))
-    first = np.cumsum(sizes) - sizes
-    assert [(e, r) for e, r in zip(epochs.tolist(), rows.tolist(), strict=True)] == [
-        (epoch, first[source] + row) for source, epoch, row in expected
-    ]
-    some = np.random.default_rng(0).permutation(len(expected))[:50]  # any rows, in any order
-    assert np.array_equal(mixed.at(some)[1], rows[some])
-    assert np.array_equal(mixed.at(np.arange(40, len(expected)))[1], rows[40:])  # after a look at later ones
-    for count in (0, 1, 63, 64, 65, len(expected)):
-        sources = [source for source, _, _ in expected[:count]]
-        assert np.allclose(mixed.epochs(count), np.bincount(sources, minlength=len(sizes)) / sizes)
-    if mixed.end is not None:
-        with pytest.raises(ConfigError, match="every source has given its max_epochs"):
-            mixed.at(np.array([mixed.end]))
+"""(rows, weight, most epochs) of a source."""
+
+
+@given(st.lists(SOURCES, min_size=1, max_size=4))
+@example([(50, 3.0, None), (13, 1.0, None)])
+@example([(64, 1.0, 1.0), (64, 1.0, 1.0)])  # both end at once
+@example([(32, 1.0, 1.0), (100, 1.0, None)])  # one ends with a block
+@example([(9, 0.1, 0.2), (400, 0.8, None), (11, 0.1, 1.0)])  # a row of the first
+@cases(20)
+def test_mixed_order_equals_slow_twin(sources: list[tuple[int, float, float | None]]) -> None:
+    sizes, weights, most = (list(part) for part in zip(*sources, strict=True))
+    assume(all(limit is None or limit * size >= 1 for size, limit in zip(sizes, most, strict=True)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mixing, "BLOCK", 64)
+        expected = slow_mixture(sizes, weights, most, 300)
+        mixed = mixed_order(SEED, [RowOrder(SEED, size) for size in sizes], weights, most)
+        assert (mixed.end is None) == (None in most) and len(expected) == min(mixed.end or 300, 300)
+        epochs, rows = mixed.at(np.arange(len(expected)))
+        first = np.cumsum(sizes) - sizes
+        assert [(e, r) for e, r in zip(epochs.tolist(), rows.tolist(), strict=True)] == [
+            (epoch, first[source] + row) for source, epoch, row in expected
+        ]
+        some = np.random.default_rng(0).permutation(len(expected))[:50]  # any rows, in any order
+        assert np.array_equal(mixed.at(some)[1], rows[some])
+        later = np.arange(min(40, len(expected) - 1), len(expected))
+        assert np.array_equal(mixed.at(later)[1], rows[later])  # after a look at later ones
+        for count in {0, *(one for one in (1, 63, 64, 65) if one <= len(expected)), len(expected)}:
+            read = np.bincount([source for source, _, _ in expected[:count]], minlength=len(sizes))
+            assert np.allclose(mixed.epochs(count), read / sizes)
+        if mixed.end is not None:
+            with pytest.raises(ConfigError, match="every source has given its max_epochs"):
+                mixed.at(np.array([mixed.end]))
 
 
 def test_blocks_have_the_weights_and_every_epoch_has_each_row_once() -> None:
@@ -134,23 +138,14 @@ def test_rows_of_a_mixture_are_those_of_its_stores(
     packing: str, mixed: Callable[..., RunConfig], store: TokenStore, second: TokenStore
 ) -> None:
     whole = loader(mixed({"weight": 1.0}, {"weight": 2.0}, **{"data.packing": packing}))
-    keys = {"data.packing": packing}
-    alone = [loader(small_config(one.location, **keys)) for one in (store, second)]
-    first, total = alone[0].rows.totals.rows, whole.rows.totals.rows
-    assert total == first + alone[1].rows.totals.rows
-    chosen = np.array([0, first - 1, first, total - 1, 5, first + 3])
-    for found, expected in zip(
-        whole.rows.materialize(chosen),
-        zip(
-            *(
-                alone[int(row >= first)].rows.materialize(np.array([row % first if row < first else row - first]))
-                for row in chosen.tolist()
-            ),
-            strict=True,
-        ),
-        strict=True,
-    ):
-        assert np.array_equal(found, np.concatenate(expected))
+    alone = [loader(small_config(one.location, **{"data.packing": packing})) for one in (store, second)]
+    sizes = [side.rows.totals.rows for side in alone]
+    first, total = sizes[0], whole.rows.totals.rows
+    assert total == sum(sizes)
+    every = zip(*(side.rows.materialize(np.arange(size)) for side, size in zip(alone, sizes, strict=True)), strict=True)
+    order = np.random.default_rng(0).permutation(total)
+    for found, expected in zip(whole.rows.materialize(order), every, strict=True):
+        assert np.array_equal(found, np.concatenate(expected)[order])
     for row in (first - 1, first, total - 1):
         side, own = (alone[0], row) if row < first else (alone[1], row - first)
         names = {open_store(side.config.data).origin("train", number) for number in side.rows.documents(own)}
@@ -159,30 +154,6 @@ def test_rows_of_a_mixture_are_those_of_its_stores(
     works = [side.rows.work(np.arange(3)) for side in alone]
     both = whole.rows.work(np.array([0, 1, 2, first, first + 1, first + 2]))
     assert both == tuple(one + two for one, two in zip(*works, strict=True))
-
-
-def test_batches_of_a_mixture_are_the_same_for_any_split_and_any_start(mixed: Callable[..., RunConfig]) -> None:
-    keys = {"batch.micro_batch_rows": 8, "batch.virtual_workers": 1}
-    one, many = loader(mixed(**keys)), loader(mixed())  # 4 rows x 2 virtual workers
-    late = loader(mixed()).batches(37)
-    for step in (0, 1, 37):
-        whole, parts = one.batches(step)[0], many.batches(step)
-        assert np.array_equal(whole.input_ids, np.concatenate([part.input_ids for part in parts]))
-    for early, now in zip(many.batches(37), late, strict=True):
-        assert np.array_equal(early.input_ids, now.input_ids) and np.array_equal(early.labels, now.labels)
-
-
-def test_a_single_source_by_weight_reads_as_often_as_said(mixed: Callable[..., RunConfig]) -> None:
-    config = mixed({"weight": 1.0}, {"weight": 3.0}, **{"schedule.steps": 400})
-    ready = prepare_run(config)
-    said = next(line for line in ready.describe().splitlines() if line.startswith("mixture: "))
-    names, shares, epochs = zip(*ready.loader.sources_read(400), strict=True)
-    assert names == ("a", "b") and shares == pytest.approx((0.25, 0.75), abs=0.03)
-    sizes = [rows.totals.rows for rows in ready.loader.rows.sources]
-    assert epochs == pytest.approx([share * 3200 / size for share, size in zip(shares, sizes, strict=True)])
-    assert said == f"mixture: {shares[0]:.1%} of the rows from a, {epochs[0]:.2f} epochs; " + (
-        f"{shares[1]:.1%} of the rows from b, {epochs[1]:.2f} epochs"
-    )
 
 
 def test_colons_and_alpha(store: TokenStore, second: TokenStore, tmp_path: Path) -> None:

@@ -2,20 +2,22 @@ import itertools
 
 import numpy as np
 import pytest
+from drawn import cases
+from hypothesis import given
+from hypothesis import strategies as st
 from reference import oracles
 
 from maskwright.core.errors import StoreError
 from maskwright.data.packing import best_fit, plan, plan_documents
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_best_fit_equals_slow_twin(seed: int) -> None:
-    generator = np.random.default_rng(seed)
-    capacity = int(generator.integers(8, 70))
-    sizes = generator.integers(3, capacity + 1, int(generator.integers(1, 400)))
+@given(st.integers(3, 70), st.data())
+@cases(80)
+def test_best_fit_equals_slow_twin(capacity: int, data: st.DataObject) -> None:
+    sizes = np.array(data.draw(st.lists(st.integers(1, capacity), min_size=1, max_size=120)))
     items, first = best_fit(sizes, capacity)
     assert sorted(items.tolist()) == list(range(len(sizes)))
-    rows = [sorted(sizes[items[a:b]].tolist()) for a, b in zip(first[:-1], first[1:], strict=True)]
+    rows = [sorted(sizes[items[a:b]].tolist()) for a, b in itertools.pairwise(first)]
     expected = oracles.best_fit_rows(sizes.tolist(), capacity)
     # Rows with equal room are interchangeable, so the twins may fill either; the rows' fill is what must agree.
     assert sorted(map(sum, rows)) == sorted(map(sum, expected))
@@ -28,14 +30,16 @@ def test_best_fit_leaves_little_room() -> None:
     assert 1 - sizes.sum() / ((len(first) - 1) * 512) < 0.005
 
 
-def test_documents_are_cut_into_chunks_that_cover_each_token_once() -> None:
-    ends = np.cumsum(np.random.default_rng(1).integers(1, 200, 500))
-    planned = plan_documents(ends, 64)
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=60), st.integers(3, 70))
+@cases(60)
+def test_documents_are_cut_into_chunks_that_cover_each_token_once(sizes: list[int], seq_len: int) -> None:
+    ends = np.cumsum(sizes)
+    planned = plan_documents(ends, seq_len)
     pieces = planned.all_pieces()
     covered = np.concatenate([np.arange(s, s + n) for s, n in zip(pieces.start, pieces.length, strict=True)])
     assert np.array_equal(np.sort(covered), np.arange(ends[-1]))
     assert planned.totals() == (ends[-1], 2 * len(pieces.start))
-    assert pieces.length.max() <= 62
+    assert pieces.length.max() <= seq_len - 2
     document_of = np.searchsorted(ends, [pieces.start, pieces.start + pieces.length - 1], side="right")
     assert (document_of[0] == document_of[1]).all()
 
@@ -43,15 +47,6 @@ def test_documents_are_cut_into_chunks_that_cover_each_token_once() -> None:
 def test_full_sentences_needs_sentences() -> None:
     with pytest.raises(StoreError, match="no sentence ends"):
         plan(np.array([10]), None, 16, "full_sentences")
-
-
-def made_sentences(seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """(ends of documents, of sentences): some are empty, and some longer than a row."""
-    generator = np.random.default_rng(seed)
-    sentences = np.cumsum(generator.choice([0, 1, 3, 7, 8, 9, 40], count))
-    documents = np.sort(generator.choice(sentences, max(count // 4, 1)))
-    documents[-1] = sentences[-1]
-    return documents, sentences
 
 
 def rows_one_by_one(documents: np.ndarray, sentences: np.ndarray, seq_len: int) -> list[list[tuple[int, int, int]]]:
@@ -74,18 +69,24 @@ def rows_one_by_one(documents: np.ndarray, sentences: np.ndarray, seq_len: int) 
     return rows
 
 
-def test_full_sentences_equal_slow_twin() -> None:
-    for seed in range(40):
-        documents, sentences = made_sentences(seed, 1 + 3 * seed)
-        for seq_len in (4, 9, 30):
-            planned = plan(documents, sentences, seq_len, "full_sentences")
-            pieces = planned.all_pieces()
-            units = [*zip(pieces.start.tolist(), pieces.length.tolist(), pieces.eos.tolist(), strict=True)]
-            found = [units[a:b] for a, b in itertools.pairwise(planned.first.tolist())]
-            assert found == rows_one_by_one(documents, sentences, seq_len)
-            assert np.flatnonzero(pieces.bos).tolist() == planned.first[:-1].tolist()
-            assert planned.totals() == (sentences[-1], planned.rows + int(pieces.eos.sum()))
-            some = np.random.default_rng(seed).integers(0, planned.rows, 7)
-            alone = [planned.pieces(np.array([row])) for row in some]
-            for one, wanted in zip(planned.pieces(some), zip(*alone, strict=True), strict=True):
-                assert np.array_equal(one, np.concatenate(wanted))
+@given(
+    st.lists(st.tuples(st.sampled_from([0, 1, 3, 7, 8, 9, 40]), st.booleans()), min_size=1, max_size=60),
+    st.integers(4, 40),
+)
+@cases(150)
+def test_full_sentences_equal_slow_twin(made: list[tuple[int, bool]], seq_len: int) -> None:
+    """Sentences of any size, some empty and some longer than a row; behind some, a document ends."""
+    sentences = np.cumsum([size for size, _ in made])
+    documents = np.append(sentences[:-1][[ends for _, ends in made[:-1]]], sentences[-1])
+    planned = plan(documents, sentences, seq_len, "full_sentences")
+    pieces = planned.all_pieces()
+    units = [*zip(pieces.start.tolist(), pieces.length.tolist(), pieces.eos.tolist(), strict=True)]
+    assert [units[a:b] for a, b in itertools.pairwise(planned.first.tolist())] == rows_one_by_one(
+        documents, sentences, seq_len
+    )
+    assert np.flatnonzero(pieces.bos).tolist() == planned.first[:-1].tolist()
+    assert planned.totals() == (sentences[-1], planned.rows + int(pieces.eos.sum()))
+    some = np.random.default_rng(0).integers(0, planned.rows, 7)
+    alone = [planned.pieces(np.array([row])) for row in some]
+    for one, wanted in zip(planned.pieces(some), zip(*alone, strict=True), strict=True):
+        assert np.array_equal(one, np.concatenate(wanted))

@@ -6,11 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 import transformers
-from conftest import prepared
 from reference.stored import documents_of
 from runners import files_of
 from tokenizer_kinds import with_declared
@@ -22,29 +20,11 @@ from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.report import came_from
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.data.store import TokenStore, shard_names, token_dtype
-from maskwright.text.parts import cut
 from maskwright.text.sample import learn_from
 from maskwright.text.sources import Sources
-from maskwright.text.tokenizer import load_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
 
 OPTIONS = PrepareOptions(valid_fraction=0.1, shard_tokens=8_000)
-
-
-def test_same_input_gives_the_same_bytes(corpus: Path, tokenizer: str, store: TokenStore, tmp_path: Path) -> None:
-    shutil.copy(corpus, tmp_path / corpus.name)
-    prepare(
-        Request(Sources([str(tmp_path / corpus.name)], layout="sentences"), tokenizer, str(tmp_path / "store"), OPTIONS)
-    )
-    first, second = files_of(Path(store.location)), files_of(tmp_path / "store")
-    assert set(first) == set(second)
-    for name in set(first) - {"manifest.json", "sources.jsonl"}:
-        assert first[name] == second[name], name
-    sources = [json.loads(files["sources.jsonl"]) for files in (first, second)]
-    assert sources[0] | sources[1] == sources[1] | {"location": sources[1]["location"]}
-    manifests = [json.loads(files["manifest.json"]) for files in (first, second)]
-    assert [manifest.pop("sources")["count"] for manifest in manifests] == [1, 1]
-    assert manifests[0] == manifests[1]
 
 
 def test_a_manifest_does_not_grow_with_the_files_and_a_list_in_one_is_read(tokenizer: str, tmp_path: Path) -> None:
@@ -91,18 +71,6 @@ def test_a_stopped_preparation_continues_to_the_same_bytes(
     assert files_of(folder) == files_of(Path(store.location))
 
 
-def test_a_finished_store_is_checked_and_left_alone(
-    corpus: Path, tokenizer: str, store: TokenStore, tmp_path: Path
-) -> None:
-    shutil.copytree(store.location, tmp_path / "store")
-    sources = Sources([str(corpus)], layout="sentences")
-    before = files_of(tmp_path / "store")
-    prepare(Request(sources, tokenizer, str(tmp_path / "store"), OPTIONS))
-    assert files_of(tmp_path / "store") == before
-    with pytest.raises(InputError, match="other text or options"):
-        prepare(Request(sources, tokenizer, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.2)))
-
-
 @pytest.mark.parametrize(("lists", "is_warned_of"), [(100, False), (101, True)])
 def test_many_documents_of_data_or_markup_are_warned_of(
     lists: int, is_warned_of: bool, tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -116,47 +84,6 @@ def test_many_documents_of_data_or_markup_are_warned_of(
     warning = "warning: 101 of 1,000 documents are lists with brackets and quotes, which become tokens, such as "
     warning += f"{tmp_path}/a.txt:1: ['word', '0'] …; save them as JSON lines"
     assert capsys.readouterr().err.count(warning) == 2 * is_warned_of
-
-
-@pytest.mark.parametrize("repeats", [False, True])
-def test_a_token_is_written_once_unless_its_part_repeats_others(
-    repeats: bool, corpus: Path, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = corpus.read_text()
-    (tmp_path / "a.txt").write_text(text + "\n\nA story of its own.\n")
-    (tmp_path / "b.txt").write_text(text.upper() + "\n\nA story of its own.\n" * repeats)
-    monkeypatch.setattr(cut, "PART_BYTES", (len(text), len(text)))
-    written, original = [0], shards._Shard.append
-
-    def counting(shard: shards._Shard, documents: shards.Documents) -> None:
-        written[0] += len(documents.ids)
-        original(shard, documents)
-
-    monkeypatch.setattr(shards._Shard, "append", counting)
-    sources = Sources([str(tmp_path)], layout="sentences")
-    ready = prepare(Request(sources, tokenizer, str(tmp_path / "store"), OPTIONS))
-    total = ready.split("train").tokens + ready.split("valid").tokens
-    encoder = load_tokenizer(tokenizer, special_tokens_are_text=True)
-    story = len(encoder.encode("A story of its own.", add_special_tokens=False).ids)
-    again = story + total - first_file(ready) if repeats else 0
-    assert ready.manifest["counts"]["duplicates"] == int(repeats) and written[0] == total + again
-
-
-def first_file(store: TokenStore) -> int:
-    """Tokens of the documents of its first file."""
-    sizes = 0
-    for side in ("train", "valid"):
-        split = store.split(side)
-        sources = [store.source_numbers(side, number) for number in range(len(split.shards))]
-        sizes += int(split.document_sizes()[np.concatenate(sources) == 0].sum())
-    return sizes
-
-
-def test_foreign_folders_are_not_touched(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("precious")
-    with pytest.raises(InputError, match="is not empty"):
-        prepare(Request(Sources([str(corpus)]), tokenizer, str(tmp_path)))
-    assert files_of(tmp_path) == {"mine.txt": b"precious"}
 
 
 def test_parts_of_somebody_else_are_not_touched(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
@@ -185,28 +112,6 @@ def test_parts_of_somebody_else_are_not_touched(corpus: Path, tokenizer: str, tm
     assert prepare(request).fingerprint == ready.fingerprint and (mine / "a.txt").exists()
 
 
-def test_duplicates_lengths_and_split(tokenizer: str, tmp_path: Path) -> None:
-    lines = [f"document number {number % 400}" for number in range(1000)] + ["x", "y" * 500]
-    (tmp_path / "a.txt").write_text("\n".join(lines))
-    sources = Sources([str(tmp_path / "a.txt")], layout="lines")
-    options = PrepareOptions(valid_fraction=0.25, min_characters=2, max_characters=100)
-    ready = prepare(Request(sources, tokenizer, str(tmp_path / "store"), options))
-    counts = {"read": 1002, "kept": 400, "duplicates": 600, "too_short": 1, "too_long": 1}
-    assert ready.manifest["counts"] == counts
-    assert ready.manifest["splits"]["valid"]["documents"] == pytest.approx(100, abs=30)
-    kept = prepared(sources, tokenizer, tmp_path / "all", PrepareOptions(valid_fraction=0.25, keep_duplicates=True))
-    assert kept.manifest["counts"]["kept"] == 1002
-    encoder = load_tokenizer(tokenizer, special_tokens_are_text=True)
-
-    def texts(store: TokenStore, side: str) -> set[str]:
-        split = store.split("train" if side == "train" else "valid")
-        return {encoder.decode(ids.tolist()) for ids in documents_of(split)}
-
-    for other in (ready, kept):
-        assert not texts(other, "train") & texts(other, "valid")
-    assert texts(ready, "valid") <= texts(kept, "valid")
-
-
 def test_a_folder_of_save_to_disk_is_read_and_its_test_split_named(
     tokenizer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -224,18 +129,6 @@ def test_a_folder_of_save_to_disk_is_read_and_its_test_split_named(
         assert ready.manifest["counts"]["read"] == documents
         warned = f"named for validation or test: 1 of 2 files, the first {tmp_path}/saved/test/data-00000-of-00001"
         assert (warned in capsys.readouterr().err) == (documents == 40)
-
-
-def test_split_does_not_depend_on_order_or_neighbours(tokenizer: str, tmp_path: Path) -> None:
-    lines = [f"document number {number}" for number in range(300)]
-    held_out = []
-    for name, some in (("a", lines), ("b", lines[::-1][:200])):
-        (tmp_path / f"{name}.txt").write_text("\n".join(some))
-        sources = Sources([str(tmp_path / f"{name}.txt")], layout="lines")
-        ready = prepared(sources, tokenizer, tmp_path / name, PrepareOptions(valid_fraction=0.2))
-        split, encoder = ready.split("valid"), load_tokenizer(tokenizer, special_tokens_are_text=True)
-        held_out.append({encoder.decode(ids.tolist()) for ids in documents_of(split)})
-    assert held_out[1] == held_out[0] & set(lines[::-1][:200])
 
 
 def test_large_vocabularies_get_wider_ids() -> None:
@@ -338,15 +231,3 @@ def test_another_mask_of_the_same_ids_is_another_store(
     shutil.copytree(at_first, tmp_path / "anew" / "tokenizer", dirs_exist_ok=True)
     with pytest.raises(StoreError, match=refusal):
         _ = TokenStore(anew.location).vocabulary
-
-
-def test_each_document_knows_where_it_came_from(tmp_path: Path, tokenizer: str) -> None:
-    """Over several files, shards and layouts, with duplicates left out in between."""
-    texts = {"a.txt": "\none\n\ntwo b\nand c\n\n", "b.txt": "\n\nthree\n\none\n\nfour d e\n"}
-    for name, content in texts.items():
-        (tmp_path / name).write_text(content)
-    options = PrepareOptions(valid_fraction=0.5, shard_tokens=2)
-    sources = Sources([str(tmp_path / name) for name in texts], layout="sentences")
-    store = prepare(Request(sources, tokenizer, str(tmp_path / "store"), options))
-    found = {store.origin(side, number) for side in ("train", "valid") for number in range(store.split(side).documents)}
-    assert found == {f"{tmp_path}/{place}" for place in ("a.txt:2", "a.txt:4", "b.txt:3", "b.txt:7")}

@@ -9,7 +9,7 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ import yaml
 from finetuned import WORDS, foxes, pretrained_folder
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.metrics import ndcg_score
-from verdict_arms import read_results
 
 from maskwright.config.retrieval import RetrievalConfig, RetrievalData, read_task_config
 from maskwright.core import extras, storage
@@ -28,11 +27,8 @@ from maskwright.core.errors import ConfigError, InputError
 from maskwright.labels import ranking
 from maskwright.labels.ranking import ranked, record_of_scores, score_rankings
 from maskwright.labels.retrieval import Collection, Query, read_collection
-from maskwright.processes.child import FinetuneCommand
-from maskwright.tasks.compare import runs
 from maskwright.tasks.compare.plan import Budget, read
 from maskwright.tasks.compare.retrieval import LexicalRuns, RetrievalTask
-from maskwright.tasks.compare.verdict import compare, in_words
 from maskwright.tasks.search.updates import planned_updates, texts_of
 
 PLACES = ["Rome", "Oslo", "Lima", "Bonn", "Kyiv", "Cork"]
@@ -290,80 +286,11 @@ def test_few_questions_make_small_updates_and_hard_negatives_take_turns() -> Non
 # ---- in a comparison -------------------------------------------------------------------------------------------------
 
 
-def ranking_well(task: Path, fault_of_seed: int | None = None) -> Any:
-    """Instead of fine-tunings: rankings that are good, a little different with each seed."""
-
-    def side_by_side(commands: Sequence[FinetuneCommand], at_once: int) -> Generator[tuple[int, int], None, None]:
-        for number, command in enumerate(commands):
-            keys = dict(text.split("=", 1) for text in command.overrides)
-            config = read_task_config(command.config, list(command.overrides))
-            assert isinstance(config, RetrievalConfig), "its keys are those of a retrieval task"
-            collection, draw = read_collection(config.data, config.seed), np.random.default_rng(config.seed)
-            os.makedirs(command.run)
-            bad = keys["model.weights"] == "random"
-            broken = config.seed == fault_of_seed and bad
-            results: dict[str, Any] = {"fault": "its vectors are not finite" if broken else ""}
-            for split in ("validation", "test"):
-                queries: list[Query] = getattr(collection, split)
-                if not queries:
-                    assert keys["data.test"] == "null"
-                    continue
-                scores = draw.standard_normal((len(queries), 40))
-                for row, query in zip(scores, queries, strict=True):
-                    for passage, grade in query.relevant.items():
-                        row[passage] += 0 if bad else grade
-                rankings = (
-                    np.full((len(queries), 1), -1) if broken else ranked(len(queries), lambda some, s=scores: s[some])
-                )
-                results[split], record = record_of_scores(queries, rankings)
-                storage.write_json(os.path.join(command.run, f"predictions-{split}.json"), record)
-            storage.write_json(os.path.join(command.run, "results.json"), results)
-            yield number, 3 if broken else 0
-
-    return side_by_side
-
-
 @pytest.fixture(scope="module")
 def task(tokenizer: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("places")
     pretrained_folder(folder / "model", tokenizer)
     return collection_in(folder)
-
-
-def test_a_comparison_of_retrieval(task: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, folder = str(task.parent / "model"), tmp_path / "whole"
-    given: dict[str, Any] = {"base": "bm25", "budget": Budget(["1e-4", "3e-4"], 8)}
-    monkeypatch.setattr(runs, "run_side_by_side", ranking_well(task, fault_of_seed=3))
-    results, report = compare([model, "random", "linear"], [str(task)], str(folder), **given)
-    said = in_words(results, report, str(folder))
-    assert "random hurt on places." in said and "Against bm25, the nDCG@10 " in said
-    assert [arm.name for arm in results.arms] == ["bm25", "model", "random", "linear"]
-    assert results.without_transformer == ["bm25", "linear"]
-    linear = next(pair for pair in report.comparisons if pair.other == "linear")
-    assert len(set(linear.pairs)) == 1, "nothing about either arm is random"
-    page = (folder / "verdict.md").read_text()
-    for told in (
-        "22 training, 2 validation and 12 test questions; nDCG@10; 8 seeds for each arm, paired",
-        "Other metrics on places, which no verdict is about, in points",
-        "| arm | recall@100 | MRR@10 |",
-        "3 epochs in updates of up to 32 pairs of a question and a passage, rows up to 64 tokens",
-        "Every arm but bm25 and linear tried the learning rates 1e-4, 3e-4 with seed 0",
-        "bm25 and linear learned nothing",
-        "It chose the learning rates.",
-        "BM25 of words (bm25s, Lucene's, k1 1.5, b 0.75); no transformer, nothing learned from judgements",
-        "its vectors are not finite; it scores 0 on every example",
-    ):
-        assert told in page, told
-    assert {search.arm for search in results.searches} == {"model", "random"}
-    assert read_results(folder / "results.json") == results
-    broken = next(run for run in results.runs if run.fault)
-    assert (broken.arm, broken.seed, broken.score, broken.beside["MRR@10"]) == ("random", 3, 0.0, 0.0)
-
-    # What is missing is made again, and nothing else.
-    before = (folder / "results.json").read_bytes()
-    (folder / "runs" / "places" / "bm25" / "seed-2" / "results.json").unlink()
-    again, _ = compare([model, "random", "linear"], [str(task)], str(folder), **given)
-    assert again == results and (folder / "results.json").read_bytes() == before
 
 
 def test_arms_and_commands_of_another_kind_are_refused(

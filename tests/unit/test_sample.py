@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import random
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -203,32 +201,3 @@ def test_a_text_of_too_many_words_is_halved_until_they_fit(
         for one in sources():
             assert learn_from(one, most, learn) == words and reads.pop() is one and not reads
             assert capsys.readouterr().err.count("(too many different words)") == halved
-
-
-BOUNDED = """
-import sys
-from maskwright.cli.main import run
-from maskwright.text import word_counts
-text, tokenizer, to = sys.argv[1:]
-extend = ["extend", tokenizer, text, "--tokens", "9"]
-bpe, *others = [["train", text, "--kind", kind] for kind in ("bpe", "wordpiece", "unigram", "characters")]
-for number, words in enumerate([extend, bpe]):
-    assert run(["tokenizer", *words, "--to", f"{to}/sample-{number}", "--max-bytes", "100000"]) == 0
-word_counts.MOST_CHARACTERS = 100_000
-for number, words in enumerate([extend, bpe, *others]):
-    assert run(["tokenizer", *words, "--to", f"{to}/all-{number}"]) == 0
-print(*(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells a process's largest memory")
-def test_memory_does_not_grow_with_the_text(tokenizer: str, tmp_path: Path) -> None:
-    """200,000 different words: where all are counted, each kind but characters takes from 190 to 220 MB."""
-    words = [*map(str, random.Random(1).sample(range(1_000_000, 10_000_000), 200_000))]
-    (tmp_path / "a.txt").write_text("\n".join(" ".join(words[begin : begin + 10]) for begin in range(0, 200_000, 10)))
-    command = [sys.executable, "-c", BOUNDED, str(tmp_path / "a.txt"), tokenizer, str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    assert int(result.stdout.split()[-1]) * 1024 < 165e6
-    assert result.stderr.count(" of 1.6 MB of text (--max-bytes): documents chosen by a hash of their text") == 2
-    assert result.stderr.count(" of 1.6 MB of text (too many different words): documents") >= 4

@@ -6,8 +6,6 @@ import gzip
 import itertools
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ import transformers
 from safetensors.numpy import save_file
 from tokenizer_kinds import KINDS
 
-from maskwright.config.pretraining import read_config
 from maskwright.core.errors import InputError, SourceError, StoreError
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
@@ -28,7 +25,6 @@ from maskwright.model.hf.config import to_hf_config
 from maskwright.model.initial import initial_parameters
 from maskwright.tasks.export.hugging_face import export
 from maskwright.tasks.models.load import load_model
-from maskwright.tasks.pretrain.prepare import prepare_run
 from maskwright.tasks.use.fill import fill
 from maskwright.text import encoder as encoders
 from maskwright.text import spacing
@@ -129,19 +125,6 @@ def test_a_long_sequence_in_pieces_has_the_ids_of_the_whole(
         for found, wanted in zip(encoder.encode(one), expected, strict=True):
             assert np.array_equal(found, wanted)
     assert len(sizes) > 40 and max(sizes) <= 300
-
-
-def test_the_recipe_for_dna_plans_on_a_made_up_genome(tmp_path: Path) -> None:
-    script = Path(__file__).parents[2] / "benchmarks" / "genome.py"
-    genome = subprocess.run([sys.executable, script, "300000"], capture_output=True, check=True).stdout
-    assert genome.count(b">") == 15 and set(genome.split(b"\n")[1]) == set(b"ACGT")
-    (tmp_path / "genome.fa").write_bytes(genome)
-    sources, folder = Sources([str(tmp_path / "genome.fa")]), str(tmp_path / "tokenizer")
-    assert make_tokenizer(sources, folder, "kmer", "dna").size == 4118
-    store = prepare(Request(sources, folder, str(tmp_path / "store"), PrepareOptions(0.2))).location
-    ready = prepare_run(read_config("dna", [f"data.store={store}"]))
-    assert ready.model.architecture == "modernbert" and ready.loader.batches(0)[0].predicted > 0
-    assert "3,000 steps of 16 rows" in ready.describe()
 
 
 def test_letters_of_the_text_and_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import bz2
-import csv
 import glob
 import gzip
 import io
@@ -14,7 +13,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -126,46 +124,29 @@ def test_files_come_in_sorted_order_and_others_are_left_out(tmp_path: Path) -> N
         (tmp_path / name).write_text(name)
     (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\n")
     (tmp_path / "void.py").write_text(" \n")
-
-    def found(pattern: str, **options: Any) -> tuple[list[str], str]:
-        sources = Sources([pattern.replace("DIR", str(tmp_path))], **options)
-        texts = [document.text for document in sources]
-        assert sources.bytes_read == sum(sources.sizes)
-        return texts, "; ".join(sources.choice).replace(str(tmp_path), "DIR")
-
-    other = "leaving out 5 files of another kind (2 .py, 1 .json, 1 .png, 1 without an ending): to read them, name them"
-    assert found("DIR") == (["a.txt", "b.txt"], f"{other}, as in 'DIR/*.py'")
-    texts = ["a.txt", "b.txt", "c.py", "wiki_00"]
-    left_out = "reading 2 files as plain text (1 .py, 1 without an ending); "
-    left_out += "leaving out 1 file of another kind (1 .json) and 2 files without text (1 .png, 1 .py): to read them, "
-    for pattern, layout in (("DIR", "file"), ("DIR/*", "auto")):  # what has text, whatever its ending
-        assert found(pattern, layout=layout) == (texts, f"{left_out}name them, as in 'DIR/*.json'")
-    assert found("DIR/*.py") == (
-        ["c.py"],
-        "reading 1 file as plain text (1 .py); leaving out 1 file without text (1 .py)",
+    texts, left_out = (
+        ["a.txt", "b.txt", "c.py", "wiki_00"],
+        "leaving out 1 file of another kind (1 .json) and 2 files w",
     )
+    for pattern, options, expected, said in (
+        ("DIR", {}, texts[:2], "leaving out 5 files of another kind (2 .py, 1 .json, 1 .png, 1 without an ending)"),
+        ("DIR", {"layout": "file"}, texts, left_out),  # what has text, whatever its ending
+        ("DIR/*", {"layout": "auto"}, texts, left_out),
+        ("DIR/*.py", {}, ["c.py"], "leaving out 1 file without text (1 .py)"),
+    ):
+        sources = Sources([pattern.replace("DIR", str(tmp_path))], **options)  # type: ignore[arg-type]
+        assert [document.text for document in sources] == expected and sources.bytes_read == sum(sources.sizes)
+        assert said in "; ".join(sources.choice)
     assert read(tmp_path / "wiki_00") == [("wiki_00", 1)]
     assert fails(tmp_path / "info.json").startswith("FILE:1: is not JSON")
     assert fails(tmp_path / "picture.png") == "FILE: is binary, not text. Fix: leave the file out"
     (tmp_path / "list.json").write_text('[{"text": "of a table"}]')
     both = Sources([str(tmp_path), f"{tmp_path}/*", f"{tmp_path}/list.json"])  # names one .json, and no other
-    assert {Path(name).name for name in both.files} == {"a.txt", "b.txt", "c.py", "wiki_00", "list.json"}
+    assert {Path(name).name for name in both.files} == {*texts, "list.json"}
     (tmp_path / "state.json").write_text('{"epoch": 3}')  # of another program than `datasets`
     for path in tmp_path.glob("*.txt"):
         path.unlink()
     assert fails(tmp_path).startswith("FILE: holds no readable file, but 7 files of another kind (3 .json, 2 .py")
-
-
-def test_text_in_another_encoding_is_not_left_out_as_no_text(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_bytes(b"\n# caf\xe9\n")
-    (tmp_path / "b.py").write_bytes("utf".encode("utf-16"))
-    (tmp_path / "c.py").write_text("plain")
-    with pytest.raises(SourceError, match=r"a\.py:2:6: 0xe9, byte 7 of the text, is not UTF-8"):
-        read(tmp_path / "[ac].py")
-    faults: list[Fault] = []
-    sources = Sources([f"{tmp_path}/*.py"], layout="lines", on_bad_input="skip", on_fault=faults.append)
-    assert [document.text for document in sources] == ["plain"]
-    assert [fault.kind for fault in faults] == ["encoding", "other_encoding"]
 
 
 def test_one_file_in_several_spellings_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,20 +165,6 @@ def test_one_file_in_several_spellings_is_read_once(tmp_path: Path, monkeypatch:
     assert storage.expand(["copy.txt", "corpus"]) == ["copy.txt", "corpus/a.txt"]
 
 
-@pytest.mark.parametrize("pack", [bytes, gzip.compress])
-@pytest.mark.parametrize("layout", ["lines", "sentences", "file"])
-def test_lines_of_old_macs(layout: Layout, pack: Callable[[bytes], bytes], tmp_path: Path) -> None:
-    found = []
-    for end in ("\n", "\r"):
-        (tmp_path / "a.txt").write_bytes(pack(TEXT.replace("\n", end).encode()))
-        found.append((read(tmp_path / "a.txt", layout=layout), Sources([str(tmp_path / "a.txt")]).guess))
-    assert found[0] == found[1]
-    (tmp_path / "a.fa").write_bytes(b">one\rAC\rGT\r>two\rTT\r")
-    assert read(tmp_path / "a.fa") == [("ACGT", 1), ("TT", 4)]
-    (tmp_path / "a.txt").write_bytes(b"10 %\r20 %\rdone\nnext\n")  # where a LF is, a CR is a character
-    assert read(tmp_path / "a.txt", layout="lines") == [("10 %\r20 %\rdone", 1), ("next", 2)]
-
-
 def test_old_macs_lines_in_blocks_and_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "READ_BYTES", 8)
     (tmp_path / "a.txt").write_bytes(raw := b"one\rtwo\rthree\rfour\r\nfive\rsix\nseven\reight\n")
@@ -209,36 +176,16 @@ def test_old_macs_lines_in_blocks_and_parts(tmp_path: Path, monkeypatch: pytest.
     assert [(document.text, document.line) for part in parts for document in part.open()] == expected
 
 
-def test_jsonl_csv_tsv_and_parquet(tmp_path: Path) -> None:
+def test_arrow_files_and_streams_are_read(tmp_path: Path) -> None:
+    """Tables of other kinds, packed or not: tests/unit/test_tables.py."""
     texts = ["plain", 'with "quotes", commas', "two\nlines", "ünïcode"]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"id": i, "body": t}) + "\n" for i, t in enumerate(texts)))
-    with open(tmp_path / "a.csv", "w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([[], ["id", "body"], *[[i, t] for i, t in enumerate(texts)]])
-    with open(tmp_path / "bare.csv.gz", "wb") as file, gzip.open(file, "wt", newline="", encoding="utf-8") as text:
-        csv.writer(text).writerows([[i, t] for i, t in enumerate(texts)])
-    pq.write_table(pa.table({"id": range(4), "body": texts}), tmp_path / "a.parquet")
-    (tmp_path / "b.parquet.zst").write_bytes(zstd((tmp_path / "a.parquet").read_bytes()))
-    (tmp_path / "b.parquet.gz").write_bytes(gzip.compress((tmp_path / "a.parquet").read_bytes()))
     table = pa.table({"id": range(4), "body": texts})
     for name, new in (("file", pa.ipc.new_file), ("stream", pa.ipc.new_stream)):
         with pa.OSFile(str(tmp_path / f"{name}.arrow"), "wb") as out, new(out, table.schema) as writer:
             writer.write_table(table, max_chunksize=3)
     (tmp_path / "b.arrow.gz").write_bytes(gzip.compress((tmp_path / "stream.arrow").read_bytes()))
-    arrow = ("file.arrow", "stream.arrow", "b.arrow.gz")
-    for name in ("a.jsonl", "a.csv", "a.parquet", "b.parquet.zst", "b.parquet.gz", *arrow):
+    for name in ("file.arrow", "stream.arrow", "b.arrow.gz"):
         assert [text for text, _ in read(tmp_path / name, text_column="body")] == texts
-    assert [text for text, _ in read(tmp_path / "bare.csv.gz", text_column="1")] == texts
-
-
-def test_columns_that_are_named_by_numbers(tmp_path: Path) -> None:
-    """pandas names columns 0, 1 … where they have no names, and puts an index before them."""
-    for header, rows in (("0,1", "a,b\nc,d\n"), (",0,1", "0,a,b\n1,c,d\n")):
-        (tmp_path / "a.csv").write_text(f"{header}\n{rows}")
-        assert read(tmp_path / "a.csv", text_column="1") == [("b", 2), ("d", 3)]
-    (tmp_path / "a.csv").write_text("1,b\n0,d\n")
-    assert [text for text, _ in read(tmp_path / "a.csv", text_column="1")] == ["b", "d"]
-    assert "FILE:1: has no column 2 (columns: 0, 1)" in fails(tmp_path / "a.csv", text_column="2")
-    assert "has no column '²'" in fails(tmp_path / "a.csv", text_column="²")
 
 
 def test_texts_that_do_not_decode_are_encoding_faults_in_tables_too(tmp_path: Path) -> None:
@@ -253,15 +200,6 @@ def test_texts_that_do_not_decode_are_encoding_faults_in_tables_too(tmp_path: Pa
         assert [text for text, _ in read(path, on_bad_input="skip")] == ["fine"]
 
 
-def test_dead_links_and_hidden_folders_are_passed_over(tmp_path: Path) -> None:
-    (tmp_path / "dead.txt").symlink_to(tmp_path / "nowhere")
-    (tmp_path / "loop").symlink_to(tmp_path)
-    (tmp_path / ".git").mkdir()
-    (tmp_path / ".git" / "x.txt").write_text("hidden")
-    (tmp_path / "a.txt").write_text("seen")
-    assert read(tmp_path, layout="lines") == [("seen", 1)]
-
-
 def test_deep_globs_follow_no_links_and_give_the_names_of_glob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two links back, each followed in every order, would never end."""
     for name in ("a.txt", "one/b.txt", "one/two/c.txt", "one/two/[x]/d.txt", ".hidden/e.txt", "one/.f.txt"):
@@ -272,6 +210,7 @@ def test_deep_globs_follow_no_links_and_give_the_names_of_glob(tmp_path: Path, m
     expected = [sorted({n for n in glob.glob(pattern, recursive=True) if Path(n).is_file()}) for pattern in patterns]
     for link in ("back", "again"):
         (tmp_path / "one" / link).symlink_to(tmp_path)
+    (tmp_path / "one" / "dead.txt").symlink_to("nowhere")
     assert [storage.expand([pattern]) for pattern in patterns] == expected
 
 
@@ -527,14 +466,6 @@ def test_blocks_of_lines_equal_line_by_line(
                 expected.append((" ".join(sentences), sentences, together[0][0]))
                 together = []
     assert found == expected
-
-
-def test_a_bad_byte_beyond_the_first_block_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.txt").write_bytes("é\n".encode() * 50 + b"ok \xe9 bad\nlast")
-    monkeypatch.setattr("maskwright.core.storage.READ_BYTES", 7)
-    with pytest.raises(SourceError, match="0xe9, byte 154 of the text, is not UTF-8") as caught:
-        list(Sources([str(tmp_path / "a.txt")], layout="lines"))
-    assert caught.value.where == f"{tmp_path / 'a.txt'}:51:4"
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])

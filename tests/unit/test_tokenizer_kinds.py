@@ -21,11 +21,11 @@ from original_epochs import lines as lines_of
 from original_epochs import text_of
 from reference.stored import documents_of
 from safetensors.numpy import save_file
-from tokenizer_kinds import DECLARED, KINDS, TRAINED, train, with_declared
+from tokenizer_kinds import DECLARED, KINDS, with_declared
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from maskwright.core import extras
-from maskwright.core.errors import InputError, StoreError, TokenizerError
+from maskwright.core.errors import InputError, TokenizerError
 from maskwright.data.converted_store import open_epochs
 from maskwright.data.encode import encode_documents
 from maskwright.data.loader import Loader
@@ -154,60 +154,6 @@ def test_words_are_those_of_word_ids(kind: str, tokenizer_of: Folder) -> None:
         assert 0.9 < same / words < 1.0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_sentences_have_the_ids_of_their_document(kind: str, tokenizer_of: Folder) -> None:
-    folder = tokenizer_of(kind)
-    encoder, _ = open_encoder(folder)
-    lengths = np.array(read_vocabulary(folder).byte_length, np.int32)
-    texts = [
-        Document(("The fox saw the garden.", "“Größe”, e\u0301 and 東京.", "A  dog?", "x"), True, "f", 1),
-        Document(("Many letters.", "(Nobody)", "\u200b", "The river crossed blue paper."), True, "f", 2),
-    ]
-    own = load_tokenizer(folder, special_tokens_are_text=True)
-    for one in (encoder, TokenizersEncoder(folder)):
-        encoded = encode_documents(one, texts, lengths)
-        whole = [own.encode(document.text, add_special_tokens=False).ids for document in texts]
-        assert encoded.ids.tolist() == whole[0] + whole[1]
-        assert encoded.document_sizes.tolist() == [len(ids) for ids in whole]
-        assert len(encoded.sentence_sizes) == 8 and encoded.sentence_sizes.sum() == len(encoded.ids)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_store_and_masks(kind: str, corpus: Path, tokenizer_of: Folder, tmp_path: Path) -> None:
-    folder, location = tokenizer_of(kind), str(tmp_path / "store")
-    ready = prepare(
-        Request(Sources([str(corpus)], layout="sentences"), folder, location, PrepareOptions(valid_fraction=0.1))
-    )
-    auto, found = transformers.AutoTokenizer.from_pretrained(folder), ready.vocabulary
-    split = ready.split("train")
-    first, line = documents_of(split)[0].tolist(), int(ready.origin("train", 0).rpartition(":")[2])
-    text = " ".join("\n".join(corpus.read_text().split("\n")[line - 1 :]).split("\n\n")[0].split("\n"))
-    assert first == auto(text, add_special_tokens=False)["input_ids"]
-    assert auto(text)["input_ids"] == [found.bos, *first, found.eos]
-
-    masking = {"kind": "whole_word", "rate": 0.3, "mask_share": 1.0, "random_share": 0.0}
-    config = small_config(location, masking=masking)
-    loader = Loader(config, ready)
-    starts, special = np.array(found.word_start), np.array(sorted(found.special))
-    together: list[bool] = []
-    for batch in (batch for step in range(24) for batch in loader.batches(step)):
-        ids, predicted = batch.input_ids.ravel().copy(), batch.predict_index[batch.weights > 0]
-        assert (ids[predicted] == found.mask).all()
-        hidden = np.zeros(ids.size, bool)
-        hidden[predicted] = True
-        ids[predicted] = batch.labels[batch.weights > 0]
-        begins = batch.position_ids.ravel() == 0
-        used = batch.segment_ids.ravel() > 0
-        assert (ids[begins & used] == found.bos).all() and (ids[~used] == found.pad).all()
-        assert not np.isin(ids[predicted], special).any()
-        # A piece that continues a word is hidden if the piece before it is; words of more than 8 pieces are cut.
-        inside = ~starts[ids] & ~np.isin(ids, special) & used
-        inside[1:] &= ~np.isin(ids[:-1], special)
-        places = np.flatnonzero(inside)
-        together += (hidden[places] == hidden[places - 1]).tolist()
-    assert len(together) > 10 and np.mean(together) > 0.97
-
-
 @pytest.mark.parametrize("kind", ["modernbert", "bert", "xlm-roberta", "camembert", "gemma"])
 def test_fingerprint_sees_what_decides_ids(kind: str, tokenizer_of: Folder, tmp_path: Path) -> None:
     folder = tokenizer_of(kind)
@@ -246,18 +192,6 @@ def test_fingerprints_of_byte_level_bpe_are_what_they_were(tokenizer: str) -> No
     if SHARED.exists():
         real = read_vocabulary(str(SHARED / "roberta-local-50265")).fingerprint
         assert real == "bbbab03e27c79f6304720191e6fd0a599017d515105c9683ee0c07dd2ad82ff8"
-
-
-@pytest.mark.parametrize("kind", [kind for kind in TRAINED if kind != "roberta"])
-def test_training_is_repeatable(kind: str, corpus: Path, tokenizer_of: Folder, tmp_path: Path) -> None:
-    folder = tokenizer_of(kind)
-    train(kind, corpus, str(tmp_path / "again"))
-    for path in Path(folder).iterdir():
-        assert (tmp_path / "again" / path.name).read_bytes() == path.read_bytes(), path.name
-    auto = transformers.AutoTokenizer.from_pretrained(folder)
-    assert type(auto).__name__ == {"wordpiece": "BertTokenizer", "unigram": "XLMRobertaTokenizer"}[TRAINED[kind]]
-    if kind == "bert-uncased":
-        assert auto.tokenize("THE Fóx") == auto.tokenize("the fox")
 
 
 def test_bad_requests_to_train(corpus: Path, tmp_path: Path) -> None:
@@ -412,10 +346,6 @@ def test_declared_tokens_are_neither_masked_nor_drawn(kind: str, declared_of: Fo
     ready = prepare(Request(sources, folder, str(tmp_path / "store"), PrepareOptions(valid_fraction=0.1)))
     auto, found = transformers.AutoTokenizer.from_pretrained(folder), ready.vocabulary
     user, end = auto.convert_tokens_to_ids(["[USER]", "</e1>"])
-    documents = [document for side in ("train", "valid") for document in documents_of(ready.split(side))]
-    expected = sorted(auto(line, add_special_tokens=False)["input_ids"] for line in lines)
-    assert sorted(document.tolist() for document in documents) == expected
-
     special, seen, drawn, predicted = np.array(sorted(found.special)), 0, set[int](), 0
     loader = Loader(small_config(ready.location, masking={"rate": 0.4, "random_share": 0.8, "mask_share": 0.1}), ready)
     for batch in (batch for step in range(150) for batch in loader.batches(step)):
@@ -441,12 +371,6 @@ def test_declared_tokens_are_neither_masked_nor_drawn(kind: str, declared_of: Fo
     back = [ids.tolist() for ids in documents_of(open_epochs(str(tmp_path / "json")).split("train"))]
     assert [[found.bos, *ids, found.eos] for ids in back] == texts
     assert sum(ids.count(user) for ids in back) == sum(ids.count(end) for ids in back) == 400
-    record = tmp_path / "json/pregenerate.json"
-    made = json.loads(record.read_text())
-    del made["additional_sha256"]
-    record.write_text(json.dumps(made))
-    with pytest.raises(StoreError, match="in a text were spelt out, and now they are tokens"):
-        open_epochs(str(tmp_path / "json"))
 
 
 # ---- roles ---------------------------------------------------------------------------------------------------------

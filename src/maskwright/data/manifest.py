@@ -235,6 +235,8 @@ def _require_agreement(shards: list[dict[str, Any]], dtype: str, where: str) -> 
 
 
 def _require_totals(manifest: dict[str, Any], where: str) -> None:
+    for split in {shard["split"] for shard in manifest["shards"]} - {*manifest["splits"]}:
+        raise StoreError(f"splits.{split} is missing, and it has shards", where=where, fix=COPY_AGAIN)
     for split, totals in manifest["splits"].items():
         for name in ("tokens", "documents", "sentences"):
             total = totals[name]
