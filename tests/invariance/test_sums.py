@@ -16,7 +16,7 @@ from maskwright.config.pretraining import ModelSection
 from maskwright.engines.processes import Alone
 from maskwright.engines.torch.gradients import Gradients
 from maskwright.engines.torch.shares import FlatLayout
-from maskwright.engines.tree import Node, complete_nodes, peak_partial_sums, summed, sums_after
+from maskwright.engines.tree import Node, complete_nodes, peak_partial_sums, program, rounds
 from maskwright.model.config import model_config
 from maskwright.model.torch.encoder import EncoderNetwork
 
@@ -33,22 +33,30 @@ def written(first: int, leaves: list[str]) -> str:
     return f"({written(first, leaves[:half])}+{written(first + half, leaves[half:])})"
 
 
-@pytest.mark.parametrize("V", range(1, 25))
+@pytest.mark.parametrize("V", [*range(1, 25), 64, 100, 192])
 def test_any_number_of_processes_sums_in_one_order(V: int) -> None:
-    root: Node = (0, V)
-    names = [str(leaf) for leaf in range(V)]
+    """And adds up what they send in about log2 W rounds."""
     for count in (count for count in range(1, V + 1) if V % count == 0):
-        given: dict[Node, str] = {}
-        for number in range(count):
-            stack: list[str] = []
-            nodes = complete_nodes(number * V // count, (number + 1) * V // count, root)
-            for leaf in range(number * V // count, (number + 1) * V // count):
-                stack.append(names[leaf])
-                for _ in range(sum(sums_after(leaf, node) for node in nodes)):
+        sums, nodes = list[str](), list[Node]()
+        for rank in range(count):
+            first, stack = rank * V // count, list[str]()
+            for leaf, (into, folds) in enumerate(program(first, V // count, V), first):
+                assert into == len(stack)
+                stack.append(str(leaf))
+                for _ in range(folds):
                     right = stack.pop()
                     stack[-1] = f"({stack[-1]}+{right})"
-            given |= dict(zip(nodes, stack, strict=True))
-        assert summed(root, given, lambda a, b: f"({a}+{b})") == written(0, names)
+            of_rank = complete_nodes(first, first + V // count, (0, V))
+            assert len(stack) == len(of_rank)
+            sums, nodes = sums + stack, nodes + of_rank
+        made = rounds(nodes, (0, V))
+        for pairs in made:
+            assert len({place for pair in pairs for place in pair}) == 2 * len(pairs)
+            for left, right in pairs:
+                sums[left] = f"({sums[left]}+{sums[right]})"
+        assert sums[0] == written(0, [str(leaf) for leaf in range(V)])
+        each = V // count
+        assert len(made) <= (count - 1).bit_length() + (each & (each - 1) > 0) * each.bit_length()
 
 
 @pytest.mark.parametrize("V", [2**n for n in range(8)])

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from maskwright.engines.processes import Processes
 from maskwright.engines.torch.shares import FlatLayout, Share, copy_each
-from maskwright.engines.tree import Node, complete_nodes, peak_partial_sums, summed, sums_after
+from maskwright.engines.tree import Add, Node, complete_nodes, peak_partial_sums, program, rounds
 
 
 class Bucket:
@@ -72,8 +72,9 @@ class Gradients:
             if self.exact:
                 self._nodes = self._nodes_of(self.processes.rank)
                 self._at(peak_partial_sums(each, virtual_workers, self._first) - 1, [])
-        self._leaf, self._depth, self._started = 0, 0, False
-        self._part = (True, True)
+            self._program = program(self._first, each, virtual_workers) if self.exact else [Add(0, 0)] * each
+        self._adds, self._started = iter(self._program), False
+        self._add, self._part = self._program[0], (True, True)
         self._next, self._final, self.sending = 0, False, False
         for parameter in self._parameters.values():
             parameter.grad = None
@@ -81,6 +82,8 @@ class Gradients:
     def before_backward(self, *, first: bool, last: bool, final: bool) -> None:
         """Announces the part of its micro-batch that the next backward pass computes, and whether it is this rank's
         `final` one: then each bucket is sent as soon as it is complete."""
+        if first:
+            self._add = next(self._adds)
         self._part, self._final = (first, last), final
         for bucket in self._buckets:
             bucket.missing = len(bucket.names)
@@ -91,34 +94,18 @@ class Gradients:
             self._send_ready(everything=True)
         else:
             self._fold(list(self._parameters))
-        first, last = self._part
-        self._depth, self._started = self._after(first, last)[1], True
-        self._leaf += last
-
-    def _after(self, first: bool, last: bool) -> tuple[int, int]:
-        """(buffers in use after adding this part, buffers in use after folding the sums that it completes)."""
-        if not self.exact:
-            return 1, 1
-        depth = self._depth + 1 if first else self._depth
-        leaf = self._first + self._leaf
-        return depth, depth - sum(sums_after(leaf, node) for node in self._nodes) if last else depth
+        self._started = True
 
     def _fold(self, names: list[str]) -> None:
-        """Moves the gradients of these parameters into their buffers, and folds the sums that are complete."""
-        first, last = self._part
+        """Moves the gradients of these parameters into their sum, and folds the sums that are complete."""
+        (into, folds), (first, last) = self._add, self._part
         gradients = [cast(Tensor, self._parameters[name].grad) for name in names]
-        depth, left = self._after(first, last)
         fresh = first if self.exact else not self._started
-        if fresh and first and last and left < depth:  # saves writing and reading a buffer
-            torch._foreach_add_(self._at(depth - 2, names), gradients)
-            depth -= 1
-        elif fresh:
-            torch._foreach_copy_(self._at(depth - 1, names), gradients)
-        else:
-            torch._foreach_add_(self._at(depth - 1, names), gradients)
-        while depth > left:
-            torch._foreach_add_(self._at(depth - 2, names), self._at(depth - 1, names))
-            depth -= 1
+        if first and last and folds:  # saves writing and reading a sum of its own
+            into, folds, fresh = into - 1, folds - 1, False
+        (torch._foreach_copy_ if fresh else torch._foreach_add_)(self._at(into, names), gradients)
+        for last_sum in range(into, into - folds if last else into, -1):
+            torch._foreach_add_(self._at(last_sum - 1, names), self._at(last_sum, names))
         for name in names:
             self._parameters[name].grad = None
 
@@ -148,7 +135,7 @@ class Gradients:
 
     def _send(self, bucket: Bucket) -> None:
         """Sends each rank its numbers of each sum of this rank."""
-        count = self._after(*self._part)[1]
+        count = len(self._nodes)
         bucket.sent = torch.empty(count * sum(bucket.sizes), device=self._device)
         sums = [{name: self._buffers[index][name].view(-1) for name in bucket.names} for index in range(count)]
         lengths, parts = [], []
@@ -187,5 +174,7 @@ class Gradients:
         if not self.exact:
             return bucket.sent.split(bucket.sizes)[self.processes.rank]
         nodes = [node for rank in range(self.processes.world_size) for node in self._nodes_of(rank)]
-        sums = bucket.received.view(len(nodes), -1)
-        return summed(self._root, dict(zip(nodes, sums, strict=True)), torch.add)
+        sums = bucket.received.view(len(nodes), -1).unbind()
+        for pairs in rounds(nodes, self._root):
+            torch._foreach_add_([sums[i] for i, _ in pairs], [sums[j] for _, j in pairs])
+        return sums[0]
