@@ -128,7 +128,7 @@ class TorchEngine:
         place = f"{self.device}, {several(self.threads, 'thread')}"
         name = torch.cuda.get_device_name() if self.device == "cuda" else place
         costs = what_dtype_costs(self.dtype, self.device, asked=engine.dtype)
-        ranks = f", {self.dp_degree} processes, {engine.reproducibility} sums" if self.dp_degree > 1 else ""
+        ranks = f", {self.dp_degree} processes" if self.dp_degree > 1 else ""
         layers = ("compiled" if self.compiled else "not compiled") + ", in CUDA graphs" * bool(self.graphs)
         if self.device == "cuda":
             width = self.config.hidden_size // self.config.num_attention_heads
@@ -253,7 +253,7 @@ class TorchEngine:
             try:
                 return compute()
             except (RuntimeError, MemoryError) as error:
-                if self.graphs and is_out_of_memory(error) and not self.weights.bound:
+                if self.graphs and is_out_of_memory(error) and not self.weights.gradients.sending:
                     self._leave_graphs()
                 else:
                     self._compute_fewer_at_once(batch, error)
@@ -273,9 +273,10 @@ class TorchEngine:
         rows = M if self.rows_at_once is None else min(self.rows_at_once, M)
         if rows == 0 or (rows == 1 and self._checkpointing != "auto"):
             raise one_row_too_long(T, self.device) from None
-        if self.weights.bound:
+        if self.weights.gradients.sending:
             raise MaskwrightError(
-                f"out of memory while the processes were {self.weights.bound}, so none can compute fewer rows alone",
+                "out of memory after part of the gradient had been sent to the other processes; the step cannot be "
+                "redone with fewer rows",
                 where=self.device,
                 fix="raise batch.virtual_workers and, in pretraining, lower batch.micro_batch_rows in a new run"
                 + (" that begins from an export of this one" if self._step else ""),
@@ -324,11 +325,11 @@ class TorchEngine:
         parts = self._parts(batch)
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
-            self.weights.before_backward(first=number == 0, last=last, final=final and last)
+            self.weights.gradients.before_backward(first=number == 0, last=last, final=final and last)
             # Hooks send each gradient of the last backward pass to other ranks while it runs; a graph has no hooks.
             by_graph = self.processes.world_size == 1 or not (final and last)
             total = total + self._backward(part, by_graph=by_graph)
-            self.weights.after_backward()
+            self.weights.gradients.after_backward()
         return total
 
     def _backward(self, batch: Batch, *, by_graph: bool) -> Tensor:

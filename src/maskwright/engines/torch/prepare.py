@@ -222,13 +222,12 @@ def prepare(
         )
     # 1. The layout of the weights in flat buffers.
     weights: Weights
-    exact = engine.reproducibility == "exact"
     if looked_up is not None:
-        weights = SparseRows(looked_up, model, optimizer, dtype, device, exact=exact, processes=processes)
+        weights = SparseRows(looked_up, model, optimizer, dtype, device, processes=processes)
         network = weights.network
     else:
         network = make_network(model, device)
-        weights = FlatWeights(network, model, optimizer, dtype, exact=exact, processes=processes)
+        weights = FlatWeights(network, model, optimizer, dtype, processes=processes)
     # 2. The compiler: the norm of the embeddings, layer by layer, the head with its loss.
     if compiled:
         # A layer has a variant for each of mask or none, training or not, first or later. Past the limit torch silently
