@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import astuple, replace
-from functools import partial
+from functools import cache, partial
 from typing import TypeVar, cast
 
 import numpy as np
@@ -173,7 +173,7 @@ class TorchEngine:
             what = f"an operation has no exact form on {self.device}: {str(error).partition('. ')[0]}"
             fix = "--set engine.reproducibility=fast"
             raise MaskwrightError(what, where="engine.reproducibility exact", fix=fix) from error
-        self.exchange(0.0, 0, urgent=False)
+        self.exchange(0.0, 0, False)()
 
     def step(
         self,
@@ -183,16 +183,11 @@ class TorchEngine:
         vote: int = 0,
     ) -> StepStats | None:
         local_weight = sum(batch.predicted for batch in batches)
-
-        def ask(urgent: bool) -> Sums:
-            with (self.waiting or nullcontext)():
-                return self.exchange(local_weight, vote, urgent=urgent)
-
-        exchange = Exchange(ask)
+        exchange = Exchange(partial(self.exchange, local_weight, vote))
         losses = self._fitting(batches[0], lambda: self._gradient(batches, give_up, exchange))
         if len(losses) < len(batches):
             return None
-        sums = exchange.sums()
+        sums = exchange.begin()()
         with (self.waiting or nullcontext)():
             loss_sum = self._gathered(torch.stack(losses)).to(self._numbers_on).sum(dtype=torch.float64)
             weight: Tensor | float = sums.weight or 1.0  # 0 if nothing was predicted
@@ -213,31 +208,41 @@ class TorchEngine:
     def _gradient(self, batches: Sequence[Batch], give_up: Callable[[], bool], exchange: Exchange) -> list[Tensor]:
         """Loss sums of the micro-batches; fewer of them if all ranks give the step up.
 
-        Either all ranks give up or none: they agree before the last micro-batch, the only one that sends gradients. A
-        rank that wants to give up goes to that exchange at once."""
+        Either all ranks give up or none: they agree before the last micro-batch, the only one that sends gradients. The
+        exchange begins one micro-batch earlier, so that it takes no time of its own; a rank that wants to give up goes
+        to it at once."""
         local = self.local_virtual_workers(len(batches) * self.dp_degree)
         self.weights.begin(len(batches) * self.dp_degree)
         losses = []
-        for virtual_worker, batch in zip(local, batches, strict=True):
-            final, urgent = virtual_worker == local[-1], give_up()
+        for left, virtual_worker, batch in zip(range(len(batches), 0, -1), local, batches, strict=True):
+            final, urgent = left == 1, give_up()
             if self.processes.world_size == 1:
                 if urgent:
                     break
-            elif (final or urgent) and exchange.sums(urgent=urgent).urgent:
-                break
+            elif urgent or left <= 2:
+                sums = exchange.begin(urgent=urgent)
+                if (urgent or final) and sums().urgent:
+                    break
             losses.append(self._accumulate(batch, virtual_worker, final=final))
         return losses
 
-    def exchange(self, weight: float, vote: int, *, urgent: bool) -> Sums:
-        """Sums each step's numbers over the ranks, through their hosts' connection. The lowest `rows_at_once` of any
-        rank becomes that of all."""
+    def exchange(self, weight: float, vote: int, urgent: bool) -> Callable[[], Sums]:
+        """Begins to sum a step's numbers over the ranks, through their hosts' connection. The function waits for them;
+        then the lowest `rows_at_once` of any rank becomes that of all."""
         if not isinstance(self.processes, Peers):
-            return Sums(weight, vote, urgent)
-        numbers = torch.tensor([weight, vote, self.rows_at_once or math.inf, urgent], dtype=torch.float64)
-        of_ranks = self.processes.gather_numbers(numbers)
-        rows = of_ranks[:, 2].min().item()
-        self.rows_at_once = None if math.isinf(rows) else int(rows)
-        return Sums(of_ranks[:, 0].sum().item(), int(of_ranks[:, 1].max()), bool(of_ranks[:, 3].any()))
+            return lambda: Sums(weight, vote, urgent)
+        numbers = [weight, vote, self.rows_at_once or math.inf, urgent]
+        gathered = self.processes.begin_to_gather(torch.tensor(numbers, dtype=torch.float64))
+
+        @cache
+        def sums() -> Sums:
+            with (self.waiting or nullcontext)():
+                of_ranks = gathered()
+            rows = min(of_ranks[:, 2].min().item(), self.rows_at_once or math.inf)  # which may be fewer since
+            self.rows_at_once = None if math.isinf(rows) else int(rows)
+            return Sums(of_ranks[:, 0].sum().item(), int(of_ranks[:, 1].max()), bool(of_ranks[:, 3].any()))
+
+        return sums
 
     def _gathered(self, array: Tensor) -> Tensor:
         """Gathers [n] of each rank into [world_size * n], by virtual worker."""

@@ -32,8 +32,8 @@ def state(
     config: RunConfig | FinetuneConfig, model: ModelConfig, devices: int = 1, *, low_precision: bool = False
 ) -> dict[str, float]:
     """Bytes that stay on each of `devices` from update to update, by part: fp32 weights and moments, and the gradients
-    that are summed and received. `low_precision`: a copy of the weights in 16 bits comes on top. Of torch's processes, each
-    computes with all weights, and has a share of the fp32 weights, of the sum of gradients and of the moments."""
+    that are summed and received. `low_precision`: a copy of the weights in 16 bits comes on top. Of torch's processes,
+    each computes with all weights, and has a share of the fp32 weights, of the sum of gradients and of the moments."""
     P, V, engine = count_parameters(model), config.batch.virtual_workers, config.engine
     moments = 4.0 * _moments(config, model)
     if engine.kind == "jax":
