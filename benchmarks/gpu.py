@@ -213,8 +213,8 @@ def _gradient(engine: TorchEngine, batch: Batch) -> dict[str, torch.Tensor]:
     engine.weights.begin(1)
     engine._accumulate(batch, 0, final=True)
     assert isinstance(engine.weights, FlatWeights)
-    flat, layout = engine.weights._gradients.flat, engine.weights._layout
-    return {name: view.cpu().double() for name, view in layout.parameters(flat).items()}
+    flat, order = engine.weights.gradients.flat, engine.weights._order
+    return {name: view.cpu().double() for name, view in order.parameters(flat).items()}
 
 
 def _reference(setting: Setting, size: str, model: dict[str, Any], tokens: int, rows: int) -> dict[str, torch.Tensor]:

@@ -106,7 +106,7 @@ def test_weights_are_the_same_bit_by_bit_at_any_number_of_processes(machine: Mac
     assert machine.run("alone", None, command=command, **EIGHT)[0] == 0
     code, said = machine.run("four", 4, command=command, **EIGHT)
     assert code == 0, said
-    assert "4 processes, exact sums" in said
+    assert "4 processes" in said
     assert compare(machine.directory("alone"), machine.directory("four"))[2] == []
     for count, until_step in ((8, 3), (1, 3), (2, 99)):
         code, said = machine.run("changing", count, "--stop-after-steps", str(until_step), command=command, **EIGHT)
@@ -120,25 +120,6 @@ def test_three_processes_share_twelve_workers_and_a_cut_corpus_with_muon(machine
     assert machine.run("alone", 1, command=command, **keys)[0] == 0
     assert machine.run("three", 3, command=command, **keys)[0] == 0
     assert compare(machine.directory("alone"), machine.directory("three"))[2] == []
-
-
-def test_fast_sums_are_the_same_within_rounding_and_go_on_anywhere(machine: Machine) -> None:
-    keys = {"batch.virtual_workers": 4, "engine.reproducibility": "fast"}
-    assert machine.run("alone", 1, **keys)[0] == 0
-    code, said = machine.run("fast", 2, "--stop-after-steps", "6", **keys)
-    assert code == 76, said
-    code, said = machine.run("fast", 2, "--stop-after-steps", "3", **keys)
-    assert code == 76, said
-    code, said = machine.run("fast", None, **keys)
-    assert code == 0, said
-    alone, fast = machine.parameters("alone"), machine.parameters("fast")
-    for name, array in alone.items():
-        np.testing.assert_allclose(fast[name], array, atol=2e-4, rtol=0, err_msg=name)
-    losses = [
-        [line["loss"] for line in machine.directory(name).read_metrics() if "loss" in line]
-        for name in ("alone", "fast")
-    ]
-    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
 
 
 LONG: dict[str, Any] = {

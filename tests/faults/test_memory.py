@@ -27,7 +27,7 @@ from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.gradients import Gradients
 from maskwright.engines.torch.passes import Passes
 from maskwright.engines.torch.processes import Peers, Sums
-from maskwright.engines.torch.shares import FlatLayout
+from maskwright.engines.torch.shares import FlatOrder
 from maskwright.machine import hardware
 from maskwright.machine.cgroups import Cgroups
 from maskwright.model.initial import initial_parameters
@@ -153,13 +153,13 @@ def test_an_update_begins_again_until_another_process_may_have_part_of_it(
     """A backend that fails in its first sum may have given it to others."""
     weight = torch.nn.Parameter(torch.zeros(3))
     both = cast(Processes, SimpleNamespace(world_size=2, rank=0))
-    layout = FlatLayout.of({"w": weight.shape}, ["w"], 2, muon=False)
-    summing = Gradients({"w": weight}, layout, exact=False, processes=both)
+    order = FlatOrder.of({"w": weight.shape}, ["w"], 2, muon=False)
+    summing = Gradients({"w": weight}, order, processes=both)
 
     def full(*_: object, **options: object) -> None:
         raise RuntimeError("Cuda failure 2 'out of memory'")
 
-    monkeypatch.setattr(*((torch.distributed, "all_reduce") if backend else (torch, "_foreach_copy_")), full)
+    monkeypatch.setattr(*((torch.distributed, "all_to_all_single") if backend else (torch, "_foreach_copy_")), full)
     summing.begin(2)
     summing.before_backward(first=True, last=True, final=True)
     with pytest.raises(RuntimeError):

@@ -5,20 +5,27 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import warm
 from command_line import free_port
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from maskwright.config.pretraining import ModelSection
+from maskwright.config.pretraining import ModelSection, Optimizer
 from maskwright.engines.processes import Alone
+from maskwright.engines.torch import shares
 from maskwright.engines.torch.gradients import Gradients
-from maskwright.engines.torch.shares import FlatLayout
-from maskwright.engines.tree import Node, complete_nodes, peak_partial_sums, summed, sums_after
+from maskwright.engines.torch.shares import BLOCK_NUMBERS, FlatOrder
+from maskwright.engines.torch.weights import FlatWeights
+from maskwright.engines.tree import Node, complete_nodes, peak_partial_sums, program, rounds
 from maskwright.model.config import model_config
 from maskwright.model.torch.encoder import EncoderNetwork
+from maskwright.model.torch.networks import make_network
 
 SCRIPT = Path(__file__).parents[1] / "reference" / "gradient_sums.py"
 
@@ -33,22 +40,30 @@ def written(first: int, leaves: list[str]) -> str:
     return f"({written(first, leaves[:half])}+{written(first + half, leaves[half:])})"
 
 
-@pytest.mark.parametrize("V", range(1, 25))
+@pytest.mark.parametrize("V", [*range(1, 25), 64, 100, 192])
 def test_any_number_of_processes_sums_in_one_order(V: int) -> None:
-    root: Node = (0, V)
-    names = [str(leaf) for leaf in range(V)]
+    """And adds up what they send in about log2 W rounds."""
     for count in (count for count in range(1, V + 1) if V % count == 0):
-        given: dict[Node, str] = {}
-        for number in range(count):
-            stack: list[str] = []
-            nodes = complete_nodes(number * V // count, (number + 1) * V // count, root)
-            for leaf in range(number * V // count, (number + 1) * V // count):
-                stack.append(names[leaf])
-                for _ in range(sum(sums_after(leaf, node) for node in nodes)):
+        sums, nodes = list[str](), list[Node]()
+        for rank in range(count):
+            first, stack = rank * V // count, list[str]()
+            for leaf, (into, folds) in enumerate(program(first, V // count, V), first):
+                assert into == len(stack)
+                stack.append(str(leaf))
+                for _ in range(folds):
                     right = stack.pop()
                     stack[-1] = f"({stack[-1]}+{right})"
-            given |= dict(zip(nodes, stack, strict=True))
-        assert summed(root, given, lambda a, b: f"({a}+{b})") == written(0, names)
+            of_rank = complete_nodes(first, first + V // count, (0, V))
+            assert len(stack) == len(of_rank)
+            sums, nodes = sums + stack, nodes + of_rank
+        made = rounds(nodes, (0, V))
+        for pairs in made:
+            assert len({place for pair in pairs for place in pair}) == 2 * len(pairs)
+            for left, right in pairs:
+                sums[left] = f"({sums[left]}+{sums[right]})"
+        assert sums[0] == written(0, [str(leaf) for leaf in range(V)])
+        each = V // count
+        assert len(made) <= (count - 1).bit_length() + (each & (each - 1) > 0) * each.bit_length()
 
 
 @pytest.mark.parametrize("V", [2**n for n in range(8)])
@@ -60,32 +75,106 @@ def test_powers_of_two_send_one_sum_each(V: int) -> None:
 @pytest.mark.parametrize(("leaves", "V", "most"), [(1, 1, 1), (2, 2, 1), (4, 4, 2), (8, 8, 3), (64, 64, 6), (3, 12, 2)])
 def test_how_many_gradients_are_kept_is_known_beforehand(leaves: int, V: int, most: int) -> None:
     weight = torch.nn.Parameter(torch.zeros(3))
-    layout = FlatLayout.of({"w": weight.shape}, ["w"], 1, muon=False)
-    summing = Gradients({"w": weight}, layout, exact=True, processes=Alone())
+    order = FlatOrder.of({"w": weight.shape}, ["w"], 1, muon=False)
+    summing = Gradients({"w": weight}, order, processes=Alone())
     summing.processes = Alone(0, V // leaves)  # which sends nothing, as no group was made
     summing.begin(V)
     for leaf in range(leaves):
         summing.before_backward(first=True, last=True, final=leaf == leaves - 1)
         (weight * 2.0).sum().backward()
         summing.after_backward()
-    assert len(summing._buffers) == most == peak_partial_sums(leaves, V)
+    assert len(summing._sums) == most == peak_partial_sums(leaves, V)
 
 
 @pytest.mark.parametrize("muon", [False, True])
 def test_every_number_of_base_has_one_rank_and_ranks_have_as_many(muon: bool) -> None:
+    """And blocks of the norm are the same, in one order, at any world size."""
     with torch.device("meta"):
         network = EncoderNetwork(model_config(ModelSection(size="base"), 50265, 512))
     shapes = {name: parameter.shape for name, parameter in network.named_parameters()}
     numbers = sum(shape.numel() for shape in shapes.values())
-    alone = FlatLayout.of(shapes, list(shapes), 1, muon=muon)
-    for world_size in (1, 2, 3, 8):
-        layout = FlatLayout.of(shapes, list(shapes), world_size, muon=muon)
-        assert sorted(block for share in layout.of_ranks for block in share.blocks) == sorted(alone.whole.blocks)
-        assert sum(block.end - block.begin for block in alone.whole.blocks) == numbers
-        assert layout.longest < 1.1 * numbers / world_size
-        stacks = [stack for share in layout.of_ranks for stack in share.stacks]
-        assert sorted(stacks, key=str) == sorted(alone.whole.stacks, key=str) and bool(stacks) is muon
-        assert [stack.numbers for stack in stacks] == [sum(b - a for _, a, b in stack.ranges) for stack in stacks]
+    alone, blocks = FlatOrder.of(shapes, list(shapes), 1, muon=muon), list[list[float]]()
+    for world_size in (1, 2, 3, 8, 64):
+        order = FlatOrder.of(shapes, list(shapes), world_size, muon=muon)
+        assert order.stacks == alone.stacks and bool(order.stacks) is muon
+        assert order.length < (1.01 if world_size < 64 else 1.03) * numbers
+        held = torch.zeros(order.length, dtype=torch.uint8)
+        for share in order.shares:
+            for bucket in order.buckets:
+                held[bucket.piece(share.rank)] += 1
+            runs = share.runs(lambda name: len(shapes[name]))
+            taken = [place for places in runs.values() for place in places] + [place for _, place in share.stacks]
+            assert sum(place.stop - place.start for place in taken) <= share.length
+            assert all(place.start % 16 == 0 for place in taken)
+            if world_size <= 8:
+                assert share.length < 1.1 * numbers / world_size
+        assert (held == 1).all()
+        firsts = torch.zeros(world_size, max(share.length for share in order.shares) // BLOCK_NUMBERS)
+        marked = torch.zeros(order.length)
+        for number, view in enumerate(order.parameters(marked).values(), 1):
+            view.fill_(number)
+        for share in order.shares:
+            for bucket in order.buckets:
+                own = marked[bucket.piece(share.rank)].view(-1, BLOCK_NUMBERS).sum(1)
+                begin = share.piece(bucket).start // BLOCK_NUMBERS
+                firsts[share.rank, begin : begin + len(own)] = own
+        blocks.append(firsts.view(-1)[order.order_of_blocks].tolist())
+    assert all(of_size == blocks[0] for of_size in blocks)
+
+
+@pytest.fixture
+def as_rank_0_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Alone]]:
+    """A group of that many ranks, of which one is there."""
+    for name, numbers in {"BUCKET_BYTES": 20_000, "BLOCK_NUMBERS": 16, "STACK_NUMBERS": 4_000}.items():
+        monkeypatch.setattr(shares, name, numbers)
+
+    def group(count: int) -> Alone:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+        torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=count)
+        return Alone(0, count)
+
+    yield group
+    torch.distributed.destroy_process_group()
+
+
+class Launches(TorchDispatchMode):
+    """Counts operations, and those that only make a view."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.views = self.others = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        self.views += function.is_view
+        self.others += not function.is_view
+        return made
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_an_update_of_many_ranks_is_as_much_work_for_the_host_but_for_rounds_of_sums(
+    as_rank_0_of: Callable[[int], Alone], kind: Any
+) -> None:
+    """Each time there are twice as many ranks, each bucket has one addition more."""
+    config, counted = model_config(ModelSection(size="nano", hidden_size=32, num_attention_heads=2), 203, 32), {}
+    for count in (8, 64, 256):
+        network = make_network(config)
+        processes = as_rank_0_of(count)
+        weights = FlatWeights(network, config, Optimizer(kind=kind), torch.bfloat16, processes=processes)
+        for _ in range(2):
+            weights.begin(count)
+            weights.gradients.before_backward(first=True, last=True, final=True)
+            for parameter in network.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+            with Launches() as launches:
+                weights.gradients.after_backward()
+                weights.finish()
+                weights.update(torch.ones(()), 1e-3, None)
+        buckets = len(weights._order.buckets)
+        counted[count] = launches.views, launches.others - buckets * (count - 1).bit_length()
+    assert buckets > 3
+    assert counted[8] == counted[64] == counted[256]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -22,7 +22,7 @@ from maskwright.engines.jax import optimizers as optimizers_jax  # noqa: E402
 from maskwright.engines.jax.engine import JaxEngine  # noqa: E402
 from maskwright.engines.jax.optimizers import Rates  # noqa: E402
 from maskwright.engines.torch import optimizers as optimizers_torch  # noqa: E402
-from maskwright.engines.torch.shares import FlatLayout  # noqa: E402
+from maskwright.engines.torch.shares import FlatOrder  # noqa: E402
 from maskwright.model import blocks  # noqa: E402
 from maskwright.model.config import NEVER_PREDICTED  # noqa: E402
 from maskwright.model.jax import attention as attention_jax  # noqa: E402
@@ -69,13 +69,13 @@ def test_an_update_of_a_new_familys_parameters_is_that_of_torch() -> None:
         for name, shape in shapes.items()
         for layer in range(3)
     }
-    layout = FlatLayout.of(
+    order = FlatOrder.of(
         {name: parameter.shape for name, parameter in parameters.items()}, list(parameters), 1, muon=False
     )
-    weights, gradients = torch.ones(layout.whole.length), torch.zeros(layout.whole.length)
+    weights, gradients = torch.ones(order.length), torch.zeros(order.length)
     scales = optimizers_torch.rate_scales(list(parameters), 0.7)
-    optimizers_torch.AdamW(layout.whole, weights, gradients, options, scales).step(0.1)
-    ours = layout.parameters(weights)
+    optimizers_torch.AdamW(order.shares[0], weights, gradients, options, scales).step(0.1)
+    ours = order.parameters(weights)
     for name, array in found.items():
         own = [one.numpy() for key, one in ours.items() if re.sub(r"\.\d+\.", ".", key) == name]
         np.testing.assert_allclose(array, np.stack(own) if name.startswith("layers.") else own[0], rtol=1e-7)

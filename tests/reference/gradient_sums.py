@@ -12,7 +12,7 @@ from maskwright.config.pretraining import EngineSection
 from maskwright.engines.torch import shares as module
 from maskwright.engines.torch.gradients import Gradients
 from maskwright.engines.torch.processes import connect
-from maskwright.engines.torch.shares import FlatLayout
+from maskwright.engines.torch.shares import FlatOrder
 
 
 def slow_tree(leaves: list[np.ndarray]) -> np.ndarray:
@@ -28,7 +28,6 @@ def slow_tree(leaves: list[np.ndarray]) -> np.ndarray:
 def one_case(seed: int, processes: object, number: int, count: int) -> None:
     generator = random.Random(seed)
     dtype = generator.choice([torch.float32, torch.bfloat16])
-    exact = generator.random() < 0.7
     D, F = generator.randint(1, 5), generator.randint(1, 7)
     hidden = {"qkv": (3 * D, D), "out": (D, D), "up": (F, D), "down": (D, F)}
     shapes = {f"layers.{layer}.{role}.weight": torch.Size(of) for layer in range(2) for role, of in hidden.items()}
@@ -41,8 +40,8 @@ def one_case(seed: int, processes: object, number: int, count: int) -> None:
     scales = 10.0 ** drawn.uniform(-4, 4, (V, parts, 1))
     numbers = sum(shape.numel() for shape in shapes.values())
     given = torch.tensor(drawn.normal(size=(V, parts, numbers)) * scales, dtype=torch.float32).to(dtype)
-    layout = FlatLayout.of(shapes, used, count, muon=generator.random() < 0.5)
-    summing = Gradients(network, layout, exact=exact, processes=processes)  # type: ignore[arg-type]
+    order = FlatOrder.of(shapes, used, count, muon=generator.random() < 0.5)
+    summing = Gradients(network, order, processes=processes)  # type: ignore[arg-type]
     each = V // count
     for again in (True, False):  # the first is given up, as after running out of memory
         summing.begin(V)
@@ -57,27 +56,19 @@ def one_case(seed: int, processes: object, number: int, count: int) -> None:
                 sum((network[name] * constants[name]).sum() for name in used).backward()  # type: ignore[union-attr]
                 summing.after_backward()
     summing.finish()
-    leaves = given.float().numpy()
-    share = layout.of_ranks[number]
-    mine = dict(zip(share.places, share.views(summing.flat), strict=True))
-
-    def of_share(every: np.ndarray) -> np.ndarray:
-        flat = {name: array.reshape(-1) for name, array in named(torch.from_numpy(every), shapes).items()}
-        return np.concatenate([np.empty(0), *(flat[name][begin:end] for name, begin, end in mine)])
-
-    ours = np.concatenate([np.empty(0), *(view.numpy() for view in mine.values())])
-    if exact:
-        each_leaf = []
-        for leaf in leaves:
-            total = leaf[0]
-            for part in leaf[1:]:
-                total = total + part
-            each_leaf.append(total)
-        assert ours.tobytes() == of_share(slow_tree(each_leaf)).tobytes(), (seed, V, parts, dtype)
-    else:
-        wide = leaves.astype(np.float64).sum((0, 1))
-        size = np.abs(leaves.astype(np.float64)).sum((0, 1))
-        assert np.all(np.abs(ours - of_share(wide)) <= 1e-6 * V * parts * of_share(size)), (seed, V, parts, dtype)
+    each_leaf = []
+    for leaf in given.float().numpy():
+        total = leaf[0]
+        for part in leaf[1:]:
+            total = total + part
+        each_leaf.append(total)
+    whole = torch.zeros(order.length)
+    for name, view in order.parameters(whole).items():
+        view.copy_(named(torch.from_numpy(slow_tree(each_leaf)), shapes)[name])
+    share = order.shares[number]
+    for bucket in order.buckets:
+        ours, expected = summing.flat[share.piece(bucket)], whole[bucket.piece(number)]
+        assert ours.numpy().tobytes() == expected.numpy().tobytes(), (seed, V, parts, dtype)
 
 
 def named(flat: torch.Tensor, shapes: dict[str, torch.Size]) -> dict[str, torch.Tensor]:
@@ -87,7 +78,8 @@ def named(flat: torch.Tensor, shapes: dict[str, torch.Size]) -> dict[str, torch.
 
 def main() -> None:
     # Several buckets, blocks and stacks in so small a network.
-    module.BUCKET_BYTES, module.BLOCK_NUMBERS, module.STACK_NUMBERS = 100, 4, 60
+    module.BUCKET_BYTES, module.BLOCK_NUMBERS, module.STACK_NUMBERS, module.LEAST_BLOCKS = 100, 4, 60, 1
+    module.ALIGNED_NUMBERS = 2
     torch.set_num_threads(1)
     processes = connect(EngineSection(device="cpu"), "cpu")
     for seed in range(60):

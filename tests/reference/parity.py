@@ -28,7 +28,7 @@ from maskwright.engines.jax.processes import CPU_DEVICES
 from maskwright.engines.jax.step import Program
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.optimizers import AdamW, Muon, rate_scales
-from maskwright.engines.torch.shares import FlatLayout
+from maskwright.engines.torch.shares import FlatOrder
 from maskwright.model.config import NEVER_PREDICTED, ModelConfig, model_config
 from maskwright.model.hf.names import Parameters
 from maskwright.model.initial import initial_parameters
@@ -114,10 +114,10 @@ def updates_apart(run: RunConfig, shape: ModelConfig, program: Program) -> float
     near 0, AdamW makes a whole step of its rounding: weights after updates by each engine's own would differ there.)"""
     generator, start = np.random.default_rng(0), initial_parameters(shape, run.seed)
     shapes = {name: parameter.shape for name, parameter in make_network(shape).named_parameters()}
-    layout = FlatLayout.of(shapes, list(shapes), 1, muon=run.optimizer.kind == "muon")
-    weights, gradients = torch.zeros(layout.whole.length), torch.zeros(layout.whole.length)
-    assign(layout.parameters(weights), start, shape, NEVER_PREDICTED)
-    buffers = layout.whole, weights, gradients
+    order = FlatOrder.of(shapes, list(shapes), 1, muon=run.optimizer.kind == "muon")
+    weights, gradients = torch.zeros(order.length), torch.zeros(order.length)
+    assign(order.parameters(weights), start, shape, NEVER_PREDICTED)
+    buffers = order.shares[0], weights, gradients
     scales = rate_scales(list(shapes), run.optimizer.layer_decay)
     optimizers: list[AdamW | Muon] = [AdamW(*buffers, run.optimizer, scales)]
     if run.optimizer.kind == "muon":
@@ -139,13 +139,13 @@ def updates_apart(run: RunConfig, shape: ModelConfig, program: Program) -> float
     worst = 0.0
     for step, rate in enumerate((1e-3, 3e-3, 2e-3)):
         given = {name: _of_all_sizes(generator, array.shape) for name, array in start.items()}
-        assign(layout.parameters(gradients), given, shape)
+        assign(order.parameters(gradients), given, shape)
         for optimizer in optimizers:
             optimizer.step(rate)
         rates = np.array(Rates.of(run.optimizer, rate, step + 1), np.float32)
         ours, moments = update(rates, ours, stack(given, shape), moments)
         made = unstack({name: np.asarray(array) for name, array in ours.items()}, shape)
-        worst = max(worst, apart(extract(layout.parameters(weights), shape), made, biases=True))
+        worst = max(worst, apart(extract(order.parameters(weights), shape), made, biases=True))
     return worst
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import transformers
+from conftest import prepared
 from reference.stored import documents_of
 from runners import files_of
 from tokenizer_kinds import with_declared

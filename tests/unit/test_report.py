@@ -240,7 +240,7 @@ def test_no_secret_is_on_a_page(folder: Path, tmp_path: Path, monkeypatch: pytes
 def test_kills_are_starts_without_a_last_word(folder: Path) -> None:
     run = read(str(folder))
     assert incidents.kills(run) == 0
-    engine = {"engine": "torch on cpu, 1 thread, 2 processes, exact sums", "processes": 2}
+    engine = {"engine": "torch on cpu, 1 thread, 2 processes", "processes": 2}
     lines = [line | (engine if line["event"] == "started" else {}) for line in run.history if line["event"] != "ended"]
     killed = RecordedRun(**{**run.__dict__, "history": lines})
     assert incidents.kills(killed) == 1
@@ -249,7 +249,7 @@ def test_kills_are_starts_without_a_last_word(folder: Path) -> None:
         patch.setattr(incidents, "MOST_LINES", 2)
         assert incidents.in_words(killed) == [f"{len(said) - 2} earlier ones are in history.jsonl.", *said[-2:]]
     assert any("disappeared without a message" in line for line in said)
-    assert any("(torch on cpu, 1 thread, 2 processes, exact sums)." in line for line in said)
+    assert any("(torch on cpu, 1 thread, 2 processes)." in line for line in said)
     assert ", 1 restart (after a kill), 1 spike, " in incidents.summary(killed)
     start = next(line for line in lines if line["event"] == "started")
     for events, told in (

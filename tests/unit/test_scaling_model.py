@@ -11,7 +11,7 @@ import pytest
 
 from maskwright.config.pretraining import ModelSection, Optimizer
 from maskwright.engines.torch.prepare import choose_dtype
-from maskwright.engines.torch.shares import FlatLayout
+from maskwright.engines.torch.shares import FlatOrder
 from maskwright.model.config import model_config
 from maskwright.model.torch.networks import make_network
 
@@ -195,11 +195,10 @@ NANO_NUMBERS = 448 * 128 + 34 * 128 + 3 * 128 + 2 * (12 * 128**2 + 13 * 128) + 1
 
 
 def sent_by_rank_0_of_2() -> float:
-    """Megabytes of an exact step of nano: fp32 sums of rank 1's numbers, then weights in the run's precision, of which
-    each rank sends as many as the rank with most."""
+    """Megabytes of a step of nano: fp32 sums of rank 1's half, then weights of the own half in the run's precision."""
     config = model_config(ModelSection(size="nano"), 448, 32)
     shapes = {name: value.shape for name, value in make_network(config).named_parameters()}
-    layout = FlatLayout.of(shapes, list(shapes), 2, muon=Optimizer().kind == "muon")
-    numbers = sum(numbers.end - numbers.begin for numbers in layout.of_ranks[1].places)
-    assert sum(share.length for share in layout.of_ranks) >= NANO_NUMBERS
-    return 1e-6 * (4 * numbers + choose_dtype("auto", "cpu").itemsize * layout.longest)
+    order = FlatOrder.of(shapes, list(shapes), 2, muon=Optimizer().kind == "muon")
+    assert order.length >= NANO_NUMBERS
+    half = order.length // 2
+    return 1e-6 * half * (4 + choose_dtype("auto", "cpu").itemsize)

@@ -155,8 +155,9 @@ class EngineSection(Section):
     takes about a third longer and gives the same numbers. auto does so once not even one row fits into memory. jax
     always keeps only part of them, so it takes auto alone."""
     reproducibility: Annotated[Literal["exact", "fast"], Resumable] = "exact"
-    """exact: gradients are summed in one order, so weights are the same bit by bit at any world size that divides
-    batch.virtual_workers. fast: gradients are summed in whatever order is fastest, as jax always does."""
+    """Only for torch. exact: a GPU takes kernels that add in a fixed order, and a CPU keeps its number of threads, so
+    weights are the same bit by bit at any world size that divides batch.virtual_workers. fast: neither is asked for.
+    Ranks sum their gradients in one order in either case."""
     threads: Annotated[Annotated[int, Field(ge=0, le=1024)], Resumable] = 0
     """CPU threads. 0 means one on each physical core that this process may use. Another number gives other low bits."""
 

@@ -8,12 +8,21 @@ any W that divides V gives the same bits. If V and V/W are powers of two, each r
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
 
 Node = tuple[int, int]
 """(first leaf, number of leaves)."""
-T = TypeVar("T")
+
+
+class Add(NamedTuple):
+    """What becomes of a leaf in a row of sums."""
+
+    into: int
+    """The sum that begins with it, after the last one in use."""
+    folds: int
+    """Sums of the tree that it completes: so many times, the last sum in use is added to the one before."""
 
 
 def children(node: Node) -> tuple[Node, Node]:
@@ -33,30 +42,45 @@ def complete_nodes(begin: int, end: int, root: Node) -> list[Node]:
     return complete_nodes(begin, end, left) + complete_nodes(begin, end, right)
 
 
-def sums_after(leaf: int, node: Node) -> int:
-    """Number of sums within `node` that `leaf` completes. Leaves come from left to right."""
-    first, leaves = node
-    if leaves == 1 or not first <= leaf < first + leaves:
-        return 0
-    last = leaf == first + leaves - 1
-    return int(last) + sum(sums_after(leaf, child) for child in children(node))
+def program(first: int, leaves: int, virtual_workers: int) -> list[Add]:
+    """How a rank sums its leaves, from `first` on, in turn. What it ends with are its complete nodes."""
+    nodes = complete_nodes(first, first + leaves, (0, virtual_workers))
+    completed = Counter(leaf for node in nodes for leaf in _last_leaves(node))
+    adds, in_use = [], 0
+    for leaf in range(first, first + leaves):
+        adds.append(Add(in_use, completed[leaf]))
+        in_use += 1 - completed[leaf]
+    return adds
+
+
+def _last_leaves(node: Node) -> Iterator[int]:
+    """Of each sum within `node`."""
+    if node[1] > 1:
+        for child in children(node):
+            yield from _last_leaves(child)
+        yield node[0] + node[1] - 1
 
 
 def peak_partial_sums(leaves: int, virtual_workers: int, first: int = 0) -> int:
-    """The most sums that a rank holds at a time while it computes `leaves` leaves in turn, from `first` on.
-    A leaf that completes a sum is added to it in place."""
-    nodes = complete_nodes(first, first + leaves, (0, virtual_workers))
-    held = peak = 0
-    for leaf in range(first, first + leaves):
-        sums = sum(sums_after(leaf, node) for node in nodes)
-        peak = max(peak, held + (sums == 0))
-        held += 1 - sums
-    return max(peak, held)
+    """The most sums that a rank holds at a time. A leaf that completes a sum is added to it in place."""
+    return max(add.into + (add.folds == 0) for add in program(first, leaves, virtual_workers))
 
 
-def summed(node: Node, sums: dict[Node, T], add: Callable[[T, T], T]) -> T:
-    """The sum of `node`, added up from the sums of other nodes, `sums`."""
-    if node in sums:
-        return sums[node]
-    left, right = children(node)
-    return add(summed(left, sums, add), summed(right, sums, add))
+def rounds(nodes: list[Node], root: Node) -> list[list[tuple[int, int]]]:
+    """How the sums of `nodes`, which make up `root`, are added in about log2 of their number rounds. A pair (i, j)
+    adds the j-th sum to the i-th, and the pairs of a round are independent. The first sum becomes that of `root`."""
+    places, made = {node: place for place, node in enumerate(nodes)}, list[list[tuple[int, int]]]()
+
+    def visit(node: Node) -> tuple[int, int]:
+        """The place of a node's sum, and the number of rounds before it is there."""
+        if node in places:
+            return places[node], 0
+        (left, before), (right, before_right) = map(visit, children(node))
+        before = max(before, before_right)
+        if before == len(made):
+            made.append([])
+        made[before].append((left, right))
+        return left, before + 1
+
+    visit(root)
+    return made

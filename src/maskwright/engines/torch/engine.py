@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -128,7 +128,7 @@ class TorchEngine:
         place = f"{self.device}, {several(self.threads, 'thread')}"
         name = torch.cuda.get_device_name() if self.device == "cuda" else place
         costs = what_dtype_costs(self.dtype, self.device, asked=engine.dtype)
-        ranks = f", {self.dp_degree} processes, {engine.reproducibility} sums" if self.dp_degree > 1 else ""
+        ranks = f", {self.dp_degree} processes" if self.dp_degree > 1 else ""
         layers = ("compiled" if self.compiled else "not compiled") + ", in CUDA graphs" * self.fit.by_graph
         layers += ", gradients of matrices by MKL in fp32" * self.model.by_mkl
         if self.device == "cuda":
@@ -183,8 +183,8 @@ class TorchEngine:
             for batch in held_out[:1]:
                 self._scorer.sums(batch)
             if self.processes.world_size > 1:
-                self.exchange(0.0, 0, urgent=False)
-                self.fit.run(batches[0], send, lambda: self.weights.bound)
+                self.exchange(0.0, 0, False)()
+                self.fit.run(batches[0], send, lambda: self.weights.gradients.sending)
 
         try:
             both()
@@ -194,7 +194,7 @@ class TorchEngine:
             what = f"an operation has no exact form on {self.device}: {str(error).partition('. ')[0]}"
             fix = "--set engine.reproducibility=fast"
             raise MaskwrightError(what, where="engine.reproducibility exact", fix=fix) from error
-        self.exchange(0.0, 0, urgent=False)
+        self.exchange(0.0, 0, False)()
 
     def step(
         self,
@@ -204,18 +204,13 @@ class TorchEngine:
         vote: int = 0,
     ) -> StepStats | None:
         local_weight = sum(batch.predicted for batch in batches)
-
-        def ask(urgent: bool) -> Sums:
-            with (self.waiting or nullcontext)():
-                return self.exchange(local_weight, vote, urgent=urgent)
-
-        exchange = Exchange(ask)
+        exchange = Exchange(partial(self.exchange, local_weight, vote))
         losses = self.fit.run(
-            batches[0], lambda: self._gradient(batches, give_up, exchange), lambda: self.weights.bound
+            batches[0], lambda: self._gradient(batches, give_up, exchange), lambda: self.weights.gradients.sending
         )
         if len(losses) < len(batches):
             return None
-        sums = exchange.sums()
+        sums = exchange.begin()()
         with (self.waiting or nullcontext)():
             loss_sum = self._gathered(torch.stack(losses)).to(self._numbers_on).sum(dtype=torch.float64)
             weight: Tensor | float = sums.weight or 1.0  # 0 if nothing was predicted
@@ -236,29 +231,41 @@ class TorchEngine:
     def _gradient(self, batches: Sequence[Batch], give_up: Callable[[], bool], exchange: Exchange) -> list[Tensor]:
         """Loss sums of the micro-batches; fewer of them if all ranks give the step up.
 
-        Either all ranks give up or none: they agree before the last micro-batch, the only one that sends gradients. A
-        rank that wants to give up goes to that exchange at once."""
+        Either all ranks give up or none: they agree before the last micro-batch, the only one that sends gradients. The
+        exchange begins one micro-batch earlier, so that it takes no time of its own; a rank that wants to give up goes
+        to it at once."""
         local = self.local_virtual_workers(len(batches) * self.dp_degree)
         self.weights.begin(len(batches) * self.dp_degree)
         losses = []
-        for virtual_worker, batch in zip(local, batches, strict=True):
-            final, urgent = virtual_worker == local[-1], give_up()
+        for left, virtual_worker, batch in zip(range(len(batches), 0, -1), local, batches, strict=True):
+            final, urgent = left == 1, give_up()
             if self.processes.world_size == 1:
                 if urgent:
                     break
-            elif (final or urgent) and exchange.sums(urgent=urgent).urgent:
-                break
+            elif urgent or left <= 2:
+                sums = exchange.begin(urgent=urgent)
+                if (urgent or final) and sums().urgent:
+                    break
             losses.append(self._accumulate(batch, virtual_worker, final=final))
         return losses
 
-    def exchange(self, weight: float, vote: int, *, urgent: bool) -> Sums:
-        """Sums each step's numbers over the ranks, through their hosts' connection, and agrees on what fits."""
+    def exchange(self, weight: float, vote: int, urgent: bool) -> Callable[[], Sums]:
+        """Begins to sum a step's numbers over the ranks, through their hosts' connection. The function waits for them,
+        and agrees on what fits."""
         if not isinstance(self.processes, Peers):
-            return Sums(weight, vote, urgent)
-        numbers = torch.tensor([weight, vote, urgent, *self.fit.numbers()], dtype=torch.float64)
-        of_ranks = self.processes.gather_numbers(numbers)
-        self.fit.agree(of_ranks[:, 3:])
-        return Sums(of_ranks[:, 0].sum().item(), int(of_ranks[:, 1].max()), bool(of_ranks[:, 2].any()))
+            return lambda: Sums(weight, vote, urgent)
+        numbers = [weight, vote, urgent, *self.fit.numbers()]
+        gathered = self.processes.begin_to_gather(torch.tensor(numbers, dtype=torch.float64))
+
+        @cache
+        def sums() -> Sums:
+            with (self.waiting or nullcontext)():
+                of_ranks = gathered()
+            here = torch.tensor([self.fit.numbers()], dtype=torch.float64)  # what fits may be less since
+            self.fit.agree(torch.cat([of_ranks[:, 3:], here]))
+            return Sums(of_ranks[:, 0].sum().item(), int(of_ranks[:, 1].max()), bool(of_ranks[:, 2].any()))
+
+        return sums
 
     def _gathered(self, array: Tensor) -> Tensor:
         """Gathers [n] of each rank into [world_size * n], by virtual worker."""
@@ -302,11 +309,11 @@ class TorchEngine:
         parts = self.fit.parts(batch)
         for number, part in enumerate(parts):
             last = number == len(parts) - 1
-            self.weights.before_backward(first=number == 0, last=last, final=final and last)
+            self.weights.gradients.before_backward(first=number == 0, last=last, final=final and last)
             # Hooks send each gradient of the last backward pass to other ranks while it runs; a graph has no hooks.
             by_graph = self.fit.by_graph and (self.processes.world_size == 1 or not (final and last))
             total = total + self.passes.backward(part, self.fit.graphs if by_graph else None)
-            self.weights.after_backward()
+            self.weights.gradients.after_backward()
         return total
 
     # ---- without training ------------------------------------------------------------------------------------

@@ -1,14 +1,13 @@
 """The gradient of an update in fp32: summed over this rank's micro-batches, then over all ranks, for its own share.
 
-`exact` sums in the tree of `tree.py`, whatever the world size; `fast` adds up locally in the order of the micro-batches
-and leaves the rest to the backend's all-reduce. Either way a bucket of parameters is sent while the backward pass of
+Sums follow the tree of `tree.py`, whatever the world size. A bucket of parameters is sent while the backward pass of
 the last micro-batch still computes earlier layers, as DistributedDataParallel does (Li et al. 2020, arXiv:2006.15704).
-Gradients travel in fp32: (W-1)/W of the bytes with `exact`, twice as many with `fast`.
+Gradients travel in fp32: (W-1)/W of their bytes. All buffers stay where they are from the first update on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import torch
@@ -16,123 +15,129 @@ import torch.distributed as dist
 from torch import Tensor
 
 from maskwright.engines.processes import Processes
-from maskwright.engines.torch.shares import FlatLayout, Share, copy_each
-from maskwright.engines.tree import Node, complete_nodes, peak_partial_sums, summed, sums_after
+from maskwright.engines.torch.shares import Bucket, FlatOrder
+from maskwright.engines.tree import Add, Node, complete_nodes, peak_partial_sums, program, rounds
 
 
-class Bucket:
-    """Parameters whose gradients are sent together."""
+class Message:
+    """A bucket on its way: each rank gives each other one that one's piece of its sums. `own`: where the sum of this
+    rank's piece goes."""
 
-    def __init__(self, names: list[str], shares: Sequence[Share]) -> None:
-        self.names = names
-        self.ranges = [[numbers for numbers in share.places if numbers.name in names] for share in shares]
-        """Of each rank."""
-        self.sizes = [sum(numbers.end - numbers.begin for numbers in ranges) for ranges in self.ranges]
-        self.missing = 0
-        self.work: dist.Work | None = None
-        self.sent, self.received = torch.empty(0), torch.empty(0)
+    def __init__(self, bucket: Bucket, own: Tensor) -> None:
+        self.bucket, self.own, self.missing = bucket, own, 0
+        self.works: list[dist.Work] = []
+        self.parts: list[tuple[Tensor, list[int], Tensor, list[int]]] = []
+        """What is received and what is sent, with their lengths by rank: the first sum of each rank, the second …"""
+        self.rounds: list[tuple[list[Tensor], list[Tensor]]] = []
+        """See `tree.rounds`."""
 
 
 class Gradients:
-    """Empties the `.grad` of `parameters` after each backward pass. `flat` [share.length] holds the sum of this rank's
-    share once `finish` returns; it is not divided by anything.
+    """Empties the `.grad` of `parameters` after each backward pass. `flat` holds the sum of this rank's share once
+    `finish` returns; it is not divided by anything.
 
     Each part of a micro-batch that is computed at once needs `before_backward`, the backward pass, `after_backward`."""
 
-    def __init__(
-        self, parameters: dict[str, torch.nn.Parameter], layout: FlatLayout, *, exact: bool, processes: Processes
-    ) -> None:
-        self.exact, self.processes, self._parameters, self._layout = exact, processes, parameters, layout
-        self._share = layout.of_ranks[processes.rank]
+    def __init__(self, parameters: dict[str, torch.nn.Parameter], order: FlatOrder, processes: Processes) -> None:
+        self.processes, self._parameters, self._order = processes, parameters, order
+        self._share = order.shares[processes.rank]
         self._device = next(iter(parameters.values())).device
-        self._flats: list[Tensor] = []
-        self._buffers: list[dict[str, Tensor]] = []
-        """Sums of all parameters over micro-batches of this rank."""
-        self._at(0, [])
+        self._sums: list[Tensor] = []
+        """Flat buffers of all numbers: sums over micro-batches of this rank."""
+        self._views: list[dict[str, Tensor]] = []
+        """Their parameters."""
         alone = processes.world_size == 1
-        self.flat = self._flats[0] if alone else torch.zeros(self._share.length, device=self._device)
-        self._root: Node = (0, 1)
-        self._nodes: list[Node] = []
-        self._buckets = [] if alone else [Bucket(names, layout.of_ranks) for names in layout.buckets]
-        for bucket in self._buckets:
-            for name in bucket.names:
-                parameters[name].register_post_accumulate_grad_hook(self._hook(bucket))
+        self.flat = self._sum(0) if alone else torch.zeros(self._share.length, device=self._device)
+        self._virtual_workers = 0
+        buckets = [] if alone else order.buckets
+        self._messages = [Message(bucket, self.flat[self._share.piece(bucket)]) for bucket in buckets]
+        for message in self._messages:
+            for name in message.bucket.names:
+                parameters[name].register_post_accumulate_grad_hook(self._hook(message))
         self._next, self._final = 0, False
         self.sending = False
-        """Whether other ranks may have received part of this update, so that it cannot be begun again."""
+        """Whether part of this update has been sent: from here on it cannot be redone."""
 
     # ---- on this rank ----------------------------------------------------------------------------------------
 
     def begin(self, virtual_workers: int) -> None:
-        """Begins a new update, or the same one again: forgets the gradient, and allocates the buffers of its sums."""
-        if self._root[1] != virtual_workers or not self._nodes:
+        """Begins a new update, or the same one again: forgets the gradient, and allocates all buffers."""
+        if self._virtual_workers != virtual_workers:
+            self._virtual_workers = virtual_workers
             each = virtual_workers // self.processes.world_size
-            self._root, self._first = (0, virtual_workers), self.processes.rank * each
-            self._nodes = [(self._first, each)]
-            if self.exact:
-                self._nodes = self._nodes_of(self.processes.rank)
-                self._at(peak_partial_sums(each, virtual_workers, self._first) - 1, [])
-        self._leaf, self._depth, self._started = 0, 0, False
-        self._part = (True, True)
+            first = self.processes.rank * each
+            self._program = program(first, each, virtual_workers)
+            for index in range(peak_partial_sums(each, virtual_workers, first)):
+                self._sum(index)
+            self._prepare_messages()
+        self._adds: Iterator[Add] = iter(self._program)
         self._next, self._final, self.sending = 0, False, False
         for parameter in self._parameters.values():
             parameter.grad = None
 
     def before_backward(self, *, first: bool, last: bool, final: bool) -> None:
-        """Announces the part of its micro-batch that the next backward pass computes, and whether it is this rank's
-        `final` one: then each bucket is sent as soon as it is complete."""
+        """Announces the first, the last or another part of a micro-batch, whose backward pass comes next, and whether
+        it is this rank's `final` one: then each bucket is sent as soon as it is complete."""
+        if first:
+            self._add = next(self._adds)
         self._part, self._final = (first, last), final
-        for bucket in self._buckets:
-            bucket.missing = len(bucket.names)
+        for message in self._messages:
+            message.missing = len(message.bucket.names)
 
     def after_backward(self) -> None:
         """Adds up the gradient of a backward pass, or sends the rest of it after the final one."""
-        if self._final and self._buckets:
+        if self._final and self._messages:
             self._send_ready(everything=True)
         else:
-            self._fold(list(self._parameters))
-        first, last = self._part
-        self._depth, self._started = self._after(first, last)[1], True
-        self._leaf += last
+            self._fold(list(self._parameters), slice(None))
 
-    def _after(self, first: bool, last: bool) -> tuple[int, int]:
-        """(buffers in use after adding this part, buffers in use after folding the sums that it completes)."""
-        if not self.exact:
-            return 1, 1
-        depth = self._depth + 1 if first else self._depth
-        leaf = self._first + self._leaf
-        return depth, depth - sum(sums_after(leaf, node) for node in self._nodes) if last else depth
-
-    def _fold(self, names: list[str]) -> None:
-        """Moves the gradients of these parameters into their buffers, and folds the sums that are complete."""
-        first, last = self._part
+    def _fold(self, names: list[str], numbers: slice) -> None:
+        """Moves the gradients of these parameters, which have these `numbers` of the flat buffers, into their sum, and
+        folds the sums that are complete."""
+        (into, folds), (first, last) = self._add, self._part
         gradients = [cast(Tensor, self._parameters[name].grad) for name in names]
-        depth, left = self._after(first, last)
-        fresh = first if self.exact else not self._started
-        if fresh and first and last and left < depth:  # saves writing and reading a buffer
-            torch._foreach_add_(self._at(depth - 2, names), gradients)
-            depth -= 1
-        elif fresh:
-            torch._foreach_copy_(self._at(depth - 1, names), gradients)
-        else:
-            torch._foreach_add_(self._at(depth - 1, names), gradients)
-        while depth > left:
-            torch._foreach_add_(self._at(depth - 2, names), self._at(depth - 1, names))
-            depth -= 1
+        if first and last and folds:  # saves writing and reading a sum of its own
+            into, folds, first = into - 1, folds - 1, False
+        self._sum(into)
+        views = [self._views[into][name] for name in names]
+        (torch._foreach_copy_ if first else torch._foreach_add_)(views, gradients)
+        for folded in range(into, into - folds if last else into, -1):
+            self._sums[folded - 1][numbers].add_(self._sums[folded][numbers])
         for name in names:
             self._parameters[name].grad = None
 
-    def _at(self, index: int, names: Sequence[str]) -> list[Tensor]:
-        while index >= len(self._buffers):
-            self._flats.append(torch.zeros(self._layout.whole.length, device=self._device))
-            self._buffers.append(self._layout.parameters(self._flats[-1]))
-        return [self._buffers[index][name] for name in names]
+    def _sum(self, index: int) -> Tensor:
+        while index >= len(self._sums):
+            self._sums.append(torch.zeros(self._order.length, device=self._device))
+            self._views.append(self._order.parameters(self._sums[-1]))
+        return self._sums[index]
 
     # ---- over all ranks --------------------------------------------------------------------------------------
 
-    def _hook(self, bucket: Bucket) -> Callable[[Tensor], None]:
+    def _prepare_messages(self) -> None:
+        """Allocates what is received, and makes the views of all that is sent, received and added."""
+        root: Node = (0, self._virtual_workers)
+        ranks, rank = range(self.processes.world_size), self.processes.rank
+        each = self._virtual_workers // self.processes.world_size
+        nodes_of = [complete_nodes(other * each, (other + 1) * each, root) for other in ranks]
+        for message in self._messages:
+            whole, sizes = message.bucket.whole, message.bucket.sizes
+            nodes, sums = list[Node](), list[Tensor]()
+            message.parts, message.rounds = [], []
+            for index in range(max(map(len, nodes_of))):
+                senders = [int(index < len(nodes_of[other])) for other in ranks]
+                sent = self._sums[index][whole] if senders[rank] else self.flat[:0]
+                received = torch.zeros(sum(senders) * sizes[rank], device=self._device)
+                lengths = [sender * sizes[rank] for sender in senders], [senders[rank] * size for size in sizes]
+                message.parts.append((received, lengths[0], sent, lengths[1]))
+                nodes += [nodes_of[other][index] for other in ranks if senders[other]]
+                sums += received.view(sum(senders), sizes[rank]).unbind()
+            for pairs in rounds(nodes, root):
+                message.rounds.append(([sums[left] for left, _ in pairs], [sums[right] for _, right in pairs]))
+
+    def _hook(self, message: Message) -> Callable[[Tensor], None]:
         def ready(parameter: Tensor) -> None:
-            bucket.missing -= 1
+            message.missing -= 1
             if self._final:
                 self._send_ready()
 
@@ -140,52 +145,23 @@ class Gradients:
 
     def _send_ready(self, everything: bool = False) -> None:
         """Sends buckets in one order, the same on all ranks."""
-        while self._next < len(self._buckets) and (everything or not self._buckets[self._next].missing):
-            bucket = self._buckets[self._next]
-            self._fold(bucket.names)
-            self._send(bucket)
+        while self._next < len(self._messages) and (everything or not self._messages[self._next].missing):
+            message = self._messages[self._next]
+            self._fold(list(message.bucket.names), message.bucket.whole)
+            self.sending = True  # an error of the backend may come when others have theirs already
+            message.works = [
+                cast(dist.Work, dist.all_to_all_single(received, sent, here, there, async_op=True))
+                for received, here, sent, there in message.parts
+            ]
             self._next += 1
-
-    def _send(self, bucket: Bucket) -> None:
-        """Sends each rank its numbers of each sum of this rank."""
-        count = self._after(*self._part)[1]
-        bucket.sent = torch.empty(count * sum(bucket.sizes), device=self._device)
-        sums = [{name: self._buffers[index][name].view(-1) for name in bucket.names} for index in range(count)]
-        lengths, parts = [], []
-        for ranges in bucket.ranges:
-            for named in sums:
-                lengths += [numbers.end - numbers.begin for numbers in ranges]
-                parts += [named[numbers.name][numbers.begin : numbers.end] for numbers in ranges]
-        torch._foreach_copy_(bucket.sent.split(lengths), parts)
-        self.sending = True  # an error of the backend may come when others have theirs already
-        if not self.exact:
-            bucket.work = dist.all_reduce(bucket.sent, async_op=True)
-            return
-        mine = bucket.sizes[self.processes.rank]
-        of_ranks = [len(self._nodes_of(rank)) * mine for rank in range(self.processes.world_size)]
-        bucket.received = bucket.sent.new_empty(sum(of_ranks))
-        bucket.work = dist.all_to_all_single(
-            bucket.received, bucket.sent, of_ranks, [count * size for size in bucket.sizes], async_op=True
-        )
-
-    def _nodes_of(self, rank: int) -> list[Node]:
-        each = self._root[1] // self.processes.world_size
-        return complete_nodes(rank * each, (rank + 1) * each, self._root)
 
     def finish(self) -> None:
         """Waits until `flat` holds the sum over all ranks."""
-        for bucket in self._buckets:
-            cast(dist.Work, bucket.work).wait()
-            mine = bucket.ranges[self.processes.rank]
-            parts = self._summed(bucket).split([numbers.end - numbers.begin for numbers in mine])
-            copy_each(self._share.views(self.flat, mine), parts)
-            bucket.work, bucket.sent, bucket.received = None, torch.empty(0), torch.empty(0)
+        for message in self._messages:
+            for work in message.works:
+                work.wait()
+            *earlier, (left, right) = message.rounds
+            for sums, others in earlier:
+                torch._foreach_add_(sums, others)
+            torch.add(left[0], right[0], out=message.own)
         self._next, self._final, self.sending = 0, False, False
-
-    def _summed(self, bucket: Bucket) -> Tensor:
-        """This rank's numbers of a bucket, summed over all ranks."""
-        if not self.exact:
-            return bucket.sent.split(bucket.sizes)[self.processes.rank]
-        nodes = [node for rank in range(self.processes.world_size) for node in self._nodes_of(rank)]
-        sums = bucket.received.view(len(nodes), -1)
-        return summed(self._root, dict(zip(nodes, sums, strict=True)), torch.add)

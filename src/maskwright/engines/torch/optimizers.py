@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 
 from maskwright.config import pretraining as run
-from maskwright.engines.groups import rate_scale
+from maskwright.engines.groups import is_decayed, rate_scale
 from maskwright.engines.muon import NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS, UPDATE_RMS
-from maskwright.engines.torch.shares import Range, Share
+from maskwright.engines.torch.shares import Share
 
 
 def rate_scales(names: list[str], layer_decay: float) -> dict[str, float]:
@@ -35,70 +35,52 @@ class AdamW:
         self, share: Share, weights: Tensor, gradients: Tensor, options: run.Optimizer, scales: dict[str, float]
     ) -> None:
         """`weights`, `gradients`: fp32 [share.length]. `scales`: see `rate_scales`."""
-        self._share, self._options, self._scales = share, options, scales
-        begin, end_of_decayed, end = share.ends
-        self.part = slice(begin, end)
+        self._options = options
+        self.part = slice(share.end_of_muon, share.length)
         """The numbers of a flat buffer that this optimizer updates."""
-        self._weights, self._gradients = weights[self.part], gradients[self.part]
-        self.moments = {kind: torch.zeros_like(self._weights) for kind in ("exp_avg", "exp_avg_sq")}
+        self.moments = {kind: torch.zeros_like(weights[self.part]) for kind in ("exp_avg", "exp_avg_sq")}
         """By kind, fp32 [numbers in `part`]."""
-        self._groups = (slice(0, end_of_decayed - begin), slice(end_of_decayed - begin, end - begin))
-        self._steps = [torch.zeros((), device=weights.device) for _ in self._groups]
+        begin, shapes = self.part.start, share.order.shapes
+        runs = share.runs(lambda name: (scales[name], options.weight_decay * is_decayed(len(shapes[name]))))
+        self._updates = torch.zeros(sum(map(len, runs.values())), device=weights.device)
+        """How many updates are in the moments, for each run of numbers."""
+        counts = iter(self._updates.unbind())
+        self._groups = [
+            (
+                *of_kind,
+                [[buffer[run] for run in places] for buffer in (weights, gradients)],
+                [[moment[run.start - begin : run.stop - begin] for run in places] for moment in self.moments.values()],
+                [next(counts) for _ in places],
+            )
+            for of_kind, places in runs.items()
+        ]
 
     def begin_after(self, updates: int) -> None:
         """Says how many updates are in the moments."""
-        for steps in self._steps:
-            steps.fill_(updates)
+        self._updates.fill_(updates)
 
     @torch.no_grad()
     def step(self, learning_rate: float, good: Tensor | None = None) -> None:
         """Updates the weights. `good` is 1, or 0 to change nothing; only the device knows which."""
         found_inf = None if good is None else 1.0 - good
-        if self._options.layer_decay < 1.0:
-            return self._step_by_layer(learning_rate, found_inf)
-        for steps, group, decay in zip(self._steps, self._groups, (self._options.weight_decay, 0.0), strict=True):
-            self._update([[buffer[group]] for buffer in self._buffers], [steps], learning_rate, decay, found_inf)
-
-    @property
-    def _buffers(self) -> tuple[Tensor, ...]:
-        return self._weights, self._gradients, *self.moments.values()
-
-    def _step_by_layer(self, learning_rate: float, found_inf: Tensor | None) -> None:
-        """One fused call per (rate, decay) group; all groups share one step count. There are no stacks of Muon."""
-        groups: dict[tuple[float, float], list[Range]] = {}
-        for ranges, decay in ((self._share.decayed, self._options.weight_decay), (self._share.others, 0.0)):
-            for numbers in ranges:
-                groups.setdefault((self._scales[numbers.name], decay), []).append(numbers)
-        before = self._steps[0].clone()
-        for (scale, decay), of_group in groups.items():
-            steps = [before.clone() for _ in of_group]
-            views = [self._share.views(buffer, of_group) for buffer in self._buffers]
-            self._update(views, steps, learning_rate * scale, decay, found_inf)
-            for count in self._steps:
-                count.copy_(steps[0])
-
-    def _update(
-        self, buffers: list[list[Tensor]], steps: list[Tensor], rate: float, decay: float, found_inf: Tensor | None
-    ) -> None:
-        """`buffers`: weights, gradients, first and second moments, each as a list of as many tensors as `steps`."""
-        weights, gradients, first, second = buffers
-        adamw(
-            weights,
-            gradients,
-            first,
-            second,
-            [],
-            steps,
-            fused=True,
-            found_inf=found_inf,
-            amsgrad=False,
-            beta1=self._options.beta1,
-            beta2=self._options.beta2,
-            lr=rate,
-            weight_decay=decay,
-            eps=self._options.eps,
-            maximize=False,
-        )
+        for scale, decay, (weights, gradients), (first, second), counts in self._groups:
+            adamw(
+                weights,
+                gradients,
+                first,
+                second,
+                [],
+                counts,
+                fused=True,
+                found_inf=found_inf,
+                amsgrad=False,
+                beta1=self._options.beta1,
+                beta2=self._options.beta2,
+                lr=learning_rate * scale,
+                weight_decay=decay,
+                eps=self._options.eps,
+                maximize=False,
+            )
 
 
 class Muon:
@@ -109,12 +91,14 @@ class Muon:
     ) -> None:
         """`weights`, `gradients`: fp32 [share.length]."""
         self._options, self._dtype = options, dtype
-        self.part = slice(0, share.ends[0])
+        self.part = slice(0, share.end_of_muon)
         """The numbers of a flat buffer that this optimizer updates."""
         self.moments = {"momentum": torch.zeros_like(weights[self.part])}
         """By kind, fp32 [numbers in `part`]."""
-        views = map(share.stack_views, (weights, gradients, self.moments["momentum"]))
-        self._stacks = list(zip([stack.parts for stack in share.stacks], *views, strict=True))
+        buffers = (weights, gradients, self.moments["momentum"])
+        self._stacks = [
+            (stack.parts, [buffer[place].view(stack.shape) for buffer in buffers]) for stack, place in share.stacks
+        ]
 
     def begin_after(self, updates: int) -> None:
         """Does nothing: Muon does not count."""
@@ -127,7 +111,7 @@ class Muon:
         share: float | Tensor = 1.0 - beta
         if good is not None:
             rate, share = rate * good, share * good
-        for parts, weights, gradient, momentum in self._stacks:
+        for parts, (weights, gradient, momentum) in self._stacks:
             if good is not None:
                 gradient = torch.where(good > 0, gradient, 0.0)
             momentum.lerp_(gradient, share)

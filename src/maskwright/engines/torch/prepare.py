@@ -248,13 +248,12 @@ def prepare(
         choose_flash_attention(device, dtype, width, model.attention_probs_dropout_prob)
     # 1. The layout of the weights in flat buffers.
     weights: Weights
-    exact = engine.reproducibility == "exact"
     if looked_up is not None:
-        weights = SparseRows(looked_up, model, optimizer, dtype, device, exact=exact, processes=processes)
+        weights = SparseRows(looked_up, model, optimizer, dtype, device, processes=processes)
         network = weights.network
     else:
         network = make_network(model, device)
-        weights = FlatWeights(network, model, optimizer, dtype, exact=exact, processes=processes)
+        weights = FlatWeights(network, model, optimizer, dtype, processes=processes)
     # 2. The compiler: the norm of the embeddings, layer by layer, the head with its loss.
     if compiled:
         # A layer has a variant for each of mask or none, training or not, first or later. Past the limit torch silently
@@ -264,7 +263,7 @@ def prepare(
         # Each shape has a program of its own: if torch makes one for all shapes, its bits depend on which shape came
         # first, and a run that is continued in its second phase would differ. Examples have too many shapes.
         # No measurement chooses a kernel: a product padded because that was faster has other bits.
-        torch._inductor.config.deterministic = exact
+        torch._inductor.config.deterministic = engine.reproducibility == "exact"
         for part in (network.norm, *network.layers, network.head):
             part.compile(dynamic=False if model.task == "masked_lm" else None)
         network.compiled = True

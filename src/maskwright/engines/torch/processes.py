@@ -9,6 +9,7 @@ import atexit
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -68,9 +69,18 @@ class Peers:
 
     def gather_numbers(self, numbers: Tensor) -> Tensor:
         """Gathers [n] of each rank into [world_size, n], on the CPU."""
+        return self.begin_to_gather(numbers)()
+
+    def begin_to_gather(self, numbers: Tensor) -> Callable[[], Tensor]:
+        """The function waits for what `gather_numbers` returns."""
         of_ranks = [torch.empty_like(numbers) for _ in range(self.world_size)]
-        dist.all_gather(of_ranks, numbers)
-        return torch.stack(of_ranks)
+        work = cast(dist.Work, dist.all_gather(of_ranks, numbers, async_op=True))
+
+        def gathered() -> Tensor:
+            work.wait()
+            return torch.stack(of_ranks)
+
+        return gathered
 
     def lost(self, error: Exception) -> bool:
         text = str(error).lower()
@@ -97,15 +107,16 @@ class Sums:
 
 
 class Exchange:
-    """The single exchange between ranks in an update, even if its gradient is computed again."""
+    """The single exchange between ranks in an update, even if its gradient is computed again. `ask`: begins it, given
+    whether this rank must give the step up, and returns what waits for it."""
 
-    def __init__(self, ask: Callable[[bool], Sums]) -> None:
+    def __init__(self, ask: Callable[[bool], Callable[[], Sums]]) -> None:
         self._ask = ask
-        self._sums: Sums | None = None
+        self._sums: Callable[[], Sums] | None = None
 
-    def sums(self, *, urgent: bool = False) -> Sums:
-        if self._sums is None:
-            self._sums = self._ask(urgent)
+    def begin(self, *, urgent: bool = False) -> Callable[[], Sums]:
+        """Begins it, if that has not been done."""
+        self._sums = self._sums or self._ask(urgent)
         return self._sums
 
 

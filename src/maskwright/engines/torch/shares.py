@@ -1,15 +1,21 @@
-"""Which rank updates which numbers of the weights, after ZeRO-1 (Rajbhandari et al. 2020, arXiv:1910.02054).
+"""One flat order for all that an update touches, and which rank updates what, after ZeRO-1 (Rajbhandari et al. 2020,
+arXiv:1910.02054).
 
-Every rank computes with all weights. Each number has one rank that holds it in fp32, with its moments, and updates it.
-No result depends on which: Muon's stacks and the blocks of the gradient's norm are the same at any world size.
+Gradients, messages, weights in fp32 and in the precision of the multiplications, and moments all lie in this order:
+buckets, each cut into a piece for each rank. So a bucket is sent from where it was summed and gathered to where it is
+read. Every rank computes with all weights; it holds its pieces, one after the other, in fp32 with their moments.
+
+No result depends on the number of ranks: Muon's stacks and the blocks of the gradient's norm are the same at any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -17,42 +23,34 @@ from torch import Tensor
 from maskwright.engines.groups import is_decayed
 from maskwright.engines.muon import HIDDEN_ROLES, rows_of_matrices
 
+K = TypeVar("K")
 Shapes = dict[str, torch.Size]
 
 BUCKET_BYTES = 32 << 20
 """Parameters whose gradients are sent together: DistributedDataParallel's 25 MiB, in fp32 and rounded up."""
-BLOCK_NUMBERS = 1 << 16
-"""Neighbouring numbers of a parameter that one rank updates, and whose squares it adds up."""
+BLOCK_NUMBERS = 1 << 12
+"""Neighbouring numbers that one rank updates, and whose squares it adds up."""
+LEAST_BLOCKS = 16
+"""Of a rank. From 16 rows on, CUDA's norm of rows adds up a row in one order, however many there are: a warp takes one
+(`setReduceConfig` of torch's Reduce.cuh, with rows of 4,096)."""
 STACK_NUMBERS = 1 << 22
-"""Numbers of the matrices that Muon multiplies at once: 16 MiB keep a device busy, and base has 31 such stacks to share
+"""Numbers of the matrices that Muon multiplies at once: 16 MiB keep a device busy, and base has 32 such stacks to share
 out."""
 ALIGNED_NUMBERS = 16
-"""64 bytes of fp32. What AdamW updates begins at multiples of it, so vector instructions take the same numbers together
-in any share."""
-
-
-class Range(NamedTuple):
-    """Neighbouring numbers of a flattened parameter."""
-
-    name: str
-    begin: int
-    end: int
-
-    @property
-    def blocks(self) -> list[Range]:
-        begins = range(self.begin, self.end, BLOCK_NUMBERS)
-        return [Range(self.name, begin, min(begin + BLOCK_NUMBERS, self.end)) for begin in begins]
+"""64 bytes of fp32. Parameters begin at multiples of it, so vector instructions take the same numbers together in any
+share."""
 
 
 @dataclass(frozen=True)
 class Stack:
-    """Hidden matrices of one shape, [matrices, rows, columns], which Muon updates together."""
+    """Hidden matrices of one shape, [matrices, rows, columns], which Muon updates together. One rank does."""
 
-    ranges: tuple[Range, ...]
+    names: tuple[str, ...]
+    """Whole parameters, one after the other."""
     shape: tuple[int, int, int]
     parts: tuple[int, ...]
     """Rows of the matrices that each of them holds, one below the other: `rows`, or query, key and value of grouped
-    queries, of which keys and values have fewer. They stay together since a parameter's numbers follow each other."""
+    queries, of which keys and values have fewer."""
 
     @property
     def numbers(self) -> int:
@@ -60,198 +58,207 @@ class Stack:
         return matrices * rows * columns
 
 
-@dataclass(frozen=True)
-class Share:
-    """The numbers of one rank, in the order of its flat buffers: Muon's stacks, then the parameters that AdamW decays,
-    then the others."""
+@dataclass(frozen=True, eq=False)
+class Bucket:
+    """Parameters whose gradients are sent together, in pieces of the ranks that follow each other."""
 
-    stacks: tuple[Stack, ...]
-    decayed: tuple[Range, ...]
-    others: tuple[Range, ...]
-
-    @cached_property
-    def _laid_out(self) -> tuple[dict[Range, int], tuple[int, int, int]]:
-        places: dict[Range, int] = {}
-        ends, end = [], 0
-        stacked = tuple(numbers for stack in self.stacks for numbers in stack.ranges)
-        for ranges, multiple in ((stacked, 1), (self.decayed, ALIGNED_NUMBERS), (self.others, ALIGNED_NUMBERS)):
-            for numbers in ranges:
-                places[numbers] = end
-                end = _rounded_up(end + numbers.end - numbers.begin, multiple)
-            end = _rounded_up(end, ALIGNED_NUMBERS)
-            ends.append(end)
-        return places, (ends[0], ends[1], ends[2])
+    names: tuple[str, ...]
+    begin: int
+    """In a flat buffer of all numbers."""
+    sizes: tuple[int, ...]
+    """Numbers of each rank's piece, gaps included. AdamW's pieces are equally long; a piece of Muon is some whole
+    stacks, or nothing."""
+    by_muon: bool
 
     @property
-    def places(self) -> dict[Range, int]:
-        """Where each range begins in a flat buffer."""
-        return self._laid_out[0]
+    def whole(self) -> slice:
+        return slice(self.begin, self.begin + sum(self.sizes))
 
-    @property
-    def ends(self) -> tuple[int, int, int]:
-        """Where the stacks, the decayed parameters and the others end in a flat buffer."""
-        return self._laid_out[1]
-
-    @property
-    def length(self) -> int:
-        """Numbers of a flat buffer, with the gaps before aligned ranges."""
-        return self.ends[-1]
-
-    def views(self, flat: Tensor, ranges: Iterable[Range] | None = None) -> list[Tensor]:
-        """Views [n] of the `ranges`, by default all of them."""
-        return [
-            flat[self.places[numbers] : self.places[numbers] + numbers.end - numbers.begin]
-            for numbers in (self.places if ranges is None else ranges)
-        ]
-
-    def stack_views(self, flat: Tensor) -> list[Tensor]:
-        """Views [matrices, rows, columns] of the stacks."""
-        parts = flat[: sum(stack.numbers for stack in self.stacks)].split([stack.numbers for stack in self.stacks])
-        return [part.view(stack.shape) for part, stack in zip(parts, self.stacks, strict=True)]
-
-    @cached_property
-    def blocks(self) -> list[Range]:
-        return [block for numbers in self.places for block in numbers.blocks]
-
-    def block_views(self, flat: Tensor) -> list[Tensor]:
-        """Views [n] of the blocks."""
-        return [part for view in self.views(flat) for part in view.split(BLOCK_NUMBERS)]
+    def piece(self, rank: int) -> slice:
+        begin = self.begin + sum(self.sizes[:rank])
+        return slice(begin, begin + self.sizes[rank])
 
 
 @dataclass(frozen=True)
-class FlatLayout:
-    """The shares of all ranks, and a flat buffer of all numbers in the order that one rank alone has."""
+class FlatOrder:
+    """The order of a flat buffer of all numbers: what Muon updates, then the rest. Gaps are 0."""
 
     shapes: Shapes
     """Of each parameter, in the order of the network."""
-    buckets: list[list[str]]
-    """Names of the parameters whose gradients are sent together."""
-    of_ranks: list[Share]
-    whole: Share
+    buckets: tuple[Bucket, ...]
+    """In the order in which backward passes complete them."""
+    stacks: tuple[Stack, ...]
+    """The same at any world size."""
+    places: dict[str, int]
+    """Where each parameter begins."""
+    world_size: int
 
     @classmethod
-    def of(cls, shapes: Shapes, used: Sequence[str], world_size: int, *, muon: bool) -> FlatLayout:
+    def of(cls, shapes: Shapes, used: Sequence[str], world_size: int, *, muon: bool) -> FlatOrder:
         """`used`: the names in the order in which the network uses them."""
-        groups = _buckets(shapes, used)
-        of_ranks = _share_out(shapes, groups, world_size, muon=muon)
-        whole = of_ranks[0] if world_size == 1 else _share_out(shapes, groups, 1, muon=muon)[0]
-        return cls(shapes, groups, of_ranks, whole)
+        ready = {name: index for index, name in enumerate(reversed(used))}
+        stacks = sorted(_stacks(shapes) if muon else [], key=lambda stack: max(ready[name] for name in stack.names))
+        places: dict[str, int] = {}
+        buckets, end = _place_stacks(stacks, world_size, shapes, places)
+        for names in _grouped([name for name in ready if name not in places], lambda name: shapes[name].numel()):
+            begin = end
+            for name in sorted(names, key=lambda name: not is_decayed(len(shapes[name]))):
+                places[name] = end
+                end = _rounded_up(end + shapes[name].numel(), ALIGNED_NUMBERS)
+            end = begin + _rounded_up(end - begin, world_size * BLOCK_NUMBERS)
+            buckets.append(Bucket(tuple(names), begin, ((end - begin) // world_size,) * world_size, by_muon=False))
+        buckets.sort(key=lambda bucket: max(ready[name] for name in bucket.names))
+        return cls(shapes, tuple(buckets), tuple(stacks), places, world_size)
+
+    @cached_property
+    def _placed(self) -> list[Bucket]:
+        return sorted(self.buckets, key=lambda bucket: bucket.begin)
+
+    @cached_property
+    def length(self) -> int:
+        return self.shares[0].length if self.world_size == 1 else self._placed[-1].whole.stop
+
+    @cached_property
+    def shares(self) -> list[Share]:
+        return [Share(self, rank) for rank in range(self.world_size)]
+
+    def parameters(self, flat: Tensor, names: Sequence[str] | None = None, begin: int = 0) -> dict[str, Tensor]:
+        """Views of the parameters `names`, by default all of them, in their shapes. `flat`: from `begin` on."""
+        views = {}
+        for name in self.shapes if names is None else names:
+            place, shape = self.places[name] - begin, self.shapes[name]
+            views[name] = flat[place : place + shape.numel()].view(shape)
+        return views
 
     @cached_property
     def order_of_blocks(self) -> list[int]:
-        """Where each block of the whole stands in [world size, `most_blocks`], by rank."""
-        stands = {
-            block: rank * self.most_blocks + index
-            for rank, share in enumerate(self.of_ranks)
-            for index, block in enumerate(share.blocks)
-        }
-        return [stands[block] for block in self.whole.blocks]
-
-    @cached_property
-    def most_blocks(self) -> int:
-        """Of a rank."""
-        return max(len(share.blocks) for share in self.of_ranks)
-
-    @cached_property
-    def longest(self) -> int:
-        """Length of the longest flat buffer of a rank."""
-        return max(share.length for share in self.of_ranks)
-
-    @cached_property
-    def _begins(self) -> dict[str, int]:
-        begins: dict[str, int] = {}
-        for numbers, begin in self.whole.places.items():
-            begins.setdefault(numbers.name, begin)  # the ranges of a parameter follow each other
-        return begins
-
-    def views(self, flat: Tensor, ranges: Iterable[Range]) -> list[Tensor]:
-        """Views [n] of any `ranges` in `flat` [whole.length]."""
-        return [flat[self._begins[name] + begin : self._begins[name] + end] for name, begin, end in ranges]
-
-    def parameters(self, flat: Tensor, names: Iterable[str] | None = None) -> dict[str, Tensor]:
-        """Views of the parameters `names`, by default all of them, in their shapes. `flat`: [whole.length]."""
-        names = list(self.shapes if names is None else names)
-        whole = self.views(flat, [Range(name, 0, self.shapes[name].numel()) for name in names])
-        return {name: view.view(self.shapes[name]) for name, view in zip(names, whole, strict=True)}
+        """Where each block of numbers, in an order that is the same at any world size, stands in [world size, blocks of
+        the longest share]."""
+        most, found = max(share.length for share in self.shares) // BLOCK_NUMBERS, list[int]()
+        ends = [bucket.whole.stop for bucket in self._placed]
+        stretches = [(self.places[stack.names[0]], stack.numbers) for stack in self.stacks]
+        for bucket in self._placed:
+            if not bucket.by_muon:
+                last = max(bucket.names, key=self.places.__getitem__)
+                stretches.append((bucket.begin, self.places[last] + self.shapes[last].numel() - bucket.begin))
+        for begin, numbers in stretches:
+            bucket = self._placed[bisect_right(ends, begin)]
+            starts = [bucket.piece(rank).start for rank in range(self.world_size)]
+            for block in range(begin, begin + numbers, BLOCK_NUMBERS):
+                rank = bisect_right(starts, block) - 1
+                own = self.shares[rank].begins[bucket] + block - starts[rank]
+                found.append(rank * most + own // BLOCK_NUMBERS)
+        return found
 
 
-def _buckets(shapes: Shapes, used: Sequence[str]) -> list[list[str]]:
-    """The parameters `used` in groups of about `BUCKET_BYTES`, from the last one to the first, as backward passes reach
-    them."""
-    groups: list[list[str]] = [[]]
-    for name in reversed(used):
-        if 4 * sum(shapes[earlier].numel() for earlier in groups[-1]) >= BUCKET_BYTES:
-            groups.append([])
-        groups[-1].append(name)
-    return groups
+class Share:
+    """The pieces of one rank, one after the other in the order of the whole."""
+
+    def __init__(self, order: FlatOrder, rank: int) -> None:
+        self.order, self.rank = order, rank
+        self.begins: dict[Bucket, int] = {}
+        """Where the pieces begin in a flat buffer of the share."""
+        end = self.end_of_muon = 0
+        for bucket in sorted(order.buckets, key=lambda bucket: bucket.begin):
+            self.begins[bucket] = end
+            end += bucket.sizes[rank]
+            if bucket.by_muon:
+                self.end_of_muon = end
+        self.length = max(end, LEAST_BLOCKS * BLOCK_NUMBERS)
+        """Numbers of a flat buffer."""
+
+    def piece(self, bucket: Bucket) -> slice:
+        """Of a flat buffer of the share."""
+        return slice(self.begins[bucket], self.begins[bucket] + bucket.sizes[self.rank])
+
+    @property
+    def stacks(self) -> list[tuple[Stack, slice]]:
+        """Those of Muon, with their places in a flat buffer of the share."""
+        return [(stack, place) for stack in self.order.stacks for place in self._held(stack.names[0], stack.numbers)]
+
+    def runs(self, kind: Callable[[str], K]) -> dict[K, list[slice]]:
+        """What AdamW updates in a flat buffer of the share: by the kind of the parameters, runs of numbers. They begin
+        and end at multiples of `ALIGNED_NUMBERS`."""
+        runs: dict[K, list[slice]] = {}
+        names = [name for bucket in self.begins if not bucket.by_muon for name in bucket.names]
+        for name in sorted(names, key=self.order.places.__getitem__):
+            of_kind = runs.setdefault(kind(name), [])
+            for held in self._held(name, _rounded_up(self.order.shapes[name].numel(), ALIGNED_NUMBERS)):
+                if of_kind and of_kind[-1].stop == held.start:
+                    held = slice(of_kind.pop().start, held.stop)
+                of_kind.append(held)
+        return runs
+
+    def _held(self, name: str, numbers: int) -> list[slice]:
+        """Where this rank has the `numbers` from the beginning of the parameter `name` on: at one place, or nowhere."""
+        begin = self.order.places[name]
+        bucket = next(bucket for bucket in self.begins if bucket.whole.start <= begin < bucket.whole.stop)
+        piece = bucket.piece(self.rank)
+        shift = self.begins[bucket] - piece.start
+        begin, end = max(begin, piece.start), min(begin + numbers, piece.stop)
+        return [slice(begin + shift, end + shift)] if begin < end else []
 
 
-def _share_out(shapes: Shapes, groups: Sequence[Sequence[str]], world_size: int, *, muon: bool) -> list[Share]:
-    """The share of each rank: about as much of each of `groups`, in whole blocks, so that each bucket is sent evenly,
-    and about as much of Muon's stacks in all."""
-    stacks = _stacks(shapes) if muon else []
-    stacks_of: list[list[Stack]] = [[] for _ in range(world_size)]
-    loads = [0] * world_size
+def _place_stacks(
+    stacks: Sequence[Stack], world_size: int, shapes: Shapes, places: dict[str, int]
+) -> tuple[list[Bucket], int]:
+    """Shares the stacks out, about as many numbers for each rank in all, and puts them in their `places`, each from a
+    block of its own on; also where the last one ends."""
+    rank_of, loads = dict[Stack, int](), [0] * world_size
     for stack in sorted(stacks, key=lambda stack: -stack.numbers):
-        rank = loads.index(min(loads))
-        stacks_of[rank].append(stack)
-        loads[rank] += stack.numbers
-    stacked = {numbers.name for stack in stacks for numbers in stack.ranges}
-    ranges_of: list[list[Range]] = [[] for _ in range(world_size)]
-    for names in groups:
-        whole = [Range(name, 0, shapes[name].numel()) for name in names if name not in stacked]
-        blocks = [block for numbers in whole for block in numbers.blocks]
-        total, before = sum(block.end - block.begin for block in blocks), 0
-        for block in blocks:
-            size = block.end - block.begin
-            _append(ranges_of[(2 * before + size) * world_size // (2 * total)], block)
-            before += size
-    return [
-        Share(
-            tuple(sorted(of_rank, key=stacks.index)),
-            tuple(numbers for numbers in ranges if is_decayed(len(shapes[numbers.name]))),
-            tuple(numbers for numbers in ranges if not is_decayed(len(shapes[numbers.name]))),
-        )
-        for of_rank, ranges in zip(stacks_of, ranges_of, strict=True)
-    ]
+        rank_of[stack] = loads.index(min(loads))
+        loads[rank_of[stack]] += stack.numbers
+    buckets, end = [], 0
+    for group in _grouped(stacks, lambda stack: stack.numbers):
+        begin, sizes = end, [0] * world_size
+        for stack in sorted(group, key=rank_of.__getitem__):
+            place = end
+            for name in stack.names:
+                places[name] = place
+                place += shapes[name].numel()
+            end += _rounded_up(stack.numbers, BLOCK_NUMBERS)
+            sizes[rank_of[stack]] += end - begin - sum(sizes)
+        names = tuple(name for stack in group for name in stack.names)
+        buckets.append(Bucket(names, begin, tuple(sizes), by_muon=True))
+    return buckets, end
 
 
-def _append(ranges: list[Range], numbers: Range) -> None:
-    """Appends `numbers`, or lengthens the last range where they follow it."""
-    if ranges and (ranges[-1].name, ranges[-1].end) == (numbers.name, numbers.begin):
-        numbers = ranges.pop()._replace(end=numbers.end)
-    ranges.append(numbers)
+def _grouped(items: Sequence[K], numbers: Callable[[K], int]) -> list[list[K]]:
+    """Neighbours in groups of at least `BUCKET_BYTES`, but for the last one."""
+    groups: list[list[K]] = []
+    size = BUCKET_BYTES
+    for item in items:
+        if size >= BUCKET_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(item)
+        size += 4 * numbers(item)
+    return groups
 
 
 def _stacks(shapes: Shapes) -> list[Stack]:
     """The hidden matrices by shape: the square ones (query, key and value apart), those that widen (both halves of a
     gated one apart), those that narrow."""
     _, F = next(shape for name, shape in shapes.items() if name.endswith("down.weight"))
-    matrices: dict[tuple[tuple[int, ...], int], list[Range]] = {}
+    alike: dict[tuple[tuple[int, ...], int], list[tuple[str, int]]] = {}
     for role in HIDDEN_ROLES:
         for name in (name for name in shapes if name.endswith(role)):
-            begin, (all_rows, columns) = 0, shapes[name]
-            each = rows_of_matrices(role, all_rows, columns, F)
-            for parts in [(rows,) for rows in each] if len(set(each)) == 1 else [tuple(each)]:
-                end = begin + sum(parts) * columns
-                matrices.setdefault((parts, columns), []).append(Range(name, begin, end))
-                begin = end
+            rows, columns = shapes[name]
+            each = rows_of_matrices(role, rows, columns, F)
+            parts, matrices = ((each[0],), len(each)) if len(set(each)) == 1 else (tuple(each), 1)
+            alike.setdefault((parts, columns), []).append((name, matrices))
     stacks = []
-    for (parts, columns), of_shape in matrices.items():
-        rows = sum(parts)
-        most = max(1, STACK_NUMBERS // (rows * columns))
-        for stacked in (of_shape[first : first + most] for first in range(0, len(of_shape), most)):
-            ranges: list[Range] = []
-            for matrix in stacked:
-                _append(ranges, matrix)
-            stacks.append(Stack(tuple(ranges), (len(stacked), rows, columns), parts))
+    for (parts, columns), of_shape in alike.items():
+        rows, groups = sum(parts), list[list[tuple[str, int]]]()
+        for name, matrices in of_shape:
+            together = sum(count for _, count in groups[-1]) if groups else math.inf
+            if (together + matrices) * rows * columns > STACK_NUMBERS:
+                groups.append([])
+            groups[-1].append((name, matrices))
+        for group in groups:
+            names = tuple(name for name, _ in group)
+            stacks.append(Stack(names, (sum(count for _, count in group), rows, columns), parts))
     return stacks
-
-
-def copy_each(targets: list[Tensor], sources: list[Tensor] | tuple[Tensor, ...]) -> None:
-    """Copies tensors in one call, or none: a rank may have nothing of a small network."""
-    if targets:
-        torch._foreach_copy_(targets, sources)
 
 
 def _rounded_up(number: int, multiple: int) -> int:

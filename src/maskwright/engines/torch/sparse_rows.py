@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from maskwright.config import pretraining as run
 from maskwright.engines.base import TrainState
 from maskwright.engines.processes import Processes
+from maskwright.engines.torch.gradients import Gradients
 from maskwright.engines.torch.optimizers import rate_scales
 from maskwright.engines.torch.weights import FlatWeights
 from maskwright.model.config import ModelConfig
@@ -42,12 +43,11 @@ class SparseRows:
         dtype: torch.dtype,
         device: str,
         *,
-        exact: bool,
         processes: Processes,
     ) -> None:
         row_config = replace(config, vocab_size=len(ids))
         self.network = make_network(row_config, device)
-        self._inner = FlatWeights(self.network, row_config, options, dtype, exact=exact, processes=processes)
+        self._inner = FlatWeights(self.network, row_config, options, dtype, processes=processes)
         self._ids, self._dtype, self._processes = ids, dtype, processes
         self._table = torch.zeros(config.vocab_size, config.hidden_size, device=device)
         """fp32 copy of the whole table. Rows in `ids` are stale; the others still lack the factors in `_pending`."""
@@ -84,15 +84,9 @@ class SparseRows:
         self._show_trained()
         self._inner.begin(virtual_workers)
 
-    def before_backward(self, *, first: bool, last: bool, final: bool) -> None:
-        self._inner.before_backward(first=first, last=last, final=final)
-
-    def after_backward(self) -> None:
-        self._inner.after_backward()
-
     @property
-    def bound(self) -> str | None:
-        return self._inner.bound
+    def gradients(self) -> Gradients:
+        return self._inner.gradients
 
     def finish(self) -> Tensor:
         return self._inner.finish()

@@ -32,9 +32,9 @@ def state(
     config: RunConfig | FinetuneConfig, model: ModelConfig, devices: int = 1, *, low_precision: bool = False
 ) -> dict[str, float]:
     """Bytes that stay on each of `devices` from update to update, by part: fp32 weights and moments, and the gradients
-    that exact sums keep. `low_precision`: a copy of the weights in 16 bits comes on top. Each device has a share of the
-    fp32 weights, of the sum of gradients and of the moments. Torch's processes compute with all weights, as JAX's
-    devices do with several micro-batches, unless they are fully sharded."""
+    that are summed and received. `low_precision`: a copy of the weights in 16 bits comes on top. Each device has a
+    share of the fp32 weights, of the sum of gradients and of the moments. Torch's processes compute with all weights,
+    as JAX's devices do with several micro-batches, unless they are fully sharded."""
     P, V, engine = count_parameters(model), config.batch.virtual_workers, config.engine
     moments = 4.0 * _moments(config, model)
     if engine.kind == "jax":
@@ -42,12 +42,11 @@ def state(
         copy = 2 if low_precision else 4 * (held < devices)
         weights = 4.0 * P / devices + copy * P / held
         return {"weights": weights, "gradients": 4.0 * P / held, "moments": moments / devices}
-    local_workers = max(1, V // devices)
-    sums = peak_partial_sums(local_workers, V) if engine.reproducibility == "exact" and V % devices == 0 else 1
+    sums = peak_partial_sums(V // devices, V) if V % devices == 0 else 1
     several = devices > 1
     return {
         "weights": 4.0 * P / devices + (2 if low_precision else 4 * several) * P,
-        "gradients": 4.0 * sums * P + several * 4.0 * P / devices,
+        "gradients": 4.0 * sums * P + several * 4.0 * P * (1 + 1 / devices),
         "moments": moments / devices,
     }
 
