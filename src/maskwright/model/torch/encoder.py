@@ -106,9 +106,9 @@ class EncoderNetwork(nn.Module):
     def use_mkl(self) -> None:
         """Leaves the gradients of the layers' bf16 matrices to MKL (`linear.py`)."""
         self.by_mkl = True
-        for layer in self.layers:
-            for linear in (layer.qkv, layer.out, layer.up, layer.down):
-                linear.use_mkl()
+        for part in self.layers.modules():
+            if isinstance(part, Linear):
+                part.use_mkl()
 
     def forward(
         self,
