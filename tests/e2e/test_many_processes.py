@@ -237,7 +237,6 @@ def test_a_process_that_hangs_is_ended_and_the_run_goes_on(machine: Machine, pro
         (AUTO, 0, 0, None),
         ({"engine.device": "cpu"}, 1, 1, None),
         (AUTO, 1, 0, WorkerGroup(1)),
-        ({"engine.device": "cuda", "engine.kind": "jax"}, 1, 0, WorkerGroup(1, takes_listener=False)),
         ({**AUTO, "engine.kind": "jax"}, 0, 8, WorkerGroup(1, takes_listener=False, on_tpu=True)),
         (AUTO, 0, 8, None),
     ],

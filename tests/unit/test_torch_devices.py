@@ -13,7 +13,6 @@ import torch
 
 from maskwright.config.pretraining import EngineSection, ModelSection, Optimizer
 from maskwright.core.errors import ConfigError
-from maskwright.engines.choose import make_engine
 from maskwright.engines.processes import Alone
 from maskwright.engines.torch import arriving, connections, prepare, processes
 from maskwright.engines.torch.engine import TorchEngine
@@ -149,9 +148,6 @@ def test_what_is_absent_is_never_replaced(machine: Machine) -> None:
     for device, said in (("mps", "torch sees no Apple GPU"), ("cuda", "torch sees no CUDA device")):
         with pytest.raises(ConfigError, match=said):
             choose_device(device)
-    pytest.importorskip("jax", reason="needs the extra jax")
-    with pytest.raises(ConfigError, match="jax does not know Apple's GPUs"):
-        make_engine(SHAPE, Optimizer(), EngineSection(kind="jax", device="mps"), 0)
 
 
 def test_a_number_on_its_way_from_a_device_is_waited_for_only_while_all_processes_are_there(
