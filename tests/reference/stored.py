@@ -37,6 +37,7 @@ def shard_of(tokens: list[int], document_ends: list[int], sentence_ends: list[in
 def rows_of(split: Split, seq_len: int, packing: Any) -> Rows:
     """Of a vocabulary of 99 tokens that begins with <s>, <pad> and </s>."""
     words = SimpleNamespace(bos=0, pad=1, eos=2, size=99)
-    digest = hashlib.sha256(repr([documents_of(split), [*spans_of(split)]]).encode()).hexdigest()
+    sentences = [None if (ends := shard.sentence_ends()) is None else ends.tolist() for shard in split.shards]
+    digest = hashlib.sha256(repr([documents_of(split), [*spans_of(split)], sentences]).encode()).hexdigest()
     plans = ShardPlans(split, digest, "train", seq_len, packing)
     return Rows(split, plans, words, "here")  # type: ignore[arg-type]

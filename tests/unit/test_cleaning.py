@@ -565,7 +565,7 @@ def test_prepare_cleans_and_counts_as_the_audit_shows(messy: Path, tokenizer: st
     assert "cleaning left out 1 document (language: de 1)" in report(ready.location, ready.manifest)
     assert {name: finding.count for name, finding in result.left_out.items()} == counts["left_out"]
     assert sum(result.lengths.values()) == sum(result.languages.values()) == result.documents == 46
-    assert sum(result.tokens_per_word.values()) == 46
+    assert sum(result.tokens_per_word.values()) == 46 and "tokens per word: " in audit_report(result)
     near = result.left_out["near duplicates"].examples
     assert [example.split(": ")[0] for example in near] == [
         f"{messy}:{a} (like {messy}:{b})" for a, b in ((31, 5), (36, 10))

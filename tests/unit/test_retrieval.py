@@ -27,6 +27,7 @@ from maskwright.core.errors import ConfigError, InputError
 from maskwright.labels import ranking
 from maskwright.labels.ranking import ranked, record_of_scores, score_rankings
 from maskwright.labels.retrieval import Collection, Query, read_collection
+from maskwright.labels.scoring import Scoring, scorer
 from maskwright.tasks.compare.plan import Budget, read
 from maskwright.tasks.compare.retrieval import LexicalRuns, RetrievalTask
 from maskwright.tasks.search.updates import planned_updates, texts_of
@@ -177,6 +178,9 @@ def test_metrics_are_their_definitions(monkeypatch: pytest.MonkeyPatch) -> None:
         first = next(place for place, passage in enumerate(order, 1) if passage in relevant)
         assert found["mrr@10"][query] == (1 / first if first <= 10 else 0)
     assert len(set(found["mrr@10"])) > 2 and 0 < min(found["recall@100"]) < 1
+    weights = generator.integers(1, 4, (5, 9)).astype(np.float32)  # as a bootstrap draws them
+    drawn = scorer(Scoring("scores", "mean", (), ()), [found["ndcg@10"]])(weights)[:, 0]
+    assert drawn == pytest.approx(np.array([np.average(found["ndcg@10"], weights=row) for row in weights]))
     means, record = record_of_scores(queries, rankings)
     assert means["examples"] == 9 and means["ndcg@10"] == pytest.approx(np.mean(record["outcomes"]["ndcg@10"]))
     # Of equal scores, the earlier passage is first; nothing found scores 0.
