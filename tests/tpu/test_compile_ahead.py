@@ -36,22 +36,32 @@ def fitted(config: RunConfig, on: str) -> CompileResult:
     return program.result
 
 
-PARAMETERS = 124.7e6
-TABLE = 50_304 * 768
-LAYER = 12 * 768**2
+@pytest.mark.parametrize(("slice_", "devices", "sharding"), [("v5e:2x4", 8, "data"), ("v6e:4x4", 16, "fsdp")])
+def test_base_compiles_for_a_slice_and_fits(
+    config: Callable[..., RunConfig], slice_: str, devices: int, sharding: str
+) -> None:
+    """32 rows of 512 tokens a chip. The bounds on memory are what keeps activations local: without it one layout
+    took 13.9 GiB a chip at 2 rows."""
+    workers = {"batch.virtual_workers": devices}
+    result = fitted(base(config, **workers, **{"engine.sharding": sharding}), slice_)
+    assert (result.fits, result.devices) == (True, devices)
+    share = 12 * 124.7e6 / devices  # of the weight and two moments
+    assert share < result.arguments_bytes < 1.1 * share + 16e6
+    assert 2e9 < (result.temporaries_bytes or 0) < 7e9
 
 
 @pytest.mark.parametrize("slice_", ["v5e:4x4", "v6e:4x4"])
-def test_base_fits_a_slice_and_sends_while_it_computes(config: Callable[..., RunConfig], slice_: str) -> None:
-    """32 rows of 512 tokens a chip. The bounds on memory are what keeps activations local: without it one layout
-    took 13.9 GiB a chip at 2 rows. The text has the loop's layer and the last one."""
-    result = fitted(base(config), slice_)
-    assert (result.fits, result.devices) == (True, 16)
-    whole = 12 * PARAMETERS  # weight and two moments
-    assert whole / 16 < result.arguments_bytes < 1.1 * whole / 16 + 16e6
-    assert 2e9 < (result.temporaries_bytes or 0) < 7e9
+def test_the_layers_gradients_are_sent_while_a_chip_computes(config: Callable[..., RunConfig], slice_: str) -> None:
+    """The text has the loop's layer and the last one, with four matrices each."""
+    keys = {"model.hidden_size": 256, "model.num_attention_heads": 4, "model.num_hidden_layers": 3, "data.seq_len": 128}
+    workers = {"batch.virtual_workers": 16, "batch.micro_batch_rows": 8, "engine.dtype": "bf16"}
+    result = fitted(config(**keys, **workers), slice_)
     found = {(one.kind, one.beside): (one.count, one.bytes) for one in result.collectives}
-    assert found == {}
+    assert found.pop(("all-to-all", True)) == (8, 2 * 12 * 256**2 * 2)  # in bf16
+    count, size = found.pop(("all-reduce", False))
+    assert count == 5 and 0 < size - 50_304 * 256 * 4 < 1e6  # of the embeddings, in fp32
+    # In bf16: those that wait are the embeddings', and some of those of a layer, forward or backward.
+    assert found == {("all-gather", False): (8, 27_526_144), ("all-gather", True): (11, 4_718_592)}
 
 
 @pytest.mark.parametrize("slice_", ["v3:2x2", "v4:2x2x2", "v5p:2x2x1", "tpu7x:2x2x1"])

@@ -32,8 +32,14 @@ from maskwright.model.jax.parts import Gather, Weights
 
 BATCH_FIELDS = ("input_ids", "position_ids", "segment_ids", "predict_index", "labels", "weights")
 EVERYWHERE = PartitionSpec()
-COMPILER_OPTIONS = {"tpu": {"xla_tpu_enable_async_all_to_all": "true"}, "cpu": dict[str, str]()}
-"""By platform. An all-to-all of a TPU waits for its end unless it is told not to."""
+BESIDE = (
+    "xla_tpu_enable_async_all_to_all",
+    "xla_enable_async_all_gather",
+    "xla_tpu_enable_async_collective_fusion",
+    "xla_tpu_enable_async_collective_fusion_fuse_all_gather",
+)
+"""libtpu's options with which a chip computes while it sends. The last three are on by default for v5e, not for v6e."""
+COMPILER_OPTIONS = {"tpu": dict.fromkeys(BESIDE, "true"), "cpu": dict[str, str]()}
 NO_BAD_STEP = 2**31 - 1
 
 State = dict[str, Any]

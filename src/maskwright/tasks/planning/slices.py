@@ -61,7 +61,7 @@ class CompiledStage:
         what = f"{update} a device of {several(self.rows, 'row')} of {self.tokens} tokens"
         seconds = f"compiled in {result.compile_seconds:.0f} s"
         if not result.fits:
-            fix = "halve batch.micro_batch_rows and double batch.virtual_workers, or take engine.sharding: fsdp"
+            fix = "halve batch.micro_batch_rows, double batch.virtual_workers, and take engine.sharding: fsdp"
             over = f"{needed:.2f} of {limit:.2f} GiB a device, {needed / limit:.2f} times the limit"
             return [f"{what}: does not fit: {over} ({seconds}). Fix: {fix}"]
         parts = f"arguments {result.arguments_bytes / GIB:.2f}, temporaries {(result.temporaries_bytes or 0) / GIB:.2f}"
