@@ -77,6 +77,7 @@ def test_blocks_with_their_neighbours(tokens: int, dtype: torch.dtype, monkeypat
 def test_the_loss_of_predictions(
     positions: int, towards: float, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(in_place, "OF_SEVERAL_THREADS", 8)
     labels, weights = torch.arange(positions) % 7, torch.arange(positions) / positions
 
     def both() -> list[Tensor]:
