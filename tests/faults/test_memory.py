@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import AtOnce, TrainState
 from maskwright.engines.processes import Processes
-from maskwright.engines.torch import fit
+from maskwright.engines.torch import fit, weights
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.gradients import Gradients
 from maskwright.engines.torch.passes import Passes
@@ -251,6 +252,36 @@ def test_a_dry_run_of_ranks_agrees_on_rows_and_then_sends(
         monkeypatch.setattr(there, name, function)
     engine.dry_run(Loader(run, store).batches(0, [0]), [])
     assert events == [False, "exchange", True, 1, "exchange"]
+
+
+def test_an_update_that_is_begun_again_lacks_nothing(
+    config: Callable[..., RunConfig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where memory runs out between two buffers, or two optimizers."""
+    run = config(**{"optimizer.kind": "muon"})
+    engine = TorchEngine(prepare_run(run).model, run.optimizer, run.engine, 0)
+    made, sums = weights.Muon, Gradients._sum
+    monkeypatch.setattr(weights, "Muon", Mock(side_effect=[cpu_error(), *[made] * 9]))
+    with pytest.raises(RuntimeError, match="allocate"):
+        engine.weights.begin(4)
+    monkeypatch.setattr(weights, "Muon", made)
+    monkeypatch.setattr(Gradients, "_sum", Mock(side_effect=cpu_error()))
+    with pytest.raises(RuntimeError, match="allocate"):
+        engine.weights.begin(4)
+    monkeypatch.setattr(Gradients, "_sum", sums)
+    engine.weights.begin(4)
+    assert [type(one).__name__ for one in engine.weights._optimizers] == ["AdamW", "Muon"]
+    assert len(engine.weights.gradients._sums) == 2
+
+
+def test_rows_at_once_of_an_earlier_checkpoint_are_kept() -> None:
+    assert AtOnce.of_record({}) == AtOnce()
+    assert [AtOnce.of_record({"rows_at_once": rows}) for rows in (None, 4, 0)] == [
+        AtOnce(),
+        AtOnce(4),
+        AtOnce(1, recompute=True),
+    ]
+    assert AtOnce.of_record({"at_once": {"rows": 2, "recompute": False}}) == AtOnce(2)
 
 
 def test_memory_is_freed_once_nothing_holds_what_ran_out(

@@ -132,14 +132,14 @@ def test_mkl_computes_gradients_with_amx_alone(machine: Machine, flags: str, dty
     """Each process of a run does as the others do."""
     machine.has()
     machine.has_cpu(flags)
-    machine.patch.setattr(prepare, "mkl_product", lambda: print)
+    machine.patch.setattr(processes, "mkl_product", lambda: print)
     engine = TorchEngine(SHAPE, Optimizer(), EngineSection(threads=1, dtype=dtype), 0)
     assert ("gradients of matrices by MKL in fp32" in engine.description) is by_mkl
     peers = object.__new__(processes.Peers)
-    for others_can in (True, False):
-        machine.patch.setattr(peers, "gather_numbers", lambda own: torch.stack([own, own * others_can]), raising=False)  # noqa: B023
+    for all_can in (True, False):
+        machine.patch.setattr(processes.Peers, "has_mkl", all_can)
         chosen = prepare.mkl_takes_gradients("cpu", engine.dtype, peers, compiled=False)
-        assert chosen is (by_mkl and others_can)
+        assert chosen is (dtype == "bf16" and all_can)
     assert not prepare.mkl_takes_gradients("cpu", engine.dtype, Alone(), compiled=True)
 
 

@@ -375,7 +375,7 @@ def _history(job: Job, state: TrainState, record: dict[str, Any]) -> dict[str, A
     return {
         "step": state.step,
         "again": again,
-        "at_once": record.get("at_once", {}),
+        "at_once": AtOnce.of_record(record)._asdict(),
         "counters": record["counters"],
         "rollbacks": [asdict(rollback) for rollback in job.rollbacks.all],
         "evaluated": [line["step"] for line in judged],

@@ -1,7 +1,8 @@
 """The connections between the processes of a run, by which the kernel notices that a host has vanished.
 
 A host that loses its power or its network sends nothing, so a collective operation cannot tell it from one that reads
-a checkpoint. The kernel of a live host answers a probe whatever its processes do.
+a checkpoint. The kernel of a live host answers a probe whatever its processes do. Only a process that is stopped for
+so long, while data is on its way to it, counts as vanished too.
 """
 
 from __future__ import annotations
@@ -70,4 +71,9 @@ def _established(connection: socket.socket) -> bool:
 
 def _shared(number: int) -> socket.socket:
     """The socket behind a descriptor that a library owns; closing this one leaves that open."""
-    return socket.socket(fileno=os.dup(number))
+    copy = os.dup(number)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:  # no socket
+        os.close(copy)
+        raise

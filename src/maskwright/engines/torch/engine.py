@@ -290,7 +290,10 @@ class TorchEngine:
         return ((self._first_bad > self._step) & (good if self.loss_scale else True)).float()
 
     def check(self, stats: StepStats | None = None) -> None:
-        step = float(stats.first_bad if stats else self._first_bad)
+        bad = stats.first_bad if stats else self._first_bad
+        if isinstance(bad, Tensor) and self.device == "cuda":
+            (bad,) = arriving(bad)
+        step = float(bad)
         if self.loss_scale and self.processes.rank == 0:
             self.loss_scale.warn_of_skipped()
         if step <= self._step:
@@ -330,6 +333,7 @@ class TorchEngine:
     # ---- state -----------------------------------------------------------------------------------------------
 
     def read(self) -> TrainState:
+        self.exchange(0.0, 0, False)()  # what fits is saved with the state, the same for all ranks
         return replace(self.weights.read(self._step), loss_scale=self.scaling() or None)
 
     def write(self, state: TrainState) -> None:

@@ -54,7 +54,7 @@ class Gradients:
         for message in self._messages:
             for name in message.bucket.names:
                 parameters[name].register_post_accumulate_grad_hook(self._hook(message))
-        self._next, self._final = 0, False
+        self._next, self._final, self._prepared = 0, False, False
         self.sending = False
         """Whether part of this update has been sent: from here on it cannot be redone."""
 
@@ -62,14 +62,15 @@ class Gradients:
 
     def begin(self, virtual_workers: int) -> None:
         """Begins a new update, or the same one again: forgets the gradient, and allocates all buffers."""
-        if self._virtual_workers != virtual_workers:
-            self._virtual_workers = virtual_workers
+        if self._virtual_workers != virtual_workers or not self._prepared:
+            self._virtual_workers, self._prepared = virtual_workers, False  # memory may run out below
             each = virtual_workers // self.processes.world_size
             first = self.processes.rank * each
             self._program = program(first, each, virtual_workers)
             for index in range(peak_partial_sums(each, virtual_workers, first)):
                 self._sum(index)
             self._prepare_messages()
+            self._prepared = True
         self._adds: Iterator[Add] = iter(self._program)
         self._next, self._final, self.sending = 0, False, False
         for parameter in self._parameters.values():

@@ -18,14 +18,13 @@ from maskwright.core.console import warn
 from maskwright.core.errors import ConfigError
 from maskwright.engines.ceiling import Products, gemm_ceiling
 from maskwright.engines.processes import Processes, launch_variables
-from maskwright.engines.torch.processes import Peers
+from maskwright.engines.torch.processes import Peers, has_mkl
 from maskwright.engines.torch.sparse_rows import SparseRows
 from maskwright.engines.torch.weights import FlatWeights, Weights
 from maskwright.machine import hardware
 from maskwright.model.config import ModelConfig
 from maskwright.model.torch.attention import PLAIN_UP_TO_TOKENS, takes_cu_seqlens, uses_math_attention
 from maskwright.model.torch.encoder import EncoderNetwork
-from maskwright.model.torch.linear import mkl_product
 from maskwright.model.torch.networks import make_network
 
 COMPILE_PAYS_FLOPS = 1e17
@@ -134,12 +133,11 @@ def choose_compile(wanted: str, device: str, run_flops: float) -> bool:
 
 
 def mkl_takes_gradients(device: str, dtype: torch.dtype, processes: Processes, *, compiled: bool) -> bool:
-    """Whether MKL computes the gradients of layers' matrices (`model/torch/linear.py`): on CPUs with AMX, whose flags
-    decide and not a timing, if all processes of the run can. A compiler cannot look into MKL."""
-    if device != "cpu":
+    """Whether MKL computes the gradients of layers' matrices (`model/torch/linear.py`), if all processes of the run
+    can. A compiler cannot look into MKL."""
+    if device != "cpu" or dtype is not torch.bfloat16 or compiled:
         return False
-    can = dtype is torch.bfloat16 and hardware.cpu_has_amx() and not compiled and mkl_product() is not None
-    return bool(processes.gather_numbers(torch.tensor([int(can)])).all()) if isinstance(processes, Peers) else can
+    return processes.has_mkl if isinstance(processes, Peers) else has_mkl()
 
 
 def use_threads(engine: run.EngineSection, device: str) -> int:

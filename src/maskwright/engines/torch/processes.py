@@ -28,6 +28,8 @@ from maskwright.engines.processes import (
 )
 from maskwright.engines.torch.connections import Gone, probe, sockets
 from maskwright.engines.torch.rendezvous import meet
+from maskwright.machine import hardware
+from maskwright.model.torch.linear import mkl_product
 
 SILENT_SECONDS = 1800
 """How long a rank waits for a message of another that is alive: checkpoints are read and caches filled in between. A
@@ -45,6 +47,9 @@ the second."""
 
 class Peers:
     """`Processes` of several ranks, over gloo."""
+
+    has_mkl = False
+    """Whether each of them `has_mkl`."""
 
     def __init__(self) -> None:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
@@ -120,6 +125,11 @@ class Exchange:
         return self._sums
 
 
+def has_mkl() -> bool:
+    """Whether MKL's product of bf16 matrices is here, and pays: on CPUs with AMX, whose flags decide and no timing."""
+    return hardware.cpu_has_amx() and mkl_product() is not None
+
+
 def connect(engine: run.EngineSection, device: str) -> Processes:
     """Finds the other ranks. Raises `ConfigError` if a device is absent, `StoppedEarly` if they cannot be found."""
     launch = launch_variables()
@@ -161,6 +171,8 @@ def _find(launch: Launch, device: str) -> None:
 
     find(initialize, CONNECT_SECONDS)
     probe(before)
+    if device == "cpu":  # before any rank can fail alone: its word to the others would meet this one
+        Peers.has_mkl = bool(Peers().gather_numbers(torch.tensor([int(has_mkl())])).all())
     if device == "cuda":
         backend = dist.group.WORLD._get_backend(torch.device("cuda"))  # type: ignore[union-attr]
         backend._set_default_timeout(timedelta(seconds=NCCL_SECONDS))

@@ -93,12 +93,13 @@ class FlatWeights:
     def gradients(self) -> Gradients:
         """Made by the first update: evaluation needs none."""
         if self._made is None:
-            self._made = Gradients(self._parameters, self._order, self._processes)
-            self._blocks = self._made.flat.view(-1, shares.BLOCK_NUMBERS)
+            made = Gradients(self._parameters, self._order, self._processes)
+            self._blocks = made.flat.view(-1, shares.BLOCK_NUMBERS)
             longest = max(share.length for share in self._order.shares) // shares.BLOCK_NUMBERS
             self._norms = torch.zeros(longest, device=self._device)
             self._norms_of_all = self._norms.new_zeros(self._processes.world_size * longest)
             self._blocks_in_order = torch.tensor(self._order.order_of_blocks, device=self._device)
+            self._made = made
         return self._made
 
     def _start_optimizers(self) -> list[AdamW | Muon]:
@@ -106,9 +107,10 @@ class FlatWeights:
         if not self._optimizers:
             options, buffers = self.options, (self._share, self._weights, self.gradients.flat)
             scales = rate_scales(list(self._parameters), options.layer_decay)
-            self._optimizers = [AdamW(*buffers, options, scales)]
+            made: list[AdamW | Muon] = [AdamW(*buffers, options, scales)]
             if options.kind == "muon":
-                self._optimizers.append(Muon(*buffers, options, self.dtype))
+                made.append(Muon(*buffers, options, self.dtype))
+            self._optimizers = made  # all or none: memory may run out between them
         return self._optimizers
 
     def look_up(self, ids: Tensor, *, training: bool) -> Tensor:

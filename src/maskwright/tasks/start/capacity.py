@@ -15,7 +15,7 @@ from maskwright.engines.base import Engine
 from maskwright.engines.choose import choose_device
 from maskwright.engines.muon import HIDDEN_ROLES
 from maskwright.engines.processes import launch_variables
-from maskwright.engines.tree import peak_partial_sums
+from maskwright.engines.tree import complete_nodes, peak_partial_sums
 from maskwright.machine import hardware
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.names import count_parameters, pieces
@@ -42,11 +42,14 @@ def state(
         copy = 2 if low_precision else 4 * (held < devices)
         weights = 4.0 * P / devices + copy * P / held
         return {"weights": weights, "gradients": 4.0 * P / held, "moments": moments / devices}
-    sums = peak_partial_sums(V // devices, V) if V % devices == 0 else 1
-    several = devices > 1
+    sums, received, several = 1, 1.0, devices > 1
+    if V % devices == 0:  # of the rank that holds most
+        firsts, each = range(0, V, V // devices), V // devices
+        sums = max(peak_partial_sums(each, V, first) for first in firsts)
+        received = sum(len(complete_nodes(first, first + each, (0, V))) for first in firsts) / devices
     return {
         "weights": 4.0 * P / devices + (2 if low_precision else 4 * several) * P,
-        "gradients": 4.0 * sums * P + several * 4.0 * P * (1 + 1 / devices),
+        "gradients": 4.0 * sums * P + several * 4.0 * P * (received + 1 / devices),
         "moments": moments / devices,
     }
 

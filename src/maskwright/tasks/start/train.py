@@ -98,8 +98,10 @@ def train(start: RunStart, ready: Prepared, *, config_file: str | None = None) -
         start.agree(last=True)
         if loaded:
             _continue(job, *loaded)
+            del loaded  # a second copy of the state, for as long as the run
         else:
             _begin(job, ready, beginning, config_file)
+            del beginning
         update_status(job, "starting")
         start.forwarders.begin(directory, config.logging.report_to)
         write_card(directory, ready, job)
