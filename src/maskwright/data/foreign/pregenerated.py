@@ -33,7 +33,7 @@ RECORD, TOKENIZER = "pregenerate.json", "tokenizer"
 KEYS = ("tokens", "segment_ids", "is_random_next", "masked_lm_positions", "masked_lm_labels")
 BLOCK_EXAMPLES = 2_000
 LONGEST_TOKENS = np.iinfo(np.uint16).max
-STATIC_MASKS = "these files hold static masks. The masked tokens are put back, and training masks anew"
+STATIC_MASKS = "these files hold static masks. The masked tokens are put back, and training draws its own masks"
 
 
 def open_pregenerated(places: list[str], vocabulary: Vocabulary, pieces: dict[str, int]) -> Foreign:
