@@ -21,6 +21,7 @@ from maskwright.core.errors import InputError, StoppedEarly
 from maskwright.launch.ray import submit as ray
 from maskwright.launch.schedulers import slurm
 from maskwright.launch.target import Training, submit
+from maskwright.launch.tpu_vm import TpuSlice
 from maskwright.machine.tpus import TPUS
 from maskwright.processes import child
 from maskwright.processes.child import FinetuneCommand
@@ -68,7 +69,7 @@ def test_what_is_required_is_asked_for(cli: Cli) -> None:
         assert result.code == 2 and f": {missing} is missing. Fix: give {missing}" in result.err
 
 
-def test_fine_tuning_goes_to_the_same_places(cli: Cli, tmp_path: Path) -> None:
+def test_fine_tuning_goes_to_the_same_places(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And every file that it reads has to be there."""
     file = tmp_path / "news.yaml"
     file.write_text("data: {train: /shared/train.csv}\nmodel: {init_from: /shared/model}\n")
@@ -81,6 +82,12 @@ def test_fine_tuning_goes_to_the_same_places(cli: Cli, tmp_path: Path) -> None:
     assert result.code == 2 and "data.train: /shared/train.csv is not in a pod" in result.err
     result = cli(*pod, "--mount", "data:/shared", "--dry-run")
     assert result.code == 0 and "- finetune\n" in result.out and "- pretrain\n" not in result.out
+    file.write_text("model: {init_from: /shared/model}\n")
+    monkeypatch.setattr(TpuSlice, "describe", lambda place: ("READY", "v4-16", 2))
+    labels = ["--run", "/shared/a", "--set", "data.train=/shared/train.csv", "--dry-run"]
+    for where in (["slurm", file], ["slice", "pod", "not-here.yaml"], ["slice", "pod", "gs://b/a.yaml"]):
+        result = cli("submit", *where, *labels)
+        assert result.code == 0 and " finetune " in result.out, result.err
 
 
 def document(out: str) -> dict[str, Any]:

@@ -44,6 +44,10 @@ def test_a_run_is_reproduced(store: TokenStore, tmp_path: Path, monkeypatch: pyt
     maskwright("reproduce", "run", "--check", "--store", "moved", cwd=tmp_path)
     Path("moved").rename("store")
     run, record = task._original("run")
+    older = {"engine.kind": "jax", "engine.device": "cuda", "engine.reproducibility": "exact"}
+    of_jax = replace(record, keys=record.keys | older)  # as records were before these were refused
+    assert of_jax.pretraining.engine.device == "cuda"
+    assert task._keys(of_jax, "run", None)["engine.reproducibility"] == "fast"
     other = replace(record, train=replace(record.train, fingerprint="0" * 64))
     monkeypatch.setattr(task, "_original", lambda what: (run, other))
     with pytest.raises(InputError, match=r"run: its text has the fingerprint \w+, and not 0{16}\. Fix: put back"):

@@ -20,7 +20,7 @@ if HAS_JAX:
     ("engine", "workers", "said"),
     [
         ({"kind": "jax", "device": "tpu"}, 1, "this machine has no TPU chip"),
-        ({"kind": "jax", "device": "cuda"}, 1, "jax is for TPUs, and for tests on a CPU, not for engine.device: cuda"),
+        ({"kind": "jax", "device": "cuda"}, 1, "jax is for TPUs, and for tests on a CPU, not for cuda"),
         ({"kind": "jax", "device": "auto"}, 1, "this machine has an NVIDIA GPU"),
         ({"kind": "jax", "devices": 1000}, 1000, "1000 devices were asked for"),
         ({"kind": "jax", "devices": 4}, 6, "6 virtual workers cannot be shared out evenly over 4 devices"),

@@ -12,7 +12,8 @@ from maskwright.cli.options import OldNames
 from maskwright.config import pretraining as c
 from maskwright.config import recipes
 from maskwright.config.changes import refuse_changes
-from maskwright.config.retrieval import read_task_config
+from maskwright.config.finetuning import FinetuneConfig
+from maskwright.config.retrieval import RetrievalConfig, read_any_config, read_task_config
 from maskwright.config.settings import flat
 from maskwright.core.errors import ConfigError
 from maskwright.tasks.compare.arms import ArmStart
@@ -233,6 +234,24 @@ def test_a_recipe_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert recipes.find_config(typed) == typed  # for whoever opens it
     (tmp_path / "small").write_text("data: {store: s}\nschedule: {steps: 100}\n")
     assert c.read_config("small").model.size == "base"  # the file that is here
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "kind"),
+    [
+        ("data: {train: a.csv}", [], FinetuneConfig),
+        ("batch: {examples: 8}", ["data.train=a.csv"], FinetuneConfig),
+        ("seed: 1", ["data.train=a.csv", "task.kind=retrieval", "data.corpus=c", "data.queries=q"], RetrievalConfig),
+        ("data: {seq_len: 64}", ["data.store=s", "schedule.steps=5"], c.RunConfig),
+    ],
+)
+def test_the_kind_of_a_yaml_is_that_of_its_keys_and_overrides(
+    tmp_path: Path, text: str, overrides: list[str], kind: type
+) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(text)
+    model = [] if kind is c.RunConfig else ["model.init_from=m"]
+    assert type(read_any_config(str(file), overrides + model)) is kind
 
 
 def test_words_are_words_and_numbers_numbers(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def verify_resume(
     from maskwright.core.errors import VerificationError
     from maskwright.prove import verify_resume as task
 
-    run_config = (read_finetune_config if kind_of(config) == "finetune" else read_config)(config, set_)
+    run_config = (read_finetune_config if kind_of(config, set_ or ()) == "finetune" else read_config)(config, set_)
     verdict = task.verify_resume(run_config, steps=steps, kills=kills, seed=seed, work=work)
     print_result(verdict.report(), asdict(verdict), as_json)
     if verdict.differences:

@@ -14,9 +14,7 @@ import typer
 from maskwright.cli.manual import put
 from maskwright.cli.options import AsJson, CommandGroup, OldNames, app, as_document, plain
 from maskwright.cli.places import PLACES, place
-from maskwright.config.retrieval import kind_of
 from maskwright.core.console import answer
-from maskwright.core.errors import InputError
 from maskwright.launch import target
 from maskwright.launch.target import Place, Submission, Training
 
@@ -47,10 +45,7 @@ def _function(name: str, kind: type[Place]) -> Any:
         dry_run: bool = False,
         as_json: AsJson = False,
     ) -> None:
-        verb = kind_of(training.config)
-        if verb == "finetune" and training.begin_from is not None:
-            raise InputError("is for pretraining", where="--from", fix="name the run as model.init_from instead")
-        training = replace(training, overrides=old_names.added_to(training.overrides), verb=verb)
+        training = replace(training, overrides=old_names.added_to(training.overrides))
         if not as_json:
             return target.submit(where, training, dry_run=dry_run)
         stdout = sys.stdout

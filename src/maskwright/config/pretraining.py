@@ -174,9 +174,6 @@ class EngineSection(Section):
     def _engine_has_it(self) -> Self:
         if self.kind == "jax" and self.dtype == "fp16":
             raise Refused("jax has no loss scaling, which fp16 needs", fix="take bf16 or fp32, or engine.kind: torch")
-        if self.kind == "jax" and self.device in ("cuda", "mps"):
-            what = f"jax is for TPUs, and for tests on a CPU, not for engine.device: {self.device}"
-            raise Refused(what, fix="take engine.kind: torch")
         if self.kind == "torch" and self.sharding == "fsdp":
             what = (
                 "torch's processes share out the fp32 weights and the moments by themselves: sharding fsdp is for jax"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
@@ -13,7 +13,8 @@ from maskwright.config.masking import Share
 from maskwright.config.pretraining import RunConfig, read_config, read_values
 from maskwright.config.recipes import Kind, find_config, is_finetuning, names
 from maskwright.config.schedule import Length
-from maskwright.config.settings import Fraction, Guide, Section, keys_of, read_yaml
+from maskwright.config.settings import Fraction, Guide, Section, keys_of, put, read_yaml
+from maskwright.core.storage import is_url
 
 RetrievalMetric = Literal["ndcg@10", "recall@100", "mrr@10"]
 
@@ -95,6 +96,8 @@ GUIDE = Guide(
     "`maskwright schema --finetune --markdown` lists the keys, at its end",
     {key.replace(".", "_"): advice for key, advice in OF_OTHER_TASKS.items()},
 )
+OF_FINETUNING = {*OF_OTHER_TASKS, *keys_of(RetrievalConfig)} - {*keys_of(RunConfig)}
+"""Keys that no pretraining has."""
 
 
 def read_task_config(location: str, overrides: list[str] | None = None) -> FinetuneConfig | RetrievalConfig:
@@ -106,14 +109,21 @@ def read_task_config(location: str, overrides: list[str] | None = None) -> Finet
 
 def read_any_config(location: str, overrides: list[str] | None = None) -> RunConfig | FinetuneConfig | RetrievalConfig:
     """Reads the YAML, or the recipe, of `pretrain` or of `finetune`. Raises `ConfigError` (exit 2)."""
-    return (read_task_config if kind_of(location) == "finetune" else read_config)(location, overrides)
+    return (read_task_config if kind_of(location, overrides or ()) == "finetune" else read_config)(location, overrides)
 
 
-def kind_of(location: str) -> Kind:
-    """The command that a YAML, or a recipe, is for. Raises `ConfigError` (exit 2) for a file that cannot be read."""
-    if location in names("finetune") and not os.path.exists(location):
+def kind_of(location: str, overrides: Sequence[str] = ()) -> Kind:
+    """The command that a YAML with these overrides, or a recipe, is for. Where no such file is here, the overrides
+    decide. Raises `ConfigError` (exit 2) for a file that cannot be read."""
+    is_file = os.path.isfile(location)
+    if location in names("finetune") and not is_file:
         return "finetune"
-    return "finetune" if is_finetuning(read_yaml(find_config(location), "start with `data:`")) else "pretrain"
+    is_here = is_file or is_url(location) or location in names()
+    values = read_yaml(find_config(location), "start with `data:`") if is_here else {}
+    keys = [override.partition("=")[0].strip() for override in overrides]
+    for key in [*keys, *(["data.train"] if OF_FINETUNING & {*keys} else [])]:
+        put(values, key, None, f"--set {key}")
+    return "finetune" if is_finetuning(values) else "pretrain"
 
 
 def build_task_config(

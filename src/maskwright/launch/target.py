@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
+from maskwright.config.retrieval import kind_of
 from maskwright.core.console import Show, answer, one_line, typed, warn
 from maskwright.core.errors import InputError
 from maskwright.core.secrets import SECRET_VARIABLE, SHORTEST_SECRET, redact
+from maskwright.core.storage import is_url
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 BY_NAME = "pass it on by its variable's name: --env NAME"
@@ -154,6 +156,8 @@ class Place(Protocol):
     leaves_out: ClassVar[frozenset[str]] = frozenset()
     setup_is_in_the_jobs_shell: ClassVar[bool] = False
     """Whether variables that its `setup` sets reach the command."""
+    config_is_there: ClassVar[bool] = False
+    """Whether it is the hosts that read CONFIG, so that a URL is not read here."""
 
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """If the place follows the job, raises the error that gives this process the job's exit code. `dry_run`
@@ -162,8 +166,13 @@ class Place(Protocol):
 
 
 def submit(place: Place, command: Training, *, dry_run: bool = False, on_submission: OnSubmission = show) -> None:
-    """Raises `InputError` if the command holds a secret: others can read it where it runs."""
+    """Submits the command for the kind of its configuration. Raises `InputError` if the command holds a secret: others
+    can read it where it runs."""
     require_clean(place, command)
+    read_here = "" if place.config_is_there and is_url(command.config) else command.config
+    command = replace(command, verb=kind_of(read_here, command.overrides))
+    if command.verb == "finetune" and command.begin_from is not None:
+        raise InputError("is for pretraining", where="--from", fix="name the run as model.init_from instead")
     lost = None if place.setup_is_in_the_jobs_shell else LOST.search(getattr(place, "setup", None) or "")
     if lost:
         what = f"--setup has a shell of its own, and what `{lost[1]}` sets ends with it"

@@ -15,7 +15,7 @@ import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from maskwright.config.recipes import find_config
 from maskwright.core.console import say, several
@@ -65,6 +65,7 @@ class TpuSlice(Place):
         Option("Time between SIGTERM and SIGKILL, in which a run saves, unless CONFIG sets a longer one.", "N", min=1),
     ] = 30.0
     replace: Annotated[bool, Option("End any other job that runs on a host of the slice.")] = False
+    config_is_there: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", self.name):

@@ -39,7 +39,7 @@ BOUNDS = {("v5e", "2x4"): (2, 4, 1), ("v6e", "2x4"): (2, 4, 1)}
 """One host has eight of these chips; the compiler would put any four on a host."""
 GIB = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 KINDS = "all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all"
-COLLECTIVE = re.compile(rf"= (?P<result>\S.*?) (?P<kind>{KINDS})(?P<start>-start)?\(")
+COLLECTIVE = re.compile(rf" (?P<kind>{KINDS})(?P<start>-start)?\(")
 ARRAY = re.compile(r"\b(?:pred|[a-z]+?(\d+))\[([\d,]+)\]")
 CHAIN = re.compile(r'chain_id="\d+"')
 """The compiler cuts a collective into parts that it fuses with products: one chain of them."""
@@ -171,8 +171,9 @@ def collectives(text: str) -> list[Collective]:
     """The collectives in the text of a compiled program."""
     found: dict[str, tuple[str, bool, int]] = {}
     for line in text.splitlines():
-        if one := COLLECTIVE.search(line):
-            chain, arrays = CHAIN.search(line), ARRAY.findall(one["result"])
+        _, _, value = line.partition("= ")
+        if one := COLLECTIVE.search(value):
+            chain, arrays = CHAIN.search(line), ARRAY.findall(value[: one.start()])
             if one["start"]:  # the operands come first
                 arrays = arrays[len(arrays) // 2 :]
             size = sum(math.prod(map(int, shape.split(","))) * int(bits or 8) // 8 for bits, shape in arrays)

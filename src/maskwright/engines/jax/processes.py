@@ -79,6 +79,9 @@ class _JaxProcesses:
 def choose_device(wanted: str) -> Platform:
     """Resolves `auto`: TPU chips if there are any, else the CPU. Raises `ConfigError` rather than leave a chip or a GPU
     of this machine idle."""
+    if wanted in ("cuda", "mps"):
+        what = f"jax is for TPUs, and for tests on a CPU, not for {wanted}"
+        raise ConfigError(what, where="engine.device", fix="take engine.kind: torch")
     chips = tpu_chips()
     if wanted == "tpu" and not chips:
         fix = "run it on a TPU VM; `maskwright plan` compiles for one that is not here"
