@@ -114,7 +114,6 @@ def test_explicit_sizes_are_trusted_and_fit_the_configuration() -> None:
 
     command = Training("nano", "/runs/a")
     assert Gang(2, 4).fit(command, config()).words()[-4:] == ["--set", "engine.device=cuda", "--processes", "4"]
-    assert Gang(2, 4).fit(command, config(JAX)).processes == 1
     on_slice = Gang(1, slice=RaySlice("v6e", "4x4")).fit(command, config(JAX))
     assert on_slice.overrides == ("engine.device=tpu",) and on_slice.processes is None
     for gang, overrides, wrong in [

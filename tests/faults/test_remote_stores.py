@@ -92,7 +92,7 @@ def test_a_store_goes_to_a_bucket_and_trains_from_there(
     assert not [*folder.rglob("*.tmp-*")]
 
 
-def test_the_same_text_from_another_place_is_pushed_over(tokenizer: str, tmp_path: Path, cache: Path) -> None:
+def test_the_same_text_from_another_place_is_pushed_over(tokenizer: str, tmp_path: Path) -> None:
     """Its sources, and the lines that its documents begin at, are files of the same sizes."""
     made, opened = list[TokenStore](), list[TokenStore]()
     for name, text in ("one", "a b\n\nc d\n\n"), ("two", "\n\na b\n\nc d"):

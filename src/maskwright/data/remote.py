@@ -76,7 +76,7 @@ def push(store: str, to: str) -> None:
 
     of_the_origins = _of_the_origins(files)
     of_the_ids = {name: record for name, record in files.items() if name not in of_the_origins}
-    # What a store of this fingerprint may have otherwise comes last: a manifest that lies there is soon wrong no more.
+    # What stores of one fingerprint have of their own goes last: a manifest that lies there is wrong for a moment only.
     for part, more in ((of_the_ids, {}), (of_the_origins, tokenizer)):
         _each(f"push {target.location}", {**part, **more}, send)
         _each(f"read back {target.location}", part, check)
