@@ -23,7 +23,7 @@ from maskwright.core.errors import ConfigError, InputError
 from maskwright.machine.devices import ACCELERATORS, DEVICES, here, place
 from maskwright.machine.tpus import TPUS, topologies_by_chips
 from maskwright.model.config import training_flops
-from maskwright.tasks.planning import cost, measure, show
+from maskwright.tasks.planning import measure, show
 from maskwright.tasks.planning.cost import Interval, Work, memory, pretraining_work, seconds_of, step_seconds
 from maskwright.tasks.planning.show import PlanReport, projected
 from maskwright.tasks.pretrain.model import model_without_store
