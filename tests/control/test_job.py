@@ -495,7 +495,8 @@ def test_slice_that_is_not_ready(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) 
     [
         ({}, 2, 0, ("cpu", 1)),
         ({}, 2, 4, ("cuda", 4)),
-        ({"engine": {"kind": "jax"}}, 2, 4, ("cuda", 1)),
+        ({"engine": {"kind": "jax"}}, 2, 0, ("cpu", 1)),
+        ({"engine": {"kind": "jax"}}, 2, 4, "engine.kind: jax is for TPUs, .* Fix: take engine.kind: torch"),
         ({"engine": {"device": "cpu"}}, 1, 8, "engine.device: is cpu, and 8 GPUs on each node ask for cuda"),
         ({}, 3, 8, "16 virtual workers cannot be shared out evenly over 24 processes"),
         ({"engine": {"devices": 4}}, 2, 4, "engine.devices: asks for 4 devices, but 8 compute"),

@@ -462,6 +462,7 @@ def test_text_becomes_a_store(corpus: Path, tmp_path: Path, store: TokenStore) -
     assert made.documents() + made.documents("valid") == 300
     assert made.tokens() == store.split("train").tokens and "300 read" in str(made)
     assert str(made).startswith(f"{made.location}: format ")
+    assert [source["location"] for source in made.sources] == store.locations
     options = dict[str, Any](layout="sentences", workers=2, mask_pii=["email"], letters="keep")
     (tmp_path / "held.txt").write_text("The old fox saw a garden.\n\nA house stood there.\n")
     cleaned = maskwright.prepare(corpus, folder, tmp_path / "cleaned", valid_files=tmp_path / "held.txt", **options)

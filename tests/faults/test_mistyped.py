@@ -219,7 +219,7 @@ def test_all_unknown_options_are_one_error_and_its_command_works(
             "predict m --test_file a.csv --max_length 64 --output o.csv",
             "predict m --input a.csv --max-seq-len 64 --to o.csv",
         ),
-        ("predict m --input a.csv --text t --output o.csv", "predict m --input a.csv --text-column t --to o.csv"),
+        ("predict m --input a.csv --text_column_name t --out o", "predict m --input a.csv --text-column t --to o"),
         ("embed m --input a.csv --out a.npy --top_k 3", "embed m --input a.csv --to a.npy"),
         ("tokenizer train a.txt --vocab_size 9 --save_dir t", "tokenizer train a.txt --vocab-size 9 --to t"),
         (
@@ -356,7 +356,7 @@ def test_recipes_are_listed_and_printed(cli: Cli) -> None:
         ("plan squad --on h100", "is not here, so how long its examples are is not known. Fix: give --examples N"),
         ("plan small --on h100 --examples 9", "--examples: has no effect for pretraining. Fix: leave it out"),
         ("plan squad --on h100 --vocab-size 9", "--vocab-size: has no effect for a fine-tuning. Fix: leave it out"),
-        ("plan small --vocab-size 9", "--vocab-size: has no effect where steps are measured here"),
+        ("plan small --vocab-size 9", "Fix: leave it out, or leave out --on here and name a device with --on"),
         ("plan small --on h100 --vocab-size 9 --probe-seconds 2", "--probe-seconds: has no effect without --on here"),
         (
             "plan CONFIG --on h100 --region mars",

@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import ANY
 
 import fsspec
 import pytest
-from conftest import small_config
+from conftest import prepared, small_config
 from google_cloud.fake import Cloud, fake_cloud
 from google_cloud.storage import make_bucket
 
@@ -28,6 +29,7 @@ from maskwright.data import remote
 from maskwright.data.loader import Loader
 from maskwright.data.manifest import files_of
 from maskwright.data.prepare.report import report
+from maskwright.data.prepare.request import PrepareOptions
 from maskwright.data.store import TokenStore
 from maskwright.run.directory import RunDirectory
 from maskwright.tasks.models.runs import held_out_stores
@@ -80,7 +82,7 @@ def test_a_store_goes_to_a_bucket_and_trains_from_there(
     assert all((ends[0][name] == ends[1][name]).all() for name in ends[0])
     record = RunDirectory(str(run)).read_record()
     assert record.train.location == "memory://bucket/store" == held_out_stores(record)[""].location
-    folder = cache / store.fingerprint[:32]
+    folder = cache / remote._cache_name(store.manifest)
     assert [*cache.iterdir()] == [folder]
     (folder / "manifest.json").unlink()  # as after a stop on the way: what is there stays
     (folder / "tokenizer" / "vocab.json.tmp-7").write_text("half")
@@ -88,6 +90,25 @@ def test_a_store_goes_to_a_bucket_and_trains_from_there(
     assert TokenStore("memory://bucket/store").fingerprint == store.fingerprint
     assert {path: path.stat().st_mtime_ns for path in folder.glob("*.u*")} == shards
     assert not [*folder.rglob("*.tmp-*")]
+
+
+def test_the_same_text_from_another_place_is_pushed_over(tokenizer: str, tmp_path: Path) -> None:
+    """Its sources, and the lines that its documents begin at, are files of the same sizes."""
+    made, opened = list[TokenStore](), list[TokenStore]()
+    for name, text in ("one", "a b\n\nc d\n\n"), ("two", "\n\na b\n\nc d"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "text.txt").write_text(text)
+        options = PrepareOptions(valid_fraction=0.0)
+        made.append(prepared(tmp_path / name / "text.txt", tokenizer, tmp_path / f"store-{name}", options))
+    sizes = [{name: len(content) for name, content in files(one.folder).items() if "." in name} for one in made]
+    assert made[0].fingerprint == made[1].fingerprint and sizes[0] == {**sizes[1], "manifest.json": ANY}
+    for one in (*made, made[0]):
+        remote.push(one.location, "memory://bucket/store")
+        opened.append(TokenStore("memory://bucket/store"))
+        opened[-1].verify()
+    for one, there in zip((*made, made[0]), opened, strict=True):  # an open store is left alone
+        assert there.origin("train", 1) == one.origin("train", 1)
+    assert opened[0].folder == opened[2].folder != opened[1].folder
 
 
 def test_what_lies_elsewhere_is_refused(store: TokenStore, tmp_path: Path) -> None:
@@ -135,7 +156,7 @@ def test_a_damaged_shard_never_gets_its_name(store: TokenStore, cache: Path) -> 
     there.rm_file(name)
     with pytest.raises(StoreError, match=f"{os.path.basename(name)}: is missing"):
         TokenStore("memory://bucket/store")
-    left = files(cache / store.fingerprint[:32])
+    left = files(cache / remote._cache_name(store.manifest))
     assert not {os.path.basename(name), "manifest.json"} & {*left} and not [path for path in left if ".tmp-" in path]
     there.pipe_file(name, content[:-2])
     with pytest.raises(StoreError, match=f"{os.path.basename(name)}: has .* bytes, the manifest says"):
@@ -154,7 +175,7 @@ def test_a_disk_without_room_is_named_and_the_rest_comes_later(
     how: str, store: TokenStore, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remote.push(store.location, "memory://bucket/store")
-    folder, whole = cache / store.fingerprint[:32], sum(record["bytes"] for _, record in store._files())
+    folder, whole = cache / remote._cache_name(store.manifest), sum(record["bytes"] for _, record in store._files())
     tokens, bring = store._path(store.shards[0], "tokens"), folders.Folder.download
     with monkeypatch.context() as patch:
         if how == "too small":
@@ -191,7 +212,7 @@ def test_processes_that_ask_at_once_bring_each_file_once(store: TokenStore, cach
     """file:// is the one address that several processes share here."""
     code = (
         "import sys; from maskwright.data import remote, store; bring = remote._download\n"
-        "def fetch(*a): print('fetched', a[1]); bring(*a)\n"
+        "def fetch(*a): sys.stdout.write(a[1] + '\\n'); bring(*a)\n"
         "remote._download = fetch; store.TokenStore(sys.argv[1]).verify()"
     )
     command = [sys.executable, "-c", code, f"file://{store.location}"]

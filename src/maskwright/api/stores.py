@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -33,8 +33,14 @@ class Store:
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
-        """What the store's own record says: counts, options, sources, checksums (docs/token-store.md)."""
+        """What the store's own record says: counts, options, checksums, the number of source files and the first ten
+        (docs/token-store.md). `sources` has all of them."""
         return TokenStore(self.location).manifest
+
+    @property
+    def sources(self) -> Iterator[dict[str, Any]]:
+        """All files of its text, read one by one: location, bytes, and sha256 (`prepare`) or time of change."""
+        return TokenStore(self.location).sources()
 
     @property
     def fingerprint(self) -> str:

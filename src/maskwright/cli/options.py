@@ -72,8 +72,7 @@ plain: dict[str, Any] = {"rich_markup_mode": None, "no_args_is_help": True, "add
 app = typer.Typer(
     name="maskwright",
     help="Train text encoders from raw text, and prove every export.",
-    epilog="\b\nFirst steps:\n  maskwright quickstart\n  maskwright pretrain continue-modernbert --run runs/first "
-    "--dry-run\n  maskwright COMMAND --help",
+    epilog="\b\nFirst steps:\n  maskwright quickstart\n  maskwright recipes\n  maskwright COMMAND --help",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},  # the commands below take them over
     **plain | {"add_completion": True, "cls": Main},

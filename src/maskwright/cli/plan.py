@@ -89,7 +89,8 @@ def _require_effects(
     ):
         if value is not None and (other or is_here):
             reason = f"for {other}" if other else "where steps are measured here, with what CONFIG names"
-            raise InputError(f"has no effect {reason}", where=option, fix="leave it out")
+            fix = "leave it out" if other else "leave it out, or leave out --on here and name a device with --on"
+            raise InputError(f"has no effect {reason}", where=option, fix=fix)
     if probe_seconds != PROBE_SECONDS and not is_here:
         raise InputError("has no effect without --on here", where="--probe-seconds", fix="leave it out")
 

@@ -27,7 +27,7 @@ class Arrow(Section):
     """What Arrow files do not say themselves; only with format: arrow."""
 
     tokenizer: Annotated[str | None, Resumable] = None
-    """Folder of the tokenizer that made the ids; Default: `tokenizer/` in the store."""
+    """Folder of the tokenizer that made the ids. Default: `tokenizer/` in the store."""
     column: str | None = None
     """Column of the ids. Default: input_ids, tokens, token_ids or ids."""
     token_offset: Annotated[int, Field(ge=-(2**32), le=2**32)] = 0

@@ -146,7 +146,7 @@ NOT_NEEDED = {
     "per_device_eval_batch_size eval_accumulation_steps max_sentences_valid batch_size_valid max_tokens_valid": (
         "evaluation takes the rows that fit"
     ),
-    "finetune": "CONFIG shows what it is for: leave the option out",
+    "finetune": "CONFIG shows what it is for",
     "no_epoch_checkpoints save_interval keep_last_epochs keep_best_checkpoints no_save_optimizer_state "
     "save_safetensors save_only_model save_on_each_node": (
         "checkpoints are whole, and of steps and seconds (checkpoint.*), never of epochs"
@@ -226,7 +226,7 @@ _OPTIONS = {
     "lr lrate learning_rate peak_lr": "--learning-rates",
     "seed random_seed manual_seed": "--search-seed",
     "max_seq_length max_length": "--max-seq-len --seq-len",
-    "text text_column_name": "--text-column",
+    "text_column_name": "--text-column",
     "num_proc num_workers preprocessing_num_workers": "--workers",
     "top_k": "--top",
     "push_to_hub hub_model_id": "--push",

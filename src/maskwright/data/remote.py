@@ -1,7 +1,7 @@
 """Token stores in a bucket: pushed, pulled, and copied whole into the cache of a machine that trains from one.
 
-    $MASKWRIGHT_CACHE/stores/FINGERPRINT/       a store, each file compared with its digest; the manifest came last
-    $MASKWRIGHT_CACHE/stores/FINGERPRINT.lock   held by the one process that downloads it, while the others wait
+    $MASKWRIGHT_CACHE/stores/FINGERPRINT-ORIGINS/   a store, each file compared with its digest; the manifest came last
+    ….lock                                          held by the one process that downloads it, while the others wait
 
 See `core.storage.cache_folder`.
 """
@@ -23,7 +23,7 @@ from maskwright.core import storage
 from maskwright.core.console import human_bytes, progress
 from maskwright.core.errors import FULL, CloudError, InputError, MaskwrightError, StoreError
 from maskwright.core.folder import TRIES, Folder
-from maskwright.data.manifest import checked, files_of, read_manifest
+from maskwright.data.manifest import SOURCES, checked, files_of, read_manifest
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer"
 MOST_SMALL_FILES, SMALL_BYTES = 10_000, 4096
@@ -66,13 +66,20 @@ def push(store: str, to: str) -> None:
                 raise MaskwrightError(what, where=f"{target.location}/{name}", fix="run the same command again")
 
     def check(name: str, record: dict[str, Any]) -> None:
+        if target.sha256(name) == record["sha256"]:
+            return
+        target.upload(os.path.join(store, name), name)  # what lay there was of this size, of another push
         if target.sha256(name) != record["sha256"]:
             target.remove(name)
             fix = "run the same command again"
             raise MaskwrightError("did not arrive as it was sent", where=f"{target.location}/{name}", fix=fix)
 
-    _each(f"push {target.location}", {**files, **tokenizer}, send)
-    _each(f"read back {target.location}", files, check)
+    of_the_origins = _of_the_origins(files)
+    of_the_ids = {name: record for name, record in files.items() if name not in of_the_origins}
+    # What stores of one fingerprint have of their own goes last: a manifest that lies there is wrong for a moment only.
+    for part, more in ((of_the_ids, {}), (of_the_origins, tokenizer)):
+        _each(f"push {target.location}", {**part, **more}, send)
+        _each(f"read back {target.location}", part, check)
     with storage.open_binary(os.path.join(store, MANIFEST)) as file:
         target.put(MANIFEST, file.read())
 
@@ -108,7 +115,7 @@ def cached(location: str) -> str:
     the disk has no room."""
     origin = Folder(location, reach=True, tries=TRIES)
     manifest = _manifest(origin)
-    folder = storage.cache_folder("stores", manifest["fingerprint"][:32])
+    folder = storage.cache_folder("stores", _cache_name(manifest))
 
     def find() -> str | None:
         path = os.path.join(folder, MANIFEST)  # the tokenizer's roles may differ between stores of one fingerprint
@@ -214,6 +221,20 @@ def _each(title: str, files: Files, act: Callable[[str, dict[str, Any]], None]) 
 def _files(manifest: dict[str, Any]) -> Files:
     """The records of a store's files by name."""
     return {record["name"]: record for record in files_of(manifest)}
+
+
+def _of_the_origins(files: Files) -> Files:
+    """The files that say where the text lay, which a store's fingerprint leaves out."""
+    return {name: record for name, record in files.items() if name == SOURCES or ".origins." in name}
+
+
+def _cache_name(manifest: dict[str, Any]) -> str:
+    """Stores of one fingerprint and of text from other places have folders of their own."""
+    files = _files(manifest)
+    name: str = manifest["fingerprint"][:32]
+    if SOURCES not in files:  # an older store, whose sources are in the manifest
+        return name
+    return f"{name}-{storage.sha256_of([record['sha256'] for record in _of_the_origins(files).values()])[:8]}"
 
 
 def _bytes(files: Files) -> int:

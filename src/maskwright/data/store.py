@@ -2,7 +2,7 @@
 
     STORE/
       manifest.json                    format, dtype, counts, sha256 and crc32 of each file, tokenizer, options
-      sources.jsonl                    a line for each file of the text: its location, bytes and time
+      sources.jsonl                    a line for each file of the text: location, bytes; sha256 (convert: time)
       tokenizer/tokenizer.json …       the tokenizer that made the ids
       train-00000.tokens.u16           text ids only: no special tokens, no row length, no masks
       train-00000.documents.u64        token offset in the shard after each document

@@ -81,16 +81,18 @@ def require_parent(command: Training) -> None:
 
 def sized(command: Training, config: RunConfig | FinetuneConfig, num_nodes: int, gpus: int) -> Training:
     """The command with the device and the number of processes of each machine, so that it fails where a device is
-    missing. Raises `InputError` if the batch cannot be divided among them, or if `engine.devices` is another number."""
+    missing. Raises `InputError` if the batch cannot be divided among them, if `engine.devices` is another number, and
+    for JAX on GPUs."""
     device, total = "cuda" if gpus else "cpu", num_nodes * max(1, gpus)
+    if gpus and config.engine.kind == "jax":
+        what = "jax is for TPUs, and for tests on a CPU"
+        raise InputError(what, where="engine.kind", fix="take engine.kind: torch")
     if config.engine.device not in ("auto", device):
         what = f"is {config.engine.device}, and {gpus} GPUs on each node ask for {device}"
         raise InputError(what, where="engine.device", fix="leave engine.device out, or ask for what it says")
     shared_out(config.batch.virtual_workers, total, "processes", _rows(config))
     require_devices(config.engine, total)
-    # One process of JAX drives all devices of its machine.
-    processes = 1 if config.engine.kind == "jax" else max(1, gpus)
-    return replace(command.setting(f"engine.device={device}"), processes=processes)
+    return replace(command.setting(f"engine.device={device}"), processes=max(1, gpus))
 
 
 def for_tpu(command: Training, config: RunConfig | FinetuneConfig, devices: int) -> Training:

@@ -281,6 +281,7 @@ class Lines:
             announced = TAIL.search(line)
             self._of_tail += int(announced[1]) if announced else 0
         else:
+            self._of_tail = 0  # Ray's log may have fewer lines than it announces
             with lost_terminal_is_no_error():  # the client would take it for an error of the network
                 self._show(None, line)
 

@@ -228,7 +228,7 @@ def _on_accelerators(work: Work, place: DeviceCount, low: bool) -> tuple[float, 
     computing = work.product_flops / PRODUCT_SHARE + work.attention_flops / ATTENTION_SHARE
     moved = TRAFFIC_BYTES * work.tokens * model.num_hidden_layers * model.hidden_size
     moved += LOGIT_BYTES * work.predicted * model.vocab_size
-    share = JAX_SHARE if engine.kind == "jax" or device.family == "tpu" else 1.0
+    share = JAX_SHARE if device.family == "tpu" else 1.0
     share *= TOGETHER if place.count > 1 else 1.0
     passes = computing / peak + moved * (1 if low else 2) / device.bytes_per_second
     muon = work.muon_flops / PRODUCT_SHARE / peak / place.count
@@ -316,7 +316,7 @@ def band_of(work: Work, place: DeviceCount) -> Band:
         return Band(0.2, 1.1, "a micro-batch or a model this small may leave most of a GPU idle")
     if device.watts is not None and device.watts < 100:
         return Band(0.3, 1.0, "never measured, and a card of so little power lowers its clock (arXiv:1903.07486)")
-    if not low or engine.kind == "jax" or isinstance(work.config, FinetuneConfig):
+    if not low or isinstance(work.config, FinetuneConfig):
         return Band(0.4, 1.25, "calibrated with pretraining in bf16 by torch on an H200")
     if device.name == "h200" and place.count == 1:
         return Band(0.75, 1.15, "calibrated with base on one H200")

@@ -222,6 +222,8 @@ def _refusals(config: RunConfig | FinetuneConfig, place: DeviceCount) -> list[st
             found.append(f"as configured it would be refused: {error.what}. {error.fix}")
     if place.device.family == "tpu" and engine.kind != "jax":
         found.append("TPUs need --set engine.kind=jax")
+    if place.device.family == "gpu" and engine.kind == "jax":
+        found.append("GPUs need --set engine.kind=torch")
     return found
 
 
