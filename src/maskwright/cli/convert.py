@@ -52,7 +52,7 @@ def data_convert(
         around each document, or leave out all. They are counted, and so are other special tokens, which stay.
     --encoder FILE (no --to-format): GPT-2's encoder.json, for a fairseq dictionary of numbers.
     --valid-fraction SHARE (no --to-format): Share of documents to hold out, by a hash of their ids. Files named valid
-        or test, next to files named train, are held out instead.
+        or test are held out instead where others are named train, or where all are named so.
     --shard-tokens N (no --to-format): Tokens in a shard, roughly.
     --workers 1≤N (no --to-format): Processes here; any number gives the same result. Default: one for each core, as far
         as memory allows. The same command on other machines that see the folders shares the work.

@@ -283,7 +283,7 @@ class FinetuningEvaluation(Section):
     every_steps: Annotated[Count | None, Resumable] = None
     """Steps between evaluations on the validation split. Default: one epoch."""
     metric: str | None = None
-    """What the best checkpoint is best at. When not set: accuracy, f1_micro (several labels), pearson, or f1 (words and
+    """What the best checkpoint is best at. Default: accuracy, f1_micro (several labels), pearson, or f1 (words and
     questions). `loss` takes the lowest."""
     patience: Count | None = None
     """Stop after this many evaluations without a better value (early stopping). Off by default."""

@@ -141,8 +141,8 @@ class EngineSection(Section):
     """Total number of devices across hosts; must divide batch.virtual_workers. torch: one process per device
     (`--processes`). jax: all devices by default, one on a CPU (more are simulated, for tests)."""
     sharding: Annotated[Literal["data", "fsdp"], Resumable] = "data"
-    """Devices share out the fp32 weights and the moments in any case. fsdp, only for jax: with several micro-batches a
-    device, gradients are shared out after each, which takes less memory, and not once an update."""
+    """Devices share out the fp32 weights and the moments in any case. data: with several micro-batches a device, they
+    share out the gradients once an update. fsdp, only for jax: after each micro-batch, which takes less memory."""
     dtype: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Precision of the multiplications; weights and optimizer state are kept in fp32. auto takes bf16 where the
     hardware is faster at it, with torch fp16 on a GPU that has no bf16 (T4, V100), else fp32. fp16, which scales the
@@ -164,11 +164,8 @@ class EngineSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _jax_is_fast(cls, values: Any) -> Any:
-        return (
-            {"reproducibility": "fast", **values}
-            if isinstance(values, dict) and values.get("kind") == "jax"
-            else values
-        )
+        is_jax = isinstance(values, dict) and values.get("kind") == "jax"
+        return {"reproducibility": "fast", **values} if is_jax else values
 
     @model_validator(mode="after")
     def _engine_has_it(self) -> Self:

@@ -83,8 +83,8 @@ def _more_held_out(store: TokenStore, documents: int) -> str:
     text has grown."""
     share = LEAST_HELD_OUT_DOCUMENTS / (documents + int(store.manifest["splits"]["train"]["documents"]))
     if share > MOST_HELD_OUT:
-        plain = any(file_kind(source["location"]) == PLAIN for source in store.sources())
-        if plain and store.manifest.get("options", {}).get("layout") == "file":
+        by_file = store.manifest.get("options", {}).get("layout") == "file"
+        if by_file and any(file_kind(source["location"]) == PLAIN for source in store.sources()):
             return "take more text, or prepare with --layout lines or sentences, where a file has several"
         return "take more text"
     return f"prepare into another folder with --valid-fraction {math.ceil(100 * share) / 100:g}"

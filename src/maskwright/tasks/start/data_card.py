@@ -109,8 +109,8 @@ def languages_of(store: TokenStore, split: Split) -> dict[str, int] | None:
     where py3langid is not installed."""
     if not extras.installed("py3langid"):
         return None
-    kinds = {file_kind(str(source["location"])) for source in store.sources()}
-    if kinds and kinds <= {*SEQUENCE_ENDINGS}:
+    names = (str(source["location"]) for source in store.sources())
+    if sources_in(store.manifest)[0] and all(file_kind(name) in SEQUENCE_ENDINGS for name in names):
         return {}
     from maskwright.text.cleaning.language import language_of
 
