@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from in_process import Cli, command_line
 from warm import SMALL
 
 from maskwright.config.pretraining import RunConfig, build_config
@@ -210,6 +211,13 @@ def small_config(location: str, **keys: Any) -> RunConfig:
 def config(store: TokenStore) -> Callable[..., RunConfig]:
     """`config(**{"schedule.steps": 5})` gives a configuration with those dotted keys set."""
     return partial(small_config, store.location)
+
+
+@pytest.fixture
+def cli(capfd: pytest.CaptureFixture[str]) -> Iterator[Cli]:
+    """The command line in this process: what `in_process.Result` holds of a call."""
+    with command_line(capfd) as typed:
+        yield typed
 
 
 @pytest.fixture

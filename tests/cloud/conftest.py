@@ -9,8 +9,6 @@ from google_cloud.fake import Cloud, fake_cloud
 
 from maskwright.cloud.google import rest
 
-# Without it gcsfs asks each bucket's kind by gRPC, which needs TLS; it looks when it is imported.
-os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 CLOUD = ("GOOGLE_", "CLOUDSDK_", "GCE_METADATA", "STORAGE_EMULATOR_HOST", "TF_", "STANDIN_")
 
 

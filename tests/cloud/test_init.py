@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from google_cloud.fake import Cloud
-from in_process import Cli, Result, command_line
+from in_process import Cli, Result
 
 from maskwright.cloud.provision import init as init_module
 
@@ -22,12 +21,6 @@ LAB: dict[str, Any] = {
 }
 SLICE = {"accelerator": "v6e", "topology": "4x4", "provisioning_model": "SPOT"}
 STATE = "storage/b/lab-proj-maskwright-state"
-
-
-@pytest.fixture
-def cli(capfd: pytest.CaptureFixture[str]) -> Iterator[Cli]:
-    with command_line(capfd) as call:
-        yield call
 
 
 @pytest.fixture

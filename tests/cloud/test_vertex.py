@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 import yaml
 from google_cloud import judge
 from google_cloud.fake import Cloud
-from in_process import Cli, Result, command_line
+from in_process import Cli, Result
 
 from maskwright.cloud import machines
 from maskwright.cloud.google import rest
@@ -32,11 +32,9 @@ GPU = ("--machine-type", "g2-standard-12")
 JOBS = "aiplatform/projects/lab-proj/locations/us-central1/customJobs"
 
 
-@pytest.fixture
-def cli(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Cli]:
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "POLL_SECONDS", 0.02)
-    with command_line(capfd) as call:
-        yield call
 
 
 @pytest.fixture

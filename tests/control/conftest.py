@@ -1,26 +1,18 @@
-"""The command line in this process, as in the tests of faults."""
+"""The real kubectl, told of a made-up cluster alone."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 from fake_kubernetes import FakeCluster
-from in_process import Cli, command_line
-
-
-@pytest.fixture
-def cli(capfd: pytest.CaptureFixture[str]) -> Iterator[Cli]:
-    with command_line(capfd) as call:
-        yield call
 
 
 @pytest.fixture
 def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeCluster], None]:
-    """The real one, told of no cluster but this."""
     if not shutil.which("kubectl"):
         pytest.skip("needs kubectl on the path")
 

@@ -1,4 +1,4 @@
-"""What tests of faults share: the command line, a configuration of some steps, and a good model folder to spoil."""
+"""What tests of faults share: a configuration of some steps, a good model folder to spoil, and a made-up bucket."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import fsspec
 import pytest
 import yaml
-from in_process import SHAPE, Cli, command_line
+from google_cloud.fake import Cloud, fake_cloud
+from google_cloud.storage import make_bucket
+from in_process import SHAPE
 from safetensors.numpy import save_file
 
 from maskwright.data.store import TokenStore
 from maskwright.model.hf.config import to_hf_config
 from maskwright.model.initial import initial_parameters
-
-
-@pytest.fixture
-def cli(capfd: pytest.CaptureFixture[str]) -> Iterator[Cli]:
-    with command_line(capfd) as call:
-        yield call
 
 
 @pytest.fixture
@@ -51,3 +48,15 @@ def folder(tmp_path: Path, tokenizer: str) -> Path:
     (path / "config.json").write_text(json.dumps(to_hf_config(SHAPE)))
     shutil.copy(Path(tokenizer) / "tokenizer.json", path)
     return path
+
+
+@pytest.fixture
+def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    """gs://bucket, without a token."""
+    pytest.importorskip("gcsfs", reason="needs the gcs extra")
+    with fake_cloud() as cloud:
+        make_bucket(cloud, {"name": "bucket"})
+        monkeypatch.setitem(fsspec.config.conf, "gs", {"token": "anon", "endpoint_url": cloud.url})
+        monkeypatch.delitem(fsspec.config.conf, "gcs", raising=False)  # a command of the cloud gives both a token
+        fsspec.get_filesystem_class("gs").clear_instance_cache()
+        yield cloud

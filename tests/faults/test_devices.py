@@ -16,28 +16,38 @@ if HAS_JAX:
     parity.use_virtual_devices()
 
 
+TWO = {"kind": "jax", "device": "cpu", "devices": 2}
+MET = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+EMPTY: dict[str, str] = {}
+
+
 @pytest.mark.parametrize(
-    ("engine", "workers", "said"),
+    ("engine", "workers", "variables", "said"),
     [
-        ({"kind": "jax", "device": "tpu"}, 1, "this machine has no TPU chip"),
-        ({"kind": "jax", "device": "cuda"}, 1, "jax is for TPUs, and for tests on a CPU, not for cuda"),
-        ({"kind": "jax", "device": "auto"}, 1, "this machine has an NVIDIA GPU"),
-        ({"kind": "jax", "devices": 1000}, 1000, "1000 devices were asked for"),
-        ({"kind": "jax", "devices": 4}, 6, "6 virtual workers cannot be shared out evenly over 4 devices"),
-        ({"kind": "torch", "devices": 3}, 2, "2 virtual workers cannot be shared out evenly over 3 processes"),
-        ({"kind": "torch", "device": "cuda", "devices": 2}, 2, "2 GPUs were asked for, and this machine has 0"),
-        ({"kind": "jax", "reproducibility": "exact"}, 1, "jax sums gradients in the order of its devices"),
-        ({"kind": "torch", "sharding": "fsdp"}, 2, "sharding fsdp is for jax"),
-        ({"kind": "torch", "device": "tpu"}, 1, "torch does not know TPUs"),
+        ({"kind": "jax", "device": "tpu"}, 1, EMPTY, "this machine has no TPU chip"),
+        ({"kind": "jax", "device": "cuda"}, 1, EMPTY, "jax is for TPUs, and for tests on a CPU, not for cuda"),
+        ({"kind": "jax", "device": "auto"}, 1, EMPTY, "this machine has an NVIDIA GPU"),
+        ({"kind": "jax", "devices": 1000}, 1000, EMPTY, "1000 devices were asked for"),
+        ({"kind": "jax", "devices": 4}, 6, EMPTY, "6 virtual workers cannot be shared out evenly over 4 devices"),
+        ({"kind": "torch", "devices": 3}, 2, EMPTY, "2 virtual workers cannot be shared out evenly over 3 processes"),
+        ({"kind": "torch", "device": "cuda", "devices": 2}, 2, EMPTY, "2 GPUs were asked for, and this machine has 0"),
+        ({"kind": "jax", "reproducibility": "exact"}, 1, EMPTY, "jax sums gradients in the order of its devices"),
+        ({"kind": "torch", "sharding": "fsdp"}, 2, EMPTY, "sharding fsdp is for jax"),
+        ({"kind": "torch", "device": "tpu"}, 1, EMPTY, "torch does not know TPUs"),
+        (TWO, 1, {"WORLD_SIZE": "two"}, "invalid literal for int"),
+        (TWO, 1, {"WORLD_SIZE": "3", "RANK": "0", **MET}, "shared out evenly over 3"),
+        (TWO, 1, {"WORLD_SIZE": "2"}, "MASTER_ADDR: WORLD_SIZE is 2, but MASTER_ADDR is not set"),
+        (TWO, 1, {"WORLD_SIZE": "2", "RANK": "2", **MET}, "RANK 2 is not one of 2"),
     ],
 )
-def test_a_device_that_is_not_there(
+def test_a_device_or_a_partner_that_is_not_there(
     cli: Cli,
     config_file: ConfigFile,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     engine: dict[str, Any],
     workers: int,
+    variables: dict[str, str],
     said: str,
 ) -> None:
     if engine["kind"] == "jax":
@@ -45,6 +55,10 @@ def test_a_device_that_is_not_there(
             pytest.skip("needs the extra jax")
         monkeypatch.setattr("maskwright.engines.jax.processes.tpu_chips", lambda: 0)
         monkeypatch.setattr("maskwright.engines.jax.processes.cuda_devices", lambda: 1)
+    for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RANK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
     path = config_file(engine={"device": "cpu", **engine}, batch={"micro_batch_rows": 1, "virtual_workers": workers})
     result = cli("pretrain", path, "--run", tmp_path / "run")
     assert result.code == 2 and said in result.error
@@ -61,36 +75,6 @@ def test_jax_that_is_not_installed(
         result.code == 2
         and "engine.kind: the package jax is not installed. Fix: in a clone run scripts/install --jax;" in result.error
     )
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("variables", "said"),
-    [
-        ({"WORLD_SIZE": "two"}, "invalid literal for int"),
-        ({"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "RANK": "0"}, "shared out evenly over 3"),
-        ({"WORLD_SIZE": "2"}, "MASTER_ADDR: WORLD_SIZE is 2, but MASTER_ADDR is not set"),
-        ({"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "RANK": "2"}, "RANK 2 is not one of 2"),
-    ],
-)
-def test_launch_variables_that_are_none(
-    cli: Cli,
-    config_file: ConfigFile,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    variables: dict[str, str],
-    said: str,
-) -> None:
-    if not HAS_JAX:
-        pytest.skip("needs the extra jax")
-    for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RANK"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    result = cli(
-        "pretrain", config_file(engine={"kind": "jax", "device": "cpu", "devices": 2}), "--run", tmp_path / "run"
-    )
-    assert result.code == 2 and said in result.error
     assert not (tmp_path / "run").exists()
 
 

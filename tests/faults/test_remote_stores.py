@@ -18,8 +18,7 @@ from unittest.mock import ANY
 import fsspec
 import pytest
 from conftest import prepared, small_config
-from google_cloud.fake import Cloud, fake_cloud
-from google_cloud.storage import make_bucket
+from google_cloud.fake import Cloud
 
 from maskwright.cli.main import run as command
 from maskwright.core import folder as folders
@@ -220,16 +219,6 @@ def test_processes_that_ask_at_once_bring_each_file_once(store: TokenStore, cach
     fetched = [line for process in started for line in process.communicate(timeout=240)[0].splitlines()]
     assert [process.returncode for process in started] == [0] * 3
     assert len(fetched) == len({*fetched}) == len([name for name in files(store.location) if name != "manifest.json"])
-
-
-@pytest.fixture
-def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
-    with fake_cloud() as there:
-        make_bucket(there, {"name": "bucket"})
-        monkeypatch.setitem(fsspec.config.conf, "gs", {"token": "anon", "endpoint_url": there.url})
-        monkeypatch.delitem(fsspec.config.conf, "gcs", raising=False)  # a command of the cloud gives both a token
-        fsspec.get_filesystem_class("gs").clear_instance_cache()
-        yield there
 
 
 def test_cloud_storage_that_fails_now_and_then(gcs: Cloud, store: TokenStore, tmp_path: Path) -> None:
