@@ -27,13 +27,10 @@ from maskwright.engines.base import StepStats
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.report import configuration, curves, incidents, plots
 from maskwright.report.curves import COLUMNS, Curve, Level, Panel, stack, thinned
-from maskwright.report.document import Paragraph
-from maskwright.report.page import NOTHING, contents, write
+from maskwright.report.page import contents, write
 from maskwright.report.run import RecordedRun, read, read_all
-from maskwright.report.tables import ReportTable
 from maskwright.report.words import span
 from maskwright.tasks.measure import held_out
-from maskwright.tasks.measure.for_report import guesses
 from maskwright.tasks.pretrain.run import pretrain
 from maskwright.tasks.start import data_card
 from maskwright.text.cleaning.language import language_of
@@ -143,24 +140,6 @@ def test_the_command_writes_a_page_of_several_runs(
     said = Page(out.read_text()).text
     assert "Keys in which the runs differ" in said and "optimizer.learning_rate0.0030.5" in said
     assert "optimizer.weight_decay0.010.010000001" in said and "seed03" in said
-    page = tmp_path / "one.html"
-    assert call("report", folder, "--to", page, "--fill", "The <mask> saw a bridge.", "--evaluate")[0] == 0
-    said = Page(page.read_text()).text
-    steps = sorted(int(path.name[5:]) for path in (folder / "checkpoints").glob("step-*"))
-    assert f"textstep {steps[0]}step {steps[1]}step 40" in said
-    assert said.count("By how often a token is in the training text") == 1
-
-
-def test_fewer_than_three_checkpoints_say_which_keys_keep_more(folder: Path, tmp_path: Path) -> None:
-    few = tmp_path / "few"
-    shutil.copytree(folder, few)
-    assert len(guesses(read(str(few)), ["The <mask>."])) == 1
-    oldest, *_ = sorted((few / "checkpoints").glob("step-*"))
-    shutil.rmtree(oldest)
-    table, words = guesses(read(str(few)), ["The <mask>."])
-    said = "The run keeps 2 checkpoints (checkpoint.keep 3, checkpoint.keep_every_steps not set, "
-    assert isinstance(table, ReportTable) and len(table.header) == 3
-    assert isinstance(words, Paragraph) and words.text.startswith(said)
 
 
 def test_runs_in_a_bucket_and_their_copies(folder: Path) -> None:
@@ -171,7 +150,7 @@ def test_runs_in_a_bucket_and_their_copies(folder: Path) -> None:
     assert copied.report.state == "only checkpoints" and copied.card == here.card
     assert copied.config == here.config and copied.points("loss") == here.points("loss")
     assert copied.metrics == here.metrics and copied.points("valid_loss") == here.points("valid_loss"), "to its end"
-    title, sections = contents([there, copied], NOTHING, None)
+    title, sections = contents([there, copied])
     assert title == "2 runs: run and copies" and sections
 
 
@@ -186,7 +165,7 @@ def test_a_copy_of_an_unfinished_run_says_how_far_it_is(folder: Path) -> None:
         bucket.pipe(newest, json.dumps(record | {"steps": steps}).encode())
         copied = read("memory://report/unfinished")
         assert (copied.report.state, copied.step, copied.has_ended) == ("only checkpoints", 40, ended)
-        assert share in str(contents([copied], NOTHING, None))
+        assert share in str(contents([copied]))
 
 
 def test_what_is_no_run_is_one_line_and_exit_2(
@@ -206,7 +185,7 @@ def test_what_is_no_run_is_one_line_and_exit_2(
         ((broken,), "is not a run's record"),
         ((folder, folder), "is given twice"),
         ((folder, "--to", tmp_path / "page.pdf"), "ends with .pdf"),
-        ((folder, "--to", tmp_path / "none" / "page.html", "--fill", "no mask"), f"{tmp_path}/none: there is no such"),
+        ((folder, "--to", tmp_path / "none" / "page.html"), f"{tmp_path}/none: there is no such"),
         ((folder, "--to", tmp_path / "compared.html"), "compared.html: is a folder"),
     ):
         code, told = call("report", *words, *([] if "--to" in words else ["--to", page]))

@@ -15,7 +15,7 @@ from maskwright.cli import main
 from maskwright.core.errors import InputError
 from maskwright.data.store import TokenStore
 from maskwright.prove.reproduce import reproduce
-from maskwright.report.page import NOTHING, contents
+from maskwright.report.page import contents
 from maskwright.report.run import CONTENTS, METRICS, read
 from maskwright.tasks.pretrain.run import pretrain
 
@@ -36,7 +36,7 @@ def run(whole: Path, tmp_path: Path) -> Path:
 
 def text_of(run: Path) -> str:
     """All that its page says."""
-    return str(contents([read(str(run))], NOTHING, None))
+    return str(contents([read(str(run))]))
 
 
 def edit(path: Path, **values: object) -> None:

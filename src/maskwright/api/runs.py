@@ -14,7 +14,7 @@ from maskwright.core import output, storage
 from maskwright.core.errors import InputError
 from maskwright.core.extras import installed
 from maskwright.report.document import ReportSection, html
-from maskwright.report.page import NOTHING, contents
+from maskwright.report.page import contents
 from maskwright.report.run import read_all
 from maskwright.report.training import curves
 from maskwright.run.directory import RESULTS, RunDirectory, Status, whole_steps
@@ -106,7 +106,7 @@ class Run:
     def report(self, *others: Location) -> Page:
         """The page of `maskwright report`: curves, what happened, data, configuration, commands. `others`, and what is
         raised, as for `plot`."""
-        title, sections = contents(read_all([self.location, *map(location, others)]), NOTHING, None)
+        title, sections = contents(read_all([self.location, *map(location, others)]))
         return Page(html(title, sections))
 
     def load(self, *, device: Device = "auto") -> Model:

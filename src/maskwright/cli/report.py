@@ -10,8 +10,6 @@ from maskwright.cli.options import AsJson, app, print_result
 def report(
     run: list[str],
     to: str = "report.html",
-    fill: list[str] | None = None,
-    evaluate: bool = False,
     dollars_per_hour: float | None = None,
     as_json: AsJson = False,
 ) -> None:
@@ -19,14 +17,11 @@ def report(
 
     RUN: Run directories, or URLs of runs or of their copies. Several are overlaid.
     --to FILE: Page to write, .html.
-    --fill TEXT: Also show how the first, the middle and the last of the kept checkpoints fill the masks of this text;
-        repeatable.
-    --evaluate: Also measure held-out loss by how frequent a token is, and by source.
     --dollars-per-hour 0≤N: What an hour of the run's machines costs, to show its cost.
     """
     from maskwright.core import output
     from maskwright.core.console import say, warn
-    from maskwright.report.page import ComputedBlocks, write
+    from maskwright.report.page import write
     from maskwright.report.run import read_all
 
     output.require_ending(to, (".html",), f"--to {to}")
@@ -34,14 +29,7 @@ def report(
     runs = read_all(run)
     for line in (line for record in runs for line in record.damaged):
         warn(line)
-    computed = ComputedBlocks({}, {})
-    if fill or evaluate:
-        from maskwright.tasks.measure.for_report import guesses, in_parts
-
-        for record in runs:
-            computed.fill[record.name] = guesses(record, fill) if fill else []
-            computed.held_out[record.name] = in_parts(record) if evaluate else []
-    write(to, runs, computed=computed, dollars_per_hour=dollars_per_hour)
+    write(to, runs, dollars_per_hour)
     say(f"report: {to}")
     if as_json:
         print_result("", {"page": to}, True)

@@ -3,44 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from maskwright.report import background, configuration, document, incidents, training, words
 from maskwright.report.document import Block, Folded, Listing, Paragraph, ReportSection
 from maskwright.report.run import RecordedRun
 
-
-@dataclass(frozen=True)
-class ComputedBlocks:
-    """Blocks that were computed beside the runs' records, by the run's name."""
-
-    fill: dict[str, list[Block]]
-    held_out: dict[str, list[Block]]
-
-
-NOTHING = ComputedBlocks({}, {})
 MOST_NAMED = 3
 """Runs in a title."""
 
 
-def write(
-    path: str, runs: Sequence[RecordedRun], *, computed: ComputedBlocks = NOTHING, dollars_per_hour: float | None = None
-) -> None:
+def write(path: str, runs: Sequence[RecordedRun], dollars_per_hour: float | None = None) -> None:
     """Writes HTML. Raises `InputError` where the file cannot be written."""
-    document.write(path, *contents(runs, computed, dollars_per_hour))
+    document.write(path, *contents(runs, dollars_per_hour))
 
 
-def contents(
-    runs: Sequence[RecordedRun], computed: ComputedBlocks, dollars_per_hour: float | None
-) -> tuple[str, list[ReportSection]]:
+def contents(runs: Sequence[RecordedRun], dollars_per_hour: float | None = None) -> tuple[str, list[ReportSection]]:
     """(title, sections)."""
     if len(runs) == 1:
-        return runs[0].name, _single(runs[0], computed, dollars_per_hour)
+        return runs[0].name, _single(runs[0], dollars_per_hour)
     names_of_runs = f": {words.listed([run.name for run in runs])}" if len(runs) <= MOST_NAMED else ""
-    return f"{len(runs)} runs{names_of_runs}", _several(runs, computed, dollars_per_hour)
+    return f"{len(runs)} runs{names_of_runs}", _several(runs, dollars_per_hour)
 
 
-def _single(run: RecordedRun, computed: ComputedBlocks, dollars_per_hour: float | None) -> list[ReportSection]:
+def _single(run: RecordedRun, dollars_per_hour: float | None) -> list[ReportSection]:
     report = run.report
     state = f"{report.run}: {run.state}" + (f", {report.why}" if report.why else "")
     start: list[Block] = [Paragraph(state, faint=True), training.glance(run, dollars_per_hour)]
@@ -49,8 +34,7 @@ def _single(run: RecordedRun, computed: ComputedBlocks, dollars_per_hour: float 
     sections = [ReportSection("", tuple(start)), ReportSection("Training", tuple(training.curves([run])))]
     for heading, blocks in (
         ("Scores", training.results(run)),
-        ("Held-out text", [*training.by_source([run]), *computed.held_out.get(run.name, [])]),
-        ("Predictions", computed.fill.get(run.name, [])),
+        ("Held-out text", training.by_source([run])),
         ("Events", _events(run)),
         ("Data", background.data(run)),
         ("Configuration", configuration.configuration(run)),
@@ -68,9 +52,7 @@ def _events(run: RecordedRun) -> list[Block]:
     return [Paragraph(incidents.summary(run)), *([Listing(tuple(lines))] if lines else [])]
 
 
-def _several(
-    runs: Sequence[RecordedRun], computed: ComputedBlocks, dollars_per_hour: float | None
-) -> list[ReportSection]:
+def _several(runs: Sequence[RecordedRun], dollars_per_hour: float | None) -> list[ReportSection]:
     sections = [
         ReportSection("", (training.beside(runs),)),
         ReportSection("Training", tuple(training.curves(runs))),
@@ -79,8 +61,7 @@ def _several(
     for run in runs:
         blocks: list[Block] = [Paragraph(run.location, faint=True), training.glance(run, dollars_per_hour)]
         blocks += [Paragraph(f"{line}.") for line in run.damaged]
-        blocks += [*training.results(run), *computed.held_out.get(run.name, []), *computed.fill.get(run.name, [])]
-        blocks += _events(run)
+        blocks += [*training.results(run), *_events(run)]
         for heading, inner_blocks in (
             ("Data", background.data(run)),
             ("Configuration", configuration.configuration(run)),

@@ -105,8 +105,7 @@ def quickstart(
         _run("export", paths.run, "--to", paths.model)
     sentences = _sentences_of_text(paths) if text else DOCSTRING_SENTENCES
     _run("fill", paths.model, "--", *sentences)  # a text may begin with a dash
-    asked = [word for sentence in sentences for word in ("--fill", sentence)]
-    _run("report", paths.run, "--to", paths.report, "--evaluate", *asked)
+    _run("report", paths.run, "--to", paths.report)
     reached = {**_reached(paths), "seconds": round(time.monotonic() - began, 1)}
     _print_summary(paths, reached, users_text=bool(text))
     if verdict:
