@@ -14,15 +14,13 @@ from typing import Any
 import pytest
 import warm
 
-from maskwright.doctor import frameworks, machine, network
+from maskwright.doctor import frameworks, machine
 from maskwright.doctor.finding import DoctorFinding, DoctorReport
 from maskwright.doctor.frameworks import FrameworkProbe
 from maskwright.engines.torch import probe
 from maskwright.engines.torch.prepare import choose_device, choose_dtype
 from maskwright.machine import hardware
 from maskwright.machine.cgroups import Cgroups
-
-SECRET = "hf_this-is-the-secret-itself"
 
 
 def tree(folder: Path, files: dict[str, str]) -> str:
@@ -243,20 +241,6 @@ def test_what_torch_tells_of_this_machine_is_what_a_run_takes() -> None:
 )
 def test_machine_code_runs_on_its_own_major_version(capability: tuple[int, int], built: list[str], runs: bool) -> None:
     assert probe._in_build(*capability, built) is runs
-
-
-# ---- network --------------------------------------------------------------------------------------------------------
-
-
-def test_the_network_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.upper() in (*network.PROXIES, *network.BUNDLES)]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("HTTPS_PROXY", f"http://me:{SECRET}@proxy:3128")
-    report = DoctorReport([network.network()], 0.0)
-    assert report.state == "ok" and "HTTPS_PROXY http://***@proxy:3128" in report.text()
-    assert SECRET not in report.text() + json.dumps(report.to_json())
-    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/none.pem")
-    assert network.network().state == "fail"
 
 
 # ---- all of it ------------------------------------------------------------------------------------------------------
