@@ -47,16 +47,6 @@ def test_number_of_keys_is_pinned() -> None:
     assert len(keys_of(Environment)) == 40
 
 
-def test_what_is_derived() -> None:
-    env = lab()
-    assert (env.region, env.state, env.prefix) == ("us-east5", "lab-proj-maskwright-state", "env/lab1")
-    assert env.built_image == "us-east5-docker.pkg.dev/lab-proj/lab1/maskwright"
-    assert env.slice and (env.slice.hosts, env.slice.machine()) == (4, "ct6e-standard-4t")
-    assert env.group and (env.group.hosts, env.group.gpus) == (2, 1)
-    two = lab(slice__topology="2x4", slice__machine_type="ct6e-standard-4t").slice
-    assert two and two.hosts == 2
-
-
 @pytest.mark.parametrize(
     ("accelerator", "topology", "hosts", "machine"),
     [

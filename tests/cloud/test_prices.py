@@ -11,6 +11,7 @@ import yaml
 from maskwright.cli.main import run
 from maskwright.cloud.machines import ATTACHED, GPUS
 from maskwright.cloud.prices import TABLE, hourly_offers
+from maskwright.machine.devices import ACCELERATORS, DEVICES
 from maskwright.machine.tpus import TPUS
 
 
@@ -37,6 +38,7 @@ def test_price_of_an_hour(what: str, region: str, on_demand: float | None, spot:
 
 def test_table_is_whole() -> None:
     """A price by another unit or of another source would pass as one of these."""
+    assert set(ACCELERATORS.values()) <= set(DEVICES)
     sources = yaml.safe_load(Path(TABLE).read_text())
     seen = set()
     for source in sources:

@@ -1,9 +1,8 @@
-"""The projection of docs/scaling.md and its archive against numbers worked out by hand, and at its limits."""
+"""The projection of records/experiments.md, and the processes that are measured for it."""
 
 import importlib.util
 import math
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -27,119 +26,6 @@ def load(name: str) -> ModuleType:
 
 
 model = load("scaling_model")
-# 100 bytes a second inside a node, 40 across; a start takes 5 s, a step inside 1 s and across 3 s.
-TOY = model.Network(
-    "toy",
-    node_bytes_per_second=40.0,
-    nvlink_bytes_per_second=100.0,
-    link_share=1.0,
-    start_seconds=5.0,
-    ring_inside_seconds=1.0,
-    ring_across_seconds=3.0,
-    tree_start_seconds=7.0,
-    tree_inside_seconds=0.5,
-    tree_across_seconds=2.0,
-    gpus_a_node=4,
-    hop_seconds=0.25,
-)
-# A row takes a second; 1,000 parameters, of which 400 are in the last group and 500 in five layers.
-JOB = model.Job(
-    row_flops=10.0,
-    parameters=1000.0,
-    last_parameters=400.0,
-    batch_rows=64,
-    flops_per_second=10.0,
-    most_rows_at_once=8,
-)
-MODES = ("fast", "exact")
-
-
-def test_a_ring_of_two() -> None:
-    """2 (W - 1) = 2 steps, and 2 (W - 1) / W = 1 times the bytes."""
-    assert model.ring_seconds(TOY, 2, 600.0) == pytest.approx(5.0 + 2 * 1.0 + 600.0 / 100.0)
-
-
-def test_a_ring_across_nodes() -> None:
-    """8 GPUs on 2 nodes: 14 steps, of which 2 x 2 cross; 14 / 8 of the bytes at the node's 40 bytes a second."""
-    assert model.ring_seconds(TOY, 8, 800.0) == pytest.approx(5.0 + 10 * 1.0 + 4 * 3.0 + 1400.0 / 40.0)
-
-
-def test_a_tree_across_nodes() -> None:
-    """16 GPUs on 4 nodes: up and down a chain of 3 inside and 2 levels across, all bytes both ways."""
-    sending = 2 * 800.0 / (model.TREE_SHARE * 40.0)
-    assert model.tree_seconds(TOY, 16, 800.0) == pytest.approx(7.0 + 2 * (3 * 0.5 + 2 * 2.0) + sending)
-
-
-def test_half_a_ring_is_half() -> None:
-    assert model.half_ring_seconds(TOY, 8, 800.0) == pytest.approx(5.0 + (10 * 1.0 + 4 * 3.0 + 35.0) / 2)
-
-
-def test_an_all_to_all_sends_to_other_nodes_over_a_share_of_their_cards() -> None:
-    """Inside one node as much as a ring's half. With 8 GPUs, 4 of 8 pieces leave the node, at 40 / 4 bytes a second."""
-    inside = model.all_to_all_seconds(TOY, 4, 800.0)
-    assert inside == pytest.approx(5.0 + 3 / model.MESSAGES_AT_ONCE * 1.0 + 600.0 / 100.0)
-    across = model.all_to_all_seconds(TOY, 8, 800.0)
-    assert across == pytest.approx(5.0 + 7 / model.MESSAGES_AT_ONCE * 3.0 + 400.0 / 10.0)
-
-
-def test_bytes_of_an_update() -> None:
-    assert model.update_bytes("fast", JOB, 2) == 4000.0 + 1000.0  # fp32 gradients, bf16 weights
-    assert model.update_bytes("exact", JOB, 2) == 2000.0 + 1000.0
-
-
-def test_what_a_backward_pass_hides() -> None:
-    """4 GPUs compute 16 rows each, 8 at once: 2/3 of 8 s hide the body; the last group's all-reduce is never hidden."""
-    assert JOB.last_backward_seconds(4) == pytest.approx(16 / 3)
-    last = model.all_reduce_seconds(TOY, 4, 1600.0)
-    body = model.all_reduce_seconds(TOY, 4, 2400.0)
-    gathered = model.half_ring_seconds(TOY, 4, 2000.0)
-    assert model.exposed_seconds("fast", TOY, JOB, 4) == pytest.approx(body - 16 / 3 + last + gathered)
-    patient = replace(JOB, flops_per_second=0.01)
-    assert model.exposed_seconds("fast", TOY, patient, 4) == pytest.approx(last + gathered)
-
-
-def test_what_exact_costs_when_all_else_is_hidden() -> None:
-    """The weights that it gathers, and its own all-to-all of the last group."""
-    patient = replace(JOB, flops_per_second=0.01)
-    gathered = model.half_ring_seconds(TOY, 4, 2000.0)
-    sent = model.all_to_all_seconds(TOY, 4, 1600.0)
-    assert model.exposed_seconds("exact", TOY, patient, 4) == pytest.approx(sent + gathered)
-
-
-def test_a_step_is_never_shorter_than_what_the_hosts_say() -> None:
-    quick = replace(JOB, parameters=1.0, last_parameters=0.5, flops_per_second=1e9)
-    slow_hops = replace(TOY, hop_seconds=100.0)
-    assert model.step_seconds("fast", slow_hops, quick, 16) == 15 * 100.0
-    assert model.step_seconds("fast", TOY, JOB, 4) > model.exchange_seconds(TOY, 4) == 0.75
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_one_alone_sends_nothing(mode: str) -> None:
-    assert model.exposed_seconds(mode, TOY, JOB, 1) == model.update_bytes(mode, JOB, 1) == 0.0
-    assert model.ring_seconds(TOY, 1, 1e9) == model.tree_seconds(TOY, 1, 1e9) == 0.0
-    assert model.all_to_all_seconds(TOY, 1, 1e9) == model.half_ring_seconds(TOY, 1, 1e9) == 0.0
-
-
-def test_one_alone_is_the_measure() -> None:
-    assert model.efficiency("fast", TOY, JOB, 1) == 1.0
-    assert model.efficiency("exact", TOY, JOB, 1) < 1.0  # its copies
-
-
-@pytest.mark.parametrize("network", model.NETWORKS.values(), ids=model.NETWORKS)
-@pytest.mark.parametrize("mode", MODES)
-def test_more_gpus_are_never_more_efficient(network: object, mode: str) -> None:
-    job = model.job_of("base", 8192, 0.4 * model.PEAK_FLOPS)
-    found = [model.efficiency(mode, network, job, gpus) for gpus in model.COUNTS]
-    assert all(0.0 < value <= 1.0 for value in found)
-    assert all(after <= before + 0.02 for before, after in zip(found, found[1:], strict=False)), found
-
-
-@pytest.mark.parametrize("gpus", model.COUNTS)
-def test_a_slower_network_is_never_faster(gpus: int) -> None:
-    job = model.job_of("large", 8192, 0.4 * model.PEAK_FLOPS)
-    for mode in MODES:
-        times = [model.step_seconds(mode, model.NETWORKS[name], job, gpus) for name in ("8x400", "8x200", "1x100")]
-        assert times == sorted(times)
 
 
 def test_the_models_own_numbers() -> None:
