@@ -126,6 +126,8 @@ def test_a_file_is_read_and_its_errors_have_a_line(tmp_path: Path) -> None:
     path = tmp_path / "lab.yaml"
     path.write_text(yaml.safe_dump(LAB))
     assert read_environment(str(path)) == lab()
+    existing = lab(network={"name": "vpc", "subnetworks": {"us-east5": "a"}})
+    assert existing.subnetwork_path.endswith("/regions/us-east5/subnetworks/a")
     path.write_text("name: lab1\nname: lab2\n")
     with pytest.raises(ConfigError, match=r"lab\.yaml:2:1: is not YAML: key 'name' is given twice"):
         read_environment(str(path))

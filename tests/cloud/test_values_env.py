@@ -154,23 +154,6 @@ def test_the_kind_that_replaces_v2_and_v3_is_said_aloud(tmp_path: Path, capsys: 
     assert "GKE has no v3" in fails({}, accelerator="v3"), "asked for, it is refused"
 
 
-def test_a_group_is_what_remains_without_tpus() -> None:
-    alone = imported({"TPU_ACCELERATOR_TYPE": ""}).environment
-    assert alone.slice is None and alone.group is not None and alone.group.machine_type == "n1-standard-64"
-    assert imported().environment.group is None
-
-
-def test_disk_type_is_one_that_hosts_attach() -> None:
-    def type_of(changes: dict[str, str | None], **options: Any) -> tuple[str, str]:
-        done = imported(changes, **options)
-        assert done.environment.disk is not None
-        return done.environment.disk.type, next(r.fate for r in done.rows if r.variable == "SHARED_PD_DISK_TYPE")
-
-    assert type_of({}, accelerator="v6e") == ("hyperdisk-ml", "defaulted")
-    assert type_of({}, accelerator="v4") == ("pd-balanced", "defaulted")
-    assert type_of({"TPU_ACCELERATOR_TYPE": None}) == ("pd-ssd", "mapped")  # a group alone: n1 machines take it
-
-
 @pytest.mark.parametrize("version", VERSIONS)
 def test_each_version_of_the_file_is_imported(version: str, tmp_path: Path) -> None:
     out = tmp_path / "lab.yaml"
@@ -190,43 +173,49 @@ def test_generated_values_refer_to_those_of_the_other_file(tmp_path: Path, capsy
     assert "which is not set above. Fix: set the variable above, or name the file that" in capsys.readouterr().err
 
 
-def test_own_scripts_prepare_the_disk_and_set_up_no_nodes() -> None:
-    done = imported({"MIG_SETUP_SCRIPT": "scripts/mine.sh", "MIG_SEED_DATA_PREP_SCRIPT": "../mine/prepare.sh"})
-    rows = {row.variable: row for row in done.rows}
-    assert done.environment.disk is not None and done.environment.disk.prepare == "models/mine/prepare.sh"
-    assert rows["MIG_SETUP_SCRIPT"].fate == "refused" and "submit --setup" in rows["MIG_SETUP_SCRIPT"].reason
-    for name in ("MIG_SETUP_SCRIPT", "MIG_SEED_DATA_PREP_SCRIPT"):
-        (row,) = [row for row in imported().rows if row.variable == name]
-        assert row.fate == "defaulted" and "what you added to it" in row.reason, "it may have been edited"
+HERE, GROUP = "europe-west4", {"TPU_ACCELERATOR_TYPE": ""}
+OWN = {"MIG_SETUP_SCRIPT": "scripts/mine.sh", "MIG_SEED_DATA_PREP_SCRIPT": "../mine/prepare.sh"}
+MAPPED: list[tuple[dict[str, str | None], str | None, str, str, str, Any]] = [
+    # what differs, --accelerator, the variable, its fate and a part of the reason, what it becomes
+    (GROUP, None, "MACHINE_TYPE", "mapped", "", {"machine_type": "n1-standard-64", "size": 1}),
+    ({}, None, "MACHINE_TYPE", "refused", "pods on the slice's own hosts", None),
+    ({}, "v6e", "SHARED_PD_DISK_TYPE", "defaulted", "v6e cannot attach pd-ssd", "hyperdisk-ml"),
+    ({}, "v4", "SHARED_PD_DISK_TYPE", "defaulted", "v4 cannot attach pd-ssd", "pd-balanced"),
+    ({"TPU_ACCELERATOR_TYPE": None}, None, "SHARED_PD_DISK_TYPE", "mapped", "", "pd-ssd"),  # n1 machines take it
+    (OWN, None, "MIG_SEED_DATA_PREP_SCRIPT", "mapped", "bash SCRIPT SOURCE DISK", "models/mine/prepare.sh"),
+    (OWN, None, "MIG_SETUP_SCRIPT", "refused", "submit --setup", None),
+    ({}, None, "MIG_SEED_DATA_PREP_SCRIPT", "defaulted", "what you added to it", None),  # it may have been edited
+    ({}, None, "MIG_SETUP_SCRIPT", "defaulted", "what you added to it", None),
+    ({"SHARED_FS_TIER": "PREMIUM", "SHARED_FS_CAPACITY": "2560"}, None, "SHARED_FS_TIER", "mapped", "", "BASIC_SSD"),
+    ({"MOUNT_POINT": "/mnt/common "}, None, "MOUNT_POINT", "mapped", "", "/mnt/common"),
+    *((AUTO, None, name, "refused", "", None) for name in AUTO),
+    ({"TPU_CIDR_BLOCK": ""}, None, "TPU_CIDR_BLOCK", "refused", "was never set", None),
+    ({"MY_OWN": "1"}, None, "MY_OWN", "unknown", "left out", None),
+    ({"REGION": "us-central1"}, None, "REGION", "refused", "the zone is in europe-west4", None),
+    ({}, None, "NETWORK", "refused", "every environment creates a network", None),
+    *(
+        (
+            {"NETWORK": text},
+            None,
+            "NETWORK",
+            "mapped",
+            "nothing is created",
+            {"name": name, "subnetworks": {HERE: name}},
+        )
+        for text, name in (("lab-vpc", "lab-vpc"), ("projects/pytorch-tpu-new/global/networks/vpc", "vpc"))
+    ),
+]
 
 
-def test_premium_nfs_and_spaces_at_the_end() -> None:
-    done = imported({"SHARED_FS_TIER": "PREMIUM", "SHARED_FS_CAPACITY": "2560", "MOUNT_POINT": "/mnt/common "})
-    assert done.environment.nfs is not None and done.environment.nfs.tier == "BASIC_SSD"
-    assert done.environment.mount_point == "/mnt/common"
-
-
-def test_generated_variables_are_refused_with_a_reason_and_strange_ones_are_named() -> None:
-    done = imported({**AUTO, "TPU_CIDR_BLOCK": "", "MY_OWN": "1"})
-    fates = {row.variable: row for row in done.rows}
-    assert all(fates[name].fate == "refused" and fates[name].reason for name in [*AUTO, "TPU_CIDR_BLOCK"])
-    assert fates["MY_OWN"].fate == "unknown"
-
-
-def test_a_network_that_was_chosen_is_taken_and_default_was_not_chosen() -> None:
-    assert imported().environment.network.name is None
-    done = imported({"NETWORK": "lab-vpc"})
-    assert next(row.fate for row in done.rows if row.variable == "NETWORK") == "mapped"
-    assert done.environment.subnetwork_path.endswith("/regions/europe-west4/subnetworks/lab-vpc")
-    own = imported({"NETWORK": "projects/pytorch-tpu-new/global/networks/vpc"}).environment.network
-    assert (own.project, own.name) == (None, "vpc")
-    assert "NETWORK is a network of another project" in fails({"NETWORK": "projects/host-proj/global/networks/vpc"})
-
-
-def test_region_of_another_zone_is_refused() -> None:
-    done = imported({"REGION": "us-central1"})
-    row = next(row for row in done.rows if row.variable == "REGION")
-    assert row.fate == "refused" and "europe-west4" in row.reason and done.environment.region == "europe-west4"
+@pytest.mark.parametrize(
+    ("changes", "accelerator", "variable", "fate", "why", "becomes"), MAPPED, ids=lambda value: str(value)[:30]
+)
+def test_what_a_variable_becomes(
+    changes: dict[str, str | None], accelerator: str | None, variable: str, fate: str, why: str, becomes: Any
+) -> None:
+    done = imported(changes, accelerator=accelerator)
+    (row,) = [row for row in done.rows if row.variable == variable]
+    assert (row.fate, row.becomes) == (fate, becomes) and why in row.reason and (row.reason or fate == "mapped")
 
 
 @pytest.mark.parametrize(
@@ -244,6 +233,7 @@ def test_region_of_another_zone_is_refused() -> None:
         ({"GCS_DATASET": "bucket/data"}, "disk.source"),
         ({"GCS_DATASET": "gs://bucket/data/part-*"}, "GCS_DATASET names only a part of a folder"),
         ({"MOUNT_POINT": "mnt"}, "mount_point"),
+        ({"NETWORK": "projects/host-proj/global/networks/vpc"}, "NETWORK is a network of another project"),
         ({"MIG_SEED_DATA_PREP_SCRIPT": "https://me:hunter2pass@host/prepare.sh"}, "holds a secret"),
     ],
 )
