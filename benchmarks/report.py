@@ -42,7 +42,7 @@ ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
     ),
     ("gpu-base", "one H200, base, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 2.0, False),
     ("gpu-large", "one H200, large, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 2.0, False),
-    ("gpu-step-base", "one H200, base, exact sums", "fast sums", "exact_over_fast", "x", None, False),
+    ("gpu-step-base", "one H200, base, kernels of a fixed order", "of any order", "exact_over_fast", "x", None, False),
     ("gpu-step-mini", "one H200, mini, CUDA graphs", "kernels one by one", "graph_over_kernels", "x", None, False),
     ("gpu-promises", "one H200: twice, resumed, in graphs", "ends that differ", "different_ends", "ends", 0.0, True),
     ("finetune-banking77-mini", "CPU, fine-tuning mini, Banking77", "HF Trainer", "over_hf_trainer", "x", 4.0, False),
@@ -125,10 +125,8 @@ ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
     ("watch", "the same, a look after all have written", "-", "later_cpu_seconds", "s", 0.1, True),
     ("watch", "first look at a curve of 100,000 lines", "-", "curve_cpu_seconds", "s", 1.0, True),
     ("watch", "the same, a line later", "-", "grown_curve_cpu_seconds", "s", 0.1, True),
-    ("scaling", "a step with exact sums, 1 process", "fast sums", "exact_over_fast-1", "x", None, True),
-    ("scaling", "a step with exact sums, 2 processes", "fast sums", "exact_over_fast-2", "x", None, True),
-    ("scaling", "2 processes, exact", "DistributedDataParallel", "exact_over_ddp-2", "x", None, False),
-    ("scaling", "2 processes, exact, of 2 cores", "one process, fast", "exact_efficiency-2", "of it", None, False),
+    ("scaling", "2 processes on 2 cores, mini", "DistributedDataParallel", "over_ddp-2", "x", None, False),
+    ("scaling", "2 processes on 2 cores, mini", "one process", "ours_efficiency-2", "of it", None, False),
 ]
 ABOUT = """# Benchmarks
 
