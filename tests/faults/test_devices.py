@@ -20,15 +20,15 @@ if HAS_JAX:
     ("engine", "workers", "said"),
     [
         ({"kind": "jax", "device": "tpu"}, 1, "this machine has no TPU chip"),
-        ({"kind": "jax", "device": "cuda"}, 1, "jax is for TPUs, and for tests on a CPU, not for cuda"),
-        ({"kind": "jax", "device": "auto"}, 1, "this machine has an NVIDIA GPU"),
+        ({"kind": "jax", "device": "cuda"}, 1, "jax is for TPUs, and for tests on a CPU. Fix: take engine.kind: torch"),
+        ({"kind": "jax", "device": "auto"}, 1, "engine.kind: jax is for TPUs, and for tests on a CPU"),
         ({"kind": "jax", "devices": 1000}, 1000, "1000 devices were asked for"),
         ({"kind": "jax", "devices": 4}, 6, "6 virtual workers cannot be shared out evenly over 4 devices"),
         ({"kind": "torch", "devices": 3}, 2, "2 virtual workers cannot be shared out evenly over 3 processes"),
         ({"kind": "torch", "device": "cuda", "devices": 2}, 2, "2 GPUs were asked for, and this machine has 0"),
         ({"kind": "jax", "reproducibility": "exact"}, 1, "jax sums gradients in the order of its devices"),
         ({"kind": "torch", "sharding": "fsdp"}, 2, "sharding fsdp is for jax"),
-        ({"kind": "torch", "device": "tpu"}, 1, "torch does not know TPUs"),
+        ({"kind": "torch", "device": "tpu"}, 1, "torch does not compute on TPUs. Fix: take engine.kind: jax"),
     ],
 )
 def test_a_device_that_is_not_there(
