@@ -115,7 +115,7 @@ def bits(state: TrainState) -> str:
 
 
 def use_graphs(engine: TorchEngine, *, whether: bool) -> None:
-    engine.fit.graphs = Graphs(dict(engine.model.named_parameters())) if whether else None
+    engine.fit.graphs = Graphs() if whether else None
 
 
 # ---- promises -----------------------------------------------------------------------------------------------------

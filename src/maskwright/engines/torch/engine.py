@@ -113,7 +113,7 @@ class TorchEngine:
         self.by_mkl = self.model.by_mkl if self.device == "cpu" else None
         # Fine-tuning has too many shapes for a graph of each.
         graphs = self.device == "cuda" and model.task == "masked_lm" and not self.loss_scale
-        made = Graphs(dict(self.model.named_parameters())) if graphs else None
+        made = Graphs() if graphs else None
         self.fit = Fit(self.device, engine.activation_checkpointing, made)
         self.passes = Passes(
             self.model,
@@ -319,7 +319,6 @@ class TorchEngine:
             # Hooks send each gradient of the last backward pass to other ranks while it runs; a graph has no hooks.
             by_graph = self.fit.by_graph and (self.processes.world_size == 1 or not (final and last))
             total = total + self.passes.backward(part, self.fit.graphs if by_graph else None)
-            self.weights.gradients.after_backward()
         return total
 
     # ---- without training ------------------------------------------------------------------------------------
