@@ -16,8 +16,8 @@
 
 STORE is what `maskwright data prepare` makes; that of `--ragged` has many short texts in a row. Each part writes
 `results/gpu-PART.json` and prints one line of JSON. `--small` tries a part in miniature, on a CPU too. `finetune.py
-ag-news-mini` times fine-tuning beside Trainer. No GPU has run `products`, `finetune` or the rows of `promises` with
-attention dropout and four rows yet.
+ag-news-mini` times fine-tuning beside Trainer. No GPU has run `products`, `finetune`, sums of gradients in
+CUDA graphs or the rows of `promises` with attention dropout and four rows yet.
 """
 
 from __future__ import annotations

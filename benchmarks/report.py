@@ -98,26 +98,6 @@ ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
     ("process-kills", "supervisors killed", "outlived by", "processes_that_outlived_their_supervisor", "", 0.0, True),
     ("kills", "a kill, with a save every second", "training lost", "most_seconds_lost", "s", 2.0, True),
     ("parity", "JAX, fp32, 50 steps and gradients", "torch", "largest", "apart", 1e-5, True),
-    (
-        "engines-cpu-mini",
-        "JAX on a CPU, mini, 128 tokens",
-        "torch, each at its best dtype",
-        "over_torch",
-        "x",
-        None,
-        False,
-    ),
-    ("engines-cpu-mini", "JAX on a CPU, mini, 128 tokens", "torch, both fp32", "over_torch_fp32", "x", None, False),
-    (
-        "engines-cpu-small",
-        "JAX on a CPU, small, 512 tokens",
-        "torch, each at its best dtype",
-        "over_torch",
-        "x",
-        None,
-        False,
-    ),
-    ("engines-cpu-small", "JAX on a CPU, small, 512 tokens", "torch, both fp32", "over_torch_fp32", "x", None, False),
     ("start", "`maskwright --help`", "-", "help_seconds", "s", 0.2, True),
     ("start", "first step after start, mini", "-", "first_step_seconds", "s", 5.0, True),
     ("start", "batch at step 10^6", "batch at step 0", "batch_at_step_1000000_over_step_0", "x", 2.0, True),
@@ -146,7 +126,6 @@ python benchmarks/loader.py --text 'corpus/*.txt'
 python benchmarks/start.py --text 'corpus/*.txt'
 python benchmarks/saving.py --text 'corpus/*.txt'
 python benchmarks/watch.py                                    # what it costs to watch 100 runs; half a minute
-python benchmarks/engines.py cpu-mini --text 'corpus/*.txt'   # JAX beside torch; also cpu-small
 python benchmarks/parity.py                                   # JAX's numbers beside torch's, two minutes
 python benchmarks/kills.py --store data/store                 # a quarter of an hour
 python benchmarks/process_kills.py --store data/store         # half an hour
