@@ -6,8 +6,8 @@
                                                                       programs compiled in 200 steps
     python benchmarks/gpu.py attention                                kernels of attention on the shapes of base
     python benchmarks/gpu.py products                                 products of base with GELU, biases and split sums
-    python benchmarks/gpu.py step base --store STORE                  exact and fast sums, with and without a graph;
-                                                                      the kernels of a step; memory
+    python benchmarks/gpu.py step base --store STORE                  kernels of a fixed and of any order, with and
+                                                                      without a graph; the kernels of a step; memory
     python benchmarks/gpu.py finetune --store STORE                   fine-tuning as it is, in rows of eight lengths,
                                                                       and those from graphs; kernels of each
     python benchmarks/gpu.py beside base --store STORE                beside Hugging Face Trainer: also large,
@@ -16,8 +16,8 @@
 
 STORE is what `maskwright data prepare` makes; that of `--ragged` has many short texts in a row. Each part writes
 `results/gpu-PART.json` and prints one line of JSON. `--small` tries a part in miniature, on a CPU too. `finetune.py
-ag-news-mini` times fine-tuning beside Trainer. No GPU has run `products`, `finetune` or the rows of `promises` with
-attention dropout and four rows yet.
+ag-news-mini` times fine-tuning beside Trainer. No GPU has run `products`, `finetune`, sums of gradients in
+CUDA graphs or the rows of `promises` with attention dropout and four rows yet.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def bits(state: TrainState) -> str:
 
 
 def use_graphs(engine: TorchEngine, *, whether: bool) -> None:
-    engine.fit.graphs = Graphs(dict(engine.model.named_parameters())) if whether else None
+    engine.fit.graphs = Graphs() if whether else None
 
 
 # ---- promises -----------------------------------------------------------------------------------------------------
@@ -252,30 +252,30 @@ def _programs(setting: Setting, size: str, tokens: int, rows: int) -> dict[str, 
 # ---- a step -------------------------------------------------------------------------------------------------------
 
 
-def step(setting: Setting, row: str, kinds: list[str]) -> None:
+def step(setting: Setting, row: str, orders: list[str]) -> None:
     """Seconds of an update, first as the engine is, then with batches that a thread makes, then from a CUDA graph."""
     size, model, tokens, rows, _ = _scaled(setting, row)
     found: dict[str, Any] = {}
-    for sums in kinds:
-        run = setting.config(size, model, tokens, rows, reproducibility=sums)
+    for order in orders:
+        run = setting.config(size, model, tokens, rows, reproducibility=order)
         began = time.perf_counter()
         engine, loader = setting.engine(run), Loader(run, setting.stores["store"])
         engine.dry_run(loader.batches(0), [])
         engine.check()
-        found[f"{sums}, compile_seconds"] = round(time.perf_counter() - began, 1)
+        found[f"{order}, compile_seconds"] = round(time.perf_counter() - began, 1)
         for how, threads in (("", False), (", thread", True), *([(", graph", True)] if setting.cuda else [])):
             if setting.cuda:
                 use_graphs(engine, whether=how == ", graph")
-            found[f"{sums}{how}"] = _timed(setting, engine, loader, threads=threads)
-            say(f"{row}, {sums}{how}: {json.dumps(found[f'{sums}{how}'])}")
+            found[f"{order}{how}"] = _timed(setting, engine, loader, threads=threads)
+            say(f"{row}, {order}{how}: {json.dumps(found[f'{order}{how}'])}")
         if setting.cuda:
-            found[f"kernels, {sums}"] = _kernels(engine, loader.batches)
+            found[f"kernels, {order}"] = _kernels(engine, loader.batches)
         found["engine"] = engine.description
         del engine
         free()
         torch.compiler.reset()
-    speed = {name: value["tokens_per_second"] for name, value in found.items() if name in (*kinds, "exact, graph")}
-    ratios = {"matmul_share": found[kinds[-1]]["matmul_share"]}
+    speed = {name: value["tokens_per_second"] for name, value in found.items() if name in (*orders, "exact, graph")}
+    ratios = {"matmul_share": found[orders[-1]]["matmul_share"]}
     if {"exact", "fast"} <= set(speed):
         ratios["exact_over_fast"] = speed["exact"] / speed["fast"]
     if {"exact", "exact, graph"} <= set(speed):
@@ -400,8 +400,8 @@ SITTING = (
     (("attention",), 60),
     (("step", "base"), 140),
     (("finetune",), 90),
-    (("step", "modernbert-1024", "--sums", "exact"), 120),
-    (("step", "mini", "--sums", "exact"), 80),
+    (("step", "modernbert-1024", "--orders", "exact"), 120),
+    (("step", "mini", "--orders", "exact"), 80),
 )
 """Parts, and the seconds that each may take."""
 
@@ -501,7 +501,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--trainer-rows", type=int, nargs="+", help="rows that Trainer may choose from")
-    parser.add_argument("--sums", nargs="+", default=["exact", "fast"], choices=("exact", "fast"))
+    parser.add_argument("--orders", nargs="+", default=["exact", "fast"], choices=("exact", "fast"), help="of kernels")
     parser.add_argument("--results", help="folder of the results")
     parser.add_argument("--small", action="store_true")
     arguments = parser.parse_args()
@@ -516,7 +516,7 @@ def main() -> None:
     elif arguments.part in ("promises", "finetune"):
         (promises if arguments.part == "promises" else finetune)(setting)
     elif arguments.part == "step":
-        step(setting, arguments.row, arguments.sums)
+        step(setting, arguments.row, arguments.orders)
     else:
         beside(setting, arguments.row, arguments.store, arguments)
 

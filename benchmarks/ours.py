@@ -35,7 +35,6 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--together", type=int, default=1)
-    parser.add_argument("--engine", choices=("torch", "jax"), default="torch")
     parser.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw")
     parser.add_argument("--dtype", choices=("auto", "bf16", "fp32"), default="auto")
     arguments = parser.parse_args()
@@ -46,7 +45,7 @@ def main() -> None:
             "schedule": {"steps": 1_000_000},
             "optimizer": {"kind": arguments.optimizer},
             "batch": {"micro_batch_rows": arguments.rows},
-            "engine": {"kind": arguments.engine, "dtype": arguments.dtype},
+            "engine": {"dtype": arguments.dtype},
         },
         "benchmark",
     )

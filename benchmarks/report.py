@@ -42,7 +42,7 @@ ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
     ),
     ("gpu-base", "one H200, base, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 2.0, False),
     ("gpu-large", "one H200, large, 512 tokens", "HF Trainer at its best", "over_hf_best", "x", 2.0, False),
-    ("gpu-step-base", "one H200, base, exact sums", "fast sums", "exact_over_fast", "x", None, False),
+    ("gpu-step-base", "one H200, base, kernels of a fixed order", "of any order", "exact_over_fast", "x", None, False),
     ("gpu-step-mini", "one H200, mini, CUDA graphs", "kernels one by one", "graph_over_kernels", "x", None, False),
     ("gpu-promises", "one H200: twice, resumed, in graphs", "ends that differ", "different_ends", "ends", 0.0, True),
     ("finetune-banking77-mini", "CPU, fine-tuning mini, Banking77", "HF Trainer", "over_hf_trainer", "x", 4.0, False),
@@ -98,26 +98,6 @@ ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
     ("process-kills", "supervisors killed", "outlived by", "processes_that_outlived_their_supervisor", "", 0.0, True),
     ("kills", "a kill, with a save every second", "training lost", "most_seconds_lost", "s", 2.0, True),
     ("parity", "JAX, fp32, 50 steps and gradients", "torch", "largest", "apart", 1e-5, True),
-    (
-        "engines-cpu-mini",
-        "JAX on a CPU, mini, 128 tokens",
-        "torch, each at its best dtype",
-        "over_torch",
-        "x",
-        None,
-        False,
-    ),
-    ("engines-cpu-mini", "JAX on a CPU, mini, 128 tokens", "torch, both fp32", "over_torch_fp32", "x", None, False),
-    (
-        "engines-cpu-small",
-        "JAX on a CPU, small, 512 tokens",
-        "torch, each at its best dtype",
-        "over_torch",
-        "x",
-        None,
-        False,
-    ),
-    ("engines-cpu-small", "JAX on a CPU, small, 512 tokens", "torch, both fp32", "over_torch_fp32", "x", None, False),
     ("start", "`maskwright --help`", "-", "help_seconds", "s", 0.2, True),
     ("start", "first step after start, mini", "-", "first_step_seconds", "s", 5.0, True),
     ("start", "batch at step 10^6", "batch at step 0", "batch_at_step_1000000_over_step_0", "x", 2.0, True),
@@ -125,10 +105,8 @@ ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
     ("watch", "the same, a look after all have written", "-", "later_cpu_seconds", "s", 0.1, True),
     ("watch", "first look at a curve of 100,000 lines", "-", "curve_cpu_seconds", "s", 1.0, True),
     ("watch", "the same, a line later", "-", "grown_curve_cpu_seconds", "s", 0.1, True),
-    ("scaling", "a step with exact sums, 1 process", "fast sums", "exact_over_fast-1", "x", None, True),
-    ("scaling", "a step with exact sums, 2 processes", "fast sums", "exact_over_fast-2", "x", None, True),
-    ("scaling", "2 processes, exact", "DistributedDataParallel", "exact_over_ddp-2", "x", None, False),
-    ("scaling", "2 processes, exact, of 2 cores", "one process, fast", "exact_efficiency-2", "of it", None, False),
+    ("scaling", "2 processes on 2 cores, mini", "DistributedDataParallel", "over_ddp-2", "x", None, False),
+    ("scaling", "2 processes on 2 cores, mini", "one process", "ours_efficiency-2", "of it", None, False),
 ]
 ABOUT = """# Benchmarks
 
@@ -148,7 +126,6 @@ python benchmarks/loader.py --text 'corpus/*.txt'
 python benchmarks/start.py --text 'corpus/*.txt'
 python benchmarks/saving.py --text 'corpus/*.txt'
 python benchmarks/watch.py                                    # what it costs to watch 100 runs; half a minute
-python benchmarks/engines.py cpu-mini --text 'corpus/*.txt'   # JAX beside torch; also cpu-small
 python benchmarks/parity.py                                   # JAX's numbers beside torch's, two minutes
 python benchmarks/kills.py --store data/store                 # a quarter of an hour
 python benchmarks/process_kills.py --store data/store         # half an hour

@@ -1,4 +1,4 @@
-"""Many processes on one machine: exact and fast sums, and torch's DistributedDataParallel, in turns.
+"""Many processes on one machine beside torch's DistributedDataParallel, in turns.
 
     python benchmarks/scaling.py --text 'corpus/*.txt'                  1 and 2 processes; --processes 1 2 4
     python benchmarks/scaling.py --store data/store --size small --seq-len 512 --rows 2
@@ -29,40 +29,31 @@ from scaling_common import beside_each_other, together
 from maskwright.machine.hardware import usable_cores
 
 VIRTUAL_WORKERS = 4
-MODES = ("exact", "fast")
 
 
-def sides_of(common: list[object], counts: list[int], modes: list[str]) -> dict[str, Callable[[], dict[str, Any]]]:
-    def ours(processes: int, mode: str, workers: int = VIRTUAL_WORKERS) -> dict[str, Any]:
-        work = ("--mode", mode, "--virtual-workers", workers)
-        return together("scaling_process.py", processes, *common, *work)
-
+def sides_of(common: list[object], counts: list[int]) -> dict[str, Callable[[], dict[str, Any]]]:
     sides: dict[str, Callable[[], dict[str, Any]]] = {}
     for count in counts:
-        for mode in modes:
-            sides[f"{mode}-{count}"] = partial(ours, count, mode)
+        whole = (*common, "--virtual-workers", VIRTUAL_WORKERS)
+        sides[f"ours-{count}"] = partial(together, "scaling_process.py", count, *whole)
         sides[f"ddp-{count}"] = partial(together, "peers/ddp.py", count, *common)
         if 1 < count <= usable_cores():
-            share = ("--mode", "fast", "--virtual-workers", VIRTUAL_WORKERS // count)
-            sides[f"share-{count}"] = partial(ours, 1, "fast", VIRTUAL_WORKERS // count)
-            sides[f"beside-{count}"] = partial(beside_each_other, "scaling_process.py", count, *common, *share)
+            share = (*common, "--virtual-workers", VIRTUAL_WORKERS // count)
+            sides[f"share-{count}"] = partial(together, "scaling_process.py", 1, *share)
+            sides[f"beside-{count}"] = partial(beside_each_other, "scaling_process.py", count, *share)
             sides[f"links-{count}"] = partial(together, "scaling_links.py", count)
     return sides
 
 
 def ratios_of(seconds: dict[str, float], counts: list[int]) -> dict[str, float]:
-    """Times of a step against each other; efficiency is of one process that is `fast`."""
-    found = {"exact_over_fast-1": seconds["exact-1"] / seconds["fast-1"]}
-    found["over_ddp-1"] = seconds["ddp-1"] / seconds["fast-1"]
-    for count in (count for count in counts if count > 1):
-        for mode in MODES:
-            found[f"{mode}_efficiency-{count}"] = seconds["fast-1"] / count / seconds[f"{mode}-{count}"]
-        found[f"ddp_efficiency-{count}"] = seconds["ddp-1"] / count / seconds[f"ddp-{count}"]
+    """Times of a step against each other; efficiency is of one process of the same side."""
+    found = {}
+    for count in counts:
+        found[f"over_ddp-{count}"] = seconds[f"ddp-{count}"] / seconds[f"ours-{count}"]
+        for side in ("ours", "ddp") if count > 1 else ():
+            found[f"{side}_efficiency-{count}"] = seconds[f"{side}-1"] / count / seconds[f"{side}-{count}"]
         if f"share-{count}" in seconds:
             found[f"machine_efficiency-{count}"] = seconds[f"share-{count}"] / seconds[f"beside-{count}"]
-        found[f"exact_over_fast-{count}"] = seconds[f"exact-{count}"] / seconds[f"fast-{count}"]
-        found[f"exact_over_ddp-{count}"] = seconds[f"ddp-{count}"] / seconds[f"exact-{count}"]
-        found[f"over_ddp-{count}"] = seconds[f"ddp-{count}"] / seconds[f"fast-{count}"]
     return found
 
 
@@ -71,12 +62,9 @@ def cpu_ratios(cpu: dict[str, float], counts: list[int]) -> dict[str, float]:
     Efficiency: what is left when the processes of a run take more of them together than one alone."""
     found = {}
     for count in counts:
-        found[f"exact_cpu_over_fast-{count}"] = cpu[f"exact-{count}"] / cpu[f"fast-{count}"]
-        found[f"ddp_cpu_over_exact-{count}"] = cpu[f"ddp-{count}"] / cpu[f"exact-{count}"]
-        for mode in MODES if count > 1 else ():
-            found[f"{mode}_cpu_efficiency-{count}"] = cpu["fast-1"] / count / cpu[f"{mode}-{count}"]
-        if count > 1:
-            found[f"ddp_cpu_efficiency-{count}"] = cpu["ddp-1"] / count / cpu[f"ddp-{count}"]
+        found[f"ddp_cpu_over_ours-{count}"] = cpu[f"ddp-{count}"] / cpu[f"ours-{count}"]
+        for side in ("ours", "ddp") if count > 1 else ():
+            found[f"{side}_cpu_efficiency-{count}"] = cpu[f"{side}-1"] / count / cpu[f"{side}-{count}"]
     return found
 
 
@@ -93,8 +81,8 @@ def alpha_beta(sizes: list[float], seconds: list[float]) -> tuple[float, float]:
 
 
 def prediction(links: list[dict[str, Any]], share_seconds: float, gradient_bytes: float) -> dict[str, float]:
-    """Of a `fast` step, from the share of one process's work alone and the links: everything hidden that can be, and
-    nothing."""
+    """Of a step, from the share of one process's work alone and the links: everything hidden that can be, and nothing.
+    `gradient_bytes`: of the all-reduce in which a process sends as much as in the step."""
     sizes = [float(size) for size in links[0]["all_reduce_seconds"]]
     found = [min(run["all_reduce_seconds"][str(int(size))] for run in links) for size in sizes]
     start, rate = alpha_beta(sizes, found)
@@ -127,7 +115,7 @@ def main() -> None:
     store = arguments.store or store_of(arguments.text, arguments.work or tempfile.mkdtemp(), 50265)
     common = [store, "--size", arguments.size, "--seq-len", arguments.seq_len]
     common += ["--rows", arguments.rows, "--steps", arguments.steps]
-    sides = sides_of(common, counts, list(MODES))
+    sides = sides_of(common, counts)
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in sides}
     for _ in range(arguments.rounds):  # each round is kept, so that one that fails costs no other
         for name, found in alternate(sides, 1).items():
@@ -142,13 +130,13 @@ def write(arguments: argparse.Namespace, results: dict[str, list[dict[str, Any]]
     ratios, checks = ratios_of(seconds, counts), {}
     ratios |= cpu_ratios({name: side["median"] for name, side in cpu.items()}, counts)
     for count in (count for count in counts if f"links-{count}" in results):
-        # What was sent is 2 (W - 1) / W of the gradient
-        sent = 1e6 * medians(timed, "megabytes_sent_per_step")[f"fast-{count}"]["median"]
+        # An all-reduce sends 2 (W - 1) / W of its bytes
+        sent = 1e6 * medians(timed, "megabytes_sent_per_step")[f"ours-{count}"]["median"]
         check = prediction(results[f"links-{count}"], seconds[f"share-{count}"], sent * count / (2 * (count - 1)))
         for kind in ("all_hidden", "none_hidden"):
-            ratios[f"predicted_{kind}_over_measured-{count}"] = check[f"step_seconds_{kind}"] / seconds[f"fast-{count}"]
+            ratios[f"predicted_{kind}_over_measured-{count}"] = check[f"step_seconds_{kind}"] / seconds[f"ours-{count}"]
         used = check["sending_seconds"] + cpu[f"share-{count}"]["median"]
-        ratios[f"predicted_cpu_over_measured-{count}"] = used / cpu[f"fast-{count}"]["median"]
+        ratios[f"predicted_cpu_over_measured-{count}"] = used / cpu[f"ours-{count}"]["median"]
         checks[str(count)] = check
     loads = [run["load"] for runs in results.values() for run in runs]
     write_result(

@@ -10,7 +10,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,7 +19,7 @@ from maskwright.launch.local import LISTENER, WorkerGroup
 HERE = Path(__file__).parent
 
 
-def options(modes: Sequence[str] = ()) -> argparse.Namespace:
+def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("store")
     parser.add_argument("--size", default="mini")
@@ -28,8 +27,6 @@ def options(modes: Sequence[str] = ()) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--virtual-workers", type=int, default=4)
     parser.add_argument("--steps", type=int, default=12)
-    if modes:
-        parser.add_argument("--mode", choices=modes, default=modes[0])
     return parser.parse_args()
 
 

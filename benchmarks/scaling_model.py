@@ -1,16 +1,16 @@
 """A model of an update's time on many GPUs: communication from cited figures, against an assumed speed of computing.
 
-    python benchmarks/scaling_model.py                                  the tables of records/experiments.md
+    python benchmarks/scaling_model.py                                  with assumed shares of the GPU's peak
     python benchmarks/scaling_model.py --tokens-per-second 700000 --size base     with your own, measured on one GPU
 
 A projection: one H100 has trained alone, and several GPUs never have. What it holds:
-- time of a collective operation = steps x latency + bytes / bandwidth (alpha-beta), for rings and trees as in NCCL's
-  own tuning model;
-- `fast` and `exact` send 32 MiB groups while the backward pass of the last micro-batch computes. The last group, which
-  holds the embeddings, leaves when that has ended. Then each GPU updates its share, and all gather the new weights in
-  bf16 (`engines/torch/weights.py`);
-- `exact`'s all-to-all does not know nodes: each GPU sends (W - 8) / W of its gradient over its own share of the
-  network, where a ring or a tree sums inside the node first and sends an eighth of that;
+- time of a collective operation = steps x latency + bytes / bandwidth (alpha-beta), for rings as in NCCL's own tuning
+  model;
+- 32 MiB groups are sent while the backward pass of the last micro-batch computes. The last group, which holds the
+  embeddings, leaves when that has ended. Then each GPU updates its share, and all gather the new weights in bf16
+  (`engines/torch/weights.py`);
+- the all-to-all does not know nodes: each GPU sends (W - 8) / W of its gradient over its own share of the network,
+  where a ring or a tree would sum inside the node first and send an eighth of that;
 - all processes tell each other weights and wishes over gloo in each step, hop by hop around a ring
   (https://github.com/pytorch/gloo/blob/19f1d3ac8e3120faad559f474d0ceddec5d03ee7/gloo/allgather.cc), while the GPUs
   compute.
@@ -41,8 +41,6 @@ LINK_SHARE = 0.8
 (https://github.com/NVIDIA/nccl-tests/issues/212); 320 of 400 GB/s over 8 x 400 Gb/s a node
 (https://github.com/NVIDIA/nccl/issues/1221)."""
 GROUP_BYTES = 32 << 20
-TREE_SHARE = 0.92 * 120 / 128
-"""Of a ring's bandwidth that NCCL's trees reach with the LL128 protocol (tuning.cc, see `Network`)."""
 OPTIMIZER_BYTES = 30
 """Of memory traffic a parameter: AdamW reads weight, gradient and two moments, writes three of them, and the bf16
 copy."""
@@ -57,7 +55,7 @@ more (https://evan-jones.appspot.com/network-latencies-2021.html)."""
 class Network:
     """Rates in bytes a second and one direction; latencies in seconds, those of NCCL's tuning model:
     https://github.com/NVIDIA/nccl/blob/b6475625fbcaa2c3c0e50eed2fa1255d7514d4a2/src/graph/tuning.cc (`baseLat` and
-    `hwLat`: rings with the Simple protocol, trees with LL128)."""
+    `hwLat` of rings with the Simple protocol)."""
 
     name: str
     node_bytes_per_second: float
@@ -69,9 +67,6 @@ class Network:
     start_seconds: float = 8.4e-6
     ring_inside_seconds: float = 3.4e-6
     ring_across_seconds: float = 14.0e-6
-    tree_start_seconds: float = 14.0e-6
-    tree_inside_seconds: float = 1.25e-6
-    tree_across_seconds: float = 8.5e-6
     gpus_a_node: int = GPUS_A_NODE
     hop_seconds: float = HOP_SECONDS
 
@@ -105,22 +100,6 @@ def ring_seconds(network: Network, gpus: int, size: float) -> float:
     steps, across = 2 * (gpus - 1), 2 * network.nodes(gpus) if network.nodes(gpus) > 1 else 0
     latency = (steps - across) * network.ring_inside_seconds + across * network.ring_across_seconds
     return network.start_seconds + latency + 2 * (gpus - 1) / gpus * size / network.bandwidth(gpus)
-
-
-def tree_seconds(network: Network, gpus: int, size: float) -> float:
-    """All-reduce over two binary trees of nodes, each of half of the bytes, and a chain inside each node; up, down."""
-    if gpus == 1:
-        return 0.0
-    nodes = network.nodes(gpus)
-    inside = min(gpus, network.gpus_a_node) - 1
-    levels = math.log2(nodes) if nodes > 1 else 0.0
-    latency = 2 * (inside * network.tree_inside_seconds + levels * network.tree_across_seconds)
-    return network.tree_start_seconds + latency + 2 * size / (TREE_SHARE * network.bandwidth(gpus))
-
-
-def all_reduce_seconds(network: Network, gpus: int, size: float) -> float:
-    """Of the faster, as NCCL chooses."""
-    return min(ring_seconds(network, gpus, size), tree_seconds(network, gpus, size))
 
 
 def half_ring_seconds(network: Network, gpus: int, size: float) -> float:
@@ -191,34 +170,33 @@ def row_flops(model: ModelConfig, seq_len: int) -> float:
     return training_flops(model, seq_len, seq_len**2, 0.15 * seq_len)
 
 
-def update_bytes(mode: str, job: Job, gpus: int) -> float:
-    """That each process sends in an update: fp32 gradients, once or as a ring's all-reduce, and bf16 weights."""
-    return (gpus - 1) / gpus * job.parameters * ((4 if mode == "exact" else 8) + 2)
+def update_bytes(job: Job, gpus: int) -> float:
+    """That each process sends in an update: fp32 gradients and bf16 weights."""
+    return (gpus - 1) / gpus * job.parameters * (4 + 2)
 
 
 def _groups(size: float) -> int:
     return max(1, round(size / GROUP_BYTES))
 
 
-def exposed_seconds(mode: str, network: Network, job: Job, gpus: int) -> float:
+def exposed_seconds(network: Network, job: Job, gpus: int) -> float:
     """Of what is sent in an update: what no computing hides."""
     if gpus == 1:
         return 0.0
     last = 4 * job.last_parameters
     body = 4 * job.parameters - last
     groups, window = _groups(body), job.last_backward_seconds(gpus)
-    send = all_to_all_seconds if mode == "exact" else all_reduce_seconds
-    hidden = groups * send(network, gpus, body / groups)
+    hidden = groups * all_to_all_seconds(network, gpus, body / groups)
     gathered = half_ring_seconds(network, gpus, 2 * job.parameters)
-    return max(0.0, hidden - window) + send(network, gpus, last) + gathered
+    return max(0.0, hidden - window) + all_to_all_seconds(network, gpus, last) + gathered
 
 
-def memory_seconds(mode: str, job: Job, gpus: int) -> float:
-    """The optimizer, and the copies and sums of gradients that `exact` makes and `fast` does not."""
+def memory_seconds(job: Job, gpus: int) -> float:
+    """The optimizer, and copies and sums of gradients."""
     gradient = 8.0 * job.parameters  # read and written once
     optimizer = (OPTIMIZER_BYTES / gpus + (4 if gpus > 1 else 0)) * job.parameters  # put in place what was gathered
-    extra = (job.micro_batches(gpus) / 2 + (3 if gpus > 1 else 0)) * gradient if mode == "exact" else 0.0
-    return (optimizer + extra) / MEMORY_BYTES_PER_SECOND
+    sums = (job.micro_batches(gpus) / 2 + (3 if gpus > 1 else 0)) * gradient
+    return (optimizer + sums) / MEMORY_BYTES_PER_SECOND
 
 
 def exchange_seconds(network: Network, gpus: int) -> float:
@@ -226,34 +204,30 @@ def exchange_seconds(network: Network, gpus: int) -> float:
     return (gpus - 1) * network.hop_seconds
 
 
-def step_seconds(mode: str, network: Network, job: Job, gpus: int) -> float:
-    exposed = exposed_seconds(mode, network, job, gpus)
-    device = job.compute_seconds(gpus) + exposed + memory_seconds(mode, job, gpus)
+def step_seconds(network: Network, job: Job, gpus: int) -> float:
+    device = job.compute_seconds(gpus) + exposed_seconds(network, job, gpus) + memory_seconds(job, gpus)
     return max(device, exchange_seconds(network, gpus))
 
 
-def efficiency(mode: str, network: Network, job: Job, gpus: int) -> float:
-    """Of `gpus` against one that is `fast`: 1 where twice the GPUs take half of the time."""
-    return step_seconds("fast", network, job, 1) / gpus / step_seconds(mode, network, job, gpus)
+def efficiency(network: Network, job: Job, gpus: int) -> float:
+    """Of `gpus` against one: 1 where twice the GPUs take half of the time."""
+    return step_seconds(network, job, 1) / gpus / step_seconds(network, job, gpus)
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------
 
 COUNTS = (8, 16, 32, 64, 128, 256, 512, 1024)
-MODES = ("fast", "exact")
 
 
 def table(network: Network, size: str, rows: int, speeds: dict[str, float]) -> list[str]:
-    """A row for each number of GPUs; for each mode and speed the step's time and the efficiency."""
+    """A row for each number of GPUs; for each speed the step's time and the efficiency."""
     jobs = {name: job_of(size, rows, flops_per_second) for name, flops_per_second in speeds.items()}
-    heads = [f"{mode} {name}" for mode in MODES for name in jobs]
-    lines = [f"| GPUs | rows each | {' | '.join(heads)} |", "|---|---|" + "---|" * len(heads)]
+    lines = [f"| GPUs | rows each | {' | '.join(jobs)} |", "|---|---|" + "---|" * len(jobs)]
     for gpus in (count for count in COUNTS if count <= rows):
-        cells = []
-        for mode in MODES:
-            for job in jobs.values():
-                seconds = step_seconds(mode, network, job, gpus)
-                cells.append(f"{seconds * 1e3:,.0f} ms, {efficiency(mode, network, job, gpus):.0%}")
+        cells = [
+            f"{step_seconds(network, job, gpus) * 1e3:,.0f} ms, {efficiency(network, job, gpus):.0%}"
+            for job in jobs.values()
+        ]
         lines.append(f"| {gpus:,} | {rows // gpus:,} | {' | '.join(cells)} |")
     return lines
 

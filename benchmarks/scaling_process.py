@@ -1,6 +1,6 @@
 """Our side of `scaling.py`: one of the processes, as `pretrain --processes` starts them (`env://` variables, gloo).
 
-    WORLD_SIZE=2 RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29400 … python scaling_process.py STORE --mode exact
+    WORLD_SIZE=2 RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29400 … python scaling_process.py STORE
 
 Prints one JSON line. A step's time holds its batches, its update and what the processes send each other. All begin each
 step together anyway, since none has its update before the others have sent theirs.
@@ -29,18 +29,14 @@ def config_of(arguments: argparse.Namespace) -> RunConfig:
             "model": {"size": arguments.size},
             "schedule": {"steps": 1_000_000},
             "batch": {"micro_batch_rows": arguments.rows, "virtual_workers": arguments.virtual_workers},
-            "engine": {
-                "device": "cpu",
-                "threads": 1,
-                "reproducibility": arguments.mode,
-            },
+            "engine": {"device": "cpu", "threads": 1},
         },
         "benchmark",
     )
 
 
 def main() -> None:
-    arguments = options(modes=("exact", "fast"))
+    arguments = options()
     run = config_of(arguments)
     store = TokenStore(arguments.store)
     shape = model_config(run.model, store.vocabulary.size, arguments.seq_len)

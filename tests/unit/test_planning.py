@@ -396,7 +396,8 @@ def test_a_fine_tuning_is_planned_with_its_examples_or_before_they_are_here(
     assert value["work"]["tokens_per_step"] >= 8 * 16
     measured, gpu, tpu = value["places"]
     assert (measured["kind"], gpu["kind"], tpu["kind"]) == ("measured", "projected", "projected")
-    assert gpu["costs"] and tpu["costs"] and not gpu["notes"][:-1] and "TPUs need --set engine.kind=jax" in tpu["notes"]
+    assert gpu["costs"] and tpu["costs"] and not gpu["notes"][:-1]
+    assert "torch does not compute on TPUs. Fix: take engine.kind: jax" in str(tpu["notes"])
     (tmp_path / "train.jsonl").unlink()
     assert run(["plan", str(file), "--on", "t4", "--examples", "120000", "--set", "data.max_seq_len=128"]) == 0
     out = capsys.readouterr().out

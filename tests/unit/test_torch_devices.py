@@ -134,12 +134,13 @@ def test_mkl_computes_gradients_with_amx_alone(machine: Machine, flags: str, dty
     machine.has_cpu(flags)
     machine.patch.setattr(processes, "mkl_product", lambda: print)
     engine = TorchEngine(SHAPE, Optimizer(), EngineSection(threads=1, dtype=dtype), 0)
-    assert ("gradients of matrices by MKL in fp32" in engine.description) is by_mkl
+    assert ("gradients of matrices by MKL in fp32" in engine.description) is by_mkl is engine.by_mkl
     peers = object.__new__(processes.Peers)
     for all_can in (True, False):
         machine.patch.setattr(processes.Peers, "has_mkl", all_can)
-        chosen = prepare.mkl_takes_gradients("cpu", engine.dtype, peers, compiled=False)
-        assert chosen is (dtype == "bf16" and all_can)
+        for begun in (None, True, False):
+            chosen = prepare.mkl_takes_gradients("cpu", engine.dtype, peers, compiled=False, begun=begun)
+            assert chosen is (dtype == "bf16" and all_can and begun is not False)
     assert not prepare.mkl_takes_gradients("cpu", engine.dtype, Alone(), compiled=True)
 
 

@@ -21,11 +21,11 @@ Row = tuple[str, str, float, dict[str, Any]]
 
 def rows() -> list[Row]:
     """(where, against, ratio, result) of each ratio of speed that has a result, in the order of the table. More is
-    better in all of them. Ratios of memory are none of speed, and those of a GPU's step and of both engines compare
-    maskwright with itself."""
+    better in all of them. Ratios of memory are none of speed, and those of a GPU's step compare maskwright with
+    itself."""
     found = []
     for name, where, against, key, unit, _, less in ROWS:
-        others = name != MEMORY and not name.startswith(("gpu-step", "engines"))
+        others = name != MEMORY and not name.startswith("gpu-step")
         if unit == "x" and not less and others and Path(RESULTS, f"{name}.json").exists():
             record = read(name)
             found.append((where.replace("`", ""), against.replace("`", ""), record["ratios"][key], record))

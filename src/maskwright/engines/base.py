@@ -112,6 +112,9 @@ class Engine(Protocol):
     compiled: bool
     """Whether layers are compiled (see `engine.compile`)."""
 
+    by_mkl: bool | None
+    """Whether MKL computes the gradients of matrices; None on other devices than torch's CPU."""
+
     processes: Processes
 
     dp_degree: int

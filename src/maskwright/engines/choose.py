@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +26,12 @@ def make_engine(
     run_flops: float = 0.0,
     micro_batch_losses: float = 1.0,
     label_smoothing: float = 0.0,
+    by_mkl: bool | None = None,
     looked_up: NDArray[np.int64] | None = None,
 ) -> Engine:
-    """`run_flops`, `micro_batch_losses`, `looked_up`: see `TorchEngine`. `label_smoothing`: share of each class's
-    target that all classes get, in training only. Raises `ConfigError` where a device or a framework is absent, and
-    what `require_family` does."""
+    """`run_flops`, `micro_batch_losses`, `by_mkl`, `looked_up`: see `TorchEngine`. `label_smoothing`: share of each
+    class's target that all classes get, in training only. Raises `ConfigError` where a device or a framework is
+    absent, and what `require_family` does."""
     require_family(model, engine)
     if engine.kind == "jax":
         require("jax", "engine.kind")
@@ -40,9 +40,16 @@ def make_engine(
         return JaxEngine(model, optimizer, engine, seed, label_smoothing=label_smoothing)
     from maskwright.engines.torch.engine import TorchEngine
 
-    torch_options: dict[str, Any] = {"run_flops": run_flops, "micro_batch_losses": micro_batch_losses}
     return TorchEngine(
-        model, optimizer, engine, seed, label_smoothing=label_smoothing, looked_up=looked_up, **torch_options
+        model,
+        optimizer,
+        engine,
+        seed,
+        run_flops=run_flops,
+        micro_batch_losses=micro_batch_losses,
+        label_smoothing=label_smoothing,
+        by_mkl=by_mkl,
+        looked_up=looked_up,
     )
 
 
@@ -53,7 +60,7 @@ def choose_device(engine: EngineSection) -> str:
         require("jax", "engine.kind")
         from maskwright.engines.jax import processes
 
-        return processes.choose_device(engine.device)
+        return processes.choose_device(engine)
     from maskwright.engines.torch import prepare
 
     return prepare.choose_device(engine.device)

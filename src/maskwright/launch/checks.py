@@ -10,7 +10,15 @@ from dataclasses import replace
 from subprocess import CompletedProcess
 
 from maskwright.config.finetuning import FinetuneConfig, read_finetune_config
-from maskwright.config.pretraining import RunConfig, in_words, read_config, require_devices, shareable, shared_out
+from maskwright.config.pretraining import (
+    RunConfig,
+    in_words,
+    read_config,
+    require_devices,
+    require_supported,
+    shareable,
+    shared_out,
+)
 from maskwright.config.recipes import find_config
 from maskwright.core import storage
 from maskwright.core.errors import CloudError, InputError
@@ -84,9 +92,7 @@ def sized(command: Training, config: RunConfig | FinetuneConfig, num_nodes: int,
     missing. Raises `InputError` if the batch cannot be divided among them, if `engine.devices` is another number, and
     for JAX on GPUs."""
     device, total = "cuda" if gpus else "cpu", num_nodes * max(1, gpus)
-    if gpus and config.engine.kind == "jax":
-        what = "jax is for TPUs, and for tests on a CPU"
-        raise InputError(what, where="engine.kind", fix="take engine.kind: torch")
+    require_supported(config.engine, device)
     if config.engine.device not in ("auto", device):
         what = f"is {config.engine.device}, and {gpus} GPUs on each node ask for {device}"
         raise InputError(what, where="engine.device", fix="leave engine.device out, or ask for what it says")

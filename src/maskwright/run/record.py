@@ -182,6 +182,9 @@ class RunRecord:
     """Of the steps, where the configuration gives it so."""
     threads: int | None = None
     compiled: bool | None = None
+    """Whether layers are compiled on CUDA devices; None before the run has been on one."""
+    by_mkl: bool | None = None
+    """Whether it began on CPUs with gradients of matrices by MKL; None before it has been on one."""
     changes: tuple[RecordedChange, ...] = ()
 
     @cached_property

@@ -430,7 +430,6 @@ def save(job: Job) -> None:
         with job.speed.part("save"):
             if job.saver:
                 job.saver.finish()  # before there is another copy of the state
-            job.engine.processes.broadcast(b"")  # here the others may wait long for a disk, and not in `read`
             state = job.engine.read()
         if job.saver:
             best, of_run = job.objective.best_step, job.record.to_json() if job.record else {}

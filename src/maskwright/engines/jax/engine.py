@@ -90,6 +90,7 @@ class JaxEngine:
     """See `base.Engine`. Dropout is keyed by (seed, step, virtual worker), on any number of devices."""
 
     leaves_host_free = True
+    by_mkl: bool | None = None
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from maskwright.config.pretraining import EngineSection
+from maskwright.config.pretraining import EngineSection, require_supported
 from maskwright.core import storage
 from maskwright.core.console import warn
 from maskwright.core.errors import ConfigError, InputError, MaskwrightError
@@ -76,13 +76,10 @@ class _JaxProcesses:
             jax.distributed.shutdown()
 
 
-def choose_device(wanted: str) -> Platform:
+def choose_device(engine: EngineSection) -> Platform:
     """Resolves `auto`: TPU chips if there are any, else the CPU. Raises `ConfigError` rather than leave a chip or a GPU
     of this machine idle."""
-    if wanted in ("cuda", "mps"):
-        what = f"jax is for TPUs, and for tests on a CPU, not for {wanted}"
-        raise ConfigError(what, where="engine.device", fix="take engine.kind: torch")
-    chips = tpu_chips()
+    chips, wanted = tpu_chips(), engine.device
     if wanted == "tpu" and not chips:
         fix = "run it on a TPU VM; `maskwright plan` compiles for one that is not here"
         raise ConfigError("tpu was asked for, but this machine has no TPU chip", where="engine.device", fix=fix)
@@ -90,8 +87,7 @@ def choose_device(wanted: str) -> Platform:
         require("libtpu", "engine.device")
         return "tpu"
     if wanted == "auto" and cuda_devices():
-        what = "jax is for TPUs, and for tests on a CPU; this machine has an NVIDIA GPU"
-        raise ConfigError(what, where="engine.kind", fix="take engine.kind: torch, or engine.device: cpu")
+        require_supported(engine, "cuda")
     return "cpu"
 
 
@@ -100,7 +96,7 @@ def connect(engine: EngineSection) -> tuple[Platform, list[Any], Processes]:
 
     Raises `ConfigError` if a device is absent, `StoppedEarly` if the other hosts cannot be found.
     """
-    device, launch = choose_device(engine.device), launch_variables()
+    device, launch = choose_device(engine), launch_variables()
     if launch and (engine.devices or launch.world_size) % launch.world_size:  # before jaxlib, which crashes
         raise ConfigError(
             f"{engine.devices} devices cannot be shared out evenly over {launch.world_size} processes",

@@ -66,8 +66,8 @@ class TorchEngine:
     """See `base.Engine`. `seed` keys dropout by (seed, step, virtual worker), so a resumed run drops the same.
 
     `run_flops`: model FLOPs of the whole run, by which `compile: auto` decides. `micro_batch_losses`: see
-    `LossScale`. `looked_up`: the tokens of all training texts in ascending order, for a model whose embeddings are not
-    its output too; None for any token.
+    `LossScale`. `by_mkl`: whether the run began with gradients by MKL; None asks this machine. `looked_up`: the tokens
+    of all training texts in ascending order, for a model whose embeddings are not its output too; None for any token.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class TorchEngine:
         run_flops: float = 0.0,
         micro_batch_losses: float = 1.0,
         label_smoothing: float = 0.0,
+        by_mkl: bool | None = None,
         looked_up: NDArray[np.int64] | None = None,
     ) -> None:
         self.config, self.optimizer_config, self.seed = model, optimizer, seed
@@ -106,11 +107,13 @@ class TorchEngine:
             dtype=self.dtype,
             processes=self.processes,
             compiled=self.compiled,
+            by_mkl=by_mkl,
             looked_up=looked_up,
         )
+        self.by_mkl = self.model.by_mkl if self.device == "cpu" else None
         # Fine-tuning has too many shapes for a graph of each.
         graphs = self.device == "cuda" and model.task == "masked_lm" and not self.loss_scale
-        made = Graphs(dict(self.model.named_parameters())) if graphs else None
+        made = Graphs() if graphs else None
         self.fit = Fit(self.device, engine.activation_checkpointing, made)
         self.passes = Passes(
             self.model,
@@ -316,7 +319,6 @@ class TorchEngine:
             # Hooks send each gradient of the last backward pass to other ranks while it runs; a graph has no hooks.
             by_graph = self.fit.by_graph and (self.processes.world_size == 1 or not (final and last))
             total = total + self.passes.backward(part, self.fit.graphs if by_graph else None)
-            self.weights.gradients.after_backward()
         return total
 
     # ---- without training ------------------------------------------------------------------------------------
@@ -333,7 +335,8 @@ class TorchEngine:
     # ---- state -----------------------------------------------------------------------------------------------
 
     def read(self) -> TrainState:
-        self.exchange(0.0, 0, False)()  # what fits is saved with the state, the same for all ranks
+        # The others wait here for rank 0's disk, and not in NCCL. What fits, the same for all, is saved with the state.
+        self.exchange(0.0, 0, False)()
         return replace(self.weights.read(self._step), loss_scale=self.scaling() or None)
 
     def write(self, state: TrainState) -> None:

@@ -55,6 +55,9 @@ class Gradients:
             for name in message.bucket.names:
                 parameters[name].register_post_accumulate_grad_hook(self._hook(message))
         self._next, self._final, self._prepared = 0, False, False
+        self.place = (0, 0, True)
+        """Of the coming backward pass: the sum that its gradient goes into, how many sums are folded into the one
+        before them then, and whether it replaces what is there."""
         self.sending = False
         """Whether part of this update has been sent: from here on it cannot be redone."""
 
@@ -81,7 +84,11 @@ class Gradients:
         it is this rank's `final` one: then each bucket is sent as soon as it is complete."""
         if first:
             self._add = next(self._adds)
-        self._part, self._final = (first, last), final
+        (into, folds), copies = self._add, first
+        if first and last and folds:  # saves writing and reading a sum of its own
+            into, folds, copies = into - 1, folds - 1, False
+        self.place, self._final = (into, folds if last else 0, copies), final
+        self._sum(into)
         for message in self._messages:
             message.missing = len(message.bucket.names)
 
@@ -95,14 +102,11 @@ class Gradients:
     def _fold(self, names: list[str], numbers: slice) -> None:
         """Moves the gradients of these parameters, which have these `numbers` of the flat buffers, into their sum, and
         folds the sums that are complete."""
-        (into, folds), (first, last) = self._add, self._part
+        into, folds, copies = self.place
         gradients = [cast(Tensor, self._parameters[name].grad) for name in names]
-        if first and last and folds:  # saves writing and reading a sum of its own
-            into, folds, first = into - 1, folds - 1, False
-        self._sum(into)
         views = [self._views[into][name] for name in names]
-        (torch._foreach_copy_ if first else torch._foreach_add_)(views, gradients)
-        for folded in range(into, into - folds if last else into, -1):
+        (torch._foreach_copy_ if copies else torch._foreach_add_)(views, gradients)
+        for folded in range(into, into - folds, -1):
             self._sums[folded - 1][numbers].add_(self._sums[folded][numbers])
         for name in names:
             self._parameters[name].grad = None

@@ -1,4 +1,5 @@
-"""A micro-batch's forward and backward pass as a CUDA graph, which the host starts with one call.
+"""A micro-batch's forward and backward pass, and the sum of its gradient, as a CUDA graph, which the host starts with
+one call.
 
 Without it, the host launches some 1,000 kernels one by one, and a device that is faster than that idles in between.
 """
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 MOST_GRAPHS = 64
-"""A run has a handful of shapes for each of its row lengths."""
+"""A run has a handful of shapes for each of its row lengths, and of places in the tree of sums for each of those."""
 
 
 @dataclass
@@ -20,16 +21,14 @@ class _Graph:
     graph: torch.cuda.CUDAGraph
     inputs: list[Tensor]
     loss: Tensor
-    gradients: dict[str, Tensor]
 
 
 class Graphs:
     """Graphs of micro-batches that differ only in their numbers. They share one memory pool, as only one runs at a
-    time, but each has its own gradient tensors. The numbers are those of the same kernels without a graph, bit for
-    bit."""
+    time, and keep nothing in it: a graph ends by adding its gradient to a sum that all share. The numbers are those of
+    the same kernels without a graph, bit for bit."""
 
-    def __init__(self, parameters: dict[str, torch.nn.Parameter]) -> None:
-        self._parameters = parameters
+    def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
         self._graphs: dict[Hashable, _Graph] = {}
         self._seen: set[Hashable] = set()
@@ -37,40 +36,29 @@ class Graphs:
         """Whether any graph takes memory, or was to be recorded and found too little."""
 
     def loss(self, key: Hashable, inputs: Sequence[Tensor], compute: Callable[[Sequence[Tensor]], Tensor]) -> Tensor:
-        """The loss that `compute` returns for `inputs`, with its gradient in `.grad` of the parameters.
+        """The loss that `compute` returns for `inputs`, after it has added up their gradient.
 
         `key`: all that a graph depends on besides the shapes of `inputs`. The first micro-batch of its kind is computed
         as usual, because compilers and libraries prepare themselves; the second is recorded."""
         key = (key, *((tensor.shape, tensor.dtype) for tensor in inputs))
         if key not in self._graphs and (key not in self._seen or len(self._graphs) == MOST_GRAPHS):
             self._seen.add(key)
-            loss = compute(inputs)
-            loss.backward()
-            return loss.detach()
+            return compute(inputs)
         graph = self._graphs.get(key) or self._graphs.setdefault(key, self._record(inputs, compute))
         for static, tensor in zip(graph.inputs, inputs, strict=True):
             static.copy_(tensor, non_blocking=True)
         graph.graph.replay()
-        for name, gradient in graph.gradients.items():
-            self._parameters[name].grad = gradient
         return graph.loss.clone()
 
     def _record(self, inputs: Sequence[Tensor], compute: Callable[[Sequence[Tensor]], Tensor]) -> _Graph:
         self.used = True
         static = [tensor.clone() for tensor in inputs]
-        for parameter in self._parameters.values():
-            parameter.grad = None
         graph = torch.cuda.CUDAGraph()
         try:
             # The thread that writes a checkpoint may copy from the device meanwhile.
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 loss = compute(static)
-                loss.backward()
-                loss = loss.detach()
         except RuntimeError as error:
             # Ending a failed recording raises an error of its own.
             raise error.__context__ if isinstance(error.__context__, RuntimeError) else error from None
-        gradients = {name: parameter.grad for name, parameter in self._parameters.items()}
-        for parameter in self._parameters.values():
-            parameter.grad = None
-        return _Graph(graph, static, loss, {name: grad for name, grad in gradients.items() if grad is not None})
+        return _Graph(graph, static, loss)

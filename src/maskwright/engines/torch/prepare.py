@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from maskwright.config import pretraining as run
-from maskwright.core.console import warn
+from maskwright.core.console import note, warn
 from maskwright.core.errors import ConfigError
 from maskwright.engines.ceiling import Products, gemm_ceiling
 from maskwright.engines.processes import Processes, launch_variables
@@ -52,8 +52,6 @@ def choose_device(wanted: str, where: str = "engine.device") -> str:
             where=where,
             fix="check the driver and that torch is a CUDA build, or say cpu",
         )
-    if wanted == "tpu":
-        raise ConfigError("torch does not know TPUs", where=where, fix="say engine.kind: jax")
     return wanted
 
 
@@ -132,12 +130,17 @@ def choose_compile(wanted: str, device: str, run_flops: float) -> bool:
     return compiled
 
 
-def mkl_takes_gradients(device: str, dtype: torch.dtype, processes: Processes, *, compiled: bool) -> bool:
+def mkl_takes_gradients(
+    device: str, dtype: torch.dtype, processes: Processes, *, compiled: bool, begun: bool | None = None
+) -> bool:
     """Whether MKL computes the gradients of layers' matrices (`model/torch/linear.py`), if all processes of the run
-    can. A compiler cannot look into MKL."""
+    can. A compiler cannot look into MKL. `begun`: whether it did when the run began, if that is settled."""
     if device != "cpu" or dtype is not torch.bfloat16 or compiled:
         return False
-    return processes.has_mkl if isinstance(processes, Peers) else has_mkl()
+    here = processes.has_mkl if isinstance(processes, Peers) else has_mkl()
+    if begun and not here:
+        note("this run began with gradients of matrices by MKL, and no CPU without AMX has them: the last bits change")
+    return here and begun is not False
 
 
 def use_threads(engine: run.EngineSection, device: str) -> int:
@@ -231,9 +234,10 @@ def prepare(
     dtype: torch.dtype,
     processes: Processes,
     compiled: bool,
+    by_mkl: bool | None = None,
     looked_up: NDArray[np.int64] | None = None,
 ) -> tuple[EncoderNetwork, Weights]:
-    """The network, and the weights that an update changes. `looked_up`: see `TorchEngine`."""
+    """The network, and the weights that an update changes. `by_mkl`, `looked_up`: see `TorchEngine`."""
     if device == "cpu" and dtype is torch.float16:
         warn("a CPU takes many times as long in fp16 as in fp32, so it is only for tests and for runs begun on a GPU")
     if device == "mps":
@@ -266,6 +270,6 @@ def prepare(
             part.compile(dynamic=False if model.task == "masked_lm" else None)
         network.compiled = True
     # 3. Who computes the gradients of matrices.
-    if mkl_takes_gradients(device, dtype, processes, compiled=compiled):
+    if mkl_takes_gradients(device, dtype, processes, compiled=compiled, begun=by_mkl):
         network.use_mkl()
     return network, weights

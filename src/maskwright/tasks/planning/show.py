@@ -219,11 +219,9 @@ def _refusals(config: RunConfig | FinetuneConfig, place: DeviceCount) -> list[st
             rows = config.batch.micro_batch_rows if isinstance(config, RunConfig) else None
             shared_out(config.batch.virtual_workers, devices, "devices", rows)
         except ConfigError as error:
-            found.append(f"as configured it would be refused: {error.what}. {error.fix}")
-    if place.device.family == "tpu" and engine.kind != "jax":
-        found.append("TPUs need --set engine.kind=jax")
-    if place.device.family == "gpu" and engine.kind == "jax":
-        found.append("GPUs need --set engine.kind=torch")
+            found.append(f"as configured it would be refused: {error.what}. Fix: {error.fix}")
+    if wrong := engine.wrong_kind({"gpu": "cuda"}.get(place.device.family, place.device.family)):
+        found.append(f"as configured it would be refused: {wrong}. Fix: {wrong.fix}")
     return found
 
 

@@ -43,6 +43,7 @@ def start_engine(ready: Prepared, before: RunRecord | None, threads: int | None)
             run_flops=ready.flops,
             micro_batch_losses=ready.micro_batch_losses,
             label_smoothing=ready.label_smoothing,
+            by_mkl=before.by_mkl if before else None,
             looked_up=ready.looked_up,
         )
     except (RuntimeError, MemoryError) as error:

@@ -69,6 +69,7 @@ def train(start: RunStart, ready: Prepared, *, config_file: str | None = None) -
         ready.record(start.config, engine.dtype_name, before),
         threads=threads,
         compiled=compiled_layers(engine, config.engine, before),
+        by_mkl=before.by_mkl if before and before.by_mkl is not None else engine.by_mkl,
         changes=before.changes if before else (),
     )
     start.agree()  # before the folder is made
