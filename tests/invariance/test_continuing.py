@@ -70,9 +70,8 @@ def stopped_after(steps: int, config: RunConfig, run: Path) -> None:
         task.pretrain(config, str(run), stop_request=StopRequest(stop_after_steps=steps))
 
 
-@pytest.mark.parametrize("engine", ["torch", "jax"])
-def test_a_run_that_grows_before_its_decay_is_the_longer_run(engine: str, config: Config, tmp_path: Path) -> None:
-    keys = {"schedule.kind": "wsd", "engine.kind": engine}
+def test_a_run_that_grows_before_its_decay_is_the_longer_run(config: Config, tmp_path: Path) -> None:
+    keys = {"schedule.kind": "wsd"}
     long, grown = config(**keys, **{"schedule.steps": 20}), tmp_path / "grown"
     stopped_after(8, config(**keys, **{"schedule.steps": 10}), grown)  # its decay begins after step 8
     record = RunDirectory(str(grown)).read_record()
