@@ -1,31 +1,29 @@
-"""Which tests a run takes, and in which order: by the CPU-seconds that each takes, which `durations.json` keeps.
+"""Which tests a run takes, and in which order: by the seconds that each takes, which `durations.json` keeps.
 
-`scripts/test` takes those of at most `QUICK_SECONDS`, and `ALWAYS`; with `--long` all but the large ones. `scripts/test
---long --write-durations` measures all of them again: processor time is the same beside other programs as alone.
+`scripts/test` takes those of at most `QUICK_SECONDS`, and `ALWAYS`; with `--long` all but the large ones. `.ci/run`
+writes what each took into `build/durations.json`: copy it here when tests have changed.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import resource
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-QUICK_SECONDS = 2.0
-QUICK_TOTAL_SECONDS = 480.0
-"""Of all quick tests together, half of what two cores have in five minutes being left to their setup."""
+QUICK_SECONDS = 4.0
+"""Of a test, from its fixtures to their end, in a run of several workers on two cores."""
+QUICK_TOTAL_SECONDS = 960.0
+"""Of all quick tests: four minutes of four workers."""
 ALWAYS = {
-    "text becomes a model of transformers": "e2e/test_cli.py::test_from_text_to_transformers[modernbert]",
+    "text becomes a model": "pages/test_pages.py::test_a_page_ends_as_it_says[own-text.md]",
     "a killed process": "e2e/test_many_processes.py::test_a_killed_process_is_started_again_and_changes_nothing[1]",
     "a comparison": "e2e/test_compare.py::test_one_comparison_stopped_and_killed_is_the_same_page",
 }
 """Quick tests that take longer: what the product is for, once each."""
-KEPT_FROM_SECONDS = 0.3
+KEPT_FROM_SECONDS = 0.5
 DURATIONS = Path(__file__).with_name("durations.json")
 REST = "all others together"
 TOGETHER = ("test_ray.py", "test_slurm.py", "test_pages.py", "test_watch_page.py")
@@ -34,11 +32,10 @@ ONE_WORKER = ("test_published_shapes_agree_with_transformers",)
 """Tests of which two at once would not fit into memory."""
 LEFT_OUT = pytest.StashKey[int]()
 MEASURED = pytest.StashKey[dict[str, float]]()
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def durations() -> dict[str, float]:
-    """CPU-seconds of each test of `KEPT_FROM_SECONDS` or more, and of `REST`."""
+    """Seconds of each test of `KEPT_FROM_SECONDS` or more, and of `REST`."""
     found: dict[str, float] = json.loads(DURATIONS.read_text(encoding="utf-8"))
     return found
 
@@ -59,11 +56,11 @@ def left_out(item: pytest.Item, seconds: dict[str, float]) -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="tests of more than two CPU-seconds as well")
+    parser.addoption("--long", action="store_true", help=f"tests of more than {QUICK_SECONDS:g} seconds as well")
     parser.addoption(
         "--large", action="store_true", help="tests marked large as well: up to 9 GB of memory, or minutes, each"
     )
-    parser.addoption("--write-durations", action="store_true", help="keep what each test took in durations.json")
+    parser.addoption("--durations-to", metavar="FILE", help="write what each test took there")
 
 
 @pytest.hookimpl(trylast=True)
@@ -106,50 +103,31 @@ def shared_out(items: list[pytest.Item], seconds: dict[str, float], workers: int
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    found = getattr(node, "workeroutput", {})
-    node.config.stash[LEFT_OUT] = found.get("left_out", 0)
-    node.config.stash.setdefault(MEASURED, {}).update(found.get("measured", {}))
+    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if count := config.stash.get(LEFT_OUT, 0):
         terminalreporter.write_line(f"{count} tests were left out: scripts/test --long --large runs them too")
-    if config.getoption("--write-durations"):
-        measured = config.stash.get(MEASURED, {})
+    if to := config.getoption("--durations-to"):
+        measured = config.stash[MEASURED]
         kept = {test: round(taken, 1) for test, taken in sorted(measured.items()) if taken >= KEPT_FROM_SECONDS}
         rest = round(sum(measured.values()) - sum(kept.values()), 1)
-        DURATIONS.write_text(json.dumps({REST: rest, **kept}, indent=0) + "\n", encoding="utf-8")
+        Path(to).write_text(json.dumps({REST: rest, **kept}, indent=0) + "\n", encoding="utf-8")
 
 
-# ---- what each test takes --------------------------------------------------------------------------------------------
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[MEASURED] = {}
+    if config.getoption("--durations-to"):
+        config.pluginmanager.register(Stopwatch(config.stash[MEASURED]))
 
 
-def used_seconds() -> float:
-    """Processor time of this process and of all that it has started, those that still run too."""
-    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    total, below = time.process_time() + ended.ru_utime + ended.ru_stime, [os.getpid()]
-    while below:
-        pid = below.pop()
-        try:
-            for thread in os.listdir(f"/proc/{pid}/task"):
-                below += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
-            if pid != os.getpid():  # user, system, and those of its own children that have ended
-                total += sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15])) / TICKS
-        except OSError:  # it has ended since
-            continue
-    return total
+class Stopwatch:
+    """Adds up what is reported of each test: its fixtures, itself, and their end."""
 
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self.seconds = seconds
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    if not item.config.getoption("--write-durations"):
-        return (yield)
-    before = used_seconds()
-    result = yield
-    item.config.stash.setdefault(MEASURED, {})[name(item)] = used_seconds() - before
-    return result
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["measured"] = session.config.stash.get(MEASURED, {})
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        test = report.nodeid.removeprefix("tests/")
+        self.seconds[test] = self.seconds.get(test, 0.0) + report.duration

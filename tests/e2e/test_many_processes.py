@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ import numpy as np
 import pytest
 import warm
 from command_line import COMMAND, free_port, slow_after
+from conftest import small_config
 from private_network import wait_until
 
 from maskwright.config.pretraining import RunConfig
+from maskwright.data.store import TokenStore
 from maskwright.launch import local
 from maskwright.launch.topology import LaunchOptions, WorkerGroup, choose
 from maskwright.machine import hardware
@@ -121,6 +124,14 @@ LONG: dict[str, Any] = {
 }
 
 
+@pytest.fixture(scope="module")
+def whole(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """The run of `LONG` by one process, which nothing stopped."""
+    machine = Machine(tmp_path_factory.mktemp("whole"), partial(small_config, store.location))
+    assert machine.run("run", None, **LONG)[0] == 0
+    return machine.directory("run")
+
+
 def test_a_run_grows_and_branches_at_any_number_of_processes(machine: Machine) -> None:
     keys = {"schedule.kind": "wsd", "schedule.decay_steps": 2}
     parent = str(machine.folder / "parent")
@@ -135,8 +146,9 @@ def test_a_run_grows_and_branches_at_any_number_of_processes(machine: Machine) -
 
 
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.long), 1])
-def test_a_killed_process_is_started_again_and_changes_nothing(machine: Machine, victim: int) -> None:
-    assert machine.run("alone", None, **LONG)[0] == 0
+def test_a_killed_process_is_started_again_and_changes_nothing(
+    machine: Machine, whole: RunDirectory, victim: int
+) -> None:
     process = machine.start("killed", 2, command=words(machine.folder, slow_at_first(machine.folder)), **LONG)
     directory = machine.directory("killed")
     wait_until(lambda: newest(directory) >= 12)
@@ -145,11 +157,10 @@ def test_a_killed_process_is_started_again_and_changes_nothing(machine: Machine,
     code, said = machine.ended(process)
     assert code == 0, said
     assert f"process {victim}: killed by SIGKILL: restarting from step" in said
-    assert compare(machine.directory("alone"), directory)[2] == []
+    assert compare(whole, directory)[2] == []
 
 
-def test_nothing_outlives_a_killed_supervisor_and_another_number_goes_on(machine: Machine) -> None:
-    assert machine.run("alone", None, **LONG)[0] == 0
+def test_nothing_outlives_a_killed_supervisor_and_another_number_goes_on(machine: Machine, whole: RunDirectory) -> None:
     process = machine.start("killed", 2, command=words(machine.folder, slow_at_first(machine.folder)), **LONG)
     directory = machine.directory("killed")
     wait_until(lambda: newest(directory) >= 12)
@@ -159,7 +170,7 @@ def test_nothing_outlives_a_killed_supervisor_and_another_number_goes_on(machine
     process.communicate()
     wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in members))
     assert machine.run("killed", 1, **LONG)[0] == 0
-    assert compare(machine.directory("alone"), directory)[2] == []
+    assert compare(whole, directory)[2] == []
 
 
 def test_a_stop_saves_in_all_and_is_not_begun_again(machine: Machine) -> None:
