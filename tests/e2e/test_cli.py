@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_a_killed_run_continues_exactly(store: TokenStore, tmp_path: Path) -> None:
     write_config(tmp_path / "run.yaml", store.location, steps=60)
-    words = ("pretrain", "run.yaml", "--run")
+    words = ("pretrain", "run.yaml", "--set", "checkpoint.save_every_steps=5", "--run")
     maskwright(*words, "straight", cwd=tmp_path)
     slow = f"{slow_after(12, tmp_path / 'never')}from maskwright.cli.main import main; main()"
     killed, metrics = RunDirectory(str(tmp_path / "killed")), tmp_path / "killed" / "metrics.jsonl"
