@@ -1,7 +1,8 @@
 """Which tests a run takes, and in which order: by the seconds that each takes, which `durations.json` keeps.
 
-`scripts/test` takes those of at most `QUICK_SECONDS`, and `ALWAYS`; with `--long` all but the large ones. `.ci/run`
-writes what each took into `build/durations.json`: copy it here when tests have changed.
+`scripts/test` takes those of at most `QUICK_SECONDS`, and `ALWAYS`; with `--long` all but the large ones; `.ci/run` the
+quick ones and a third of the long ones, the next third each time. It writes what each took into `build/durations.json`:
+copy it here when tests have changed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ KEPT_FROM_SECONDS = 0.5
 DURATIONS = Path(__file__).with_name("durations.json")
 REST = "all others together"
 TOGETHER = ("test_ray.py", "test_slurm.py", "test_pages.py", "test_watch_page.py")
-"""Files whose tests share something that takes long to start or to make."""
+"""Files whose tests share something that takes long to start or to make; of the first, minutes."""
 ONE_WORKER = ("test_published_shapes_agree_with_transformers",)
 """Tests of which two at once would not fit into memory."""
 LEFT_OUT = pytest.StashKey[int]()
@@ -48,11 +49,40 @@ def is_long(test: str, seconds: dict[str, float]) -> bool:
     return seconds.get(test, 0.0) > QUICK_SECONDS and test not in ALWAYS.values()
 
 
-def left_out(item: pytest.Item, seconds: dict[str, float]) -> bool:
-    ask = item.config.getoption
-    if item.get_closest_marker("large") and not ask("--large"):
-        return True
-    return not ask("--long") and bool(item.get_closest_marker("long") or is_long(name(item), seconds))
+def left_out(items: list[pytest.Item], seconds: dict[str, float], config: pytest.Config) -> list[pytest.Item]:
+    """Large and long tests that were not asked for."""
+    large = [item for item in items if item.get_closest_marker("large")]
+    long = [item for item in items if item.get_closest_marker("long") or is_long(name(item), seconds)]
+    third: int | None = config.getoption("--third")
+    if third is not None:
+        taken = {id(item) for item in shares_of(grouped(long, TOGETHER[:1]), 3, seconds)[third % 3]}
+        long = [item for item in long if id(item) not in taken]
+    absent = set() if config.getoption("--large") else {id(item) for item in large}
+    if not config.getoption("--long") or third is not None:
+        absent |= {id(item) for item in long}
+    return [item for item in items if id(item) in absent]
+
+
+def grouped(items: list[pytest.Item], files: tuple[str, ...] = TOGETHER) -> list[list[pytest.Item]]:
+    """Each alone, but those of `files`, and those that one process has to compute."""
+    groups: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        function = getattr(item, "originalname", item.nodeid)
+        together = item.path.name if item.path.name in files else function if function in ONE_WORKER else item.nodeid
+        groups.setdefault(together, []).append(item)
+    return [groups[group] for group in sorted(groups)]
+
+
+def shares_of(groups: list[list[pytest.Item]], number: int, seconds: dict[str, float]) -> list[list[pytest.Item]]:
+    """As many shares, which take about as long as each other, each with its longest group first."""
+    shares: list[list[pytest.Item]] = [[] for _ in range(number)]
+    totals = [0.0] * number
+    taken = [sum(seconds.get(name(item), QUICK_SECONDS) for item in group) for group in groups]
+    for place in sorted(range(len(groups)), key=lambda place: -taken[place]):
+        least = totals.index(min(totals))
+        shares[least] += groups[place]
+        totals[least] += taken[place]
+    return shares
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -60,6 +90,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--large", action="store_true", help="tests marked large as well: up to 9 GB of memory, or minutes, each"
     )
+    parser.addoption("--third", type=int, metavar="NUMBER", help="of the long tests only this third, by its number % 3")
     parser.addoption("--durations-to", metavar="FILE", help="write what each test took there")
 
 
@@ -70,35 +101,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     else the last minutes would be one worker's."""
     seconds = durations()
     if not any("::" in argument for argument in config.args):
-        absent = [item for item in items if left_out(item, seconds)]
+        absent = left_out(items, seconds, config)
         config.hook.pytest_deselected(items=absent)
         config.stash[LEFT_OUT] = getattr(config, "workeroutput", {})["left_out"] = len(absent)
-        items[:] = [item for item in items if not left_out(item, seconds)]
-    items[:] = shared_out(items, seconds, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
-
-
-def shared_out(items: list[pytest.Item], seconds: dict[str, float], workers: int) -> list[pytest.Item]:
-    groups: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        function = getattr(item, "originalname", item.nodeid)
-        together = item.path.name if item.path.name in TOGETHER else function if function in ONE_WORKER else None
-        if together or name(item) in seconds:
-            groups.setdefault(together or item.nodeid, []).append(item)
-    taken = {group: sum(seconds.get(name(item), 0.0) for item in found) for group, found in groups.items()}
-    shares: list[list[pytest.Item]] = [[] for _ in range(workers)]
-    totals = [0.0] * workers
-    for group in sorted(groups, key=lambda group: (-taken[group], group)):
-        least = totals.index(min(totals))
-        shares[least] += groups[group]
-        totals[least] += taken[group]
-    long = {id(item) for share in shares for item in share}
-    short = [item for item in items if id(item) not in long]
+        gone = {id(item) for item in absent}
+        items[:] = [item for item in items if id(item) not in gone]
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    slow = [
+        item for item in items if name(item) in seconds or item.path.name in TOGETHER or item.get_closest_marker("long")
+    ]
+    shares = shares_of(grouped(slow), workers, seconds)
+    first = {id(item) for item in slow}
+    quick = [item for item in items if id(item) not in first]
     size, ordered = len(items), []
     for number, share in enumerate(shares):
         room = max(0, size * (number + 1) // workers - size * number // workers - len(share))
-        ordered += [*share, *short[:room]]
-        short = short[room:]
-    return [*ordered, *short]
+        ordered += [*share, *quick[:room]]
+        quick = quick[room:]
+    items[:] = [*ordered, *quick]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -111,9 +131,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"{count} tests were left out: scripts/test --long --large runs them too")
     if to := config.getoption("--durations-to"):
         measured = config.stash[MEASURED]
-        kept = {test: round(taken, 1) for test, taken in sorted(measured.items()) if taken >= KEPT_FROM_SECONDS}
-        rest = round(sum(measured.values()) - sum(kept.values()), 1)
-        Path(to).write_text(json.dumps({REST: rest, **kept}, indent=0) + "\n", encoding="utf-8")
+        rest = sum(taken for taken in measured.values() if taken < KEPT_FROM_SECONDS)
+        before = {test: taken for test, taken in durations().items() if test not in measured and is_there(test)}
+        now = {test: round(taken, 1) for test, taken in measured.items() if taken >= KEPT_FROM_SECONDS}
+        kept = {REST: round(rest, 1), **dict(sorted((before | now).items()))}
+        Path(to).write_text(json.dumps(kept, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def is_there(test: str) -> bool:
+    file, _, function = test.partition("::")
+    path = DURATIONS.with_name(file)
+    return path.is_file() and f"def {function.partition('[')[0]}(" in path.read_text(encoding="utf-8")
 
 
 def pytest_configure(config: pytest.Config) -> None:
