@@ -140,7 +140,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def is_there(test: str) -> bool:
     file, _, function = test.partition("::")
-    path = DURATIONS.with_name(file)
+    path = DURATIONS.parent / file
     return path.is_file() and f"def {function.partition('[')[0]}(" in path.read_text(encoding="utf-8")
 
 
