@@ -257,7 +257,8 @@ def test_waiting_for_hosts_that_do_not_come_ends_on_sigterm(hosts: Hosts, tmp_pa
         _, errors = process.communicate(timeout=120.0)
     finally:
         process.kill()
-    assert process.returncode == 75 and ("stopped: by SIGTERM" in errors or "stopped: run the command again" in errors)
+    assert process.returncode == 75, errors
+    assert "stopped: by SIGTERM" in errors or "stopped: run the command again" in errors
     assert not (tmp_path / "run").exists()
 
 
