@@ -26,22 +26,12 @@ from maskwright.tasks.start import data_card
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import train_tokenizer
 
-LONGER = ("e2e", "cluster")
-"""Folders in which most tests take longer than others."""
-TOGETHER = ("test_ray.py", "test_slurm.py", "test_pages.py", "test_watch_page.py")
-"""Files whose tests share something that takes long to start or to make."""
-ONE_WORKER = ("test_published_shapes_agree_with_transformers",)
-"""Tests of which two at once would not fit into memory."""
-LEFT_OUT = pytest.StashKey[int]()
+pytest_plugins = ["tiers"]
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="tests marked long as well")
     parser.addoption("--write", action="store_true", help="tests/pages: write the outputs that pages show anew")
-    parser.addoption(
-        "--large", action="store_true", help="tests marked large as well: up to 9 GB of memory, or minutes, each"
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,58 +47,6 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
     if not config.getoption("--large"):
         os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out long and large tests that were neither asked for nor named. Of the others, each of xdist's workers
-    begins with its share of those that take longer. It is given a run of neighbours at first, and others take from the
-    end of it: else the last minutes would be one worker's."""
-    if not any("::" in argument for argument in config.args):
-        for marker in ("long", "large"):
-            if not config.getoption(f"--{marker}"):
-                _leave_out(config, items, marker)
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    groups: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        together = item.path.name in TOGETHER
-        if together or item.get_closest_marker("long") or item.path.parent.name in LONGER:
-            groups.setdefault(item.path.name if together else _alone(item), []).append(item)
-    shares: list[list[pytest.Item]] = [[] for _ in range(workers)]
-    for group in sorted(groups.values(), key=len, reverse=True):
-        min(shares, key=len).extend(group)
-    long = {id(item) for share in shares for item in share}
-    short = [item for item in items if id(item) not in long]
-    size, ordered = len(items), []
-    for number, share in enumerate(shares):
-        room = size * (number + 1) // workers - size * number // workers - len(share)
-        ordered += [*share, *short[:room]]
-        short = short[room:]
-    items[:] = [*ordered, *short]
-
-
-def _leave_out(config: pytest.Config, items: list[pytest.Item], marker: str) -> None:
-    left_out = [item for item in items if item.get_closest_marker(marker)]
-    config.hook.pytest_deselected(items=left_out)
-    config.stash[LEFT_OUT] = config.stash.get(LEFT_OUT, 0) + len(left_out)
-    getattr(config, "workeroutput", {})["left_out"] = config.stash[LEFT_OUT]
-    items[:] = [item for item in items if not item.get_closest_marker(marker)]
-
-
-def _alone(item: pytest.Item) -> str:
-    """Tests of whole published models take gigabytes: one worker computes them one after another."""
-    name = getattr(item, "originalname", item.nodeid)
-    return name if name in ONE_WORKER else item.nodeid
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any, error: object) -> None:
-    node.config.stash[LEFT_OUT] = getattr(node, "workeroutput", {}).get("left_out", 0)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if count := config.stash.get(LEFT_OUT, 0):
-        terminalreporter.write_line(f"{count} tests were left out: scripts/test --long --large runs them too")
 
 
 def sentence(generator: random.Random) -> str:

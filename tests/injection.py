@@ -18,7 +18,8 @@ from typing import Any
 
 def install(call: str, number: int, do: str, sign: str | None = None) -> None:
     """Injects a fault. `call`: `module:function` or `module:Class.method`. At its call `number`, counted from 1:
-    `terminate` (SIGTERM), `terminate_twice`, `kill`, `hang` (for an hour), `clock_back` (by an hour, from then on).
+    `terminate` (SIGTERM), `terminate_twice`, `kill`, `hang` (for an hour), `clock_back` (by an hour, from then on), or
+    `nothing`.
     `sign`: a file that is created just before, for a process that waits for the fault."""
     module_name, _, dotted = call.partition(":")
     owner: Any = importlib.import_module(module_name)
@@ -62,6 +63,7 @@ ACTIONS: dict[str, Callable[[], None]] = {
     "kill": lambda: _signal(signal.SIGKILL),
     "hang": _hang,
     "clock_back": _clock_back,
+    "nothing": lambda: None,
 }
 
 

@@ -17,6 +17,7 @@ from typing import Literal, get_args, get_origin
 
 import family_table
 import pytest
+import tiers
 from reference.parity_rows import NOT_COMPARED, ROWS
 from safetensors.numpy import save_file
 
@@ -350,6 +351,12 @@ def test_each_row_of_the_mutants_is_a_change_of_one_place_with_tests_that_are_th
     rows = script["rows"]()
     assert script["mistakes"](rows) == []
     assert len(rows) >= 120 and set(map(script["room"], rows)) == set(LAYERS)
+
+
+def test_quick_tests_fit_into_five_minutes_of_two_cores() -> None:
+    seconds = tiers.durations()
+    assert {*tiers.ALWAYS.values()} <= {*seconds}
+    assert sum(taken for test, taken in seconds.items() if not tiers.is_long(test, seconds)) < tiers.QUICK_TOTAL_SECONDS
 
 
 def test_repository_speaks_of_the_product_alone() -> None:

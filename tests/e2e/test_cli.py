@@ -1,4 +1,4 @@
-"""The command line as a user runs it, in processes of its own, from raw text to a folder that transformers loads."""
+"""The command line as a user runs it, in processes of its own; tests/pages types it from raw text to a verdict."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ import signal
 import subprocess
 import sys
 import tarfile
-import time
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
-import command_line
 import pytest
 import warm
 from command_line import COMMAND, maskwright, slow_after, write_config
-from conftest import SHARED
+from private_network import wait_until
 from safetensors.numpy import save_file
 
+import maskwright as package
 from maskwright.cloud.provision.image import pack
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
@@ -38,100 +36,30 @@ from maskwright.text.sources import Sources
 from maskwright.training import checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
-FAST = {
-    "model.architecture": "modernbert",
-    "optimizer.kind": "muon",
-    "optimizer.learning_rate": "8e-3",
-    "schedule.kind": "wsd",
-}
-"""What learns in 200 steps more than the other does in 1,300."""
 
 
-@pytest.mark.parametrize(
-    ("recipe", "steps"),
-    [
-        pytest.param({}, 1300, id="roberta", marks=[pytest.mark.long, pytest.mark.large]),
-        pytest.param(FAST, 200, id="modernbert"),
-    ],
-)
-def test_from_text_to_transformers(recipe: dict[str, str], steps: int, corpus: Path, tmp_path: Path) -> None:
-    audited = json.loads(maskwright("text", "audit", corpus, "--json", cwd=tmp_path))
-    assert (audited["documents"], audited["layout"]) == (300, "sentences")
-    maskwright("tokenizer", "train", corpus, "--to", "tokenizer", "--vocab-size", 400, cwd=tmp_path)
-    inspected = json.loads(maskwright("tokenizer", "inspect", "tokenizer", corpus, "--json", cwd=tmp_path))
-    assert inspected["unknown_tokens"] == 0 and inspected["fertility"] < 2
-    how = ("--tokenizer", "tokenizer", "--to", "store", "--valid-fraction", 0.1)
-    maskwright("data", "prepare", corpus, *how, cwd=tmp_path)
-    maskwright("data", "verify", "store", cwd=tmp_path)
-    assert json.loads(maskwright("data", "inspect", "store", "--json", cwd=tmp_path))["counts"]["kept"] == 300
-
-    write_config(tmp_path / "run.yaml", "store")
-    assert "150 steps of 8 rows" in maskwright("pretrain", "run.yaml", "--run", "run", "--dry-run", cwd=tmp_path)
-    assert not (tmp_path / "run").exists()
-    keys = [f"schedule.steps={steps}", "masking.rate=0.3", "model.hidden_dropout=0.0", "batch.micro_batch_rows=16"]
-    keys += ["optimizer.learning_rate=2e-3", *(f"{key}={value}" for key, value in recipe.items())]
-    longer = [part for key in keys for part in ("--set", key)]
-    maskwright("pretrain", "run.yaml", "--run", "run", *longer, cwd=tmp_path)
-    result = json.loads(maskwright("evaluate", "run", "--json", cwd=tmp_path))
-    assert result["loss"] < result["unigram_loss"] - 1.0
-    assert result["accuracy"] > 2 * result["unigram_accuracy"] > 0
-
-    maskwright("export", "run", "--to", "model", cwd=tmp_path)
-    again = json.loads(maskwright("evaluate", "model", "--store", "store", "--seq-len", 48, "--json", cwd=tmp_path))
-    assert again["loss"] == pytest.approx(result["loss"], rel=1e-6)
-    sentence = "The fox saw the<mask>."
-    own = json.loads(maskwright("fill", "model", sentence, "--top", 3, "--json", cwd=tmp_path))["texts"][0]["masks"][0]
-    import transformers
-
-    pipeline = transformers.pipeline("fill-mask", model=str(tmp_path / "model"), top_k=3, device="cpu")
-    theirs = pipeline(sentence)
-    assert [guess["token"] for guess in own] == [guess["token_str"] for guess in theirs]
-    # transformers spreads probability over special tokens too; ours over text only
-    assert own[0]["probability"] == pytest.approx(theirs[0]["score"], rel=0.02)
-    card = (tmp_path / "model" / "README.md").read_text()
-    assert "held-out loss" in card and "schedule.steps" in card
-    assert str(tmp_path) not in card
-
-    write_config(tmp_path / "more.yaml", "store", steps=20)
-    more = ("--set", "model.init_from=model", "--set", "model.hidden_dropout=0.1")
-    maskwright("pretrain", "more.yaml", "--run", "more", *more, cwd=tmp_path)
-    lines = [json.loads(line) for line in (tmp_path / "more" / "metrics.jsonl").read_text().splitlines()]
-    assert lines[0]["valid_loss"] == pytest.approx(again["loss"], rel=0.01)
-
-
-@pytest.fixture(scope="module")
-def straight(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run that nobody stopped, and its configuration."""
-    folder = tmp_path_factory.mktemp("straight")
-    write_config(folder / "run.yaml", store.location, steps=90)
-    maskwright("pretrain", "run.yaml", "--run", "straight", cwd=folder)
-    return folder
-
-
-@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_killed_run_continues_exactly(kind: signal.Signals, straight: Path, tmp_path: Path) -> None:
-    killed = RunDirectory(str(tmp_path / "killed"))
-    command = [*COMMAND, "pretrain", str(straight / "run.yaml"), "--run", killed.location]
-    slow = [sys.executable, "-c", f"{slow_after(30, tmp_path / 'never')}from maskwright.cli.main import main; main()"]
-    for minimum in (25, 50):
-        process = warm.Popen([*slow, *command[3:]], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-        metrics = Path(killed.metrics)
-        deadline = time.monotonic() + 300
-        while time.monotonic() < deadline and process.poll() is None:
-            if metrics.exists() and f'"step": {minimum},' in metrics.read_text():
-                break
-            time.sleep(0.01)
+def test_a_killed_run_continues_exactly(store: TokenStore, tmp_path: Path) -> None:
+    write_config(tmp_path / "run.yaml", store.location, steps=60)
+    words = ("pretrain", "run.yaml", "--set", "checkpoint.save_every_steps=5", "--run")
+    maskwright(*words, "straight", cwd=tmp_path)
+    slow = f"{slow_after(12, tmp_path / 'never')}from maskwright.cli.main import main; main()"
+    killed, metrics = RunDirectory(str(tmp_path / "killed")), tmp_path / "killed" / "metrics.jsonl"
+    for kind, minimum in ((signal.SIGKILL, 10), (signal.SIGTERM, 20)):
+        command = [sys.executable, "-c", slow, *words, "killed"]
+        process = warm.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        wait_until(
+            lambda minimum=minimum: metrics.exists() and f'"step": {minimum},' in metrics.read_text()  # type: ignore[misc]
+        )
         os.kill(process.pid, kind)
         _, errors = process.communicate(timeout=300)
-        assert process.returncode == (-kind if kind == signal.SIGKILL else 75), errors
-        if kind != signal.SIGKILL:
-            assert "the same command continues" in errors
-            status = killed.read_status()
-            assert status and status.phase == "stopped"
-    maskwright(*command[3:], cwd=tmp_path)
-    tensors, lines, differences = compare(RunDirectory(str(straight / "straight")), killed)
-    assert tensors > 50 and lines > 15 and differences == []
-    assert checkpoint.whole_steps(killed.checkpoints)[-1] == 90
+        assert process.returncode == (75 if kind == signal.SIGTERM else -kind), errors
+    assert "the same command continues" in errors
+    status = killed.read_status()
+    assert status and status.phase == "stopped"
+    maskwright(*words, "killed", cwd=tmp_path)
+    tensors, lines, differences = compare(RunDirectory(str(tmp_path / "straight")), killed)
+    assert tensors > 50 and lines > 12 and differences == []
+    assert checkpoint.whole_steps(killed.checkpoints)[-1] == 60
 
 
 @pytest.fixture
@@ -149,43 +77,33 @@ def wheel(tmp_path: Path) -> Path:
     return environment / "bin" / "maskwright"
 
 
-@pytest.mark.long
-@pytest.mark.large
-def test_quickstart_on_own_text(wheel: Path, corpus: Path, tmp_path: Path) -> None:
-    """By the wheel alone, in a folder without the repository."""
-    maskwright = partial(command_line.maskwright, command=[str(wheel)], popen=subprocess.Popen)
-    words = ("quickstart", "--text", corpus, "--to", "qs", "--steps", 60)
-    out = maskwright(*words, cwd=tmp_path)
-    text, last = ("text audit", "tokenizer train", "data prepare"), ("evaluate", "export", "fill", "report")
-    for command in (*text, "pretrain", *last):
-        assert f"$ maskwright {command}" in out
-    for line in ("before training", "unigram baseline", "after training", "Next, a larger model:"):
-        assert line in out
-    assert "ModernBERT with Muon, 2 layers of 128, trained for" in out
-    assert out.rstrip().endswith("qs/report.html") and "Predictions" in (tmp_path / "qs/report.html").read_text()
-    assert "ModernBertForMaskedLM" in (tmp_path / "qs" / "model" / "config.json").read_text()
-    other = [*COMMAND, "quickstart", "--to", "qs", "--architecture", "roberta"]
-    with warm.Popen(other, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        _, errors = process.communicate(timeout=120)
-    assert process.returncode == 2 and "holds a quickstart with --architecture modernbert" in errors
-    again = maskwright(*words, cwd=tmp_path)
-    assert "$ maskwright tokenizer train" not in again and "after training" in again
-    short = ("--set", "data.store=qs/store", "--set", "schedule.steps=3")
-    maskwright("pretrain", "nano", "--run", "run", *short, cwd=tmp_path)
-    assert (tmp_path / "run" / "config.yaml").read_text() == (ROOT / "recipes" / "nano.yaml").read_text()
-    (package,) = tmp_path.glob("venv/lib/python*/site-packages/maskwright")
-    assert (package / "py.typed").is_file() and list(package.glob("cloud/terraform/modules/*/*.tf"))
+def test_the_wheel_trains_exports_and_submits_without_the_repository(
+    wheel: Path, store: TokenStore, tmp_path: Path
+) -> None:
+    def typed(*words: object) -> str:
+        return maskwright(*words, cwd=Path("/"), command=[str(wheel)], popen=subprocess.Popen)
+
+    assert package.__version__ in typed("--version")
+    keys = (f"data.store={store.location}", "data.seq_len=64", "schedule.steps=2", "evaluation.max_rows=4")
+    run, model = tmp_path / "run", tmp_path / "model"
+    typed("pretrain", "nano", "--run", run, *(word for key in keys for word in ("--set", key)))
+    assert (run / "config.yaml").read_text() == (ROOT / "recipes" / "nano.yaml").read_text()
+    typed("export", run, "--to", model)
+    assert "RobertaForMaskedLM" in (model / "config.json").read_text()
+    script = typed("submit", "slurm", "small", "--run", "/runs/one", "--set", "data.store=/runs/store", "--dry-run")
+    assert "#SBATCH" in script
+    (installed,) = tmp_path.glob("venv/lib/python*/site-packages/maskwright")
+    assert (installed / "py.typed").is_file()
 
 
-@pytest.mark.long
-def test_a_stopped_quickstart_saves_and_goes_on(corpus: Path, tmp_path: Path) -> None:
-    command = [*COMMAND, "quickstart", "--text", str(corpus), "--to", "qs", "--steps", "400"]
+def test_a_stopped_quickstart_saves_and_goes_on(
+    corpus: Path, tmp_path: Path, call: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [*COMMAND, "quickstart", "--text", str(corpus), "--to", "qs", "--steps", "150"]
     command += ["--architecture", "roberta"]
     process = warm.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     metrics = tmp_path / "qs" / "run" / "metrics.jsonl"
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and not (metrics.exists() and '"loss"' in metrics.read_text()):
-        time.sleep(0.02)
+    wait_until(lambda: metrics.exists() and '"loss"' in metrics.read_text())
     process.terminate()
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 75, output
@@ -201,6 +119,11 @@ def test_a_stopped_quickstart_saves_and_goes_on(corpus: Path, tmp_path: Path) ->
     assert (found["version"], found["architecture"], found["verdict"]) == (1, "roberta", None)
     assert found["after"]["loss"] < found["before"]["loss"] and found["tokens"] > 0
     assert all((tmp_path / found[name]).exists() for name in ("config", "store", "run", "model", "report"))
+    assert "Predictions" in (tmp_path / found["report"]).read_text()
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path)
+        code, said = call("quickstart", "--to", "qs", "--architecture", "modernbert")
+    assert code == 2 and "holds a quickstart with --architecture roberta" in said
 
 
 def test_too_little_text_is_said(tmp_path: Path) -> None:
@@ -272,27 +195,7 @@ def test_a_quickstart_fills_in_text_that_begins_with_a_dash(
     assert len(filled) == 6 and all(sentence.startswith("--- title: page") for sentence in filled)
 
 
-def test_a_verdict_takes_the_built_in_text(corpus: Path, tmp_path: Path) -> None:
-    words = ["quickstart", "--text", corpus, "--verdict", "--to", "qs"]
-    with warm.Popen([*COMMAND, *map(str, words)], cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
-        _, errors = process.communicate(timeout=120)
-    assert process.returncode == 2 and not (tmp_path / "qs").exists()
-    assert "--verdict: has no effect with --text. Fix: leave it out" in errors
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not (SHARED / "books").is_dir(), reason="needs the shared folder of public-domain books")
-def test_held_out_loss_falls_on_real_books(tmp_path: Path) -> None:
-    """English prose through the spine: three validations, each clearly better than the one before."""
-    book = SHARED / "books" / "books_00.txt.zst"
-    maskwright("tokenizer", "train", book, "--to", "tokenizer", "--vocab-size", 4096, cwd=tmp_path)
-    prepare = ("data", "prepare", book, "--tokenizer", "tokenizer", "--to", "store", "--valid-fraction", 0.02)
-    maskwright(*prepare, cwd=tmp_path)
-    write_config(tmp_path / "run.yaml", "store")
-    keys = ["model.size=nano", "batch.micro_batch_rows=16", "evaluation.every_steps=50", "engine.threads=0"]
-    options = [part for key in keys for part in ("--set", key)]
-    maskwright("pretrain", "run.yaml", "--run", "run", *options, cwd=tmp_path)
-    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    losses = [line["valid_loss"] for line in lines if "valid_loss" in line]
-    assert len(losses) == 4
-    assert all(after < before - 0.02 for before, after in zip(losses, losses[1:], strict=False)), losses
+def test_a_verdict_takes_the_built_in_text(call: Callable[..., tuple[int, str]], corpus: Path, tmp_path: Path) -> None:
+    code, said = call("quickstart", "--text", corpus, "--verdict", "--to", tmp_path / "qs")
+    assert code == 2 and not (tmp_path / "qs").exists()
+    assert "--verdict: has no effect with --text. Fix: leave it out" in said

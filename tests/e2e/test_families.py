@@ -19,7 +19,7 @@ from tokenizer_kinds import with_an_end
 from maskwright.config.finetuning import FinetuneConfig, build_finetune_config
 from maskwright.config.pretraining import EngineSection, RunConfig
 from maskwright.core import storage
-from maskwright.core.errors import ModelError, StoppedEarly, TokenizerError
+from maskwright.core.errors import ModelError, TokenizerError
 from maskwright.data.prepare.driver import prepare
 from maskwright.data.prepare.request import PrepareOptions, Request
 from maskwright.labels.example import Example
@@ -39,8 +39,6 @@ from maskwright.tasks.use.predict import ask, engine_for
 from maskwright.text.sources import Sources
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import read_vocabulary
-from maskwright.training import checkpoint
-from maskwright.training.stop import StopRequest
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
 DISTILBERT = {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 48}
@@ -114,12 +112,6 @@ def save_base(folder: Path, architecture: str, tokenizer: str, shape: dict[str, 
     return str(folder)
 
 
-def bits(run: Path) -> dict[str, bytes]:
-    found = checkpoint.load_newest(str(run / "checkpoints"), set_aside=False)
-    assert found
-    return {name: value.tobytes() for name, value in found[0].parameters.items()}
-
-
 def held_out_loss(theirs: transformers.PreTrainedModel, config: RunConfig) -> float:
     """Theirs, of the rows and masks that the run was judged on, a document at a time."""
     total = count = 0.0
@@ -142,8 +134,8 @@ def held_out_loss(theirs: transformers.PreTrainedModel, config: RunConfig) -> fl
 def test_a_public_encoder_is_continued_and_comes_back(
     name: str, tokenizer_of: Callable[[str], str], corpus: Path, tmp_path: Path
 ) -> None:
-    """Prepared with its own tokenizer, trained with dropout, stopped and resumed with the same bits, judged, exported
-    and loaded by its class of transformers, which has the same held-out loss."""
+    """Prepared with its own tokenizer, trained with dropout, judged, exported and loaded by its class of transformers,
+    which has the same held-out loss."""
     architecture, kind, shape = CASES[name]
     base = save_base(tmp_path / "base", architecture, tokenizer_of(kind), shape)
     if architecture == "esm":  # whose letters are capitals
@@ -167,10 +159,6 @@ def test_a_public_encoder_is_continued_and_comes_back(
     }
     config = small_config(store.location, **keys)
     pretrain(config, str(tmp_path / "run"))
-    with pytest.raises(StoppedEarly):
-        pretrain(config, str(tmp_path / "resumed"), stop_request=StopRequest(stop_after_steps=5))
-    pretrain(config, str(tmp_path / "resumed"))
-    assert bits(tmp_path / "run") == bits(tmp_path / "resumed")
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     losses = [record["valid_loss"] for record in records if "valid_loss" in record]
     assert losses[-1] < losses[0] - 0.1

@@ -7,10 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,11 @@ import numpy as np
 import pytest
 import warm
 from command_line import COMMAND, free_port, slow_after
+from conftest import small_config
+from private_network import wait_until
 
 from maskwright.config.pretraining import RunConfig
+from maskwright.data.store import TokenStore
 from maskwright.launch import local
 from maskwright.launch.topology import LaunchOptions, WorkerGroup, choose
 from maskwright.machine import hardware
@@ -78,15 +81,6 @@ def children(pid: int) -> list[int]:
     return []
 
 
-def until(holds: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + LONG_ENOUGH_SECONDS
-    while time.monotonic() < deadline:
-        if found := holds():
-            return found
-        time.sleep(0.01)
-    raise AssertionError("did not come to it in time")
-
-
 def newest(directory: RunDirectory) -> int:
     return max((line["step"] for line in directory.read_metrics()), default=0)
 
@@ -130,6 +124,14 @@ LONG: dict[str, Any] = {
 }
 
 
+@pytest.fixture(scope="module")
+def whole(store: TokenStore, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    """The run of `LONG` by one process, which nothing stopped."""
+    machine = Machine(tmp_path_factory.mktemp("whole"), partial(small_config, store.location))
+    assert machine.run("run", None, **LONG)[0] == 0
+    return machine.directory("run")
+
+
 def test_a_run_grows_and_branches_at_any_number_of_processes(machine: Machine) -> None:
     keys = {"schedule.kind": "wsd", "schedule.decay_steps": 2}
     parent = str(machine.folder / "parent")
@@ -144,37 +146,37 @@ def test_a_run_grows_and_branches_at_any_number_of_processes(machine: Machine) -
 
 
 @pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.long), 1])
-def test_a_killed_process_is_started_again_and_changes_nothing(machine: Machine, victim: int) -> None:
-    assert machine.run("alone", None, **LONG)[0] == 0
+def test_a_killed_process_is_started_again_and_changes_nothing(
+    machine: Machine, whole: RunDirectory, victim: int
+) -> None:
     process = machine.start("killed", 2, command=words(machine.folder, slow_at_first(machine.folder)), **LONG)
     directory = machine.directory("killed")
-    until(lambda: newest(directory) >= 12)
+    wait_until(lambda: newest(directory) >= 12)
     os.kill(children(process.pid)[victim], signal.SIGKILL)
     (machine.folder / "dead").touch()
     code, said = machine.ended(process)
     assert code == 0, said
     assert f"process {victim}: killed by SIGKILL: restarting from step" in said
-    assert compare(machine.directory("alone"), directory)[2] == []
+    assert compare(whole, directory)[2] == []
 
 
-def test_nothing_outlives_a_killed_supervisor_and_another_number_goes_on(machine: Machine) -> None:
-    assert machine.run("alone", None, **LONG)[0] == 0
+def test_nothing_outlives_a_killed_supervisor_and_another_number_goes_on(machine: Machine, whole: RunDirectory) -> None:
     process = machine.start("killed", 2, command=words(machine.folder, slow_at_first(machine.folder)), **LONG)
     directory = machine.directory("killed")
-    until(lambda: newest(directory) >= 12)
+    wait_until(lambda: newest(directory) >= 12)
     members = children(process.pid)
     assert len(members) == 2
     process.kill()
     process.communicate()
-    until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in members))
+    wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in members))
     assert machine.run("killed", 1, **LONG)[0] == 0
-    assert compare(machine.directory("alone"), directory)[2] == []
+    assert compare(whole, directory)[2] == []
 
 
 def test_a_stop_saves_in_all_and_is_not_begun_again(machine: Machine) -> None:
     process = machine.start("stopped", 2, **{**LONG, "schedule.steps": 5000})
     directory = machine.directory("stopped")
-    until(lambda: newest(directory) >= 3)
+    wait_until(lambda: newest(directory) >= 3)
     process.send_signal(signal.SIGTERM)
     code, said = machine.ended(process)
     assert code == 75, said
@@ -220,10 +222,10 @@ def test_a_process_that_hangs_is_ended_and_the_run_goes_on(machine: Machine, pro
     python, option, supervisor = words(machine.folder, slow_at_first(machine.folder))
     process = machine.start("hung", processes, command=[python, option, patience + supervisor], **LONG, **AUTO)
     directory = machine.directory("hung")
-    until(lambda: newest(directory) >= 12)
+    wait_until(lambda: newest(directory) >= 12)
     last = (processes or 1) - 1
     beat = Path(directory.path("processes", f"rank-{last:05d}.json"))
-    until(beat.exists)  # a rank that hangs before its first heartbeat is noticed three minutes later
+    wait_until(beat.exists)  # a rank that hangs before its first heartbeat is noticed three minutes later
     os.kill(json.loads(beat.read_text())["pid"], signal.SIGSTOP)
     (machine.folder / "dead").touch()
     code, said = machine.ended(process)
@@ -292,9 +294,12 @@ DIES_BEFORE_THE_GROUP = """
 import maskwright.engines.torch.rendezvous as module
 store = module._store
 def found(launch, called):
+    if launch.rank:
+        open({mark!r} + ".there", "w").close()
     made = store(launch, called)
     if launch.rank == 0 and not os.path.exists({mark!r}):
-        time.sleep(3.0)  # the other one is there by now
+        while not os.path.exists({mark!r} + ".there"):
+            time.sleep(0.01)
         die_once()
     return made
 module._store = found
@@ -366,16 +371,17 @@ def test_who_waits_for_process_0_to_save_does_not_hang() -> None:
 
 def test_a_step_longer_than_the_grace_period_is_given_up_by_all(machine: Machine) -> None:
     """Each micro-batch takes a second, so a step four; SIGTERM comes early in one."""
+    begun = machine.folder / "begun"
     slow = (
         "import time; from maskwright.engines.torch.engine import TorchEngine as E; whole = E._accumulate\n"
-        "def accumulate(*a, **k):\n    time.sleep(1.0 if a[0]._step >= 3 else 0.0)\n    return whole(*a, **k)\n"
+        "def accumulate(*a, **k):\n    if a[0]._step >= 3:\n"
+        f"        open({str(begun)!r}, 'w').close()\n        time.sleep(1.0)\n    return whole(*a, **k)\n"
         "E._accumulate = accumulate\n"
     )
     keys = {**LONG, "batch.virtual_workers": 8, "checkpoint.grace_seconds": 3.0}
     process = machine.start("long", 2, command=words(machine.folder, slow), **keys)
     directory = machine.directory("long")
-    until(lambda: newest(directory) >= 3)
-    time.sleep(0.5)
+    wait_until(begun.exists)
     process.send_signal(signal.SIGTERM)
     code, said = machine.ended(process)
     assert code == 75, said
@@ -385,7 +391,7 @@ def test_a_step_longer_than_the_grace_period_is_given_up_by_all(machine: Machine
 @pytest.mark.long
 def test_jax_has_processes_too(machine: Machine) -> None:
     pytest.importorskip("jax", reason="needs the extra jax")
-    keys = {"engine.kind": "jax", "engine.devices": 2, "schedule.steps": 4, "schedule.warmup_steps": 1}
+    keys = {"engine.kind": "jax", "engine.devices": 2, "schedule.steps": 2, "schedule.warmup_steps": 1}
     code, said = machine.run("jax", 2, **keys)
     assert code == 0, said
     assert "on 2 hosts" in said
@@ -395,6 +401,6 @@ def test_of_several_machines_a_loss_ends_all_with_75(machine: Machine) -> None:
     keys = {**LONG, "schedule.steps": 5000}
     where = ("--num-nodes", "2", "--rendezvous", f"127.0.0.1:{free_port()}")
     nodes = [machine.start("far", 1, *where, "--node-rank", str(rank), **keys) for rank in range(2)]
-    until(lambda: newest(machine.directory("far")) >= 3)
+    wait_until(lambda: newest(machine.directory("far")) >= 3)
     os.kill(children(nodes[1].pid)[0], signal.SIGKILL)
     assert [machine.ended(node)[0] for node in nodes] == [75, 75]

@@ -87,9 +87,9 @@ def furthest(one: TrainState, other: TrainState) -> float:
 # ---- on the way from engine to engine, start to start, device to device ---------------------------------------------
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_run_changes_its_engine_on_the_way(config: Make, tmp_path: Path, optimizer: str) -> None:
-    keys = {"optimizer.kind": optimizer, "optimizer.learning_rate": RATE}
+def test_a_run_changes_its_engine_on_the_way(config: Make, tmp_path: Path) -> None:
+    """Muon's too has AdamW's moments, of its embeddings."""
+    keys = {"optimizer.kind": "muon", "optimizer.learning_rate": RATE}
     torch_run, jax_run = config(**keys), config(**keys, **JAX)
     alone = [train(tmp_path / run.engine.kind, run, each=12) for run in (torch_run, jax_run)]
     mixed = train(tmp_path / "mixed", torch_run, jax_run, torch_run, each=4)
@@ -101,11 +101,10 @@ def test_a_run_changes_its_engine_on_the_way(config: Make, tmp_path: Path, optim
 
 @pytest.mark.long
 def test_stopped_and_continued_on_any_number_of_devices(config: Make, tmp_path: Path) -> None:
-    """With dropout, which is drawn for each virtual worker, and phases of other shapes."""
+    """With dropout, which is drawn for each virtual worker."""
     keys = {
         "model.hidden_dropout": 0.1,
         "model.attention_dropout": 0.1,
-        "phases": [{"until_step": 5, "seq_len": 16, "rows_per_step": 16, "masking_rate": 0.3, "causal_share": 0.5}],
         "batch.virtual_workers": 4,
         "batch.micro_batch_rows": 2,
         "optimizer.learning_rate": RATE,
@@ -129,7 +128,6 @@ def test_stopped_and_continued_on_any_number_of_devices(config: Make, tmp_path: 
     assert furthest(straight[0], moved[0]) < 1e-4
 
 
-@pytest.mark.long
 def test_auto_is_bf16_but_on_a_cpu() -> None:
     assert [choose_dtype("auto", device) for device in ("tpu", "cpu")] == ["bf16", "fp32"]
     assert choose_dtype("fp32", "tpu") == "fp32"

@@ -35,20 +35,19 @@ def mixture(stores: dict[str, str], weight: float = 1.0, **keys: object) -> RunC
     return small_config("", **{"data.store": None, "data.mixture": sources, **keys})
 
 
-@pytest.mark.parametrize("engine", ["torch", "jax"])
 def test_a_run_on_a_mixture_stops_and_goes_on_with_the_same_bits(
-    engine: str, stores: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stores: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = mixture(stores, **{"engine.kind": engine, "checkpoint.save_every_steps": 4})
+    config = mixture(stores, **{"checkpoint.save_every_steps": 4})
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
     task.pretrain(config, str(straight))
     with pytest.raises(StoppedEarly):
         task.pretrain(config, str(stopped), stop_request=StopRequest(stop_after_steps=5))
     moved = {"one": stores["one"], "two": str(tmp_path / "moved")}
     shutil.move(stores["two"], moved["two"])
-    same = mixture(moved, **{"engine.kind": engine, "checkpoint.save_every_steps": 4})
+    same = mixture(moved, **{"checkpoint.save_every_steps": 4})
     with pytest.raises(ConfigError, match="the run was started with another token store"):
-        task.pretrain(mixture(moved, 2.0, **{"engine.kind": engine}), str(stopped))
+        task.pretrain(mixture(moved, 2.0), str(stopped))
     task.pretrain(same, str(stopped))
     ends = [checkpoint.load(str(run / "checkpoints/step-00000012"))[0] for run in (straight, stopped)]
     for name, value in ends[0].parameters.items():
@@ -58,12 +57,11 @@ def test_a_run_on_a_mixture_stops_and_goes_on_with_the_same_bits(
     (last,) = (line for line in lines if line["step"] == 12 and "valid_loss" in line)
     assert last["valid_loss"] == last["valid_one_loss"] == last["valid_two_loss"]
     assert "mixture: " in capsys.readouterr().err
-    if engine == "torch":
-        trained = load_model(str(stopped))
-        assert trained.run is not None
-        found = evaluate(trained, TokenStore(trained.run.train.location), max_rows=8)
-        assert found.loss == pytest.approx(last["valid_one_loss"], abs=5e-3)  # in bf16
-        again = replay(str(stopped), 6)
-        assert again.logged_loss == again.loss and again.rows[0].origin.documents[0].place
-        card = model_card(trained, 0.0)
-        assert "- a mixture of one, weight 3; two, weight 1\n" in card and stores["one"] not in card
+    trained = load_model(str(stopped))
+    assert trained.run is not None
+    found = evaluate(trained, TokenStore(trained.run.train.location), max_rows=8)
+    assert found.loss == pytest.approx(last["valid_one_loss"], abs=5e-3)  # in bf16
+    again = replay(str(stopped), 6)
+    assert again.logged_loss == again.loss and again.rows[0].origin.documents[0].place
+    card = model_card(trained, 0.0)
+    assert "- a mixture of one, weight 3; two, weight 1\n" in card and stores["one"] not in card

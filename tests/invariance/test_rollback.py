@@ -122,7 +122,7 @@ def test_a_bad_step_that_was_begun_before_the_spike_was_seen_is_forgotten(
     assert seen == [*range(20), *range(19, 43)]
 
 
-@pytest.mark.parametrize("stop_after", [17, 19, 25])
+@pytest.mark.parametrize(("late", "stop_after"), [(False, 17), (True, 19), (False, 25)], indirect=["late"])
 def test_a_stop_after_a_rollback_changes_nothing(
     config: Callable[..., RunConfig],
     late: bool,

@@ -40,7 +40,8 @@ QUICK = ("roberta with dropout, another seed", "muon, modernbert")
 
 @pytest.mark.parametrize("row", [row if row in QUICK else pytest.param(row, marks=pytest.mark.long) for row in ROWS])
 def test_torch_and_jax_give_the_same_numbers(store: TokenStore, config: Callable[..., RunConfig], row: str) -> None:
-    found = parity.compare(store, config, ROWS[row])
+    own = row == "roberta" or any(key.startswith(("optimizer.", "engine.")) for key in ROWS[row])
+    found = parity.compare(store, config, ROWS[row], updates=own)  # others have the updates of the first row
     assert found.largest < parity.TOLERANCE, found
 
 

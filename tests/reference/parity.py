@@ -87,8 +87,11 @@ def trace(engine: TorchEngine | JaxEngine, config: RunConfig, shape: ModelConfig
     return Trace(losses, gradients, engine.evaluate(loader.batches(CURVE_STEPS)))
 
 
-def compare(store: TokenStore, config: Callable[..., RunConfig], row: dict[str, Any]) -> Difference:
-    """`config(**keys)` makes a small configuration with those keys set."""
+def compare(
+    store: TokenStore, config: Callable[..., RunConfig], row: dict[str, Any], *, updates: bool = True
+) -> Difference:
+    """`config(**keys)` makes a small configuration with those keys set. Without `updates`, whose program takes seconds
+    to compile, weights are not compared."""
     values = {"schedule.steps": 60, "batch.virtual_workers": 2, "engine.dtype": "fp32"} | row
     run = config(**values | {"engine.kind": "jax"})
     shape = model_config(run.model, store.vocabulary.size, run.data.seq_len)
@@ -103,7 +106,7 @@ def compare(store: TokenStore, config: Callable[..., RunConfig], row: dict[str, 
     return Difference(
         loss=relative([one.losses[0]], [two.losses[0]]),
         gradient=apart(one.gradients, two.gradients),
-        weights=updates_apart(run, shape, engines[1].program),
+        weights=updates_apart(run, shape, engines[1].program) if updates else 0.0,
         curve=relative(one.losses, two.losses),
         held_out=relative([one.held_out.loss], [two.held_out.loss]),
     )

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -116,6 +117,29 @@ def test_an_import_is_over_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     assert ended_by(work) == "SIGTERM"
     assert sys.modules.pop("ends_while_it_is_imported").whole
+
+
+def test_a_thread_has_started_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the midst of its start it would be a KeyError of Python's own."""
+    name = "_start_joinable_thread" if sys.version_info >= (3, 13) else "_start_new_thread"
+    start, thread = getattr(threading, name), threading.Thread(target=a_while)
+
+    def started(*given: Any, **options: Any) -> Any:
+        made = start(*given, **options)
+        thread._started.wait()  # type: ignore[attr-defined]
+        signal.raise_signal(signal.SIGTERM)
+        return made
+
+    def work() -> None:
+        thread.start()
+        a_while()
+
+    monkeypatch.setattr(threading, name, started)
+    try:
+        assert ended_by(work) == "SIGTERM"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        thread.join()
 
 
 def test_a_command_that_runs_within_an_import_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

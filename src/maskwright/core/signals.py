@@ -6,6 +6,7 @@ import os
 import signal
 import stat
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from types import FrameType, TracebackType
@@ -37,7 +38,8 @@ def raise_on(signals: Iterable[int], error_of: Callable[[int], BaseException]) -
     do not interrupt the clean-up. Returns the previous handlers.
 
     The exception waits for the end of an import: jaxlib crashed (SIGSEGV, SIGABRT) if it was raised while its C++
-    modules were initialized (3 of 80 starts). Python discards an exception that a handler raises in `__del__` or a
+    modules were initialized (3 of 80 starts). It waits for a thread to have started, which Python takes for a failed
+    start otherwise (a KeyError). Python discards an exception that a handler raises in `__del__` or a
     callback of the garbage collector, and libraries may catch it. Therefore it is raised again until it has reached a
     function of this package."""
     signals = tuple(signals)
@@ -52,7 +54,7 @@ def raise_on(signals: Iterable[int], error_of: Callable[[int], BaseException]) -
         def again(number: int, frame: FrameType | None) -> None:
             if _has_reached_us(error):
                 signal.setitimer(signal.ITIMER_REAL, 0.0)
-            elif not _is_handled(error) and not _imports(frame):
+            elif not _is_handled(error) and not _has_to_end(frame):
                 raise error.with_traceback(None)
 
         signal.signal(signal.SIGALRM, again)
@@ -62,11 +64,14 @@ def raise_on(signals: Iterable[int], error_of: Callable[[int], BaseException]) -
     return {number: signal.signal(number, arrived) for number in signals}
 
 
-def _imports(frame: FrameType | None) -> bool:
-    """Whether the interrupted code is an import. One that called a function of this package is not meant: the whole
-    command may run within it."""
+def _has_to_end(frame: FrameType | None) -> bool:
+    """Whether the interrupted code is an import, or starts a thread. An import that called a function of this package
+    is not meant: the whole command may run within it."""
     while frame is not None and not (_is_ours(frame) and frame.f_code.co_name != "<module>"):
-        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+        if (
+            frame.f_code.co_filename == "<frozen importlib._bootstrap>"
+            or frame.f_code is threading.Thread.start.__code__
+        ):
             return True
         frame = frame.f_back
     return False
