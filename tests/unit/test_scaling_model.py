@@ -1,4 +1,4 @@
-"""The projection of docs/scaling.md and its archive against numbers worked out by hand, and at its limits."""
+"""The projection of docs/many-processes.md and its archive against numbers worked out by hand, and at its limits."""
 
 import importlib.util
 import math

@@ -52,14 +52,15 @@ class Vertex(Place):
     staging: Annotated[str | None, Option("Folder in a bucket that CONFIG is copied to, gs://….", "URL")] = None
     num_nodes: Annotated[int, Option("Number of machines that train together.", "N", min=1)] = 1
     machine_type: Annotated[
-        str | None, Option("Machine type of each machine; for a TPU slice it follows from --accelerator.", "NAME")
+        str | None,
+        Option("Machine type of each machine. For a TPU slice, --accelerator decides it.", "NAME"),
     ] = None
     accelerator: Annotated[
         str | None,
         Option("TPU slice, as in v6e:4x4, or GPUs of an N1 machine, as in NVIDIA_TESLA_T4:2.", "KIND:N"),
     ] = None
     strategy: Annotated[
-        Literal["STANDARD", "SPOT", "FLEX_START"], Option("How machines are provided. SPOT ones may be preempted.")
+        Literal["STANDARD", "SPOT", "FLEX_START"], Option("How machines are provided. SPOT machines may be preempted.")
     ] = "STANDARD"
     wait_hours: Annotated[
         float | None, Option("Longest wait for machines with FLEX_START; 0 waits without a limit.", "N", min=0.0)

@@ -112,7 +112,7 @@ class RayCluster:
         self.address = find_address(address)
         parts = urlsplit(self.address)
         if choose_mode() == "token" and parts.scheme == "http" and parts.hostname not in LOOPBACK:
-            warn(f"the token goes unencrypted to {parts.hostname}; use a tunnel or https")
+            warn(f"the token travels unencrypted to {parts.hostname}; use a tunnel or https")
         try:
             from ray.job_submission import JobSubmissionClient
         except ImportError:
@@ -287,7 +287,7 @@ class Lines:
 
 
 def follow_to_its_end(cluster: RayCluster, name: str, show: Show = show_line) -> None:
-    """Shows the log to the job's end, then raises as `conclude` does. Ctrl-C ends the following; the job goes on."""
+    """Shows the log to the job's end, then raises as `conclude` does. Ctrl-C ends the following; the job continues."""
     lines = Lines(show)
     try:
         with followed(f"ray:{name}"):

@@ -143,7 +143,7 @@ class Jobs:
         """Raises `InputError` if there is no such job."""
         found = self.find(name, address)
         if found is None:
-            fix = "`maskwright list kubernetes` lists what there is; a deleted job leaves its run, which continues"
+            fix = "`maskwright list kubernetes` lists the jobs; if it was deleted, the same submit continues its run"
             raise InputError("no such job", where=address, fix=fix)
         return found
 
@@ -260,7 +260,7 @@ def _state_of(
         # The inner Job of a JobSet has the reason.
         why = "; ".join(dict.fromkeys(map(_words_of, failed)))
         if "DeadlineExceeded" in [one.get("reason") for one in failed]:
-            return "stopped", ASKED, f"its limit of time is over: {why}"
+            return "stopped", ASKED, f"its time limit is over: {why}"
         code = _code_of(pods)
         return ("stopped" if code in (ASKED, EARLY) else "failed"), code, why
     if workload is not None and workload["spec"].get("active") is False:
@@ -457,7 +457,7 @@ class KubernetesTarget:
         answer = self._ask(jobs, job, checkpoint, wait_seconds)
         if answer is None and checkpoint:
             fix = f"see `{typed(['status', self.address])}`"
-            raise MaskwrightError("no pod runs that could save", where=self.address, fix=fix)
+            raise MaskwrightError("cannot save, because no pod runs", where=self.address, fix=fix)
         if answer is None:
             jobs.delete(job, wait_seconds)
             return f"{self.address}: deleted; the same submit continues the run"
