@@ -81,6 +81,15 @@ def test_old_addresses_lead_to_pages_and_headings(tmp_path: Path) -> None:
         assert f'content="0; url={address}"' in page and f'<a href="{address}">' in page
 
 
+def test_a_page_of_an_untried_place_begins_with_a_warning() -> None:
+    """The places that the support matrix has as never run for real."""
+    matrix = (ROOT / "docs" / "where-to-run.md").read_text(encoding="utf-8").partition("## Support matrix")[2]
+    untried = re.findall(r"^\| \[.*?\]\(([\w-]+\.md).*\| \*\*no\*\* \|$", matrix, re.MULTILINE)
+    assert len(untried) > 5
+    heads = {name: (ROOT / "docs" / name).read_text(encoding="utf-8").partition("\n## ")[0] for name in untried}
+    assert [name for name, head in heads.items() if "\n**Not yet run on " not in head] == []
+
+
 def test_the_site_loads_nothing_from_elsewhere() -> None:
     site = settings()
     assert site["theme"]["font"] is False and site["plugins"] == ["search", "offline"]
