@@ -1,4 +1,4 @@
-"""The record of an environment beside Terraform's state, in the same bucket: `env/NAME/record-N.json`.
+"""The record of an environment next to Terraform's state, in the same bucket: `env/NAME/record-N.json`.
 
 Terraform's state lists what exists. The record keeps the rest: which disk is the current one, whether it was seeded,
 and which image was built last. Each change is another object with the next number, which only one command can create.

@@ -21,7 +21,7 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 BY_NAME = "pass it on by its variable's name: --env NAME"
 VALUE = rf"[^\s'\";&|$]{{{SHORTEST_SECRET},}}(?![^\s'\";&|])"
 ASSIGNMENT = re.compile(rf"(?<![\w.-])({VARIABLE.pattern})=['\"]?(?![/~`]){VALUE}")
-"""A variable that a shell command sets to a value of its own, not to that of another variable or to a path."""
+"""A variable that a shell command sets to a literal value, not to another variable or to a path."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class LaunchOptions:
 
 
 def node_words(num_nodes: object, node_rank: object, rendezvous: str) -> list[str]:
-    """The words that each of several machines adds to those of the command."""
+    """The words that each of several machines adds to the command."""
     return ["--num-nodes", str(num_nodes), "--node-rank", str(node_rank), "--rendezvous", rendezvous]
 
 

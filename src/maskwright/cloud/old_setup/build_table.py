@@ -1,6 +1,6 @@
 """The older Cloud Build set-up's interface: _BUILD_ACTION, _TPU, _MIG and _DISK, each row as `env` commands.
 
-Rows and their order are those of that set-up. For other combinations, its build did nothing and succeeded; here they
+Rows and their order are as in that set-up. For other combinations, its build did nothing and succeeded; here they
 are refused.
 """
 

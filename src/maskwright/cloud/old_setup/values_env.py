@@ -1,7 +1,7 @@
 """Turn the older Cloud Build set-up's values.env into an environment: each variable is mapped, defaulted or refused.
 
 `CONVERSIONS` is the whole of it: a function for each variable. Its TPUs, v2 and v3, are not on GKE: the nearest kind
-replaces them, and the row says so.
+replaces them, and the row names it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from maskwright.core.errors import CloudError, InputError
 
 Part = Literal["slice", "group", "disk", "nfs"]
 RUNNING = ("google_container_cluster.environment", "google_compute_router.nat")
-"""What `down` deletes without --delete-data: all that costs money by the hour besides storage."""
+"""What `down` deletes without --delete-data: all that costs money by the hour, except storage."""
 DISK, NFS, BUCKET = "google_compute_disk.data", "google_filestore_instance.nfs", "google_storage_bucket."
 REPOSITORY = "google_artifact_registry_repository.images"
 Confirm = Callable[[TerraformPlan], None]

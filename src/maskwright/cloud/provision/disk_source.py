@@ -65,7 +65,7 @@ def unreadable(google: Google, source: str) -> InputError | None:
 
 
 def _is_readable(name: str) -> bool:
-    """Whether it is a part of what runs read besides token stores: Arrow files, pregenerated epochs, labelled examples
-    and models."""
+    """Whether it belongs to data that runs read, other than token stores: Arrow files, pregenerated epochs, labelled
+    examples and models."""
     pregenerated = formats.SIGNS.get(basename(name)) == "pregenerated"
     return pregenerated or name.endswith((".arrow", "model.safetensors")) or formats.is_labelled(name)

@@ -130,7 +130,7 @@ def parse_label(text: str) -> tuple[str, str]:
 
 def machine_spec(place: Vertex) -> tuple[dict[str, Any], int]:
     """The machineSpec of each machine, and its number of GPUs. Accelerator-optimised machines have theirs built in; N1
-    machines get those of --accelerator."""
+    machines get the GPUs of --accelerator."""
     if place.slice is not None:
         return _slice_spec(place, *place.slice), 0
     machine = place.machine_type or CPU_MACHINE

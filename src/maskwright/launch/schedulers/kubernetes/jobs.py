@@ -5,8 +5,8 @@
     kubernetes:CONTEXT/NAMESPACE/NAME      in another context; without NAMESPACE in its own
     kubernetes:FOLDER/lab.yaml/NAME        in the cluster of an environment
 
-Its state is that of its object (Job or JobSet) and its pods, all with the label `INSTANCE`, and of Kueue's
-Workload. Its exit code is that of its pods: an error before 76, 76 before 75.
+Its state follows from its object (Job or JobSet), its pods, all with the label `INSTANCE`, and Kueue's Workload. Its
+exit code follows from its pods: an error before 76, 76 before 75.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ POLL_SECONDS = 5.0
 REST_SECONDS = 30.0
 """How long the rest of the log is read for after the job's end."""
 MOST_FAILURES = 3
-"""Streams of a pod that has ended and whose lines cannot be read, as those of a node that is gone."""
+"""Streams of a pod that has ended and whose lines cannot be read, as on a lost node."""
 LAST_LINES = 20
 """Lines of a pod that failed, if it is not the one that is followed."""
 OURS = f"{PRODUCT}=maskwright"
@@ -193,7 +193,7 @@ class Jobs:
 
     @cached_property
     def operators(self) -> set[str]:
-        """API groups of the cluster, which has those of operators that are installed."""
+        """API groups of the cluster, including the groups of installed operators."""
         return {group["name"] for group in json.loads(self.kubectl(["get", "--raw=/apis"]).stdout)["groups"]}
 
 
@@ -358,7 +358,7 @@ class LeadersLog:
         return bool(piece)
 
     def _end(self) -> None:
-        """The stream's end is that of the log only if the pod had ended before."""
+        """The stream's end is the end of the log only if the pod had ended before."""
         if self._process is None:
             return
         if self._ended:

@@ -59,7 +59,7 @@ class Access:
     context: str | None = None
     """Context of kubectl's configuration. None: the current one."""
     namespace: str | None = None
-    """None: that of the context."""
+    """None: the context's."""
     sign_in: Callable[[], SignIn] | None = None
     """Called for each command, since tokens expire."""
 
