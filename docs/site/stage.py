@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import sys
+import tomllib
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +28,7 @@ ELSEWHERE = {
     "deploy/terraform/README.md": "terraform.md",
 }
 """A page outside docs/, and its name in the site."""
+MOVED = ROOT / "docs" / "site" / "moved.toml"
 RECIPES = "recipes.md"
 LINK = re.compile(r"(?<!!)\[([^][]*(?:\[[^][]*\][^][]*)*)\]\(([^()\s]+)\)")
 IMAGE = re.compile(r"!\[([^][]*)\]\(([^()\s]+)\)")
@@ -126,6 +128,27 @@ def for_programs() -> str:
     return "".join(LINK.sub(link, line) for line in lines if all(ROOT / to in names for _, to in LINK.findall(line)))
 
 
+def moved() -> dict[str, str]:
+    """Each page that is gone, and the page and heading that took over: `{"old.md": "new.md#heading"}`."""
+    found: dict[str, str] = tomllib.loads(MOVED.read_text(encoding="utf-8"))
+    return found
+
+
+def forwarding(new: str) -> str:
+    """What an old address shows: the builder copies HTML as it is. Browsers follow it at once, others by the link."""
+    name, hashmark, heading = new.partition("#")
+    address = html.escape(name.removesuffix(".md") + ".html" + hashmark + heading)
+    return f"""<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>This page has moved</title>
+<meta http-equiv="refresh" content="0; url={address}">
+<link rel="canonical" href="{address}">
+<p>This page has moved to <a href="{address}">{address}</a>.</p>
+</html>
+"""
+
+
 def stage(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "docs" / "pictures", folder / "pictures")
@@ -133,11 +156,15 @@ def stage(folder: Path) -> None:
     for notebook in notebooks():
         shutil.copy(notebook, folder / "notebooks")
     shutil.copytree(
-        ROOT / "docs" / "site", folder / "site", ignore=shutil.ignore_patterns("*.py", "figures", "__pycache__")
+        ROOT / "docs" / "site",
+        folder / "site",
+        ignore=shutil.ignore_patterns("*.py", "*.toml", "figures", "__pycache__"),
     )
     for page, name in sources().items():
         text = rewritten(page) + (every_recipe() if name == RECIPES else "")
         (folder / name).write_text(text, encoding="utf-8")
+    for old, new in moved().items():
+        (folder / old).with_suffix(".html").write_text(forwarding(new), encoding="utf-8")
     (folder / "llms.txt").write_text(for_programs(), encoding="utf-8")
 
 

@@ -277,5 +277,5 @@ def test_command_prints_the_yaml_or_json(values: Path, capsys: pytest.CaptureFix
 
 
 def test_page_lists_every_variable() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "from-values-env.md").read_text()
+    page = (Path(__file__).parents[2] / "deploy" / "older-setup.md").read_text()
     assert [name for name in values_env.CONVERSIONS if f"`{name}`" not in page] == []

@@ -342,7 +342,7 @@ def test_ctrl_c_ends_the_following_and_stop_the_job(submit: Cli, cli: Cli, cloud
     thread.start()
     result = submit()
     thread.join()
-    assert result.code == 130 and "the job goes on" in result.err.splitlines()[-1]
+    assert result.code == 130 and "the job continues" in result.err.splitlines()[-1]
     job, body = job_of(cloud)
     assert body["state"] == "JOB_STATE_RUNNING"
     stopped = cli("stop", f"vertex:lab-proj/us-central1/{job}")

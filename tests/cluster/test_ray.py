@@ -181,7 +181,7 @@ def test_what_is_killed_begins_again_by_itself_and_a_cut_tunnel_costs_no_line(cl
         assert another.stdout and another.stdout.readline()
     assert following.stderr and another.stderr
     for process in (following.stderr, another.stderr):
-        assert any("the job goes on; trying again" in line for line in process)
+        assert any("the job continues; trying again" in line for line in process)
     with tunnel(cluster):
         killed_and_begun_again(cluster, following, worker)
         again = cluster.ended(another)

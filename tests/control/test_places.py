@@ -50,7 +50,7 @@ def test_a_place_has_few_options_and_each_says_what_it_is(name: str) -> None:
 
 
 def test_the_page_of_ways_has_the_kinds_of_tpu() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "which-way.md").read_text(encoding="utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "where-to-run.md").read_text(encoding="utf-8")
     kinds = re.findall(r"^\| .*?`(?:submit|env) (\w+).*?` \| (v\d[\w, ]*) \|", page, re.MULTILINE)
     gke = [kind for kind, tpu in TPUS.items() if tpu.gke_label]
     by_tpu_api = [kind for kind, tpu in TPUS.items() if tpu.type_prefix]

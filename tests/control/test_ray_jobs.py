@@ -316,7 +316,7 @@ def test_a_follower_waits_for_a_head_that_does_not_answer_and_ends_with_one_that
     with pytest.raises(StoppedEarly, match="forgotten the job"):
         jobs.follow_to_its_end(cluster, "a", lambda host, line: shown.append(line))
     assert shown == ["one", "two", "three"]
-    assert capsys.readouterr().err.count("the job goes on; trying again") == 1
+    assert capsys.readouterr().err.count("the job continues; trying again") == 1
 
 
 def test_what_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

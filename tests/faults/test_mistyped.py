@@ -236,14 +236,14 @@ def test_a_corrected_line_is_of_the_command_that_was_typed(cli: Cli, typed: str,
 
 def test_every_flag_of_the_pages_has_a_word(cli: Cli) -> None:
     """Of the tables of flags on the pages for those who come from elsewhere."""
-    docs = Path(__file__).resolve().parents[2] / "docs"
+    root = Path(__file__).resolve().parents[2]
     for page, heading, command in (
-        ("from-runme.md", "## Every flag", "pretrain"),
-        ("pregenerated.md", "## From `allenai", "pretrain"),
-        ("containers.md", "## From the older", "finetune"),
-        ("ray.md", "## In the words", "pretrain"),
+        ("docs/from-fairseq.md", "## Every flag", "pretrain"),
+        ("docs/pregenerated.md", "## From `allenai", "pretrain"),
+        ("deploy/older-setup.md", "## The AI Platform", "finetune"),
+        ("deploy/older-setup.md", "## The Ray guidebook", "pretrain"),
     ):
-        section = (docs / page).read_text(encoding="utf-8").partition(heading)[2].partition("\n## ")[0]
+        section = (root / page).read_text(encoding="utf-8").partition(heading)[2].partition("\n## ")[0]
         cells = [row.split("|")[1] for row in section.splitlines() if row.startswith("| `")]
         flags = {flag for cell in cells for flag in re.findall(r"--[\w-]+", cell)} - {"--datapath", "--env"}
         assert len(flags) >= 10, page

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import reference_pages
 import yaml
-from pages.test_links import LINK, ROOT
+from pages.test_links import LINK, ROOT, anchors
 
 STAGE = runpy.run_path(str(ROOT / "docs" / "site" / "stage.py"))
 SOURCES = STAGE["sources"]
@@ -65,6 +65,29 @@ def test_the_list_for_programs_leads_to_pages_of_the_site(tmp_path: Path) -> Non
     assert settings()["use_directory_urls"] is False and len(links) > 40
     assert [name for name in links if not (tmp_path / "docs" / name).with_suffix(".md").exists()] == []
     assert {Path(name).suffix for name in links} == {".html"}
+
+
+def test_old_addresses_lead_to_pages_and_headings(tmp_path: Path) -> None:
+    moved: dict[str, str] = STAGE["moved"]()
+    assert moved and list(moved) == sorted(moved), "the lines of docs/site/moved.toml are sorted"
+    sources: dict[str, Path] = {name: path for path, name in SOURCES().items()}
+    STAGE["stage"](tmp_path / "docs")
+    for old, new in moved.items():
+        name, _, heading = new.partition("#")
+        assert old not in sources and name in sources, f"{old}: {new} is no page, or the old page is still there"
+        assert not heading or heading in anchors(sources[name]), f"{old}: no heading {new}"
+        page = (tmp_path / "docs" / old).with_suffix(".html").read_text(encoding="utf-8")
+        address = new.replace(".md", ".html")
+        assert f'content="0; url={address}"' in page and f'<a href="{address}">' in page
+
+
+def test_a_page_of_an_untried_place_begins_with_a_warning() -> None:
+    """The places that the support matrix has as never run for real."""
+    matrix = (ROOT / "docs" / "where-to-run.md").read_text(encoding="utf-8").partition("## Support matrix")[2]
+    untried = re.findall(r"^\| \[.*?\]\(([\w-]+\.md).*\| \*\*no\*\* \|$", matrix, re.MULTILINE)
+    assert len(untried) > 5
+    heads = {name: (ROOT / "docs" / name).read_text(encoding="utf-8").partition("\n## ")[0] for name in untried}
+    assert [name for name, head in heads.items() if "\n**Not yet run on " not in head] == []
 
 
 def test_the_site_loads_nothing_from_elsewhere() -> None:

@@ -26,7 +26,7 @@ def test_an_error_that_may_pass_is_shown_once(reason: str, capsys: pytest.Captur
 
     rounds: list[int] = []
     assert follow.until_over(poll, "ray:1", 0.0, meanwhile=lambda: rounds.append(1)) == "end"
-    assert capsys.readouterr().err.count("the job goes on; trying again") == 2  # it had passed in between
+    assert capsys.readouterr().err.count("the job continues; trying again") == 2  # it had passed in between
     assert len(rounds) == 4
 
 

@@ -36,16 +36,15 @@ Hours = Annotated[float, Field(gt=0.0, le=8_760.0)]
 
 
 class Network(Section):
-    """Network of the nodes and the NFS share. The environment creates one, unless `name` names one of yours."""
+    """Network of the nodes and the NFS share. The environment creates one unless you set `name`."""
 
     nat: bool = False
-    """Gateway through which jobs reach the internet (pip, Hugging Face, W&B), since nodes have no public addresses.
-    Google's own services, and the images of Kueue and JobSet, are reached without it. It cannot be set for a network of
-    yours, in which nothing is created."""
+    """Create a gateway through which jobs reach the internet (pip, Hugging Face, W&B), since nodes have no public
+    addresses. Google's own services, and the images of Kueue and JobSet, need none. Not for a network of yours."""
     name: NetworkName | None = None
-    """An existing network for the nodes and the NFS share. Nothing is created in it, and it is never deleted."""
+    """An existing network for the nodes and the NFS share. maskwright creates and deletes nothing in it."""
     project: Project | None = None
-    """Host project of that network (Shared VPC). When not set, the environment's own project."""
+    """Host project of that network (Shared VPC). Default: the environment's own project."""
     subnetworks: dict[Region, NetworkName] = Field(default_factory=dict)
     """Subnetwork of that network in the environment's region, as in {us-east5: training}."""
     pods_range: NetworkName | None = None
@@ -71,7 +70,7 @@ class Network(Section):
 
 
 class Nfs(Section):
-    """A Filestore share. Jobs have it as MOUNT_POINT/nfs_share."""
+    """A Filestore share, which jobs mount as MOUNT_POINT/nfs_share."""
 
     tier: Literal["BASIC_HDD", "BASIC_SSD", "ZONAL", "REGIONAL"] = "BASIC_HDD"
     """Service tier of Filestore."""
@@ -88,12 +87,12 @@ class Nfs(Section):
 
 
 class Disk(Section):
-    """A disk that `env seed` fills once. Jobs have it read-only as MOUNT_POINT/shared_pd."""
+    """A disk that `env seed` fills once. Jobs mount it read-only as MOUNT_POINT/shared_pd."""
 
     type: Literal["hyperdisk-ml", "pd-balanced", "pd-ssd", "pd-standard"] = "hyperdisk-ml"
-    """Type of the disk. The nodes' machine type decides which types they can attach; other pairs are refused."""
+    """Type of the disk. It must be one that the nodes' machine type can attach."""
     size_gb: Annotated[int, Field(ge=10, le=65_536)]
-    """Size in GiB. Changing it creates another disk, which has to be seeded again."""
+    """Size in GiB. Changing it creates another disk; run `env seed` again."""
     source: Annotated[str, Field(pattern=BUCKET, examples=["gs://bucket/folder"])] | None = None
     """gs:// folder that `env seed` copies to the disk."""
     prepare: str | None = None
@@ -115,19 +114,19 @@ class Disk(Section):
 
 
 class GkeCluster(Section):
-    """The GKE cluster. Its nodes for jobs are created when jobs ask for them, and deleted when idle."""
+    """The GKE cluster. GKE creates its nodes when jobs ask for them, and deletes them when idle."""
 
     location: Annotated[str, Field(pattern=LOCATION, examples=["us-east5"])] | None = None
-    """Zone or region of the control plane. When not set, the environment's zone."""
+    """Zone or region of the control plane. Default: the environment's zone."""
     release_channel: Literal["RAPID", "REGULAR", "STABLE"] = "REGULAR"
-    """Which versions of Kubernetes GKE upgrades it to."""
+    """Release channel of Kubernetes that GKE upgrades it to."""
     machine_type: MachineType = "e2-standard-4"
-    """Machine type of the one node, three at most, that is always there: for Kueue, JobSet and GKE's own pods."""
+    """Machine type of the node that always runs (three at most), for Kueue, JobSet and GKE's own pods."""
 
 
 class Fallback(Section):
     zone: Zone | None = None
-    """Zone of the nodes. When not set, the zone of the slice or group."""
+    """Zone of the nodes. Default: the zone of the slice or group."""
     provisioning_model: Model = "SPOT"
     """STANDARD (on demand), SPOT, FLEX_START or RESERVATION_BOUND."""
 
@@ -147,7 +146,7 @@ class _Nodes(Section):
     max_run_hours: Hours | None = None
     """Hours after which Google deletes the nodes. FLEX_START requires it (168 at most)."""
     zone: Zone | None = None
-    """Zone of the nodes. When not set, the environment's own."""
+    """Zone of the nodes. Default: the environment's zone."""
     fallbacks: list[Fallback] = Field(default_factory=list)
     """Zones and models that GKE tries next when no machines are available."""
 
@@ -173,7 +172,7 @@ class _Nodes(Section):
 
 
 class Slice(_Nodes):
-    """Nodes that form one TPU slice, created when a job asks for them and deleted when idle."""
+    """Nodes that form one TPU slice. GKE creates them when a job asks for them, and deletes them when idle."""
 
     kind: ClassVar = "slice"
     computes_on: ClassVar[Accelerator] = "tpu"
@@ -183,8 +182,8 @@ class Slice(_Nodes):
     topology: str
     """Chips along each side, such as 4x4 or 2x2x4."""
     machine_type: str | None = None
-    """Machine type of a node. When not set, it follows from the topology. For v6e and 2x4 it chooses between one node
-    of 8 chips and two of 4."""
+    """Machine type of a node. Default: it follows from the topology. For v6e and 2x4, choose between one node of 8
+    chips and two of 4."""
     workload_policy: str | None = None
     """Name of the workload policy that places the hosts. Slices of tpu7x with several hosts require one."""
 
@@ -221,14 +220,14 @@ class Slice(_Nodes):
 
 
 class Group(_Nodes):
-    """Nodes with GPUs, or without, created when a job asks for them and deleted when idle."""
+    """Nodes with or without GPUs. GKE creates them when a job asks for them, and deletes them when idle."""
 
     kind: ClassVar = "group"
 
     machine_type: MachineType
     """Machine type of the nodes, with GPUs (g2, a2, a3, a4) or without."""
     size: Annotated[int, Field(ge=1, le=1_000)] = 1
-    """The most nodes that jobs may have at once; further jobs wait in the queue."""
+    """Maximum number of nodes at once; further jobs wait in the queue."""
 
     @property
     def hosts(self) -> int:
@@ -262,19 +261,19 @@ class Environment(Section):
     project: Project
     """ID of the Google Cloud project."""
     zone: Zone
-    """Zone of the disk, of NFS, and of nodes that name no other zone. Everything is in its region."""
+    """Zone of the disk, of NFS, and of nodes without another zone. Everything is in its region."""
     labels: dict[str, Annotated[str, Field(pattern=r"^[a-z0-9_-]{0,63}$")]] = Field(default_factory=dict)
-    """Labels of every resource that can carry them, as well as maskwright-environment."""
+    """Labels of every resource that supports them, in addition to maskwright-environment."""
     state_bucket: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{1,61}[a-z0-9]$", examples=["my-state"])] | None = (
         None
     )
-    """Bucket of Terraform's state. When not set, PROJECT-maskwright-state, which a project's environments share."""
+    """Bucket of Terraform's state. Default: PROJECT-maskwright-state, which a project's environments share."""
     bucket_location: str | None = None
-    """Location of the buckets. When not set, the zone's region."""
+    """Location of the buckets. Default: the zone's region."""
     mount_point: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._-]+)+$", examples=["/mnt/data"])] = "/mnt/common"
-    """Folder of jobs in which nfs_share and shared_pd are mounted."""
+    """Folder in jobs in which nfs_share and shared_pd are mounted."""
     image: str | None = None
-    """Container image of jobs. When not set, the one that `env image` built last."""
+    """Container image of jobs. Default: the image that `env image` built last."""
     network: Network = Network()
     cluster: GkeCluster = GkeCluster()
     nfs: Nfs | None = None
@@ -287,9 +286,7 @@ class Environment(Section):
     def _labels_are_labels(cls, value: dict[str, str]) -> dict[str, str]:
         for key in value:
             if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or key == ENVIRONMENT_LABEL:
-                fix = (
-                    f"begin it with a lower-case letter; up to 63 of a-z, 0-9, _ and -, other than {ENVIRONMENT_LABEL}"
-                )
+                fix = f"use up to 63 of a-z, 0-9, _ and -, a letter first; {ENVIRONMENT_LABEL} is reserved"
                 raise Refused(f"{key[:70]!r} is not a valid label name", fix=fix)
         return value
 
@@ -409,7 +406,7 @@ def build_environment(values: dict[str, Any], where: str) -> Environment:
     try:
         return Environment.model_validate(values)
     except ValidationError as error:
-        known = "`maskwright env schema --markdown` lists the keys and what each takes"
+        known = "`maskwright env schema --markdown` lists the keys and their values"
         raise Guide(Environment, "the environment", known).explain(error, where) from None
 
 

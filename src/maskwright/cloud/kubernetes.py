@@ -28,10 +28,10 @@ from maskwright.launch.target import OnSubmission, Option, Training, show
 class OnKubernetes(Kubernetes):
     env_file: Annotated[
         str | None,
-        Option("YAML of an environment, which gives cluster, queue, volumes, image, account and nodes.", "PATH"),
+        Option("YAML of an environment, for its cluster, queue, volumes, image, account and nodes.", "PATH"),
     ] = None
     target: Annotated[
-        Literal["slice", "group"] | None, Option("Which nodes, where the environment has a slice and a group.")
+        Literal["slice", "group"] | None, Option("Which nodes to use, if the environment has both a slice and a group.")
     ] = None
     max_cost: Annotated[
         float | None, Option("End the job once its nodes have cost this many USD; needs --env-file.", "N", min=0.01)
@@ -112,7 +112,7 @@ def in_environment(environment: Environment, command: Training) -> Training:
     have a digest in their name, since other folders may have the same last name."""
     run, name = command.run, command.run.rstrip("/").rpartition("/")[2]
     if storage.is_url(run) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-        fix = "a name, as roberta-1, or a folder in a pod; copies go to the runs bucket by themselves"
+        fix = "give a name such as roberta-1, or a folder in a pod; checkpoints are also copied to the runs bucket"
         raise InputError(f"{run[:80]!r} is not a run directory in a pod", where="--run", fix=fix)
     if "/" in run:
         name = f"{name}-{hashlib.sha256(os.path.normpath(run).encode()).hexdigest()[:8]}"
@@ -161,6 +161,6 @@ def usd_per_hour_of(environment: Environment, nodes: Slice | Group, num_nodes: i
         offers = [one.usd for one in hourly_offers(what, region_of(place.zone), count) if one.model == model]
         if not offers:
             fix = "leave it out, and give --stop-after-hours"
-            raise InputError(f"no price is known for {what} in {region_of(place.zone)}", where="--max-cost", fix=fix)
+            raise InputError(f"the price table lacks {what} in {region_of(place.zone)}", where="--max-cost", fix=fix)
         costs += offers
     return max(costs)

@@ -45,7 +45,7 @@ class MachineFamily:
     boot_disk: str = "pd-balanced"
     """Type of the disk that its machines boot from."""
     accelerator: Literal["tpu", "gpu"] | None = None
-    """Device of its machines besides their CPUs."""
+    """Device of its machines, apart from their CPUs."""
 
 
 ONLY_ML, ML_OR_BALANCED = ("hyperdisk-ml",), ("pd-balanced", "hyperdisk-ml")

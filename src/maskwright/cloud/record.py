@@ -1,4 +1,4 @@
-"""The record of an environment beside Terraform's state, in the same bucket: `env/NAME/record-N.json`.
+"""The record of an environment next to Terraform's state, in the same bucket: `env/NAME/record-N.json`.
 
 Terraform's state lists what exists. The record keeps the rest: which disk is the current one, whether it was seeded,
 and which image was built last. Each change is another object with the next number, which only one command can create.
@@ -84,6 +84,6 @@ def write(environment: Environment, record: EnvironmentRecord) -> EnvironmentRec
     number = record.number + 1
     values = {key: value for key, value in vars(record).items() if key != "number"}
     if not folder(environment).create_json(f"record-{number}.json", {"format": FORMAT, **values}):
-        fix = "run the same command again; it then sees that change"
-        raise Locked("another command has changed the environment meanwhile", where=environment.name, fix=fix)
+        fix = "run the same command again, with that change"
+        raise Locked("another command has changed the environment in the meantime", where=environment.name, fix=fix)
     return replace(record, number=number)

@@ -185,7 +185,7 @@ def _kernels(facts: dict[str, Any]) -> DoctorFinding:
 def _products(facts: dict[str, Any], rates: dict[str, float] | None, failure: str | None, busy: bool) -> DoctorFinding:
     name = "products"
     if rates is None and failure:
-        fix = "the same would end a run: see docs/hardware.md for engine.device and engine.dtype"
+        fix = "the same would end a run: see docs/where-to-run.md for engine.device and engine.dtype"
         return DoctorFinding("hardware", name, "fail", f"a matrix multiplication failed: {failure}", fix)
     if rates is None:
         return DoctorFinding("hardware", name, "warn", "not measured: there was no time left", WHEN_IDLE)

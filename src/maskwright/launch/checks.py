@@ -95,7 +95,7 @@ def sized(command: Training, config: RunConfig | FinetuneConfig, num_nodes: int,
     require_supported(config.engine, device)
     if config.engine.device not in ("auto", device):
         what = f"is {config.engine.device}, and {gpus} GPUs on each node ask for {device}"
-        raise InputError(what, where="engine.device", fix="leave engine.device out, or ask for what it says")
+        raise InputError(what, where="engine.device", fix=f"leave it out, or set it to {device}")
     shared_out(config.batch.virtual_workers, total, "processes", _rows(config))
     require_devices(config.engine, total)
     return replace(command.setting(f"engine.device={device}"), processes=max(1, gpus))

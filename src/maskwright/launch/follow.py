@@ -23,12 +23,12 @@ class _Leave(BaseException):
 
 @contextmanager
 def followed(where: str) -> Iterator[None]:
-    """Inside, signals end only the following, by `NotFollowed`; the job `where` goes on."""
+    """Inside, signals end only the following, by `NotFollowed`; the job `where` continues."""
     before = raise_on(ending(), lambda number: _Leave())
     try:
         yield
     except _Leave:
-        what = f"no longer followed; the job goes on: `{typed(['logs', where, '--follow'])}` follows it again"
+        what = f"no longer followed; the job continues: `{typed(['logs', where, '--follow'])}` follows it again"
         raise NotFollowed(what, where=where) from None
     finally:
         for number, handler in before.items():
@@ -60,10 +60,10 @@ def until_over(
             raise
         except MaskwrightError as error:
             if not is_transient(error):
-                say(f"{where}: no longer followed; the job goes on, and `{typed(['stop', where])}` ends it")
+                say(f"{where}: no longer followed; the job continues, and `{typed(['stop', where])}` ends it")
                 raise
             if str(error) != shown:
-                warn(f"{error}; the job goes on; trying again")
+                warn(f"{error}; the job continues; trying again")
             shown = str(error)
         meanwhile()
         time.sleep(poll_seconds)

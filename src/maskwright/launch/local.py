@@ -1,6 +1,6 @@
 """The processes of a run on one machine: they start together, end together, and are restarted if one was lost.
 
-Each gets torch's `env://` variables. They meet through a socket that this process opens anew for each attempt and
+Each gets torch's `env://` variables. They meet through a socket that this process opens for each attempt and
 passes to process 0. So no other program can take the port, and no store of a failed attempt is left for the next one
 (torchrun's restart, which keeps its store, failed in 4 of 10 trials with gloo). The kernel kills them when this
 process dies.
@@ -158,7 +158,7 @@ class _LocalAttempt(Attempt):
     @property
     def counted(self) -> bool:
         """Whether the run has counted this start: rank 0 does so before its first heartbeat. Where it is on another
-        machine, that machine's launcher knows."""
+        machine, that machine's launcher decides."""
         has_rank_0 = self.members[0].number == 0 and os.environ.get("TPU_WORKER_ID", "0") == "0"
         return not has_rank_0 or any(beat.started >= self._began for beat in self._beats())
 

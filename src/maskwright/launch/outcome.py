@@ -2,7 +2,7 @@
 
 On a slice, the end of one host ends all: the others lose their partner in the next collective operation and end with
 75, are killed (SIGABRT, by JAX's coordination service), are ended by the launcher, or fail in some other way. So the
-job's exit code is that of the first host that failed by itself with another code than 75; later failures may be its
+job ends with the code of the first host that failed by itself with another code than 75; later failures may be its
 consequences. Ends within two seconds count as simultaneous; of those, an error outranks a kill. Without an error, one
 host's 76 ends the job: somebody asked for it.
 """

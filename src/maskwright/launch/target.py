@@ -21,7 +21,7 @@ VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 BY_NAME = "pass it on by its variable's name: --env NAME"
 VALUE = rf"[^\s'\";&|$]{{{SHORTEST_SECRET},}}(?![^\s'\";&|])"
 ASSIGNMENT = re.compile(rf"(?<![\w.-])({VARIABLE.pattern})=['\"]?(?![/~`]){VALUE}")
-"""A variable that a shell command sets to a value of its own, not to that of another variable or to a path."""
+"""A variable that a shell command sets to a literal value, not to another variable or to a path."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class LaunchOptions:
 
 
 def node_words(num_nodes: object, node_rank: object, rendezvous: str) -> list[str]:
-    """The words that each of several machines adds to those of the command."""
+    """The words that each of several machines adds to the command."""
     return ["--num-nodes", str(num_nodes), "--node-rank", str(node_rank), "--rendezvous", rendezvous]
 
 
@@ -112,7 +112,7 @@ LOST = re.compile(r"(?:^|[;&|\n])\s*(export|module load|conda activate|mamba act
 Setup = Annotated[
     str | None, Option("Shell command that each host runs before the job, in a shell of its own.", "COMMAND")
 ]
-Env = Annotated[tuple[str, ...], Option("Name of an environment variable that the job gets too.", "NAME")]
+Env = Annotated[tuple[str, ...], Option("Name of an environment variable to pass to the job.", "NAME")]
 JobName = Annotated[str | None, Option("Name of the job. Default: the name of the run's folder.", "NAME")]
 
 
@@ -175,7 +175,7 @@ def submit(place: Place, command: Training, *, dry_run: bool = False, on_submiss
         raise InputError("is for pretraining", where="--from", fix="name the run as model.init_from instead")
     lost = None if place.setup_is_in_the_jobs_shell else LOST.search(getattr(place, "setup", None) or "")
     if lost:
-        what = f"--setup has a shell of its own, and what `{lost[1]}` sets ends with it"
+        what = f"--setup runs in its own shell, so what `{lost[1]}` sets is lost"
         warn(f"{what}. Fix: --env NAME passes a variable to the job")
     place.submit(command, dry_run=dry_run, on_submission=on_submission)
 

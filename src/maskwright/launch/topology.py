@@ -60,8 +60,8 @@ def choose(
     node_rank, rendezvous = machines.node_rank, machines.rendezvous
     if "WORLD_SIZE" in os.environ:
         if processes is not None or nodes > 1:
-            fix = "leave --processes and --num-nodes to it, or unset WORLD_SIZE"
-            raise ConfigError("another launcher has started this process", where="WORLD_SIZE", fix=fix)
+            fix = "leave out --processes and --num-nodes, or unset WORLD_SIZE"
+            raise ConfigError("conflicts with the launcher that started this process", where="WORLD_SIZE", fix=fix)
         return None
     if "LOCAL_RANK" in os.environ:  # the process of a TPU host
         return None

@@ -64,7 +64,7 @@ class TpuSlice(Place):
         float,
         Option("Time between SIGTERM and SIGKILL, in which a run saves, unless CONFIG sets a longer one.", "N", min=1),
     ] = 30.0
-    replace: Annotated[bool, Option("End any other job that runs on a host of the slice.")] = False
+    replace: Annotated[bool, Option("End any other job on the hosts of the slice.")] = False
     config_is_there: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -137,7 +137,7 @@ class TpuSlice(Place):
             for sign, fix in FIXES.items():
                 if sign in line:
                     raise InputError(line, where=where, fix=fix)
-            raise MaskwrightError(f"gcloud refuses: {line}", where=where, fix="as gcloud says")
+            raise MaskwrightError(f"gcloud refuses: {line}", where=where, fix="follow gcloud's message")
         try:
             node = json.loads(done.stdout)
             networks = len(node.get("networkConfigs") or [0])  # a host has an endpoint in each network

@@ -19,7 +19,7 @@ from maskwright.machine import tpus
 from maskwright.machine.tpus import TPUS
 
 MOST_GPUS = 8
-"""GPUs of one machine. docs/scaling.md has a model of several machines."""
+"""GPUs of one machine. docs/many-processes.md projects several machines."""
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,7 @@ def _explain(refusal: Refusal, reason: str, project: str, api: str) -> tuple[str
             return f"too many requests, even after waiting: {message}", "run this again in a few minutes"
         case "capacity":
             fix = "try again later, or another zone or provisioning model (slice.fallbacks tries several in turn)"
-            return f"Google has no such machines free there now: {message}", fix
+            return f"Google has no such machines available there now: {message}", fix
         case "missing":
             fix = "check project, zone and name; `maskwright env status` shows what exists"
             return f"does not exist: {message}", fix

@@ -1,6 +1,6 @@
 """The older Cloud Build set-up's interface: _BUILD_ACTION, _TPU, _MIG and _DISK, each row as `env` commands.
 
-Rows and their order are those of that set-up. For other combinations, its build did nothing and succeeded; here they
+Rows and their order are as in that set-up. For other combinations, its build did nothing and succeeded; here they
 are refused.
 """
 
@@ -79,7 +79,7 @@ def row_of(action: str, tpu: str, mig: str, disk: str) -> _Row:
             return row
     say(table())
     if action == "default":
-        what = "is missing: this cloudbuild.yaml creates and changes an environment"
+        what = "is missing, and this cloudbuild.yaml creates and changes an environment"
         fix = "use one of the rows above. For an image alone: `maskwright image build` (docs/containers.md)"
         raise InputError(what, where="_BUILD_ACTION", fix=fix)
     flags_text = " ".join(f"{name}={text}" for name, text in zip(("_TPU", "_MIG", "_DISK"), flags, strict=True) if text)

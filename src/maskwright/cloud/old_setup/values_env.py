@@ -1,7 +1,7 @@
 """Turn the older Cloud Build set-up's values.env into an environment: each variable is mapped, defaulted or refused.
 
 `CONVERSIONS` is the whole of it: a function for each variable. Its TPUs, v2 and v3, are not on GKE: the nearest kind
-replaces them, and the row says so.
+replaces them, and the row names it.
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def _refuse(reason: str) -> Convert:
 def _name(made: Made, text: str) -> Result:
     name = re.sub(r"[^a-z0-9-]+", "-", text.lower()).strip("-")
     name = name if name[:1].isalpha() else f"env-{name}"
-    reason = "" if name == text else "names begin with a letter and have lower-case letters, digits and hyphens"
+    reason = "" if name == text else "a name begins with a letter; lower-case letters, digits and hyphens follow"
     return Result("mapped", "name", name, reason)
 
 
 def _region(made: Made, text: str) -> Result:
     region = region_of(made["zone"])
     if text in ("", region):
-        return Result("defaulted", reason=f"is the zone's: {region}")
+        return Result("defaulted", reason=f"follows from the zone: {region}")
     return Result("refused", reason=f"the zone is in {region}; one zone has one region")
 
 
@@ -190,8 +190,8 @@ def _prepare(made: Made, text: str) -> Result:
     return Result("mapped", "disk.prepare", path, "runs in the environment's image: bash SCRIPT SOURCE DISK")
 
 
-IMAGES_GONE = "images of torch-xla are gone; jobs run the environment's image, and `image:` names another"
-PRIVATE = "nothing lets anybody in: nodes have no public address, and kubectl goes through Google's API"
+IMAGES_GONE = "Google removed the images of torch-xla; jobs run the environment's image, or the one that `image:` names"
+PRIVATE = "nodes accept no connections and have no public address; kubectl goes through Google's API"
 CONVERSIONS: dict[str, Convert] = {
     "ENV_BUILD_NAME": _name,
     "PROJECT_ID": _to("project"),
@@ -212,17 +212,17 @@ CONVERSIONS: dict[str, Convert] = {
     "MIG_SETUP_SCRIPT": _setup,
     "SHARED_PD_DISK_ATTACH": lambda made, text: Result("defaulted", reason="jobs have the disk once it is seeded"),
     "GCS_RAW_DATASET": _refuse("was used nowhere"),
-    "TPU_PYTORCH_VERSION": _refuse("the software is the image's, pinned by its version; PyTorch/XLA has ended"),
-    "DOCKER_CONTAINER": _refuse("was used nowhere; jobs always run the image, which `env image` builds"),
+    "TPU_PYTORCH_VERSION": _refuse("the image pins the software, and PyTorch/XLA has ended"),
+    "DOCKER_CONTAINER": _refuse("unused: jobs always run the image, which `env image` builds"),
     **dict.fromkeys(("GCE_IMAGE_VERSION", "SOURCE_IMAGE_FAMILY"), _refuse(IMAGES_GONE)),
     **dict.fromkeys(("SOURCE_IMAGE_PROJECT", "SOURCE_IMAGE_BASE"), _refuse(IMAGES_GONE)),
     **dict.fromkeys(("BOOT_DISK_SIZE_GB", "DISK_SIZE_GB"), _refuse("GKE chooses the size of boot disks")),
     **dict.fromkeys(("RED", "GREEN", "NC"), _refuse("a colour of messages")),
-    "TPU_CIDR_BLOCK": _refuse("was never set; Google chooses addresses"),
+    "TPU_CIDR_BLOCK": _refuse("unused: Google chooses addresses"),
     # values.env.auto, which was generated
-    "MIG_MASTER": _refuse("there is no master; JobSet gives the first pod of a job a name"),
-    "SHARED_NFS_IP": _refuse("comes from Terraform, and reaches jobs as a volume"),
-    "SHARED_PD_DISK_NAME": _refuse("the disk is NAME-data-GENERATION; a new size is a new generation"),
+    "MIG_MASTER": _refuse("not needed: JobSet names the first pod of a job"),
+    "SHARED_NFS_IP": _refuse("not needed: jobs mount the share as a volume"),
+    "SHARED_PD_DISK_NAME": _refuse("the disk's name is NAME-data-GENERATION; a new size is a new generation"),
     **dict.fromkeys(("PROTOCOL", "PORTS", "TAGS"), _refuse(PRIVATE)),
     "SOURCE_RANGES": _refuse(f"{PRIVATE}; 0.0.0.0/0 is never opened"),
 }
@@ -274,7 +274,7 @@ def import_values(variables: Mapping[str, tuple[str, int]], where: str, *, accel
             made[result.key] = result.becomes
     if "disk.source" in made:
         if "disk.size_gb" not in made:
-            fix = "add it, with the GB that the data set needs"
+            fix = "add it, with the size of the data set in GB"
             raise ConfigError("SHARED_PD_DISK_SIZE is not set", where=where, fix=fix)
         made.setdefault("disk.type", _disk_type(made, "").becomes)
     text = _yaml(made, {row.key: name for name, row in rows.items() if row.key}, where)
@@ -284,7 +284,7 @@ def import_values(variables: Mapping[str, tuple[str, int]], where: str, *, accel
 
 def _yaml(made: Made, sources: Mapping[str, str], where: str) -> str:
     """Sections in the order of the environment's page, each key with the variable that it comes from."""
-    lines = [f"# from {where.rpartition('/')[2]} by `maskwright env import`; docs/from-values-env.md explains it"]
+    lines = [f"# from {where.rpartition('/')[2]} by `maskwright env import`; deploy/older-setup.md explains it"]
     for section in ("name", "project", "zone", "mount_point", "network", "nfs", "disk", "slice", "group"):
         keys = {key.partition(".")[2]: value for key, value in made.items() if key.startswith(f"{section}.")}
         if keys:

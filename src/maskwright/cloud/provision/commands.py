@@ -20,7 +20,7 @@ from maskwright.core.errors import CloudError, InputError
 
 Part = Literal["slice", "group", "disk", "nfs"]
 RUNNING = ("google_container_cluster.environment", "google_compute_router.nat")
-"""What `down` deletes without --delete-data: all that costs money by the hour besides storage."""
+"""What `down` deletes without --delete-data: all that costs money by the hour, except storage."""
 DISK, NFS, BUCKET = "google_compute_disk.data", "google_filestore_instance.nfs", "google_storage_bucket."
 REPOSITORY = "google_artifact_registry_repository.images"
 Confirm = Callable[[TerraformPlan], None]
@@ -112,7 +112,7 @@ def _refuse_losses(session: EnvironmentSession, planned: TerraformPlan, delete_d
     protected = [change for change in lost if change.type != "google_compute_disk"]
     if protected:
         only = " --only nfs" if protected[0].address.startswith(NFS) else ""
-        fix = f"copy what you need, then `env down{only} --delete-data`; or restore the YAML"
+        fix = f"copy what you need, then run `env down{only} --delete-data`; or restore the YAML"
     elif lost and not delete_data:
         fix = "copy what you need, then add --delete-data; or restore the YAML"
     else:
@@ -143,11 +143,11 @@ def down(
     """Delete what runs; with `delete_data`, everything; with `only`, that part. Jobs save before their cluster, or the
     class of their nodes, is deleted. What exists is read from Terraform's state, not from the YAML."""
     if only in ("disk", "nfs") and not delete_data:
-        raise InputError("holds data", where=f"--only {only}", fix="add --delete-data once you need nothing on it")
+        raise InputError("holds data", where=f"--only {only}", fix="add --delete-data once you no longer need its data")
     session = EnvironmentSession(location)
     if only in ("slice", "group"):
         change = Change(f"ComputeClass {only}", "ComputeClass", "delete")
-        confirm(TerraformPlan((change,), f"jobs on nodes of the {only} save and end; its nodes go", "", True))
+        confirm(TerraformPlan((change,), f"jobs on nodes of the {only} save and end; its nodes are deleted", "", True))
         try:
             objects.delete_class(session.environment, only)
         except CloudError as error:

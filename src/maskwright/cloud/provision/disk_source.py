@@ -55,17 +55,17 @@ def unreadable(google: Google, source: str) -> InputError | None:
     if not names:
         fix = "correct disk.source, or copy the stores there: `maskwright data push STORE --to gs://…`"
         return InputError("has no files", where=source, fix=fix)
-    what = f"has nothing that a run can read, only {', '.join(names[:3])}{', …' if names[3:] else ''}"
+    what = f"holds no data that a run can read, only {', '.join(names[:3])}{', …' if names[3:] else ''}"
     fix = "`maskwright data prepare` makes a token store of text"
     if foreign := next((name for name in names if basename(name) in formats.SIGNS or formats.by_ending([name])), None):
-        what = f"has token ids of another tool ({foreign}), which runs cannot read"
+        what = f"holds token ids of another tool ({foreign}), which runs cannot read"
         fix = "`maskwright data convert FOLDER --tokenizer TOKENIZER --to STORE` converts them to a store"
     fix += f", `data push STORE --to {source}-stores` uploads it; --anyway copies the folder as it is"
     return InputError(what, where=source, fix=fix)
 
 
 def _is_readable(name: str) -> bool:
-    """Whether it is a part of what runs read besides token stores: Arrow files, pregenerated epochs, labelled examples
-    and models."""
+    """Whether it belongs to data that runs read, other than token stores: Arrow files, pregenerated epochs, labelled
+    examples and models."""
     pregenerated = formats.SIGNS.get(basename(name)) == "pregenerated"
     return pregenerated or name.endswith((".arrow", "model.safetensors")) or formats.is_labelled(name)

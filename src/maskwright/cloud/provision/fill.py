@@ -145,7 +145,7 @@ def write_manifest(disk: str) -> dict[str, int | str]:
 
 
 def _below(folder: str) -> Iterator[tuple[str, str]]:
-    """(name relative to the folder, path) of each file, besides our own."""
+    """(name relative to the folder, path) of each file, except our own."""
     for where, folders, names in os.walk(folder):
         if where == folder:
             folders[:] = [name for name in folders if name not in OURS]

@@ -185,7 +185,7 @@ def _check_bucket(google: Google, environment: Environment, bucket: dict[str, An
 
 def offered(google: Google, environment: Environment) -> Iterator[Check]:
     """A result for each zone and type of machine or disk: pods for a machine that a zone lacks would wait for ever, and
-    neither Terraform's plan nor the cluster says so. Quotas are not checked, since Google publishes none for TPUs."""
+    neither Terraform's plan nor the cluster reports it. Quotas are not checked: Google publishes none for TPUs."""
     wanted: dict[tuple[str, str, str], None] = {}
     for nodes in environment.hosts.values():
         zones = [zone for zone, _ in nodes.placements(environment.zone)]

@@ -62,7 +62,7 @@ def apply(environment: Environment, record: EnvironmentRecord, outputs: dict[str
     run(environment, APPLY, text=as_text(wanted))
     for kind in KINDS - set(environment.hosts):
         delete_class(environment, kind)
-    say("the cluster's queue, classes of nodes and volumes are as in the YAML")
+    say("the cluster's queue, node classes and volumes match the YAML")
 
 
 def run(environment: Environment, words: list[str], *, text: str = "", seconds: float = 120.0) -> str:

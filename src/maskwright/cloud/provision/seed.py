@@ -56,7 +56,7 @@ def seed(
         return session
     if wanted.generation != before.generation and not (again or replace_disk):
         what, fix = f"would replace the disk {session.environment.disk_name(before.generation)}", "--replace"
-        raise InputError(what, where=location, fix=f"{fix}, once you need nothing on the old one")
+        raise InputError(what, where=location, fix=f"{fix}, once you no longer need the data of the old one")
     if wanted.seeded is not None:
         wanted = replace(wanted, generation=wanted.generation + 1, seeded=None)
     script = None if disk.prepare is None else read_script(location, disk.prepare)
@@ -134,7 +134,7 @@ def _start(session: EnvironmentSession, manifests: list[Manifest]) -> None:
         return
     _remove(session)
     objects.run(environment, cluster.APPLY, text=objects.as_text(manifests))
-    say(f"the Job {JOB} fills {environment.disk_name(session.record.generation)}; it goes on without this command")
+    say(f"the Job {JOB} fills {environment.disk_name(session.record.generation)}; it continues without this command")
 
 
 def _remove(session: EnvironmentSession) -> None:

@@ -93,7 +93,7 @@ class Terraform:
                 self._remove(".tfplan")  # it has the same values as the state
 
     def _init(self) -> None:
-        """The provider's hashes are kept beside the state: all users of an environment run the bytes of the first."""
+        """The provider's hashes are kept with the state: all users of an environment run the bytes of the first."""
         bucket = record.folder(self.environment)
         versions = storage.sha256_of_file(os.path.join(CONFIGURATION, "versions.tf"))[:12]  # others have other hashes
         path, name = os.path.join(self.folder, HASHES), f"terraform-{versions}.lock.hcl"
@@ -153,7 +153,7 @@ class Terraform:
         return done.stdout
 
     def _run(self, command: str, options: Sequence[str], *, allowed: Sequence[int] = (0,), quiet: bool = False) -> int:
-        """Run one command and show its output, with `quiet` only that of a failure.
+        """Run one command and show its output, with `quiet` only if it fails.
 
         It gets its own session, so that Ctrl-C reaches it only once. Its output goes to a file: with a pipe, it would
         die with this process, and resources that it was creating would be in no state.

@@ -49,7 +49,7 @@ class ResourceAudit:
 
     def report(self) -> str:
         lines = [f"  {item.type} {item.name} in {item.location}: {item.bills}" for item in self.items]
-        last = f"`{self.search}` lists all that has its labels, left-overs too"
+        last = f"`{self.search}` lists everything with its labels, including leftovers"
         return "\n".join(["kept, and costs money:", *lines, last])
 
 

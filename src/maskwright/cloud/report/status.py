@@ -26,7 +26,7 @@ class EnvironmentStatus:
     cluster: str
     """Google's word for its state, such as RUNNING; "absent"; or why it cannot be read."""
     nodes: dict[str, int]
-    """Ready nodes by ComputeClass; "system" are those of the controllers."""
+    """Ready nodes by ComputeClass; "system" counts the nodes of the controllers."""
     jobs: dict[str, str]
     """State of each job: waiting, running, done, failed or stopped."""
     disk: str

@@ -104,7 +104,7 @@ def create(project: str, region: str, request: Mapping[str, Any]) -> VertexJob:
             command = f"gcloud ai custom-jobs list --project={project} --region={region} --filter={label}"
             fix = f"search for it before you submit again: {command}"
             if isinstance(error, StoppedEarly):
-                raise NotFollowed("there may be a job", where="submit vertex", fix=fix) from None
+                raise NotFollowed("the job may exist", where="submit vertex", fix=fix) from None
             error.fix = fix
             raise
         if isinstance(error, StoppedEarly):

@@ -52,14 +52,15 @@ class Vertex(Place):
     staging: Annotated[str | None, Option("Folder in a bucket that CONFIG is copied to, gs://….", "URL")] = None
     num_nodes: Annotated[int, Option("Number of machines that train together.", "N", min=1)] = 1
     machine_type: Annotated[
-        str | None, Option("Machine type of each machine; for a TPU slice it follows from --accelerator.", "NAME")
+        str | None,
+        Option("Machine type of each machine. For a TPU slice, --accelerator decides it.", "NAME"),
     ] = None
     accelerator: Annotated[
         str | None,
         Option("TPU slice, as in v6e:4x4, or GPUs of an N1 machine, as in NVIDIA_TESLA_T4:2.", "KIND:N"),
     ] = None
     strategy: Annotated[
-        Literal["STANDARD", "SPOT", "FLEX_START"], Option("How machines are provided. SPOT ones may be preempted.")
+        Literal["STANDARD", "SPOT", "FLEX_START"], Option("How machines are provided. SPOT machines may be preempted.")
     ] = "STANDARD"
     wait_hours: Annotated[
         float | None, Option("Longest wait for machines with FLEX_START; 0 waits without a limit.", "N", min=0.0)
@@ -129,7 +130,7 @@ def parse_label(text: str) -> tuple[str, str]:
 
 def machine_spec(place: Vertex) -> tuple[dict[str, Any], int]:
     """The machineSpec of each machine, and its number of GPUs. Accelerator-optimised machines have theirs built in; N1
-    machines get those of --accelerator."""
+    machines get the GPUs of --accelerator."""
     if place.slice is not None:
         return _slice_spec(place, *place.slice), 0
     machine = place.machine_type or CPU_MACHINE

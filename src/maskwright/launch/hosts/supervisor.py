@@ -137,7 +137,7 @@ class ShellAttempt(Attempt):
                 show_line(host.index, text)
 
     def _on_message(self, host: _Host, word: str, rest: str) -> None:
-        if word == "hello" and host.greeted:  # gcloud has connected anew; this shell gets no script
+        if word == "hello" and host.greeted:  # gcloud has connected again; this shell gets no script
             self._ended(host, None, host.complaint("the connection was lost"))
         elif word == "hello":
             host.greeted = True

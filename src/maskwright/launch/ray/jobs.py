@@ -44,7 +44,7 @@ Address = Annotated[
 
 def choose_mode() -> str:
     """Sets RAY_AUTH_MODE to `token` if there is a token, else to `disabled`, unless it is set; returns it. `ray start`
-    chooses alike (2.60), but a client with an address sends a token only if the variable says so."""
+    chooses alike (2.60), but a client with an address sends a token only if the variable asks for it."""
     names, file = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"), os.path.expanduser("~/.ray/auth_token")
     has_token = any(os.environ.get(name) for name in names) or os.path.exists(file)
     return os.environ.setdefault("RAY_AUTH_MODE", "token" if has_token else "disabled").lower()
@@ -58,7 +58,7 @@ class RayJob:
     state: str
     """PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED."""
     code: int | None
-    """The entrypoint's exit code, if Ray knows it."""
+    """The entrypoint's exit code, if Ray has it."""
     run: str | None
     """Its run directory; None if it is not a training of maskwright."""
     began: float | None
@@ -112,7 +112,7 @@ class RayCluster:
         self.address = find_address(address)
         parts = urlsplit(self.address)
         if choose_mode() == "token" and parts.scheme == "http" and parts.hostname not in LOOPBACK:
-            warn(f"the token goes unencrypted to {parts.hostname}; use a tunnel or https")
+            warn(f"the token travels unencrypted to {parts.hostname}; use a tunnel or https")
         try:
             from ray.job_submission import JobSubmissionClient
         except ImportError:
@@ -257,7 +257,7 @@ def _run_of(entrypoint: str) -> str | None:
 
 
 class Lines:
-    """Shows whole lines of a log that comes in pieces, each once, without those of Ray itself."""
+    """Shows whole lines of a log that comes in pieces, each once, without Ray's own lines."""
 
     def __init__(self, show: Show) -> None:
         self._show, self._partial, self._taken, self._of_tail = show, "", 0, 0
@@ -287,7 +287,7 @@ class Lines:
 
 
 def follow_to_its_end(cluster: RayCluster, name: str, show: Show = show_line) -> None:
-    """Shows the log to the job's end, then raises as `conclude` does. Ctrl-C ends the following; the job goes on."""
+    """Shows the log to the job's end, then raises as `conclude` does. Ctrl-C ends the following; the job continues."""
     lines = Lines(show)
     try:
         with followed(f"ray:{name}"):

@@ -133,7 +133,7 @@ def asked(
     if accelerator is not None:
         if num_nodes is not None or gpus is not None:
             what = "a slice has its own number of hosts and chips"
-            raise InputError(what, where="--num-nodes, --gpus-per-node", fix="leave them out beside --accelerator")
+            raise InputError(what, where="--num-nodes, --gpus-per-node", fix="leave out these or --accelerator")
         return Gang(1, slice=RaySlice(*checks.tpu_slice(accelerator, list(tpus.TPUS))))
     if gpus is None and config.engine.device == "cpu":
         gpus = 0

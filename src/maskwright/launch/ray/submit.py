@@ -49,11 +49,11 @@ class Ray(Place):
         Option("Number of machines, or parts of one, that train together. Default: what the cluster has.", "N", 1),
     ] = None
     gpus_per_node: Annotated[
-        int | None, Option("GPUs of each of them; 0 computes on the CPU. Default: what the cluster has.", "N", 0)
+        int | None, Option("GPUs of each machine; 0 computes on the CPU. Default: what the cluster has.", "N", 0)
     ] = None
     accelerator: Annotated[str | None, Option("TPU slice to train on, as in v6e:4x4.", "KIND:TOPOLOGY")] = None
     address: Address = None
-    job_id: Annotated[str | None, Option("ID of the new job. Default: a new one.", "NAME")] = None
+    job_id: Annotated[str | None, Option("ID of the new job. Default: generated.", "NAME")] = None
     working_dir: Annotated[str | None, Option("Folder to upload with CONFIG, below 100 MiB.", "PATH")] = None
     follow: Annotated[bool, Option("Show the log until the job is over, and end with its exit code.")] = False
     env: Env = ()
@@ -144,7 +144,7 @@ class Ray(Place):
 def _refuse_duplicate(head: RayCluster, name: str, run: str) -> None:
     for job in head.jobs():
         if job.id == name:
-            fix = f"`maskwright logs ray:{name} --follow` follows it; for a new job give another --job-id, or none"
+            fix = f"`maskwright logs ray:{name} --follow` follows it; for a new job, give another --job-id or none"
             raise InputError(f"such a job exists already: {job.state}", where=f"--job-id {name}", fix=fix)
         if not job.over and job.run == os.path.normpath(run):
             fix = f"`maskwright logs ray:{job.id} --follow` follows it, `maskwright stop ray:{job.id}` ends it"

@@ -117,7 +117,7 @@ class Slurm(Place):
     cpus: Annotated[int | None, Option("Cores of each node. Default: as the cluster decides.", "N", min=1)] = None
     name: JobName = None
     sbatch: Annotated[tuple[str, ...], Option("Option of sbatch, as in --sbatch=--partition=gpu.", "OPTION")] = ()
-    workdir: Annotated[str, Option("Folder on the nodes. Default: the one where you submit.", "PATH")] = "."
+    workdir: Annotated[str, Option("Folder on the nodes. Default: the folder where you submit.", "PATH")] = "."
     setup: Annotated[
         str | None,
         Option("Bash lines before the command, in its own shell: 'module load cuda; export NAME=…'.", "LINES"),
@@ -183,7 +183,7 @@ def _setup(place: Slurm) -> str:
     does not see the command's words, which it might take for its own, and leaves no `set -e` behind."""
     if not place.setup:
         return ""
-    failed = 'echo "error: --setup ended with $? on $(hostname). Fix: mend it" >&2; exit 202'
+    failed = 'echo "error: --setup ended with $? on $(hostname). Fix: correct it" >&2; exit 202'
     return f'words=("$@"); set --\n{{\n{place.setup}\n}} </dev/null || {{ {failed}; }}\nset +eu -- "${{words[@]}}"'
 
 
@@ -203,5 +203,5 @@ def _sbatch(text: str) -> str:
     done = checks.ask(["sbatch", "--parsable"], text, ANSWER_SECONDS, absent=absent, silent=silent)
     if done.returncode:
         what = " ".join(done.stderr.replace("sbatch: error: ", "").split())[:600] or f"exit {done.returncode}"
-        raise MaskwrightError(what, where="sbatch", fix="as sbatch says; --sbatch gives it more options")
+        raise MaskwrightError(what, where="sbatch", fix="follow sbatch's message; --sbatch passes more options")
     return done.stdout.strip().partition(";")[0]

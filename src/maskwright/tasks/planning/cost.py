@@ -47,7 +47,7 @@ took 11.6 ms beside the H200, mini 18.8."""
 JAX_SHARE = 0.45
 """Share of torch's speed by this model, on an H100, where JAX reached 278,150 tokens/s."""
 TOGETHER = 0.95
-"""Share of perfect scaling over the devices of one machine or slice: docs/scaling.md projects 98 % for a machine of
+"""Share of perfect scaling over the devices of one machine or slice. docs/many-processes.md projects 99 % for one of
 8 GPUs."""
 CPU_SHARES = {True: (0.82, 0.45, 0.85), False: (0.85, 0.8, 0.85)}
 """Shares of measured matrix multiplication in products with weights, in attention and in Muon's products: in 16 bits,

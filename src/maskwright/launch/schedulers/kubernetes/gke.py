@@ -1,7 +1,7 @@
 """A TPU slice as pods on GKE: how many, the chips of each, the labels of its nodes, and the object that restarts them.
 
-GKE itself tells the pods of a slice of each other: its webhook sets `TPU_WORKER_ID` and `TPU_WORKER_HOSTNAMES` where
-there are several hosts, and the nodes' device plugin where there is one. JAX reads them.
+GKE gives the pods of a slice each other's names: its webhook sets `TPU_WORKER_ID` and `TPU_WORKER_HOSTNAMES` for
+several hosts, the nodes' device plugin for one. JAX reads them.
 docs.cloud.google.com/kubernetes-engine/docs/how-to/tpus and …/concepts/plan-tpus, read in 2026; none of it was tried.
 """
 

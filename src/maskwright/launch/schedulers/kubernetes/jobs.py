@@ -5,8 +5,8 @@
     kubernetes:CONTEXT/NAMESPACE/NAME      in another context; without NAMESPACE in its own
     kubernetes:FOLDER/lab.yaml/NAME        in the cluster of an environment
 
-Its state is that of its object (Job or JobSet) and its pods, all with the label `INSTANCE`, and of Kueue's
-Workload. Its exit code is that of its pods: an error before 76, 76 before 75.
+Its state follows from its object (Job or JobSet), its pods, all with the label `INSTANCE`, and Kueue's Workload. Its
+exit code follows from its pods: an error before 76, 76 before 75.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ POLL_SECONDS = 5.0
 REST_SECONDS = 30.0
 """How long the rest of the log is read for after the job's end."""
 MOST_FAILURES = 3
-"""Streams of a pod that has ended and whose lines cannot be read, as those of a node that is gone."""
+"""Streams of a pod that has ended and whose lines cannot be read, as on a lost node."""
 LAST_LINES = 20
 """Lines of a pod that failed, if it is not the one that is followed."""
 OURS = f"{PRODUCT}=maskwright"
@@ -143,7 +143,7 @@ class Jobs:
         """Raises `InputError` if there is no such job."""
         found = self.find(name, address)
         if found is None:
-            fix = "`maskwright list kubernetes` lists what there is; a deleted job leaves its run, which continues"
+            fix = "`maskwright list kubernetes` lists the jobs; if it was deleted, the same submit continues its run"
             raise InputError("no such job", where=address, fix=fix)
         return found
 
@@ -193,7 +193,7 @@ class Jobs:
 
     @cached_property
     def operators(self) -> set[str]:
-        """API groups of the cluster, which has those of operators that are installed."""
+        """API groups of the cluster, including the groups of installed operators."""
         return {group["name"] for group in json.loads(self.kubectl(["get", "--raw=/apis"]).stdout)["groups"]}
 
 
@@ -260,7 +260,7 @@ def _state_of(
         # The inner Job of a JobSet has the reason.
         why = "; ".join(dict.fromkeys(map(_words_of, failed)))
         if "DeadlineExceeded" in [one.get("reason") for one in failed]:
-            return "stopped", ASKED, f"its limit of time is over: {why}"
+            return "stopped", ASKED, f"its time limit is over: {why}"
         code = _code_of(pods)
         return ("stopped" if code in (ASKED, EARLY) else "failed"), code, why
     if workload is not None and workload["spec"].get("active") is False:
@@ -358,7 +358,7 @@ class LeadersLog:
         return bool(piece)
 
     def _end(self) -> None:
-        """The stream's end is that of the log only if the pod had ended before."""
+        """The stream's end is the end of the log only if the pod had ended before."""
         if self._process is None:
             return
         if self._ended:
@@ -457,7 +457,7 @@ class KubernetesTarget:
         answer = self._ask(jobs, job, checkpoint, wait_seconds)
         if answer is None and checkpoint:
             fix = f"see `{typed(['status', self.address])}`"
-            raise MaskwrightError("no pod runs that could save", where=self.address, fix=fix)
+            raise MaskwrightError("cannot save, because no pod runs", where=self.address, fix=fix)
         if answer is None:
             jobs.delete(job, wait_seconds)
             return f"{self.address}: deleted; the same submit continues the run"

@@ -37,7 +37,7 @@ def manifests(job: KubernetesJob, command: Training, config: str) -> list[Manife
 def _on_each_pod(job: KubernetesJob, words: Sequence[str], first: str) -> list[str]:
     """Words of the command on each pod; `first`: the host name of pod 0. Kubernetes replaces `$(NAME)` by the
     variable's value."""
-    meet = job.num_pods > 1 and not job.chips  # GKE tells the hosts of a slice of each other, and JAX reads it
+    meet = job.num_pods > 1 and not job.chips  # GKE gives the hosts of a slice each other's names, which JAX reads
     nodes = node_words(job.num_pods, "$(JOB_COMPLETION_INDEX)", f"{first}.{job.name}:{PORT}") if meet else []
     return [*map(pod.literal, words), *nodes]
 

@@ -1,4 +1,4 @@
-"""kubectl with a cluster: `kubectl` runs one command, `stream` shows the lines of one that goes on.
+"""kubectl with a cluster: `kubectl` runs one command, `stream` shows the lines of a command as it runs.
 
 Refusals are `CloudError`s whose `reason` follows from the API server's status (its `reason`, which kubectl prints in
 parentheses): kubernetes.io/docs/reference/kubernetes-api/common-definitions/status.
@@ -59,7 +59,7 @@ class Access:
     context: str | None = None
     """Context of kubectl's configuration. None: the current one."""
     namespace: str | None = None
-    """None: that of the context."""
+    """None: the context's."""
     sign_in: Callable[[], SignIn] | None = None
     """Called for each command, since tokens expire."""
 
@@ -117,7 +117,7 @@ def refusal(words: list[str], stderr: str) -> CloudError:
     }
     what = redact(" ".join(stderr.split())[:600]) or "failed, and printed nothing"
     return CloudError(
-        what, reason=reason, where=" ".join(["kubectl", *words[:1]]), fix=fixes.get(reason, "as kubectl says")
+        what, reason=reason, where=" ".join(["kubectl", *words[:1]]), fix=fixes.get(reason, "follow kubectl's message")
     )
 
 

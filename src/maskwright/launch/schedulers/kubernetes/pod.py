@@ -11,7 +11,7 @@ from maskwright.core.errors import InputError
 
 Manifest = dict[str, Any]
 USER = 1000
-"""User and group of the processes, whatever the image says: `runAsNonRoot` needs a number. It owns the files that it
+"""User and group of the processes, whatever the image sets: `runAsNonRoot` needs a number. It owns the files that it
 writes to a claim (`fsGroup`)."""
 GPU, TPU = "nvidia.com/gpu", "google.com/tpu"
 CONTAINER = "node"
@@ -24,7 +24,7 @@ SETUP_FOLDER = "/tmp/setup"
 """pip installs there in `--setup`, and Python looks there first: the image's own folders are read-only."""
 Kind = Literal["indexed-job", "jobset"]
 SCRATCH = "/tmp"
-"""The only writable folder of a container besides claims; it is deleted with the pod."""
+"""The only writable folder of a container, apart from claims; it is deleted with the pod."""
 CONFIG_FOLDER = "/etc/maskwright"
 CONFIG = f"{CONFIG_FOLDER}/run.yaml"
 NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
@@ -185,7 +185,7 @@ def _container(job: KubernetesJob, words: Sequence[str]) -> Manifest:
 
 def environment(job: KubernetesJob) -> list[Manifest]:
     """Variables, of which secrets come from keys in a Secret."""
-    # torch puts caches into the home folder and names them after the user, whose number the image may not know.
+    # torch puts caches into the home folder and names them after the user, whose number the image may lack.
     known = [{"name": "HOME", "value": SCRATCH}, {"name": "USER", "value": "maskwright"}]
     if job.setup:
         known += [{"name": name, "value": SETUP_FOLDER} for name in ("PIP_TARGET", "PYTHONPATH")]

@@ -32,7 +32,7 @@ GONE_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Kubernetes(target.Place):
-    image: Annotated[str | None, Option("Container image with maskwright in it.", "IMAGE")] = None
+    image: Annotated[str | None, Option("Container image that holds maskwright.", "IMAGE")] = None
     mount: Annotated[
         tuple[str, ...],
         Option(
@@ -56,16 +56,14 @@ class Kubernetes(target.Place):
         ),
     ] = None
     name: JobName = None
-    context: Annotated[str | None, Option("Context of kubectl. Default: its current one.", "NAME")] = None
+    context: Annotated[str | None, Option("Context of kubectl. Default: the current context.", "NAME")] = None
     namespace: Annotated[str | None, Option("Namespace of the job. Default: kubectl's.", "NAME")] = None
     queue: Annotated[str | None, Option("Queue of Kueue, which starts all pods or none.", "NAME")] = None
     service_account: Annotated[str | None, Option("Service account that the pods run as.", "NAME")] = None
     env: Env = ()
     secret: Annotated[
         tuple[str, ...],
-        Option(
-            "Secret and the key in it that the job gets as a variable, under the key's name or another.", "NAME:KEY"
-        ),
+        Option("Pass a key of a Secret to the job as a variable of the key's name, or of another.", "NAME:KEY"),
     ] = ()
     node_selector: Annotated[tuple[str, ...], Option("Label that the nodes must have.", "KEY=VALUE")] = ()
     setup: Setup = None
