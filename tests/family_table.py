@@ -1,4 +1,4 @@
-"""The table of encoders of docs/encoders.md, made of what the tests run on: no entry is without a test."""
+"""The table of encoders of docs/recipes.md, made of what the tests run on: no entry is without a test."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ def test_every_flag_of_the_pages_has_a_word(cli: Cli) -> None:
     docs = Path(__file__).resolve().parents[2] / "docs"
     for page, heading, command in (
         ("from-runme.md", "## Every flag", "pretrain"),
-        ("pregenerated.md", "## From `allenai", "pretrain"),
+        ("foreign-data.md", "## From `allenai", "pretrain"),
         ("containers.md", "## From the older", "finetune"),
         ("ray.md", "## In the words", "pretrain"),
     ):

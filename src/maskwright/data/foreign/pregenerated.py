@@ -7,7 +7,7 @@
     pregenerate.json       of `data pregenerate` alone: options, sources, checksums, the tokenizer's fingerprint
     tokenizer/             of `data pregenerate` alone
 
-`docs/pregenerated.md` is the contract.
+`docs/foreign-data.md#pregenerated-epochs` is the contract.
 """
 
 from __future__ import annotations
