@@ -75,7 +75,7 @@ class Loader:
         if last.order.end is None or last.first_row + last.order.end >= stage.rows_before(steps):
             return
         full_steps = stage.begin + (last.first_row + last.order.end - stage.first_row) // stage.config.rows_per_step
-        what = f"every source has given its max_epochs after {full_steps:,} of {steps:,} steps"
+        what = f"every source has reached its max_epochs after {full_steps:,} of {steps:,} steps"
         raise ConfigError(what, where="data.mixture", fix="raise or leave out one of them, or lower schedule.steps")
 
     def describe(self) -> list[str]:
