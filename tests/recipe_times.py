@@ -35,7 +35,7 @@ RECIPES = {
     "continue-modernbert": ("ModernBERT", "your text on top of a public model", "-"),
     "continue-esm2": ("ESM-2", "your proteins on top of a public model", "-"),
     "roberta-base": ("RoBERTa", "the published setting of 2019", "-"),
-    "roberta-large": ("RoBERTa", "the setting of a TPU pod of 2020", "-"),
+    "roberta-large": ("RoBERTa", "the setting of a TPU pod's script", "-"),
 }
 """Each one's architecture, what it is for, and the held-out loss, or the share of masked tokens, that was measured."""
 VOCABULARY = {"dna": 4_101, "proteins": 33, "overnight": 32_768, "continue-modernbert": 50_368, "continue-esm2": 33}
