@@ -42,7 +42,7 @@ class Loader:
             here, rows = stage.config, self._data_phase(stage.begin).rows.totals.rows
             if rows < here.rows_per_step:
                 raise StoreError(
-                    f"has {rows:,} rows of {here.data.seq_len} tokens, one step takes {here.rows_per_step:,}",
+                    f"has {rows:,} rows of {here.data.seq_len} tokens, one step needs {here.rows_per_step:,}",
                     where=store.location,
                     fix="prepare more text, or lower batch.micro_batch_rows, batch.virtual_workers or data.seq_len",
                 )
