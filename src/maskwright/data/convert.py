@@ -323,7 +323,7 @@ class Conversion:
         if self.options.valid_fraction and not self.writer.totals()["valid"]["documents"]:
             what = f"none of {counts.kept:,} documents fell into the held-out share of {self.options.valid_fraction:g}"
             share = share_held_out(counts.kept, self.options.valid_fraction)
-            fix = f"take a --valid-fraction such as {share:.2g}, or 0 to hold none out"
+            fix = f"use a --valid-fraction such as {share:.2g}, or 0 to hold none out"
             raise InputError(what, where=self.source.files[0], fix=fix)
         tokens = sum(split["tokens"] for split in self.writer.totals().values())
         fix = "give the tokenizer that made the ids"

@@ -242,7 +242,7 @@ def open_encoder(location: str, name: EncoderName = "auto") -> tuple[Encoder, En
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         if name == "gigatoken":
             raise TokenizerError(f"gigatoken cannot read it: {reason}", where=location, fix=USE_TOKENIZERS) from None
-        say(f"encoding with tokenizers; gigatoken, which is faster, does not take this kind of tokenizer ({reason})")
+        say(f"encoding with tokenizers; gigatoken, which is faster, does not support this kind of tokenizer ({reason})")
         return referee, referee
     chosen = verified(encoder, referee, [*ODD_TEXTS, *encoder.samples], location, name)
     if chosen is encoder:

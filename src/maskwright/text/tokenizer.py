@@ -71,7 +71,7 @@ def train_tokenizer(
     if kind == "bpe":
         _require_room(vocab_size, SMALLEST_BPE, "256 bytes")
     if lowercase and kind != "wordpiece":
-        fix = "take --kind wordpiece, or leave the option out"
+        fix = "use --kind wordpiece, or leave the option out"
         raise InputError(f"--lowercase is not for --kind {kind}", fix=fix)
     storage.require_empty(folder)
     normalizer, splitter = _steps(kind, lowercase)
@@ -98,7 +98,7 @@ def train_tokenizer(
 
 def _require_room(vocab_size: int, least: int, what: str) -> None:
     if vocab_size < least:
-        fix = f"take at least {least:,}: 5 special tokens and {what}"
+        fix = f"use at least {least:,}: 5 special tokens and {what}"
         raise InputError(f"--vocab-size {vocab_size} is too small", fix=fix)
 
 

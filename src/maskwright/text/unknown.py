@@ -17,7 +17,7 @@ MANY, MOST = 0.01, 0.5
 language of the tokenizer have far fewer."""
 SHOWN_LETTERS = 20
 WINDOW_CHARACTERS = 10_000
-OTHER = "take the tokenizer of a model of such text, or train one on it with `maskwright tokenizer train`"
+OTHER = "use the tokenizer of a model of such text, or train one on it with `maskwright tokenizer train`"
 
 
 class Unknown(NamedTuple):

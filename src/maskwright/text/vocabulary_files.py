@@ -92,7 +92,7 @@ def _special(config: dict[str, Any], vocab: dict[str, int], kind: str, path: str
     for key in ESM_FRAME if kind == "ESM" else ("cls_token", "sep_token"):
         if tokens[key] not in vocab:
             what = f"has no {tokens[key]}, which frames a text"
-            raise TokenizerError(what, where=path, fix=f"take the files of a masked language model; or {SAVE_AGAIN}")
+            raise TokenizerError(what, where=path, fix=f"use the files of a masked language model; or {SAVE_AGAIN}")
     return {key: token for key, token in tokens.items() if token in vocab}
 
 
