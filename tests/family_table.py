@@ -1,4 +1,4 @@
-"""The table of encoders of docs/encoders.md, made of what the tests run on: no entry is without a test."""
+"""The table of encoders of docs/recipes.md, made of what the tests run on: no entry is without a test."""
 
 from __future__ import annotations
 
@@ -22,24 +22,37 @@ TOKENIZERS = {
 }
 
 
+MODELS = {
+    "roberta": "RoBERTa, DistilRoBERTa and relatives",
+    "xlm-roberta": "XLM-R",
+    "camembert": "CamemBERT",
+    "bert": "BERT",
+    "distilbert": "DistilBERT",
+    "modernbert": "[ModernBERT](#local-attention), Ettin's encoders, mmBERT",
+    "esm": "[ESM-2](#esm-2)",
+    "mpnet": "[MPNet](#mpnet), all-mpnet-base",
+    "deberta-v2": "[DeBERTa](#deberta) v2 and v3, mDeBERTa",
+    "eurobert": "[EuroBERT](#eurobert)",
+    "ultrabert": "UltraBERT",
+    "nomic_bert": "[NomicBERT](#nomicbert-and-gte)",
+    "gte": "[GTE](#nomicbert-and-gte) of `transformers` 5",
+}
+
+
 def table() -> str:
-    rows = [
-        "| encoder | continued with tokenizers of these kinds, exported, fine-tuned on pairs | masked LM in torch and "
-        "JAX | in torch at the size of | every other head | ONNX |",
-        "|---|---|---|---|---|---|",
-    ]
-    for kind, family in FAMILIES.items():
+    rows = ["| `model_type` | models | engines | tokenizers | at full size | heads | ONNX |", "|---" * 7 + "|"]
+    for kind in FAMILIES:
         tokenizers = dict.fromkeys(TOKENIZERS[words] for of, words, _ in CASES.values() if of == kind)
         shapes = [name for name in test_transformers.SHAPES if name.partition(",")[0] == kind]
         in_both = not any(test_transformers.SHAPES[name].facts.relative for name in shapes)
-        cells = ["; ".join(tokenizers) or "-", "-" if not shapes else "yes" if in_both else "in torch"]
+        cells = ["-" if not shapes else "torch, JAX" if in_both else "torch", "; ".join(tokenizers) or "-"]
         full = test_transformers.PUBLISHED.items()
         cells += ["; ".join(name for name, (shape, _) in full if shape.architecture == kind) or "-"]
         heads = {task for of, task in test_heads.HEADS if of == kind}
         missing = [task.replace("_", " ") for task in test_heads.TASKS if task not in heads]
-        cells += ["yes" if not missing else f"all but {', '.join(missing)}" if heads else "-"]
-        cells += ["every head" if kind in finetuned.SHAPES else "pairs" if tokenizers else "-"]
-        rows.append(f"| {family.title} | " + " | ".join(cells) + " |")
+        cells += ["all" if not missing else f"no {', '.join(missing)}" if heads else "-"]
+        cells += ["all heads" if kind in finetuned.SHAPES else "pairs" if tokenizers else "-"]
+        rows.append(f"| `{kind}` | {MODELS[kind]} | " + " | ".join(cells) + " |")
     return "\n".join(rows)
 
 

@@ -202,9 +202,9 @@ def _eurobert(corpus: Path) -> tuple[Tokenizer, dict[str, str]]:
 
 
 def with_an_end(folder: str) -> None:
-    """What docs/encoders.md has its readers do with EuroBERT's tokenizer."""
-    page = (Path(__file__).parents[1] / "docs" / "encoders.md").read_text()
-    code = page.split("## EuroBERT")[1].split("```python\n")[1].split("```")[0]
+    """What docs/recipes.md has its readers do with EuroBERT's tokenizer."""
+    page = (Path(__file__).parents[1] / "docs" / "recipes.md").read_text()
+    code = page.split("### EuroBERT")[1].split("```python\n")[1].split("```")[0]
     exec(code.replace("models/EuroBERT-210m", folder), {})
 
 

@@ -407,9 +407,9 @@ def test_configuration_page_is_the_configuration() -> None:
     assert (ROOT / "docs" / "finetuning-configuration.md").read_text() == finetuning_page()
 
 
-def test_readme_has_the_encoders_that_tests_run_on() -> None:
+def test_the_page_has_the_encoders_that_tests_run_on() -> None:
     """`python tests/family_table.py` prints it, with tests/ on the path."""
-    assert family_table.table() in (ROOT / "docs" / "encoders.md").read_text()
+    assert family_table.table() in (ROOT / "docs" / "recipes.md").read_text()
 
 
 RECIPES = sorted((ROOT / "recipes").glob("*.yaml"))

@@ -144,7 +144,7 @@ def test_unknown_key(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
 
 def test_fewer_rows_than_a_batch(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
     result = cli("pretrain", config_file(batch={"micro_batch_rows": 100_000}), "--run", tmp_path / "out")
-    assert (result.code, "one step takes 100,000" in result.error) == (2, True)
+    assert (result.code, "one step needs 100,000" in result.error) == (2, True)
     assert not (tmp_path / "out").exists()
 
 

@@ -85,18 +85,6 @@ def files(shell: Shell) -> Iterator[None]:
     yield from own_text(shell)
 
 
-def pickles(shell: Shell) -> Iterator[None]:
-    """`old` is the model of that page, as torch pickled it."""
-    import torch
-    from safetensors.torch import load_file
-
-    folder = shell.folder / "old"
-    shutil.copytree(shell.folder / "model", folder)
-    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
-    (folder / "model.safetensors").unlink()
-    yield
-
-
 def proteins(shell: Shell) -> Iterator[None]:
     """In place of your sequences, the test has 120 made-up proteins in `proteins.fasta`, and 300 made-up variants of
     one protein with a made-up value in `variants.fasta`."""
@@ -152,17 +140,13 @@ def sentences(shell: Shell) -> Iterator[None]:
 
 
 def pairs(shell: Shell) -> Iterator[None]:
-    """In place of BLiMP and Zorro, it has 20 made-up pairs in the form of each."""
-    blimp, zorro = shell.folder / "blimp" / "data", shell.folder / "Zorro" / "sentences" / "babyberta"
+    """In place of BLiMP, it has 20 made-up pairs in its form."""
+    blimp = shell.folder / "blimp" / "data"
     blimp.mkdir(parents=True)
-    zorro.mkdir(parents=True)
-    made = made_up.pairs(20, seed=4)
     with open(blimp / "word_order.jsonl", "w", encoding="utf-8") as file:
-        for good, bad in made:
+        for good, bad in made_up.pairs(20, seed=4):
             record = {"sentence_good": good, "sentence_bad": bad, "UID": "word_order", "field": "syntax"}
             file.write(json.dumps(record) + "\n")
-    lines = [line for good, bad in made for line in (bad, good)]
-    Path(zorro, "syntax-word_order.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     yield
 
 
@@ -330,6 +314,6 @@ GIVEN: dict[str, Given] = {
     for one in (
         *(nothing, notes, own_text, sentences, letters, hub, original, readme, tour, shard, shards, clone),
         *(files, fine_tuned, pairs, sequences, proteins, no_mask, bucket, a_ray_cluster),
-        *(lab, pickles, a_slice),
+        *(lab, a_slice),
     )
 }

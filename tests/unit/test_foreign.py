@@ -590,7 +590,7 @@ def test_shards_of_fairseq_by_colons_and_what_it_held_out(documents: Documents, 
     [
         (["a.tar"], "WebDataset"),
         (["a.zarr"], "export the cache"),
-        (["a.tfrecord"], "prepare the text that its examples were made of"),
+        (["a.tfrecord"], "prepare the text that its examples were made from"),
         (["a.arrow", "b.parquet"], "several kinds of files: arrow, parquet"),
         (["a.txt"], "is not a store of a known format"),
     ],

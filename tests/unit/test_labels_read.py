@@ -227,7 +227,7 @@ def test_marks_of_documents_and_comments_end_a_sentence(tmp_path: Path) -> None:
     ("content", "note"),
     [
         (COMMENTS, "FILE: 2 comments left out (from # to the line's end)"),
-        ("a O\n" * 250, "FILE: no blank line parts its 250 words, so they are one sentence"),
+        ("a O\n" * 250, "FILE: no blank line splits its 250 words, so they are one sentence"),
         ("en:a\tO\n", "each word begins with 'en:', as in WikiANN: it is removed"),
     ],
 )
@@ -344,7 +344,7 @@ def test_a_class_that_is_missing_and_a_folder_with_caches(tmp_path: Path) -> Non
     (folder / "d.arrow").unlink()
     assert fails(folder).startswith("FILE/d.arrow: is missing")
     (folder / "state.json").write_text('{"_data_files": [{"filename": "d.arrow"}], "_indices_data_files": [{}]}')
-    assert "has a selection or another order of its rows beside them" in fails(folder)
+    assert "has a selection or another order of its rows stored next to them" in fails(folder)
 
 
 def test_lines_of_fasttext_and_lines_of_text(tmp_path: Path) -> None:
@@ -491,7 +491,7 @@ def test_spans_of_annotation_tools_are_words_and_tags(tool: str, tmp_path: Path)
         ({"label": [[5, 7, "PER"]]}, "span 5 to 7, 'va' (PER) cuts the word 'Eva'. Fix: let it go from 4 to 7, 'Eva'"),
         ({"label": [[4, 14, "PER"], [8, 14, "LAST"]]}, "span 8 to 14, 'Brandt' (LAST) overlaps span 4 to 14, 'Eva Bra"),
         ({"label": [[4, 7, "PER"], [4, 7, "X"]]}, "span 4 to 7, 'Eva' (X) overlaps span 4 to 7"),
-        ({"label": [[4, 4, "PER"]]}, "span 4 to 4, '' (PER) holds no word. Fix: delete it, or write the number behind"),
+        ({"label": [[4, 4, "PER"]]}, "span 4 to 4, '' (PER) holds no word. Fix: delete it, or write the position after"),
         ({"label": [[3, 4, "PER"]]}, "span 3 to 4, ' ' (PER) holds no word"),
         ({"label": [[23, 40, "LOC"]]}, "span 23 to 40, 'Lima.' (LOC) is not inside the 28 characters. Fix: count"),
         ({"label": [[-4, 4, "LOC"]]}, "span -4 to 4, 'Mrs ' (LOC) is not inside the 28 characters"),
@@ -682,12 +682,12 @@ def test_regression_labels_are_numbers(wrong: str, tmp_path: Path) -> None:
         ("a.txt", "a\tO\n", {"text": "word"}, "FILE:1: has columns without names, so none is 'word'"),
         ("a.txt", "-DOCSTART- O\n\n", {}, "FILE: holds no sentence"),
         ("a.csv", "a,O\n", {}, "FILE:1: has no column that numbers the sentences of its words (columns: a, O)"),
-        ("a.csv", "sentence_id,words,labels\n0,a,O\n1,b,O\n0,c,O\n", {}, "FILE:4: goes on with the sentence '0' of"),
+        ("a.csv", "sentence_id,words,labels\n0,a,O\n1,b,O\n0,c,O\n", {}, "FILE:4: continues the sentence '0' of"),
         ("a.csv", "Sentence #,Word,Tag\n,a,O\n", {}, "FILE:2: has no sentence in column 'Sentence #'"),
         ("a.csv", "sentence_id,words,labels\n0,a,O\n1,b,O\n1, ,O\n", {}, "FILE:3: word 2 of 2 is empty"),
         ("a.csv", "sentence_id,form,labels\n0,a,O\n", {}, "FILE:1: has no column with a usual name for the text"),
-        ("a.txt", "sentence_id\tword\ttag\n1\ta\tO\n", {}, "FILE:1: is a table, of which a column numbers"),
-        ("a.tsv", "sentence_id\tword\ttag\n1\ta\tO\n", {"text": 1}, "FILE:1: is a table, of which a column numbers"),
+        ("a.txt", "sentence_id\tword\ttag\n1\ta\tO\n", {}, "FILE:1: is a table with a column that numbers"),
+        ("a.tsv", "sentence_id\tword\ttag\n1\ta\tO\n", {"text": 1}, "FILE:1: is a table with a column that numbers"),
         ("a.jsonl", '{"words": ["a"], "tags": ["O", "O"]}\n', {}, "FILE:1: has 1 words and 2 tags"),
         ("a.jsonl", '{"words": "a", "tags": ["O"]}\n', {}, "FILE:1: column 'words' is str, not a list"),
         ("a.jsonl", '{"words": [], "tags": []}\n', {}, "FILE:1: has no words"),

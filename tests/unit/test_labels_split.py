@@ -332,9 +332,7 @@ def test_labels_of_a_model_without_names_are_places(tmp_path: Path) -> None:
     numbered, reading = ("LABEL_0", "LABEL_1"), Reading(LabelledData(train="x"), SINGLE)
     numbers = [Example("a", 1, labels=("1",)), Example("a", 2, labels=("LABEL_0",))]
     assert [one.labels[0] for one in in_terms_of(numbered, numbers, reading)] == ["LABEL_1", "LABEL_0"]
-    assert [*reading.notes] == [
-        "the model's labels are LABEL_0, LABEL_1: the file's are taken for their places, from 0"
-    ]
+    assert [*reading.notes] == ["the model's labels are LABEL_0, LABEL_1: the file's are read as their places, from 0"]
     named = replace(reading, class_names=("no", "yes"))
     assert in_terms_of(numbered, [Example("a", 1, labels=("yes",))], named)[0].labels == ("LABEL_1",)
     places = "places of the model's labels, from 0 to 1"

@@ -116,7 +116,7 @@ def test_validation_is_the_same_in_every_run_and_padded_at_the_end(store: TokenS
 
 
 def test_fewer_rows_than_a_batch_is_refused(store: TokenStore, config: Callable[..., RunConfig]) -> None:
-    with pytest.raises(StoreError, match="one step takes 8,000"):
+    with pytest.raises(StoreError, match="one step needs 8,000"):
         Loader(config(**{"batch.micro_batch_rows": 1000, "batch.virtual_workers": 8}), store)
 
 

@@ -87,7 +87,7 @@ def test_mixed_order_equals_slow_twin(sources: list[tuple[int, float, float | No
             read = np.bincount([source for source, _, _ in expected[:count]], minlength=len(sizes))
             assert np.allclose(mixed.epochs(count), read / sizes)
         if mixed.end is not None:
-            with pytest.raises(ConfigError, match="every source has given its max_epochs"):
+            with pytest.raises(ConfigError, match="every source has reached its max_epochs"):
                 mixed.at(np.array([mixed.end]))
 
 
@@ -195,14 +195,14 @@ def test_mixtures_that_cannot_be_are_refused(
 def test_sources_that_do_not_fit_are_refused(
     mixed: Callable[..., RunConfig], tokenizer_of: Callable[[str], str], tokenizer: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=r"every source has given its max_epochs after \d+ of 400 steps"):
+    with pytest.raises(ConfigError, match=r"every source has reached its max_epochs after \d+ of 400 steps"):
         prepare_run(mixed({"max_epochs": 1.0}, {"max_epochs": 1.0}, **{"schedule.steps": 400}))
     (tmp_path / "few.txt").write_text("A dog saw stones.\n", encoding="utf-8")
     for name, folder in (("few", tokenizer), ("foreign", tokenizer_of("bert"))):
         prepared(tmp_path / "few.txt", folder, tmp_path / name, PrepareOptions(valid_fraction=0.0))
     with pytest.raises(ConfigError, match=r"max_epochs 0.0001 is less than one of [\d,]+ rows"):
         prepare_run(mixed({"max_epochs": 0.0001}, {}))
-    with pytest.raises(StoreError, match="tokens to train on, and one row takes 30"):
+    with pytest.raises(StoreError, match="tokens to train on, and one row needs 30"):
         prepare_run(mixed({}, {"store": str(tmp_path / "few")}))
     with pytest.raises(StoreError, match="was made with another tokenizer"):
         prepare_run(mixed({}, {"store": str(tmp_path / "foreign")}))

@@ -164,7 +164,7 @@ def test_a_mixture_changes_its_weights(store: TokenStore, tmp_path: Path) -> Non
     everything = loader.epoch(120) * 2
     assert everything == pytest.approx(sum(epochs for _, _, epochs in loader.sources_read(120)))
     limited = {**sources, "b": sources["b"] | {"max_epochs": 0.08}}
-    with pytest.raises(ConfigError, match="every source has given its max_epochs before the last phase ends"):
+    with pytest.raises(ConfigError, match="every source has reached its max_epochs before the last phase ends"):
         prepare_run(small_config("", **{**keys, "data.mixture": limited}))
 
 

@@ -329,7 +329,7 @@ def test_measured_and_projected_are_told_apart(config: Callable[..., RunConfig],
 
 
 def test_the_page_has_the_time_of_each_recipe() -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "planning.md"
+    page = Path(__file__).resolve().parents[2] / "docs" / "recipes.md"
     assert table() in page.read_text(encoding="utf-8")
 
 

@@ -287,7 +287,7 @@ def test_lists_of_words_are_text(tmp_path: Path) -> None:
     pq.write_table(pa.table({"tokens": lists[:1], "lines": lists[1:2], "ids": [[5, 6]]}), tmp_path / "c.parquet")
     for column, text in (("tokens", "a b c"), ("lines", "a b\nc")):
         assert read(tmp_path / "c.parquet", text_column=column) == [(text, 1)]
-    fix = "Fix: write words; token ids are taken over by `maskwright data convert`"
+    fix = "Fix: write words; `maskwright data convert` reads token ids"
     assert fix in fails(tmp_path / "c.parquet", text_column="ids")
     for bad in (["a", 5], ["a", ["b"]], [["a"], [5]], ["a", None]):
         (tmp_path / "d.jsonl").write_text(json.dumps({"text": bad}))

@@ -69,7 +69,7 @@ class Model:
         max_seq_len: Annotated[int, Field(ge=8)] | None = None,
     ) -> list[dict[str, Any]]:
         """What a fine-tuned model says of each text, in their order: the records of `maskwright predict` (docs/
-        fine-tuned-models.md), such as `{"text": …, "label": …, "score": …}`.
+        export.md#predict-and-embed), such as `{"text": …, "label": …, "score": …}`.
 
         A text is a string, a pair (text, text) or (question, context), or the words of one that is tagged; of a string,
         they are cut at white space and punctuation. How many texts were cut is said on stderr. Raises `InputError` for

@@ -53,7 +53,7 @@ def run_page() -> str:
     from maskwright.config.phases import Phase
     from maskwright.config.pretraining import RESUMABLE_KEYS, RunConfig
 
-    phases = "Each entry of `phases` has these keys ([phases](phases.md)); what it leaves out is as in the file."
+    phases = "Each entry of `phases` has these keys ([phases](mixtures.md#phases)); the rest stays as in the file."
     return f"{RUN}\n{_table(keys_of(RunConfig), RESUMABLE_KEYS)}\n{phases}\n\n{_table(keys_of(Phase, 'phases[].'))}"
 
 

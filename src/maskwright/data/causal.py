@@ -1,4 +1,4 @@
-"""Causal rows beside masked ones, as GPT-BERT mixes both (Charpentier and Samuel 2024, arXiv 2410.24159).
+"""Causal rows among masked ones, as GPT-BERT mixes both (Charpentier and Samuel 2024, arXiv 2410.24159).
 
 A causal row has no masks. A token sees itself and those before it in its segment, which negative segment ids mean to
 the engines. The tokens that masking would predict are predicted at the positions before them, so that rows of both

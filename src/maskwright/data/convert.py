@@ -84,7 +84,7 @@ class IdCleaner:
     files: list[str]
     mapping: Int64 | None = None
     document_end: int | None = None
-    """The id between documents. A special one is left out like those of the five roles."""
+    """The id between documents. A special one is left out like the tokens of the five roles."""
 
     def clean(self, block: Block) -> tuple[Ids, Int64, Int64 | None, Int64]:
         """(ids in the store's type, tokens of each document, of each sentence, numbers of the documents in the file),
@@ -287,7 +287,7 @@ class Conversion:
             self.source = replace(self.source, held_out=everything, messages=messages)
         if self.source.passes > 1 and options.valid_fraction:
             what = f"holds its text {self.source.passes} times, cut in other places each time"
-            fix = "--valid-fraction 0: what is held out of one would be in the others"
+            fix = "set --valid-fraction 0, since text held out of one epoch would be in the others"
             raise InputError(what, where=" ".join(places), fix=fix)
         self.options, self.command = options, command
         cleaner = IdCleaner(vocabulary, options, ConvertCounts(), self.source.files, self.source.mapping, end)
@@ -323,7 +323,7 @@ class Conversion:
         if self.options.valid_fraction and not self.writer.totals()["valid"]["documents"]:
             what = f"none of {counts.kept:,} documents fell into the held-out share of {self.options.valid_fraction:g}"
             share = share_held_out(counts.kept, self.options.valid_fraction)
-            fix = f"take a --valid-fraction such as {share:.2g}, or 0 to hold none out"
+            fix = f"use a --valid-fraction such as {share:.2g}, or 0 to hold none out"
             raise InputError(what, where=self.source.files[0], fix=fix)
         tokens = sum(split["tokens"] for split in self.writer.totals().values())
         fix = "give the tokenizer that made the ids"

@@ -1,10 +1,10 @@
 """Files of other tools, opened for training: a folder of Arrow files or of pregenerated epochs is converted to a token
-store once, by the code of `maskwright data convert`, and the rows are those of that store.
+store once, by the code of `maskwright data convert`, and the rows come from that store.
 
     $MASKWRIGHT_CACHE/converted/NAME/     the store; see `core.storage.cache_folder`
 
 NAME is a digest of the tokenizer, of how the files are read, and of the names, sizes and times of all files that are
-read, so a changed folder gets a new store. All of them may be deleted while nobody trains.
+read, so a changed folder gets a new store. You may delete all of them while nothing trains.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def open_epochs(location: str, tokenizer: str | None = None) -> TokenStore:
 
 def open_arrow(location: str, arrow: Arrow, *, all_held_out: bool = False) -> TokenStore:
     """Opens a folder of Arrow files. `all_held_out`: for a folder of held-out text. Raises `StoreError` for a folder
-    without such files, a cut file, other counts beside the files, an id beyond the vocabulary, and special tokens that
+    without such files, a cut file, other counts next to the files, an id beyond the vocabulary, and special tokens that
     are refused; `ConfigError` for keys of `arrow` that do not fit."""
     folders = [os.path.join(storage.require_local(location), *parts, "tokenizer") for parts in ((), ("train",))]
     tokenizer = arrow.tokenizer or next(filter(os.path.isdir, folders), None)

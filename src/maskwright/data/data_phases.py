@@ -29,7 +29,7 @@ class DataPhase(NamedTuple):
     """[sources]: epochs of each that earlier phases read."""
 
     def epochs(self, rows: int) -> NDArray[np.float64]:
-        """[sources]: epochs of each before row `rows` of this phase, those of earlier phases included."""
+        """[sources]: epochs of each before row `rows` of this phase, with the epochs of earlier phases."""
         return self.read + self.order.epochs(rows)
 
 
@@ -46,7 +46,7 @@ def make_data_phases(config: RunConfig, store: TokenStore | Mixture) -> list[Dat
     for data, count in groups:
         rows, order = _rows_and_order(config.seed, store, data, read, first_epochs)
         if order.end is not None and (count or 1) > order.end:
-            what = "every source has given its max_epochs before the last phase ends"
+            what = "every source has reached its max_epochs before the last phase ends"
             raise ConfigError(what, where="data.mixture", fix="raise or leave out one of them, or lower schedule.steps")
         phases.append(DataPhase(first_row, count, rows, order, read))
         if count is not None:

@@ -42,7 +42,7 @@ class Loader:
             here, rows = stage.config, self._data_phase(stage.begin).rows.totals.rows
             if rows < here.rows_per_step:
                 raise StoreError(
-                    f"has {rows:,} rows of {here.data.seq_len} tokens, one step takes {here.rows_per_step:,}",
+                    f"has {rows:,} rows of {here.data.seq_len} tokens, one step needs {here.rows_per_step:,}",
                     where=store.location,
                     fix="prepare more text, or lower batch.micro_batch_rows, batch.virtual_workers or data.seq_len",
                 )
@@ -75,7 +75,7 @@ class Loader:
         if last.order.end is None or last.first_row + last.order.end >= stage.rows_before(steps):
             return
         full_steps = stage.begin + (last.first_row + last.order.end - stage.first_row) // stage.config.rows_per_step
-        what = f"every source has given its max_epochs after {full_steps:,} of {steps:,} steps"
+        what = f"every source has reached its max_epochs after {full_steps:,} of {steps:,} steps"
         raise ConfigError(what, where="data.mixture", fix="raise or leave out one of them, or lower schedule.steps")
 
     def describe(self) -> list[str]:

@@ -22,7 +22,7 @@ from maskwright.core.secrets import redact
 
 FORMAT = 2
 SOURCES, FIRST_SOURCES = "sources.jsonl", 10
-"""The file beside the manifest that lists each file of the text, and the number of them that the manifest names too: a
+"""The file next to the manifest that lists each file of the text, and the number of them that the manifest names too: a
 manifest is read at each opening by each process, and a text may be five million files."""
 NAME = r"^(train|valid)-[0-9]{5,9}\.(tokens|documents|sentences|origins)\.u(16|32|64)$"
 COPY_AGAIN = "copy the store again, or prepare again"

@@ -46,7 +46,7 @@ LONGER_SPANS = np.array(
 A span has at most 10 words. They are constants because processors differ in how they round a logarithm."""
 LONGEST_GROUP_TOKENS = {"token": 1, "whole_word": 8, "span": 16}
 MASK_PURPOSE = 2
-# Purposes lie above all positions, or the draws of a row, group or token would meet those of positions.
+# Purposes lie above all positions, or the draws of a row, group or token would repeat draws of positions.
 EDGE_PURPOSE, ACTION_PURPOSE, REPLACEMENT_PURPOSE, LENGTH_PURPOSE = 2**32, 2**33, 2**34, 2**35
 NEVER = np.uint32(0xFFFFFFFF)
 """Key of a token that is never taken; every real key is below 2^31."""
@@ -192,7 +192,7 @@ def _span_begins(
     words: NDArray[np.intp], starts_run: NDArray[np.bool_], draws: NDArray[np.uint32], row_keys: bits.Bits
 ) -> NDArray[np.intp]:
     """[words]: start of the span of each word, given the words' starts. Each word starts a span of random length, whose
-    key is its priority; a word joins the span of least key among those of its run that cover it."""
+    key is its priority; a word joins the span of least key among the spans of its run that cover it."""
     T = starts_run.shape[1]
     priority, run = draws.ravel().take(words), np.cumsum(starts_run, dtype=np.int32).take(words)
     column = priority & _places(T)

@@ -91,7 +91,7 @@ class Shares:
     def sources_at(self, seen: Int64) -> tuple[Int64, Int64]:
         """(source of each row, its index among the rows of that source in the run)."""
         if self.end is not None and len(seen) and int(seen.max()) >= self.end:
-            what = f"every source has given its max_epochs after {self.end:,} rows"
+            what = f"every source has reached its max_epochs after {self.end:,} rows"
             raise ConfigError(what, where="data.mixture", fix="raise or leave out one, or lower schedule.steps")
         starts = [stretch.start for stretch in self.stretches]
         of_stretch = np.searchsorted(starts, seen, side="right") - 1

@@ -52,7 +52,7 @@ class Plan:
     first: NDArray[Any]
     """[rows + 1]: row r has the pieces `first[r]` to `first[r + 1]`."""
     start: NDArray[Any]
-    """[pieces]: index of each one's first token in the shard; with `in_order` [rows], that of each row."""
+    """[pieces]: index of each one's first token in the shard; with `in_order` [rows], each row's."""
     length: NDArray[Any]
     """[pieces]: tokens of each, with the bit `END`."""
     in_order: bool = False

@@ -5,7 +5,7 @@ a row of the shard is read. So a start costs the same for any size of store, and
       rows.json                       rows and tokens of each shard, written last
       00000.columns …                 the plan of each shard: first, start, length
 
-They may be deleted while nobody trains: they are computed again.
+You may delete them while nothing trains: they are computed again.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ IN_CACHE = "name a folder on a larger disk as MASKWRIGHT_CACHE, or mount the buc
 Files = dict[str, dict[str, Any]]
 """The manifest's records by file name; empty for the tokenizer's files."""
 LOCK = "pull.lock"
-"""Lies in a folder that a store is pulled into until all of it is there. It tells a stopped pull from other files."""
+"""Lies in a folder that a store is pulled into until all of it is there. It marks a stopped pull."""
 
 
 def push(store: str, to: str) -> None:

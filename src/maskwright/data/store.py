@@ -57,7 +57,7 @@ def special_table(vocabulary: Vocabulary) -> NDArray[np.bool_]:
 
 
 def require_rules(recorded: str | None, vocabulary: Vocabulary, ids: Mapping[str, int], where: str) -> None:
-    """Raises `StoreError` if a text was encoded by other rules for `Vocabulary.additional` than those of `vocabulary`.
+    """Raises `StoreError` if a text was encoded by other rules for `Vocabulary.additional` than `vocabulary`'s.
     `recorded`: its `additional_sha256` at that time. `ids`: tokens and ids of the tokenizer."""
     if (recorded or "") == vocabulary.additional_sha256:
         return
@@ -244,7 +244,7 @@ class TokenStore:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """Raises `StoreError` if the tokenizer beside the shards is not the one that made them."""
+        """Raises `StoreError` if the tokenizer next to the shards is not the one that made them."""
         vocabulary = read_vocabulary(self.tokenizer_folder)
         self.require_tokenizer(vocabulary, self.tokenizer_folder)
         return vocabulary

@@ -58,7 +58,7 @@ class StoreWriter:
         packages: set[str],
         more: Mapping[str, Any] = {},
     ) -> None:
-        """Writes the manifest. `packages`: whose versions are recorded beside maskwright's. `more`: optional keys."""
+        """Writes the manifest. `packages`: their versions are recorded, as maskwright's is. `more`: optional keys."""
         copy_tokenizer(self.tokenizer, os.path.join(self.folder, "tokenizer"))
         manifest = {
             "format": manifests.FORMAT,

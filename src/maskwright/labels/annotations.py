@@ -31,7 +31,7 @@ END = ("end", "end_offset", "end_char")
 NAME = ("label", "labels", "type", "entity_group", "entity", "tag", "name")
 WORDS_ARE = "cut into words at white space and punctuation"
 WRITE_SPANS = 'write "label": [[0, 5, "PER"]], or lists of words and of their tags'
-INCLUDE_LAST = "write the number behind its last character as its end"
+INCLUDE_LAST = "write the position after its last character as its end"
 
 Offsets = list[tuple[int, int]]
 
@@ -241,14 +241,14 @@ def _items(example: Example, record: Record, layout: Layout, reading: Reading) -
     if layout.is_label_studio and isinstance(cell, list):
         several = [each for each in cell if isinstance(each, dict) and not each.get("was_cancelled")]
         if len(several) > 1:
-            reading.note(f"{example.file}: where several people have annotated one text, the first is believed")
+            reading.note(f"{example.file}: if several people annotated one text, the first annotation counts")
         cell = several[0].get("result") if several else None
         if isinstance(cell, list):
             values = [each.get("value") for each in cell if isinstance(each, dict)]
             cell = [value for value in values if isinstance(value, dict) and "start" in value]
     if not isinstance(cell, list):
         what = "is not annotated" if layout.is_label_studio else f"has no list of spans in '{layout.spans}'"
-        raise Unusable(what, "delete the record, or write an empty list where it holds no span")
+        raise Unusable(what, "delete the record, or write an empty list if it holds no span")
     return cell
 
 

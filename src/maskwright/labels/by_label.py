@@ -45,7 +45,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Confidence is the highest probability of classes, that of each yes or no of several labels, and that of the tag
+    """Confidence is the highest probability of classes, of each yes or no of several labels, and of the tag
     of each word that `max_seq_len` left in."""
 
     expected_calibration_error: float

@@ -201,7 +201,7 @@ def _class(cell: Any, roles: Roles, reading: Reading) -> str:
         is_vector = isinstance(labels, list) and is_one_hot(labels)
         what = "a vector of 0 and 1" if is_vector else "list" if isinstance(cell, str) else type(cell).__name__
         one = "the place of its 1, counted from 0" if is_vector else "one label"
-        fix = f"write {one}, or take task.kind: multi_label_classification"
+        fix = f"write {one}, or set task.kind: multi_label_classification"
         raise Unusable(f"column {column!r} is {what}, not one label", fix)
     name = cell_name(cell)
     if not name:

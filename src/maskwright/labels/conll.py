@@ -43,7 +43,7 @@ def read_conll(name: str, reading: Reading) -> Iterator[Example]:
         if not reading.labelled and (width := len(first[1])) > 1:
             reading.note(f"{name}: a word is the first of the {width} columns of a line, and the others are not read")
     if len(sentences) == 1 < LONG_SENTENCE_WORDS <= len(sentences[0]):
-        reading.note(f"{name}: no blank line parts its {len(sentences[0]):,} words, so they are one sentence")
+        reading.note(f"{name}: no blank line splits its {len(sentences[0]):,} words, so they are one sentence")
     prefix = _language(sentences, word)
     if prefix:
         reading.note(f"each word begins with '{prefix}:', as in WikiANN: it is removed")
@@ -106,7 +106,7 @@ def _columns(name: str, first: Row, reading: Reading) -> tuple[int, int]:
     width, where = len(first[1]), f"{name}:{first[0]}"
     names = [cell.strip() for cell in first[1]] if is_header(first[1]) else []
     if any(map(numbers_sentences, names)):
-        what = "is a table, of which a column numbers the sentences"
+        what = "is a table with a column that numbers the sentences"
         fix = "call the file .tsv, put a tab between columns, and name columns by words, not numbers"
         raise SourceError(what, where=where, fix=fix)
     places: dict[Column, int] = {column: place for place, column in enumerate(names)}

@@ -49,7 +49,7 @@ class Dataset:
 
 
 def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
-    """Reads all splits. Labels are those of the whole training split, whatever `data.fraction`. Warnings go into the
+    """Reads all splits. Labels come from the whole training split, whatever `data.fraction`. Warnings go into the
     report; nothing is printed. Raises `InputError` (exit 2) with file and line."""
     reading = Reading(data, task)
     splits: dict[str, list[Example]] = {}

@@ -102,7 +102,7 @@ def encode(
     ids. `token_type_stride`: the model's (`ModelConfig`). `longest`: the model's `max_seq_len`, for the fix of a
     question that is too long.
 
-    Ids equal those of `transformers`: its template, longest-first truncation of pairs, special tokens in a text
+    Ids equal the ids of `transformers`: its template, longest-first truncation of pairs, special tokens in a text
     recognised; words as with `is_split_into_words` and `add_prefix_space`. Raises `TokenizerError`, `InputError`.
     """
     tokenizer = open_tokenizer(tokenizer_folder, words=task.kind == "token_classification")
@@ -304,7 +304,7 @@ def _without_room(
                 fixes.append(f"set task.doc_stride below {room}")
             what = f"the question's {len(encoding.ids)} tokens leave {max(room, 0)} of a row's {max_seq_len} for the "
             what += f"context, and windows share {doc_stride}"
-            fixes = fixes or ["shorten the question", "take a model of longer rows"]
+            fixes = fixes or ["shorten the question", "use a model with longer rows"]
             fix = ", or ".join([*fixes, "data.on_bad_input: skip"])
             yield index, InputError(what, where=examples[index].where, fix=fix)
 

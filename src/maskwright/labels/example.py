@@ -75,7 +75,7 @@ class Reading:
     labelled: bool = True
     """False for texts to predict: no label is read."""
     names: tuple[str, ...] = ()
-    """Labels in the order of their ids, where they are known: those of `task.labels`, or of the model."""
+    """Labels in the order of their ids, where they are known: from `task.labels`, or the model."""
     class_names: tuple[str, ...] = ()
     """Labels in the order of their ids, as the files have them: in a schema, or as places of vectors."""
     places: int | None = None

@@ -42,7 +42,7 @@ def line_examples(name: str, reading: Reading) -> Iterator[Example]:
         labels = tuple(translation.get(label, label) for label in LABEL.findall(line)) if reading.labelled else ()
         with reading.record(example):
             if not example.text:
-                raise Unusable("has labels and no text", "write a text behind them, or delete the line")
+                raise Unusable("has labels and no text", "write a text after them, or delete the line")
             if reading.labelled and reading.task.kind == "single_label_classification" and len(labels) != 1:
                 fix = "take task.kind: multi_label_classification" if labels else f"write {PREFIX}NAME before the text"
                 raise Unusable(f"has {len(labels)} labels, not one", fix)

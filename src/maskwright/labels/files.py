@@ -19,7 +19,7 @@ ABOUT_DATA = re.compile(
     r"(readme|license|citation|changelog)\b.*|.*\.(md|py|ya?ml|sh|ipynb)|(dataset_infos?|dataset_dict|state)\.json",
     re.I,
 )
-"""Files beside the data in a folder of the Hugging Face Hub, or of `save_to_disk`."""
+"""Files next to the data in a folder of the Hugging Face Hub, or of `save_to_disk`."""
 
 
 def found(location: str) -> list[str]:
@@ -31,9 +31,9 @@ def found(location: str) -> list[str]:
 
 
 def by_split(location: str) -> dict[Split | None, list[str]]:
-    """The files of each split that their names tell apart, and under None those of no split; empty where they do not.
+    """The files of each split by their names, and under None the files of no split; empty if the names show none.
 
-    Where none is named for training, files without a split are: `reviews.csv` beside `reviews-test.csv`."""
+    Where none is named for training, files without a split are: `reviews.csv` next to `reviews-test.csv`."""
     names = found(location)
     files: dict[Split | None, list[str]] = {}
     for name, split in splits_of(names).items():
@@ -56,7 +56,7 @@ def with_splits(data: LabelledData) -> LabelledData:
 
 
 def files_of(location: str, wanted: Sequence[Split], reading: Reading) -> list[str]:
-    """The files of the first of the `wanted` splits that the location tells apart; all files where it does not. Raises
+    """The files of the first of the `wanted` splits that the location's names show; all files if they show none. Raises
     `SourceError` where it has others alone."""
     files = by_split(location) if wanted else {}
     if not files:

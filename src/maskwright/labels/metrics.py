@@ -1,8 +1,8 @@
 """Logits to predictions, and predictions to scores, under the field's names.
 
-Scores are shares from 0 to 1 (correlations: -1 to 1). The sums behind them are those of `labels.scoring`, which a
+Scores are shares from 0 to 1 (correlations: -1 to 1). The sums behind them come from `labels.scoring`, which a
 comparison resamples: a run's own score and the verdict's cannot differ. The values are scikit-learn's, seqeval's in its
-default mode and those of SQuAD's script; where scikit-learn warns of an undefined score, it is 0.
+default mode, and SQuAD's script's; where scikit-learn warns of an undefined score, it is 0.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Predictions:
 
 
 def default_metric(task: Task, labels: Sequence[str] = ()) -> str:
-    """A run's metric if its user names none. `labels` tell whether tags mark spans."""
+    """A run's metric if its user names none. `labels` show whether tags mark spans."""
     if task.kind == "token_classification" and labels and not mark_spans(labels):
         return "accuracy"
     return {
@@ -152,7 +152,7 @@ def best_threshold(gold: Outcomes, shares: NDArray[np.float32]) -> tuple[float, 
 def measure(
     task: Task, labels: Sequence[str], examples: Sequence[Example], predictions: Predictions
 ) -> dict[str, float]:
-    """Every metric of the task. Words: entities as precision, recall and f1, beside the words' accuracy."""
+    """Every metric of the task. Words: entities as precision, recall and f1, and the words' accuracy."""
     if task.kind == "question_answering":
         return _answers(examples, predictions.outcomes)
     gold, outcomes = gold_outcomes(task, labels, examples), predictions.outcomes

@@ -121,7 +121,7 @@ def in_terms_of(labels: Sequence[str], examples: Sequence[Example], reading: Rea
             )
             raise InputError(f"{what} is none of the model's ({shortened(labels)})", where=example.where, fix=fix)
     if names and found != [*examples]:
-        reading.note(f"the model's labels are {shortened(labels, 2)}: the file's are taken for their places, from 0")
+        reading.note(f"the model's labels are {shortened(labels, 2)}: the file's are read as their places, from 0")
     return found
 
 
@@ -181,7 +181,7 @@ def _odd_lists(labels: Sequence[str], task: Task, examples: Sequence[Example]) -
             break
     counts = {len(example.labels) for example in examples}
     if counts == {len(labels)}:
-        notes.append(f"every training example has all {several(len(labels), 'label')}: there is nothing to tell apart")
+        notes.append(f"every training example has all {several(len(labels), 'label')}: there is nothing to learn")
     elif not notes and counts and max(counts) < 2 < len(examples):
         notes.append(
             "no training example has two labels: is task.separator right, or single_label_classification meant?"
@@ -229,7 +229,7 @@ def tag_scheme(examples: Sequence[Example]) -> str:
                 loose.append(f"{example.where} word {word_idx + 1}")
             previous = tag
     if prefixes <= {"O", "I"}:
-        return "tags follow IO: neighbouring spans of one kind cannot be told apart"
+        return "tags follow IO: neighbouring spans of one kind count as one"
     if prefixes & {"E", "S"}:
         return "tags follow IOBES"
     if prefixes & {"L", "U"}:

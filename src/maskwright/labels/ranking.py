@@ -20,7 +20,7 @@ Rankings = NDArray[np.int64]
 
 
 def ranked(queries: int, scores: Callable[[slice], NDArray[Any]], above: float = -np.inf) -> Rankings:
-    """The `DEEPEST` best passages of each question. `scores`: those of some questions for all passages, [questions,
+    """The `DEEPEST` best passages of each question. `scores`: of some questions for all passages, [questions,
     passages], of which `AT_ONCE` are held at a time. Of equal scores, the earlier passage comes first. A passage
     whose score is not `above` was not found: its place holds -1."""
     some = (slice(start, start + AT_ONCE) for start in range(0, queries, AT_ONCE))

@@ -78,7 +78,7 @@ def _passage(record: dict[str, str]) -> str:
 
 def _question(record: dict[str, str], where: str) -> str:
     if not record["text"].strip():
-        raise SourceError("this question is empty", where=where, fix="write it, or take the line out")
+        raise SourceError("this question is empty", where=where, fix="write it, or delete the line")
     return record["text"]
 
 
@@ -120,9 +120,9 @@ def _read_split(
     first: dict[str, str] = {}
     for where, query, passage, grade in _judgements(file):
         if query not in texts:
-            raise SourceError(f"there is no question {query!r:.60}", where=where, fix="take the line out")
+            raise SourceError(f"there is no question {query!r:.60}", where=where, fix="delete the line")
         if passage not in numbers:
-            raise SourceError(f"there is no passage {passage!r:.60}", where=where, fix="take the line out")
+            raise SourceError(f"there is no passage {passage!r:.60}", where=where, fix="delete the line")
         of_query = grades.setdefault(query, {})
         if numbers[passage] in of_query:
             what = f"judges passage {passage!r:.60} for question {query!r:.60} again"
@@ -135,11 +135,11 @@ def _read_split(
     for judged, where in zip(queries, first.values(), strict=True):
         if not judged.relevant:
             what = "no passage answers this question: all its scores are 0"
-            raise SourceError(what, where=where, fix="take the question out, or judge a passage that answers it")
+            raise SourceError(what, where=where, fix="delete the question, or judge a passage that answers it")
         owner = owners.setdefault(" ".join(judged.text.split()), split)
         if owner != split:
             what = f"this question is in the {owner} split as well"
-            raise SourceError(what, where=where, fix=f"take it out of data.{owner} or of data.{split}")
+            raise SourceError(what, where=where, fix=f"remove it from data.{owner} or of data.{split}")
     return queries
 
 

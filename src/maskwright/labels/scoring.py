@@ -15,7 +15,7 @@ exact match and the F1 of answers. A higher score is better in all of them.
 
 A resample of the test set is a row of weights: how often each example was drawn. Every metric but Spearman's is a
 function of weighted sums (of hits, of predictions and of gold labels by class; of products), so that many resamples of
-many runs are one product of matrices. Values are those of scikit-learn and scipy with their defaults. Where those warn,
+many runs are one product of matrices. Values agree with scikit-learn and scipy with their defaults. Where these warn,
 a score is 0 here: F1 without hits, MCC of constant predictions, and the correlation with a constant.
 """
 

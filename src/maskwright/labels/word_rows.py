@@ -67,8 +67,8 @@ def word_examples(table: Table, sentence: Column, reading: Reading) -> Iterator[
         key = cell_name(row.get(sentence)) or current
         if key != current:
             if key in ended:
-                what = f"goes on with the sentence '{key}' of column '{sentence}', after a word of '{current}'"
-                fix = f"correct the number, or sort the rows by '{sentence}'; where numbers begin anew, go on counting"
+                what = f"continues the sentence '{key}' of column '{sentence}', after a word of '{current}'"
+                fix = f"correct the number, or sort the rows by '{sentence}'; if the numbers start again, keep counting"
                 raise SourceError(what, where=place(table.name, number, table.counted), fix=fix)
             if rows:
                 yield from example()
@@ -80,4 +80,4 @@ def word_examples(table: Table, sentence: Column, reading: Reading) -> Iterator[
         rows.append(row)
     if rows:
         yield from example()
-    reading.note(f"{table.name}: a word a row; column '{sentence}' parts them into {several(count, 'sentence')}")
+    reading.note(f"{table.name}: a word a row; column '{sentence}' splits them into {several(count, 'sentence')}")

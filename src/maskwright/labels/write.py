@@ -74,7 +74,7 @@ def write_conll(location: str, sentences: Sequence[Sequence[tuple[str, str]]]) -
 
 
 def write_vectors(location: str, vectors: NDArray[np.float32], records: Sequence[dict[str, Any]]) -> None:
-    """Writes vectors [records, D]. `.npy` gets them alone, `.parquet` as a column `embedding` beside `records`."""
+    """Writes vectors [records, D]. `.npy` gets them alone, `.parquet` as a column `embedding` next to `records`."""
     with output.writer(location) as file:
         if ending(location) == ".npy":
             np.save(file, vectors, allow_pickle=False)

@@ -20,7 +20,7 @@ FILE_MAGIC = b"ARROW1"
 END_OF_STREAM = (b"\xff\xff\xff\xff\0\0\0\0", b"\0\0\0\0")
 """Arrow's mark of the end, and the one from before 0.15."""
 STATE = "state.json"
-"""What `save_to_disk` writes beside the files of a data set: their names."""
+"""What `save_to_disk` writes next to the files of a data set: their names."""
 
 
 def open_ipc(source: Any, name: str) -> tuple[Any, Iterator[Any]]:
@@ -118,7 +118,7 @@ def shards_of(folder: str, present: Collection[str]) -> list[str]:
         raise StoreError("names no shards of this folder", where=path, fix="save the data set again")
     if state.get("_indices_data_files"):
         fix = "save `dataset.flatten_indices()`"
-        raise InputError("has a selection or another order of its rows beside them", where=path, fix=fix)
+        raise InputError("has a selection or another order of its rows stored next to them", where=path, fix=fix)
     for name in inside:
         if name not in present:
             raise StoreError("is missing", where=os.path.join(folder, name), fix=COPY_AGAIN)
@@ -126,8 +126,8 @@ def shards_of(folder: str, present: Collection[str]) -> list[str]:
 
 
 def without_caches(names: list[str]) -> list[str]:
-    """The files without those of `datasets` in a folder of `save_to_disk` that hold no rows of its data set: caches and
-    descriptions. Raises what `shards_of` does."""
+    """The files without caches and descriptions of `datasets`, which hold no rows of a folder of
+    `save_to_disk`. Raises what `shards_of` does."""
     for state in (name for name in names if os.path.basename(name) == STATE):
         folder = os.path.dirname(state)
         beside = {os.path.basename(name) for name in names if os.path.dirname(name) == folder}

@@ -96,7 +96,7 @@ class Audit:
     """Share of letters by Unicode script, sampled from each document's beginning."""
     findings: dict[str, Finding] = field(default_factory=dict)
     lengths: dict[int, int] = field(default_factory=dict)
-    """Documents by length. The key n, a power of two, counts those of n / 2 to n - 1 characters."""
+    """Documents by length. The key n, a power of two, counts the documents of n / 2 to n - 1 characters."""
     languages: dict[str, int] = field(default_factory=dict)
     """Documents by language, of the first `SAMPLE_DOCUMENTS`; empty where py3langid is not installed."""
     tokens_per_word: dict[float, int] = field(default_factory=dict)

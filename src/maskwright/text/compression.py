@@ -38,7 +38,7 @@ LARGEST_WINDOW = 1 << 31
 """Of `zstd --long=31`, with which some public corpora are packed: libraries refuse more than 128 MiB by default."""
 COPY_AGAIN = "copy it again from its origin"
 HEAD_BYTES = 1000
-"""Beginning of a file that tells UTF-16 and binary files from UTF-8."""
+"""Beginning of a file, enough to recognise UTF-16 and binary files."""
 MARKS = {
     codecs.BOM_UTF32_LE: "utf-32-le",
     codecs.BOM_UTF32_BE: "utf-32-be",
@@ -89,7 +89,7 @@ def is_packed(name: str) -> bool:
 
 
 def file_size(location: str) -> int:
-    """Bytes of a file; 0 where a web server does not tell them."""
+    """Bytes of a file; 0 if a web server does not report them."""
     if storage.is_url(location):
         filesystem, path = storage.filesystem(location)
         return int(filesystem.size(path) or 0)

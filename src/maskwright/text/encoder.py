@@ -107,7 +107,7 @@ class GigatokenEncoder:
         added = tokens_in_text(location)
         self.sentence_prefix, (self.added, self.before_space) = _sentence_prefix(location), _added(location)
         self.samples = [f"x{token['content']}y {token['content']} z" for token in added]
-        # Without those of the five roles, or `<mask>` in a text would become the mask id.
+        # Without the tokens of the five roles, or `<mask>` in a text would become the mask id.
         content = {**read_tokenizer(location)[0], "added_tokens": [{**token, "special": False} for token in added]}
         self._tokenizer: Any = gigatoken.Tokenizer.from_json(json.dumps(content))
 
@@ -157,7 +157,7 @@ def _in_pieces(
 
 
 def _pieces(encode: Encode, text: str, sentence_prefix: str) -> Iterator[str]:
-    """Pieces whose ids, joined, are those of the text. A text without a place to cut is one piece."""
+    """Pieces whose ids, joined, are the text's ids. A text without a place to cut is one piece."""
     begin, prefix = 0, ""
     while (cut := _next_cut(encode, text, begin, sentence_prefix)) is not None:
         end, next_begin, next_prefix = cut
@@ -238,11 +238,11 @@ def open_encoder(location: str, name: EncoderName = "auto") -> tuple[Encoder, En
         return referee, referee
     try:
         encoder = GigatokenEncoder(location)
-    except Exception as error:  # whatever its Rust side raises for a kind it does not know
+    except Exception as error:  # whatever its Rust side raises for an unsupported kind
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         if name == "gigatoken":
             raise TokenizerError(f"gigatoken cannot read it: {reason}", where=location, fix=USE_TOKENIZERS) from None
-        say(f"encoding with tokenizers; gigatoken, which is faster, does not take this kind of tokenizer ({reason})")
+        say(f"encoding with tokenizers; gigatoken, which is faster, does not support this kind of tokenizer ({reason})")
         return referee, referee
     chosen = verified(encoder, referee, [*ODD_TEXTS, *encoder.samples], location, name)
     if chosen is encoder:
@@ -251,7 +251,7 @@ def open_encoder(location: str, name: EncoderName = "auto") -> tuple[Encoder, En
 
 
 def verified(encoder: Encoder, referee: Encoder, texts: list[str], where: str, name: EncoderName) -> Encoder:
-    """`encoder` if its ids of all texts are those of `referee`; else `referee`, saying so. Raises `TokenizerError` if
+    """`encoder` if it gives all texts the ids of `referee`; else `referee`, with a note. Raises `TokenizerError` if
     an encoder that differs was asked for by name."""
     try:
         require_equal(encoder, referee, texts, where)

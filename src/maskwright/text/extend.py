@@ -113,7 +113,7 @@ def _between(tokens: list[str], split: Callable[[str], Iterable[str]]) -> Callab
 
 
 def _letters(tokenizer: Any, apart: Collection[str]) -> Callable[[str], Iterable[str]]:
-    """Splits a text into words of letters, with ▁ before them or not, and yields those of several pieces.
+    """Splits a text into words of letters, with ▁ before them or not, and yields the words of several pieces.
     `apart`: pieces that are never joined."""
 
     # Two pieces decide by themselves whether they are joined. So a new merge does in any text what it does in the words

@@ -57,7 +57,7 @@ def shards_of(folder: str) -> list[MdsShard]:
 
 
 def shard_at(path: str) -> MdsShard:
-    """The shard in a file, local or behind a URL. Raises `StoreError` unless an `index.json` beside it names it."""
+    """The shard in a file, local or behind a URL. Raises `StoreError` unless an `index.json` next to it names it."""
     folder, slash, name = path.rpartition("/")
     index = f"{folder}{slash}index.json"
     record = next((one for one in _records(index, stamp_of(index)) if name in _file_names(one)), None)
@@ -68,7 +68,7 @@ def shard_at(path: str) -> MdsShard:
 
 @lru_cache(maxsize=8)
 def _records(index: str, stamp: tuple[int, int] | None) -> list[dict[str, Any]]:
-    """The shards of an index. `stamp`: tells versions of the file apart."""
+    """The shards of an index. `stamp`: differs between versions of the file."""
     content: Any = storage.read_json(index)
     try:
         for record in content["shards"]:
@@ -111,7 +111,7 @@ def content_of(shard: MdsShard) -> Bytes:
         return np.asarray(np.memmap(shard.path, np.uint8, "r"))
     if shard.is_packed and not is_packed(shard.path):
         fix = "unpack the shards with `streaming` first, or write them with zstd"
-        raise StoreError("is packed in a way that is not read", where=shard.path, fix=fix)
+        raise StoreError("is packed in an unsupported way", where=shard.path, fix=fix)
     content = bytearray()
     with open_text(shard.path) as stream:
         for block in guarded(shard.path, blocks(stream)):

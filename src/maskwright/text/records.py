@@ -86,5 +86,5 @@ def web_texts(name: str, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
         else:
             pages += record.record_type == WarcRecordType.response
     if pages and not text_records:
-        fix = "take the .wet file beside it, or extract the text first (trafilatura, datatrove)"
+        fix = "use the .wet file next to it, or extract the text first (trafilatura, datatrove)"
         raise SourceError(f"has {pages:,} pages and no plain text", where=name, fix=fix)

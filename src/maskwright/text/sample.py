@@ -40,7 +40,7 @@ class Piece(NamedTuple):
 
 
 class MeasuredTexts:
-    """Texts to measure a vocabulary on: those of the documents that are held out, or all where none is. No more than
+    """Texts to measure a vocabulary on: the documents that are held out, or all if none is. No more than
     `MEASURED_CHARACTERS` of either are kept."""
 
     def __init__(self) -> None:

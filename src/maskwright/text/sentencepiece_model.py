@@ -1,8 +1,8 @@
 """Reads a SentencePiece model without its library: pieces with their scores, merges, and the rules by which it
 normalizes.
 
-The file is a protocol buffer. Numbers of fields are those of `sentencepiece_model.proto`
-(https://github.com/google/sentencepiece), and the encoding is that of https://protobuf.dev/programming-guides/encoding.
+The file is a protocol buffer. Fields are numbered as in `sentencepiece_model.proto`
+(https://github.com/google/sentencepiece), and encoded as in https://protobuf.dev/programming-guides/encoding.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _model(content: bytes, path: str) -> SentencePieceModel:
     is_usual = all(normalizer.get(field, 1) for field in (3, 4, 5)) and not trainer.get(24, 0)
     if kind not in (UNIGRAM, BPE) or not is_usual:
         what = "is not a Unigram or BPE model that puts one space before each text and writes it as ▁"
-        fix = "train one of this product's on the text: `maskwright tokenizer train --kind unigram`"
+        fix = "train a tokenizer on your text: `maskwright tokenizer train --kind unigram`"
         raise TokenizerError(what, where=path, fix=fix)
     rules = _bytes(normalizer.get(2, b""))
     found = frozenset(control), tuple(user_defined)

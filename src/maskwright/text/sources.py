@@ -372,7 +372,7 @@ class Sources:
             if not table.is_empty and not table.is_json:
                 fix = "name it with --text-column, or give its 0-based number where there is no header line"
                 if ending(name) == ".mds":
-                    fix = "name it with --text-column; token ids are taken over by `maskwright data convert`"
+                    fix = "name it with --text-column; `maskwright data convert` reads token ids"
                 table.require(column, fix)
             for number, record in table.rows([column]):
                 if column in record:
@@ -404,7 +404,7 @@ class Sources:
             fix = self._fix_of_record("write text, or a list of words")
             if isinstance(value, list):
                 what = f"'{self.text_column}' is a list of other things than words"
-                fix = "write words; token ids are taken over by `maskwright data convert`"
+                fix = "write words; `maskwright data convert` reads token ids"
             self._handle(Fault("record", where, what, fix))
         return ""
 

@@ -38,7 +38,7 @@ class Spacing:
         return f" {' '.join([run[begin : begin + self.k] for begin in range(len(run) - self.k + 1)])} "
 
     def pieces(self, text: str) -> Iterator[str]:
-        """Pieces of a long text whose tokens, joined, are those of the text. Pieces of k-mers overlap."""
+        """Pieces of a long text whose tokens, joined, are the text's tokens. Pieces of k-mers overlap."""
         begin = 0
         while len(text) - begin > PIECE_CHARACTERS and (place := self._break.search(text, begin + PIECE_CHARACTERS)):
             is_space = place[0].isspace()

@@ -54,7 +54,7 @@ Frame = tuple[str, str]
 def special_tokens(content: dict[str, Any], tokens: dict[str, int], path: str, folder: str | None) -> dict[str, str]:
     """{role: token} for the `content` of a `tokenizer.json`. Only `unk` may be absent. Raises `TokenizerError`.
 
-    `tokens`: all tokens and their ids. `folder`: of the files beside it; None for a file alone.
+    `tokens`: all tokens and their ids. `folder`: of the files next to it; None for a file alone.
     """
     configured = _configured(folder) if folder else {}
     frame = _frame(content.get("post_processor"), tokens, path)
@@ -101,7 +101,7 @@ def _well_known(role: str, tokens: dict[str, int], added: set[str], path: str) -
 
 
 def declared_tokens(tokens: dict[str, int], folder: str) -> dict[str, dict[str, Any]]:
-    """{token: entry as in `added_tokens`, without id} of all special tokens that the files beside `tokenizer.json`
+    """{token: entry as in `added_tokens`, without id} of all special tokens that the files next to `tokenizer.json`
     name, whatever their role. Raises `TokenizerError` for one without an id."""
     declared: dict[str, dict[str, Any]] = {}
     for path, content in config_files(folder):
@@ -125,7 +125,7 @@ def _values(value: Any) -> list[Any]:
 
 
 def config_files(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(path, content) of the files beside `tokenizer.json`. Raises `TokenizerError` for one that is no object."""
+    """(path, content) of the files next to `tokenizer.json`. Raises `TokenizerError` for one that is no object."""
     for path in (os.path.join(folder, name) for name in CONFIG_FILES):
         if os.path.isfile(path):
             content = storage.read_json(path)
@@ -148,7 +148,7 @@ def letters_of(location: str) -> str | None:
 
 
 def _configured(folder: str) -> dict[str, str]:
-    """{key: token} of the files beside `tokenizer.json`. Raises `TokenizerError` if they disagree."""
+    """{key: token} of the files next to `tokenizer.json`. Raises `TokenizerError` if they disagree."""
     tokens: dict[str, str] = {}
     for path, content in config_files(folder):
         for key in (key for keys in KEYS.values() for key in keys):

@@ -33,7 +33,7 @@ TABLES = (".csv", ".tsv", *JSON_LINES, ".json", *COLUMNAR)
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 """Delimiters that .csv may have, tried in this order."""
 EXCEL = re.compile(r"""(["']?)sep=(.)\1[;,\t]*""")
-"""Excel's first line, which tells it the delimiter."""
+"""Excel's first line, which names the delimiter."""
 HEAD_LINES = 20
 """Lines by which a delimiter is guessed."""
 QUOTES_LINES = 200
@@ -190,7 +190,7 @@ def _delimiter(head: list[str], has_header: bool) -> str:
     for mark in DELIMITERS:
         with suppress(csv.Error):  # which is raised where the row is read
             widths[mark] = [len(row) for row in csv.reader([line + "\n" for line in head], delimiter=mark) if row]
-    if len(head) == HEAD_LINES:  # the last row may go on
+    if len(head) == HEAD_LINES:  # the last row may continue
         widths = {mark: counts[:-1] for mark, counts in widths.items()}
     splitting = [mark for mark, counts in widths.items() if counts and counts[0] > 1]
     even = [mark for mark in splitting if len({*widths[mark]}) == 1 and (has_header or len(widths[mark]) > 1)]

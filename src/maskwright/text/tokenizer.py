@@ -52,7 +52,7 @@ FILES = (
     *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"),
     *("vocab.txt", *SENTENCEPIECE),
 )
-"""Files that may lie beside `tokenizer.json`."""
+"""Files that may lie next to `tokenizer.json`."""
 
 
 def train_tokenizer(
@@ -71,7 +71,7 @@ def train_tokenizer(
     if kind == "bpe":
         _require_room(vocab_size, SMALLEST_BPE, "256 bytes")
     if lowercase and kind != "wordpiece":
-        fix = "take --kind wordpiece, or leave the option out"
+        fix = "use --kind wordpiece, or leave the option out"
         raise InputError(f"--lowercase is not for --kind {kind}", fix=fix)
     storage.require_empty(folder)
     normalizer, splitter = _steps(kind, lowercase)
@@ -98,7 +98,7 @@ def train_tokenizer(
 
 def _require_room(vocab_size: int, least: int, what: str) -> None:
     if vocab_size < least:
-        fix = f"take at least {least:,}: 5 special tokens and {what}"
+        fix = f"use at least {least:,}: 5 special tokens and {what}"
         raise InputError(f"--vocab-size {vocab_size} is too small", fix=fix)
 
 
@@ -289,7 +289,7 @@ def _save(tokenizer: Any, folder: str, kind: TrainedKind, lowercase: bool) -> No
 
 
 def write_tokenizer(folder: str, tokenizer: Any, config: dict[str, Any]) -> None:
-    """Writes `tokenizer.json`, and `config` beside it, in a new folder. `transformers` 5 reads no other file of a fast
+    """Writes `tokenizer.json`, and `config` next to it, in a new folder. `transformers` 5 reads no other file of a fast
     tokenizer."""
     config = {**config, "clean_up_tokenization_spaces": False}
     files = {"tokenizer_config.json": json.dumps(config, indent=2), "tokenizer.json": tokenizer.to_str(pretty=True)}
@@ -403,7 +403,7 @@ def copy_tokenizer(source: str, folder: str) -> None:
 
 @contextmanager
 def changed_copy(source: str, folder: str) -> Iterator[str]:
-    """Yields a temporary folder with the configuration beside the `tokenizer.json` of `source`. It becomes `folder`
+    """Yields a temporary folder with the configuration next to the `tokenizer.json` of `source`. It becomes `folder`
     when the caller has written the changed tokenizer, and is removed after an exception. Other files are left out: they
     would say what the tokenizer was, and `transformers` reads none of them."""
     with storage.replaced_folder(folder) as temporary:

@@ -29,7 +29,7 @@ def warn_of_faults(location: str) -> None:
 
 
 def _contradicted(location: str) -> Iterator[str]:
-    """A sentence on each file beside `tokenizer.json` that differs from it: what differs first."""
+    """A sentence on each file next to `tokenizer.json` that differs from it: what differs first."""
     if not os.path.isfile(os.path.join(location, "tokenizer.json")):
         return
     for name, first_difference in (

@@ -29,13 +29,13 @@ from maskwright.text.tokenizer import changed_copy, load_tokenizer
 from maskwright.text.vocabulary import BYTES, Vocabulary, merges_of, read_tokenizer, read_vocabulary, token_ids
 
 BYTE_LETTERS = (*range(33, 127), *range(161, 173), *range(174, 324))
-"""GPT-2's stand-ins for the 256 bytes: those of visible characters, and 68 that follow Latin-1."""
+"""GPT-2's stand-ins for the 256 bytes: the visible characters, and 68 that follow Latin-1."""
 AT_ONCE = 1_000
 """Texts that the library encodes in one call."""
 LOW_IDS = 10
 """RoBERTa and its kin number their positions from the id of padding. Where that is below this, no id before it goes."""
 OLD_IDS = "old_ids.json"
-"""The file beside `tokenizer.json` that has the old id of each new one."""
+"""The file next to `tokenizer.json` that has the old id of each new one."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def _write(location: str, folder: str, content: dict[str, Any], old_ids: Sequenc
 
 
 def _renumbered(step: Any, ids: dict[str, int]) -> Any:
-    """A post-processor with the new ids of the tokens that it names: `["</s>", 2]`, or `ids` beside `tokens`."""
+    """A post-processor with the new ids of the tokens that it names: `["</s>", 2]`, or `ids` next to `tokens`."""
     if isinstance(step, list):
         is_token = len(step) == 2 and isinstance(step[0], str) and type(step[1]) is int and step[0] in ids
         return [step[0], ids[step[0]]] if is_token else [_renumbered(part, ids) for part in step]

@@ -17,7 +17,7 @@ MANY, MOST = 0.01, 0.5
 language of the tokenizer have far fewer."""
 SHOWN_LETTERS = 20
 WINDOW_CHARACTERS = 10_000
-OTHER = "take the tokenizer of a model of such text, or train one on it with `maskwright tokenizer train`"
+OTHER = "use the tokenizer of a model of such text, or train one on it with `maskwright tokenizer train`"
 
 
 class Unknown(NamedTuple):
@@ -76,7 +76,7 @@ def _explained(content: dict[str, Any], tokenizer: Any, spacing: Spacing | None,
     if any(f"{prefix}{letter}" not in vocab for letter in normal[1:]) or normal[:1] not in vocab:
         if len(normal) > 1 and not any(token.startswith(prefix) for token in vocab):
             fix = "put spaces between its tokens, or make a tokenizer that needs none, with `maskwright tokenizer "
-            why = f"is one word of {len(word):,} letters, and this tokenizer wants spaces between its tokens"
+            why = f"is one word of {len(word):,} letters, and this tokenizer needs spaces between its tokens"
             return Unknown(shown, why, f"{fix}train --kind characters` or `--kind kmer`")
         return Unknown(shown, "cannot be put together from its tokens", OTHER)
     limit = model["max_input_chars_per_word"]

@@ -59,18 +59,18 @@ class Vocabulary:
     """Per id, its bytes of text; -1 for the five roles, and for all ids where text is normalized or loses white
     space."""
     fingerprint: str
-    """sha256 of tokens, merges and splitting rules but those of `additional`: equal for files that give equal ids,
+    """sha256 of tokens, merges and splitting rules but the ones of `additional`: equal for files that give equal ids,
     however they are written."""
 
     @property
     def roles_sha256(self) -> str:
-        """Digest of the ids of the five roles, which other files beside the same `tokenizer.json` may change."""
+        """Digest of the ids of the five roles, which other files next to the same `tokenizer.json` may change."""
         has_role = sorted(self.special - self.additional)
         return storage.sha256_of([self.bos, self.pad, self.eos, self.unk, self.mask, has_role])
 
     @property
     def rules_record(self) -> dict[str, str]:
-        """What decides about special tokens beside the fingerprint, as entries of a record: `roles_sha256`, and
+        """What decides about special tokens in addition to the fingerprint, as entries of a record: `roles_sha256`, and
         `additional_sha256` where there are `additional` ones."""
         additional = {"additional_sha256": self.additional_sha256} if self.additional else {}
         return {"roles_sha256": self.roles_sha256, **additional}
@@ -286,7 +286,7 @@ def steps(step: Any, depth: int = 0) -> list[dict[str, Any]]:
 
 
 def added_tokens(location: str) -> list[dict[str, Any]]:
-    """Entries of all added tokens of a tokenizer, with those that only the files beside `tokenizer.json` declare."""
+    """Entries of all added tokens of a tokenizer, with tokens that only the files next to `tokenizer.json` declare."""
     listed = read_tokenizer(location)[0].get("added_tokens") or []
     tokens = token_ids(location)
     return _entries(listed, declared_tokens(tokens, location) if os.path.isdir(location) else {}, tokens)

@@ -2,7 +2,7 @@
 are RoBERTa's byte-level BPE, `vocab.txt` is BERT's WordPiece, or ESM's letters of proteins, and a SentencePiece model
 is DeBERTa v2's and v3's Unigram if it has `[CLS]`, else a Unigram or BPE with the ids of XLM-R's class.
 
-It lies in `storage.cache_folder("tokenizers")`, beside copies of the configuration. The folder itself stays as it is.
+It lies in `storage.cache_folder("tokenizers")`, next to copies of the configuration. The folder itself stays as it is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ADDED = "added_tokens.json"
 DEFAULTS = {kind: keyed(names) for kind, names in (("BPE", ROBERTA), ("WordPiece", BERT), ("Unigram", BERT))} | {
     "ESM": {f"{key}_token": f"<{key}>" for key in ("cls", "pad", "eos", "unk", "mask")}
 }
-"""The classes' special tokens, unless the files beside name others."""
+"""The classes' special tokens, unless the files next to it name others."""
 ESM_FRAME, UNKNOWN_RUN = ("cls_token", "eos_token"), "\ufffd"
 
 
@@ -92,7 +92,7 @@ def _special(config: dict[str, Any], vocab: dict[str, int], kind: str, path: str
     for key in ESM_FRAME if kind == "ESM" else ("cls_token", "sep_token"):
         if tokens[key] not in vocab:
             what = f"has no {tokens[key]}, which frames a text"
-            raise TokenizerError(what, where=path, fix=f"take the files of a masked language model; or {SAVE_AGAIN}")
+            raise TokenizerError(what, where=path, fix=f"use the files of a masked language model; or {SAVE_AGAIN}")
     return {key: token for key, token in tokens.items() if token in vocab}
 
 
@@ -117,7 +117,7 @@ def _of_class(folder: str, names: tuple[str, ...], config: dict[str, Any]) -> di
     if not isinstance(vocab, dict):
         raise TokenizerError("is not tokens and their ids", where=path, fix="copy it again")
     special = _special(config, vocab, "BPE" if is_bpe else "WordPiece", path)
-    # Named, since the classes' own defaults vary: that of BERT keeps the case in 5.0.
+    # Named, since the classes' own defaults vary: BERT's keeps the case in 5.0.
     settings = {"add_prefix_space": False} if is_bpe else {"do_lower_case": True}
     try:
         kind = RobertaTokenizer if is_bpe else BertTokenizer

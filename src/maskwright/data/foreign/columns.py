@@ -1,7 +1,7 @@
 """Columns of ids: Arrow IPC (files and streams), Hugging Face `datasets` folders, Parquet.
 
 A column of lists has a document a row. A column of plain integers has a document a record batch, as IBM's foundation
-models' shards have it (their column is `tokens`); in Parquet, that would be a row group, which nobody writes.
+models' shards have it (their column is `tokens`); in Parquet, that would be a row group, which no tool writes.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ Format = Literal[
 ]
 REFUSED = {
     ".tar": "WebDataset has no ids and no order to rely on: unpack it and `maskwright data prepare` its text",
-    ".tfrecord": "prepare the text that its examples were made of: `maskwright data prepare`",
+    ".tfrecord": "prepare the text that its examples were made from: `maskwright data prepare`",
     ".zarr": "export the cache as Parquet or Arrow",
     ".zarray": "export the cache as Parquet or Arrow",
     ".zst": "unpack the files first",
@@ -35,7 +35,7 @@ def detect(places: list[str]) -> Format:
     """The format of all places. Raises `InputError` for none and for several."""
     formats = {_kind(place) for place in places}
     if len(formats) > 1:
-        fix = "convert them apart, or name one format: --from FORMAT"
+        fix = "convert them separately, or name one format: --from FORMAT"
         raise InputError(f"are of several formats: {', '.join(sorted(formats))}", where=" ".join(places), fix=fix)
     return formats.pop()
 

@@ -39,7 +39,7 @@ def open_fairseq(folders: list[str], pieces: dict[str, int], vocabulary: Vocabul
     tokens = read_dictionary(first)
     for folder in folders[1:]:
         if (other := dictionary(folder)) and read_dictionary(other) != tokens:
-            raise StoreError("is another dictionary than the first shard's", where=other, fix="convert them apart")
+            raise StoreError("is another dictionary than the first shard's", where=other, fix="convert them separately")
     mapping, messages = _mapping(tokens, pieces, vocabulary, encoder, first)
     for path in indexes:
         read_index(path, "fairseq")  # refuses a cut one before anything is written
@@ -48,7 +48,7 @@ def open_fairseq(folders: list[str], pieces: dict[str, int], vocabulary: Vocabul
 
 
 def dictionary(folder: str) -> str | None:
-    """The dictionary of a shard, which lies one folder above where the folder is that of a language in it."""
+    """The dictionary of a shard, which lies one folder above if the folder is a language's in it."""
     above = os.path.dirname(os.path.abspath(folder)) if os.path.isfile(os.path.join(folder, "train.idx")) else folder
     paths = (os.path.join(place, "dict.txt") for place in (folder, above))
     return next(filter(os.path.isfile, paths), None)

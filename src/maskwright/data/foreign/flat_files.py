@@ -50,7 +50,7 @@ def open_flat(name: str, files: list[str], options: Options, vocab_size: int) ->
         without = [path for path, values in zip(files, arrays, strict=True) if not holds(values.reshape(-1), end)]
         if len(without) == len(files):
             what = f"has no id {end} stored anywhere, so the ends of documents are unknown"
-            fix = "check --document-end, --dtype and --token-offset: the stored id is the token's less the offset"
+            fix = "check --document-end, --dtype and --token-offset: the stored id is the token's id minus the offset"
             raise StoreError(what, where=files[0], fix=fix)
         messages = [f"documents end at the stored id {end}, which is left out"]
         messages += [f"warning: {path} has no id {end}: it becomes one document" for path in without]
@@ -115,7 +115,7 @@ def _ds_blocks(files: list[str], file_idx: int) -> Iterator[Block]:
 def _ends(path: str) -> Int64:
     index = f"{path}.index"
     if not os.path.isfile(index):
-        fix = "put it beside the .ds file, or read that with --from bin --document-end TOKEN"
+        fix = "put it next to the .ds file, or read that with --from bin --document-end TOKEN"
         raise StoreError("is missing, so the ends of documents are unknown", where=index, fix=fix)
     return flat(index, "uint64").astype(np.int64)
 

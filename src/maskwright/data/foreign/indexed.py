@@ -76,7 +76,7 @@ def read_index(path: str, kind: Literal["megatron", "fairseq"]) -> Index:
     offsets = np.frombuffer(content, "<i8", sequences, begin + 4 * sequences)
     data = f"{path.removesuffix('.idx')}.bin"
     if not os.path.isfile(data):
-        raise StoreError("is missing", where=data, fix=f"put it beside {os.path.basename(path)}")
+        raise StoreError("is missing", where=data, fix=f"put it next to {os.path.basename(path)}")
     values = flat(data, dtype)
     starts, remainders = np.divmod(offsets, values.itemsize)
     if remainders.any():

@@ -7,7 +7,7 @@
     pregenerate.json       of `data pregenerate` alone: options, sources, checksums, the tokenizer's fingerprint
     tokenizer/             of `data pregenerate` alone
 
-`docs/pregenerated.md` is the contract.
+`docs/foreign-data.md#pregenerated-epochs` is the contract.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def read_line(line: bytes) -> tuple[list[str], int, bool, list[int], list[str]]:
     if positions and (not ascending or positions[0] < 0 or positions[-1] >= len(tokens)):
         raise ValueError(f"has positions that do not rise within its {len(tokens)} tokens")
     if len(tokens) > LONGEST_TOKENS:
-        raise ValueError(f"has {len(tokens):,} tokens, more than any model takes")
+        raise ValueError(f"has {len(tokens):,} tokens, more than any model can read")
     return tokens, first, random_next, positions, labels
 
 

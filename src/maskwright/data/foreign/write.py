@@ -69,7 +69,7 @@ def _write_side(store: TokenStore, side: SplitName, folder: str, kind: WrittenFo
 
 
 def _write_megatron(prefix: str, dtype: str, parts: Iterator[tuple[Ids, Int64]], bar: Any) -> None:
-    kind = dtype if dtype in WRITTEN else "int32"  # Megatron knows no uint32; no vocabulary reaches 2^31
+    kind = dtype if dtype in WRITTEN else "int32"  # Megatron has no uint32; no vocabulary reaches 2^31
     sizes: list[Int64] = []
     with storage.atomic_writer(f"{prefix}.bin") as file:
         for ids, ends in parts:

@@ -52,7 +52,7 @@ def pregenerate(
     work, decided = os.path.join(folder, PARTS), [__version__, asdict(options), words.fingerprint, words.rules_record]
     digest = digest_of(decided, [part.identity() for part in cut([sources])])
     with storage.new_folder(folder), Runner(workers) as runner:
-        if (before := _record(folder)) is None:  # first of all: only what lies beside it is ours to delete
+        if (before := _record(folder)) is None:  # first of all: only what lies next to it is ours to delete
             storage.write_json(os.path.join(folder, RECORD), {"finished": False})
         if before and before["finished"]:
             if before.get("plan") != digest:
@@ -71,7 +71,7 @@ def pregenerate(
 
 
 def _cleared(folder: str, options: PregenerateOptions) -> list[int]:
-    """Deletes what finished epochs were made of, and returns the examples of each."""
+    """Deletes what finished epochs were made from, and returns the examples of each."""
     for name in (TEXT, PARTS):
         shutil.rmtree(os.path.join(folder, name), ignore_errors=True)  # other processes may do it too
     return [read_metrics(folder, epoch)[0] for epoch in range(options.epochs_to_generate)]

@@ -124,7 +124,7 @@ class _Preparation:
             warn(f"{line} at {self.request.folder}")
 
     def _warn_of_other_splits(self) -> None:
-        """Warns of files that are named for validation or test beside others for training: all are trained on."""
+        """Warns of files that are named for validation or test next to files for training: all are trained on."""
         splits = splits_of(self.request.sources.files)
         others = [name for name, split in splits.items() if split in ("validation", "test")]
         if are_apart([*splits.values()]):

@@ -172,7 +172,7 @@ class Request:
         if self.held_out:
             what = f"none of its documents is held out: all {counts.duplicates:,} are repeats"
             return InputError(what, where=self.held_out.files[0], fix="name other text as --valid-files")
-        fix = "give more documents, name held-out text as --valid-files, take a --valid-fraction such as "
+        fix = "give more documents, name held-out text as --valid-files, use a --valid-fraction such as "
         fix += f"{share_held_out(kept, self.options.valid_fraction):.2g}, "
         more = finer_layouts(self.sources.layout, guess.documents, kept) if guess else []
         fix += "".join(f"or {layout}, " for layout in more)

@@ -170,7 +170,7 @@ class _Shard:
 
 
 class _File:
-    """A file and its checksums: those of what is written, not of what the disk made of it."""
+    """A file and its checksums: of what is written, not of what the disk made of it."""
 
     def __init__(self, path: str, stack: ExitStack) -> None:
         self._path, self._file = path, stack.enter_context(storage.atomic_writer(path))

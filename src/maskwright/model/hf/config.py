@@ -115,7 +115,7 @@ def read_hf_config(folder: str, *, head: bool = True) -> ModelConfig:
     if kind not in list(FAMILIES):  # a list, because `kind` may be unhashable
         what = f"model_type is {kind!r:.40}; those that can be read are {', '.join(FAMILIES)}"
         parent = model_above(folder) if kind is None else None
-        fix = f"give the folder above it: {parent}" if parent else "see docs/encoders.md for others"
+        fix = f"give the folder above it: {parent}" if parent else "see docs/recipes.md#encoders for others"
         raise ModelError(what, where=path, fix=fix)
     family: Family = FAMILIES[kind]
     if values.get("auto_map") and not _is_former_code(values["auto_map"], family):

@@ -151,7 +151,7 @@ def _read_one_rope(written: Written, *, unset: float) -> dict[str, Any]:
     """The base of rotary positions that are alike in all layers, from the keys of transformers 5 or from the older ones
     of published folders; `unset` without one."""
     if "n_embd" in written.values and "hidden_size" not in written.values:
-        fix = "load and save it with NomicBertModel of transformers 5; see docs/encoders.md"
+        fix = "load and save it with NomicBertModel of transformers 5; see docs/recipes.md#nomicbert-and-gte"
         raise written.refused("has the keys of the code that it was published with", fix)
     _require_head_width(written)
     key = "rope_parameters" if written["rope_parameters"] else "rope_scaling"

@@ -70,7 +70,7 @@ def quantize(folder: str) -> None:
 
     Weights take 7 of the 8 bits: on x86 CPUs without VNNI, onnxruntime adds two products of 8 bits in 16, which
     saturate. The eighth bit made no difference to scores, and weights in uint8, which are as safe, were slower
-    (docs/fine-tuned-models.md).
+    (docs/export.md#in-onnx).
     """
     path = os.path.join(folder, INT8_FILE)
     quant_pre_process(os.path.join(folder, FILE), path, skip_optimization=True, skip_symbolic_shape=True)

@@ -42,7 +42,7 @@ class EvaluationTexts:
     places: tuple[str, ...]
     """Locations of the examples: file:line, or file and record."""
     too_short: int
-    """Examples with fewer than `FEWEST_WORDS` words, or than those of an n-gram."""
+    """Examples with fewer than `FEWEST_WORDS` words, or than an n-gram."""
 
 
 def read_evaluations(patterns: Sequence[str], ngram_words: int = NGRAM_WORDS) -> EvaluationTexts:
@@ -95,7 +95,7 @@ class Contamination:
 
 
 class _Filter:
-    """A bit for each hash prefix, set for those of sorted hashes: excludes most n-grams faster than a search."""
+    """A bit for each hash prefix, set for the prefixes of sorted hashes: excludes most n-grams faster than a search."""
 
     def __init__(self, hashes: UInt64) -> None:
         bits = min(max(len(hashes).bit_length() + 6, FILTER_BITS[0]), FILTER_BITS[1])

@@ -104,7 +104,7 @@ def _characters_in_repeats(parts: list[str]) -> int:
 
 
 def _characters_of_duplicates(parts: list[str], size: int) -> int:
-    """Characters in repeated n-grams. The search goes on behind each, so no character counts twice."""
+    """Characters in repeated n-grams. The search continues after each, so no character counts twice."""
     grams = [*_ngrams(parts, size)]
     seen = set[tuple[str, ...]]()
     place = characters = 0

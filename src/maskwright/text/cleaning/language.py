@@ -37,12 +37,12 @@ def language_of(text: str) -> tuple[str, float]:
 
 
 def require_languages(codes: tuple[str, ...]) -> None:
-    """Raises `InputError` for a code that the model does not know."""
+    """Raises `InputError` for a code that the model lacks."""
     known = _model().labels
     for code in codes:
         if code not in known:
             fix = f"use two-letter codes, of {', '.join(sorted(known))}"
-            raise InputError(f"--language {code} is not known to py3langid", fix=fix)
+            raise InputError(f"--language {code} is not a language of py3langid", fix=fix)
 
 
 @cache

@@ -1,6 +1,6 @@
 """E-mail addresses, IP addresses and phone numbers, replaced by placeholders. The first two placeholders are FineWeb's
 (Penedo et al. 2024, https://arxiv.org/abs/2406.17557): an address at a domain reserved for examples, and an IP address
-at which nobody answered. The third is a number reserved for fiction."""
+which did not answer. The third is a number reserved for fiction."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class CleaningDecisions:
     reasons: list[str]
     """[documents]: drop reasons as `STEP: RULE`; empty for a kept one."""
     keys: UInt64
-    """[kept documents, 2 + bands]: dedup keys, the halves of the cleaned text's and those of near duplicates."""
+    """[kept documents, 2 + bands]: dedup keys: two halves of the cleaned text's, then the near duplicates'."""
     details: list[str]
     """[documents]: details of the reason, such as the evaluation example in the document; mostly empty."""
 

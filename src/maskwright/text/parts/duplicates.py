@@ -134,7 +134,7 @@ def resolve(
 
 
 def are_searched(parts: Sequence[Part], limits: Limits) -> bool:
-    """Whether exact duplicates are dropped, be it only those of held-out documents."""
+    """Whether exact duplicates are dropped, even if only of held-out documents."""
     return not limits.keep_duplicates or any(part.held_out for part in parts)
 
 

@@ -136,6 +136,6 @@ def batches(documents: Iterable[Document], most_characters: int) -> Iterator[lis
 
 @lru_cache(maxsize=1)
 def _cleaner(options: CleaningOptions, digest: str) -> Cleaner:
-    """Cached for the process's next part. `digest` tells changed files apart."""
+    """Cached for the process's next part. `digest` changes with the files."""
     files = options.evaluation_files
     return Cleaner(options, read_evaluations(files, options.contamination_words) if files else None)

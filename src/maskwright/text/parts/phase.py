@@ -1,5 +1,5 @@
-"""Runs a phase over all unfinished parts, beside other commands that do the same; raises the first error in the order
-of reading."""
+"""Runs a phase over all unfinished parts, along with other commands that do the same; raises the first error in
+reading order."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class _Noting:
 
 
 def is_result(name: str) -> bool:
-    """Whether `name` is of a phase's result file, or of a file that belongs to one and whose name goes on behind it, a
+    """Whether `name` is of a phase's result file, or of a file that belongs to one and whose name continues after it, a
     whole one or one that a killed worker left."""
     more = r"(\.[a-z]+-\d+\.[a-z]+\.u\d+)?(\.tmp-\d+)?"
     return re.fullmatch(rf"[a-z]+(-[a-z0-9]+)*-\d{{6,}}-[0-9a-f]{{20}}{more}", name) is not None
