@@ -25,7 +25,7 @@ COMMANDS = """\
 
 *Reference, generated from `maskwright --help`.* Every command with its options; `--help`, or `-h`, after a command says
 the same in the terminal. Results go to the standard output, messages to the standard error. An error is one line;
-`--debug`, anywhere in a command, shows the traceback too. [Exit codes](exit-codes.md), [JSON](json.md) and errors [by
+`--debug`, anywhere in a command, shows the traceback too. [Exit codes](json.md#exit-codes), [JSON](json.md) and errors [by
 their words](troubleshooting.md) have pages of their own.
 
 Keys of a YAML decide the numbers: [of a run](configuration.md), [of fine-tuning](finetuning-configuration.md), [of an
