@@ -17,8 +17,8 @@ def network() -> DoctorFinding:
     bundles = {name: os.environ[name] for name in BUNDLES if os.environ.get(name)}
     detail = "; ".join(f"{name} {value}" for name, value in proxies.items()) or "no proxy is set"
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
-        detail += "; HF_HUB_OFFLINE keeps the Hub away"
+        detail += "; HF_HUB_OFFLINE disables the Hub"
     values: dict[str, Any] = {"proxies": sorted(proxies), "certificates": sorted(bundles)}
     absent = [f"; {name}={path} is not there" for name, path in bundles.items() if not os.path.exists(path)]
-    fix = "name a file that is there, or unset it: every request with TLS fails"
+    fix = "set it to an existing file, or unset it: every request with TLS fails"
     return first_of("network", "settings", detail, values, [(True, "fail", more, fix) for more in absent])

@@ -12,7 +12,7 @@ from maskwright.report.run import RecordedRun
 
 @dataclass(frozen=True)
 class ComputedBlocks:
-    """Blocks that were computed beside the runs' records, by the run's name."""
+    """Blocks that were computed in addition to the runs' records, by the run's name."""
 
     fill: dict[str, list[Block]]
     held_out: dict[str, list[Block]]
