@@ -72,9 +72,9 @@ class Model:
         fine-tuned-models.md), such as `{"text": …, "label": …, "score": …}`.
 
         A text is a string, a pair (text, text) or (question, context), or the words of one to tag; a string is
-        split at white space and punctuation. The number of texts that were cut is printed on stderr. Raises `InputError`
-        for a model that has learned no task, a question without its context, and for probabilities of a model that has
-        none."""
+        split at white space and punctuation. The number of texts that were cut is printed on stderr. Raises
+        `InputError` for a model that has learned no task, a question without its context, and for probabilities of a
+        model that has none."""
         task = self.trained.require_task()
         kinds = {"token_classification": "words", "question_answering": "question"}
         examples = _examples(texts, kinds.get(task.kind, "text"))
