@@ -19,7 +19,7 @@ def table(record: Record) -> list[str]:
         "disk_full": f"no room in the save at step {setting['stopped_after'] + setting['save_every_steps']} (file-size "
         "limit), then resumed without the limit",
         "nan_weight": "one NaN among the weights that the run begins from",
-        "resume": f"stopped at step {setting['stopped_after']} of {setting['steps']} and resumed, beside never stopped",
+        "resume": f"stopped at step {setting['stopped_after']} of {setting['steps']} and resumed, or never stopped",
     }
     rows = [f"| fault | {' | '.join(SIDES.values())} |", "|---|---|---|"]
     for fault, title in titles.items():

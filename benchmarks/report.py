@@ -102,7 +102,7 @@ ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
     ("start", "first step after start, mini", "-", "first_step_seconds", "s", 5.0, True),
     ("start", "batch at step 10^6", "batch at step 0", "batch_at_step_1000000_over_step_0", "x", 2.0, True),
     ("watch", "`watch`, 100 runs of 105,000 lines, first look, one core", "-", "first_cpu_seconds", "s", 1.0, True),
-    ("watch", "the same, a look after all have written", "-", "later_cpu_seconds", "s", 0.1, True),
+    ("watch", "the same, a look at all after new lines", "-", "later_cpu_seconds", "s", 0.1, True),
     ("watch", "first look at a curve of 100,000 lines", "-", "curve_cpu_seconds", "s", 1.0, True),
     ("watch", "the same, a line later", "-", "grown_curve_cpu_seconds", "s", 0.1, True),
     ("scaling", "2 processes on 2 cores, mini", "DistributedDataParallel", "over_ddp-2", "x", None, False),
@@ -110,9 +110,25 @@ ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
 ]
 ABOUT = """# Benchmarks
 
-Each script runs both sides in one sitting, alternately (A B A B). It writes `results/*.json` with every round, the
-machine, the versions and the commit. `python benchmarks/report.py` makes this page from those files.
+Each script runs both sides in one session, alternately (A B A B). It writes `results/*.json` with every round, the
+machine, the versions and the commit. `python benchmarks/report.py` makes this page from those files. [How
+fast](../docs/speed.md) summarizes it.
 
+Ratios compare medians over the rounds; for the time to a loss, they are the ratios of the worst seed. Only real tokens
+count, never padding. "At its best" means bf16 (fp32 on a CPU that multiplies it faster), no dropout, SDPA,
+`torch.compile` and the fastest of the batch sizes. "Held to AVX2" means that both sides run in fp32 with the
+instructions of a CPU that has AVX2 and no more (`train.py --avx2`); base ran there twice, by hand, with 8 rows only. On
+the H200, Trainer ran with 128 rows, as maskwright did, and no other batch size was tried
+([details](../records/experiments.md#2026-11-26-one-h200)). In results up to 2026-11-23, the measured GEMM is the
+fastest of seven products at the start of a process. Since then, products are measured again at its end, and the fastest
+counts.
+"""
+COMMANDS = """
+## Commands
+
+The top of each script explains what its numbers include.
+
+<!-- not executed: most lines take minutes or hours -->
 ```bash
 pip install -e '.[train,fast,bench]'
 python benchmarks/train.py cpu-base --text 'corpus/*.txt'     # also cpu-modernbert-1024 and others
@@ -126,12 +142,12 @@ python benchmarks/loader.py --text 'corpus/*.txt'
 python benchmarks/start.py --text 'corpus/*.txt'
 python benchmarks/saving.py --text 'corpus/*.txt'
 python benchmarks/watch.py                                    # what it costs to watch 100 runs; half a minute
-python benchmarks/parity.py                                   # JAX's numbers beside torch's, two minutes
+python benchmarks/parity.py                                   # JAX's numbers against torch's, two minutes
 python benchmarks/kills.py --store data/store                 # a quarter of an hour
 python benchmarks/process_kills.py --store data/store         # half an hour
 python benchmarks/scaling.py --text 'corpus/*.txt'            # many processes; a quarter of an hour
 python benchmarks/scaling_model.py                            # a projection for GPUs, no measurement
-python benchmarks/gradients.py                                # MKL beside torch for gradients of matrices; a minute
+python benchmarks/gradients.py                                # MKL against torch, for gradients of matrices; a minute
 python benchmarks/gpu.py sitting --store data/store --ragged data/lines    # on a GPU, 14 minutes; its top has the parts
 python benchmarks/finetune.py banking77-mini --tokenizer FOLDER --data FOLDER   # also ag-news-mini, banking77-base
 python benchmarks/finetune.py ag-news-mini --memory-gib 2 …   # the largest batch that fits
@@ -141,24 +157,13 @@ python benchmarks/kill_session.py                             # two terminals, r
 python benchmarks/genome.py 4000000 > genome.fa                # no measurement: the text of recipes/dna.yaml
 python benchmarks/cranfield.py FOLDER OUT                     # no measurement: Cranfield in the layout of BEIR
 ```
-
-*Not executed by the tests: most lines take minutes or hours.*
-
-Ratios compare medians over the rounds; for the time to a loss they are those of the worst seed. Only real tokens count,
-never padding. The top of each script says what its numbers hold and leave out. "At its best" means bf16 (fp32 on a CPU
-that multiplies it faster), no dropout, SDPA, `torch.compile` and the fastest of the batch sizes. "Held to
-AVX2" means both sides in fp32, by the instructions of a CPU that has AVX2 and no more (`train.py --avx2`). There, base
-was run twice by hand, with 8 rows alone. On the H200, Trainer had 128 rows, as maskwright had, and no others were
-tried. [Experiments](../records/experiments.md#2026-11-26-one-h200) have what that card did besides. In all results
-up to 2026-11-23, the measured GEMM is the fastest of seven products at the start of a process. Since then products are
-measured again at its end, and the fastest of all counts.
 """
 
 FAULTS = """
 ## Faults
 
 Hugging Face Trainer (a masked-LM run with its defaults and its own collator) and `maskwright pretrain` meet the same
-faults. Each start is a process of its own. The cells are made from exit codes, messages, logged losses and the weights
+faults. Each start is a separate process. The cells come from exit codes, messages, logged losses and the weights
 on disk. Dropout and dynamic masking are on. Both run in fp32, in one CPU process.
 """
 
@@ -197,11 +202,9 @@ def faults() -> list[str]:
 
 
 def main() -> None:
-    table = [
-        "| where | against | target | measured | reached | date |",
-        "|---|---|---|---|---|---|",
-        *map(line, ROWS),
-    ]
+    head = ["| where | against | target | measured | reached | date |", "|---|---|---|---|---|---|"]
+    rows = [*map(line, ROWS)]
+    missed, others = ([row for row in rows if ("| no |" in row) == no] for no in (True, False))
     shown = [HERE / "results" / f"{name}.json" for name in ("faults", *(row[0] for row in ROWS))]
     machines = sorted(
         {
@@ -211,7 +214,9 @@ def main() -> None:
             for r in (json.loads(path.read_text()) for path in shown if path.exists())
         }
     )
-    page = "\n".join([ABOUT, *table, "", f"Machines: {'; '.join(machines)}.", *faults(), ""])
+    tables = ["## Missed targets", "", *head, *missed, "", "## All other measurements", "", *head, *others]
+    end = ["", f"Machines: {'; '.join(machines)}."]
+    page = "\n".join([ABOUT, *tables, *end, *faults(), COMMANDS])
     (HERE / "README.md").write_text(page)
 
 

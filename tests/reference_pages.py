@@ -23,10 +23,9 @@ COMMANDS = """\
 
 <!-- Made by `python tests/reference_pages.py`; a test compares the two. -->
 
-*Reference, generated from `maskwright --help`.* Every command with its options; `--help`, or `-h`, after a command says
-the same in the terminal. Results go to the standard output, messages to the standard error. An error is one line;
-`--debug`, anywhere in a command, shows the traceback too. [Exit codes](exit-codes.md), [JSON](json.md) and errors [by
-their words](troubleshooting.md) have pages of their own.
+*Reference, generated from `maskwright --help`.* `--help`, or `-h`, after a command prints the same. Results go to the
+standard output, messages to the standard error. `--debug`, anywhere in a command, adds the traceback to an error. See
+also [exit codes and JSON](json.md), and [errors by their words](troubleshooting.md).
 
 Keys of a YAML decide the numbers: [of a run](configuration.md), [of fine-tuning](finetuning-configuration.md), [of an
 environment](google-cloud-environment.md).

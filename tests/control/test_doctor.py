@@ -96,7 +96,7 @@ def test_memory_is_what_the_container_may_have(tmp_path: Path) -> None:
     proc = tree(tmp_path / "proc", {"meminfo": "MemTotal: 1 kB\nMemAvailable:    8000000 kB\n"})
     small = Cgroups(tree(tmp_path / "small", {"memory.max": "1000000000"}), str(own))
     found = machine.memory(small, proc)
-    assert found.state == "warn" and "the container may have 1.0 GB; 8.2 GB are free" in found.detail
+    assert found.state == "warn" and "the container may use 1.0 GB; 8.2 GB are free" in found.detail
     large = Cgroups(tree(tmp_path / "large", {"memory.max": "max"}), str(own))
     if hardware.memory_bytes() > machine.LEAST_MEMORY_BYTES:
         assert machine.memory(large, proc).state == "ok"

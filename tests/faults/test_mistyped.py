@@ -335,7 +335,7 @@ def test_recipes_are_listed_and_printed(cli: Cli) -> None:
         ("data prepare wiki/*.txt --tokenizer t --to out", "matches no file. Fix: check the path; quote globs"),
         ("text audit hf://datasets/wikitext", "got 'wikitext'. Fix: write hf://datasets/OWNER/NAME/FILE"),
         ("text audit nothing://a/b", "no file system is known by nothing://. Fix: give a path, gs:// or s3://"),
-        ("plan CONFIG --on h10", "'h10' is not a device that `plan` knows. Fix: did you mean h100"),
+        ("plan CONFIG --on h10", "'h10' is not a device that `plan` supports. Fix: did you mean h100"),
         ("pretrain CONFIG --run gs:/b/run", "gs:/b/run: must be a local folder"),
         ("data prepare CONFIG --tokenizer t --to gs:/b/store", "gs:/b/store: must be a local folder"),
         ("export CONFIG --to gs://b/model", "gs://b/model: must be a local folder"),
@@ -366,7 +366,7 @@ def test_recipes_are_listed_and_printed(cli: Cli) -> None:
             "plan CONFIG --region us-central1-a",
             "--region: the price table has no region 'us-central1-a'. Fix: did you mean us-central1?",
         ),
-        ("plan CONFIG --on v6:2x4", "'v6:2x4' is not a device that `plan` knows. Fix: did you mean v6e:2x4?"),
+        ("plan CONFIG --on v6:2x4", "'v6:2x4' is not a device that `plan` supports. Fix: did you mean v6e:2x4?"),
         ("submit slrum CONFIG --run out", "'slrum' is no place to run. Fix: did you mean slurm?"),
     ],
 )

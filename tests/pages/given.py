@@ -1,8 +1,5 @@
 """What a test puts into the empty directory before it executes a page: in place of the reader's own files, and of what
-the page downloads.
-
-The first sentences of each docstring have to stand on the page, so that a reader knows what its outputs were made with.
-"""
+the page downloads."""
 
 from __future__ import annotations
 
@@ -15,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import pyarrow
 import pyarrow as arrow
 import pytest
 from fairseq_files import write_fairseq
@@ -209,21 +205,6 @@ def original(shell: Shell) -> Iterator[None]:
     yield
 
 
-def tour(shell: Shell) -> Iterator[None]:
-    """In place of your files, of the recipe and of your labelled examples, it has very small ones."""
-    for name in ("corpus", "recipes"):
-        (shell.folder / name).mkdir()
-    for number in range(2):
-        text = "\n\n".join(made_up.notes(200, number)) + "\n"
-        with pyarrow.CompressedOutputStream(str(shell.folder / "corpus" / f"notes-{number}.txt.zst"), "zstd") as file:
-            file.write(text.encode())
-    next(sentences(shell))
-    (shell.folder / "subjects-test.csv").rename(shell.folder / "new.csv")
-    for name in ("recipes/small.yaml", "news.yaml"):
-        (shell.folder / name).write_text(made_up.SMALL_RECIPES[name], encoding="utf-8")
-    yield
-
-
 def readme(shell: Shell) -> Iterator[None]:
     """In place of your files, of both recipes and of the Hugging Face Hub, it has very small ones."""
     for name in ("corpus", "recipes"):
@@ -312,7 +293,7 @@ def lab(shell: Shell) -> Iterator[None]:
 GIVEN: dict[str, Given] = {
     one.__name__: one
     for one in (
-        *(nothing, notes, own_text, sentences, letters, hub, original, readme, tour, shard, shards, clone),
+        *(nothing, notes, own_text, sentences, letters, hub, original, readme, shard, shards, clone),
         *(files, fine_tuned, pairs, sequences, proteins, no_mask, bucket, a_ray_cluster),
         *(lab, a_slice),
     )

@@ -46,12 +46,6 @@ LETTERS = {
 
 
 SMALL_RECIPES = {
-    "recipes/small.yaml": """
-data: {store: data/store, seq_len: 64}
-model: {size: nano}
-optimizer: {learning_rate: 0.003}
-schedule: {steps: 20, warmup_steps: 2}
-""",
     "recipes/modern.yaml": """
 data: {store: data/store, seq_len: 64}
 model: {architecture: modernbert, size: nano}
@@ -63,11 +57,6 @@ data: {store: data/store, seq_len: 64}
 model: {init_from: models/ModernBERT-base}
 optimizer: {learning_rate: 0.0003}
 schedule: {kind: wsd, steps: 10, warmup_steps: 2, decay_steps: 4}
-""",
-    "news.yaml": """
-data: {train: subjects.csv, label: subject}
-model: {init_from: models/small}
-schedule: {epochs: 1}
 """,
 }
 

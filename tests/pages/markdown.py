@@ -1,7 +1,6 @@
 """Pages as tests see them: what of a page is executed, which files it has the reader write, and what output it shows.
 
-Walks, which `docs/index.md` marks with ▸, begin with a table that says for whom they are and what they take. Other
-pages go on from the files of such a walk (`files` or `fine_tuned` of `given.py`).
+A page may continue with the files of another one (`files` or `fine_tuned` of `given.py`).
 
 A page that is executed says so in a comment that readers do not see, with what the test puts into the empty directory
 first (functions of `given.py`): `<!-- executed: stories, hub -->`, or `<!-- executed long: … -->` for `--long` alone.

@@ -1,18 +1,14 @@
-"""Each link of a page leads to a file and a heading that are there, each test that it names exists, and each page can
-be reached from the index."""
+"""Each link of a page leads to a file and a heading that are there, and each test that it names exists."""
 
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-INDEX = ROOT / "docs" / "index.md"
 TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 LINK = re.compile(r"\[[^][]*\]\(([^()\s]+)\)")
 
@@ -51,33 +47,6 @@ def anchors(path: Path) -> set[str]:
     return found
 
 
-def test_the_list_for_programs_is_that_of_the_index() -> None:
-    """`scripts/llms` renews it."""
-    made = subprocess.run(
-        [sys.executable, ROOT / "scripts" / "llms", "--print"], capture_output=True, text=True, check=True
-    )
-    assert (ROOT / "llms.txt").read_text(encoding="utf-8") == made.stdout
-    entries = [line for line in made.stdout.splitlines() if line.startswith("- ")]
-    assert len(entries) > 50
-    assert [entry for entry in entries if re.fullmatch(r"- \[[^][]+\]\(\S+\): .*[\w`)]", entry) is None] == []
-
-
-def test_a_page_of_which_the_index_says_nothing_is_not_listed(tmp_path: Path) -> None:
-    """Its first sentence may be out of context ("Run this on a login node:")."""
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "docs").mkdir()
-    shutil.copy(ROOT / "scripts" / "llms", tmp_path / "scripts")
-    (tmp_path / "README.md").write_text("# It\n\nIt trains.\n")
-    (tmp_path / "docs" / "one.md").write_text("# One\n\nRun this on a login node:\n")
-    for said, told in ((": for notebooks; ", "- [One](docs/one.md): for notebooks\n"), (" ▸, and more.", "")):
-        (tmp_path / "docs" / "index.md").write_text(f"**Look.** [One](one.md){said}\n")
-        made = subprocess.run(
-            [sys.executable, tmp_path / "scripts" / "llms", "--print"], capture_output=True, text=True, check=False
-        )
-        assert made.stdout.endswith(told) and bool(made.stderr) == bool(made.returncode) == (not told), made
-    assert made.stderr.startswith("docs/index.md: nothing is said of docs/one.md. Fix: ")
-
-
 @pytest.mark.parametrize("path", pages(), ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(path: Path) -> None:
     for file, anchor in links(path):
@@ -94,10 +63,3 @@ def test_tests_that_are_named_exist(path: Path) -> None:
         assert (ROOT / file).is_file(), f"{path.name}: no {file}"
         found = re.search(rf"^def {name}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE)
         assert not name or found, f"{path.name}: {file} has no {name}"
-
-
-def test_every_page_can_be_reached_from_the_index() -> None:
-    """From the index itself by one link, and from README by the index."""
-    listed = {file for file, _ in links(INDEX)}
-    assert [path.name for path in pages() if path.parent == INDEX.parent and path != INDEX and path not in listed] == []
-    assert INDEX in {file for file, _ in links(ROOT / "README.md")}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -69,16 +68,3 @@ def test_what_is_not_executed_has_its_reason(path: Path) -> None:
     page = read_page(path)
     silent = [block.line for block in page.shell_blocks if block.executed and page.given is None]
     assert silent == [], "neither executed nor with a reason above"
-
-
-HEAD = ["For", "Needs", "Takes", "Costs"]
-WALKS = re.findall(r"\(([\w-]+\.md)\) ▸", (ROOT / "docs" / "index.md").read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("name", WALKS)
-def test_a_walk_says_for_whom_it_is_and_what_it_takes(name: str) -> None:
-    page = next(page for page in PAGES if page.path.name == name)
-    assert page.given is not None
-    head = page.text.split("\n## ")[0]
-    rows = [line.split("|")[1].strip() for line in head.splitlines() if line.startswith("| ")]
-    assert rows[1:5] == HEAD

@@ -211,8 +211,8 @@ def test_how_the_whole_run_is(
     [
         (this_pid_space(), os.getpid(), 1000, "did not answer within 0 seconds"),
         ("another", 3, 0, "did not answer within 0 seconds"),
-        ("another", os.getpid(), 1000, "is not running: .* nobody holds it"),
-        (this_pid_space(), 2**22 + 1, 0, "is not running: .* nobody holds it"),
+        ("another", os.getpid(), 1000, "is not running: .* no process holds it"),
+        (this_pid_space(), 2**22 + 1, 0, "is not running: .* no process holds it"),
     ],
     ids=["a process here", "a beat elsewhere", "no beat elsewhere", "no process here"],
 )

@@ -70,7 +70,7 @@ def test_a_run_that_was_killed_says_so_and_what_the_same_command_does(run: Path,
     assert ("To do: the same command continues it." if saved else begins) in said
     with pytest.raises(InputError) as error:
         reproduce(str(run), str(run / "again"))
-    assert f"the command that started it goes on with it: `maskwright pretrain … --run {run}`" in str(error.value)
+    assert f"continue it with the command that started it: `maskwright pretrain … --run {run}`" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -97,12 +97,11 @@ def test_a_damaged_record_is_named_on_the_page_and_in_the_terminal(
         (run / name).write_bytes(content)
     capfd.readouterr()
     assert main.run(["report", str(run), "--to", f"{run}.html"]) == 0
-    told = (
-        f"{run}/{name}: {what}; the page lacks {CONTENTS[Path(name).name]}. Fix: restore the file, and write the page"
-    )
+    lacks = CONTENTS[Path(name).name]
+    told = f"{run}/{name}: {what}; the page lacks {lacks}. Fix: restore the file, and repeat the command"
     (line,) = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning: ")]
-    assert line == f"warning: {told} again"
-    assert f"{told} again." in text_of(run)
+    assert line == f"warning: {told}"
+    assert f"{told}." in text_of(run)
     lost = name == "status.json"
     assert (read(str(run)).state, read(str(run)).of) == ("not known" if lost else "done", 4)
     assert text_of(run).count("Fix: ") == 1 and "continue from" not in text_of(run)

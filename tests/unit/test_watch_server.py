@@ -293,7 +293,7 @@ def test_a_run_is_asked_and_the_server_answers_others_meanwhile(tmp_path: Path, 
 
     status, found = asyncio.run(press())
     assert status == 200
-    assert ("stopped at step" if request_ == "stop" else "saved step 9,000, going on") in found["said"]
+    assert ("stopped at step" if request_ == "stop" else "saved step 9,000, and continues") in found["said"]
 
 
 def test_a_run_that_does_not_answer(tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_a_run_that_does_not_answer(tmp_path: Path) -> None:
     for _ in range(2):
         status, found = ask(f"/api/runs/{id_}/stop", "POST", BEARER)
         assert status == 409 and "did not answer within" in found["error"]["what"]
-        assert found["error"]["fix"].startswith("wait: the request stays, and the run takes it after its step")
+        assert found["error"]["fix"].startswith("wait: the request stays, and the run obeys it after its step")
     assert RunDirectory(str(made.folder)).take_request() == "stop"
 
 

@@ -39,13 +39,13 @@ def evaluate(
 
     - of a masked language model, held-out loss and accuracy on `store`, or on the run's own (`Evaluation`; of a
       mixture `Evaluations`, by source), on at most `max_rows` rows of `seq_len` tokens each;
-    - `blimp`: minimal pairs, of which a fixed `share` is taken (`Blimp`);
+    - `blimp`: a fixed `share` of minimal pairs (`Blimp`);
     - `text`: the pseudo-perplexity of a text (`PseudoPerplexity`);
     - of a fine-tuned model, every metric on its own test set or on the file `examples` (`Scores`).
 
-    `text_column` is that of `text` or of `examples`, where several are joined by a space; `text_pair` and `label` are
-    those of `examples`. Those that are not given are the run's own, or have one of GLUE's names. `encoding` is that of
-    `text` or of `examples`, such as cp1252; by default the run's for `examples`, or UTF-8.
+    `text_column` names a column of `text`, or columns of `examples`, joined by a space; `text_pair` and `label` are
+    columns of `examples`. Default: the run's own, or one of GLUE's names. `encoding`: of `text` or `examples`, such as
+    cp1252; default: the run's for `examples`, else UTF-8.
 
     Raises `InputError` if more than one is asked for, for a value that the measurement does not use or the model does
     not take, and where the model has nothing to be measured on.

@@ -1,4 +1,4 @@
-"""Calls a user's functions while a run goes on, by polling the files that it writes."""
+"""Calls a user's functions during a run, by polling the files that it writes."""
 
 from __future__ import annotations
 
@@ -75,4 +75,4 @@ class Listener:
         except (Exception, SystemExit) as error:  # the user's; KeyboardInterrupt ends the run
             if name not in self.failed:
                 self.failed.add(name)
-                warn(f"{name} raised {type(error).__name__}: {error}; the run goes on, and so do the calls")
+                warn(f"{name} raised {type(error).__name__}: {error}; the run continues, and so do the calls")

@@ -55,8 +55,8 @@ class Model:
         self, texts: Sequence[str], *, max_seq_len: Annotated[int, Field(ge=8)] | None = None
     ) -> NDArray[np.float32]:
         """[texts, D] fp32: for each text the mean of its tokens' last hidden states. `max_seq_len`: tokens of a text
-        that the model reads; when not given, as many as in its fine-tuning, or all that it takes. How many were cut is
-        said on stderr."""
+        that the model reads; default: as in its fine-tuning, else the model's maximum. The number of
+        texts that were cut is printed on stderr."""
         length = predict.row_length(self.trained, embed.TEXTS, self._data(max_seq_len))
         return embed.vectors(self.trained, _examples(texts, "single"), length, self.device)
 
@@ -68,13 +68,13 @@ class Model:
         probabilities: bool = False,
         max_seq_len: Annotated[int, Field(ge=8)] | None = None,
     ) -> list[dict[str, Any]]:
-        """What a fine-tuned model says of each text, in their order: the records of `maskwright predict` (docs/
+        """A fine-tuned model's prediction for each text, in their order: the records of `maskwright predict` (docs/
         export.md#predict-and-embed), such as `{"text": …, "label": …, "score": …}`.
 
-        A text is a string, a pair (text, text) or (question, context), or the words of one that is tagged; of a string,
-        they are cut at white space and punctuation. How many texts were cut is said on stderr. Raises `InputError` for
-        a model that has learned no task, a question without its context, and for probabilities of a model that has
-        none."""
+        A text is a string, a pair (text, text) or (question, context), or the words of one to tag; a string is
+        split at white space and punctuation. The number of texts that were cut is printed on stderr. Raises
+        `InputError` for a model that has learned no task, a question without its context, and for probabilities of a
+        model that has none."""
         task = self.trained.require_task()
         kinds = {"token_classification": "words", "question_answering": "question"}
         examples = _examples(texts, kinds.get(task.kind, "text"))

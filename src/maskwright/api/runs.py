@@ -45,9 +45,9 @@ class Page:
 
 @dataclass(frozen=True)
 class Run:
-    """The run in a local folder; of one in a bucket, `plot`, `report`, `load` and `export` work too. Nothing is read
-    before it is asked for, and everything anew each time, so that a run that goes on can be looked at. Raises
-    `InputError` where the folder is no run."""
+    """The run in a local folder; of one in a bucket, `plot`, `report`, `load` and `export` work too. Files are read
+    when you ask, and again each time, so you can look at a run during training. Raises `InputError` if the folder is no
+    run."""
 
     location: str
 

@@ -80,7 +80,7 @@ def train_tokenizer(
 ) -> str:
     """Trains a tokenizer on up to `max_bytes` of `text`, writes the folder `to`, and returns its location.
 
-    The options are those of `maskwright tokenizer train`. Raises `InputError` for a vocabulary that is too small or a
+    It takes the options of `maskwright tokenizer train`. Raises `InputError` for a vocabulary that is too small or a
     folder that holds a tokenizer, `SourceError` for text that cannot be read.
     """
     sources, folder = TextReading(layout, text_column, on_bad_input, encoding).open(locations(text)), location(to)
@@ -122,7 +122,7 @@ def prepare(
 ) -> Store:
     """Encodes documents into the store `to` on all cores, or in `workers` processes, or continues one that was stopped.
 
-    `tokenizer`: a folder, or `hf://OWNER/NAME@REVISION`. The options are those of `maskwright data prepare`. Raises
+    `tokenizer`: a folder, or `hf://OWNER/NAME@REVISION`. It takes the options of `maskwright data prepare`. Raises
     `InputError`, and `SourceError` with file and line.
     """
     sizes = keep_duplicates, min_characters, max_characters, shard_tokens, encoder

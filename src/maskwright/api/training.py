@@ -55,11 +55,11 @@ def pretrain(
     """Trains a masked language model in the folder `run`, or continues the run there exactly, and waits for its end.
 
     `overrides`: dotted keys over the configuration's, such as `{"schedule.steps": 100}`. `begin_from`: RUN or RUN@STEP,
-    whose checkpoint a new run begins with. `processes`: on this machine; one for each GPU when not given.
+    whose checkpoint a new run begins with. `processes`: on this machine; default: one for each GPU.
 
     `on_log` and `on_evaluate` are called with a line of `Run.metrics` soon after the run has written it, and `on_save`
-    with the step and the folder of a checkpoint. They run in the caller's thread, beside the training, which does not
-    wait for them. One that raises is warned of once, and the run goes on.
+    with the step and the folder of a checkpoint. They run in the caller's thread, and the training does not wait
+    for them. If one raises, you get a warning, and the run continues.
 
     Raises `InputError` (its kinds name the file or key), `HealthError`, and `StoppedEarly` where a limit or a stop
     request ended this start: the same call continues. Interrupted from the keyboard, it first lets the run save;
@@ -84,8 +84,8 @@ def finetune(
     on_evaluate: OnLog | None = None,
     on_save: OnSave | None = None,
 ) -> Run:
-    """Trains a model on labelled examples and judges it: `Run.results` has its scores. The other
-    parameters, and what is raised, are those of `pretrain`."""
+    """Trains a model on labelled examples and judges it: `Run.results` has its scores. `pretrain`
+    describes the other parameters and the errors."""
     options = _limits(stop_after_hours, stop_after_steps, processes)
     return _train("finetune", config, run, overrides or {}, options, (on_log, on_evaluate, on_save))
 

@@ -16,7 +16,7 @@
     ├── HealthError              3   training stopped before a bad update (non-finite loss or gradient)
     └── StoppedEarly            75   start me again: a signal or a lost machine interrupted it; `reason` says which
         ├── EndedAsAsked        76   ended as asked, or at its own limit: final; the same command continues
-        └── NotFollowed        130   a signal ended a command that only follows a job, which goes on
+        └── NotFollowed        130   a signal ended a command that only follows a job, which continues
 
 A message is one line: where (file, line, byte or key), what, and how to fix it. Each of several mistakes in a YAML has
 its own line. A message has no secret and no control character.
@@ -154,8 +154,8 @@ class EndedAsAsked(StoppedEarly):
 
 
 class NotFollowed(StoppedEarly):
-    """A signal ended a command that has submitted a job, or only follows one. The job goes on: an engine that took this
-    for 75 would submit it again."""
+    """A signal ended a command that has submitted a job, or only follows one. The job continues: an engine that took
+    this for 75 would submit it again."""
 
     exit_code = INTERRUPTED
 

@@ -1,8 +1,8 @@
 """Leases: signs of life of processes that write a folder, for others on this machine and elsewhere.
 
 A lease is a file with a number that its holder counts up. A holder of this pid space is dead if its process is gone.
-Elsewhere nobody sees that: there the number is watched for a while, and a holder whose number stands still is dead. No
-clocks are compared.
+Elsewhere that cannot be seen: there the number is watched for a while, and a holder whose number stands still is dead.
+No clocks are compared.
 
 `leased` lets one process at a time write a folder. A lock (`flock`) decides on one machine, at once and however its
 holder died. Other machines that see the folder may not see the lock, nor may another mount on this one: there the lease
@@ -39,7 +39,7 @@ class Lease:
     suspended for long; then this one must not write."""
 
     def __init__(self, path: str, facts: dict[str, Any] | None = None, *, recreate: bool = True) -> None:
-        """`facts`: JSON values for the file, beside those of the process. `recreate`: whether a lease that another
+        """`facts`: JSON values for the file, in addition to the process's own. `recreate`: whether a lease that another
         process deletes, but does not take, is written again; else it is lost."""
         self._path, self.token, self._recreate = path, uuid.uuid4().hex, recreate
         self._facts = {
@@ -72,7 +72,7 @@ class Lease:
     def require(self) -> None:
         """Raises `Locked` if the lease is lost."""
         if self.lost:
-            what = "was taken over by another process; this one writes no more"
+            what = "was taken over by another process; this one stops writing"
             raise Locked(what, where=os.path.dirname(self._path), fix="let one process at a time run on a folder")
 
     def _beat(self) -> None:

@@ -1,7 +1,7 @@
 """Locations are `str`: a local path or any URL that fsspec knows (`gs://`, `s3://`, `hf://`, `memory://`).
 
 `pathlib.Path("gs://bucket")` collapses the double slash, so no `Path` ever holds a location that a user gave.
-Local writes are atomic: a temporary name beside the target, fsync, rename, fsync of the folder.
+Local writes are atomic: a temporary name next to the target, fsync, rename, fsync of the folder.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def without_query(location: str) -> str:
 
 
 def near(folder: str, file: str) -> str | None:
-    """The folder in or beside `folder` that has `file` and the most similar name; None if there is none."""
+    """The folder in or next to `folder` that has `file` and the most similar name; None if there is none."""
     folder = folder.rstrip("/")
     for parent, cutoff in ((folder, 0.0), (os.path.dirname(folder), 0.6)):
         names = [path.split(os.sep)[-2] for path in glob.glob(os.path.join(glob.escape(parent), "*", file))]
@@ -149,7 +149,7 @@ def expand_named(patterns: list[str]) -> dict[str, str]:
 
 
 def identity(name: str, real_folders: dict[str, str] | None = None) -> str:
-    """The one spelling of a file: of a local one its path without links. `real_folders` caches those of folders."""
+    """The one spelling of a file: of a local one its path without links. `real_folders` caches the paths of folders."""
     path = name.removeprefix("file://")
     if is_url(path):
         return name
@@ -294,8 +294,8 @@ def sync_folder(folder: str) -> None:
 
 
 def temporary_name(path: str) -> str:
-    """A name beside `path` that nobody else uses: machines that share a folder may have a pid twice, and in containers
-    each start has the same one."""
+    """A name next to `path` that no other process uses: machines that share a folder may have a pid twice, and in
+    containers each start has the same one."""
     return f"{path}.tmp-{secrets.randbits(62)}"
 
 
@@ -330,7 +330,7 @@ def atomic_writer(path: str, *, sync: bool = True) -> Iterator[BinaryIO]:
 
 
 def name_file(error: BaseException, temporary: str, path: str) -> None:
-    """Completes the system's error for the user: that of a write has no file's name, others have the temporary one."""
+    """Completes the system's error for the user: errors of writes have no file's name, others the temporary one."""
     if isinstance(error, OSError) and (error.filename == temporary or (error.filename is None and error.errno in FULL)):
         error.filename = path
 
@@ -472,7 +472,7 @@ def replaced_folder(path: str) -> Iterator[str]:
     all. Raises `InputError` unless `path` is absent or empty.
 
     What killed processes have left of the same folder is deleted. An empty folder that exists may be a mount point or
-    the working directory, neither of which can be replaced: the files are made and then moved inside it, with
+    the working directory, which cannot be replaced: the files are made and then moved inside it, with
     manifest.json last.
     """
     path = os.path.realpath(path)
@@ -512,8 +512,8 @@ def _remove_dead(folder: str) -> None:
 
 
 def made_once(path: str, find: Callable[[], T | None], make: Callable[[], T]) -> T:
-    """The result of `find`, or if that is None of `make`, called under a lock beside `path` in the cache. While another
-    process makes it, waits for that process and says for which one."""
+    """The result of `find`, or if that is None of `make`, called under a lock next to `path` in the cache. While
+    another process makes it, waits for that process and names it."""
     asked = 0
     with ExitStack() as stack:
         while (value := find()) is None:

@@ -38,9 +38,9 @@ def python() -> DoctorFinding:
     version = platform.python_version()
     values = {"version": version, "executable": sys.executable, "platform": platform.platform()}
     detail = f"maskwright {__version__}, Python {version}, {platform.system()} on {platform.machine()}"
-    compare = "compare the first losses of a run with those of a Linux machine"
+    compare = "compare the first losses of a run with the losses on a Linux machine"
     return first_of("software", "Python", detail, values, [
-        (sys.platform != "linux", "warn", "; tried on Linux alone", compare),
+        (sys.platform != "linux", "warn", "; tested only on Linux", compare),
     ])  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def torch(probe: FrameworkProbe | None, gpus: int | None = None, *, busy: bool =
         yield _kernels(lines[0])
         yield _products(lines[0], lines[1]["flops_per_second"] if len(lines) > 1 else None, failure, busy)
     elif failure:
-        fix = "install torch anew, for this processor: scripts/install, or pip install --force-reinstall torch"
+        fix = "install torch again, for this processor: scripts/install, or pip install --force-reinstall torch"
         yield DoctorFinding("software", "torch", "fail", f"{version} cannot be used: {failure}; {LEFT_OUT}", fix)
     else:
         yield DoctorFinding("software", "torch", "warn", f"{version} was not imported in time; {LEFT_OUT}", WHEN_IDLE)
@@ -144,7 +144,7 @@ def _build(facts: dict[str, Any], gpus: int) -> DoctorFinding:
         detail += f"; {gpu['name']}, {human_bytes(gpu['memory_bytes'])}, compute capability {gpu['capability']}"
     plain = facts["version"].partition("+")[0]
     for_cuda = f"pip install --force-reinstall torch=={plain}, the build for CUDA"
-    driver = "look at nvidia-smi: the driver has to know this version of CUDA" if cuda else for_cuda
+    driver = "check with nvidia-smi that the driver supports this version of CUDA" if cuda else for_cuda
     lacking = [gpu["name"] for gpu in facts["gpus"] if not gpu["in_build"] and not hip]
     return first_of("software", "torch", detail, facts, [
         (gpus > len(facts["gpus"]), "fail",
@@ -175,10 +175,10 @@ def _kernels(facts: dict[str, Any]) -> DoctorFinding:
         (held_down, "warn", "", f"unset ATEN_CPU_CAPABILITY, which is {forced}"),
         (on_cpu and not facts["onednn"], "warn", "; this build lacks oneDNN",
          "take PyTorch's own build: pip install torch --index-url https://download.pytorch.org/whl/cpu"),
-        (device == "mps", "warn", "; never tried on such a GPU",
+        (device == "mps", "warn", "; untested on such a GPU",
          "compare the first losses with --set engine.device=cpu"),
         (device == "cuda" and not facts["compiler"], "warn", "; layers cannot be compiled without a C compiler",
-         "install a C compiler (gcc), or say engine.compile: off"),
+         "install a C compiler (gcc), or set engine.compile: off"),
     ])  # fmt: skip
 
 
@@ -203,7 +203,7 @@ def jax(probe: FrameworkProbe | None) -> DoctorFinding:
         return DoctorFinding("software", "JAX", "ok", "not installed; only engine.kind jax and TPUs need it")
     lines, failure, version = probe.lines(), probe.end(), importlib.metadata.version("jax")
     if not lines and failure:
-        fix = "install it anew: scripts/install --jax, or --tpu on a TPU"
+        fix = "install it again: scripts/install --jax, or --tpu on a TPU"
         return DoctorFinding("software", "JAX", "fail", f"{version} cannot be used: {failure}", fix)
     if not lines:
         return DoctorFinding("software", "JAX", "warn", f"{version} did not name its devices in time", WHEN_IDLE)

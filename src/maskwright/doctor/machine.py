@@ -76,7 +76,7 @@ def cores(cgroups: Cgroups, proc: str = "/proc") -> DoctorFinding:
          "take a larger or a dedicated machine"),
         (others is None, "ok", unread, None),
         (used > BUSY_SHARE * room, "warn", f"; others compute on {used:.1f} of them now ({busiest})", wait),
-        (True, "ok", f"; nobody else uses more than {max(used, 0.1):.1f}", None),
+        (True, "ok", f"; no other program uses more than {max(used, 0.1):.1f}", None),
     ])  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def memory(cgroups: Cgroups, proc: str = "/proc") -> DoctorFinding:
     values = {"memory_bytes": total, "limit_bytes": limit, "available_bytes": free}
     detail = human_bytes(total)
     if limit is not None and limit < total:
-        detail += f", of which the container may have {human_bytes(limit)}"
+        detail += f", and the container may use {human_bytes(limit)}"
     if free is not None:
         detail += f"; {human_bytes(free)} are free"
     fix = "end other programs or take a larger machine; the nano recipe still trains"

@@ -1,7 +1,7 @@
 """Other devices' speed, memory and power from their makers' tables, and the CPU cores that we measured.
 
 Figures are dense products in 16 bits and in fp32 (without TF32), memory, its bandwidth, and the power that the device
-may draw. NVIDIA's are those of its data sheets (nvidia.com/en-us/data-center: t4, v100, l4, a100, h100, h200, and B200
+may draw. NVIDIA's are from its data sheets (nvidia.com/en-us/data-center: t4, v100, l4, a100, h100, h200, and B200
 in the DGX B200's). TPUs' are of a chip, from docs.cloud.google.com/tpu/docs/v2 and its neighbours; they have no units
 for fp32, which takes six products in bf16 (jax.lax.Precision.HIGHEST). Google publishes no power, but a paper does for
 v4 (Jouppi et al. 2023, arXiv:2304.01433: 170 W on average).
@@ -140,11 +140,11 @@ def place(on: str) -> DeviceCount:
     device = DEVICES.get(name)
     if device is None:
         near = difflib.get_close_matches(name, DEVICES, n=1)
-        fix = "name a device, as h100:8 or v6e:4x4."
+        fix = "name a device, such as h100:8 or v6e:4x4."
         if near:
             fix = f"did you mean {near[0]}:{number}?" if number else f"did you mean {near[0]}?"
         names = ", ".join(DEVICES)
-        what = f"'{on}' is not a device that `plan` knows"
+        what = f"'{on}' is not a device that `plan` supports"
         raise ConfigError(what, where="--on", fix=f"{fix} Or here, or an environment's YAML. Devices: {names}")
     if device.family == "tpu":
         if wrong := tpus.refusal(f"{name}:{number}" if number else name):

@@ -45,7 +45,7 @@ def cpu_has_amx() -> bool:
 def cpu_multiplies_bf16_faster() -> bool:
     """True with AMX, with ARM's bf16 products and with AMD's AVX512-BF16: 4.2 times fp32, measured on 2 Zen 5 cores.
 
-    Intel's AVX512-BF16 without AMX, as where a hypervisor hides AMX, measured half of fp32 (159 beside 325 GFLOP/s),
+    Intel's AVX512-BF16 without AMX, as where a hypervisor hides AMX, measured half of fp32 (159 against 325 GFLOP/s),
     and whole training steps took 1.3 to 1.7 times as long. The vendor decides, and not a timing, so that all machines
     of a kind choose alike.
     """
@@ -81,7 +81,7 @@ def spread_over_cores(topology: str = "/sys/devices/system/cpu", *, number: int 
 
 
 def cuda_devices(devices: str = "/dev") -> int:
-    """Number of NVIDIA GPUs that this process may use, found without torch: those of the driver, without those that
+    """Number of NVIDIA GPUs that this process may use, found without torch: the driver's, without those that
     CUDA_VISIBLE_DEVICES hides."""
     device_count = sum(name.startswith("nvidia") and name[6:].isdigit() for name in os.listdir(devices))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -18,7 +18,7 @@ class Tpu:
     """A kind of TPU, its slices, and the hosts that it comes in."""
 
     topologies: tuple[str, ...]
-    """Topologies that Google rents, without those of whole cubes."""
+    """Topologies that Google rents, without whole cubes."""
     machines: dict[int, str]
     """Machine type by the chips of a host, for Compute Engine and GKE."""
     chips_per_host: int
@@ -91,7 +91,7 @@ def _example(tpu: Tpu) -> str:
 
 
 def topologies(kind: str) -> list[str]:
-    """All topologies of a kind: in three dimensions also those of whole cubes."""
+    """All topologies of a kind: in three dimensions also whole cubes."""
     most = TPUS[kind].most_cubed
     cubes = (
         f"{a}x{b}x{c}"

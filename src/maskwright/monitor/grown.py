@@ -13,7 +13,7 @@ METRICS = "metrics.jsonl"
 BLOCK_BYTES, PIECE_BYTES = 4 << 20, 256 << 10
 """Bytes of one read forwards, and of the first backwards: at a URL each is a request."""
 KNOWN_BYTES = 64
-"""Bytes remembered before the place where reading goes on. A restart replaces the lines of steps that it computes
+"""Bytes remembered before the place where reading continues. A restart replaces the lines of steps that it computes
 again; these bytes then differ, since a line has the time in it."""
 
 

@@ -68,7 +68,7 @@ def follow(
 
 
 def exit_code(report: RunReport | None) -> int | None:
-    """The run's exit code; None while it goes on or its launcher may restart it."""
+    """The run's exit code; None while it runs or its launcher may restart it."""
     if report is None or not (report.over or report.state == "lost"):
         return None
     heard = max([report.status.heartbeat if report.status else 0.0, *(rank.beat.time for rank in report.ranks)])
@@ -117,7 +117,7 @@ def _note(report: RunReport | None) -> str:
     if report.restartable:
         return f"{report.state}; waiting {human_seconds(RESTART_SECONDS)} for its launcher to start it again"
     if report.state in ("hung", "lost", "silent", "never started"):
-        return f"{report.state} (`maskwright status` says more)"
+        return f"{report.state} (`maskwright status` shows more)"
     return ""
 
 

@@ -48,7 +48,7 @@ def stop(directory: RunDirectory, request: Request, wait_seconds: float) -> str:
         raise
     if said:
         return said
-    fix = "wait: the request stays, and the run takes it after its step; `maskwright status` says how it is"
+    fix = "wait: the request stays, and the run obeys it after its step; `maskwright status` shows its state"
     raise MaskwrightError(f"did not answer within {wait_seconds:g} seconds", where=directory.location, fix=fix)
 
 
@@ -61,7 +61,7 @@ def _answer(
     while time.time() < until:
         status, saved = directory.read_status() or Status(), directory.newest_step()
         if request == "checkpoint" and saved > saved_before:
-            return f"{directory.location}: saved step {saved:,}, going on"
+            return f"{directory.location}: saved step {saved:,}, and continues"
         if status.phase in OVER and (status.heartbeat != heard_before or not is_held(directory.location, time.time())):
             directory.take_request()
             return f"{directory.location}: {status.phase} at step {status.step:,}"
@@ -83,6 +83,6 @@ def _require_running(directory: RunDirectory, now: float) -> Status:
         raise InputError(f"is not running ({state})", where=directory.location, fix="there is nothing to stop")
     silent = now - status.heartbeat
     if silent > SILENT_SECONDS:
-        what = f"is not running: its last sign of life is {silent:,.0f} seconds old, and nobody holds it"
+        what = f"is not running: its last sign of life is {silent:,.0f} seconds old, and no process holds it"
         raise InputError(what, where=directory.location, fix="the command that started it continues it")
     return status

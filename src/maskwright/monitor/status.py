@@ -90,7 +90,7 @@ class RunReport:
         return _ending(self.status.exit) if self.status and self.state == "stopped" else ""
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields; each rank has its heartbeat's fields beside its verdict."""
+        """Its fields; each rank has its heartbeat's fields as well as its verdict."""
         fields = asdict(self)
         for rank in fields["ranks"]:
             beat = rank.pop("beat")
@@ -233,9 +233,9 @@ def whole(
     if status is None:
         if saved:
             return "only checkpoints", "", "a copy for `pretrain` to continue from: checkpoint.copy_to in its config"
-        return "never started", "no process has come to its first step here", "start it, or look at what it printed"
+        return "never started", "no process has reached its first step here", "start it, or look at what it printed"
     if status.phase in OVER:
-        mend = f"log.txt and the rank's own output say more; when it is mended, {_again(status, saved)}"
+        mend = f"see log.txt and the rank's own output; when it is fixed, {_again(status, saved)}"
         fix = mend if status.phase == "failed" else ""  # what stopped says itself what the same command does
         code = f" (exit {status.exit})" if status.exit else ""
         why = status.message + code

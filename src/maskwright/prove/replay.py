@@ -86,7 +86,7 @@ def replay(run: str, step: int) -> Replay:
     before = directory.read_record()
     if before.kind == "finetune":
         fix = "where its health check stopped it, RUN/replay has the examples of that step"
-        raise InputError("was fine-tuned, and replay computes steps of pretraining alone", where=run, fix=fix)
+        raise InputError("was fine-tuned, and replay computes only steps of pretraining", where=run, fix=fix)
     config = before.pretraining
     if not 0 <= step < config.steps:
         fix = "count steps from 0"

@@ -1,8 +1,8 @@
 """`maskwright reproduce`: trains a run again, and compares.
 
 If processor, versions and way of computing are the same kind, every bit must be the same. Otherwise kernels add numbers
-up in another order, and differences in the last bits grow in training. Then held-out values must be as near as those of
-other seeds: a two-sided t-test at p < 0.01 decides.
+up in another order, and differences in the last bits grow in training. Then held-out values must be as near as other
+seeds' values: a two-sided t-test at p < 0.01 decides.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ def reproduce(what: str, to: str, *, store: str | None = None, seeds: int = 1, c
     keys = _keys(record, what, store)
     ready = _prepared(record, keys, what)
     expected, actual = map(_fingerprints, (record, ready.record(ready.config, record.dtype, None)))
-    fix = "put back what the run had"
+    fix = "restore what the run used"
     if record.kind == "pretrain":
-        fix += ", or give --store PATH where its token store has moved"
+        fix += ", or give --store PATH if its token store has moved"
     require_same(actual, expected, what, fix)
     then, engine = _kind(original), _engine(original)
     reproduction = Reproduction(what, expected, other_kind(then, kind_of(environment(), engine=engine)), [])
@@ -120,11 +120,11 @@ def _original(what: str) -> tuple[RecordedRun, RunRecord]:
     record = run.record
     if record is None or not run.has_ended or not run.saved.get("weights_sha256"):
         command = f"`maskwright {record.kind if record else 'pretrain'} … --run {run.location}`"
-        fix = f"let it end first; where it no longer runs, the command that started it goes on with it: {command}"
-        raise InputError("is of a run that has not ended", where=what, fix=fix)
+        fix = f"let it end first; if it no longer runs, continue it with the command that started it: {command}"
+        raise InputError("belongs to a run that has not ended", where=what, fix=fix)
     if not record.repeats:
         keys = ", ".join(key for change in record.changes if change.decides for key in change.keys)
-        fix = "a run whose numbers were decided by several configurations takes a command for each: repeat them by hand"
+        fix = "repeat the commands of its starts by hand, one for each configuration"
         raise InputError(f"its configuration changed between two starts ({keys})", where=what, fix=fix)
     return run, record
 
@@ -179,7 +179,7 @@ def _trained(record: RunRecord, keys: dict[str, Any], run: str) -> RecordedRun:
     code = child.run(record.command(file, run))
     if kind := stopped(code):
         shutil.rmtree(os.path.dirname(run), ignore_errors=True)  # so that the same command begins again
-        raise kind("nothing is kept of a stopped reproduction; the same command begins again")
+        raise kind("a stopped reproduction is discarded; the same command begins again")
     if code:
         raise MaskwrightError(f"ended with exit code {code}; its own message is above", where=run)
     made = read_run(run)

@@ -93,7 +93,7 @@ def _at(values: Mapping[str, Any], dotted: str, default: Any) -> Any:
 
 
 def _changed(run: RecordedRun, written: Mapping[str, Any]) -> dict[str, Any]:
-    """The run's values that differ from those of `written` (sections of a YAML) and the defaults, or are lists or
+    """The run's values that differ from `written` (sections of a YAML) and the defaults, or are lists or
     mappings that are spelt differently there."""
     defaults = _defaults(run)
     return {key: value for key, value in run.config.items() if not _equal(value, _at(written, key, defaults.get(key)))}
@@ -130,7 +130,7 @@ def how_to_repeat(run: RecordedRun) -> list[Block]:
     blocks: list[Block] = []
     if run.repeats:
         store = not run.is_finetuning and not run.record.pretraining.data.mixture
-        elsewhere = " Where its token store has moved, add --store with its place." if store else ""
+        elsewhere = " If its token store has moved, add --store with its location." if store else ""
         text = (
             "This trains the run again and compares: bit by bit on a machine of the same kind, and else by the spread."
         )
@@ -176,13 +176,13 @@ def _preparation(source: Mapping[str, Any]) -> list[str]:
     """The lines with the command that created a source, as it was typed."""
     location = one_line(str(source.get("location")))
     if not (command := as_typed(source)):
-        return [f"# no command is recorded that made {location}: it has to be there"]
-    return [command, *([f"# what it made was then brought to {location}"] if "://" in location else [])]
+        return [f"# {location} must exist: no command was recorded that makes it"]
+    return [command, *([f"# its result was then copied to {location}"] if "://" in location else [])]
 
 
 def as_typed(source: Mapping[str, Any]) -> str:
     """The recorded command of a source; empty where none is."""
     command = source.get("command") or []
     missing_words = source.get("command_words", 0) - len(command)
-    rest = f" # and {several(missing_words, 'more word')}: the store's manifest has all" if missing_words > 0 else ""
+    rest = f" # and {several(missing_words, 'more word')}: the store's manifest lists all" if missing_words > 0 else ""
     return f"{typed(command)}{rest}" if command else ""

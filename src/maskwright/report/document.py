@@ -1,4 +1,4 @@
-"""A page as a list of sections of blocks, of which its HTML is made. Secrets are removed here."""
+"""A page as a list of sections of blocks, which become HTML. Secrets are removed here."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Conclusion:
     kind: str
     """CSS class."""
     mark: str
-    """Sign beside its colour."""
+    """Sign next to its colour."""
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def _lost(run: RecordedRun, last: Mapping[str, Any] | None) -> list[str]:
     subject = f"a process ({run.report.why})" if len(run.report.ranks) > 1 else "the process"
     heartbeat = run.report.status.heartbeat if run.report.status else _time(last or {})
     since = f", last heartbeat at {_at(heartbeat)}" if heartbeat else ""
-    return [f"After step {run.step:,} {subject} disappeared without a message{since}, and nobody has started it again."]
+    return [f"After step {run.step:,} {subject} disappeared without a message{since}, and it was not started again."]
 
 
 def _place(line: Mapping[str, Any]) -> str:
@@ -111,7 +111,7 @@ def kills(run: RecordedRun) -> int:
 def summary(run: RecordedRun) -> str:
     """The numbers of events, in one line."""
     if not run.history:
-        return "This run has no history.jsonl: its saves, restarts and spikes are not known."
+        return "This run has no history.jsonl: its saves, restarts and spikes are unknown."
     restarts, killed = max(0, len(run.at("started")) - 1), kills(run)
     whose = "" if restarts == 1 else "each " if killed == restarts else f"{killed} "
     after = f" ({whose}after {'kills' if 1 < killed < restarts else 'a kill'})" if killed else ""

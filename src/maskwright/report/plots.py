@@ -1,5 +1,5 @@
 """Plots as inline SVG. Places along the width are percentages, so that a plot fits a phone and a desk alike and its
-text keeps its size. Colours are CSS classes; a sign stands beside each colour."""
+text keeps its size. Colours are CSS classes; a sign stands next to each colour."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def scale(low: float, high: float, most: int = 5) -> Scale:
 
 
 def round_step(width: float, most: int) -> float:
-    """The least of 1, 2 and 5 times a power of ten of which at most `most` fit into the width."""
+    """The least of 1, 2 and 5 times a power of ten, so that at most `most` steps fit into the width."""
     power = 10.0 ** math.floor(math.log10(width / most))
     return next(factor * power for factor in (1, 2, 5, 10, 20) if width / (factor * power) <= most)
 
@@ -110,7 +110,7 @@ def amount(value: float, unit: str) -> str:
 
 
 def opening(height: int, text: str) -> str:
-    """Begins an SVG with a text for readers who do not see it; the table beside it has the numbers."""
+    """Begins an SVG with a text for readers who do not see it; the table next to it has the numbers."""
     return f'<svg role="img" height="{height}" aria-label="{escape(text, quote=True)}"><title>{escape(text)}</title>'
 
 

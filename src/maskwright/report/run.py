@@ -194,7 +194,7 @@ class _Records:
 
     def note(self, name: str, what: str, *, is_partial: bool = False) -> None:
         missing = ("some " if is_partial else "") + CONTENTS[os.path.basename(name)]
-        fix = "restore the file, and write the page again"
+        fix = "restore the file, and repeat the command"
         self.damaged.append(f"{self.folder.location}/{self.inside}{name}: {what}; the page lacks {missing}. Fix: {fix}")
 
     def json(self, name: str) -> dict[str, Any]:
@@ -211,7 +211,7 @@ class _Records:
         return value
 
     def lines(self, name: str, *, is_over: bool, is_expected: bool) -> list[dict[str, Any]]:
-        """Reads lines. `is_over`: nobody writes one now. `is_expected`: a line has to exist, even without a file."""
+        """Reads lines. `is_over`: no process writes one now. `is_expected`: a line must exist, even without a file."""
         content = self._get(name)
         *complete, last = (content or b"").decode("utf-8", "replace").split("\n")
         parsed = read_lines("\n".join([*complete, ""]))
@@ -231,8 +231,8 @@ def read(location: str) -> RecordedRun:
         report = status.look(location)
     except InputError:
         if "compare.json" in folder.names():
-            fix = "open its verdict.html; runs/ below it has the runs that it compared"
-            raise InputError("is a comparison, which has a page of its own", where=location, fix=fix) from None
+            fix = "open its verdict.html; runs/ below it contains the runs that it compared"
+            raise InputError("is a comparison, which writes its own page", where=location, fix=fix) from None
         raise
     inside, ended = "", dict[str, str]()
     if report.state == "only checkpoints" and report.checkpoint and "checkpoints" not in folder.names():

@@ -247,7 +247,7 @@ def results(run: RecordedRun) -> list[Block]:
         for key in metrics
     )
     examples = tuple((name, several(run.results[name].get("examples", 0), "example")) for name in splits)
-    caption = f"Scores of the best checkpoint, that of step {run.results.get('step')}"
+    caption = f"Scores of the best checkpoint, from step {run.results.get('step')}"
     return [ReportTable(caption, ("metric", *splits), rows), Facts(examples)]
 
 

@@ -31,7 +31,7 @@ RESULTS = "results.json"
 MANIFEST = "MANIFEST.json"
 """A checkpoint's last file: a folder without it is not a checkpoint."""
 ENDED = "ended.json"
-"""Beside the copies of a run: `ENDED_FILES` as the run left them. Its last evaluation comes after its last save."""
+"""Next to the copies of a run: `ENDED_FILES` as the run left them. Its last evaluation comes after its last save."""
 ENDED_FILES = ("metrics.jsonl", RESULTS)
 SEARCH = "retrieval.json"
 """The configuration of a training for search, whose folder is no run directory."""
@@ -205,7 +205,7 @@ class RunDirectory:
         return card if isinstance(card, dict) else None
 
     def append_history(self, event: Event, step: int, **more: Any) -> None:
-        """Appends an event to `history.jsonl`, whose lines are never dropped, unlike those of metrics."""
+        """Appends an event to `history.jsonl`, whose lines are never dropped, unlike the lines of metrics."""
         facts = {name: redact(value) if isinstance(value, str) else value for name, value in more.items()}
         record = {"time": round(time.time(), 3), "event": event, "step": step, **facts}
         with suppress(OSError), open(self.path(HISTORY), "a", encoding="utf-8") as file:  # as for the log
@@ -252,7 +252,7 @@ def whole_steps(folder: Folder | str, inside: str = "") -> list[int]:
 
 def ended_files(copies: Folder, step: int) -> dict[str, str]:
     """The text of each file that a run left behind at its end, by the copies of its checkpoints. None for a run that
-    goes on, or has gone on to another `step`, that of its newest checkpoint."""
+    continues, or has continued to another `step`, its newest checkpoint's."""
     ended = copies.get_json(ENDED) or {}
     files = ended.get("files")
     if ended.get("step") != step or not isinstance(files, dict):

@@ -68,7 +68,7 @@ def judge(beats: Sequence[Beat], now: float, states: Mapping[int, State] | None 
 
 def hung(beats: Sequence[Beat], now: float, states: Mapping[int, State] | None = None) -> int | None:
     """The rank that blocks the others, for a supervisor, which knows lost ranks by their exit codes; None if no rank
-    hangs. `states` (`heartbeat.states_here`) distinguish files of an attempt that has just ended from those of the
+    hangs. `states` (`heartbeat.states_here`) distinguish files of an attempt that has just ended from the files of the
     next one."""
     return next((each.beat.rank for each in judge(beats, now, states) if each.verdict == "hung"), None)
 
@@ -104,7 +104,7 @@ def _by_file(beat: Beat, beats: Sequence[Beat], silent: Set[int], now: float, st
     if state is not None:
         why = f"its process exists, but stands still (a dead disk or driver); {ago}"
         return Judgement(
-            beat, "hung", age, why, f"`ps -o stat,wchan {beat.pid}` says where; end it, start the run again"
+            beat, "hung", age, why, f"`ps -o stat,wchan {beat.pid}` shows where; end it, start the run again"
         )
     return _far_away(beat, others, silent, age, ago)
 
@@ -117,7 +117,7 @@ def _far_away(beat: Beat, others: Sequence[Beat], silent: Set[int], age: float, 
     beside = [other for other in others if other.host == beat.host and other.rank not in silent]
     if beside:
         why = f"other ranks on its host are alive; {ago}"
-        return Judgement(beat, "hung", age, why, f"`ps -o stat,wchan {beat.pid}` there says where; end it")
+        return Judgement(beat, "hung", age, why, f"`ps -o stat,wchan {beat.pid}` there shows where; end it")
     if all(other.rank in silent or other.ended for other in others):
         fix = f"Look at {beat.host}; the clock of this machine may also be ahead. The same command continues the run"
         return Judgement(beat, "silent", age, ago, fix)
@@ -140,14 +140,14 @@ def _by_contents(beat: Beat, beats: Sequence[Beat], blamed: bool) -> Judgement:
     if (blamed or busy) and beat.doing != "computing":
         return Judgement(beat, "fine")  # it waits for that rank
     if others and (beat.doing == "step" or all(_stands(other) for other in others)):
-        why = f"in step {beat.step:,} for {human_seconds(still)}, as all are; the engine cannot tell whom they wait for"
+        why = f"in step {beat.step:,} for {human_seconds(still)}, as all are; the engine cannot see whom they wait for"
         return Judgement(beat, "hung", still, why, "Look at the hosts' loads (`py-spy dump`), and start the run again")
     why = f"{beat.doing} at step {beat.step:,} for {human_seconds(still)}"
     if beat.seconds_per_step and beat.doing in ("computing", "step"):
         why += f", where a step takes {_short(beat.seconds_per_step)}"
     if any(other.doing == "waiting" for other in others):
         why += "; the others wait for it"
-    fix = f"`py-spy dump --pid {beat.pid}` on {beat.host} says where; end it, start the run again"
+    fix = f"`py-spy dump --pid {beat.pid}` on {beat.host} shows where; end it, start the run again"
     return Judgement(beat, "hung", still, why, fix)
 
 

@@ -44,7 +44,7 @@ class RecordedText:
         """Raises `InputError` unless what is opened now is what the run has read."""
         if fingerprint != self.fingerprint:
             what = f"is another {noun} than the run had ({fingerprint[:12]}, then {self.fingerprint[:12]})"
-            fix = "put it back; `evaluate` measures on other text by --store or --input"
+            fix = "restore it; `evaluate` measures other text with --store or --input"
             raise InputError(what, where=self.location, fix=fix)
 
 

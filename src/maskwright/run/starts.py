@@ -2,7 +2,7 @@
 
 Engines (Kubernetes, SLURM, Ray, Vertex AI) start a run again after each 75, without an end of their own. So the run
 counts: starts that bring no newer checkpoint end at `MOST_STARTS`, with 1. A limit is a moment, which a restart keeps.
-An end with any other code than 75 removes the file, so that the same command begins anew.
+An end with any other code than 75 removes the file, so that the same command begins again.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def first(step: int, hours: float | None, steps: int | None, now: float) -> Star
 
 
 class StartsFile:
-    """The record in the run directory and, for a run whose machine may be lost with its disk, beside its copies."""
+    """The record in the run directory and, for a run whose machine may be lost with its disk, next to its copies."""
 
     def __init__(self, directory: RunDirectory, copies: Folder | None = None) -> None:
         self._directory, self._copies = directory, copies
@@ -85,7 +85,7 @@ class StartsFile:
 
     def require(self, start: Starts) -> None:
         """Raises `EndedAsAsked` for a limit that is over, and `MaskwrightError` (1) for one start too many without a
-        checkpoint. Both remove the record, so that the same command begins anew."""
+        checkpoint. Both remove the record, so that the same command begins again."""
         error: MaskwrightError
         if start.starts > 1 and start.stop_at is not None and start.stop_at <= start.time:
             moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(start.stop_at))

@@ -126,7 +126,7 @@ def choose_compile(wanted: str, device: str, run_flops: float) -> bool:
     if compiled and not has_compiler(device):
         language, program = ("C++", "g++") if device == "cpu" else ("C", "gcc")
         what = f"{wanted} compiles the layers of this run, which takes a {language} compiler, and there is none"
-        raise ConfigError(what, where="engine.compile", fix=f"install {program}, or say engine.compile: off")
+        raise ConfigError(what, where="engine.compile", fix=f"install {program}, or set engine.compile: off")
     return compiled
 
 

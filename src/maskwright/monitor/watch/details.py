@@ -1,4 +1,4 @@
-"""The details of one run on its page, beside its row: configuration, checkpoints, incidents, ranks, and its log."""
+"""The details of one run on its page, next to its row: configuration, checkpoints, incidents, ranks, and its log."""
 
 from __future__ import annotations
 

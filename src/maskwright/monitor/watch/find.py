@@ -93,7 +93,7 @@ def _below(root: Folder, problems: list[str], seen: set[object]) -> Iterator[str
             continue
         looked_into += 1
         if looked_into > most:
-            told = f"only the first {most:,} folders below are looked into; name the one with the runs"
+            told = f"only the first {most:,} folders below are searched; name the one with the runs"
             problems.append(f"{redact(root.location)}: {told}")
             return
         for found, later in ((folders, waiting), (linked, links)):

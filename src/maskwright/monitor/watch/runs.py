@@ -57,7 +57,7 @@ class Watched:
     numbers: Numbers
     history: Grown
     inside: str
-    """Where its records lie below the folder: with copies of checkpoints, beside the newest, with a slash at the
+    """Where its records lie below the folder: with copies of checkpoints, next to the newest, with a slash at the
     end."""
     kind: str = ""
     metric: str = ""

@@ -68,7 +68,7 @@ class RunIndex:
             self._look()
             watched = self.runs.get(id_)
         if watched is None:
-            raise NoRun("no run has this id", where=id_[:40], fix="ask /api/runs for the runs that there are")
+            raise NoRun("no run has this id", where=id_[:40], fix="/api/runs lists the runs")
         return watched
 
     def _look(self) -> None:
