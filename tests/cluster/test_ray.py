@@ -144,17 +144,19 @@ def test_submitted_and_followed_it_ends_as_the_plain_command_does(cluster: Clust
 
     ended = cluster.ended(cluster.submit("other", "--job-id", "plain"))
     assert ended.code == 2 and "--job-id plain: such a job exists already: SUCCEEDED" in ended.last
-    (job,) = [job for job in json.loads(cluster.maskwright("list", "--json").out)["jobs"] if job["id"] == "plain"]
+    (job,) = [
+        job for job in json.loads(cluster.maskwright("status", "ray:", "--json").out)["jobs"] if job["id"] == "plain"
+    ]
     assert (job["state"], job["code"], job["run"]) == ("SUCCEEDED", 0, cluster.run("plain").location)
 
 
 def test_who_has_no_token_gets_nowhere(cluster: Cluster) -> None:
     """Who has the right one need not name the mode."""
     for token, mode in (("", "disabled"), ("f" * 32, "token"), ("", "")):
-        ended = cluster.maskwright("list", RAY_AUTH_TOKEN=token, RAY_AUTH_MODE=mode)
+        ended = cluster.maskwright("status", "ray:", RAY_AUTH_TOKEN=token, RAY_AUTH_MODE=mode)
         assert ended.code == 2 and len(ended.err.splitlines()) == 1, ended
         assert "refuses the token, or there is none" in ended.last and "RAY_AUTH_TOKEN" in ended.last
-    assert cluster.maskwright("list", RAY_AUTH_MODE="").code == 0
+    assert cluster.maskwright("status", "ray:", RAY_AUTH_MODE="").code == 0
 
 
 TUNNEL = """

@@ -153,8 +153,7 @@ def test_a_program_is_told_the_job_before_it_is_followed(
         (["stop", "vertex:p/us-central1/1", "--checkpoint"], "--checkpoint: is for a run directory"),
         (["status", "runs/a", "--address", "http://127.0.0.1:1"], "--address: is for a Ray job"),
         (["status", "ray:../a"], "ray:ID: 'ray:../a' is not a Ray job"),
-        (["list", "slurm"], "list: slurm keeps no list of jobs"),
-        (["list", "slrum"], "submit: 'slrum' is no place to run. Fix: did you mean slurm?"),
+        (["status", "kubernetes:", "--address", "http://127.0.0.1:1"], "--address: is for a Ray job"),
     ],
 )
 def test_what_means_nothing_at_a_target_is_refused_once(cli: Cli, words: list[str], complaint: str) -> None:

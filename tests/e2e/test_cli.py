@@ -55,7 +55,7 @@ FAST = {
     ],
 )
 def test_from_text_to_transformers(recipe: dict[str, str], steps: int, corpus: Path, tmp_path: Path) -> None:
-    audited = json.loads(maskwright("text", "audit", corpus, "--json", cwd=tmp_path))
+    audited = json.loads(maskwright("data", "audit", corpus, "--json", cwd=tmp_path))
     assert (audited["documents"], audited["layout"]) == (300, "sentences")
     maskwright("tokenizer", "train", corpus, "--to", "tokenizer", "--vocab-size", 400, cwd=tmp_path)
     inspected = json.loads(maskwright("tokenizer", "inspect", "tokenizer", corpus, "--json", cwd=tmp_path))
@@ -156,7 +156,7 @@ def test_quickstart_on_own_text(wheel: Path, corpus: Path, tmp_path: Path) -> No
     maskwright = partial(command_line.maskwright, command=[str(wheel)], popen=subprocess.Popen)
     words = ("quickstart", "--text", corpus, "--to", "qs", "--steps", 60)
     out = maskwright(*words, cwd=tmp_path)
-    text, last = ("text audit", "tokenizer train", "data prepare"), ("evaluate", "export", "fill", "report")
+    text, last = ("data audit", "tokenizer train", "data prepare"), ("evaluate", "export", "fill", "report")
     for command in (*text, "pretrain", *last):
         assert f"$ maskwright {command}" in out
     for line in ("before training", "unigram baseline", "after training", "Next, a larger model:"):

@@ -27,7 +27,7 @@ from maskwright.processes.child import python_module
 
 OF_IDS = (
     *("column c", "valid-fraction 0.1", "special-tokens strip", "dtype int32", "document-end 0", "encoder e"),
-    *("shard-tokens 9", "tokenizer t", "from npy", "workers 2", "token-offset 1"),
+    *("shard-tokens 9", "tokenizer t", "from-format npy", "workers 2", "token-offset 1"),
 )
 """Options of `data convert` that have no effect on what a store is written as."""
 
@@ -113,7 +113,7 @@ OF_IDS = (
         *((f"data convert s --to t --to-format megatron --{words}", "leave it out") for words in OF_IDS),
         ("quickstart --layout lines", "add --text, or leave it out"),
         ("data prepare a --tokenizer t --to s --valid-files b --valid-fraction 0.1", "leave it out"),
-        ("text audit a --language-probability 0.9", "add --language, or leave it out"),
+        ("data audit a --language-probability 0.9", "add --language, or leave it out"),
         ("list ray --namespace n", "take kubernetes, or leave it out"),
         ("import weights a --to b --devices 8", "leave it out"),
     ],
@@ -207,10 +207,13 @@ def test_all_unknown_options_are_one_error_and_its_command_works(
     ("typed", "corrected"),
     [
         (
-            "compare m random --on x.yaml --lr 1e-4 --max_seq_length 64 --seed 3 --output_dir out",
-            "compare m random --on x.yaml --learning-rates 1e-4 --set data.max_seq_len=64 --search-seed 3 --to out",
+            "compare m random --task x.yaml --lr 1e-4 --max_seq_length 64 --seed 3 --output_dir out",
+            "compare m random --task x.yaml --learning-rates 1e-4 --set data.max_seq_len=64 --search-seed 3 --to out",
         ),
-        ("compare m --on x.yaml --model_name_or_path n --epochs 2", "compare m --on x.yaml --set schedule.epochs=2"),
+        (
+            "compare m --task x.yaml --model_name_or_path n --epochs 2",
+            "compare m --task x.yaml --set schedule.epochs=2",
+        ),
         (
             "verify-resume squad --max_seq_length 64 --epochs 1",
             "verify-resume squad --set data.max_seq_len=64 --set schedule.epochs=1",
@@ -286,9 +289,9 @@ def test_recipes_are_listed_and_printed(cli: Cli) -> None:
     for kind in ("pretrain", "finetune"):
         for name in recipes.names(kind):  # type: ignore[arg-type]
             assert f"\n  {name} " in listed
-            assert cli("recipes", "show", name).out.rstrip() == recipes.read(name).rstrip()
+            assert cli("recipes", name).out.rstrip() == recipes.read(name).rstrip()
     assert len(json.loads(cli("recipes", "--json").out)["recipes"]) == listed.count("\n  ")
-    assert cli("recipes", "show", "smal").error.startswith("smal: is not a recipe. Fix: did you mean small?")
+    assert cli("recipes", "smal").error.startswith("smal: is not a recipe. Fix: did you mean small?")
 
 
 @pytest.mark.parametrize(
@@ -328,13 +331,13 @@ def test_recipes_are_listed_and_printed(cli: Cli) -> None:
         ("pretrain CONFIG --run out --from runs/two@5", "runs/two: is not there. Fix: give the folder that"),
         ("data prepare wikitext --tokenizer t --to out", "hf download OWNER/wikitext --repo-type dataset"),
         (
-            "text audit wiki/train.csv",
+            "data audit wiki/train.csv",
             "wiki/train.csv: matches no file. Fix: check the path; quote globs in the shell\n",
         ),
-        ("text audit -", "-: matches no file. Fix: name files: the standard input is not read\n"),
+        ("data audit -", "-: matches no file. Fix: name files: the standard input is not read\n"),
         ("data prepare wiki/*.txt --tokenizer t --to out", "matches no file. Fix: check the path; quote globs"),
-        ("text audit hf://datasets/wikitext", "got 'wikitext'. Fix: write hf://datasets/OWNER/NAME/FILE"),
-        ("text audit nothing://a/b", "no file system is known by nothing://. Fix: give a path, gs:// or s3://"),
+        ("data audit hf://datasets/wikitext", "got 'wikitext'. Fix: write hf://datasets/OWNER/NAME/FILE"),
+        ("data audit nothing://a/b", "no file system is known by nothing://. Fix: give a path, gs:// or s3://"),
         ("plan CONFIG --on h10", "'h10' is not a device that `plan` knows. Fix: did you mean h100"),
         ("pretrain CONFIG --run gs:/b/run", "gs:/b/run: must be a local folder"),
         ("data prepare CONFIG --tokenizer t --to gs:/b/store", "gs:/b/store: must be a local folder"),
@@ -342,7 +345,7 @@ def test_recipes_are_listed_and_printed(cli: Cli) -> None:
         ("pretrain recipes/nano.yaml --run out", "no such file. Fix: did you mean the recipe nano?"),
         ("pretrain CONFIG --run out --dry-run --set checkpoint.copy_to=gs:/b/c", "gs:/b/c: names no folder"),
         ("pretrain CONFIG --run out --dry-run --set checkpoint.copy_to=http://b/c", "http://b/c: names no folder"),
-        ("env plan CONFIG", "is the YAML of a run, not of an environment. Fix: see docs/google-cloud.md"),
+        ("env up CONFIG --dry-run", "is the YAML of a run, not of an environment. Fix: see docs/google-cloud.md"),
         (
             "pretrain ag-news --run out",
             "is a recipe of `finetune`, not of `pretrain`. Fix: `maskwright finetune` takes it",
@@ -357,7 +360,6 @@ def test_recipes_are_listed_and_printed(cli: Cli) -> None:
         ("plan small --on h100 --examples 9", "--examples: has no effect for pretraining. Fix: leave it out"),
         ("plan squad --on h100 --vocab-size 9", "--vocab-size: has no effect for a fine-tuning. Fix: leave it out"),
         ("plan small --vocab-size 9", "Fix: leave it out, or leave out --on here and name a device with --on"),
-        ("plan small --on h100 --vocab-size 9 --probe-seconds 2", "--probe-seconds: has no effect without --on here"),
         (
             "plan CONFIG --on h100 --region mars",
             "--region: the price table has no region 'mars'. Fix: one of asia-east1",
@@ -393,7 +395,7 @@ def test_a_package_that_is_not_installed_is_named(cli: Cli, monkeypatch: pytest.
     ):
         monkeypatch.setitem(sys.modules, package, None)
         monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, scheme, raising=False)
-        result = cli("text", "audit", f"{scheme}://bucket/a.txt")
+        result = cli("data", "audit", f"{scheme}://bucket/a.txt")
         assert result.code == 2 and says in result.error
 
 
@@ -409,7 +411,7 @@ def test_a_host_that_is_not_there_is_one_line_and_soon(
         monkeypatch.setattr(storage, "FIRST_CONTACT_SECONDS", 0.3)
         copied = config_file(checkpoint={"copy_to": "gs://typo/run"})
         for command in (
-            ("text", "audit", "gs://typo/a.txt"),
+            ("data", "audit", "gs://typo/a.txt"),
             ("data", "prepare", "gs://typo/*.txt", "--tokenizer", "t", "--to", tmp_path / "out"),
             ("pretrain", copied, "--run", tmp_path / "out"),
             ("status", "gs://typo/run"),
@@ -417,7 +419,7 @@ def test_a_host_that_is_not_there_is_one_line_and_soon(
             result = cli(*command)
             assert (result.code, "gs://typo/" in result.error) == (1, True), result.err
             assert "127.0.0.1 cannot be reached: Connection refused. Fix: check the network" in result.error
-        for command in (("text", "audit", f"{address}/a.txt"), ("data", "pull", f"{address}/a.tar", "--to", "out")):
+        for command in (("data", "audit", f"{address}/a.txt"), ("data", "pull", f"{address}/a.tar", "--to", "out")):
             result = cli(*command)
             assert (result.code, "Fix: check the network and the address" in result.error) == (1, True), result.err
 
@@ -432,7 +434,7 @@ def test_an_untrusted_certificate_is_no_missing_file(cli: Cli, tmp_path: Path) -
         server.socket = context.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"https://127.0.0.1:{server.server_address[1]}"
-        for command in (("text", "audit", f"{address}/a.txt"), ("data", "pull", f"{address}/a.tar", "--to", "out")):
+        for command in (("data", "audit", f"{address}/a.txt"), ("data", "pull", f"{address}/a.tar", "--to", "out")):
             result = cli(*command)
             assert (result.code, "CERTIFICATE_VERIFY_FAILED" in result.error) == (1, True), result.err
             assert "; SSL_CERT_FILE names the certificates" in result.error
@@ -475,6 +477,6 @@ def test_no_file_of_the_working_directory_is_run(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("")
     words = python_module("maskwright", "quickstart", "--text", "a.txt", "--to", "q")
     ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert "$ maskwright text audit a.txt" in ended.stdout and "documents: 0" in ended.stdout, ended.stderr
+    assert "$ maskwright data audit a.txt" in ended.stdout and "documents: 0" in ended.stdout, ended.stderr
     assert ended.returncode == 2 and "error: a.txt: is empty" in ended.stderr
     assert not (tmp_path / "RUN").exists()

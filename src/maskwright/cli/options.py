@@ -21,13 +21,13 @@ from maskwright.core.errors import InputError
 
 PANELS = {
     "Start": ["quickstart", "doctor", "recipes", "schema", "import"],
-    "Data": ["text", "tokenizer", "data"],
+    "Data": ["data", "tokenizer"],
     "Train": ["pretrain", "finetune", "plan"],
     "Use": ["predict", "embed", "fill", "export"],
     "Evaluate": ["evaluate", "compare"],
     "Verify": ["verify-resume", "replay", "reproduce"],
-    "Watch": ["watch", "status", "logs", "stop", "report", "forward"],
-    "Elsewhere": ["submit", "list", "env", "image"],
+    "Watch": ["watch", "status", "logs", "stop", "report", "sync"],
+    "Elsewhere": ["submit", "env", "image"],
 }
 """The commands in the order in which users need them, as in the main help."""
 
@@ -54,12 +54,15 @@ class Commands(CommandGroup):
 
             near = get_close_matches(args[0], self.commands, 1)
             known = f"did you mean {near[0]}?" if near else f"`{ctx.command_path} --help` lists them"
-            advice = COMMANDS.get(args[0].lower().replace("-", "_")) or known
+            name = args[0].lower().replace("-", "_")
+            within = ctx.command_path.partition(" ")[2]
+            advice = COMMANDS.get(f"{within} {name}".strip()) or COMMANDS.get(name) or known
             raise InputError(f"no command {args[0]}", where=ctx.command_path, fix=advice)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        for title, names in (self.panels or {"Commands": list(self.commands)}).items():
+        visible = [name for name, command in self.commands.items() if not command.hidden]
+        for title, names in (self.panels or {"Commands": visible}).items():
             with formatter.section(title):
                 formatter.write_dl([(name, self.commands[name].get_short_help_str(limit=200)) for name in names])
 
@@ -77,16 +80,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},  # the commands below take them over
     **plain | {"add_completion": True, "cls": Main},
 )
-text_app = typer.Typer(help="Inspect raw text before you use it.", **plain)
 tokenizer_app = typer.Typer(help="Train, extend, trim and inspect tokenizers.", **plain)
-data_app = typer.Typer(help="Turn text into a token store; inspect, check and copy stores.", **plain)
-app.add_typer(text_app, name="text")
+data_app = typer.Typer(help="Audit text, turn it into a token store, and inspect, check and copy stores.", **plain)
 app.add_typer(tokenizer_app, name="tokenizer")
 app.add_typer(data_app, name="data")
 
 AS_JSON = ManualEntry("--json", "Print JSON on stdout.")
 AsJson = Annotated[bool, AS_JSON]
-AsSchema = Annotated[bool, ManualEntry("--json", "No effect: the output is always JSON.")]
 To = Annotated[str, typer.Option("--to", metavar="PATH", help="Folder to write.", callback=storage.require_local)]
 SourceFiles = Annotated[list[str], ManualEntry("SRC", "Files, folders, globs or URLs of text.")]
 Store = Annotated[str, ManualEntry("STORE", "Token store folder.")]
@@ -101,11 +101,11 @@ EncodingOfFile = Annotated[
         "--encoding", "Encoding of the file, such as cp1252 or shift_jis. Default: the run's, or UTF-8.", "NAME"
     ),
 ]
-LEARN_FROM = "Bytes of text to learn from; of a larger text, documents chosen by a hash of it."
+LEARN_FROM = "Bytes of text to learn from. From a larger text, documents are chosen by a hash."
 MaxBytes = Annotated[int, ManualEntry("--max-bytes", LEARN_FROM, "N", min=1)]
 WORKERS = (
-    "Processes here; any number gives the same result. Default: one for each core, as far as memory allows. The same "
-    "command on other machines that see the folders shares the work."
+    "Processes on this machine; any number gives the same result. Default: one for each core, as far as memory allows. "
+    "To share the work, type the same command on other machines that see the folders."
 )
 Workers = Annotated[int | None, ManualEntry("--workers", WORKERS, "N", min=1)]
 HEAD_OF_RAY = "Address of the Ray head. Default: RAY_API_SERVER_ADDRESS, else http://127.0.0.1:8265."

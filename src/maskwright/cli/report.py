@@ -17,12 +17,11 @@ def report(
 ) -> None:
     """Write a page about a run, or several side by side: curves, what happened, data, configuration, commands.
 
-    RUN: Run directories, or URLs of runs or of their copies. Several are overlaid.
-    --to FILE: Page to write, .html.
-    --fill TEXT: Also show how the first, the middle and the last of the kept checkpoints fill the masks of this text;
-        repeatable.
-    --evaluate: Also measure held-out loss by how frequent a token is, and by source.
-    --dollars-per-hour 0≤N: What an hour of the run's machines costs, to show its cost.
+    RUN: Run directories, or URLs of runs or of their copies. The curves of several are overlaid.
+    --to FILE: Page to write (.html).
+    --fill TEXT: Also show how the first, middle and last kept checkpoints fill the masks of this text. Repeatable.
+    --evaluate: Also measure held-out loss by token frequency and by source.
+    --dollars-per-hour 0≤N: Price of the run's machines per hour, to show the run's cost.
     """
     from maskwright.core import output
     from maskwright.core.console import say, warn

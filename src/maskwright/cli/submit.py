@@ -18,6 +18,9 @@ from maskwright.core.console import answer
 from maskwright.launch import target
 from maskwright.launch.target import Place, Submission, Training
 
+HIDDEN = frozenset({"slice"})
+"""Places that only scripts of older set-ups name."""
+
 
 class _PlaceCommands(CommandGroup):
     """A group with one command for each place, made on demand."""
@@ -27,12 +30,13 @@ class _PlaceCommands(CommandGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command_app = typer.Typer(**plain)
-        put(command_app, cmd_name, _function(cmd_name, kind := place(cmd_name)), kind.leaves_out)
+        kind, hidden = place(cmd_name), cmd_name in HIDDEN
+        put(command_app, cmd_name, _function(cmd_name, kind), kind.leaves_out, hidden=hidden)
         return typer.main.get_command(command_app)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Places"):
-            formatter.write_dl(list(PLACES.items()))
+            formatter.write_dl([(name, help_) for name, help_ in PLACES.items() if name not in HIDDEN])
 
 
 def _function(name: str, kind: type[Place]) -> Any:
@@ -58,7 +62,7 @@ def _function(name: str, kind: type[Place]) -> Any:
 
     submit.__doc__ = f"""{PLACES[name]}
 
---dry-run: Print what would be done, without starting anything."""
+--dry-run: Print what would be submitted, and start nothing."""
     submit.__annotations__["where"] = kind
     return submit
 

@@ -360,7 +360,7 @@ _SAME = {
 }
 OF_A_COMPARISON = ("seed", "model.init_from", "model.weights", "optimizer.learning_rate", *OF_ONE_RUN)
 """What differs between the runs of a comparison, which sets it."""
-KNOWN = "`maskwright schema --finetune --markdown` lists the keys"
+KNOWN = "`maskwright schema finetune` lists the keys"
 GUIDE = Guide(FinetuneConfig, "the run", KNOWN, _SAME | FINETUNING, VALUES)
 
 

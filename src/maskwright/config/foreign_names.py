@@ -235,6 +235,11 @@ _OPTIONS = {
     "machine_rank": "--node-rank",
     "rdzv_endpoint": "--rendezvous",
     "tokenizer_name": "--tokenizer",
+    "on": "--task",
+    "processes_at_once": "--workers",
+    "from": "--from-format",
+    "working_dir": "--workdir",
+    "work": "--to",
 }
 """Their names -> an option, the first of these that a command has."""
 _NO_KIND = "schedule.kind is linear, cosine, wsd, constant, polynomial or inverse_sqrt: there is none of its kind"
@@ -283,7 +288,7 @@ VALUES = {
     "evaluation.every_steps": dict.fromkeys(("epoch", "steps"), "evaluation.every_steps is a number of steps"),
 }
 """Other trainers' values of a key, in small letters -> ours, or a sentence."""
-_RECIPES = "`maskwright recipes` lists the configurations to begin with, and `maskwright recipes show small` prints one"
+_RECIPES = "`maskwright recipes` lists the configurations to begin with, and `maskwright recipes small` prints one"
 _COMMANDS = {
     "preprocess preprocess_data tokenize tokenise encode binarize prepare prepare_data": (
         "`maskwright data prepare TEXT --tokenizer FOLDER --to STORE`"
@@ -316,13 +321,26 @@ _COMMANDS = {
         "`maskwright data convert` for token files, `maskwright export` for models, `maskwright import` for commands"
     ),
     "cancel kill abort": "`maskwright stop RUN`",
-    "ps ls jobs": "`maskwright status RUN`, or `maskwright list ray`",
+    "ps ls jobs list": "`maskwright status RUN`; `maskwright status ray:` or `kubernetes:` lists the jobs of a cluster",
+    "text audit": "`maskwright data audit TEXT`",
+    "forward": "`maskwright sync RUN --to SERVICE`",
     "version": "`maskwright --version`",
     "help": "`maskwright --help`, and `maskwright COMMAND --help`",
 }
 """Other programs' names of commands -> what to type."""
 
-COMMANDS = {name: said for names, said in _COMMANDS.items() for name in names.split()}
+_MOVED = {
+    "env image": "`maskwright image ENV.yaml`",
+    "env plan": "`maskwright env up ENV.yaml --dry-run`",
+    "env schema": "`maskwright schema environment`",
+    "image build": "`maskwright image IMAGE`",
+    "plan --probe_seconds": "leave it out",
+    "recipes show": "`maskwright recipes NAME`",
+    "schema --finetune": "`maskwright schema finetune`",
+    "schema --markdown": "leave it out",
+}
+"""Former spellings of several words."""
+COMMANDS = _MOVED | {name: said for names, said in _COMMANDS.items() for name in names.split()}
 NOT_NEEDED = {name: why for names, why in NOT_NEEDED.items() for name in names.split()}
 _LEFT_OUT = {name: f"leave it out: {why}" for name, why in NOT_NEEDED.items()}
 FINETUNING = _LEFT_OUT | {name: said for names, said in (_BOTH | _FINETUNING).items() for name in names.split()}

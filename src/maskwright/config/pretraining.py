@@ -585,9 +585,7 @@ def replace_exclusive(values: dict[str, Any], overridden: Collection[str]) -> No
             schedule.pop(other, None)
 
 
-GUIDE = Guide(
-    RunConfig, "the run", "`maskwright schema --markdown` lists the keys and what each takes", FOREIGN, VALUES
-)
+GUIDE = Guide(RunConfig, "the run", "`maskwright schema` lists the keys and what each takes", FOREIGN, VALUES)
 
 
 def build_config(values: dict[str, Any], where: str, overrides: Mapping[str, str] = {}) -> RunConfig:

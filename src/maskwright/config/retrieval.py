@@ -93,7 +93,7 @@ OF_OTHER_TASKS = dict.fromkeys(keys_of(FinetuneConfig), "take it out; a retrieva
 GUIDE = Guide(
     RetrievalConfig,
     "the task",
-    "`maskwright schema --finetune --markdown` lists the keys, at its end",
+    "`maskwright schema finetune` lists the keys, at its end",
     {key.replace(".", "_"): advice for key, advice in OF_OTHER_TASKS.items()},
 )
 OF_FINETUNING = {*OF_OTHER_TASKS, *keys_of(RetrievalConfig)} - {*keys_of(RunConfig)}

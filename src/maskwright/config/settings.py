@@ -342,7 +342,7 @@ def put(values: dict[str, Any], dotted: str, value: Any, where: str) -> None:
     for section in sections:
         values = values.setdefault(section, {})
         if not isinstance(values, dict):
-            fix = "`maskwright schema --markdown` lists the keys"
+            fix = "`maskwright schema` lists the keys"
             raise ConfigError(f"{section} is not a section", where=where, fix=fix)
     values[key] = value
 

@@ -213,7 +213,7 @@ CONVERSIONS: dict[str, Convert] = {
     "SHARED_PD_DISK_ATTACH": lambda made, text: Result("defaulted", reason="jobs have the disk once it is seeded"),
     "GCS_RAW_DATASET": _refuse("was used nowhere"),
     "TPU_PYTORCH_VERSION": _refuse("the software is the image's, pinned by its version; PyTorch/XLA has ended"),
-    "DOCKER_CONTAINER": _refuse("was used nowhere; jobs always run the image, which `env image` builds"),
+    "DOCKER_CONTAINER": _refuse("was used nowhere; jobs always run the image, which `maskwright image` builds"),
     **dict.fromkeys(("GCE_IMAGE_VERSION", "SOURCE_IMAGE_FAMILY"), _refuse(IMAGES_GONE)),
     **dict.fromkeys(("SOURCE_IMAGE_PROJECT", "SOURCE_IMAGE_BASE"), _refuse(IMAGES_GONE)),
     **dict.fromkeys(("BOOT_DISK_SIZE_GB", "DISK_SIZE_GB"), _refuse("GKE chooses the size of boot disks")),
