@@ -135,7 +135,8 @@ def straight(cluster: Cluster) -> None:
 
 
 def test_submitted_and_followed_it_ends_as_the_plain_command_does(cluster: Cluster) -> None:
-    seed = ("--simulated_gpus", "2", "--b_size=4", "--datapath", cluster.store)
+    keys = "batch.virtual_workers=2", "batch.micro_batch_rows=4", f"data.store={cluster.store}"
+    seed = [word for key in keys for word in ("--set", key)]
     ended = cluster.ended(cluster.submit("plain", *seed, "--job-id", "plain", "--follow"))
     assert ended.code == 0, ended
     assert "Ray job plain: 1 node with the CPU" in ended.out
@@ -282,7 +283,7 @@ def test_stopped_it_has_saved_and_is_continued_by_rays_own_command(cluster: Clus
 
 
 def test_exit_codes_come_through(cluster: Cluster) -> None:
-    ended = cluster.ended(cluster.submit("failed", "--follow", "--datapath", "/nowhere/store"))
+    ended = cluster.ended(cluster.submit("failed", "--follow", "--set", "data.store=/nowhere/store"))
     assert ended.code == 2 and "the job failed: exit 2" in ended.last, ended
     assert "host 0 | error: /nowhere/store: is not a token store" in ended.out
 

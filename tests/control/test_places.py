@@ -29,7 +29,6 @@ from maskwright.processes.child import FinetuneCommand
 MOST_OPTIONS = dict.fromkeys(places.PLACES, 23) | {"kubernetes": 32}
 """Of one place. A cluster of Kubernetes has many owners' habits."""
 CHOICES = {"kind", "via", "strategy", "target"}
-HIDDEN = {"simulated_gpus", "b_size", "datapath"}
 SHARED = "data: {store: /shared/store}\nschedule: {steps: 10}\n"
 """YAML of a run whose store all machines see."""
 
@@ -43,7 +42,7 @@ def test_a_place_has_few_options_and_each_says_what_it_is(name: str) -> None:
     for one in shown:
         assert one.help[0].isupper() and one.help.rstrip().endswith((".", ")")), one.name
         assert one.metavar or one.is_flag or one.name in CHOICES, one.name
-    assert {one.name for one in parameters if getattr(one, "hidden", False)} == HIDDEN
+    assert not any(getattr(one, "hidden", False) for one in parameters)
     required = {one.name for one in parameters if one.required}
     own = {field.name for field in dataclasses.fields(places.place(name)) if field.default is dataclasses.MISSING}  # type: ignore[arg-type]
     assert required == {"config", "run"} | own

@@ -8,13 +8,12 @@ from unittest.mock import Mock
 import pytest
 
 from maskwright.api import verdicts
-from maskwright.cli.options import OldNames
 from maskwright.config import pretraining as c
 from maskwright.config import recipes
 from maskwright.config.changes import refuse_changes
 from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.retrieval import RetrievalConfig, read_any_config, read_task_config
-from maskwright.config.settings import flat
+from maskwright.config.settings import flat, in_flow
 from maskwright.core.errors import ConfigError
 from maskwright.tasks.compare.arms import ArmStart
 from maskwright.tasks.pretrain import warnings
@@ -277,7 +276,7 @@ def test_a_model_that_is_named_takes_the_place_of_one_of_random_weights(tmp_path
 
 @pytest.mark.parametrize("text", ["/data/my #1 store", "/data/it's  #1", 'a"b #c'])
 def test_no_value_is_cut_where_yaml_has_a_comment(text: str) -> None:
-    assert c.read_config("nano", [*OldNames(datapath=text).added_to(())]).data.store == text
+    assert c.read_config("nano", [f"data.store={in_flow(text)}"]).data.store == text
     with pytest.raises(
         ConfigError, match="^--set data.store: in YAML, '#.*' is a comment. Fix: put the value in quotes"
     ):

@@ -13,7 +13,6 @@ from maskwright.cli.options import (
     Device,
     EncodingOfFile,
     Model,
-    OldNames,
     To,
     app,
     print_result,
@@ -40,7 +39,6 @@ OnlyLayout = Without(frozenset({"text_column", "on_bad_input", "encoding", "lett
 def pretrain(
     training: Training,
     machines: LaunchOptions = LaunchOptions(),
-    old_names: OldNames = OldNames(),
     dry_run: bool = False,
     as_json: AsJson = False,
 ) -> None:
@@ -53,7 +51,6 @@ def pretrain(
     from maskwright.processes.parent import end_with_parent
 
     end_with_parent()
-    training = replace(training, overrides=old_names.added_to(training.overrides))
     resolved = read_config(training.config, [*training.overrides])
     trained, processes = _launch(training, resolved, machines, dry_run=dry_run)
     if not trained:
