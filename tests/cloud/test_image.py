@@ -207,7 +207,7 @@ def test_image_without_an_environment(
     del cloud.resources[REPOSITORY]
     assert run(words) == 2
     assert "gcloud artifacts repositories create lab1 --repository-format=docker" in capsys.readouterr().err
-    assert run(["image", "mine:1", *words[3:]]) == 2
+    assert run(["image", "mine:1", *words[2:]]) == 2
     assert "'mine:1' is not an image of Artifact Registry with a tag" in capsys.readouterr().err
 
 

@@ -65,10 +65,7 @@ def test_a_place_with_any_character_is_handed_on_by_set(
 
 def test_yaml_faults_have_line_and_column(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
-    for text, where in (
-        ("data: {store: s}\nschedule: [1\n", ":3:1"),
-        ("data: 1\nseed: 1\nseed: 2\n", ":3:1"),
-    ):
+    for text, where in (("data: {store: s}\nschedule: [1\n", ":3:1"), ("data: 1\nseed: 1\nseed: 2\n", ":3:1")):
         path.write_text(text)
         with pytest.raises(ConfigError) as caught:
             c.read_config(str(path))
@@ -99,12 +96,7 @@ def test_only_resumable_keys_may_change() -> None:
 
 @pytest.mark.parametrize(
     ("old", "new", "goes_on"),
-    [
-        ("gone", "here", True),
-        ("here", "there", False),
-        ("hf://a/b", "hf://a/c", False),
-        ("gone", "hf://a/b", False),
-    ],
+    [("gone", "here", True), ("here", "there", False), ("hf://a/b", "hf://a/c", False), ("gone", "hf://a/b", False)],
 )
 def test_a_base_may_move_but_not_change(
     old: str, new: str, goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -162,8 +154,7 @@ def test_schema_describes_every_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("masking.rate", 0.9), ("optimizer.learning_rate", 1.0), ("masking.mask_share", 0.0)],
+    ("key", "value"), [("masking.rate", 0.9), ("optimizer.learning_rate", 1.0), ("masking.mask_share", 0.0)]
 )
 def test_values_that_are_most_often_slips_are_doubted(key: str, value: float) -> None:
     section, name = key.split(".")

@@ -8,11 +8,7 @@ from maskwright.core.console import say
 
 
 @command(data_app, "push")
-def data_push(
-    store: Store,
-    to: str,
-    as_json: AsJson = False,
-) -> None:
+def data_push(store: Store, to: str, as_json: AsJson = False) -> None:
     """Copy a token store to a bucket, and read it back to check it. After a stop, the same command continues.
 
     --to URL: gs://BUCKET/FOLDER, s3://BUCKET/FOLDER, or a path.
@@ -21,16 +17,11 @@ def data_push(
 
     push(store, to)
     say(f"{to}: every file was copied and read back. Train from it with --set data.store={to}")
-    if as_json:
-        print_result("", {"store": to}, True)
+    print_result(None, {"store": to}, as_json)
 
 
 @command(data_app, "pull")
-def data_pull(
-    location: str,
-    to: To,
-    as_json: AsJson = False,
-) -> None:
+def data_pull(location: str, to: To, as_json: AsJson = False) -> None:
     """Copy a token store from a bucket, checked against its manifest; or unpack an archive of shards.
 
     location URL: Folder of a token store in a bucket; or the URL of a .tar, .tar.gz or .tgz of shards.
@@ -39,5 +30,4 @@ def data_pull(
 
     pull(location, to)
     say(f"{to}: complete, and every file matches its manifest")
-    if as_json:
-        print_result("", {"folder": to}, True)
+    print_result(None, {"folder": to}, as_json)

@@ -78,8 +78,7 @@ def tokenizer_train(
         f"{to}: {vocabulary.size:,} tokens, {vocabulary.mask_token} is {vocabulary.mask}, fingerprint "
         f"{vocabulary.fingerprint[:16]}"
     )
-    if as_json:
-        print_result("", {"folder": to, **_tokenizer_fields(vocabulary)}, True)
+    print_result(None, {"folder": to, **_tokenizer_fields(vocabulary)}, as_json)
 
 
 def _tokenizer_fields(vocabulary: Vocabulary) -> dict[str, Any]:
@@ -153,10 +152,7 @@ def tokenizer_trim(
 
 
 def _changed(
-    tokenizer: str,
-    model: str | None,
-    to: str,
-    change: Callable[[str, str], tuple[Change, Vocabulary]],
+    tokenizer: str, model: str | None, to: str, change: Callable[[str, str], tuple[Change, Vocabulary]]
 ) -> tuple[Change, Vocabulary, float | None]:
     """Writes the changed tokenizer, or the `model` with it, to the folder `to`. Returns what changed, the vocabulary,
     and the largest difference of a logit from transformers."""

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from maskwright.cli.manual import ManualEntry, command
-from maskwright.cli.options import (
-    AsJson,
-    app,
-    plain,
-    print_result,
-    stdout_for_document,
-)
+from maskwright.cli.options import AsJson, app, plain, print_result, stdout_for_document
 from maskwright.core.console import answer
 
 if TYPE_CHECKING:
@@ -33,10 +27,7 @@ ServiceAccount = Annotated[str | None, ManualEntry("--service-account", BUILDS, 
 
 
 @command(env, "init")
-def init(
-    location: EnvironmentFile,
-    json: AsJson = False,
-) -> None:
+def init(location: EnvironmentFile, json: AsJson = False) -> None:
     """Prepare the project, and check that its zones offer the machines. Exits with 1 if something is missing."""
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.google.rest import Google
@@ -95,22 +86,13 @@ def seed(
     from maskwright.cloud.provision import seed as seeding
 
     with stdout_for_document(json):
-        seeding.seed(
-            location,
-            again=again,
-            replace_disk=replace,
-            anyway=anyway,
-            confirm=asking(yes),
-        )
+        seeding.seed(location, again=again, replace_disk=replace, anyway=anyway, confirm=asking(yes))
     if json:
         status(location, json=True)
 
 
 @command(env, "status")
-def status(
-    location: EnvironmentFile,
-    json: AsJson = False,
-) -> None:
+def status(location: EnvironmentFile, json: AsJson = False) -> None:
     """Show the cluster, its nodes and jobs, and the disk."""
     from maskwright.cloud.report import status as task
 
@@ -133,20 +115,12 @@ def down(
     from maskwright.cloud.provision import commands
 
     with stdout_for_document(json):
-        session = commands.down(
-            location,
-            only=only,
-            delete_data=delete_data,
-            confirm=asking(yes),
-        )
+        session = commands.down(location, only=only, delete_data=delete_data, confirm=asking(yes))
     _audit(session, json=json)
 
 
 @command(env, "audit")
-def audit(
-    location: EnvironmentFile,
-    json: AsJson = False,
-) -> None:
+def audit(location: EnvironmentFile, json: AsJson = False) -> None:
     """List what `env up` created and still costs money, and print the command that searches for left-overs."""
     from maskwright.cloud.provision.commands import EnvironmentSession
 

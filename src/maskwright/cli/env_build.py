@@ -67,10 +67,7 @@ def build(
 
 @command(env, "import", hidden=True)
 def import_(
-    values: list[str],
-    out: str | None = None,
-    accelerator: TpuKind | None = None,
-    as_json: AsJson = False,
+    values: list[str], out: str | None = None, accelerator: TpuKind | None = None, as_json: AsJson = False
 ) -> None:
     """Turn the older Cloud Build set-up's values.env into an environment, and report what becomes of each variable.
 

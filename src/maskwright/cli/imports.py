@@ -44,7 +44,7 @@ def import_(
         raise InputError("is there already", where=out, fix="give --to another name, or move the file away")
     taken, text = imported(script, command, devices, assignments or (), files or ())
     if unknown := [row.flag for row in taken.rows if row.fate == "unknown"]:
-        warn(f"{', '.join(unknown)}: maskwright has nothing like it, so it is left out")
+        warn(f"{', '.join(unknown)}: unsupported, so left out")
     for row in taken.rows:
         if row.flag in ("--devices", taken.typed.script):
             warn(row.became)

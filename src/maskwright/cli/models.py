@@ -8,16 +8,7 @@ from json import dumps
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from maskwright.cli.manual import Without, command
-from maskwright.cli.options import (
-    AsJson,
-    Device,
-    EncodingOfFile,
-    Model,
-    To,
-    app,
-    print_result,
-    stdout_for_document,
-)
+from maskwright.cli.options import AsJson, Device, EncodingOfFile, Model, To, app, print_result, stdout_for_document
 from maskwright.core.console import answer, warn
 from maskwright.core.errors import InputError
 from maskwright.launch.target import LaunchOptions, Training
@@ -37,10 +28,7 @@ OnlyLayout = Without(frozenset({"text_column", "on_bad_input", "encoding", "lett
 
 @command(app, "pretrain")
 def pretrain(
-    training: Training,
-    machines: LaunchOptions = LaunchOptions(),
-    dry_run: bool = False,
-    as_json: AsJson = False,
+    training: Training, machines: LaunchOptions = LaunchOptions(), dry_run: bool = False, as_json: AsJson = False
 ) -> None:
     """Train a masked language model. The same command on the same folder continues the run exactly.
 
@@ -267,17 +255,11 @@ def export(
     measured = export_as(sentence_transformers, trained, to, relevant=relevant, onnx=onnx)
     if push is not None:
         hub.push(to, push, public=public)
-    if as_json:
-        print_result("", {"folder": to, **measured, "pushed_to": push}, True)
+    print_result(None, {"folder": to, **measured, "pushed_to": push}, as_json)
 
 
 @command(app, "fill")
-def fill(
-    model: Model,
-    text: list[str],
-    top: int = 5,
-    as_json: AsJson = False,
-) -> None:
+def fill(model: Model, text: list[str], top: int = 5, as_json: AsJson = False) -> None:
     """Show the model's predictions for each mask in a sentence.
 
     TEXT: Sentences with masks, spelled as in the model's tokenizer: <mask> or [MASK].
@@ -332,8 +314,7 @@ def quickstart(
     with stdout_for_document(as_json):
         chosen: Any = {"architecture": architecture, "steps": steps, "layout": layout, "text_column": text_column}
         outcome = task.quickstart(text or [], to, verdict=verdict, **chosen)
-    if as_json:
-        print_result("", outcome, True)
+    print_result(None, outcome, as_json)
 
 
 @command(app, "schema")

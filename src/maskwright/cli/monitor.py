@@ -17,12 +17,7 @@ WATCH_SECONDS = 5.0
 
 
 @command(app, "status")
-def status(
-    run: str,
-    as_json: AsJson = False,
-    watch: bool = False,
-    address: Address = None,
-) -> None:
+def status(run: str, as_json: AsJson = False, watch: bool = False, address: Address = None) -> None:
     """Show a run's progress, its last checkpoint, and which rank is lost, hangs or is slow; or list a cluster's jobs.
 
     RUN: Run directory (or the URL of a copy), ray:ID, kubernetes:NAME or vertex:PROJECT/REGION/ID. To list all jobs:
@@ -48,11 +43,7 @@ def status(
 
 @command(app, "logs")
 def logs(
-    run: str,
-    follow: bool = False,
-    lines: int | None = None,
-    address: Address = None,
-    as_json: AsJson = False,
+    run: str, follow: bool = False, lines: int | None = None, address: Address = None, as_json: AsJson = False
 ) -> None:
     """Show a run's log. With --follow, exit with the run's code: 0 done, 75 interrupted, 76 stopped as asked, or the
     code of its error.
@@ -72,11 +63,7 @@ def logs(
 
 @command(app, "stop")
 def stop(
-    run: str,
-    checkpoint: bool = False,
-    wait_seconds: float = 120.0,
-    address: Address = None,
-    as_json: AsJson = False,
+    run: str, checkpoint: bool = False, wait_seconds: float = 120.0, address: Address = None, as_json: AsJson = False
 ) -> None:
     """Ask a run to save and stop, from any machine that sees its folder. Continue it with the command that started it.
 
@@ -91,12 +78,7 @@ def stop(
 
 
 @command(app, "sync")
-def sync(
-    run: str,
-    to: Literal["wandb", "mlflow"],
-    follow: bool = False,
-    as_json: AsJson = False,
-) -> None:
+def sync(run: str, to: Literal["wandb", "mlflow"], follow: bool = False, as_json: AsJson = False) -> None:
     """Send a run's metrics to W&B or MLflow. To send them during training, set logging.report_to instead.
 
     RUN: Run directory.

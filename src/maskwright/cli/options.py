@@ -116,9 +116,10 @@ JSON_VERSION = 1
 renamed or removed."""
 
 
-def print_result(report: str, value: Mapping[str, Any], as_json: bool) -> None:
-    """Prints a command's answer: the report for people, or `value` and the version for programs."""
-    answer(as_document(value) if as_json else report)
+def print_result(report: str | None, value: Mapping[str, Any], as_json: bool) -> None:
+    """Prints a command's answer: the report for people, if there is one, or `value` and the version for programs."""
+    if as_json or report is not None:
+        answer(as_document(value) if as_json else report)
 
 
 @contextmanager

@@ -40,11 +40,7 @@ def verify_resume(
 
 
 @command(app, "replay")
-def replay(
-    run: str,
-    step: int,
-    as_json: AsJson = False,
-) -> None:
+def replay(run: str, step: int, as_json: AsJson = False) -> None:
     """Recompute one step of a run, and list the documents of its batch. Does not change the run.
 
     RUN: Run directory.

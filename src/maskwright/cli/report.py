@@ -42,5 +42,4 @@ def report(
             computed.held_out[record.name] = in_parts(record) if evaluate else []
     write(to, runs, computed=computed, dollars_per_hour=dollars_per_hour)
     say(f"report: {to}")
-    if as_json:
-        print_result("", {"page": to}, True)
+    print_result(None, {"page": to}, as_json)

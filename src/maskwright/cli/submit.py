@@ -42,12 +42,7 @@ class _PlaceCommands(CommandGroup):
 def _function(name: str, kind: type[Place]) -> Any:
     """The command's function: the place's arguments and options are those of its class."""
 
-    def submit(
-        where: Any,
-        training: Training,
-        dry_run: bool = False,
-        as_json: AsJson = False,
-    ) -> None:
+    def submit(where: Any, training: Training, dry_run: bool = False, as_json: AsJson = False) -> None:
         if not as_json:
             return target.submit(where, training, dry_run=dry_run)
         stdout = sys.stdout

@@ -66,8 +66,7 @@ def predict(
     trained = load_model(model) if threshold is None else load_model(model).with_threshold(threshold)
     how: Any = {"device": texts.device, "probabilities": probabilities, "may_be_none": no_answer}
     written = task.predict(trained, texts.source, output, options=texts.options(text_pair), **how)
-    if as_json:
-        print_result("", {"output": output, "predictions": written}, True)
+    print_result(None, {"output": output, "predictions": written}, as_json)
 
 
 @command(app, "embed")
@@ -81,5 +80,4 @@ def embed(model: Model, texts: Texts, output: str, as_json: AsJson = False) -> N
 
     trained = load_model(model, bare=True)
     count, width = task.embed(trained, texts.source, output, options=texts.options(), device=texts.device)
-    if as_json:
-        print_result("", {"output": output, "vectors": count, "width": width}, True)
+    print_result(None, {"output": output, "vectors": count, "width": width}, as_json)
