@@ -101,7 +101,7 @@ def of_size(text: str, gigabytes: float, work: str, tokenizer: str | None) -> tu
     command = [sys.executable, "-m", "maskwright"]
     shape, workers = ["--layout", "sentences"], ["--workers", str(WORKERS)]
     found: dict[str, Any] = {"documents": documents}
-    found["audit"], _ = measured([*command, "text", "audit", folder, *shape, *workers], environment)
+    found["audit"], _ = measured([*command, "data", "audit", folder, *shape, *workers], environment)
     made = f"{work}/tokenizer"
     train = [*command, "tokenizer", "train", folder, "--to", made, "--vocab-size", "32768", *shape]
     found["tokenizer"], _ = measured(train, environment)

@@ -25,8 +25,8 @@ fetch() {
 }
 case "$command" in
   # What computes nothing, and what takes torch, which these images lack.
-  "" | data | doctor | embed | env | evaluate | export | fill | forward | image | import | list | logs | predict | quickstart | \
-    recipes | report | schema | status | stop | submit | text | tokenizer | watch) ;;
+  "" | data | doctor | embed | env | evaluate | export | fill | image | import | logs | predict | quickstart | \
+    recipes | report | schema | status | stop | submit | sync | tokenizer | watch) ;;
   *) [ -d "$wanted" ] || fetch ;;
 esac
 [ ! -d "$wanted" ] || export PYTHONPATH="$wanted${PYTHONPATH:+:$PYTHONPATH}"

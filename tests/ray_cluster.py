@@ -44,7 +44,7 @@ def ray_cluster(folder: Path, home: Path) -> Iterator[tuple[PrivateNetwork, dict
         with open(folder / "head.log", "w") as log:
             words = network.words("ray", "start", "--head", "--block", *address, *small)
             head = subprocess.Popen(words, env=environment, stdout=log, stderr=log)
-        listed = network.words(*COMMAND, "list")
+        listed = network.words(*COMMAND, "status", "ray:")
         wait_until(lambda: subprocess.run(listed, env=environment, capture_output=True, check=False).returncode == 0)
         yield network, environment
     finally:

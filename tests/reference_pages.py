@@ -44,11 +44,12 @@ it at work.
 
 def commands_page() -> str:
     table = get_command(app)
-    parts = list[str | list[str]]()
+    parts, hidden = list[str | list[str]](), list[str | list[str]]()
     for panel, names in PANELS.items():
         parts.append(f"## {panel}\n")
         for name in names:
-            parts += _command(table.commands[name], table.context_class(table, info_name="maskwright"), name)
+            parts += _command(table.commands[name], table.context_class(table, info_name="maskwright"), name, hidden)
+    parts += ["## For older systems\n", "The help does not list these commands.\n", *hidden]
     counts = Counter(row for part in parts if isinstance(part, list) for row in part)
     common = sorted(row for row, count in counts.items() if count >= COMMON and "*Required" not in row)
     parts = [COMMANDS, "## Common options\n", common, *parts]
@@ -67,8 +68,9 @@ def _table(rows: str | list[str], common: list[str]) -> str:
     return "\n".join([*lines, *([f"Common: {names}.", ""] if others else [])])
 
 
-def _command(command: Any, parent: Any, name: str) -> list[str | list[str]]:
-    """Its heading, its help and the rows of what it takes; then each command below it."""
+def _command(command: Any, parent: Any, name: str, hidden: list[str | list[str]]) -> list[str | list[str]]:
+    """Its heading, its help and the rows of what it takes; then each command below it. Adds those that the help does
+    not show to `hidden` instead."""
     context = command.context_class(command, info_name=name, parent=parent)
     parts: list[str | list[str]] = [
         f"### maskwright {context.command_path.removeprefix('maskwright ')}\n",
@@ -87,7 +89,10 @@ def _command(command: Any, parent: Any, name: str) -> list[str | list[str]]:
         parts.append(rows)
     if hasattr(command, "list_commands"):
         for below in command.list_commands(context):
-            parts += _command(command.get_command(context, below), context, below)
+            parts += _command(command.get_command(context, below), context, below, hidden)
+    if command.hidden:
+        hidden += parts
+        return []
     return parts
 
 

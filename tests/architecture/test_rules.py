@@ -65,7 +65,7 @@ ROOMS = {
     "engines": [{"torch", "jax"}],
     "launch": [{"hosts"}, {"ray"}, {"schedulers"}],
     "model": [{"hf"}, {"torch", "jax", "onnx"}],
-    "monitor": [{"forward", "watch"}],
+    "monitor": [{"sync", "watch"}],
     "tasks": [
         {"models", "start", "importing"},
         {"planning"},
@@ -111,8 +111,8 @@ HEAVY = {
     "ray": {"launch/ray/gang.py", "launch/ray/jobs.py"},
     "google": {"cloud/google/rest.py"},
     "requests": {"cloud/google/rest.py", "launch/ray/jobs.py"},
-    "wandb": {"monitor/forward/wandb.py"},
-    "mlflow": {"monitor/forward/mlflow.py"},
+    "wandb": {"monitor/sync/wandb.py"},
+    "mlflow": {"monitor/sync/mlflow.py"},
     "starlette": {"monitor/watch/server.py"},
     "uvicorn": {"monitor/watch/server.py"},
     "plotly": set(),
@@ -402,7 +402,7 @@ def test_scripts_are_executable() -> None:
 
 
 def test_configuration_page_is_the_configuration() -> None:
-    """`maskwright schema --markdown > docs/configuration.md` renews it."""
+    """`maskwright schema > docs/configuration.md` renews it."""
     assert (ROOT / "docs" / "configuration.md").read_text() == run_page()
     assert (ROOT / "docs" / "finetuning-configuration.md").read_text() == finetuning_page()
 

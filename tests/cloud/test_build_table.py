@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,14 +23,14 @@ from maskwright.processes import child
 from maskwright.processes.child import CommandSequence
 
 D, T = "default", "true"
-IMAGE, UP, RESEED = "image e.yaml --yes", "up e.yaml --yes", "seed e.yaml --replace --yes"
-SLICE, GROUP = "down e.yaml --only slice --yes", "down e.yaml --only group --yes"
+IMAGE, UP, RESEED = "image e.yaml --yes", "env up e.yaml --yes", "env seed e.yaml --replace --yes"
+SLICE, GROUP = "env down e.yaml --only slice --yes", "env down e.yaml --only group --yes"
 ROWS = [
-    (("initialize", D, D, D), ["init e.yaml"]),
-    (("initialize", D, D, T), ["init e.yaml", IMAGE, "seed e.yaml --yes"]),
+    (("initialize", D, D, D), ["env init e.yaml"]),
+    (("initialize", D, D, T), ["env init e.yaml", IMAGE, "env seed e.yaml --yes"]),
     (("update", D, D, T), [IMAGE, RESEED]),
     (("update", D, T, T), [IMAGE, RESEED, UP]),
-    (("destroy", D, D, T), ["down e.yaml --only disk --delete-data --yes"]),
+    (("destroy", D, D, T), ["env down e.yaml --only disk --delete-data --yes"]),
     (("create", D, D, D), [IMAGE, UP]),
     (("update", T, D, D), [IMAGE, UP]),
     (("update", T, D, T), [IMAGE, UP]),
@@ -42,7 +43,7 @@ ROWS = [
     (("destroy", D, T, T), [GROUP]),
     (("destroy", T, T, D), [SLICE, GROUP]),
     (("destroy", T, T, T), [SLICE, GROUP]),
-    (("destroy", D, D, D), ["down e.yaml --yes", "down e.yaml --only nfs --delete-data --yes"]),
+    (("destroy", D, D, D), ["env down e.yaml --yes", "env down e.yaml --only nfs --delete-data --yes"]),
 ]
 
 
@@ -59,7 +60,7 @@ def test_everything_else_is_refused_with_the_table(capsys: pytest.CaptureFixture
     for one in sorted(asked - known):
         with pytest.raises(InputError) as caught:
             row_of(*one)
-        told = "`maskwright image build`" if one[0] == D else "is in no row of the table"
+        told = "`maskwright image`" if one[0] == D else "is in no row of the table"
         assert told in str(caught.value)
         assert "_BUILD_ACTION" in capsys.readouterr().err
 
@@ -94,7 +95,7 @@ def test_refilling_has_a_substitution(tmp_path: Path, capsys: pytest.CaptureFixt
     words = ["env", "build", str(path), "--disk", "true", "--dry-run", "--action"]
     assert run([*words, "update"]) == 0
     shown = capsys.readouterr()
-    image = f"maskwright env image {path} --yes\n"
+    image = f"maskwright image {path} --yes\n"
     assert shown.out == f"{image}maskwright env seed {path} --replace --yes\n" and "_REFILL=true fills a" in shown.err
     assert run([*words, "update", "--refill", "true"]) == 0
     assert capsys.readouterr().out == f"{image}maskwright env seed {path} --replace --yes --again\n"
@@ -118,13 +119,14 @@ def test_words_are_ones_that_the_command_line_knows() -> None:
 
     from maskwright.cli.main import app
 
-    environment = get_command(app).commands["env"]  # type: ignore[attr-defined]
     for row in build_table.ROWS:
         for command in row.commands:
-            name, _, *options = command.split()
-            if name == "init":
-                continue  # has no options, and comes with the checks of a project
-            known = {option for parameter in environment.commands[name].params for option in parameter.opts}
+            *path, _ = (words := command.split())[: words.index("ENV") + 1]
+            known_by: Any = get_command(app)
+            for name in path:
+                known_by = known_by.commands[name]
+            options = words[len(path) + 1 :]
+            known = {option for parameter in known_by.params for option in parameter.opts}
             assert {word for word in options if word.startswith("--")} <= known, command
 
 
@@ -182,7 +184,7 @@ def test_a_build_that_is_stopped_lets_its_command_clean_up(tmp_path: Path, monke
     thread.start()
     try:
         with pytest.raises(StoppedEarly):
-            build_table.run([["seed", "lab.yaml"]], steps)
+            build_table.run([["env", "seed", "lab.yaml"]], steps)
     finally:
         signal.signal(signal.SIGALRM, before)
     assert (tmp_path / "begun").exists() and (tmp_path / "clean").exists()

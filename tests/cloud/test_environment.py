@@ -38,7 +38,7 @@ def lab(**changes: Any) -> Environment:
 
 
 def test_page_of_the_documentation_is_the_model() -> None:
-    """`maskwright env schema --markdown > docs/google-cloud-environment.md` renews it."""
+    """`maskwright schema environment > docs/google-cloud-environment.md` renews it."""
     assert (ROOT / "docs" / "google-cloud-environment.md").read_text() == environment_page()
 
 

@@ -1,4 +1,4 @@
-"""`maskwright env image` against the fake cloud: what is sent, what is waited for, what is shown of a failure."""
+"""`maskwright image` against the fake cloud: what is sent, what is waited for, what is shown of a failure."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def git(folder: Path, *words: str) -> None:
 
 
 def build(lab: Path, source: Path, *words: str) -> int:
-    return run(["env", "image", str(lab), "--source", str(source), "--yes", *words])
+    return run(["image", str(lab), "--source", str(source), "--yes", *words])
 
 
 def scripted(cloud: Cloud, *states: dict[str, Any]) -> None:
@@ -182,7 +182,7 @@ def test_image_without_an_environment(
     docker, log = tmp_path / "bin" / "docker", tmp_path / "log"
     docker.write_text(f'#!/bin/sh\necho "$@" >>{log}\nexit $CODE\n')
     docker.chmod(0o755)
-    words = ["image", "build", "maskwright:gpu", "--accelerator", "gpu", "--source", str(source)]
+    words = ["image", "maskwright:gpu", "--accelerator", "gpu", "--source", str(source)]
     for code in (0, 1):
         monkeypatch.setenv("CODE", str(code))
         assert run(words) == code
@@ -196,7 +196,7 @@ def test_image_without_an_environment(
     told = "docker: is not installed, or not on the path. Fix: install it, or let Cloud Build"
     assert told in capsys.readouterr().err
     cloud.put("gs://mine/started", "")
-    words = ["image", "build", TAG, "--source", str(source), "--staging", "gs://mine/images"]
+    words = ["image", TAG, "--source", str(source), "--staging", "gs://mine/images"]
     scripted(cloud, GOOD)
     assert run(words) == 0
     assert capsys.readouterr().out.startswith(f"{TAG} sha256:")
@@ -207,7 +207,7 @@ def test_image_without_an_environment(
     del cloud.resources[REPOSITORY]
     assert run(words) == 2
     assert "gcloud artifacts repositories create lab1 --repository-format=docker" in capsys.readouterr().err
-    assert run(["image", "build", "mine:1", *words[3:]]) == 2
+    assert run(["image", "mine:1", *words[2:]]) == 2
     assert "'mine:1' is not an image of Artifact Registry with a tag" in capsys.readouterr().err
 
 

@@ -89,10 +89,10 @@ def test_init_up_seed_resize_down(life: Life) -> None:
     life.env("init")
     assert life.cloud.resources["storage/b/lab-proj-maskwright-state"]["versioning"]["enabled"]
 
-    shown = life.env("plan")
+    shown = life.env("up", "--dry-run")
     assert "google_container_cluster" in shown
     assert "ComputeClass slice: 4 x ct6e-standard-4t (v6e 4x4), SPOT in us-east5-b" in shown
-    life.env("plan", "--detailed-exitcode", code=2)
+    assert life.document("up", "--dry-run")["differs"]
     assert not life.exists("disks"), "a plan changes nothing"
     assert "cannot ask for confirmation without a terminal" in life.env("up", code=2)
     assert not life.exists("clusters"), "nothing is rented without a yes"
@@ -104,7 +104,7 @@ def test_init_up_seed_resize_down(life: Life) -> None:
     assert life.cluster.names("PersistentVolumeClaim") == ["nfs-share"], "no job has a disk that is not seeded"
     manager = life.cluster.of_kind("Deployment")[0]["spec"]["template"]["spec"]["containers"][0]["image"]
     assert manager == "us-east5-docker.pkg.dev/lab-proj/lab1-k8s/jobset-system/manager:v1"
-    life.env("plan", "--detailed-exitcode", code=0)
+    assert not life.document("up", "--dry-run")["differs"]
     life.world.forget()
     assert "nothing to change" in life.env("up", "--yes") and not life.world.changes(), "twice changes nothing"
 
@@ -116,7 +116,7 @@ def test_init_up_seed_resize_down(life: Life) -> None:
     assert life.cluster.names("PersistentVolumeClaim") == ["nfs-share", "shared-pd"]
     assert not life.cluster.of_kind("Job"), "the volume is taken from it before the disk becomes read-only"
     assert "was seeded" in life.env("seed", "--yes")
-    life.env("plan", "--detailed-exitcode", code=0)
+    assert not life.document("up", "--dry-run")["differs"]
 
     life.write(
         nfs={**LAB["nfs"], "capacity_gb": 2048},  # a share grows, but the claim of it cannot change
@@ -262,7 +262,7 @@ def test_a_held_lock_names_its_holder(life: Life, monkeypatch: pytest.MonkeyPatc
 
 def test_nothing_is_made_by_taking_away_or_by_a_no(life: Life) -> None:
     life.write()
-    assert "maskwright env init" in life.env("plan", code=2)
+    assert "maskwright env init" in life.env("up", "--dry-run", code=2)
     life.cloud.put("gs://lab-proj-maskwright-state/env/started", "")
     assert "nothing to delete" in life.env("down", "--yes")
     assert "nothing to delete" in life.env("down", "--delete-data", "--yes")

@@ -137,10 +137,10 @@ def straight(cluster: Cluster) -> None:
 def test_who_has_no_token_gets_nowhere(cluster: Cluster) -> None:
     """Who has the right one need not name the mode."""
     for token, mode in (("", "disabled"), ("f" * 32, "token"), ("", "")):
-        ended = cluster.maskwright("list", RAY_AUTH_TOKEN=token, RAY_AUTH_MODE=mode)
+        ended = cluster.maskwright("status", "ray:", RAY_AUTH_TOKEN=token, RAY_AUTH_MODE=mode)
         assert ended.code == 2 and len(ended.err.splitlines()) == 1, ended
         assert "refuses the token, or there is none" in ended.last and "RAY_AUTH_TOKEN" in ended.last
-    assert cluster.maskwright("list", RAY_AUTH_MODE="").code == 0
+    assert cluster.maskwright("status", "ray:", RAY_AUTH_MODE="").code == 0
 
 
 TUNNEL = """
@@ -272,7 +272,7 @@ def test_stopped_it_has_saved_and_is_continued_by_rays_own_command(cluster: Clus
 
 
 def test_exit_codes_come_through(cluster: Cluster) -> None:
-    ended = cluster.ended(cluster.submit("failed", "--follow", "--datapath", "/nowhere/store"))
+    ended = cluster.ended(cluster.submit("failed", "--follow", "--set", "data.store=/nowhere/store"))
     assert ended.code == 2 and "the job failed: exit 2" in ended.last, ended
     assert "host 0 | error: /nowhere/store: is not a token store" in ended.out
 

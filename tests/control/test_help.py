@@ -66,7 +66,7 @@ def test_h_is_help(cli: Any, words: str) -> None:
         ("maskwright pret", ["pretrain"]),
         ("maskwright pretrain small --stop", ["--stop-after-hours", "--stop-after-steps"]),
         ("maskwright data in", ["inspect"]),
-        ("maskwright submit sl", ["slurm", "slice"]),
+        ("maskwright submit sl", ["slurm"]),
         ("maskwright submit slice a small --grace", ["--grace-seconds"]),
         ("maskwright data prepare a --layout s", ["sentences"]),
     ],

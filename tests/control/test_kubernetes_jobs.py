@@ -90,7 +90,7 @@ def test_each_end_of_a_pod(
     assert len((tmp_path / "attempts").read_text().splitlines()) == attempts
     kept = attempts if kind == "indexed-job" else 1  # a JobSet deletes the pods of earlier attempts, and their lines
     assert kept <= result.out.count("line of 0") <= attempts
-    listed = json.loads(cli("list", "kubernetes", "--json").out)["jobs"]
+    listed = json.loads(cli("status", "kubernetes:", "--json").out)["jobs"]
     (job,) = listed
     assert (job["code"], job["run"], job["address"]) == (code, "/runs/one", "kubernetes:one")
 
@@ -273,7 +273,7 @@ def test_an_environment_gives_cluster_queue_volumes_image_account_and_nodes(
     claims = {one["persistentVolumeClaim"]["claimName"] for one in pod["volumes"] if "persistentVolumeClaim" in one}
     assert claims == {"nfs-share", "shared-pd"} and pod["containers"][0]["image"] == "stub"
     assert f"kubernetes:{lab}/one  Job" in cli("status", f"kubernetes:{lab}/one").out
-    assert f"kubernetes:{lab}/one  Job   stopped  76" in cli("list", "kubernetes", "--env-file", lab).out
+    assert f"kubernetes:{lab}/one  Job   stopped  76" in cli("status", f"kubernetes:{lab}/").out
     pair = cli(*line, "--target=group", "--max-cost=200", "--dry-run", "--set=batch.virtual_workers=16")
     assert f"--max-cost 200: ends after {hours / 2:.2f} hours" in pair.err, "as many nodes as the job has"
     slice_ = cli(*line, "--target=slice", "--set=engine.kind=jax", "--set=batch.virtual_workers=16", "--dry-run",

@@ -84,7 +84,7 @@ def stop(folder: Path, words: list[object], number: int, run: str, cwd: Path) ->
 def test_one_comparison_stopped_and_killed_is_the_same_page(model: str, task: Path, tmp_path: Path) -> None:
     """And what it holds: the search without a test set, the fresh seeds, scores that are those of the runs."""
     folder = tmp_path / "whole"
-    words: list[object] = ["compare", model, "--base", "random", "--on", task]
+    words: list[object] = ["compare", model, "--base", "random", "--task", task]
     words += ["--learning-rates", "1e-3,4e-3", "--seeds", 2]
     said = maskwright(*words, "--to", folder, cwd=tmp_path)
     assert "Cannot conclude whether model helped on foxes." in said and "at least 6 seeds" in said
@@ -132,7 +132,7 @@ def test_one_comparison_stopped_and_killed_is_the_same_page(model: str, task: Pa
 def test_the_same_weights_twice_show_no_difference(model: str, task: Path, tmp_path: Path) -> None:
     twin = str(tmp_path / "twin")
     shutil.copytree(model, twin)
-    words = ["compare", model, twin, "--on", task, "--learning-rates", "2e-3", "--processes-at-once", 2, "--seeds", 6]
+    words = ["compare", model, twin, "--task", task, "--learning-rates", "2e-3", "--workers", 2, "--seeds", 6]
     said = maskwright(*words, "--to", "aa", cwd=tmp_path)
     assert "No difference shown between twin and model on foxes." in said
     assert "In every run, twin gave the same answers as model." in said
@@ -143,7 +143,7 @@ def test_runs_that_the_health_check_stops_are_named_and_scored(model: str, task:
     """At this rate weights are not finite after one step. For the recipe, random weights are drawn twice too."""
     twin = str(tmp_path / "twin")
     shutil.copytree(model, twin)
-    words = ["compare", f"ours={model},{twin}", "--base", "random", "--on", task, "--learning-rates", "1e38"]
+    words = ["compare", f"ours={model},{twin}", "--base", "random", "--task", task, "--learning-rates", "1e38"]
     said = maskwright(*words, "--seeds", 1, "--to", "fault", cwd=tmp_path)
     assert "4 of the 4 runs learned nothing or had a fault" in said and "2 pretraining runs" in said
     results = read_results(tmp_path / "fault" / "results.json")
@@ -214,7 +214,7 @@ def test_arms_and_their_order(tmp_path: Path) -> None:
         ({"seeds": 0}, "seeds: is 0. Fix: give an integer ≥ 1"),
         ({"seeds": 6.0}, "seeds: is 6.0. Fix"),
         ({"search_seed": -1}, "search seed is -1. Fix: give an integer ≥ 0"),
-        ({"at_once": 0}, "at_once: is 0. Fix: give an integer ≥ 1"),
+        ({"workers": 0}, "workers: is 0. Fix: give an integer ≥ 1"),
     ],
 )
 def test_what_is_no_budget_is_refused(given: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_tasks_that_cannot_be_judged_are_refused(model: str, task: Path, tmp_pat
     )
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
-    words = ["compare", model, "--base", "random", "--on", str(task), "--to"]
+    words = ["compare", model, "--base", "random", "--task", str(task), "--to"]
     maskwright(*words, "full", cwd=tmp_path, code=2)
     maskwright(*words, "new", "--set", "data.label=colour", cwd=tmp_path, code=2)
     maskwright(*words, "new", "--learning-rates", "1e-3,fast", cwd=tmp_path, code=2)

@@ -57,7 +57,7 @@ def test_a_machine_without_the_training_packages_submits_and_watches(
     assert {"torch", "numpy", "pyarrow", "transformers", "jax", "ray", "gcsfs"} & absent
     place = "--run /runs/one --set data.store=/runs/store"
     light = [
-        "--help", "status run --json", "logs run", "schema", "schema --markdown", "recipes show small", "env schema",
+        "--help", "status run --json", "logs run", "schema", "schema", "recipes small", "schema environment",
         "watch --once", "watch . --json",
         "doctor",
         f"submit slurm small {place} --dry-run",

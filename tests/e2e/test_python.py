@@ -29,14 +29,7 @@ from maskwright.cli.main import app
 from maskwright.config.pretraining import RunConfig
 from maskwright.config.settings import flat
 from maskwright.core import errors
-from maskwright.core.errors import (
-    ConfigError,
-    InputError,
-    MaskwrightError,
-    ModelError,
-    StoppedEarly,
-    StoreError,
-)
+from maskwright.core.errors import ConfigError, InputError, MaskwrightError, ModelError, StoppedEarly, StoreError
 from maskwright.data.store import TokenStore
 from maskwright.processes.parent import PARENT
 from maskwright.tasks.models.load import load_model
@@ -295,10 +288,7 @@ def test_arguments_that_the_command_would_not_take_are_refused(corpus: Path, tmp
         (lambda: maskwright.load(folder, **strange), "device: is 'cud'. Fix: give one of auto, cpu,"),
         (lambda: maskwright.evaluate(model, store="s", **strange), "device: is 'cud'"),
         (lambda: maskwright.evaluate(model, store="s", max_rows=0), "max_rows: is 0"),
-        (
-            lambda: maskwright.evaluate(model, store="s", seq_len=4096),
-            "`seq_len` 4096 is not in 8 … 64",
-        ),
+        (lambda: maskwright.evaluate(model, store="s", seq_len=4096), "`seq_len` 4096 is not in 8 … 64"),
         (lambda: maskwright.evaluate(model, store="s", seq_len=3), "`seq_len` 3 is not in 8 … 64"),
         (lambda: maskwright.evaluate(model, store="s", seq_len=True), "seq_len: is True"),
         (lambda: maskwright.evaluate(model, blimp="s", share=True), "share: is True"),
@@ -316,10 +306,7 @@ def test_arguments_that_the_command_would_not_take_are_refused(corpus: Path, tmp
             lambda: maskwright.evaluate(model),
             "a model folder names no text to evaluate on. Fix: give `store`, `blimp` or `t",
         ),
-        (
-            lambda: model.embed(["a"], max_seq_len=4),
-            "max_seq_len: is 4. Fix: give an integer ≥ 8",
-        ),
+        (lambda: model.embed(["a"], max_seq_len=4), "max_seq_len: is 4. Fix: give an integer ≥ 8"),
         (lambda: model.embed(["a"], max_seq_len=0), "max_seq_len: is 0"),
     ]
     prepare = partial(maskwright.prepare, corpus, tokenizer, tmp_path / "new")
@@ -476,7 +463,7 @@ def test_text_becomes_a_store(corpus: Path, tmp_path: Path, store: TokenStore) -
     [
         (maskwright.prepare, "data prepare", {"src": "text"}, set()),
         (maskwright.train_tokenizer, "tokenizer train", {"src": "text"}, set()),
-        (maskwright.pretrain, "pretrain", {}, {*OF_A_COMMAND, "simulated_gpus", "b_size", "datapath", "dry_run"}),
+        (maskwright.pretrain, "pretrain", {}, {*OF_A_COMMAND, "dry_run"}),
         (maskwright.finetune, "finetune", {}, {*OF_A_COMMAND, "dry_run"}),
         (maskwright.evaluate, "evaluate", {}, {"layout", "page"}),
     ],

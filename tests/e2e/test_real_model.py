@@ -105,7 +105,7 @@ def test_what_it_knows_helps_where_counted_words_cannot(
         "checkpoint": {"save_every_steps": 1000},
     }
     (tmp_path / "topics.yaml").write_text(yaml.safe_dump(values))
-    words = ["compare", f"minilm={minilm}", "random", "--base", "linear", "--on", tmp_path / "topics.yaml"]
+    words = ["compare", f"minilm={minilm}", "random", "--base", "linear", "--task", tmp_path / "topics.yaml"]
     options = ["--seeds", 1, "--learning-rates", "3e-4"]
     code, said = call(*words, "--to", tmp_path / "answer", *options)
     assert code == 0, said

@@ -191,7 +191,7 @@ def test_a_signal_in_an_export_leaves_nothing(store: TokenStore, tmp_path: Path)
 
 def test_verify_resume_proves_a_job_exact(store: TokenStore, tmp_path: Path) -> None:
     write_config(tmp_path / "run.yaml", store.location, steps=5000, warmup_steps=500)
-    command = ("verify-resume", "run.yaml", "--steps", 24, "--kills", 3, "--work", "work", "--json")
+    command = ("verify-resume", "run.yaml", "--steps", 24, "--kills", 3, "--to", "work", "--json")
     verdict = json.loads(maskwright(*command, cwd=tmp_path))
     assert verdict["differences"] == [] and verdict["steps"] == 24
     assert len(verdict["kills"]) == 3 and all(0 <= step <= 24 for step in verdict["kills"])
@@ -226,7 +226,7 @@ def test_verify_resume_takes_fine_tuning(tokenizer: str, tmp_path: Path) -> None
         "engine": {"threads": 1},
     }
     (tmp_path / "run.yaml").write_text(json.dumps(values))
-    command = ("verify-resume", "run.yaml", "--steps", 20, "--kills", 1, "--work", "work", "--json")
+    command = ("verify-resume", "run.yaml", "--steps", 20, "--kills", 1, "--to", "work", "--json")
     verdict = json.loads(maskwright(*command, cwd=tmp_path))
     assert verdict["differences"] == [] and len(verdict["kills"]) == 1
     assert verdict["metric_lines"] >= 20 and verdict["result_files"] == 3

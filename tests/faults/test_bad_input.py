@@ -62,8 +62,8 @@ def test_empty_file_and_zero_documents(cli: Cli, tokenizer: str, tmp_path: Path)
 def test_unreadable_paths(cli: Cli, tokenizer: str, tmp_path: Path, config_file: ConfigFile) -> None:
     missing = tmp_path / "missing"
     for command in (
-        ("text", "audit", missing),
-        ("text", "audit", Path(tokenizer) / "tokenizer.json", "--to", missing / "page.html"),
+        ("data", "audit", missing),
+        ("data", "audit", Path(tokenizer) / "tokenizer.json", "--to", missing / "page.html"),
         ("data", "prepare", missing, "--tokenizer", tokenizer, "--to", tmp_path / "out"),
         ("data", "inspect", missing),
         ("data", "verify", missing),
@@ -83,7 +83,7 @@ def test_unreadable_paths(cli: Cli, tokenizer: str, tmp_path: Path, config_file:
 def test_a_name_that_is_not_utf8(cli: Cli, tmp_path: Path, config_file: ConfigFile) -> None:
     name = os.fsdecode(b"caf\xe9")
     (tmp_path / f"{name}.txt").write_text("A dog.\n")
-    for command in (("text", "audit", tmp_path), ("pretrain", config_file(), "--run", tmp_path / name)):
+    for command in (("data", "audit", tmp_path), ("pretrain", config_file(), "--run", tmp_path / name)):
         failed = cli(*command)
         assert failed.code == 2 and "caf\ufffd" in failed.err, failed.err
         assert "has a name that is not UTF-8. Fix: rename it" in failed.err
@@ -98,7 +98,7 @@ def test_failed_preparation_leaves_no_folders(cli: Cli, tokenizer: str, tmp_path
     result = cli(*command)
     assert (result.code, "U+D800 is half a surrogate pair" in result.error) == (2, True)
     assert not (tmp_path / "deep").exists()
-    assert cli("text", "audit", tmp_path / "a.jsonl").out.count("encoding faults: 1") == 1
+    assert cli("data", "audit", tmp_path / "a.jsonl").out.count("encoding faults: 1") == 1
 
 
 def test_folder_that_cannot_be_written(cli: Cli, corpus: Path, tokenizer: str, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_folder_that_cannot_be_written(cli: Cli, corpus: Path, tokenizer: str, t
 
 def test_literal_special_tokens_are_reported_and_stay_text(cli: Cli, tokenizer: str, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("\n".join(f"literal <mask> and <s> number {n}" for n in range(40)))
-    audited = cli("text", "audit", tmp_path / "a.txt", "--json")
+    audited = cli("data", "audit", tmp_path / "a.txt", "--json")
     finding = json.loads(audited.out)["findings"]["documents with literal special tokens"]
     assert (finding["count"], "keeps them as text" in finding["prepare"]) == (40, True)
     command = ("data", "prepare", tmp_path / "a.txt", "--tokenizer", tokenizer, "--to", tmp_path / "out")

@@ -42,7 +42,7 @@ SPARE_BYTES = 4_000_000
 READ = ["--layout", "lines"]
 SAMPLED = ["--max-bytes", "200000"]
 COMMANDS = {
-    "audit": ["text", "audit", "{text}", *READ, "--workers", "1"],
+    "audit": ["data", "audit", "{text}", *READ, "--workers", "1"],
     "train": ["tokenizer", "train", "{text}", "--to", "{to}", "--vocab-size", "500", *READ, *SAMPLED],
     "extend": ["tokenizer", "extend", "{tokenizer}", "{text}", "--to", "{to}", "--tokens", "50", *READ, *SAMPLED],
     "prepare": [

@@ -324,7 +324,7 @@ def test_an_export_is_pushed_once_it_is_proven(
 
 def test_where_a_model_is_missing_the_line_that_fetches_it_is_said(cli: Cli) -> None:
     for name, owner in OWNERS.items():
-        assert f"or give hf://{owner}/{name} for the model" in how_to_get(name)
+        assert f"give hf://{owner}/{name} for the model" in how_to_get(name)
     for command in (
         ["fill", "models/bert-base-uncased", "a [MASK]"],
         ["export", "models/bert-base-uncased", "--to", "out"],

@@ -77,7 +77,7 @@ def test_a_store_and_a_run_of_text_behind_a_password(mine: Mine, tokenizer: str)
 
 def test_reports_of_text_behind_a_password(mine: Mine, tokenizer: str) -> None:
     for name in ("latin.txt", "stories.txt"):
-        told = mine.run("text", "audit", f"{ADDRESS}/{name}{SIGNED}", "--json")
+        told = mine.run("data", "audit", f"{ADDRESS}/{name}{SIGNED}", "--json")
         assert "host.example" in told or name == "stories.txt"
     told = mine.run("tokenizer", "train", f"{ADDRESS}/latin.txt{SIGNED}", "--to", "t", "--on-bad-input", "skip")
     assert "warning: https://***@host.example/latin.txt?v=1&token=***" in told
@@ -127,7 +127,7 @@ def test_no_file_of_labels_holds_a_secret(mine: Mine) -> None:
     assert said in mine.run("finetune", "given.yaml", "--run", "run", code=2)
     given.write_text(json.dumps(LABELS))
     changed = ("--set", f"data.test={ADDRESS}/a.csv")
-    told = mine.run("compare", "model", "--base", "random", "--on", "given.yaml", *changed, code=2)
+    told = mine.run("compare", "model", "--base", "random", "--task", "given.yaml", *changed, code=2)
     assert "error: --set data.test: data.test holds a secret" in told
     assert sorted(os.listdir(mine.folder)) == ["given.yaml", "host"]
 
@@ -147,7 +147,7 @@ def test_no_key_holds_a_secret(key: str) -> None:
 
 def test_the_commands_that_quickstart_prints(mine: Mine) -> None:
     told = mine.run("quickstart", "--text", f"{ADDRESS}/a.txt{SIGNED}", "--to", "q", code=1, plain=True)
-    assert "$ maskwright text audit 'https://***@host.example/a.txt?v=1&token=***" in told
+    assert "$ maskwright data audit 'https://***@host.example/a.txt?v=1&token=***" in told
 
 
 def test_a_value_of_the_environment_in_an_error(mine: Mine) -> None:

@@ -8,13 +8,12 @@ from unittest.mock import Mock
 import pytest
 
 from maskwright.api import verdicts
-from maskwright.cli.options import OldNames
 from maskwright.config import pretraining as c
 from maskwright.config import recipes
 from maskwright.config.changes import refuse_changes
 from maskwright.config.finetuning import FinetuneConfig
 from maskwright.config.retrieval import RetrievalConfig, read_any_config, read_task_config
-from maskwright.config.settings import flat
+from maskwright.config.settings import flat, in_flow
 from maskwright.core.errors import ConfigError
 from maskwright.tasks.compare.arms import ArmStart
 from maskwright.tasks.pretrain import warnings
@@ -66,10 +65,7 @@ def test_a_place_with_any_character_is_handed_on_by_set(
 
 def test_yaml_faults_have_line_and_column(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
-    for text, where in (
-        ("data: {store: s}\nschedule: [1\n", ":3:1"),
-        ("data: 1\nseed: 1\nseed: 2\n", ":3:1"),
-    ):
+    for text, where in (("data: {store: s}\nschedule: [1\n", ":3:1"), ("data: 1\nseed: 1\nseed: 2\n", ":3:1")):
         path.write_text(text)
         with pytest.raises(ConfigError) as caught:
             c.read_config(str(path))
@@ -100,12 +96,7 @@ def test_only_resumable_keys_may_change() -> None:
 
 @pytest.mark.parametrize(
     ("old", "new", "goes_on"),
-    [
-        ("gone", "here", True),
-        ("here", "there", False),
-        ("hf://a/b", "hf://a/c", False),
-        ("gone", "hf://a/b", False),
-    ],
+    [("gone", "here", True), ("here", "there", False), ("hf://a/b", "hf://a/c", False), ("gone", "hf://a/b", False)],
 )
 def test_a_base_may_move_but_not_change(
     old: str, new: str, goes_on: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -163,8 +154,7 @@ def test_schema_describes_every_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("masking.rate", 0.9), ("optimizer.learning_rate", 1.0), ("masking.mask_share", 0.0)],
+    ("key", "value"), [("masking.rate", 0.9), ("optimizer.learning_rate", 1.0), ("masking.mask_share", 0.0)]
 )
 def test_values_that_are_most_often_slips_are_doubted(key: str, value: float) -> None:
     section, name = key.split(".")
@@ -277,7 +267,7 @@ def test_a_model_that_is_named_takes_the_place_of_one_of_random_weights(tmp_path
 
 @pytest.mark.parametrize("text", ["/data/my #1 store", "/data/it's  #1", 'a"b #c'])
 def test_no_value_is_cut_where_yaml_has_a_comment(text: str) -> None:
-    assert c.read_config("nano", [*OldNames(datapath=text).added_to(())]).data.store == text
+    assert c.read_config("nano", [f"data.store={in_flow(text)}"]).data.store == text
     with pytest.raises(
         ConfigError, match="^--set data.store: in YAML, '#.*' is a comment. Fix: put the value in quotes"
     ):

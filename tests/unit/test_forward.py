@@ -17,8 +17,8 @@ from made_record import made_record
 from maskwright.cli import main
 from maskwright.core import extras, storage
 from maskwright.core.errors import ConfigError, Locked, MaskwrightError
-from maskwright.monitor.forward.forward import FOLDER, Forwarder, Sent, To, forward
-from maskwright.monitor.forward.service import About, MetricsLine, Outcome
+from maskwright.monitor.sync.service import About, MetricsLine, Outcome
+from maskwright.monitor.sync.sync import FOLDER, Forwarder, Sent, To, sync
 from maskwright.run.directory import RunDirectory, Status
 from maskwright.run.metric_names import trainer_names
 from maskwright.tasks.pretrain import run as task
@@ -56,7 +56,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def sent_to(run: Path, to: To) -> Sent:
-    sent, taken = forward(str(run), to)
+    sent, taken = sync(str(run), to)
     assert taken
     return sent
 
@@ -154,7 +154,7 @@ def test_mlflow(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with monkeypatch.context() as patch:
         patch.setattr(MlflowClient, "log_batch", lambda *_, **__: 1 / 0)
         with pytest.raises(MaskwrightError, match="division by zero"):
-            forward(str(run), "mlflow")
+            sync(str(run), "mlflow")
     sent = sent_to(run, "mlflow")
     client = MlflowClient(where)
     (only,) = client.search_runs([one.experiment_id for one in client.search_experiments()])
@@ -269,7 +269,7 @@ def test_what_a_service_refuses_waits_until_it_takes_it(run: Path) -> None:
     assert service.steps == list(range(1, 40)) and forwarder.sent.lines == 39 and service.ended == ["done"]
     (warning,) = told
     assert warning.startswith("warning: wandb: https://***@host: refused; the run is not touched by it")
-    assert warning.endswith(f"`maskwright forward {run} --to wandb` sends the rest")
+    assert warning.endswith(f"`maskwright sync {run} --to wandb` sends the rest")
     assert CANARY not in str(service.about)
 
 
@@ -300,7 +300,7 @@ def test_a_missing_package_ends_a_run_before_it_begins(
     with pytest.raises(ConfigError, match=r"logging.report_to: the package wandb is not installed.*\[wandb\]") as found:
         task.pretrain(config(**{"logging.report_to": ["tensorboard", "wandb"]}), str(tmp_path / "run"))
     assert found.value.exit_code == 2 and not (tmp_path / "run").exists()
-    assert main.run(["forward", str(tmp_path / "run"), "--to", "mlflow"]) == 2
+    assert main.run(["sync", str(tmp_path / "run"), "--to", "mlflow"]) == 2
     assert "scripts/install --mlflow" in capfd.readouterr().err
 
 

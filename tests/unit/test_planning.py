@@ -312,7 +312,8 @@ def test_measuring_takes_real_steps_and_leaves_nothing(
 def test_measured_and_projected_are_told_apart(config: Callable[..., RunConfig], capsys: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("maskwright.config.retrieval.read_any_config", lambda name, overrides: config())
     monkeypatch.setattr("maskwright.core.extras.installed", lambda name: name != "libtpu")
-    arguments = ["plan", "any", "--probe-seconds", "0.1", "--on", "here", "--on", "h100:8", "--on", "v6e:2x2"]
+    monkeypatch.setattr("maskwright.cli.plan.PROBE_SECONDS", 0.1)
+    arguments = ["plan", "any", "--on", "here", "--on", "h100:8", "--on", "v6e:2x2"]
     arguments += ["--on", "h200"]
     assert run([*arguments, "--json"]) == 1, "two virtual workers cannot be shared out over eight devices"
     value = json.loads(capsys.readouterr().out)
@@ -385,11 +386,16 @@ def labelled(tmp_path: Path, tokenizer: str) -> Callable[..., FinetuneConfig]:
 
 
 def test_a_fine_tuning_is_planned_with_its_examples_or_before_they_are_here(
-    labelled: Callable[..., FinetuneConfig], tmp_path: Path, tokenizer: str, capsys: pytest.CaptureFixture[str]
+    labelled: Callable[..., FinetuneConfig],
+    tmp_path: Path,
+    tokenizer: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("maskwright.cli.plan.PROBE_SECONDS", 0.1)
     file = tmp_path / "task.yaml"
     file.write_text(json.dumps(labelled().model_dump(exclude_unset=True)))
-    arguments = ["plan", str(file), "--on", "here", "--on", "t4", "--on", "v5e:2x4", "--probe-seconds", "0.1", "--json"]
+    arguments = ["plan", str(file), "--on", "here", "--on", "t4", "--on", "v5e:2x4", "--json"]
     assert run([*arguments, "--set", "schedule.epochs=2", "--set", "batch.virtual_workers=8"]) == 1
     value = json.loads(capsys.readouterr().out)
     assert (value["work"]["steps"], value["work"]["counted"]) == (9, True)  # 36 of 40 examples, twice

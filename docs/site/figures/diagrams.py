@@ -7,7 +7,7 @@ from drawing import MARGIN, WIDTH, box, line, svg, text
 WORKERS = (84, 228, 372, 516)
 """Middles of the four virtual workers."""
 CHAIN = (
-    ("your text", "plain files, JSON lines, Parquet, CSV, web archives", "text audit, tokenizer train, data prepare"),
+    ("your text", "plain files, JSON lines, Parquet, CSV, web archives", "data audit, tokenizer train, data prepare"),
     ("token store", "encoded once; held-out documents apart", "pretrain"),
     ("run", "killed at any moment, the same command goes on, bit for bit", "export"),
     ("model", "loads in transformers, written only if its logits agree", "finetune"),

@@ -37,7 +37,7 @@ class Comparison:
 @checked
 def compare(
     models: Sequence[Location],
-    on: Location | Sequence[Location],
+    tasks: Location | Sequence[Location],
     to: Location,
     *,
     base: str | None = None,
@@ -45,22 +45,22 @@ def compare(
     learning_rates: Sequence[float] = (1e-4, 3e-4, 1e-3),
     search_seed: int = 0,
     overrides: Mapping[str, Any] | None = None,
-    at_once: Count = 1,
+    workers: Count = 1,
 ) -> Comparison:
-    """Fine-tunes each model under the same rules, and judges which does better, beyond noise. What the folder `to`
-    holds already is not made again.
+    """Fine-tunes each model under the same rules, and judges which does better, beyond noise. Fine-tunings that are
+    already in the folder `to` are not repeated.
 
     `models`: run directories, Hugging Face folders, `random`, `linear` (without a transformer), or `bm25` (only for
-    retrieval); `NAME=PATH` gives an arm a name. `on`: YAMLs of fine-tunings that have a test set, for labels or
-    retrieval. `base`: the arm that the others are compared with, also one without a folder; the first when not given.
-    Fewer than 6 `seeds` cannot show anything. `at_once`: fine-tunings side by side; what they say is in the folder's
-    logs. docs/compare.md has the rest. Raises `InputError` before the first run, `JobError` for a run that failed.
+    retrieval); `NAME=PATH` gives an arm a name. `tasks`: YAMLs of fine-tunings that have a test set, for labels or
+    retrieval. `base`: the arm to compare the others with; may be `random`, `linear` or `bm25`. Default: the first.
+    Fewer than 6 `seeds` cannot show anything. `workers`: fine-tunings to run at the same time; their output is in the
+    folder's logs. See docs/compare.md. Raises `InputError` before the first run, `JobError` for a run that failed.
     """
-    budget = Budget(learning_rates, seeds, search_seed, at_once)
+    budget = Budget(learning_rates, seeds, search_seed, workers)
     folder, keys = location(to), plain(overrides or {}, "overrides")
     results, report = make(
         locations(models),
-        locations(on),
+        locations(tasks),
         folder,
         base=base,
         budget=budget,

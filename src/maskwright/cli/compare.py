@@ -9,34 +9,34 @@ from maskwright.cli.options import AsJson, To, app, print_result
 @command(app, "compare")
 def compare(
     model: list[str],
-    on: list[str],
+    task: list[str],
     to: To = "comparison",
     base: str | None = None,
     seeds: int = 8,
     learning_rates: str = "1e-4,3e-4,1e-3",
     search_seed: int = 0,
-    processes_at_once: int = 1,
+    workers: int = 1,
     set_: list[str] | None = None,
     as_json: AsJson = False,
 ) -> None:
     """Fine-tune several models under the same rules, and test which does better, beyond noise. The same command on
-    the same folder goes on.
+    the same folder continues.
 
-    MODEL: Arms: run directories, Hugging Face folders, random (weights of the first one's shape), linear (TF-IDF and a
-        linear model, without a transformer), or bm25 (only for retrieval). NAME=PATH gives an arm a name.
-        NAME=RUN1,RUN2,… has several pretraining runs, to ask about the recipe.
-    --on TASK: YAML of a fine-tuning with a test set, for labels or retrieval; repeatable.
+    MODEL: Models to compare: run directories, Hugging Face folders, random (random weights in the shape of the first
+        one), linear (TF-IDF and a linear model, without a transformer), or bm25 (only for retrieval). NAME=PATH names
+        a model. NAME=RUN1,RUN2,… pools several pretraining runs, to judge their recipe.
+    --task TASK: YAML of a fine-tuning with a test set, for labels or retrieval. Repeatable.
     --base NAME: Model to compare the others with; may be random, linear or bm25. Default: the first.
     --seeds 1≤N: Fine-tunings of each model and task; a verdict needs at least 6.
-    --learning-rates RATES: Learning rates that every model tries, judged on validation; for large models
+    --learning-rates RATES: Learning rates to try for every model; validation chooses. For large models, try
         1e-5,2e-5,5e-5.
     --search-seed 0≤N: Seed of the search; the fine-tunings use the seeds after it.
-    --processes-at-once 1≤N: Fine-tunings that run side by side.
+    --workers 1≤N: Fine-tunings to run at the same time.
     set_ --set KEY=VALUE: Override a key of every TASK, as in --set schedule.epochs=5.
     """
     from maskwright.tasks.compare.plan import Budget
     from maskwright.tasks.compare.verdict import compare, in_words
 
-    budget = Budget(learning_rates.split(","), seeds, search_seed, processes_at_once)
-    results, report = compare(model, on, to, base=base, budget=budget, overrides=set_ or [])
+    budget = Budget(learning_rates.split(","), seeds, search_seed, workers)
+    results, report = compare(model, task, to, base=base, budget=budget, overrides=set_ or [])
     print_result(in_words(results, report, to), report.to_json(), as_json)

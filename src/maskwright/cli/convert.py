@@ -24,7 +24,7 @@ def data_convert(
     to: To,
     tokenizer: str | None = None,
     to_format: Written | None = None,
-    from_: Format | None = None,
+    from_format: Format | None = None,
     column: str | None = None,
     dtype: Literal["uint8", "uint16", "int16", "uint32", "int32", "int64"] | None = None,
     token_offset: int = 0,
@@ -36,26 +36,26 @@ def data_convert(
     workers: int | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Turn the token ids of another tool into a token store, or a store into theirs.
+    """Turn another tool's token IDs into a token store, or a token store into their format.
 
     SRC: Folders or files of one store, in the order of its documents.
-    --tokenizer PATH (no --to-format): Folder of the tokenizer that made the ids, or hf://OWNER/NAME@REVISION.
-        Required unless --to-format is given.
-    --to-format: Write the token store SRC in this format instead.
-    from_ --from (no --to-format): Format of SRC. Default: as the files show.
-    --column NAME (no --to-format): Column of the ids. Default: input_ids, tokens, token_ids or ids.
-    --dtype (no --to-format): Type of ids in files that do not say it. Default: uint16 for up to 65,536 tokens, else
-        uint32.
-    --token-offset N (no --to-format): Number to add to each stored id.
-    --document-end TOKEN (no --to-format): Token between documents, or its id, in formats without their ends.
-    --special-tokens (no --to-format): Begin, end, padding and mask tokens in the documents: stop, leave out those
-        around each document, or leave out all. They are counted, and so are other special tokens, which stay.
+    --tokenizer PATH (no --to-format): Folder of the tokenizer that made the IDs, or hf://OWNER/NAME@REVISION.
+        Required unless you give --to-format.
+    --to-format: Write the token store SRC in this format.
+    --from-format (no --to-format): Format of SRC. Default: detected from the files.
+    --column NAME (no --to-format): Column of the IDs. Default: input_ids, tokens, token_ids or ids.
+    --dtype (no --to-format): Type of the IDs in files that do not record it. Default: uint16 for up to 65,536 tokens,
+        else uint32.
+    --token-offset N (no --to-format): Number to add to each stored ID.
+    --document-end TOKEN (no --to-format): Token between documents, or its ID, for formats that do not mark their ends.
+    --special-tokens (no --to-format): At begin, end, padding and mask tokens in the documents: stop, strip those around
+        each document, or remove all. Other special tokens stay. All are counted.
     --encoder FILE (no --to-format): GPT-2's encoder.json, for a fairseq dictionary of numbers.
-    --valid-fraction SHARE (no --to-format): Share of documents to hold out, by a hash of their ids. Files named valid
-        or test are held out instead where others are named train, or where all are named so.
-    --shard-tokens N (no --to-format): Tokens in a shard, roughly.
-    --workers 1≤N (no --to-format): Processes here; any number gives the same result. Default: one for each core, as far
-        as memory allows. The same command on other machines that see the folders shares the work.
+    --valid-fraction SHARE (no --to-format): Share of documents to hold out, by a hash of their IDs. If some files are
+        named train and others valid or test, the latter are held out instead; so are all, if none is named train.
+    --shard-tokens N (no --to-format): Approximate number of tokens in a shard.
+    --workers 1≤N (no --to-format): Processes on this machine; any number gives the same result. Default: one for each
+        core, as far as memory allows. To share the work, type the same command on other machines that see the folders.
     """
     from maskwright.data.convert import Conversion, ConvertOptions, convert
     from maskwright.data.prepare.report import report
@@ -67,7 +67,13 @@ def data_convert(
         fix = "give --tokenizer FOLDER, the one that made the ids: ids mean nothing without it"
         raise InputError("--tokenizer is needed", fix=fix)
     options = ConvertOptions(valid_fraction, special_tokens, token_offset, shard_tokens)
-    reading: Any = {"kind": from_, "column": column, "dtype": dtype, "document_end": document_end, "encoder": encoder}
+    reading: Any = {
+        "kind": from_format,
+        "column": column,
+        "dtype": dtype,
+        "document_end": document_end,
+        "encoder": encoder,
+    }
     conversion = Conversion(src, local(tokenizer, weights=False), to, options, command=context.obj or (), **reading)
     with runner_of(workers) as runner:
         ready = convert(conversion, runner)

@@ -18,7 +18,6 @@ from maskwright.cli.options import (
     Workers,
     data_app,
     print_result,
-    text_app,
     tokenizer_app,
 )
 from maskwright.core import output
@@ -37,43 +36,7 @@ ReadAlike = Annotated[TextReading, Without(frozenset({"letters"}))]
 Change = TypeVar("Change", "Extension", "Trimming")
 """What was done to a tokenizer."""
 
-# ---- text ----------------------------------------------------------------------------------------------------------
-
-
-@command(text_app, "audit")
-def text_audit(
-    src: SourceFiles,
-    reading: Annotated[TextReading, Without(frozenset({"on_bad_input"}))] = TextReading(),
-    tokenizer: str | None = None,
-    cleaning: Cleaning = Cleaning(),
-    workers: Workers = None,
-    parts: str | None = None,
-    to: str | None = None,
-    as_json: AsJson = False,
-) -> None:
-    """Count documents, faults, duplicates and scripts, and say what `data prepare` will do about each. With the
-    options of cleaning, also count and show what each step would leave out; no text is changed.
-
-    --tokenizer PATH: Tokenizer folder, to show its tokens per word on the text.
-    --parts PATH: Folder for intermediate results, from which the same command continues, and which other machines can
-        share. Default: a temporary one.
-    --to FILE: Write a page with plots and examples as well, .html.
-    """
-    from maskwright.tasks.measure.audit_page import write_page
-    from maskwright.tasks.models.hub import local
-    from maskwright.text.audit import audit, report
-
-    rules = cleaning.options()
-    if to:
-        output.require_ending(to, (".html",), f"--to {to}")
-        output.require_place(to)
-    read = {name: value for name, value in asdict(reading).items() if name != "on_bad_input"}
-    tokenizer = tokenizer and local(tokenizer, weights=False)
-    with runner_of(workers) as runner:
-        result = audit(src, runner, parts, tokenizer=tokenizer, cleaning=rules, **read)
-    if to:
-        write_page(to, result)
-    print_result(report(result), asdict(result), as_json)
+# ---- tokenizers ----------------------------------------------------------------------------------------------------
 
 
 @command(tokenizer_app, "train")
@@ -90,17 +53,17 @@ def tokenizer_train(
     reading: ReadAlike = TextReading(),
     as_json: AsJson = False,
 ) -> None:
-    """Train a tokenizer in the layout of RoBERTa, BERT or XLM-R, or make one of letters.
+    """Train a tokenizer like the ones of RoBERTa, BERT or XLM-R, or make one of letters.
 
-    --vocab-size N (--kind bpe|wordpiece|unigram|words): Number of tokens, special ones included.
+    --vocab-size N (--kind bpe|wordpiece|unigram|words): Number of tokens, including special tokens.
     --kind: bpe: byte-level, as in RoBERTa. wordpiece: words and their continuations, as in BERT. unigram: the likeliest
-        pieces, as in XLM-R. words: whole words between spaces, such as items and log ids. characters: each by itself.
+        pieces, as in XLM-R. words: whole words between spaces, such as items or log IDs. characters: single characters.
         kmer: --kmer letters of DNA or proteins each.
-    --alphabet (--kind characters|kmer): Letters of the sequences, also for ambiguous places. Default: the text's.
-    --kmer K (--kind kmer): Letters of a token.
-    --min-frequency 1≤N (--kind bpe|wordpiece|words): How many times a pair must occur to be merged, or a word to be a
+    --alphabet (--kind characters|kmer): Letters of the sequences, including ambiguous ones. Default: as in the text.
+    --kmer K (--kind kmer): Letters in a token.
+    --min-frequency 1≤N (--kind bpe|wordpiece|words): How often a pair must occur to be merged, or a word to become a
         token.
-    --lowercase (--kind wordpiece): Lower the case and strip accents.
+    --lowercase (--kind wordpiece): Lowercase the text and strip accents.
     """
     from maskwright.text.sequences import make_tokenizer
     from maskwright.text.tokenizer import train_tokenizer
@@ -115,8 +78,7 @@ def tokenizer_train(
         f"{to}: {vocabulary.size:,} tokens, {vocabulary.mask_token} is {vocabulary.mask}, fingerprint "
         f"{vocabulary.fingerprint[:16]}"
     )
-    if as_json:
-        print_result("", {"folder": to, **_tokenizer_fields(vocabulary)}, True)
+    print_result(None, {"folder": to, **_tokenizer_fields(vocabulary)}, as_json)
 
 
 def _tokenizer_fields(vocabulary: Vocabulary) -> dict[str, Any]:
@@ -141,11 +103,11 @@ def tokenizer_extend(
     reading: ReadAlike = TextReading(),
     as_json: AsJson = False,
 ) -> None:
-    """Add tokens to a tokenizer: the ones that save most tokens on your text. Old ids stay.
+    """Add the tokens that shorten your text most to a tokenizer. Existing token IDs do not change.
 
     --tokens 1≤N: Number of tokens to add.
-    --model MODEL: Model that uses this tokenizer. --to then becomes a model folder; embeddings of new tokens are the
-        means of their old pieces' embeddings.
+    --model MODEL: Model that uses this tokenizer. --to then becomes a model folder, in which the embedding of a new
+        token is the mean of its old pieces' embeddings.
     --min-frequency 1≤N: How often a new token must occur in the text.
     """
     from maskwright.text.extend import extend_tokenizer, report
@@ -171,12 +133,12 @@ def tokenizer_trim(
     reading: ReadAlike = TextReading(),
     as_json: AsJson = False,
 ) -> None:
-    """Remove the tokens that your text does not use. A text of kept tokens is split as before; ids are new.
+    """Remove tokens that your text does not use. Text made of the remaining tokens is split as before. IDs change.
 
     --model MODEL: Model that uses this tokenizer. --to then becomes a model folder with the embeddings of the remaining
         tokens.
     --min-frequency 1≤N: How often a token must occur in the text to be kept.
-    --vocab-size N: Maximum number of tokens to keep, the most frequent first. Default: all that occur.
+    --vocab-size N: Maximum number of tokens to keep, the most frequent first. Default: keep all that occur.
     """
     from maskwright.text.trim import report, trim_tokenizer
 
@@ -190,10 +152,7 @@ def tokenizer_trim(
 
 
 def _changed(
-    tokenizer: str,
-    model: str | None,
-    to: str,
-    change: Callable[[str, str], tuple[Change, Vocabulary]],
+    tokenizer: str, model: str | None, to: str, change: Callable[[str, str], tuple[Change, Vocabulary]]
 ) -> tuple[Change, Vocabulary, float | None]:
     """Writes the changed tokenizer, or the `model` with it, to the folder `to`. Returns what changed, the vocabulary,
     and the largest difference of a logit from transformers."""
@@ -243,7 +202,7 @@ def tokenizer_inspect(
     reading: Annotated[TextReading, Without(frozenset({"letters", "on_bad_input"}))] = TextReading(),
     as_json: AsJson = False,
 ) -> None:
-    """Show tokens per word, bytes per token, unknown tokens and samples on a text."""
+    """Show tokens per word, bytes per token, unknown tokens and samples for your text."""
     from maskwright.tasks.models.hub import local
     from maskwright.text.tokenizer import inspect_tokenizer, inspection_report
     from maskwright.text.tokenizer_faults import warn_of_faults
@@ -255,6 +214,42 @@ def tokenizer_inspect(
 
 
 # ---- data ----------------------------------------------------------------------------------------------------------
+
+
+@command(data_app, "audit")
+def data_audit(
+    src: SourceFiles,
+    reading: Annotated[TextReading, Without(frozenset({"on_bad_input"}))] = TextReading(),
+    tokenizer: str | None = None,
+    cleaning: Cleaning = Cleaning(),
+    workers: Workers = None,
+    parts: str | None = None,
+    to: str | None = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count documents, faults, duplicates and scripts, and show what `data prepare` will do about each. With cleaning
+    options, also count and show what each step would drop. Does not change the text.
+
+    --tokenizer PATH: Tokenizer folder, to show its tokens per word on the text.
+    --parts PATH: Folder for intermediate results, from which the same command continues, here or on other machines.
+        Default: a temporary one.
+    --to FILE: Also write an .html page with plots and examples.
+    """
+    from maskwright.tasks.measure.audit_page import write_page
+    from maskwright.tasks.models.hub import local
+    from maskwright.text.audit import audit, report
+
+    rules = cleaning.options()
+    if to:
+        output.require_ending(to, (".html",), f"--to {to}")
+        output.require_place(to)
+    read = {name: value for name, value in asdict(reading).items() if name != "on_bad_input"}
+    tokenizer = tokenizer and local(tokenizer, weights=False)
+    with runner_of(workers) as runner:
+        result = audit(src, runner, parts, tokenizer=tokenizer, cleaning=rules, **read)
+    if to:
+        write_page(to, result)
+    print_result(report(result), asdict(result), as_json)
 
 
 @command(data_app, "prepare")
@@ -269,7 +264,7 @@ def data_prepare(
     workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
-    """Encode documents into a token store. The same command continues after a stop.
+    """Encode documents into a token store. After a stop, the same command continues.
 
     --tokenizer PATH: Tokenizer folder, or hf://OWNER/NAME@REVISION of a model on the Hub.
     """
@@ -281,7 +276,7 @@ def data_prepare(
 
 @command(data_app, "inspect")
 def data_inspect(store: str, as_json: AsJson = False) -> None:
-    """Show what a token store contains and where it came from. In a bucket, only its manifest is read.
+    """Show what a token store contains and where it came from. Of a store in a bucket, only the manifest is read.
 
     STORE: Token store folder, or the URL of one in a bucket.
     """
@@ -296,10 +291,10 @@ def data_inspect(store: str, as_json: AsJson = False) -> None:
 
 @command(data_app, "verify")
 def data_verify(store: Store, as_json: AsJson = False) -> None:
-    """Read every byte of a token store and compare it with the manifest."""
+    """Read every byte of a token store, and compare it with the manifest."""
     from maskwright.data.store import TokenStore
 
     ready = TokenStore(store)
     ready.verify()
-    report = f"{store}: every hash is right, fingerprint {ready.fingerprint[:16]}"
+    report = f"{store}: every hash matches, fingerprint {ready.fingerprint[:16]}"
     print_result(report, {"store": store, "fingerprint": ready.fingerprint}, as_json)

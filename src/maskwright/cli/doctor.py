@@ -10,8 +10,8 @@ from maskwright.cli.options import AsJson, app, print_result
 
 @command(app, "doctor")
 def doctor(as_json: AsJson = False) -> None:
-    """Check this machine in ten seconds: what is installed, what a run would use, and what to fix. It exits with 1 if a
-    line says fail."""
+    """Check this machine in ten seconds: what is installed, what a run would use, and what to fix. Exits with 1 if a
+    check fails."""
     from maskwright.doctor.examine import examine
 
     report = examine()

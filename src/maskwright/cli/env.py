@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import sys
-from json import dumps
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from maskwright.cli.manual import ManualEntry, command
-from maskwright.cli.options import (
-    AsJson,
-    AsSchema,
-    app,
-    plain,
-    print_result,
-    stdout_for_document,
-)
+from maskwright.cli.options import AsJson, app, plain, print_result, stdout_for_document
 from maskwright.core.console import answer
 
 if TYPE_CHECKING:
@@ -27,34 +19,16 @@ env = typer.Typer(help="Create, seed and delete a training environment on Google
 app.add_typer(env, name="env")
 
 EnvironmentFile = Annotated[str, ManualEntry("ENV", "YAML of the environment.")]
-Yes = Annotated[bool, ManualEntry("--yes", "Do not ask.")]
-DryRun = Annotated[bool, ManualEntry("--dry-run", "Print what would run, without starting anything.")]
-DeleteData = Annotated[bool, ManualEntry("--delete-data", "Also delete disks, NFS and buckets, with their contents.")]
+Yes = Annotated[bool, ManualEntry("--yes", "Do not ask for confirmation.")]
+DryRun = Annotated[bool, ManualEntry("--dry-run", "Print what would run, and start nothing.")]
+DeleteData = Annotated[bool, ManualEntry("--delete-data", "Also delete disks, NFS and buckets with their contents.")]
 BUILDS = "E-mail of the service account that builds the image. Default: Cloud Build's own."
 ServiceAccount = Annotated[str | None, ManualEntry("--service-account", BUILDS, "EMAIL")]
 
 
-@command(env, "schema")
-def schema(
-    as_markdown: bool = False,
-    json: AsSchema = False,
-) -> None:
-    """Print the JSON schema of an environment's YAML, for editors.
-
-    as_markdown --markdown (no --json): Print the page of the documentation instead.
-    """
-    from maskwright.cli.pages import environment_page
-    from maskwright.cloud.environment import Environment
-
-    answer(environment_page().rstrip() if as_markdown else dumps(Environment.model_json_schema(), indent=2))
-
-
 @command(env, "init")
-def init(
-    location: EnvironmentFile,
-    json: AsJson = False,
-) -> None:
-    """Prepare the project; check that the zones offer its machines. Exit code 1 if something is missing."""
+def init(location: EnvironmentFile, json: AsJson = False) -> None:
+    """Prepare the project, and check that its zones offer the machines. Exits with 1 if something is missing."""
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.google.rest import Google
     from maskwright.cloud.provision import init as task
@@ -66,39 +40,28 @@ def init(
         raise typer.Exit(1)
 
 
-@command(env, "plan")
-def plan(
-    location: EnvironmentFile,
-    detailed_exitcode: bool = False,
-    json: AsJson = False,
-) -> None:
-    """Show what `env up` would do. Changes nothing.
-
-    --detailed-exitcode: Exit like Terraform: 0 for no changes, 1 for an error, 2 for changes.
-    """
-    from maskwright.cloud.provision import commands
-
-    _, planned = commands.plan(location)
-    changes = [
-        {"address": change.address, "change": change.kind, "loses_data": change.loses_data}
-        for change in planned.changes
-    ]
-    report = "\n".join([planned.text.rstrip(), *replaced(planned)])
-    print_result(report, {"differs": planned.differs, "changes": changes}, json)
-    if detailed_exitcode and planned.differs:
-        raise typer.Exit(2)
-
-
 @command(env, "up")
 def up(
     location: EnvironmentFile,
+    dry_run: bool = False,
     yes: Yes = False,
     delete_data: DeleteData = False,
     json: AsJson = False,
 ) -> None:
-    """Create what the YAML asks for, or change what exists accordingly."""
+    """Create what the YAML describes, or change what exists to match it.
+
+    --dry-run: Show what would change, and change nothing. In JSON, `differs` is false if nothing would change.
+    """
     from maskwright.cloud.provision import commands
 
+    if dry_run:
+        _, planned = commands.plan(location)
+        changes = [
+            {"address": change.address, "change": change.kind, "loses_data": change.loses_data}
+            for change in planned.changes
+        ]
+        report = "\n".join([planned.text.rstrip(), *replaced(planned)])
+        return print_result(report, {"differs": planned.differs, "changes": changes}, json)
     with stdout_for_document(json):
         commands.up(location, confirm=asking(yes), delete_data=delete_data)
     if json:
@@ -114,32 +77,23 @@ def seed(
     yes: Yes = False,
     json: AsJson = False,
 ) -> None:
-    """Fill the disk by a Job in the cluster, which verifies it; then the disk is read-only. Runs `env up` first.
+    """Fill the disk from its bucket, verify it and make it read-only, by a Job in the cluster. Runs `env up` first.
 
-    --again: Seed a new disk, which replaces the seeded one.
-    --replace: Let a disk of another size or type replace the one that exists.
-    --anyway: Copy the bucket even if no run could read it.
+    --again: Fill a new disk in place of the seeded one.
+    --replace: Allow a disk of another size or type to replace the existing one.
+    --anyway: Copy the bucket even if it holds nothing that a run can read.
     """
     from maskwright.cloud.provision import seed as seeding
 
     with stdout_for_document(json):
-        seeding.seed(
-            location,
-            again=again,
-            replace_disk=replace,
-            anyway=anyway,
-            confirm=asking(yes),
-        )
+        seeding.seed(location, again=again, replace_disk=replace, anyway=anyway, confirm=asking(yes))
     if json:
         status(location, json=True)
 
 
 @command(env, "status")
-def status(
-    location: EnvironmentFile,
-    json: AsJson = False,
-) -> None:
-    """Show the cluster with its nodes and jobs, and the disk."""
+def status(location: EnvironmentFile, json: AsJson = False) -> None:
+    """Show the cluster, its nodes and jobs, and the disk."""
     from maskwright.cloud.report import status as task
 
     report = task.read(location)
@@ -154,28 +108,20 @@ def down(
     yes: Yes = False,
     json: AsJson = False,
 ) -> None:
-    """Delete what runs. Data is kept, and listed, unless you give --delete-data.
+    """Delete what runs. Keeps and lists the data, unless you give --delete-data.
 
-    --only: Part to delete: slice or group ends its jobs; disk and nfs need --delete-data.
+    --only: Part to delete. slice or group ends its jobs; disk and nfs need --delete-data.
     """
     from maskwright.cloud.provision import commands
 
     with stdout_for_document(json):
-        session = commands.down(
-            location,
-            only=only,
-            delete_data=delete_data,
-            confirm=asking(yes),
-        )
+        session = commands.down(location, only=only, delete_data=delete_data, confirm=asking(yes))
     _audit(session, json=json)
 
 
 @command(env, "audit")
-def audit(
-    location: EnvironmentFile,
-    json: AsJson = False,
-) -> None:
-    """List what costs money of all that `env up` created, and the command that searches for left-overs."""
+def audit(location: EnvironmentFile, json: AsJson = False) -> None:
+    """List what `env up` created and still costs money, and print the command that searches for left-overs."""
     from maskwright.cloud.provision.commands import EnvironmentSession
 
     _audit(EnvironmentSession(location), json=json)

@@ -12,7 +12,7 @@ from maskwright.cli.options import AsJson, print_result, stdout_for_document
 from maskwright.machine.tpus import TpuKind
 
 
-@command(env, "build")
+@command(env, "build", hidden=True)
 def build(
     location: EnvironmentFile,
     action: str,
@@ -24,13 +24,13 @@ def build(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run the commands that a row of the older Cloud Build set-up stands for. Stops at the first failure.
+    """Run the commands for an action of the older Cloud Build set-up. Stops at the first failure.
 
     --action ACTION: What to do: initialize, create, update or destroy.
     --tpu BOOL: true applies the action to the slice.
     --mig BOOL: true applies the action to the instance group.
     --disk BOOL: true applies the action to the shared disk.
-    --refill BOOL: true applies the action to the shared disk even if it is full, from its bucket as it is now.
+    --refill BOOL: true fills the shared disk again from its bucket, even if it is full.
     """
     from maskwright.cloud.environment import read_environment
     from maskwright.cloud.old_setup import build_table
@@ -55,7 +55,7 @@ def build(
         print_result("\n".join(step.command for step in of), value, as_json)
 
     if dry_run:
-        return print_steps([Step(typed(["env", *words])) for words in listed])
+        return print_steps([Step(typed(words)) for words in listed])
     steps = CommandSequence()
     try:
         with stdout_for_document(as_json):
@@ -65,18 +65,15 @@ def build(
             print_steps(steps.ran)
 
 
-@command(env, "import")
+@command(env, "import", hidden=True)
 def import_(
-    values: list[str],
-    out: str | None = None,
-    accelerator: TpuKind | None = None,
-    as_json: AsJson = False,
+    values: list[str], out: str | None = None, accelerator: TpuKind | None = None, as_json: AsJson = False
 ) -> None:
     """Turn the older Cloud Build set-up's values.env into an environment, and report what becomes of each variable.
 
     VALUES: Files to import: values.env, and values.env.auto if there is one.
     out --to PATH: YAML to write. Default: it is printed.
-    --accelerator: Kind of TPU, in place of the one in values.env. Default: for v2 and v3, the nearest.
+    --accelerator: Kind of TPU, instead of the one in values.env. Default: the nearest to a v2 or v3.
     """
     from maskwright.cloud.old_setup.values_env import import_values, table
     from maskwright.core import output

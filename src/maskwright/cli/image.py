@@ -1,77 +1,58 @@
-"""The image that containers run: `image build` for any place, `env image` for the jobs of an environment."""
+"""`maskwright image`: the image that containers run, for any place or for the jobs of an environment."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, Literal
 
-import typer
-
-from maskwright.cli.env import DryRun, EnvironmentFile, ServiceAccount, Yes, asking, env
+from maskwright.cli.env import DryRun, ServiceAccount, Yes, asking
 from maskwright.cli.manual import command
-from maskwright.cli.options import AsJson, app, plain, print_result
+from maskwright.cli.options import AsJson, app, print_result
 
 if TYPE_CHECKING:
     from maskwright.cloud.provision.image import Image
 
-image = typer.Typer(help="Build the container image.", **plain)
-app.add_typer(image, name="image")
 
-
-@command(env, "image")
-def of_environment(
-    location: EnvironmentFile,
-    accelerator: Literal["cpu", "gpu", "tpu"] | None = None,
-    source: str = ".",
-    service_account: ServiceAccount = None,
-    yes: Yes = False,
-    as_json: AsJson = False,
-) -> None:
-    """Build the images that jobs run, with Cloud Build, unless there are some of the same source.
-
-    --accelerator: What the jobs compute on. Default: an image for each kind of nodes of the YAML.
-    --source PATH: Checkout of the repository to build from.
-    """
-    from maskwright.cloud.provision import image as module
-
-    built = module.build_for(
-        location,
-        folder=source,
-        accelerator=accelerator,
-        service_account=service_account,
-        confirm=asking(yes),
-    )
-    print_result("\n".join(map(_line, built)), {"images": list(map(_document, built))}, as_json)
-
-
-@command(image, "build")
-def build(
+@command(app, "image")
+def image(
     name: str,
-    accelerator: Literal["cpu", "gpu", "tpu"] = "cpu",
+    accelerator: Literal["cpu", "gpu", "tpu"] | None = None,
     staging: str | None = None,
     run_as: Literal["maskwright", "root"] = "maskwright",
     libtpu: bool = False,
     source: str = ".",
     service_account: ServiceAccount = None,
+    yes: Yes = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Build the image with docker here, or by Cloud Build; no environment is needed.
+    """Build the container image: with docker here, or with Cloud Build for an environment or with --staging.
 
-    name IMAGE: Name of the image with its tag, as in maskwright:cpu.
-    --accelerator: What the containers compute on.
-    --staging URL: Folder in a bucket, gs://…, for the source. Cloud Build then builds IMAGE, instead of docker here.
-    --run-as: User of the process: maskwright (uid 10001), or root where devices and volumes are root's.
-    --libtpu: Put libtpu into the image, for a private repository only (docs/tpu.md).
+    name IMAGE: Name of the image with its tag, such as maskwright:cpu; or the YAML of an environment, to build the
+        images of its nodes unless they exist for the same source.
+    --accelerator: What the containers compute on. Default: cpu; for a YAML, one image for each kind of node.
+    --staging URL: Folder in a bucket, gs://…, for the source. Cloud Build then builds IMAGE, instead of docker.
+    --run-as: User of the process: maskwright (uid 10001), or root if devices and volumes belong to root.
+    --libtpu: Put libtpu into the image. Only for a private repository (docs/tpu.md).
     --source PATH: Checkout of the repository to build from.
     """
-    import os
     import shlex
     import subprocess
 
     from maskwright.cloud.provision import image as module
     from maskwright.core.errors import InputError, MaskwrightError
 
-    arguments = module.arguments_of(accelerator, libtpu=libtpu, run_as=run_as)
+    is_environment = name.endswith((".yaml", ".yml"))
+    images = {"--staging": staging, "--run-as": run_as != "maskwright", "--libtpu": libtpu, "--dry-run": dry_run}
+    for option in (option for option, given in (images if is_environment else {"--yes": yes}).items() if given):
+        kind = "an environment's YAML" if is_environment else "the name of an image"
+        raise InputError(f"has no effect with {kind}", where=option, fix="leave it out")
+    if is_environment:
+        made = module.build_for(
+            name, folder=source, accelerator=accelerator, service_account=service_account, confirm=asking(yes)
+        )
+        return print_result("\n".join(map(_line, made)), {"images": list(map(_document, made))}, as_json)
+    arguments = module.arguments_of(accelerator or "cpu", libtpu=libtpu, run_as=run_as)
     if staging is not None:
         if dry_run:
             raise InputError("shows what docker would run here", where="--dry-run", fix="leave out --staging")

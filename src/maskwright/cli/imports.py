@@ -21,17 +21,16 @@ def import_(
     files: list[str] | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Turn another trainer's command into a run's YAML, or its pickled weights into a model folder, and report what
-    happens to each flag.
+    """Turn another trainer's command into a run's YAML, and report what becomes of each flag; or turn pickled weights
+    into a model folder.
 
-    SCRIPT: What the command starts: run_mlm or run_glue of transformers' examples, fairseq's training, or tpu_pretrain,
-        which is allenai's pretrain.py. Or weights: COMMAND is then a folder with pytorch_model.bin, or a checkpoint of
-        fairseq's RoBERTa, which becomes a folder with model.safetensors.
-    COMMAND: The whole command in single quotes, or a shell script with it.
-    out --to FILE: YAML to write. Default: it is printed. For weights: the folder to make.
-    --devices 1≤N (no SCRIPT weights): GPUs or TPU cores on all machines, where the command does not say how many.
-    assignments --var NAME=VALUE (no SCRIPT weights): Value of a variable that only a shell knows. Repeatable.
-    files --var-file FILE (no SCRIPT weights): NAME=VALUE lines that the script reads first. Repeatable.
+    SCRIPT: What the command runs: run_mlm or run_glue (examples of transformers), fairseq, or tpu_pretrain (allenai's
+        pretrain.py). Or weights, to convert a folder with pytorch_model.bin or a checkpoint of fairseq's RoBERTa.
+    COMMAND: The whole command in single quotes, or a shell script that contains it. For weights: the folder or file.
+    out --to FILE: YAML to write. Default: it is printed. For weights: the folder to write.
+    --devices 1≤N (no SCRIPT weights): GPUs or TPU cores on all machines together, if the command does not set them.
+    assignments --var NAME=VALUE (no SCRIPT weights): Value of a shell variable in the command. Repeatable.
+    files --var-file FILE (no SCRIPT weights): File of NAME=VALUE lines that the script reads first. Repeatable.
     """
     from maskwright.core import storage
     from maskwright.core.console import answer, say, warn
@@ -45,7 +44,7 @@ def import_(
         raise InputError("is there already", where=out, fix="give --to another name, or move the file away")
     taken, text = imported(script, command, devices, assignments or (), files or ())
     if unknown := [row.flag for row in taken.rows if row.fate == "unknown"]:
-        warn(f"{', '.join(unknown)}: maskwright has nothing like it, so it is left out")
+        warn(f"{', '.join(unknown)}: unsupported, so left out")
     for row in taken.rows:
         if row.flag in ("--devices", taken.typed.script):
             warn(row.became)

@@ -50,7 +50,7 @@ MORE_MEMORY = "end other programs, or take a machine with more memory"
 LESS_MEMORY = {
     "pretrain": "lower batch.micro_batch_rows, and raise batch.virtual_workers to keep the batch",
     "finetune": "raise batch.virtual_workers, so that fewer of batch.examples are computed at once",
-    "compare": "give a lower --processes-at-once, or --set batch.virtual_workers=N with a higher N, so that fewer of "
+    "compare": "give a lower --workers, or --set batch.virtual_workers=N with a higher N, so that fewer of "
     "batch.examples are computed at once",
     "predict": "give a shorter --max-seq-len, or --input with fewer texts",
     "embed": "give a shorter --max-seq-len, or --input with fewer texts",
@@ -113,8 +113,11 @@ def run(arguments: list[str]) -> int:
 def _misused(error: Any, words: list[str], as_json: bool) -> int:
     """Shows the mistake in a command line: an option that there is not, one that is missing, or with a wrong value. For
     other mistakes, typer has a sentence."""
+    from maskwright.config.foreign_names import COMMANDS
+
     path, parameter = error.ctx.command_path if error.ctx else f"maskwright {words[0]}", getattr(error, "param", None)
-    misused = InputError(error.format_message().rstrip("."), where=path, fix=f"`{path} --help` says what it takes")
+    fix = COMMANDS.get(" ".join(words[:2]), f"`{path} --help` shows what it takes")
+    misused = InputError(error.format_message().rstrip("."), where=path, fix=fix)
     if hasattr(error, "possibilities"):
         from maskwright.cli.mistyped import unknown_options
 

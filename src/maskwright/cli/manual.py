@@ -12,6 +12,7 @@ The first paragraph is the command's help. Below it, an entry has what users typ
 bounds, and the help; indented lines continue it. The parameter's name stands first where it is another. The parentheses
 name what the option goes with: `(--web)`, it has no effect without --web; `(no --web)`, none with it; `(--kind bpe)` or
 `(no --kind bpe|words)`, only with this value, or not with these. To type it otherwise is an error, in every command.
+A line such as `Labels:` begins a panel: the help lists the options below it under this title.
 
 A parameter whose type is a dataclass stands for the fields of the class, and the docstring of the class has their
 entries. `Without` leaves some out.
@@ -62,6 +63,8 @@ class ManualEntry(NamedTuple):
     max: float | None = None
     goes_with: str = ""
     hidden: bool = False
+    panel: str | None = None
+    """Title above it in the help; None for the usual one."""
 
     def as_typer(self, kind: Any) -> Any:
         """`typer.Option` or `typer.Argument`."""
@@ -76,7 +79,8 @@ class ManualEntry(NamedTuple):
             more["parser"] = partial(_number, number, self.min, self.max)
         if not self.words.startswith("-"):
             return typer.Argument(metavar=self.words, **more)
-        return typer.Option(*self.words.split(","), metavar=self.metavar, hidden=self.hidden, **more)
+        more |= {"hidden": self.hidden, "rich_help_panel": self.panel}
+        return typer.Option(*self.words.split(","), metavar=self.metavar, **more)
 
 
 def _alternatives(goes_with: str) -> str:
@@ -90,15 +94,19 @@ def _alternatives(goes_with: str) -> str:
 def manual(docstring: str | None) -> tuple[str, dict[str, ManualEntry]]:
     """The first paragraph, and the entries by their parameters' names."""
     first, _, rest = inspect.cleandoc(docstring or "").partition("\n\n")
-    entries = {}
+    entries, panel = {}, None
     for text in filter(None, re.split(r"\n(?! )", rest)):
+        if text.endswith(":"):
+            panel = text.removesuffix(":")
+            continue
         head, _, told = text.partition(": ")
         if (match := HEAD.fullmatch(head)) is None:
             raise ValueError(f"{head!r} is no entry of a manual")
         name = match["name"] or re.split("[,/]", match["words"])[0].lstrip("-").replace("-", "_").lower()
         least, most = (_limit(each) for each in match.group("min", "max"))
         about = " ".join(told.split())
-        entries[name] = ManualEntry(match["words"], about, match["metavar"], least, most, match["goes_with"] or "")
+        goes_with = match["goes_with"] or ""
+        entries[name] = ManualEntry(match["words"], about, match["metavar"], least, most, goes_with, panel=panel)
     return first, entries
 
 
@@ -106,11 +114,11 @@ def _limit(text: str | None) -> float | None:
     return (float(text) if "." in text else int(text)) if text else None
 
 
-def command(table: typer.Typer, name: str) -> Callable[[Function], Function]:
+def command(table: typer.Typer, name: str, **more: Any) -> Callable[[Function], Function]:
     """Puts a function into the table as a command."""
 
     def register(function: Function) -> Function:
-        put(table, name, function)
+        put(table, name, function, **more)
         return function
 
     return register
@@ -252,8 +260,12 @@ class ManualCommand(TyperCommand):
         return ["[OPTIONS]", *(_usage(each) for each in self.params if each.param_type_name == "argument")]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        for title, kind in (("Arguments", "argument"), ("Options", "option")):
-            shown = [each for each in self.get_params(ctx) if each.param_type_name == kind]
+        titles: dict[str, list[Any]] = {"Arguments": [], "Options": []}
+        for each in self.get_params(ctx):
+            usual = "Arguments" if each.param_type_name == "argument" else "Options"
+            titles.setdefault(getattr(each, "rich_help_panel", None) or usual, []).append(each)
+        titles["Options"] = titles.pop("Options")  # the last panel
+        for title, shown in titles.items():
             if records := list(_records(shown, ctx)):
                 with formatter.section(title):
                     formatter.write_dl(records)

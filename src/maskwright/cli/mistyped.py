@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from maskwright.config import finetuning, pretraining
 from maskwright.config.finetuning import OF_A_COMPARISON
-from maskwright.config.foreign_names import OPTIONS
+from maskwright.config.foreign_names import COMMANDS, OPTIONS
 from maskwright.config.recipes import names
 from maskwright.config.retrieval import kind_of
 from maskwright.config.settings import Guide, is_misspelt, keys_in, keys_of
@@ -97,6 +97,8 @@ class _Reader:
         if option == "--json":
             return "put it behind the command, as in `maskwright doctor --json`"
         name, keys = option.lstrip("-").replace("-", "_"), keys_of(self.guide.section)
+        if moved := COMMANDS.get(f"{self.path.partition(' ')[2]} --{name}"):
+            return moved
         if ours := next((each for each in OPTIONS.get(name, ()) if each in self.known), None):
             return ours
         is_key = name in {*self.guide.foreign, *keys} or any(key.endswith(f".{name}") for key in keys)

@@ -8,18 +8,7 @@ from json import dumps
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from maskwright.cli.manual import Without, command
-from maskwright.cli.options import (
-    AsJson,
-    AsSchema,
-    Device,
-    EncodingOfFile,
-    Model,
-    OldNames,
-    To,
-    app,
-    print_result,
-    stdout_for_document,
-)
+from maskwright.cli.options import AsJson, Device, EncodingOfFile, Model, To, app, print_result, stdout_for_document
 from maskwright.core.console import answer, warn
 from maskwright.core.errors import InputError
 from maskwright.launch.target import LaunchOptions, Training
@@ -39,22 +28,17 @@ OnlyLayout = Without(frozenset({"text_column", "on_bad_input", "encoding", "lett
 
 @command(app, "pretrain")
 def pretrain(
-    training: Training,
-    machines: LaunchOptions = LaunchOptions(),
-    old_names: OldNames = OldNames(),
-    dry_run: bool = False,
-    as_json: AsJson = False,
+    training: Training, machines: LaunchOptions = LaunchOptions(), dry_run: bool = False, as_json: AsJson = False
 ) -> None:
     """Train a masked language model. The same command on the same folder continues the run exactly.
 
-    --dry-run: Check the configuration and data, and estimate the time, without training. Does not check device, network
-        and checksums.
+    --dry-run: Check the configuration and data, and estimate the time, without training. Does not check the device,
+        the network or checksums.
     """
     from maskwright.config.pretraining import read_config
     from maskwright.processes.parent import end_with_parent
 
     end_with_parent()
-    training = replace(training, overrides=old_names.added_to(training.overrides))
     resolved = read_config(training.config, [*training.overrides])
     trained, processes = _launch(training, resolved, machines, dry_run=dry_run)
     if not trained:
@@ -139,8 +123,8 @@ def finetune(
 ) -> None:
     """Train a model on labelled examples and judge it. The same command on the same folder continues the run.
 
-    --dry-run: Check the configuration and data, and estimate the time, without training. Does not check device and
-        network.
+    --dry-run: Check the configuration and data, and estimate the time, without training. Does not check the device or
+        the network.
     """
     from maskwright.config.retrieval import RetrievalConfig, read_task_config
     from maskwright.processes.parent import end_with_parent
@@ -184,12 +168,12 @@ def _finetune_for_search(
 def evaluate(
     model: Model,
     store: str | None = None,
+    max_rows: int = 512,
+    seq_len: int | None = None,
     blimp: str | None = None,
     share: float = 1.0,
     text: str | None = None,
     reading: Annotated[TextReading, OnlyLayout] = TextReading(),
-    max_rows: int = 512,
-    seq_len: int | None = None,
     examples: str | None = None,
     text_column: list[str] | None = None,
     text_pair: str | None = None,
@@ -199,21 +183,26 @@ def evaluate(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Measure held-out loss, minimal pairs or the perplexity of a text; of a fine-tuned model, every metric.
+    """Measure held-out loss, accuracy on minimal pairs, or the perplexity of a text; of a fine-tuned model, the metrics
+    of its task.
 
-    --store PATH: Token store. Default: the run's.
-    --blimp PATH: Minimal pairs to judge instead: BLiMP's .jsonl or Zorro's .txt files.
-    --share 0≤SHARE≤1: Share of the pairs to take; always the same ones.
-    --text PATH: Text whose pseudo-perplexity to measure instead.
+    Held-out loss:
+    --store PATH: Token store. Default: the store of the run.
     --max-rows 1≤N: Number of held-out rows to use.
     --seq-len N: Tokens in a row. Default: as in the run.
-    examples --input FILE: Labelled examples for a fine-tuned model. Default: the run's.
-    --text-column COLUMN: Column of --text or --input, or its number from 0 where there is no header line; several of
-        --input are joined by a space. Default: `text`; for --input the run's own, or one of GLUE's names.
+    Minimal pairs:
+    --blimp PATH: Minimal pairs: .jsonl files of BLiMP or .txt files of Zorro.
+    --share 0≤SHARE≤1: Share of the pairs to use, always the same ones.
+    Text:
+    --text PATH: Text to measure the pseudo-perplexity of.
+    Labels of a fine-tuned model:
+    examples --input FILE: Labelled examples. Default: the test or validation set of the run.
+    --text-column COLUMN: Column of --text or --input, or its number from 0 in a file without a header line; several of
+        --input are joined by a space. Default: `text`; for --input as in the run, or as GLUE names it.
     --text-pair COLUMN: Column in --input of a pair's second text, or of a question's context.
-    --label COLUMN: Column of the labels in --input; several where each label has its own. Default: the run's own, or
-        one of GLUE's names.
-    page --to FILE: For a fine-tuned model: also write a page, .html, with a reliability plot.
+    --label COLUMN: Column of the labels in --input; repeat it if each label has a column. Default: as in the run, or as
+        GLUE names it.
+    page --to FILE: Also write an .html page with a reliability plot.
     """
     from maskwright.tasks.measure.evaluate import EvaluationRequest, measure, require_one
     from maskwright.tasks.models.load import load_model
@@ -234,7 +223,7 @@ def evaluate(
 
 @command(app, "export")
 def export(
-    run: str,
+    model: Model,
     to: To,
     onnx: bool = False,
     push: str | None = None,
@@ -245,13 +234,12 @@ def export(
 ) -> None:
     """Write a Hugging Face folder, and prove that transformers computes the same logits.
 
-    RUN: Run directory, Hugging Face folder, or hf://OWNER/NAME@REVISION.
-    --onnx: Also write onnx/model.onnx, proven equal in onnxruntime, and onnx/model_int8.onnx, whose scores and speed
-        are measured.
-    --push OWNER/NAME: Also upload the proven folder to the Hugging Face Hub, as a private repository.
+    --onnx: Also write onnx/model.onnx, proven equal in onnxruntime, and onnx/model_int8.onnx, with its scores and speed
+        measured.
+    --push OWNER/NAME: Also upload the proven folder to the Hugging Face Hub, into a private repository.
     --public (--push): Make a new repository public.
-    --sentence-transformers: Write the folder for a kind of model of sentence-transformers: SentenceTransformer,
-        SparseEncoder (SPLADE), MultiVectorEncoder or CrossEncoder.
+    --sentence-transformers: Write a folder for sentence-transformers: dense is a SentenceTransformer, sparse a
+        SparseEncoder (SPLADE), late a MultiVectorEncoder, rerank a CrossEncoder.
     --relevant LABEL: Label of a fine-tuned classifier that means relevant, for a reranker's score.
     """
     from maskwright.core.extras import require
@@ -263,24 +251,18 @@ def export(
         hub.require_push(push)
     for package in ("onnx", "onnxruntime") if onnx else ():
         require(package, "--onnx")
-    model = load_model(run, bare=sentence_transformers in HEADLESS)
-    measured = export_as(sentence_transformers, model, to, relevant=relevant, onnx=onnx)
+    trained = load_model(model, bare=sentence_transformers in HEADLESS)
+    measured = export_as(sentence_transformers, trained, to, relevant=relevant, onnx=onnx)
     if push is not None:
         hub.push(to, push, public=public)
-    if as_json:
-        print_result("", {"folder": to, **measured, "pushed_to": push}, True)
+    print_result(None, {"folder": to, **measured, "pushed_to": push}, as_json)
 
 
 @command(app, "fill")
-def fill(
-    model: Model,
-    text: list[str],
-    top: int = 5,
-    as_json: AsJson = False,
-) -> None:
-    """Show what the model would write for each mask.
+def fill(model: Model, text: list[str], top: int = 5, as_json: AsJson = False) -> None:
+    """Show the model's predictions for each mask in a sentence.
 
-    TEXT: Sentences with a mask in them, written as in the model's tokenizer: <mask>, or [MASK].
+    TEXT: Sentences with masks, spelled as in the model's tokenizer: <mask> or [MASK].
     --top 1≤N: Number of predictions for each mask.
     """
     from maskwright.tasks.models.load import load_model
@@ -318,12 +300,12 @@ def quickstart(
 ) -> None:
     """Train, evaluate and export a small model on this machine, offline, in a few minutes.
 
-    --text PATH: Your own text. Default: documentation strings of Python code.
-    --architecture: Architecture to train; modernbert learns far more in the same time.
-    --steps 4≤N: Steps to train for.
+    --text PATH: Your own text. Default: docstrings of the Python packages on this machine.
+    --architecture: Architecture to train. modernbert learns far more in the same time.
+    --steps 4≤N: Number of training steps.
     --layout (--text): A document of plain text is a file, the sentences between blank lines, or a line; auto decides.
     --text-column NAME (--text): Key or column that holds the text. For CSV without a header line, its number from 0.
-    --verdict (no --text): Also compare the model with random weights, on labels that the text has.
+    --verdict (no --text): Also fine-tune the model and random weights, and compare them.
     """
     from maskwright.core.extras import require
     from maskwright.tasks import quickstart as task
@@ -332,30 +314,23 @@ def quickstart(
     with stdout_for_document(as_json):
         chosen: Any = {"architecture": architecture, "steps": steps, "layout": layout, "text_column": text_column}
         outcome = task.quickstart(text or [], to, verdict=verdict, **chosen)
-    if as_json:
-        print_result("", outcome, True)
+    print_result(None, outcome, as_json)
 
 
 @command(app, "schema")
-def schema(
-    as_markdown: bool = False,
-    finetune: bool = False,
-    as_json: AsSchema = False,
-) -> None:
-    """Print the JSON schema of a run's YAML, for editors.
+def schema(kind: Literal["pretrain", "finetune", "environment"] = "pretrain", as_json: AsJson = False) -> None:
+    """List every key of a YAML with its type, default and meaning. With --json, print its JSON schema, for editors.
 
-    as_markdown --markdown (no --json): Print a table to read instead.
-    --finetune: The YAML of `maskwright finetune`.
+    KIND: The YAML of `maskwright pretrain`, of `maskwright finetune`, or of an environment on Google Cloud.
     """
     from pydantic import TypeAdapter
 
-    from maskwright.cli.pages import finetuning_page, run_page
+    from maskwright.cli.pages import environment_page, finetuning_page, run_page
+    from maskwright.cloud.environment import Environment
     from maskwright.config.finetuning import FinetuneConfig
     from maskwright.config.pretraining import RunConfig
     from maskwright.config.retrieval import RetrievalConfig
 
-    if as_markdown:
-        answer((finetuning_page() if finetune else run_page()).rstrip())
-    else:
-        kinds = TypeAdapter(FinetuneConfig | RetrievalConfig if finetune else RunConfig)
-        answer(dumps(kinds.json_schema(), indent=2))
+    pages = {"pretrain": run_page, "finetune": finetuning_page, "environment": environment_page}
+    kinds: Any = {"pretrain": RunConfig, "finetune": FinetuneConfig | RetrievalConfig, "environment": Environment}
+    answer(dumps(TypeAdapter(kinds[kind]).json_schema(), indent=2) if as_json else pages[kind]().rstrip())

@@ -17,23 +17,19 @@ WATCH_SECONDS = 5.0
 
 
 @command(app, "status")
-def status(
-    run: str,
-    as_json: AsJson = False,
-    watch: bool = False,
-    address: Address = None,
-) -> None:
-    """Show a run's progress, last checkpoint, and which rank is lost, hangs or is slow.
+def status(run: str, as_json: AsJson = False, watch: bool = False, address: Address = None) -> None:
+    """Show a run's progress, its last checkpoint, and which rank is lost, hangs or is slow; or list a cluster's jobs.
 
-    RUN: Run directory (or a copy's URL), ray:ID, kubernetes:NAME or vertex:PROJECT/REGION/ID.
-    --watch: Refresh every 5 seconds, until the run is over.
+    RUN: Run directory (or the URL of a copy), ray:ID, kubernetes:NAME or vertex:PROJECT/REGION/ID. To list all jobs:
+        ray:, kubernetes:, kubernetes:NAMESPACE/ or kubernetes:ENV.yaml/.
+    --watch: Refresh every 5 seconds until the run is over.
     """
     from maskwright.core.errors import INTERRUPTED, StoppedEarly
 
-    target = places.run(run, address)
+    read = places.jobs(run, address) or places.run(run, address).status
     try:
         while True:
-            report = target.status()
+            report = read()
             if as_json and watch:
                 console.answer(as_line(report.to_json()))
             else:
@@ -47,17 +43,13 @@ def status(
 
 @command(app, "logs")
 def logs(
-    run: str,
-    follow: bool = False,
-    lines: int | None = None,
-    address: Address = None,
-    as_json: AsJson = False,
+    run: str, follow: bool = False, lines: int | None = None, address: Address = None, as_json: AsJson = False
 ) -> None:
-    """Show a run's log. With --follow, end with the run's exit code: 0 done, 76 stopped as asked, 75 interrupted,
-    else its own.
+    """Show a run's log. With --follow, exit with the run's code: 0 done, 75 interrupted, 76 stopped as asked, or the
+    code of its error.
 
-    RUN: Run directory (or a copy's URL), ray:ID, kubernetes:NAME or vertex:PROJECT/REGION/ID.
-    --follow,-f: Keep printing as the log grows, until the run is over.
+    RUN: Run directory (or the URL of a copy), ray:ID, kubernetes:NAME or vertex:PROJECT/REGION/ID.
+    --follow,-f: Keep printing new lines until the run is over.
     --lines 0≤N: Show only the last N lines.
     """
     target = places.run(run, address, options=frozenset({"--lines"} if lines is not None else ()))
@@ -71,17 +63,13 @@ def logs(
 
 @command(app, "stop")
 def stop(
-    run: str,
-    checkpoint: bool = False,
-    wait_seconds: float = 120.0,
-    address: Address = None,
-    as_json: AsJson = False,
+    run: str, checkpoint: bool = False, wait_seconds: float = 120.0, address: Address = None, as_json: AsJson = False
 ) -> None:
-    """Ask a run to save and stop, from any machine that sees it. The command that started it continues it.
+    """Ask a run to save and stop, from any machine that sees its folder. Continue it with the command that started it.
 
-    RUN: Run directory (or a copy's URL), ray:ID, kubernetes:NAME or vertex:PROJECT/REGION/ID.
-    --checkpoint: Save a checkpoint and keep training instead.
-    --wait-seconds 0≤N: Seconds to wait until the run has saved.
+    RUN: Run directory (or the URL of a copy), ray:ID, kubernetes:NAME or vertex:PROJECT/REGION/ID.
+    --checkpoint: Save a checkpoint and keep training.
+    --wait-seconds 0≤N: Maximum time to wait for the run to save.
     """
     target = places.run(run, address, options=frozenset({"--checkpoint"} if checkpoint else ()))
     said = target.stop(checkpoint=checkpoint, wait_seconds=wait_seconds)
@@ -89,40 +77,15 @@ def stop(
         print_result(said, {"run": run, "said": said}, as_json)
 
 
-@command(app, "list")
-def list_(
-    place: str = "ray",
-    address: Address = None,
-    context: str | None = None,
-    namespace: str | None = None,
-    env_file: str = "",
-    as_json: AsJson = False,
-) -> None:
-    """List the jobs that were submitted to a cluster.
-
-    PLACE: Where to list jobs: ray or kubernetes.
-    --context NAME (PLACE kubernetes): Context of kubectl.
-    --namespace NAME (PLACE kubernetes): Namespace in Kubernetes.
-    --env-file PATH (PLACE kubernetes): YAML of an environment, whose cluster has the jobs.
-    """
-    report = places.jobs(place, address, env_file, context, namespace)
-    print_result(report.report(), report.to_json(), as_json)
-
-
-@command(app, "forward")
-def forward(
-    run: str,
-    to: Literal["wandb", "mlflow"],
-    follow: bool = False,
-    as_json: AsJson = False,
-) -> None:
-    """Send a run's numbers to W&B or MLflow, also after it ended; logging.report_to does so while it trains.
+@command(app, "sync")
+def sync(run: str, to: Literal["wandb", "mlflow"], follow: bool = False, as_json: AsJson = False) -> None:
+    """Send a run's metrics to W&B or MLflow. To send them during training, set logging.report_to instead.
 
     RUN: Run directory.
-    --to: Service to send the run's numbers to; its own variables, such as WANDB_PROJECT, say where.
-    --follow,-f: Send lines as they come, until the run is over.
+    --to: Service to send to. Its own variables, such as WANDB_PROJECT, choose the project.
+    --follow,-f: Keep sending new lines until the run is over.
     """
-    from maskwright.monitor.forward.forward import forward as send
+    from maskwright.monitor.sync.sync import sync as send
 
     storage.require_local(run)
     sent, taken = send(run, to, follow=follow)

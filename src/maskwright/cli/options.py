@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal, TextIO
 
@@ -21,13 +20,13 @@ from maskwright.core.errors import InputError
 
 PANELS = {
     "Start": ["quickstart", "doctor", "recipes", "schema", "import"],
-    "Data": ["text", "tokenizer", "data"],
+    "Data": ["data", "tokenizer"],
     "Train": ["pretrain", "finetune", "plan"],
     "Use": ["predict", "embed", "fill", "export"],
     "Evaluate": ["evaluate", "compare"],
     "Verify": ["verify-resume", "replay", "reproduce"],
-    "Watch": ["watch", "status", "logs", "stop", "report", "forward"],
-    "Elsewhere": ["submit", "list", "env", "image"],
+    "Watch": ["watch", "status", "logs", "stop", "report", "sync"],
+    "Elsewhere": ["submit", "env", "image"],
 }
 """The commands in the order in which users need them, as in the main help."""
 
@@ -54,12 +53,15 @@ class Commands(CommandGroup):
 
             near = get_close_matches(args[0], self.commands, 1)
             known = f"did you mean {near[0]}?" if near else f"`{ctx.command_path} --help` lists them"
-            advice = COMMANDS.get(args[0].lower().replace("-", "_")) or known
+            name = args[0].lower().replace("-", "_")
+            within = ctx.command_path.partition(" ")[2]
+            advice = COMMANDS.get(f"{within} {name}".strip()) or COMMANDS.get(name) or known
             raise InputError(f"no command {args[0]}", where=ctx.command_path, fix=advice)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        for title, names in (self.panels or {"Commands": list(self.commands)}).items():
+        visible = [name for name, command in self.commands.items() if not command.hidden]
+        for title, names in (self.panels or {"Commands": visible}).items():
             with formatter.section(title):
                 formatter.write_dl([(name, self.commands[name].get_short_help_str(limit=200)) for name in names])
 
@@ -77,16 +79,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},  # the commands below take them over
     **plain | {"add_completion": True, "cls": Main},
 )
-text_app = typer.Typer(help="Inspect raw text before you use it.", **plain)
 tokenizer_app = typer.Typer(help="Train, extend, trim and inspect tokenizers.", **plain)
-data_app = typer.Typer(help="Turn text into a token store; inspect, check and copy stores.", **plain)
-app.add_typer(text_app, name="text")
+data_app = typer.Typer(help="Audit text, turn it into a token store, and inspect, check and copy stores.", **plain)
 app.add_typer(tokenizer_app, name="tokenizer")
 app.add_typer(data_app, name="data")
 
 AS_JSON = ManualEntry("--json", "Print JSON on stdout.")
 AsJson = Annotated[bool, AS_JSON]
-AsSchema = Annotated[bool, ManualEntry("--json", "No effect: the output is always JSON.")]
 To = Annotated[str, typer.Option("--to", metavar="PATH", help="Folder to write.", callback=storage.require_local)]
 SourceFiles = Annotated[list[str], ManualEntry("SRC", "Files, folders, globs or URLs of text.")]
 Store = Annotated[str, ManualEntry("STORE", "Token store folder.")]
@@ -101,34 +100,15 @@ EncodingOfFile = Annotated[
         "--encoding", "Encoding of the file, such as cp1252 or shift_jis. Default: the run's, or UTF-8.", "NAME"
     ),
 ]
-LEARN_FROM = "Bytes of text to learn from; of a larger text, documents chosen by a hash of it."
+LEARN_FROM = "Bytes of text to learn from. From a larger text, documents are chosen by a hash."
 MaxBytes = Annotated[int, ManualEntry("--max-bytes", LEARN_FROM, "N", min=1)]
 WORKERS = (
-    "Processes here; any number gives the same result. Default: one for each core, as far as memory allows. The same "
-    "command on other machines that see the folders shares the work."
+    "Processes on this machine; any number gives the same result. Default: one for each core, as far as memory allows. "
+    "To share the work, type the same command on other machines that see the folders."
 )
 Workers = Annotated[int | None, ManualEntry("--workers", WORKERS, "N", min=1)]
 HEAD_OF_RAY = "Address of the Ray head. Default: RAY_API_SERVER_ADDRESS, else http://127.0.0.1:8265."
 Address = Annotated[str | None, ManualEntry("--address", HEAD_OF_RAY, "URL")]
-
-
-@dataclass(frozen=True)
-class OldNames:
-    """Other names of keys, which no help shows. A value is taken as it is, unlike that of --set, which is YAML."""
-
-    simulated_gpus: Annotated[int | None, ManualEntry("--simulated-gpus,--simulated_gpus", "", "N", 1, hidden=True)] = (
-        None
-    )
-    b_size: Annotated[int | None, ManualEntry("--b-size,--b_size", "", "N", 1, hidden=True)] = None
-    datapath: Annotated[str | None, ManualEntry("--datapath", "", "PATH", hidden=True)] = None
-
-    def added_to(self, overrides: Sequence[str]) -> tuple[str, ...]:
-        """`--set`, and these, as `KEY=VALUE`."""
-        from maskwright.config.settings import in_flow
-
-        sizes = ("batch.virtual_workers", self.simulated_gpus), ("batch.micro_batch_rows", self.b_size)
-        given = [(key, value) for key, value in (*sizes, ("data.store", self.datapath)) if value is not None]
-        return *overrides, *(f"{key}={in_flow(value)}" for key, value in given)
 
 
 JSON_VERSION = 1
@@ -136,9 +116,10 @@ JSON_VERSION = 1
 renamed or removed."""
 
 
-def print_result(report: str, value: Mapping[str, Any], as_json: bool) -> None:
-    """Prints a command's answer: the report for people, or `value` and the version for programs."""
-    answer(as_document(value) if as_json else report)
+def print_result(report: str | None, value: Mapping[str, Any], as_json: bool) -> None:
+    """Prints a command's answer: the report for people, if there is one, or `value` and the version for programs."""
+    if as_json or report is not None:
+        answer(as_document(value) if as_json else report)
 
 
 @contextmanager

@@ -11,37 +11,37 @@ from maskwright.config.settings import Key, bounds, choices, keys_of
 RUN = """\
 # Configuration
 
-<!-- Made by `maskwright schema --markdown > docs/configuration.md`; a test compares the two. -->
+<!-- Made by `maskwright schema > docs/configuration.md`; a test compares the two. -->
 
-*Reference, generated from the configuration's schema.* One YAML file describes a run, or a [recipe](recipes.md) goes by
-its name: `maskwright pretrain small …`. `maskwright recipes show small` prints one, to begin your own with.
-`--set section.key=value` overrides a key. Unknown keys are refused with the nearest name, and wrong types with their
-path. Keys marked *resumable* may change when a run is continued; a change of any other key is refused. `maskwright
-schema` prints the JSON schema, for completion in an editor. The [glossary](glossary.md) explains rows, sequences and
-virtual workers.
+*Reference, generated from the configuration's schema.* A run is described by a YAML file or by the name of a
+[recipe](recipes.md): `maskwright pretrain small …`. `maskwright recipes small` prints a recipe to begin your own file
+with. `--set section.key=value` overrides a key. An unknown key is refused with the nearest name, and a wrong type with
+its path. You may change keys marked *resumable* when you continue a run, and no others. `maskwright schema --json`
+prints the JSON schema, for completion in an editor. The [glossary](glossary.md) explains rows, sequences and virtual
+workers.
 
-Either `data.store` or `data.mixture` has to be given, and either `schedule.steps` or `schedule.epochs`.
+Set either `data.store` or `data.mixture`, and either `schedule.steps` or `schedule.epochs`.
 """
 FINETUNING = """\
 # Configuration of a fine-tuning run
 
-<!-- Made by `maskwright schema --finetune --markdown > docs/finetuning-configuration.md`; a test compares the two. -->
+<!-- Made by `maskwright schema finetune > docs/finetuning-configuration.md`; a test compares the two. -->
 
-*Reference, generated from the configuration's schema.* One YAML file describes a fine-tuning run, as in
-[fine-tuning](finetuning.md), or a [preset](finetuning.md#presets) goes by its name: `maskwright finetune banking77 …`.
-`--set section.key=value` overrides a key. Keys marked *resumable* may change when a run is continued.
+*Reference, generated from the configuration's schema.* A [fine-tuning](finetuning.md) run is described by a YAML file
+or by the name of a [preset](finetuning.md#presets): `maskwright finetune banking77 …`. `--set section.key=value`
+overrides a key. You may change keys marked *resumable* when you continue a run.
 
-`data.train` has no default, and either `model.init_from` or `model.tokenizer` has to be given.
+Set `data.train`, and either `model.init_from` or `model.tokenizer`.
 """
 RETRIEVAL = """\
 ## Retrieval
 
-With `task.kind: retrieval` a YAML has these keys alone ([an encoder for search](search.md)).
+A YAML with `task.kind: retrieval` takes only these keys ([an encoder for search](search.md)).
 """
 ENVIRONMENT = """\
 # An environment's YAML
 
-<!-- Made by `maskwright env schema --markdown > docs/google-cloud-environment.md`; a test compares the two. -->
+<!-- Made by `maskwright schema environment > docs/google-cloud-environment.md`; a test compares the two. -->
 
 *Reference, generated from the environment's schema.* One YAML file describes one environment on Google Cloud. A part
 that is `null` or left out does not exist: without `slice:`, `maskwright env up` removes the slice. Unknown keys and
@@ -53,7 +53,9 @@ def run_page() -> str:
     from maskwright.config.phases import Phase
     from maskwright.config.pretraining import RESUMABLE_KEYS, RunConfig
 
-    phases = "Each entry of `phases` has these keys ([phases](mixtures.md#phases)); the rest stays as in the file."
+    phases = (
+        "An entry of `phases` takes these keys ([phases](mixtures.md#phases)). The file decides about keys that it leaves out."
+    )
     return f"{RUN}\n{_table(keys_of(RunConfig), RESUMABLE_KEYS)}\n{phases}\n\n{_table(keys_of(Phase, 'phases[].'))}"
 
 
@@ -76,7 +78,7 @@ def environment_page() -> str:
         title = f"## {section}\n\n{next(iter(keys.values())).section.__doc__}\n\n" if section else ""
         parts.append(title + _table(keys))
     fallbacks = _table(keys_of(Fallback, "fallbacks[]."))
-    return "\n".join([*parts, f"Each entry of `fallbacks`, of a slice or a group, has these keys:\n\n{fallbacks}"])
+    return "\n".join([*parts, f"Each entry of `fallbacks`, of a slice or a group, takes these keys:\n\n{fallbacks}"])
 
 
 def _table(keys: Mapping[str, Key], resumable: Collection[str] = ()) -> str:

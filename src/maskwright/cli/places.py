@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING
 
 from maskwright.core.errors import InputError
@@ -87,32 +88,31 @@ def _run(location: str, address: str | None) -> RunTarget:
     return RunFolder(location)
 
 
-def _cluster(
-    where: str, context: str | None = None, namespace: str | None = None
-) -> tuple[Access, Callable[[str], str]]:
+def _cluster(where: str) -> tuple[Access, Callable[[str], str]]:
     """The access to a cluster, and the address of a job there by its name. `where`: the YAML of an environment, or the
     part of an address before the job's name."""
     from maskwright.cloud.kubernetes import OnKubernetes
 
     if where.endswith((".yaml", ".yml")):
-        place = OnKubernetes(env_file=where, context=context, namespace=namespace)
+        place = OnKubernetes(env_file=where)
     else:
-        before, _, last = where.rpartition("/")
-        place = OnKubernetes(context=context or before or None, namespace=namespace or last or None)
+        context, _, namespace = where.rpartition("/")
+        place = OnKubernetes(context=context or None, namespace=namespace or None)
     return place.access(), place.address
 
 
-def jobs(name: str, address: str | None, where: str, context: str | None, namespace: str | None) -> TargetReport:
-    """All jobs that were submitted to a place: Ray's head at `address`, or a Kubernetes cluster (`_cluster`). Raises
-    `InputError` if the place keeps no list of them."""
-    if name == "kubernetes":
-        from maskwright.launch.schedulers.kubernetes.jobs import list_jobs as list_in_cluster
+def jobs(location: str, address: str | None) -> Callable[[], TargetReport] | None:
+    """A function that lists all jobs of a cluster, at an address without a job's name: `ray:`, `kubernetes:` or
+    `kubernetes:NAMESPACE/`. None at any other address."""
+    if location == "ray:":
+        from maskwright.launch.ray.jobs import list_jobs
 
-        return list_in_cluster(*_cluster(where, context, namespace))
-    if name != "ray":
-        place(name)
-        fix = "maskwright list ray, or maskwright list kubernetes"
-        raise InputError(f"{name} keeps no list of jobs", where="list", fix=fix)
-    from maskwright.launch.ray.jobs import list_jobs
+        return partial(list_jobs, address)
+    where = location.removeprefix("kubernetes:")
+    if where == location or (where and not where.endswith("/")):
+        return None
+    if address is not None:
+        raise InputError("is for a Ray job", where="--address", fix="leave it out")
+    from maskwright.launch.schedulers.kubernetes.jobs import list_jobs as list_in_cluster
 
-    return list_jobs(address)
+    return partial(list_in_cluster, *_cluster(where.rstrip("/")))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 PROBE_SECONDS = 15.0
+"""Time of the steps that are measured here."""
 
 
 @command(app, "plan")
@@ -27,7 +28,6 @@ def plan(
     on: list[str] | None = None,
     vocab_size: int | None = None,
     examples: int | None = None,
-    probe_seconds: float = PROBE_SECONDS,
     region: str = "us-central1",
     set_: Set = None,
     as_json: AsJson = False,
@@ -35,12 +35,11 @@ def plan(
     """Estimate a run's memory, speed, hours, energy and cost, measured here or projected for other machines.
 
     CONFIG: YAML of `pretrain` or `finetune`, or the name of a recipe.
-    --on PLACE: here (the default: a few real steps), cpu:8 (cores), laptop, t4, a100:8, h100, h200:8, v6e:4x4
-        (compiled, with libtpu), or an environment's YAML; may be repeated.
-    --vocab-size 1≤N: Size of the vocabulary, if the token store is not here yet.
-    --examples 1≤N: Number of labelled examples, if they are not here yet: each as long as a row.
-    --probe-seconds 0.1≤N≤3600: Seconds of measured steps here.
-    --region REGION: Google Cloud region whose prices are taken.
+    --on PLACE: Where to run: here (the default; measures a few real steps), cpu:8 (cores), laptop, t4, a100:8, h100,
+        h200:8, v6e:4x4 (compiled if libtpu is installed), or an environment's YAML. Repeatable.
+    --vocab-size 1≤N: Size of the vocabulary, if you have no token store yet.
+    --examples 1≤N: Number of labelled examples, if you do not have them yet. Each counts as a full row.
+    --region REGION: Google Cloud region for prices.
     """
     from maskwright.cloud.prices import require_region
     from maskwright.config.finetuning import FinetuneConfig
@@ -56,7 +55,7 @@ def plan(
     require_region(region)
     requested = [(name, _places(name, region)) for name in on or ["here"]]
     is_here = any(name == "here" for name, _ in requested)
-    _require_effects(isinstance(resolved, RunConfig), is_here, vocab_size, examples, probe_seconds)
+    _require_effects(isinstance(resolved, RunConfig), is_here, vocab_size, examples)
     work: Work
     ready: PretrainRun | FinetuneRun | None
     if isinstance(resolved, RunConfig):
@@ -69,7 +68,7 @@ def plan(
     estimates: list[Estimate] = []
     for name, places in requested:
         if name == "here" and ready:
-            estimates.append(measured(work, measure(ready, ready.judged_by, probe_seconds)))
+            estimates.append(measured(work, measure(ready, ready.judged_by, PROBE_SECONDS)))
         estimates += [_elsewhere(work, *priced_place) for priced_place in places]
     result = PlanReport(work, estimates)
     print_result(result.report(), result.to_json(), as_json)
@@ -77,9 +76,7 @@ def plan(
         raise typer.Exit(1)
 
 
-def _require_effects(
-    pretrains: bool, is_here: bool, vocab_size: int | None, examples: int | None, probe_seconds: float
-) -> None:
+def _require_effects(pretrains: bool, is_here: bool, vocab_size: int | None, examples: int | None) -> None:
     """Raises `InputError` for an option that this plan does not use."""
     from maskwright.core.errors import InputError
 
@@ -91,8 +88,6 @@ def _require_effects(
             reason = f"for {other}" if other else "where steps are measured here, with what CONFIG names"
             fix = "leave it out" if other else "leave it out, or leave out --on here and name a device with --on"
             raise InputError(f"has no effect {reason}", where=option, fix=fix)
-    if probe_seconds != PROBE_SECONDS and not is_here:
-        raise InputError("has no effect without --on here", where="--probe-seconds", fix="leave it out")
 
 
 def _places(name: str, region: str) -> list[tuple[DeviceCount, str | None, int, str]]:

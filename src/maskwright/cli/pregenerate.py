@@ -11,7 +11,7 @@ from maskwright.core.console import say
 from maskwright.tasks.store import TextReading
 
 
-@command(data_app, "pregenerate")
+@command(data_app, "pregenerate", hidden=True)
 def data_pregenerate(
     train_corpus: str,
     bert_model: str,
@@ -34,14 +34,14 @@ def data_pregenerate(
     --train_corpus,--train-corpus GLOB: Text: a file, a folder, a glob in quotes or a URL.
     --bert_model,--bert-model PATH: Tokenizer folder, or hf://OWNER/NAME@REVISION of a model on the Hub.
     --output_dir,--output-dir,--output DIR: Folder to write.
-    --epochs_to_generate,--epochs-to-generate N: Epochs to write, each a pass over all text with new masks.
-    --max_seq_len,--max-seq-len N: Longest example in tokens, special ones included.
-    --short_seq_prob,--short-seq-prob SHARE: Share of documents that are cut to a shorter length.
+    --epochs_to_generate,--epochs-to-generate N: Epochs to write: passes over all text, each with new masks.
+    --max_seq_len,--max-seq-len N: Maximum tokens in an example, including special tokens.
+    --short_seq_prob,--short-seq-prob SHARE: Share of documents to cut to a shorter length.
     --masked_lm_prob,--masked-lm-prob SHARE: Share of an example's tokens to predict.
-    --max_predictions_per_seq,--max-predictions-per-seq N: Most predictions in an example.
+    --max_predictions_per_seq,--max-predictions-per-seq N: Maximum predictions in an example.
     --do_whole_word_mask,--do-whole-word-mask: Mask whole words, as the tokenizer spells them.
-    --do_next_sent_prediction,--do-next-sent-prediction: Make pairs of segments, half of them of two documents. Training
-        here predicts only masked tokens.
+    --do_next_sent_prediction,--do-next-sent-prediction: Write pairs of segments, half of them from two documents.
+        `pretrain` predicts only masked tokens.
     --num_workers,--num-workers 1≤N: Processes; any number writes the same files.
     --reduce_memory,--reduce-memory: No effect: memory is always bounded.
     --seed N: Random seed.

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from maskwright.cli.manual import command
-from maskwright.cli.options import AS_JSON, AsJson, app, plain, print_result
-
-recipes = typer.Typer(**plain | {"no_args_is_help": False})
-app.add_typer(recipes, name="recipes")
+from maskwright.cli.options import AsJson, app, print_result
 
 
-@recipes.callback(invoke_without_command=True)
-def list_(context: typer.Context, as_json: Annotated[bool, AS_JSON.as_typer(bool)] = False) -> None:
-    """List the configurations that come with the package; `recipes show NAME` prints one."""
+@command(app, "recipes")
+def recipes(name: str | None = None, as_json: AsJson = False) -> None:
+    """List the configurations that come with the package, or print the YAML of one to begin your own with.
+
+    NAME: Recipe to print, such as small. Default: all are listed.
+    """
     from maskwright.config import recipes as config
 
-    if context.invoked_subcommand:
-        return
+    if name is not None:
+        text = config.read(name)
+        return print_result(text.rstrip(), {"name": name, "yaml": text}, as_json)
     found = {kind: {name: config.purpose(name) for name in config.names(kind)} for kind in config.TAKEN_BY}
     sections = []
     for kind, purposes in found.items():
@@ -30,15 +27,3 @@ def list_(context: typer.Context, as_json: Annotated[bool, AS_JSON.as_typer(bool
         {"name": name, "command": kind, "purpose": said} for kind, all_ in found.items() for name, said in all_.items()
     ]
     print_result("\n\n".join(sections), {"recipes": rows}, as_json)
-
-
-@command(recipes, "show")
-def show(name: str, as_json: AsJson = False) -> None:
-    """Print a recipe's YAML, to begin one of your own with.
-
-    NAME: Name of a recipe, such as small.
-    """
-    from maskwright.config import recipes as config
-
-    text = config.read(name)
-    print_result(text.rstrip(), {"name": name, "yaml": text}, as_json)

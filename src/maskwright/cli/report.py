@@ -15,9 +15,9 @@ def report(
 ) -> None:
     """Write a page about a run, or several side by side: curves, what happened, data, configuration, commands.
 
-    RUN: Run directories, or URLs of runs or of their copies. Several are overlaid.
-    --to FILE: Page to write, .html.
-    --dollars-per-hour 0≤N: What an hour of the run's machines costs, to show its cost.
+    RUN: Run directories, or URLs of runs or of their copies. The curves of several are overlaid.
+    --to FILE: Page to write (.html).
+    --dollars-per-hour 0≤N: Price of the run's machines per hour, to show the run's cost.
     """
     from maskwright.core import output
     from maskwright.core.console import say, warn
@@ -31,5 +31,4 @@ def report(
         warn(line)
     write(to, runs, dollars_per_hour)
     say(f"report: {to}")
-    if as_json:
-        print_result("", {"page": to}, True)
+    print_result(None, {"page": to}, as_json)

@@ -6,17 +6,20 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import typer
 
 from maskwright.cli.manual import put
-from maskwright.cli.options import AsJson, CommandGroup, OldNames, app, as_document, plain
+from maskwright.cli.options import AsJson, CommandGroup, app, as_document, plain
 from maskwright.cli.places import PLACES, place
 from maskwright.core.console import answer
 from maskwright.launch import target
 from maskwright.launch.target import Place, Submission, Training
+
+HIDDEN = frozenset({"slice"})
+"""Places that only scripts of older set-ups name."""
 
 
 class _PlaceCommands(CommandGroup):
@@ -27,25 +30,19 @@ class _PlaceCommands(CommandGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command_app = typer.Typer(**plain)
-        put(command_app, cmd_name, _function(cmd_name, kind := place(cmd_name)), kind.leaves_out)
+        kind, hidden = place(cmd_name), cmd_name in HIDDEN
+        put(command_app, cmd_name, _function(cmd_name, kind), kind.leaves_out, hidden=hidden)
         return typer.main.get_command(command_app)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Places"):
-            formatter.write_dl(list(PLACES.items()))
+            formatter.write_dl([(name, help_) for name, help_ in PLACES.items() if name not in HIDDEN])
 
 
 def _function(name: str, kind: type[Place]) -> Any:
     """The command's function: the place's arguments and options are those of its class."""
 
-    def submit(
-        where: Any,
-        training: Training,
-        old_names: OldNames = OldNames(),
-        dry_run: bool = False,
-        as_json: AsJson = False,
-    ) -> None:
-        training = replace(training, overrides=old_names.added_to(training.overrides))
+    def submit(where: Any, training: Training, dry_run: bool = False, as_json: AsJson = False) -> None:
         if not as_json:
             return target.submit(where, training, dry_run=dry_run)
         stdout = sys.stdout
@@ -58,7 +55,7 @@ def _function(name: str, kind: type[Place]) -> Any:
 
     submit.__doc__ = f"""{PLACES[name]}
 
---dry-run: Print what would be done, without starting anything."""
+--dry-run: Print what would be submitted, and start nothing."""
     submit.__annotations__["where"] = kind
     return submit
 

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 class Texts:
     """Texts to read, and what is made of them.
 
-    source --input FILE: Texts to read: .csv, .tsv, .jsonl, .parquet, or .txt with a text a line.
+    source --input FILE: Texts: .csv, .tsv, .jsonl, .parquet, or .txt with one text per line.
     text --text-column COLUMN: Column of the text, or its number from 0 in a file without a header line; several are
-        joined by a space. Default: the run's own, or one of GLUE's names.
+        joined by a space. Default: as in the run, or as GLUE names it.
     --max-seq-len 8≤N: Maximum tokens per text. Default: as in fine-tuning, else the model's maximum.
-    --on-bad-input: What to do with records that cannot be read: stop, or skip and report them.
+    --on-bad-input: At a record that cannot be read: stop, or skip and report it.
     """
 
     source: str
@@ -48,17 +48,17 @@ def predict(
     no_answer: bool | None = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a fine-tuned model's prediction for each text: labels, numbers, tags or answers. It reads CoNLL columns for
-    words and SQuAD's .json for questions too.
+    """Write a fine-tuned model's prediction for each text: labels, numbers, tags or answers. Also reads CoNLL columns
+    (tags) and SQuAD's .json (questions).
 
-    output --to FILE: File to write: .jsonl, .csv, .tsv or .parquet; .conll for words; .json for questions, with an
-        answer for each id, as SQuAD's script reads it.
+    output --to FILE: File to write: .jsonl, .csv, .tsv or .parquet; .conll for tags; .json for questions, with the
+        answer to each id, as SQuAD's script reads it.
     --text-pair COLUMN: Column of a pair's second text, or of a question's context.
-    --probabilities: Write the probability of every label too.
-    --threshold 0.001≤P≤0.999: With several labels per text: give the labels with a probability above this. Default: as
+    --probabilities: Also write the probability of every label.
+    --threshold 0.001≤P≤0.999: For several labels per text, write the labels with a probability above this. Default: as
         in training (0.5 unless set).
-    --no-answer/--always-answer: Whether questions may be unanswerable, as in SQuAD 2; these get an empty text. Default:
-        as in training, or always answer if the folder does not record it.
+    --no-answer/--always-answer: Whether questions may be unanswerable, as in SQuAD 2; their answer is empty. Default:
+        as in training; if the folder does not record it, always answer.
     """
     from maskwright.tasks.models.load import load_model
     from maskwright.tasks.use import predict as task
@@ -66,20 +66,18 @@ def predict(
     trained = load_model(model) if threshold is None else load_model(model).with_threshold(threshold)
     how: Any = {"device": texts.device, "probabilities": probabilities, "may_be_none": no_answer}
     written = task.predict(trained, texts.source, output, options=texts.options(text_pair), **how)
-    if as_json:
-        print_result("", {"output": output, "predictions": written}, True)
+    print_result(None, {"output": output, "predictions": written}, as_json)
 
 
 @command(app, "embed")
 def embed(model: Model, texts: Texts, output: str, as_json: AsJson = False) -> None:
     """Write a vector for each text: the mean of its tokens' last hidden states.
 
-    output --to FILE: File to write: .npy for the vectors alone, .parquet with the texts.
+    output --to FILE: File to write: .npy for the vectors alone, .parquet for vectors and texts.
     """
     from maskwright.tasks.models.load import load_model
     from maskwright.tasks.use import embed as task
 
     trained = load_model(model, bare=True)
     count, width = task.embed(trained, texts.source, output, options=texts.options(), device=texts.device)
-    if as_json:
-        print_result("", {"output": output, "vectors": count, "width": width}, True)
+    print_result(None, {"output": output, "vectors": count, "width": width}, as_json)

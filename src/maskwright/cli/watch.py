@@ -25,11 +25,11 @@ def watch(
 ) -> None:
     """Watch all runs in some folders, in a live table or on a web page.
 
-    FOLDER: Folders or URLs that contain runs. Default: runs, if it exists, else this folder.
-    --once (no --web): Print the table once, as a pipe gets it.
-    --web: Serve a page with curves, logs and buttons instead.
-    --port 0≤N≤65535 (--web): Port to listen on; 0 takes a free one.
-    --host ADDRESS (--web): Address to listen on, without encryption.
+    FOLDER: Folders or URLs that contain runs. Default: `runs` if it exists, else the current folder.
+    --once (no --web): Print the table once, as into a pipe.
+    --web: Serve a web page with curves, logs and buttons.
+    --port 0≤N≤65535 (--web): Port to listen on; 0 chooses a free one.
+    --host ADDRESS (--web): Address to listen on. The connection is not encrypted.
     as_json --json (no --web): Print JSON on stdout.
     """
     from maskwright.core.errors import INTERRUPTED, InputError, StoppedEarly

@@ -273,7 +273,7 @@ class Environment(Section):
     mount_point: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._-]+)+$", examples=["/mnt/data"])] = "/mnt/common"
     """Folder in jobs in which nfs_share and shared_pd are mounted."""
     image: str | None = None
-    """Container image of jobs. Default: the image that `env image` built last."""
+    """Container image of jobs. When not set, the one that `maskwright image` built last."""
     network: Network = Network()
     cluster: GkeCluster = GkeCluster()
     nfs: Nfs | None = None
@@ -358,7 +358,7 @@ class Environment(Section):
 
     @property
     def built_image(self) -> str:
-        """Name of the image that `env image` builds, without its tag."""
+        """Name of the image that `maskwright image` builds, without its tag."""
         return f"{self.region}-docker.pkg.dev/{self.project}/{self.name}/maskwright"
 
     @property
@@ -406,7 +406,7 @@ def build_environment(values: dict[str, Any], where: str) -> Environment:
     try:
         return Environment.model_validate(values)
     except ValidationError as error:
-        known = "`maskwright env schema --markdown` lists the keys and their values"
+        known = "`maskwright schema environment` lists the keys and what each takes"
         raise Guide(Environment, "the environment", known).explain(error, where) from None
 
 

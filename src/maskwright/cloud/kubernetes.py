@@ -28,13 +28,13 @@ from maskwright.launch.target import OnSubmission, Option, Training, show
 class OnKubernetes(Kubernetes):
     env_file: Annotated[
         str | None,
-        Option("YAML of an environment, for its cluster, queue, volumes, image, account and nodes.", "PATH"),
+        Option("YAML of an environment, to use its cluster, queue, volumes, image, account and nodes.", "PATH"),
     ] = None
     target: Annotated[
-        Literal["slice", "group"] | None, Option("Which nodes to use, if the environment has both a slice and a group.")
+        Literal["slice", "group"] | None, Option("Nodes to use, if the environment has both a slice and a group.")
     ] = None
     max_cost: Annotated[
-        float | None, Option("End the job once its nodes have cost this many USD; needs --env-file.", "N", min=0.01)
+        float | None, Option("End the job when its nodes have cost this many USD. Needs --env-file.", "N", min=0.01)
     ] = None
 
     def access(self) -> Access:

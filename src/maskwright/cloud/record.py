@@ -31,7 +31,7 @@ class EnvironmentRecord:
     disk_type: str | None = None
     """Type of that disk. Another type is another disk too."""
     images: dict[str, str] = field(default_factory=dict)
-    """Images that `env image` built last, as REPOSITORY/maskwright:VERSION-SHA12@sha256:…, by what they compute on."""
+    """Images that were built last, as REPOSITORY/maskwright:VERSION-SHA12@sha256:…, by what they compute on."""
     number: int = field(default=0, compare=False)
     """Number of the object that it was read from; 0 before the first."""
 
@@ -58,7 +58,7 @@ class EnvironmentRecord:
         return f"{folder}/{last.partition(':')[0]}@{digest}"
 
     def container(self, environment: Environment, accelerator: Accelerator) -> str:
-        """The image that jobs run. Before `env image`, it may not exist yet."""
+        """The image that jobs run. Before `maskwright image`, it may not exist yet."""
         return self.built(environment, accelerator) or environment.image or f"{environment.built_image}:{__version__}"
 
 

@@ -19,10 +19,7 @@ from maskwright.core.storage import is_url
 
 
 def refuse_changes(
-    old: dict[str, Any],
-    new: dict[str, Any],
-    where: str,
-    kind: type[BaseModel] = RunConfig,
+    old: dict[str, Any], new: dict[str, Any], where: str, kind: type[BaseModel] = RunConfig
 ) -> dict[str, str]:
     """Returns the allowed differences between two flat configurations by key, as `key: old -> new`.
 

@@ -24,33 +24,34 @@ EPOCHS_ELSEWHERE = (
 
 
 class Arrow(Section):
-    """What Arrow files do not say themselves; only with format: arrow."""
+    """What Arrow files do not record; only for format: arrow."""
 
     tokenizer: Annotated[str | None, Resumable] = None
-    """Folder of the tokenizer that made the ids. Default: `tokenizer/` in the store."""
+    """Folder of the tokenizer that made the IDs. Default: `tokenizer/` in the store."""
     column: str | None = None
-    """Column of the ids. Default: input_ids, tokens, token_ids or ids."""
+    """Column of the IDs. Default: input_ids, tokens, token_ids or ids."""
     token_offset: Annotated[int, Field(ge=-(2**32), le=2**32)] = 0
-    """Number that is added to each stored id: 25000 where ids were stored as id - 25000 to fit 16 bits."""
+    """Number to add to each stored ID, such as 25000 if IDs were stored as ID - 25000 to fit 16 bits."""
     special_ids: dict[Literal["bos", "pad", "eos", "unk", "mask"], int] | None = None
-    """Ids of the special tokens by name, as {bos: 0, pad: 1, eos: 2, mask: 3}; the tokenizer must agree."""
+    """IDs of the special tokens, as in {bos: 0, pad: 1, eos: 2, mask: 3}. The tokenizer must agree."""
     special_tokens: Literal["refuse", "strip"] = "refuse"
-    """Special tokens in the documents. refuse: stop. strip: leave out those at the begin and end of each document."""
+    """At special tokens in the documents: stop (refuse), or drop them at the beginning and end of each document
+    (strip)."""
     valid_fraction: Fraction = 0.01
-    """Share of documents to hold out, by a hash of their ids."""
+    """Share of documents to hold out, by a hash of their IDs."""
 
 
 class Source(Section):
     store: str
-    """Folder of a token store, or what `format` says."""
+    """Folder of a token store, or of data in another `format`."""
     format: Literal["store", "arrow", "pregenerated"] = "store"
-    """What `store` is, as `data.format`."""
+    """Format of `store`, as in `data.format`."""
     arrow: Arrow = Arrow()
-    """As `data.arrow`, for this source."""
+    """As in `data.arrow`, for this source."""
     weight: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] | None = None
-    """Share of the rows, relative to the weights of the others."""
+    """Share of the rows, relative to the other weights."""
     max_epochs: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] | None = None
-    """How often the source may be read. The others share its weight afterwards."""
+    """Maximum number of passes over the source. Afterwards, the other sources share its weight."""
 
     @model_validator(mode="after")
     def _arrow_is_of_arrow(self) -> Source:
@@ -89,29 +90,29 @@ def require_weights(sources: dict[str, Source], alpha: float | None) -> None:
 
 class Data(Section):
     store: Annotated[str | None, Field(json_schema_extra={"resumable": True, "needed": True})] = None
-    """Folder that `maskwright data prepare` wrote. It may move; its fingerprint must stay the same."""
+    """Token store: the folder that `maskwright data prepare` wrote. You may move it, but not change it."""
     mixture: Annotated[dict[str, Source] | None, Resumable] = None
-    """Several token stores instead of `store`, as {en: {store: FOLDER, weight: 3}, sw: {store: FOLDER, weight: 1,
-    max_epochs: 4}}, or {en: FOLDER, sw: FOLDER}, or folders with colons between them. A source of Arrow files has
-    `format: arrow` and may have `arrow: {…}` with the keys of `data.arrow`. Without weights, those are the sizes. The
-    run is judged by what each source holds out, under the source's name; the first counts as its held-out loss."""
+    """Several token stores instead of `store`, as in {en: {store: FOLDER, weight: 3}, sw: {store: FOLDER, weight: 1,
+    max_epochs: 4}}, or {en: FOLDER, sw: FOLDER}, or folders separated by colons. For Arrow files, add `format: arrow`
+    and, if needed, `arrow: {…}` with the keys of `data.arrow`. Default weights: the sizes. The run is evaluated on the
+    held-out documents of each source; the first source gives the run's held-out loss."""
     mixture_alpha: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
-    """Weights of `mixture` are tokens ** alpha: 1, the default, keeps the sizes, 0 makes all sources equal; XLM-R took
-    0.3."""
+    """Makes the weights of `mixture` tokens ** alpha: 1, the default, keeps the sizes; 0 makes all sources equal. 0.3
+    in XLM-R."""
     format: Literal["store", "arrow", "pregenerated"] = "store"
-    """What `store` is. store: a token store. arrow: a folder of Arrow IPC files of token ids, or of such folders, which
-    is converted once into the cache. pregenerated: a folder of `epoch_0.json` and so on, written by `maskwright data
-    pregenerate` or by pytorch-transformers' script, which is converted likewise: what was masked is put back, and
-    masking.* draws new masks."""
+    """Format of `store`. store: a token store. arrow: a folder of Arrow IPC files of token IDs, or of such folders.
+    pregenerated: a folder of `epoch_0.json` and so on, written by `maskwright data pregenerate` or by
+    pytorch-transformers' script; its masks are undone, and masking.* draws new ones. The last two are converted once,
+    into the cache."""
     arrow: Arrow = Arrow()
     validation: Annotated[str | dict[str, str] | None, Resumable] = None
-    """Token store whose held-out documents the run is judged by, in place of the ones of `store`; or several as {name:
-    store}, each of which is reported by its name. The first counts as the run's held-out loss."""
+    """Token store whose held-out documents to evaluate on, instead of those in `store`; or several, as {name: store},
+    each reported under its name. The first gives the run's held-out loss."""
     seq_len: Annotated[int, Field(ge=8, le=8192)] = 512
-    """Tokens in a row, which is also the longest sequence; `<s>` and `</s>` are included."""
+    """Tokens in a row, including `<s>` and `</s>`; also the longest sequence."""
     packing: Literal["documents", "full_sentences"] = "documents"
-    """documents: each chunk of a document is a sequence; sequences are best-fit packed into rows, and attention stays
-    inside each. full_sentences: RoBERTa's original."""
+    """documents: each chunk of a document is a sequence; sequences are packed into rows by best fit, and attention
+    stays within a sequence. full_sentences: RoBERTa's original packing."""
 
     @field_validator("validation", mode="before")
     @classmethod

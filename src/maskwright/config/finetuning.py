@@ -41,21 +41,21 @@ Name = str | int
 
 class Task(Section):
     kind: TaskKind = "single_label_classification"
-    """What is predicted: one class, any number of classes, a number, a tag for each word (first piece), or a span of
-    the context. The first three names are the problem types of transformers."""
+    """What to predict: one class, any number of classes, a number, a tag for each word (at its first piece), or a span
+    of the context. The first three names are the problem types of transformers."""
     labels: list[Name] | dict[Name, Name] | None = None
-    """All labels in the order of their ids; or a mapping from what the files say to the names, as in {1: World, 2:
-    Sports}. Default: the labels of the training split, in numeric order when all are integers, else sorted."""
+    """All labels in the order of their IDs, or a mapping from the values in the files to names, as in {1: World, 2:
+    Sports}. Default: the labels of the training split, in numeric order if all are integers, else sorted."""
     separator: Annotated[str, Field(min_length=1)] = ","
-    """Only for multi_label_classification: what stands between several labels in one cell. JSON and Parquet can hold
+    """Only for multi_label_classification: separator between several labels in one cell. JSON and Parquet can hold
     lists instead."""
     threshold: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
-    """Only for multi_label_classification: a text gets the labels whose probability is above it. Rare labels stay below
-    one half for long."""
+    """Only for multi_label_classification: a text gets the labels with a probability above this. Rare labels stay below
+    0.5 for long."""
     doc_stride: Annotated[int, Field(ge=0)] = 128
-    """Only for question_answering: tokens that two neighbouring windows of a long context share."""
+    """Only for question_answering: overlap of neighbouring windows of a long context, in tokens."""
     max_answer_length: Annotated[int, Field(ge=1)] = 30
-    """Only for question_answering: tokens in the longest answer that is predicted."""
+    """Only for question_answering: maximum tokens in a predicted answer."""
 
     @field_validator("labels", mode="before")
     @classmethod
@@ -101,35 +101,36 @@ class Task(Section):
 
 class LabelledData(Section):
     train: str
-    """File, folder, glob or URL of the training split: .csv, .tsv, .jsonl, .json, .parquet, .arrow, CoNLL columns
-    (.conll, .txt, .tsv, …) for words, SQuAD's .json for questions; each also .gz, .zst, .xz or .bz2. Of a folder with
-    files named train, validation (valid, dev) and test, each split is given its own."""
+    """File, folder, glob or URL of the training split: .csv, .tsv, .jsonl, .json, .parquet or .arrow; CoNLL columns
+    (.conll, .txt, .tsv, …) for tags; SQuAD's .json for questions. Files may be compressed (.gz, .zst, .xz, .bz2). In a
+    folder, files named train, validation (valid, dev) and test become those splits."""
     validation: str | None = None
-    """The same of what a run is judged by. When not set, a share of `train` is held out, unless `train` is a folder
-    with validation files; with null, always."""
+    """The validation split, likewise. Default: the validation files in the folder `train`; without any, or with null, a
+    share of `train` is held out."""
     test: str | None = None
-    """The same of what is read once, at the end. When not set, test files in the folder `train`; with null, none."""
+    """The test split, likewise, which is read once, at the end. Default: the test files in the folder `train`. null: no
+    test split."""
     text: Column | list[Column] | None = None
-    """Column of the text (for words, of the words; for questions, of the question); several are joined by a space. A
-    number counts from 0 and means that no file has a header line. When not set, GLUE's names are looked for."""
+    """Column of the text, words or question; several are joined by a space. A number counts from 0 and means that the
+    files have no header line. Default: the column that GLUE's names identify."""
     text_pair: Column | None = None
-    """Column of a pair's second text; for questions, of the context."""
+    """Column of a pair's second text, or of a question's context."""
     label: Column | list[Column] | None = None
-    """Column of the label, of the tags or their spans, or of the answers. For multi_label_classification it may be a
-    list: one column of 0 and 1 for each label. When not set, GLUE's names are looked for."""
+    """Column of the label, the tags or their spans, or the answers. For multi_label_classification, it may be a list of
+    columns with 0 and 1, one for each label. Default: the column that GLUE's names identify."""
     fraction: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """Share of the training examples to train on, of each class alike. For one seed, a smaller share lies inside every
-    larger one."""
+    """Share of the training examples to train on, the same for each class. With one seed, a smaller share is part of
+    every larger one."""
     validation_fraction: Share = 0.1
-    """Share of `train` to hold out when there is no `validation`. Texts that are equal stay on one side."""
+    """Share of `train` to hold out if there is no `validation`. Equal texts stay on one side."""
     max_seq_len: Annotated[int, Field(ge=8)] | None = None
-    """Longest row in tokens, specials included; longer texts are cut, and counted. Default: 128, or 384 for questions,
-    as in run_glue.py and run_qa.py, or what the model takes, where that is less."""
+    """Longest row in tokens, including special tokens. Longer texts are cut and counted. Default: 128, or 384 for
+    questions, as in run_glue.py and run_qa.py; the model's maximum if it is smaller."""
     on_bad_input: Literal["error", "skip"] = "error"
-    """What to do with a record that cannot be read, whose text is empty or whose question does not fit a row: stop, or
-    leave it out and name it."""
+    """At a record that cannot be read, an empty text, or a question that does not fit a row: stop, or skip and report
+    it."""
     encoding: str = "utf-8"
-    """Encoding of the files, by a name of Python's codecs, such as cp1252 or shift_jis. Parquet has its own."""
+    """Encoding of text files, such as cp1252 or shift_jis (a name of Python's codecs)."""
 
     @field_validator("encoding")
     @classmethod
@@ -206,19 +207,18 @@ def default_row(task: Task) -> int:
 
 class StartingModel(Shape):
     init_from: str | None = None
-    """Where the encoder comes from: a run of ours, a Hugging Face folder (safetensors), or hf://OWNER/NAME@REVISION,
-    fine-tuned or not. Its shape and its tokenizer come along. When not set, the keys above give a shape, and all
-    weights are random."""
+    """Encoder to start from: a run directory, a Hugging Face folder (safetensors) or hf://OWNER/NAME@REVISION,
+    fine-tuned or not. Its shape and tokenizer are used. Default: random weights in the shape of the keys above."""
     weights: Literal["pretrained", "random"] = "pretrained"
     """random: random weights in the shape of init_from, with its tokenizer; the baseline without pretraining."""
     tokenizer: str | None = None
     """Only without init_from: folder with tokenizer.json, or hf://OWNER/NAME@REVISION."""
     hidden_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
-    """As in pretraining. When not set, as the model was published: 0.1 in RoBERTa, 0 in ModernBERT."""
+    """As in pretraining. Default: as in the published model (0.1 in RoBERTa, 0 in ModernBERT)."""
     attention_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
-    """As in pretraining. When not set, as the model was published: 0.1 in RoBERTa, 0 in ModernBERT."""
+    """As in pretraining. Default: as in the published model (0.1 in RoBERTa, 0 in ModernBERT)."""
     classifier_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
-    """Dropout before the classifier. When not set, hidden_dropout."""
+    """Dropout before the classifier. Default: hidden_dropout."""
 
     @model_validator(mode="after")
     def _has_a_tokenizer(self) -> StartingModel:
@@ -234,13 +234,13 @@ class StartingModel(Shape):
 
 class FinetuningOptimizer(Optimizer):
     learning_rate: Annotated[float, Field(gt=0.0)] = 5e-5
-    """Learning rate at the schedule's peak. Large encoders take 1e-5 to 5e-5, encoders of a few layers up to 5e-4."""
+    """Learning rate at the schedule's peak. Large encoders need 1e-5 to 5e-5, encoders of a few layers up to 5e-4."""
     label_smoothing: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Share of each class's target that all classes get; only for single_label_classification and
-    token_classification."""
+    """Only for single_label_classification and token_classification: share of the target that is spread over all
+    classes."""
     class_weights: Literal["balanced"] | dict[str, Annotated[float, Field(gt=0.0)]] | None = None
-    """Weight of each class in the loss: balanced (examples / classes / examples of the class, as in scikit-learn), or a
-    number for each label. Only for single_label_classification and token_classification."""
+    """Only for single_label_classification and token_classification: weight of each class in the loss. balanced
+    (examples / classes / examples of the class, as in scikit-learn), or a number for each label."""
 
     @field_validator("class_weights", mode="before")
     @classmethod
@@ -259,15 +259,15 @@ class FinetuningOptimizer(Optimizer):
 
 class FinetuningSchedule(ScheduleCurve):
     warmup_steps: Annotated[int, Field(ge=0)] | None = None
-    """Number of steps in which the learning rate rises to its peak; a share of 0.06 of the run when neither is set."""
+    """Steps in which the learning rate rises to its peak. Default: 0.06 of the run, unless warmup_share is set."""
 
 
 class FinetuningBatch(Section):
     examples: Count = 32
-    """Examples in one update. Short ones are packed into rows."""
+    """Examples in one update. Short examples are packed into rows."""
     virtual_workers: Count = 1
-    """Parts of an update, on any number of devices; must divide `examples`. As in pretraining, a run gives the same
-    weights at any world size that divides it."""
+    """Parts of an update, on any number of devices; must divide `examples`. As in pretraining, any world size that
+    divides it gives the same weights."""
 
     @model_validator(mode="after")
     def _divides(self) -> FinetuningBatch:
@@ -283,8 +283,8 @@ class FinetuningEvaluation(Section):
     every_steps: Annotated[Count | None, Resumable] = None
     """Steps between evaluations on the validation split. Default: one epoch."""
     metric: str | None = None
-    """What the best checkpoint is best at. Default: accuracy, f1_micro (several labels), pearson, or f1 (words and
-    questions). `loss` takes the lowest."""
+    """Metric that chooses the best checkpoint; `loss` chooses the lowest. Default: accuracy, f1_micro (several labels),
+    pearson (numbers) or f1 (tags and questions)."""
     patience: Count | None = None
     """Stop after this many evaluations without a better value (early stopping). Off by default."""
 
@@ -360,7 +360,7 @@ _SAME = {
 }
 OF_A_COMPARISON = ("seed", "model.init_from", "model.weights", "optimizer.learning_rate", *OF_ONE_RUN)
 """What differs between the runs of a comparison, which sets it."""
-KNOWN = "`maskwright schema --finetune --markdown` lists the keys"
+KNOWN = "`maskwright schema finetune` lists the keys"
 GUIDE = Guide(FinetuneConfig, "the run", KNOWN, _SAME | FINETUNING, VALUES)
 
 

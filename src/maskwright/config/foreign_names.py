@@ -42,29 +42,30 @@ _KEYS = {
     "warmup warmup_steps num_warmup_steps warmup_updates": "schedule.warmup_steps",
     "lr_scheduler_power power": "schedule.power",
     "min_lr_ratio min_lr_rate alpha_f": "schedule.final_lr_share",
-    "per_device_train_batch_size per_gpu_train_batch_size max_sentences": "batch.micro_batch_rows",
+    "per_device_train_batch_size per_gpu_train_batch_size max_sentences b_size": "batch.micro_batch_rows",
+    "simulated_gpus": "batch.virtual_workers",
     "micro_batch_size device_train_microbatch_size": "batch.micro_batch_rows",
     "input_shapes": "batch.micro_batch_rows data.seq_len",
     "dropout": "model.hidden_dropout",
-    "eval_strategy evaluation_strategy": "evaluation.every_steps says how often a run is judged",
+    "eval_strategy evaluation_strategy": "evaluation.every_steps sets how often a run is evaluated",
     "max_eval_samples": "evaluation.max_rows",
-    "limit_val_batches": "evaluation.max_rows counts the held-out rows that a run is judged by",
+    "limit_val_batches": "evaluation.max_rows sets the number of held-out rows",
     "limit_train_batches overfit_batches max_train_samples": (
-        "schedule.steps ends a run earlier; a part of the text is a store of its own, made of fewer files"
+        "schedule.steps ends a run earlier; to train on part of the text, prepare a store of fewer files"
     ),
     "multilang_sampling_alpha": "data.mixture_alpha weighs the stores of data.mixture, one for each language",
-    "pregenerated_data": "data.store is that folder, with data.format=pregenerated",
-    "leave_unmasked_prob": "masking.mask_share and masking.random_share leave the rest unchanged",
+    "pregenerated_data": "set data.store to that folder, and data.format=pregenerated",
+    "leave_unmasked_prob": "what masking.mask_share and masking.random_share leave stays unchanged",
     "batch_size train_batch_size global_batch_size": (
-        "batch.micro_batch_rows is the batch of one device; times batch.virtual_workers it is the batch of an update"
+        "batch.micro_batch_rows is the batch of one device; times batch.virtual_workers, it is the batch of an update"
     ),
     "gradient_accumulation_steps grad_accum_steps accumulate_grad_batches update_freq": (
-        "batch.virtual_workers counts the micro-batches of an update on all devices: accumulation steps x devices; "
-        "`maskwright import` works it out from the whole command"
+        "batch.virtual_workers is the number of micro-batches in an update: accumulation steps x devices; "
+        "`maskwright import` computes it from the whole command"
     ),
     "layerwise_lr_decay layer_lr_decay llrd": "optimizer.layer_decay",
     "train_file dataset_name dataset line_by_line": (
-        "`maskwright data prepare TEXT --tokenizer FOLDER --to STORE` reads the text once; data.store names STORE"
+        "`maskwright data prepare TEXT --tokenizer FOLDER --to STORE` reads the text once; set data.store to STORE"
     ),
     "validation_file validation_split_percentage": (
         "`maskwright data prepare --valid-fraction 0.01` holds documents out for evaluation"
@@ -75,11 +76,9 @@ _KEYS = {
     "reset_stepcount reset_optimizer": (
         "`maskwright pretrain CONFIG --run NEW --from RUN --fresh-optimizer` begins a run from the weights of another"
     ),
-    "max_tokens": (
-        "batch.micro_batch_rows counts rows of data.seq_len tokens on one device: N tokens are N / data.seq_len of them"
-    ),
-    "freq_weighted_replacement": "not here: random tokens are drawn evenly",
-    "encoder_layerdrop activation_dropout": "not here: there is no such dropout",
+    "max_tokens": ("batch.micro_batch_rows is a number of rows of data.seq_len tokens: set it to N / data.seq_len"),
+    "freq_weighted_replacement": "unsupported: random tokens are drawn evenly",
+    "encoder_layerdrop activation_dropout": "unsupported: there is no such dropout",
 }
 """For pretraining. `Guide.nearest` finds without an entry what is spelt like its key but for a typo or two."""
 _BOTH = {
@@ -94,8 +93,8 @@ _BOTH = {
     "gradient_checkpointing activation_checkpointing": "engine.activation_checkpointing=on",
     "use_cpu no_cuda": "engine.device=cpu",
     "fsdp deepspeed": (
-        "processes share out the fp32 weights and the moments by themselves; with jax, engine.sharding=fsdp shares out "
-        "gradients too"
+        "processes always shard the fp32 weights and the moments; with jax, engine.sharding=fsdp also shards the "
+        "gradients"
     ),
     "random_seed manual_seed data_seed": "seed",
     "save_every save_steps save_interval_updates ckp_interval": "checkpoint.save_every_steps",
@@ -105,95 +104,95 @@ _BOTH = {
     "logging_steps log_interval log_every log_every_n_steps report_interval": "logging.every_steps",
     "early_stopping_patience": "evaluation.patience",
     "report_to logger": "logging.report_to",
-    "fast_dev_run": "`--dry-run` checks everything, and `--stop-after-steps 1` trains one step and saves",
-    "cache_dir": "set HF_HUB_CACHE to it in the environment; models of the Hub are kept there",
+    "fast_dev_run": "`--dry-run` checks the run, and `--stop-after-steps 1` trains one step and saves",
+    "cache_dir": "set the variable HF_HUB_CACHE to it, where models of the Hub are kept",
     "tpu tpu_ip conda_env": (
-        "`maskwright submit slice NAME CONFIG --run RUN` starts a run on a TPU slice that is there; "
-        "`submit kubernetes --env-file ENV.yaml` on one that an environment creates"
+        "`maskwright submit slice NAME CONFIG --run RUN` trains on your TPU slice, and `submit kubernetes --env-file "
+        "ENV.yaml` on one that an environment creates"
     ),
-    "user_dir trust_remote_code": "not here: code of others is not run",
+    "user_dir trust_remote_code": "unsupported: maskwright does not run code that comes with a model",
     "activation activation_fn activation_function hidden_act": (
-        "the architecture has its own activation: GELU, and GeGLU in modernbert"
+        "the architecture decides: GELU, or GeGLU in modernbert"
     ),
     "accelerator strategy distribution_strategy": (
         "engine.device and engine.kind choose the hardware, `--processes N` starts a process for each GPU, and with "
-        "jax engine.sharding is data, as ddp, or fsdp"
+        "jax, engine.sharding is data (as ddp) or fsdp"
     ),
-    "output_dir save_dir logdir job_dir default_root_dir save_folder run_name": "the run directory is the option --run",
-    "config config_file config_name": "CONFIG stands alone, in front of --run RUN",
+    "output_dir save_dir logdir job_dir default_root_dir save_folder run_name": "give the run directory as --run",
+    "config config_file config_name": "give CONFIG without an option, before --run RUN",
     "nproc_per_node gpus num_gpus n_gpu num_processes distributed_world_size": (
         "`--processes N` starts a process for each GPU; see also engine.devices"
     ),
     "wandb mlflow trackio tensorboard aim_repo use_wandb": (
-        "logging.report_to lists them: tensorboard, wandb, mlflow; RUN/metrics.jsonl is for other tools"
+        "list them in logging.report_to: tensorboard, wandb, mlflow; other tools can read RUN/metrics.jsonl"
     ),
     "wandb_project experiment_name": (
-        "the services read their own variables, such as WANDB_PROJECT and MLFLOW_EXPERIMENT_NAME"
+        "set the service's own variable, such as WANDB_PROJECT or MLFLOW_EXPERIMENT_NAME"
     ),
     "push_to_hub hub_model_id": "`maskwright export RUN --to FOLDER`, then `hf upload OWNER/NAME FOLDER`",
-    "logging_strategy": "logging.every_steps says how often a line is logged",
-    "save_strategy": "checkpoint.save_every_steps and checkpoint.save_every_seconds say how often a run is saved",
+    "logging_strategy": "logging.every_steps sets how often a line is logged",
+    "save_strategy": "checkpoint.save_every_steps and checkpoint.save_every_seconds set how often a run is saved",
 }
 """Sentences for pretraining and fine-tuning alike."""
 NOT_NEEDED = {
-    "task criterion": "`pretrain` has one task, masked tokens, and its loss is cross entropy",
+    "task criterion": "`pretrain` always predicts masked tokens, with cross entropy",
     "train_subset valid_subset ignore_unused_valid_subsets": (
-        "a store holds the training part and what `data prepare` held out"
+        "a store contains the training split and what `data prepare` held out"
     ),
-    "do_train do_eval do_predict": "a run trains, and is judged by what is held out",
-    "validate_interval check_val_every_n_epoch": "it counts epochs; evaluation.every_steps counts steps",
-    "disable_validation": "a run without evaluation.every_steps is judged at its start and its end alone",
+    "do_train do_eval do_predict": "a run always trains, and evaluates on held-out documents",
+    "validate_interval check_val_every_n_epoch": "evaluation.every_steps counts steps, not epochs",
+    "disable_validation": "without evaluation.every_steps, a run evaluates only at its start and end",
     "per_device_eval_batch_size eval_accumulation_steps max_sentences_valid batch_size_valid max_tokens_valid": (
-        "evaluation takes the rows that fit"
+        "evaluation uses as many rows at once as fit"
     ),
-    "finetune": "CONFIG shows what it is for",
+    "finetune": "CONFIG decides",
     "no_epoch_checkpoints save_interval keep_last_epochs keep_best_checkpoints no_save_optimizer_state "
     "save_safetensors save_only_model save_on_each_node": (
-        "checkpoints are whole, and of steps and seconds (checkpoint.*), never of epochs"
+        "checkpoints are always complete, and follow steps and seconds (checkpoint.*)"
     ),
     "resume resume_from_checkpoint ignore_data_skip overwrite_output_dir restore_file reuse_job_dir ckpt_path": (
         "the same command with the same --run continues a run; to start a new run, give --run a new folder"
     ),
-    "tensorboard_logdir tb_log_dir logging_dir": ("logging.report_to has tensorboard, whose files are in RUN/events"),
+    "tensorboard_logdir tb_log_dir logging_dir": "logging.report_to: tensorboard writes to RUN/events",
     "log_format log_file log_steps track_learning_rate disable_tqdm log_level log_level_replica logging_first_step "
-    "logging_nan_inf_filter": "the run directory has log.txt and metrics.jsonl, with the learning rate",
+    "logging_nan_inf_filter": "the run directory contains log.txt and metrics.jsonl, with the learning rate",
     "metrics_debug tpu_metrics_debug tpu_report suppress_loss_report profiler debug": (
-        "RUN/engine.json has what was compiled, and `--profile-steps 3` writes a trace"
+        "RUN/engine.json records what was compiled, and `--profile-steps 3` writes a trace"
     ),
     "deterministic full_determinism benchmark": (
-        "one seed decides everything, and engine.reproducibility: exact, the default, gives the same bits"
+        "engine.reproducibility: exact, the default, makes runs with one seed equal bit by bit"
     ),
-    "shuffle_train_dataset shuffle_seed grouped_shuffling": "each epoch has an order of its own, by the seed",
+    "shuffle_train_dataset shuffle_seed grouped_shuffling": "each epoch is shuffled by the seed",
     "tf32 bf16_full_eval fp16_full_eval fp16_backend fp16_opt_level half_precision_backend": (
         "engine.dtype decides for training and evaluation"
     ),
     "use_gpu bf16_adam memory_efficient_fp16 memory_efficient_bf16 use_cpu_offload": "engine.* decides",
     "loss_scale fp16_init_scale": "fp16 always scales its loss, and finds the factor by itself",
-    "torch_compile_backend torch_compile_mode gradient_checkpointing_kwargs": "engine.* has one way of doing it",
-    "flash_attention attn_implementation": "the engine takes the fastest attention that it has",
-    "auto_find_batch_size": "micro-batches that do not fit into a device's memory are computed in more parts",
+    "torch_compile_backend torch_compile_mode gradient_checkpointing_kwargs": "engine.* offers one way",
+    "flash_attention attn_implementation": "the engine uses its fastest attention",
+    "auto_find_batch_size": "micro-batches that do not fit into memory are computed in parts",
     "ddp_backend ddp_find_unused_parameters ddp_bucket_cap_mb ddp_timeout distributed_init_method distributed_port "
     "distributed_rank distributed_backend device_id local_rank": (
-        "the processes of a run find each other by --processes, or --num-nodes and --rendezvous"
+        "--processes, or --num-nodes and --rendezvous, connect the processes of a run"
     ),
     "dataloader_num_workers preprocessing_num_workers num_workers workers num_proc dataloader_pin_memory "
     "dataloader_prefetch_factor dataloader_persistent_workers dataset_impl": (
-        "batches are cut from memory-mapped files, without loader workers"
+        "batches come from memory-mapped files, without loader workers"
     ),
     "window_shards": (
-        "rows of all shards are shuffled together; a store in a bucket is copied whole to the machine, or mounted"
+        "rows of all shards are shuffled together, and a store in a bucket is copied to the machine as a whole"
     ),
-    "dataloader_drop_last": "rows wander from one epoch into the next, so none is dropped",
+    "dataloader_drop_last": "rows left over from one epoch go into the next, so none is dropped",
     "skip_invalid_size_inputs_valid_test group_by_length pad_to_max_length length_column_name train_sampling_strategy "
     "max_source_positions max_target_positions shorten_method shorten_data_split_list": (
-        "texts are packed into rows or cut, so none is too long, and there is next to no padding"
+        "texts are packed into rows or cut, so none is too long and there is almost no padding"
     ),
     "reduce_memory aggressive_cache no_cache overwrite_cache keep_in_memory streaming": (
-        "files are mapped, and the system keeps what it has read in memory"
+        "files are memory-mapped, and the system caches what it reads"
     ),
     "do_lower_case use_fast_tokenizer sentencepiece_model": "the tokenizer's own files decide",
-    "pooler_dropout": "a pooler belongs to fine-tuning",
-    "prediction_loss_only include_for_metrics remove_unused_columns label_names": "nothing here needs it",
+    "pooler_dropout": "pretraining has no pooler",
+    "prediction_loss_only include_for_metrics remove_unused_columns label_names": "not needed",
     "token hub_private_repo hub_strategy hub_always_push": "`hf auth login` keeps the token",
 }
 """What needs nothing in its place, and why."""
@@ -203,18 +202,18 @@ _FINETUNING = {
     "test_file": "data.test",
     "max_seq_length max_length seq_len": "data.max_seq_len",
     "limit_train_batches overfit_batches": "data.fraction",
-    "max_train_samples": "data.fraction is a share of the examples, of each class alike",
+    "max_train_samples": "data.fraction sets the share of the examples to train on",
     "limit_val_batches max_eval_samples": "give a shorter file as data.validation",
     "val_set_size": "data.validation_fraction",
-    "num_classes num_labels": "the classes come from the data; task.labels fixes their order",
+    "num_classes num_labels": "the data decides; task.labels fixes the order",
     "batch_size train_batch_size per_device_train_batch_size": (
-        "batch.examples counts the examples of an update, on all devices together"
+        "batch.examples is the number of examples in an update, on all devices together"
     ),
     "gradient_accumulation_steps accumulate_grad_batches": "batch.virtual_workers computes batch.examples in N passes",
-    "task task_name criterion": "task.kind says what is learned, and its loss follows from it",
-    "use_early_stopping": "evaluation.patience counts the evaluations without an improvement",
-    "load_best_model_at_end": "leave it out: the weights of the best evaluation are kept",
-    "eval_strategy evaluation_strategy": "a run is judged once an epoch, or every evaluation.every_steps",
+    "task task_name criterion": "task.kind chooses the task, and with it the loss",
+    "use_early_stopping": "evaluation.patience sets the number of evaluations without an improvement",
+    "load_best_model_at_end": "leave it out: the best checkpoint is always kept",
+    "eval_strategy evaluation_strategy": "a run evaluates once per epoch, or every evaluation.every_steps",
     "metric_for_best_model early_stopping_metric": "evaluation.metric",
     "label_smoothing_factor": "optimizer.label_smoothing",
 }
@@ -235,9 +234,14 @@ _OPTIONS = {
     "machine_rank": "--node-rank",
     "rdzv_endpoint": "--rendezvous",
     "tokenizer_name": "--tokenizer",
+    "on": "--task",
+    "processes_at_once": "--workers",
+    "from": "--from-format",
+    "working_dir": "--workdir",
+    "work": "--to",
 }
 """Their names -> an option, the first of these that a command has."""
-_NO_KIND = "schedule.kind is linear, cosine, wsd, constant, polynomial or inverse_sqrt: there is none of its kind"
+_NO_KIND = "schedule.kind is linear, cosine, wsd, constant, polynomial or inverse_sqrt; there is nothing like this one"
 VALUES = {
     "schedule.kind": {
         "polynomial_decay": "linear",  # fairseq's power is 1 unless --power says otherwise
@@ -264,7 +268,7 @@ VALUES = {
         **dict.fromkeys(("fused_adam", "decoupled_adamw"), "adamw"),
     },
     "optimizer.max_grad_norm": dict.fromkeys(("0", "0.0", "none"), "null"),
-    "schedule.steps": dict.fromkeys(("-1", "0"), "leave it out: schedule.epochs says how long the run is"),
+    "schedule.steps": dict.fromkeys(("-1", "0"), "leave it out: schedule.epochs sets the length of the run"),
     "engine.dtype": {
         **dict.fromkeys(("16", "16-mixed"), "auto"),  # bf16 where the hardware has it, and else fp16 on a GPU
         **dict.fromkeys(("float16", "half", "amp_fp16"), "fp16"),
@@ -283,14 +287,14 @@ VALUES = {
     "evaluation.every_steps": dict.fromkeys(("epoch", "steps"), "evaluation.every_steps is a number of steps"),
 }
 """Other trainers' values of a key, in small letters -> ours, or a sentence."""
-_RECIPES = "`maskwright recipes` lists the configurations to begin with, and `maskwright recipes show small` prints one"
+_RECIPES = "`maskwright recipes` lists configurations to begin with, and `maskwright recipes small` prints one"
 _COMMANDS = {
     "preprocess preprocess_data tokenize tokenise encode binarize prepare prepare_data": (
         "`maskwright data prepare TEXT --tokenizer FOLDER --to STORE`"
     ),
     "drill": "`maskwright verify-resume CONFIG` proves that a killed run continues bit for bit",
     "speedrun": "`python benchmarks/speedrun`, in a checkout of the repository",
-    "resume continue restart": "the command that began the run, with the same --run, continues it",
+    "resume continue restart": "the command that started the run, with the same --run, continues it",
     "train pre_train pretraining fit run_mlm": (
         "`maskwright pretrain CONFIG --run RUN` trains on a store, `maskwright finetune CONFIG --run RUN` on labels"
     ),
@@ -299,15 +303,15 @@ _COMMANDS = {
         "`maskwright fill MODEL TEXT` fills masks, `maskwright predict MODEL --input FILE` writes labels, and "
         "`maskwright embed MODEL --input FILE` writes vectors"
     ),
-    "eval validate test score perplexity": "`maskwright evaluate MODEL`, with --help for what it measures",
+    "eval validate test score perplexity": "`maskwright evaluate MODEL`; --help lists what it measures",
     "push upload publish push_to_hub save save_pretrained": (
         "`maskwright export RUN --to FOLDER --push OWNER/NAME` proves the model and uploads it"
     ),
     "serve deploy api chat": (
-        "nothing here serves: `maskwright export RUN --to FOLDER` writes a folder that transformers and servers load"
+        "unsupported: `maskwright export RUN --to FOLDER` writes a folder that transformers and servers load"
     ),
     "recipe init config configs examples new template fetch": _RECIPES,
-    "download pull get": "`maskwright data pull URL --to FOLDER` for data; models go by hf://OWNER/NAME",
+    "download pull get": "`maskwright data pull URL --to FOLDER` for data; give a model as hf://OWNER/NAME",
     "launch run start submit_job sbatch ray slurm vertex kubernetes": (
         "`maskwright submit PLACE CONFIG --run RUN`; `maskwright submit --help` lists the places"
     ),
@@ -316,13 +320,26 @@ _COMMANDS = {
         "`maskwright data convert` for token files, `maskwright export` for models, `maskwright import` for commands"
     ),
     "cancel kill abort": "`maskwright stop RUN`",
-    "ps ls jobs": "`maskwright status RUN`, or `maskwright list ray`",
+    "ps ls jobs list": "`maskwright status RUN`; `maskwright status ray:` or `kubernetes:` lists the jobs of a cluster",
+    "text audit": "`maskwright data audit TEXT`",
+    "forward": "`maskwright sync RUN --to SERVICE`",
     "version": "`maskwright --version`",
     "help": "`maskwright --help`, and `maskwright COMMAND --help`",
 }
 """Other programs' names of commands -> what to type."""
 
-COMMANDS = {name: said for names, said in _COMMANDS.items() for name in names.split()}
+_MOVED = {
+    "env image": "`maskwright image ENV.yaml`",
+    "env plan": "`maskwright env up ENV.yaml --dry-run`",
+    "env schema": "`maskwright schema environment`",
+    "image build": "`maskwright image IMAGE`",
+    "plan --probe_seconds": "leave it out",
+    "recipes show": "`maskwright recipes NAME`",
+    "schema --finetune": "`maskwright schema finetune`",
+    "schema --markdown": "leave it out",
+}
+"""Former spellings of several words."""
+COMMANDS = _MOVED | {name: said for names, said in _COMMANDS.items() for name in names.split()}
 NOT_NEEDED = {name: why for names, why in NOT_NEEDED.items() for name in names.split()}
 _LEFT_OUT = {name: f"leave it out: {why}" for name, why in NOT_NEEDED.items()}
 FINETUNING = _LEFT_OUT | {name: said for names, said in (_BOTH | _FINETUNING).items() for name in names.split()}

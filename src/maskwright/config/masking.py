@@ -14,19 +14,19 @@ MaskingKind = Literal["token", "whole_word", "span"]
 
 class Masking(Section):
     kind: MaskingKind = "token"
-    """What is masked together: one token, a whole word (Ġ rule), or a run of words."""
+    """What is masked together: a token, a whole word (Ġ rule), or a span of words."""
     rate: Share = 0.15
-    """Share of a row's text tokens that are predicted: 0.15 in RoBERTa, 0.30 in ModernBERT."""
+    """Share of a row's text tokens to predict: 0.15 in RoBERTa, 0.30 in ModernBERT."""
     mask_share: Fraction = 0.8
-    """Share of predicted tokens that are shown as `<mask>`."""
+    """Share of the predicted tokens to replace with `<mask>`."""
     random_share: Fraction = 0.1
-    """Share of predicted tokens that are shown as a random token; the rest is shown unchanged."""
+    """Share of the predicted tokens to replace with a random token. The rest stays unchanged."""
     epochs: Count | None = None
-    """Number of fixed maskings, BERT's dupe_factor: epoch e has the masks of epoch e mod `epochs`. When not set, each
-    epoch has masks of its own, as in RoBERTa."""
+    """Number of different maskings, BERT's dupe_factor: epoch e repeats the masks of epoch e mod `epochs`. Default: new
+    masks in each epoch, as in RoBERTa."""
     causal_share: Fraction = 0.0
-    """Share of rows that are read causally, 0.0625 in GPT-BERT: nothing is hidden, a token sees itself and those before
-    it, and each predicted token is predicted at the position before its own."""
+    """Share of rows to read causally, 0.0625 in GPT-BERT: nothing is masked, each token attends to itself and the
+    tokens before it, and each token is predicted at the position before it."""
 
     @property
     def causal(self) -> bool | None:

@@ -15,17 +15,17 @@ RowLength = Annotated[int, Field(ge=8, le=8192)]
 
 
 class Phase(Section):
-    """A part of the run. What it does not set is as in the rest of the file."""
+    """A part of the run. The rest of the file decides about keys that it leaves out."""
 
     until_share: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """Where the phase ends, as a share of the run's steps. Each phase has until_share or until_step."""
+    """End of the phase, as a share of the run's steps. Give each phase until_share or until_step."""
     until_step: Count | None = None
-    """Where it ends, as the number of updates by then."""
+    """End of the phase, as a number of updates from the start of the run."""
     seq_len: RowLength | None = None
     """`data.seq_len` in this phase."""
     rows_per_step: Count | None = None
-    """Rows in one update, instead of batch.micro_batch_rows x batch.virtual_workers. The virtual workers stay as they
-    are, and must divide it."""
+    """Rows in one update, instead of batch.micro_batch_rows x batch.virtual_workers. batch.virtual_workers stays the
+    same and must divide it."""
     masking_rate: Share | None = None
     """`masking.rate` in this phase."""
     masking_kind: MaskingKind | None = None
@@ -34,12 +34,12 @@ class Phase(Section):
     """`masking.causal_share` in this phase."""
 
     mixture_weights: dict[str, Annotated[float, Field(ge=0.0, allow_inf_nan=False)]] | None = None
-    """Weights of sources of `data.mixture` in this phase, as {en: 1, sw: 3}; the others keep theirs. 0 leaves a source
-    out."""
+    """Weights of sources of `data.mixture` in this phase, as in {en: 1, sw: 3}; other sources keep their weights. 0
+    leaves a source out."""
     rope_theta: Annotated[float, Field(gt=1.0, allow_inf_nan=False)] | None = None
-    """Only for modernbert, esm, eurobert, ultrabert, nomic_bert and gte: base of the rotary positions of layers that
-    attend to the whole sequence, as 160000 for rows longer than before. Checkpoints and exports have the base that they
-    were trained with."""
+    """Only for modernbert, esm, eurobert, ultrabert, nomic_bert and gte: base of the rotary positions in layers that
+    attend to the whole sequence, such as 160000 for longer rows. Checkpoints and exports keep the base of their
+    phase."""
 
     @model_validator(mode="after")
     def _ends_once(self) -> Phase:

@@ -48,28 +48,27 @@ Architecture = Literal["roberta", "xlm-roberta", "camembert", "bert", "distilber
 
 class Shape(Section):
     architecture: Architecture = "roberta"
-    """modernbert: rotary positions, LayerNorm before each sub-layer, gated inner layer, no biases. esm: ESM-2 for
-    proteins, which has rotary positions, LayerNorm before each sub-layer, and embeddings of masks that are zero. The
-    others: learned positions, LayerNorm after each sub-layer; they differ in how transformers names and counts things.
-    Each exports to its class in transformers."""
+    """modernbert: rotary positions, LayerNorm before each sub-layer, a gated inner layer and no biases. esm: ESM-2 for
+    proteins, with rotary positions, LayerNorm before each sub-layer and zero embeddings for masks. The others: learned
+    positions and LayerNorm after each sub-layer; only their names and counts in transformers differ. Each exports to
+    its class in transformers."""
     size: Literal["nano", "mini", "small", "base", "large"] = "base"
     """nano 2x128 · mini 4x256 · small 6x512 · base 12x768 · large 24x1024 (layers x width)."""
     hidden_size: Width | None = None
-    """Width. Together with the next three keys, it sets a shape other than `size`'s."""
+    """Width. It and the next three keys override `size`."""
     num_hidden_layers: Annotated[int, Field(ge=1, le=1_000)] | None = None
     """Number of layers."""
     num_attention_heads: Width | None = None
     """Number of attention heads; must divide the width."""
     intermediate_size: Annotated[int, Field(ge=1, le=262_144)] | None = None
-    """Inner width of a layer. When not set, it is 4 times the width, or 8/3 of it in modernbert, whose inner layer has
-    two halves."""
+    """Inner width of a layer. Default: 4 times the width; 8/3 of it in modernbert, whose inner layer has two halves."""
     max_seq_len: Annotated[int, Field(ge=8, le=65_536)] | None = None
-    """Longest sequence that the model can ever take. Default: data.seq_len."""
+    """Longest sequence that the model will ever be able to read. Default: data.seq_len."""
     global_attn_every_n_layers: Count = 1
-    """Only for modernbert: every n-th layer attends to the whole sequence, the others to tokens nearby. 3 in the
+    """Only for modernbert: every n-th layer attends to the whole sequence, the others to nearby tokens. 3 in the
     published ModernBERTs."""
     local_attention: Annotated[int, Field(ge=2, le=65_536)] = 128
-    """Only for modernbert: width of the window of the other layers, in tokens."""
+    """Only for modernbert: attention window of the other layers, in tokens."""
 
     @model_validator(mode="after")
     def _only_modernbert_has_local_layers(self) -> Self:
@@ -81,16 +80,15 @@ class Shape(Section):
 
 class ModelSection(Shape):
     init_from: str | None = None
-    """Hugging Face folder to continue from, hf://OWNER/NAME@REVISION, or a run directory, of which the weights of the
-    newest checkpoint are taken. Its shape replaces the keys above."""
+    """Model to continue from: a Hugging Face folder, hf://OWNER/NAME@REVISION, or a run directory (its newest
+    checkpoint). Its shape replaces the keys above."""
     new_head: bool = False
-    """Only with init_from: whether the masked-LM head begins from random weights, for a folder that has another head or
-    none."""
+    """Only with init_from: start the masked-LM head from random weights, for a folder with another head or none."""
     hidden_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Dropout after the embeddings and each sub-layer; 0.1 in RoBERTa. In modernbert it is after the embeddings and
-    inside the inner layer."""
+    """Dropout after the embeddings and each sub-layer; in modernbert, after the embeddings and inside the inner layer.
+    0.1 in RoBERTa."""
     attention_dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Dropout of the attention probabilities; 0.1 in RoBERTa. In modernbert it also applies to attention's output."""
+    """Dropout of the attention probabilities; in modernbert, also of the attention output. 0.1 in RoBERTa."""
 
 
 class Optimizer(Section):
@@ -107,13 +105,13 @@ class Optimizer(Section):
     eps: Annotated[float, Field(gt=0.0)] = 1e-6
     """Added to the square root of the second moment."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
-    """Weight decay of matrices. Biases and LayerNorms are not decayed. Muon needs more than AdamW, such as 0.3: without
-    it, the weights grow large and the model fine-tunes badly."""
+    """Weight decay of matrices, but not of biases and LayerNorms. Muon needs more than AdamW, such as 0.3; otherwise
+    the weights grow large and the model fine-tunes badly."""
     max_grad_norm: Annotated[float, Field(gt=0.0)] | None = 1.0
-    """Gradients with a larger norm are scaled down to this norm. null clips nothing, as in RoBERTa."""
+    """Scale gradients with a larger norm down to this norm. null turns clipping off, as in RoBERTa."""
     layer_decay: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """Factor of the learning rate from each layer to the one below it; the embeddings get one more. 0.65 to 0.9 are
-    usual for large encoders, 1 treats all alike. Only for adamw."""
+    """Only for adamw: factor of the learning rate from each layer to the one below, and to the embeddings. 0.65 to 0.9
+    are usual for large encoders; 1 gives all layers the same rate."""
 
     def require_layers(self, engine: EngineSection) -> None:
         """Raises `Refused` if layers cannot have rates of their own."""
@@ -124,42 +122,43 @@ class Optimizer(Section):
 
 class BatchSection(Section):
     micro_batch_rows: Count = 8
-    """Rows in one micro-batch, which is one forward and backward pass."""
+    """Rows in one micro-batch, that is, in one forward and backward pass."""
     virtual_workers: Count = 1
-    """Micro-batches in one update, on any number of devices: data-parallel degree x gradient accumulation steps. Global
-    batch size = virtual_workers x micro_batch_rows."""
+    """Micro-batches in one update, on any number of devices: data-parallel degree x gradient accumulation steps. The
+    global batch has virtual_workers x micro_batch_rows rows."""
 
 
 class EngineSection(Section):
     kind: Annotated[Literal["torch", "jax"], Resumable] = "torch"
-    """Framework that computes: torch on CPU and CUDA, jax on TPUs, and on a CPU for tests. A run may change it on the
-    way; the numbers then continue within rounding."""
+    """Framework: torch for CPUs and CUDA, jax for TPUs (and CPUs, for tests). You may change it when you continue a
+    run; the numbers then continue within rounding."""
     device: Annotated[Literal["auto", "cpu", "cuda", "mps", "tpu"], Resumable] = "auto"
-    """auto takes a TPU (jax), a CUDA device or an Apple GPU (torch's mps, never tried) when there is one, and says so.
-    It is an error to ask for a device that is absent."""
+    """Device to compute on. auto uses a TPU (jax), a CUDA device or an Apple GPU (torch's mps, untested) if there is
+    one, and prints its choice. A device that is absent is an error."""
     devices: Annotated[Annotated[int, Field(ge=1)] | None, Resumable] = None
     """Total number of devices across hosts; must divide batch.virtual_workers. torch: one process per device
-    (`--processes`). jax: all devices by default, one on a CPU (more are simulated, for tests)."""
+    (`--processes`). jax: by default all devices, or one on a CPU (more are simulated, for tests)."""
     sharding: Annotated[Literal["data", "fsdp"], Resumable] = "data"
-    """Devices share out the fp32 weights and the moments in any case. data: with several micro-batches a device, they
-    share out the gradients once an update. fsdp, only for jax: after each micro-batch, which takes less memory."""
+    """When devices shard gradients; fp32 weights and moments are always sharded. data: once per update. fsdp (only for
+    jax): after each micro-batch, which needs less memory."""
     dtype: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """Precision of the multiplications; weights and optimizer state are kept in fp32. auto takes bf16 where the
-    hardware is faster at it, with torch fp16 on a GPU that has no bf16 (T4, V100), else fp32. fp16, which scales the
-    loss, is only for torch."""
+    """Precision of the multiplications; weights and optimizer state stay in fp32. auto: bf16 where the hardware is
+    faster with it; with torch, fp16 on a GPU without bf16 (T4, V100); else fp32. fp16 scales the loss and is only for
+    torch."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Only for torch: torch.compile of the layers. auto compiles on a CUDA device, in runs long enough to win back the
-    compiler's time."""
+    """Only for torch: whether to compile the layers with torch.compile. auto compiles on a CUDA device, if the run is
+    long enough to win back the compile time."""
     activation_checkpointing: Annotated[Literal["auto", "on", "off"], Resumable] = "auto"
-    """Only for torch: whether a layer's activations are computed again in the backward pass instead of kept, which
-    takes about a third longer and gives the same numbers. auto does so once not even one row fits into memory. jax
-    always keeps only part of them, so it takes auto alone."""
+    """Only for torch: recompute a layer's activations in the backward pass instead of keeping them. This takes about a
+    third longer and gives the same numbers. auto does so when not even one row fits into memory. jax always recomputes
+    some of them and accepts only auto."""
     reproducibility: Annotated[Literal["exact", "fast"], Resumable] = "exact"
-    """Only for torch. exact: a GPU takes kernels that add in a fixed order, and a CPU keeps its number of threads, so
-    weights are the same bit by bit at any world size that divides batch.virtual_workers. fast: neither is asked for.
-    Ranks sum their gradients in one order in either case."""
+    """Only for torch. exact: a GPU uses kernels that add in a fixed order, and a CPU keeps its number of threads, so
+    that weights are the same bit by bit at any world size that divides batch.virtual_workers. fast: requires neither.
+    In both cases, ranks sum their gradients in one order."""
     threads: Annotated[Annotated[int, Field(ge=0, le=1024)], Resumable] = 0
-    """CPU threads. 0 means one on each physical core that this process may use. Another number gives other low bits."""
+    """CPU threads; 0 means one for each physical core that this process may use. Another number changes the lowest bits
+    of the results."""
 
     @model_validator(mode="before")
     @classmethod
@@ -194,26 +193,26 @@ class EngineSection(Section):
 
 class CheckpointSection(Section):
     save_every_steps: Annotated[Count | None, Resumable] = None
-    """Steps between saves. The run also saves at the end and when asked to stop."""
+    """Steps between saves. The run also saves at its end and when you stop it."""
     save_every_seconds: Annotated[Annotated[float, Field(gt=0.0)] | None, Resumable] = 600.0
-    """Seconds between saves: a kill loses at most this much work."""
+    """Seconds between saves, the most work that a kill can lose."""
     keep: Annotated[Count, Resumable] = 2
     """Number of newest checkpoints to keep."""
     keep_every_steps: Annotated[Count | None, Resumable] = None
-    """Checkpoints at multiples of this step are kept for good. save_every_steps must make them."""
+    """Keep checkpoints at multiples of this step forever. Must be a multiple of save_every_steps."""
     copy_to: Annotated[str | None, Resumable] = None
-    """URL of a folder on an object store (gs://, s3://) that is this run's own. Each checkpoint is copied there, and a
-    new machine with an empty run directory continues from the copy."""
+    """URL of a folder in a bucket (gs://, s3://), for this run only. Each checkpoint is copied there, and a new machine
+    with an empty run directory continues from the copy."""
     grace_seconds: Annotated[Annotated[float, Field(gt=0.0, le=86_400.0)], Resumable] = 25.0
-    """Time from SIGTERM, SIGINT or SIGHUP to the end of the process. A step that takes longer is given up."""
+    """Time from SIGTERM, SIGINT or SIGHUP to the end of the process. A step that takes longer is abandoned."""
 
 
 class Health(Section):
     on_spike: Annotated[Literal["warn", "rollback"], Resumable] = "warn"
-    """What to do when the loss of a log line lies far above those before it: `warn`, or `rollback` to the last
-    checkpoint of checkpoint.save_every_steps and skip the data since."""
+    """What to do when the logged loss jumps far above the losses before it: `warn`, or `rollback` to the last
+    checkpoint of checkpoint.save_every_steps and skip the data since then."""
     max_rollbacks: Annotated[Count, Resumable] = 3
-    """After this many rollbacks the run stops with exit code 3."""
+    """Stop with exit code 3 after this many rollbacks."""
 
     def require_checkpoints(self, checkpoint: CheckpointSection) -> None:
         """Raises `Refused` if there is nothing to roll back to."""
@@ -224,13 +223,12 @@ class Health(Section):
 
 class EvaluationSection(Section):
     every_steps: Annotated[Count | None, Resumable] = None
-    """Steps between validations, on held-out rows with fixed 15 % masks. The run also validates at the start and the
-    end."""
+    """Steps between evaluations on held-out rows with fixed 15 % masks. The run also evaluates at its start and end."""
     max_rows: Annotated[Count, Resumable] = 512
-    """Number of held-out rows to use, a fixed sample, of each held-out set."""
+    """Number of held-out rows to use from each held-out set, a fixed sample."""
     patience: Annotated[Count | None, Resumable] = None
-    """Stop after this many evaluations without a lower held-out loss (early stopping). Off by default. With it, the
-    checkpoint of the lowest loss is kept, and is what is evaluated and exported."""
+    """Stop after this many evaluations without a lower held-out loss (early stopping). Off by default. If it is set,
+    the checkpoint with the lowest loss is kept, evaluated and exported."""
 
 
 Reported = Literal["tensorboard", "wandb", "mlflow"]
@@ -240,8 +238,9 @@ class Logging(Section):
     every_steps: Annotated[Count, Resumable] = 10
     """Steps between lines in metrics.jsonl."""
     report_to: Annotated[list[Reported], Resumable] = ["tensorboard"]  # noqa: RUF012 - pydantic copies it
-    """Where to send the lines of metrics.jsonl as well, as in [tensorboard, wandb]; [] for nowhere. tensorboard writes
-    events/ in the run directory. The others are services, each with a process of its own and an extra of its name."""
+    """Where else to send the lines of metrics.jsonl, as in [tensorboard, wandb]; [] for nowhere. tensorboard writes
+    events/ in the run directory. Each of the other services runs in a separate process and needs the extra of its
+    name."""
 
     def require_packages(self) -> None:
         """Raises `ConfigError`, which names the extra, unless each service's package is installed."""
@@ -258,8 +257,8 @@ class RunConfig(Section):
     optimizer: Optimizer = Optimizer()
     schedule: Schedule
     phases: Annotated[list[Phase], Field(default_factory=list)]
-    """Parts of the run that differ from the rest of the file, in their order, as [{until_share: 0.8, seq_len: 128}].
-    After the last one the run is as the rest of the file says. The keys of a phase are in the table below."""
+    """Parts of the run that differ from the rest of the file, in order, as in [{until_share: 0.8, seq_len: 128}]. After
+    the last phase, the rest of the file applies. The table below lists the keys of a phase."""
     batch: BatchSection = BatchSection()
     engine: EngineSection = EngineSection()
     checkpoint: CheckpointSection = CheckpointSection()
@@ -601,9 +600,7 @@ def replace_exclusive(values: dict[str, Any], overridden: Collection[str]) -> No
             schedule.pop(other, None)
 
 
-GUIDE = Guide(
-    RunConfig, "the run", "`maskwright schema --markdown` lists the keys and what each takes", FOREIGN, VALUES
-)
+GUIDE = Guide(RunConfig, "the run", "`maskwright schema` lists the keys and what each takes", FOREIGN, VALUES)
 
 
 def build_config(values: dict[str, Any], where: str, overrides: Mapping[str, str] = {}) -> RunConfig:

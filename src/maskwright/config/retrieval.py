@@ -1,4 +1,4 @@
-"""Every key of the YAML of a retrieval task: an encoder that learns to put a question beside its passages."""
+"""Every key of the YAML of a retrieval task: an encoder that learns to find the passages that answer a question."""
 
 from __future__ import annotations
 
@@ -26,50 +26,52 @@ class RetrievalTaskSection(Section):
 
 class RetrievalData(Section):
     corpus: str
-    """File or glob of JSON lines with `_id`, `text` and perhaps `title`: the passages. All five files are in the layout
-    of BEIR; each may be .gz, .zst, .xz or .bz2."""
+    """Passages: file or glob of JSON lines with `_id`, `text` and, optionally, `title`. All five files are in BEIR's
+    layout, and may be compressed (.gz, .zst, .xz, .bz2)."""
     queries: str
-    """File or glob of JSON lines with `_id` and `text`: the questions of all splits."""
+    """Questions of all splits: file or glob of JSON lines with `_id` and `text`."""
     train: str
-    """TSV of judgements: query-id, corpus-id and score, with a header line. A score above 0 says that the passage
-    answers the question, and a higher one that it does so better. A passage judged 0 is a hard negative in training."""
+    """Judgements: TSV with the header line query-id, corpus-id, score. A score above 0 marks a relevant passage; higher
+    is more relevant. A passage judged 0 is a hard negative in training."""
     validation: str | None = None
-    """Judgements that the learning rate is chosen by. When not set, a share of the questions of `train` is held out."""
+    """Judgements to choose the learning rate by. Default: a share of the questions of `train` is held out."""
     test: str | None = None
-    """Judgements that are read once, at the end."""
+    """Judgements of the test split, which are read once, at the end."""
     validation_fraction: Share = 0.1
-    """Share of the questions of `train` to hold out when there is no `validation`."""
+    """Share of the questions of `train` to hold out if there is no `validation`."""
     max_seq_len: Annotated[int, Field(ge=8)] = 256
-    """Longest question and passage in tokens, specials included, or what the model takes, where that is less; longer
+    """Longest question or passage in tokens, including special tokens, or the model's maximum if it is smaller. Longer
     ones are cut."""
 
 
 class RetrievalModel(Section):
     init_from: str
-    """Where the encoder comes from: a run of ours, a Hugging Face folder, or hf://OWNER/NAME@REVISION. A text is the
-    mean of its tokens' last hidden states."""
+    """Encoder to start from: a run directory, a Hugging Face folder or hf://OWNER/NAME@REVISION. The vector of a text
+    is the mean of its tokens' last hidden states."""
     weights: Literal["pretrained", "random"] = "pretrained"
     """random: random weights in the shape of init_from, with its tokenizer."""
 
 
 class RetrievalOptimizer(Section):
     learning_rate: Annotated[float, Field(gt=0.0)] = 5e-5
-    """Learning rate of AdamW at the end of the warmup, from where it falls linearly to 0."""
+    """Learning rate of AdamW at the end of the warm-up; it then falls linearly to 0."""
     weight_decay: Annotated[float, Field(ge=0.0)] = 0.01
+    """Weight decay of AdamW."""
 
 
 class RetrievalSchedule(Length):
     epochs: Annotated[float, Field(gt=0.0)] | None = None
-    """Passes over the pairs of a question and a passage that answers it; 3 when neither epochs nor steps is set. The
-    last update is a whole one."""
+    """Passes over the pairs of a question and a relevant passage. Default: 3, unless steps is set. The last update is a
+    full one."""
     warmup_share: Fraction = 0.06
     """Share of the updates in which the learning rate rises linearly to its peak."""
 
 
 class RetrievalBatch(Section):
     examples: Annotated[int, Field(ge=2)] = 32
-    """The most pairs of an update. All other passages of an update are taken for wrong answers, so more of them are a
-    harder task. Pairs of one question, or with a passage that answers another's, never meet."""
+    """Maximum number of pairs in an update. All other passages of an update count as irrelevant, so a larger number
+    makes the task harder. Pairs with the same question, or whose passage is relevant to the other's question, are never
+    in one update."""
 
 
 class RetrievalEvaluation(Section):
@@ -93,7 +95,7 @@ OF_OTHER_TASKS = dict.fromkeys(keys_of(FinetuneConfig), "take it out; a retrieva
 GUIDE = Guide(
     RetrievalConfig,
     "the task",
-    "`maskwright schema --finetune --markdown` lists the keys, at its end",
+    "`maskwright schema finetune` lists the keys, at its end",
     {key.replace(".", "_"): advice for key, advice in OF_OTHER_TASKS.items()},
 )
 OF_FINETUNING = {*OF_OTHER_TASKS, *keys_of(RetrievalConfig)} - {*keys_of(RunConfig)}

@@ -26,7 +26,7 @@ class Length(Section):
     """How long a run is, said once."""
 
     epochs: Annotated[float, Field(gt=0.0)] | None = None
-    """Passes over the training examples; 3 when neither epochs nor steps is set."""
+    """Passes over the training examples. Default: 3, unless steps is set."""
     steps: Count | None = None
     """Number of optimizer updates in the whole run, instead of epochs."""
 
@@ -40,19 +40,19 @@ class Length(Section):
 
 class ScheduleCurve(Length):
     kind: Literal["linear", "cosine", "wsd", "constant", "polynomial", "inverse_sqrt"] = "linear"
-    """Each starts with a warm-up. linear: then a straight line down. cosine: then half a cosine down. wsd: then flat,
-    then 1-sqrt down (warmup-stable-decay). constant: then flat. polynomial: as linear, to the power of `power`.
-    inverse_sqrt: then by 1 / sqrt(step)."""
+    """Shape of the learning rate after the warm-up. linear: a straight line down. cosine: half a cosine down. wsd:
+    flat, then 1-sqrt down (warmup-stable-decay). constant: flat. polynomial: as linear, to the power of `power`.
+    inverse_sqrt: 1 / sqrt(step)."""
     warmup_share: Fraction | None = None
-    """Steps in which the learning rate rises linearly to its peak, as a share of the run."""
+    """Share of the run in which the learning rate rises linearly to its peak."""
     decay_steps: Count | None = None
-    """Only for wsd: length of the decay phase; a fifth of the run when neither decay_steps nor decay_share is set."""
+    """Only for wsd: steps of the decay. Default: a fifth of the run, unless decay_share is set."""
     decay_share: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """Only for wsd: length of the decay phase, as a share of the run."""
+    """Only for wsd: share of the run for the decay."""
     final_lr_share: Fraction = 0.0
-    """Learning rate just after the last step, as a share of the peak; constant and inverse_sqrt have none."""
+    """Learning rate just after the last step, as a share of the peak. Not for constant and inverse_sqrt."""
     power: Annotated[float, Field(gt=0.0)] | None = None
-    """Only for polynomial: the power of the share of steps that are left. Not set, it is 1, a straight line."""
+    """Only for polynomial: power of the share of steps that are left. Default: 1, a straight line."""
 
     @model_validator(mode="after")
     def _keys_fit_the_kind(self) -> Self:
@@ -74,12 +74,12 @@ class ScheduleCurve(Length):
 
 class Schedule(ScheduleCurve):
     steps: Annotated[Count | None, Needed] = None
-    """Number of optimizer updates in the whole run, unless epochs are given. A run with kind wsd, constant or
-    inverse_sqrt may get more of them, wsd before its decay."""
+    """Number of optimizer updates in the whole run, unless you set epochs. You may raise it later for kind constant and
+    inverse_sqrt, and for wsd before its decay."""
     epochs: Annotated[float, Field(gt=0.0)] | None = None
-    """Passes over the training rows, instead of steps, which then follow from the store."""
+    """Passes over the training rows, instead of steps. The token store then determines the steps."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Number of these steps, instead of their share."""
+    """Steps of the warm-up, instead of warmup_share."""
 
     @model_validator(mode="after")
     def _has_a_peak(self) -> Schedule:

@@ -342,7 +342,7 @@ def put(values: dict[str, Any], dotted: str, value: Any, where: str) -> None:
     for section in sections:
         values = values.setdefault(section, {})
         if not isinstance(values, dict):
-            fix = "`maskwright schema --markdown` lists the keys"
+            fix = "`maskwright schema` lists the keys"
             raise ConfigError(f"{section} is not a section", where=where, fix=fix)
     values[key] = value
 
@@ -391,7 +391,7 @@ class Guide(NamedTuple):
             (only,) = mistakes
             return ConfigError(only.what, where=only.where or where, fix=only.fix)
         lines = [str(ConfigError(each.what, where=each.where or None, fix=each.fix)) for each in mistakes]
-        what = f"has {len(lines)} mistakes; each line below says how to mend one"
+        what = f"has {len(lines)} mistakes; each line below shows how to fix one"
         return ConfigError(what, where=where, fix=None, lines=lines)
 
     def _mistakes(self, error: Any, overrides: Mapping[str, str]) -> list[_Mistake]:

@@ -92,7 +92,7 @@ def how_to_get(name: str) -> str:
     if is_local or re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None:
         return "correct the path"
     full = name if "/" in name else full_name(name) or f"OWNER/{name}"
-    return f"correct the path; or give {PREFIX}{full} for the model of the Hugging Face Hub"
+    return f"give {PREFIX}{full} for the model on the Hugging Face Hub, or correct the path"
 
 
 def as_pinned(location: str, recorded: str | None) -> str | None:

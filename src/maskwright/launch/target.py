@@ -30,13 +30,15 @@ class Training:
     parsed back. Its manual (`cli/manual.py`) has the options.
 
     CONFIG: YAML of the run, or the name of a recipe, such as small, or banking77 for fine-tuning.
-    --run PATH: Run directory, where it trains; an existing one is continued.
+    Run:
+    --run PATH: Run directory on the machine that trains. An existing run is continued.
     overrides --set KEY=VALUE: Override a key of CONFIG, as in --set schedule.steps=100.
-    --stop-after-hours 0≤N: Save and end after this many hours over all restarts (exit 76).
-    --stop-after-steps 1≤N: Save and end after this many steps over all restarts (exit 76).
+    begin_from --from RUN[@STEP]: Begin a new run from another run's newest checkpoint, or from the one of STEP.
+    --fresh-optimizer (--from): Take only the weights, and start with a new optimizer state.
+    Limits:
+    --stop-after-hours 0≤N: Save and stop after this many hours, restarts included (exit code 76).
+    --stop-after-steps 1≤N: Save and stop after this many steps, restarts included (exit code 76).
     --profile-steps 0≤N: Profile this many of the first steps into RUN/profile.
-    begin_from --from RUN[@STEP]: Begin a new run from this run's newest checkpoint, or from the one of STEP.
-    --fresh-optimizer (--from): Take the weights without the optimizer's state.
     """
 
     config: str
@@ -76,18 +78,19 @@ class Training:
 class LaunchOptions:
     """How many processes and machines train together; None lets the launcher choose.
 
+    Several processes or machines:
     --processes 1≤N: Processes on this machine. Default: one for each GPU.
-    --num-nodes 1≤N: Number of machines that train together; a Ray job finds it.
-    --gpus-per-node 0≤N: GPUs of each machine of a Ray job; 0 trains on the CPU.
-    --node-rank 0≤N: Which of the machines this is, from 0.
-    --rendezvous HOST:PORT: Address on machine 0 where several machines meet.
+    --num-nodes 1≤N: Machines that train together. Not needed in a Ray job.
+    --node-rank 0≤N: Number of this machine, from 0.
+    --rendezvous HOST:PORT: Address on machine 0 where the machines meet.
+    --gpus-per-node 0≤N: GPUs to use on each machine of a Ray job; 0 trains on the CPU.
     """
 
     processes: int | None = None
     num_nodes: int | None = None
-    gpus_per_node: int | None = None
     node_rank: int = 0
     rendezvous: str | None = None
+    gpus_per_node: int | None = None
 
 
 def node_words(num_nodes: object, node_rank: object, rendezvous: str) -> list[str]:
@@ -110,7 +113,7 @@ class Option(NamedTuple):
 LOST = re.compile(r"(?:^|[;&|\n])\s*(export|module load|conda activate|mamba activate)\b")
 """Shell commands whose only effect is on the shell that runs them."""
 Setup = Annotated[
-    str | None, Option("Shell command that each host runs before the job, in a shell of its own.", "COMMAND")
+    str | None, Option("Shell command that each host runs before the job, in a separate shell.", "COMMAND")
 ]
 Env = Annotated[tuple[str, ...], Option("Name of an environment variable to pass to the job.", "NAME")]
 JobName = Annotated[str | None, Option("Name of the job. Default: the name of the run's folder.", "NAME")]

@@ -55,14 +55,14 @@ class TpuSlice(Place):
     zone: Annotated[str | None, Option("Zone of the slice. Default: gcloud's.", "NAME")] = None
     project: Annotated[str | None, Option("Project of the slice. Default: gcloud's.", "NAME")] = None
     via: Annotated[
-        Literal["external", "internal", "iap"], Option("Which addresses of the hosts ssh uses; iap is gcloud's tunnel.")
+        Literal["external", "internal", "iap"], Option("Addresses of the hosts for ssh. iap uses gcloud's tunnel.")
     ] = "external"
     env: Env = ()
-    workdir: Annotated[str, Option("Folder on the hosts to run in; its .venv is used.", "PATH")] = "maskwright"
+    workdir: Annotated[str, Option("Folder on the hosts to run in, with its .venv.", "PATH")] = "maskwright"
     setup: Setup = None
     grace_seconds: Annotated[
         float,
-        Option("Time between SIGTERM and SIGKILL, in which a run saves, unless CONFIG sets a longer one.", "N", min=1),
+        Option("Time for a run to save, between SIGTERM and SIGKILL. A longer one in CONFIG wins.", "N", min=1),
     ] = 30.0
     replace: Annotated[bool, Option("End any other job on the hosts of the slice.")] = False
     config_is_there: ClassVar[bool] = True

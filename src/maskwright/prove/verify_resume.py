@@ -131,7 +131,7 @@ def verify_resume(
     straight, killed = (RunDirectory(os.path.join(folder, name)) for name in ("straight", "killed"))
     for directory in (straight, killed):
         if os.path.exists(directory.location):
-            raise InputError("already exists", where=directory.location, fix="give --work a new folder")
+            raise InputError("already exists", where=directory.location, fix="give --to a new folder")
     generator = random.Random(seed)
     with progress("verify-resume", 2 * steps, "steps") as bar:
         _to_the_end(verb, file, straight)

@@ -29,7 +29,7 @@ DOCSTRING_SENTENCES = [
 # Two layers of 128 on short rows learn best in so short a time on two cores (docs/experiments.md).
 SIZE, SEQ_LEN, ROWS = "nano", 64, 16
 NAMES = {"modernbert": "ModernBERT with Muon", "roberta": "RoBERTa with AdamW"}
-TRY_OWN_TEXT = """  maskwright text audit 'my/text/*.txt'
+TRY_OWN_TEXT = """  maskwright data audit 'my/text/*.txt'
   maskwright quickstart --text 'my/text/*.txt' --to my-quickstart
 """
 VALID_FRACTION, VALID_FRACTION_DOCSTRINGS = 0.03, 0.1
@@ -79,7 +79,9 @@ def quickstart(
     Called again on the same folder, it goes on where it was stopped."""
     began = time.monotonic()
     if verdict and text:
-        fix = "leave --text out, or compare on labels of your own: maskwright compare RUN --base random --on TASK.yaml"
+        fix = (
+            "leave --text out, or compare on labels of your own: maskwright compare RUN --base random --task TASK.yaml"
+        )
         raise InputError("--verdict takes labels, and --text has none", fix=fix)
     paths = QuickstartPaths.under(folder)
     sources = text or [paths.corpus]
@@ -92,7 +94,7 @@ def quickstart(
         say(f"{paths.config} is there already, and its number of steps stays: for other --steps, choose another --to")
     if not text and not os.path.exists(paths.corpus):
         _gather(paths.corpus)
-    _run("text", "audit", *sources, *options)
+    _run("data", "audit", *sources, *options)
     if not os.path.exists(os.path.join(paths.tokenizer, "tokenizer.json")):
         _run("tokenizer", "train", *sources, "--to", paths.tokenizer, "--vocab-size", str(VOCABULARY), *options)
     prepare = ["data", "prepare", *sources, "--tokenizer", paths.tokenizer, "--to", paths.store]
@@ -274,10 +276,10 @@ def _compare_with_random(paths: QuickstartPaths) -> None:
             f"({', '.join(sizes)}), {trained:,} strings to learn from, {tested:,} to be judged by. Pretraining has "
             "read the first without their labels, and none of the others: they are held-out documents of the store.",
         )
-        _write_config(paths.task, _labelled(paths), "schema --finetune")
+        _write_config(paths.task, _labelled(paths), "schema finetune")
     at_once = str(min(2, usable_cores()))
-    compare = ["compare", f"pretrained={paths.run}", "--base", "random", "--on", paths.task, "--to", paths.verdict]
-    _run(*compare, *VERDICT_BUDGET, "--processes-at-once", at_once)
+    compare = ["compare", f"pretrained={paths.run}", "--base", "random", "--task", paths.task, "--to", paths.verdict]
+    _run(*compare, *VERDICT_BUDGET, "--workers", at_once)
 
 
 def _labelled(paths: QuickstartPaths) -> dict[str, Any]:

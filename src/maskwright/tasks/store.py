@@ -28,12 +28,12 @@ SHOWN_FAULTS = 10
 class TextReading:
     """How to read raw text.
 
-    --layout: A document of plain text is a file, the sentences between blank lines, or a line; auto decides.
+    --layout: What one document of plain text is: a file, the sentences between blank lines, or a line. auto detects it.
     --text-column NAME: Key or column that holds the text. For CSV without a header line, its number from 0.
-    --on-bad-input: What to do with undecodable bytes and files, broken records and empty files: stop, replace bytes, or
-        skip them.
-    --encoding NAME: Encoding of the text, by a name of Python's codecs, such as cp1252, shift_jis or utf-16.
-    --letters: Letters of FASTA and FASTQ: capitals, as they are, or capitals and cut at any that is not A, C, G or T.
+    --on-bad-input: At undecodable bytes or files, broken records and empty files: stop, replace the bytes, or skip.
+    --encoding NAME: Encoding of the text, such as cp1252, shift_jis or utf-16 (a name of Python's codecs).
+    --letters: Letters of FASTA and FASTQ: upper makes capitals, keep changes nothing, plain makes capitals and cuts at
+        any letter but A, C, G and T.
     """
 
     layout: Literal["auto", "file", "sentences", "lines"] = "auto"
@@ -50,7 +50,7 @@ class TextReading:
 
         def on_fault(fault: Fault) -> None:
             if (number := next(counter)) <= SHOWN_FAULTS:
-                more = "; more are not shown, `text audit` counts them" if number == SHOWN_FAULTS else ""
+                more = "; more are not shown, `data audit` counts them" if number == SHOWN_FAULTS else ""
                 warn(f"{fault.where}: {fault.what}{more}")
 
         sources = Sources([*files], on_fault=on_fault, **asdict(self) | other)
@@ -64,15 +64,15 @@ class Cleaning:
     """What is left out of raw text, and changed in it.
 
     --filter NAMES: Rules that drop documents: gopher, c4, or your own MODULE:FUNCTION, which takes a text and returns
-        True to keep it, or False or a reason to drop it. Comma-separated; repeatable.
+        True to keep it, or False or a reason to drop it. Comma-separated and repeatable.
     --language CODES: Keep only documents in these languages, such as en,de (ISO 639-1 codes).
-    --language-probability SHARE (--language): Least probability that a document is in one of these languages.
+    --language-probability SHARE (--language): Minimum probability that a document is in one of these languages.
     --near-duplicates SHARE: Drop near-duplicates: documents whose five-word sequences overlap by at least this much
         (Jaccard similarity; try 0.8). The first one is kept; held-out files come first.
-    --decontaminate FILE: Evaluation file: drop documents that contain one of its examples. Repeatable.
+    --decontaminate FILE: Drop documents that contain an example of this evaluation file. Repeatable.
     --decontaminate-words N (--decontaminate): Drop a document that shares this many consecutive words with an
         evaluation example.
-    --mask-pii KINDS: Replace personal data by placeholders: email, ip, phone (comma-separated).
+    --mask-pii KINDS: Replace personal data with placeholders: email, ip, phone (comma-separated).
     --fix-mojibake: Repair text that was decoded with the wrong encoding (cafÃ© becomes café), using ftfy.fix_encoding.
     """
 
@@ -106,15 +106,15 @@ def _parted(values: Sequence[str]) -> tuple[str, ...]:
 class Kept:
     """Which documents a store keeps, and how.
 
-    --valid-fraction SHARE (no --valid-files): Share of documents to hold out, by a hash of their ids; 1 makes a test
+    --valid-fraction SHARE (no --valid-files): Share of documents to hold out, by a hash of their IDs; 1 makes a test
         set. Default: 0.01.
-    --valid-files SRC: Text to hold out in place of a share: a file, a folder, a glob in quotes or a URL; repeatable.
-        Documents of it that are also in SRC are left out of training.
+    --valid-files SRC: Text to hold out instead of a share: a file, a folder, a glob in quotes or a URL. Documents that
+        are also in SRC are dropped from training. Repeatable.
     --keep-duplicates: Keep exact duplicates.
-    --min-characters N: Leave out documents with fewer characters.
-    --max-characters N: Leave out documents with more characters.
-    --shard-tokens N: Tokens in a shard, roughly.
-    --encoder: Tokenizer library. auto takes gigatoken where it is installed: the same ids, many times as fast.
+    --min-characters N: Drop documents with fewer characters.
+    --max-characters N: Drop documents with more characters.
+    --shard-tokens N: Approximate number of tokens in a shard.
+    --encoder: Tokenizer library. auto uses gigatoken if it is installed: the same IDs, many times as fast.
     """
 
     valid_fraction: float | None = None

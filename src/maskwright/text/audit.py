@@ -1,4 +1,4 @@
-"""`maskwright text audit`: what is in a corpus, and what `data prepare` will do about each oddity."""
+"""`maskwright data audit`: what is in a corpus, and what `data prepare` will do about each oddity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes that send a run's numbers to the services of `logging.report_to`, one `maskwright forward` for each.
+"""The processes that send a run's numbers to the services of `logging.report_to`, one `maskwright sync` for each.
 
 They read the run directory, and only lines of warning come back from them. So whatever a service does, the run computes
 the same numbers in the same time. Only its end waits a moment, for lines that are still being sent.
@@ -40,7 +40,7 @@ class Forwarders:
         for name in dict.fromkeys(services):
             if name == "tensorboard":
                 continue
-            words = ["forward", directory.location, "--to", name, "--follow"]
+            words = ["sync", directory.location, "--to", name, "--follow"]
             try:
                 with signals_wait():
                     process = subprocess.Popen(
@@ -76,7 +76,7 @@ class Forwarders:
             pass
         for name, process in self._running.items():
             if process.poll() is None and self._directory:
-                again = typed(["forward", self._directory.location, "--to", name])
+                again = typed(["sync", self._directory.location, "--to", name])
                 say(f"{name}: still sending, beside this command; should that be cut off, `{again}` sends the rest")
 
 

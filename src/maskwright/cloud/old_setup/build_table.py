@@ -1,4 +1,4 @@
-"""The older Cloud Build set-up's interface: _BUILD_ACTION, _TPU, _MIG and _DISK, each row as `env` commands.
+"""The older Cloud Build set-up's interface: _BUILD_ACTION, _TPU, _MIG and _DISK, each row as commands.
 
 Rows and their order are as in that set-up. For other combinations, its build did nothing and succeeded; here they
 are refused.
@@ -26,7 +26,7 @@ class _Row:
     mig: bool | None
     disk: bool | None
     commands: tuple[str, ...]
-    """Arguments of `maskwright env`, with ENV for the YAML."""
+    """Arguments of `maskwright`, with ENV for the YAML."""
 
     def matches(self, action: str, flags: Sequence[bool]) -> bool:
         pairs = zip((self.tpu, self.mig, self.disk), flags, strict=True)
@@ -37,17 +37,17 @@ class _Row:
         return f"{self.action:<10} {words[self.tpu]:<5} {words[self.mig]:<5} {words[self.disk]:<5}"
 
 
-IMAGE, UP = "image ENV --yes", "up ENV --yes"
+IMAGE, UP = "image ENV --yes", "env up ENV --yes"
 """IMAGE builds nothing where an image of the same source exists."""
-RESEED = "seed ENV --replace --yes"
+RESEED = "env seed ENV --replace --yes"
 """Also creates a disk of another size."""
-SLICE, GROUP = "down ENV --only slice --yes", "down ENV --only group --yes"
+SLICE, GROUP = "env down ENV --only slice --yes", "env down ENV --only group --yes"
 ROWS = (
-    _Row("initialize", False, False, False, ("init ENV",)),
-    _Row("initialize", False, False, True, ("init ENV", IMAGE, "seed ENV --yes")),
+    _Row("initialize", False, False, False, ("env init ENV",)),
+    _Row("initialize", False, False, True, ("env init ENV", IMAGE, "env seed ENV --yes")),
     _Row("update", False, False, True, (IMAGE, RESEED)),
     _Row("update", False, True, True, (IMAGE, RESEED, UP)),
-    _Row("destroy", False, False, True, ("down ENV --only disk --delete-data --yes",)),
+    _Row("destroy", False, False, True, ("env down ENV --only disk --delete-data --yes",)),
     _Row("create", False, False, False, (IMAGE, UP)),
     _Row("update", True, True, None, (IMAGE, UP)),
     _Row("update", True, False, None, (IMAGE, UP)),
@@ -55,7 +55,7 @@ ROWS = (
     _Row("destroy", True, True, None, (SLICE, GROUP)),
     _Row("destroy", True, False, None, (SLICE,)),
     _Row("destroy", False, True, None, (GROUP,)),
-    _Row("destroy", False, False, False, ("down ENV --yes", "down ENV --only nfs --delete-data --yes")),
+    _Row("destroy", False, False, False, ("env down ENV --yes", "env down ENV --only nfs --delete-data --yes")),
 )
 """`initialize` with _DISK=true does what that set-up's README promised and its build did not do."""
 
@@ -79,8 +79,8 @@ def row_of(action: str, tpu: str, mig: str, disk: str) -> _Row:
             return row
     say(table())
     if action == "default":
-        what = "is missing, and this cloudbuild.yaml creates and changes an environment"
-        fix = "use one of the rows above. For an image alone: `maskwright image build` (docs/containers.md)"
+        what = "is missing: this cloudbuild.yaml creates and changes an environment"
+        fix = "use one of the rows above. For an image alone: `maskwright image` (docs/containers.md)"
         raise InputError(what, where="_BUILD_ACTION", fix=fix)
     flags_text = " ".join(f"{name}={text}" for name, text in zip(("_TPU", "_MIG", "_DISK"), flags, strict=True) if text)
     what = f"_BUILD_ACTION={action[:20]} {flags_text}".rstrip() + " is in no row of the table"
@@ -95,7 +95,7 @@ def commands(
     *,
     refill: bool = False,
 ) -> tuple[list[list[str]], list[str]]:
-    """Arguments of `maskwright env`, and remarks for users of that set-up. `parts`: slice and group, if the YAML has
+    """Arguments of `maskwright`, and remarks for users of that set-up. `parts`: slice and group, if the YAML has
     them. `service_account` builds the image. Raises `InputError` if the YAML has nothing to `create`."""
     if row.action == "create" and not parts:
         fix = "add `slice:` or `group:` to the YAML"
@@ -119,11 +119,11 @@ def commands(
 
 
 def run(listed: Sequence[Sequence[str]], steps: CommandSequence) -> None:
-    """Run one `maskwright env` command after another. The first failure raises `StoppedEarly`, or `JobError` with its
+    """Run one `maskwright` command after another. The first failure raises `StoppedEarly`, or `JobError` with its
     exit code."""
     for number, words in enumerate(listed):
         try:
-            require(steps.run, ["env", *words])
+            require(steps.run, words)
         except MaskwrightError:
             if number + 1 < len(listed):
                 say("the commands after it are not run")

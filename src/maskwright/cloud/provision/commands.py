@@ -1,4 +1,4 @@
-"""`env plan`, `env up` and `env down` as functions. Terraform's state is the only list of what exists; the objects in
+"""`env up` and `env down` as functions. Terraform's state is the only list of what exists; the objects in
 the cluster follow it (objects.py)."""
 
 from __future__ import annotations

@@ -250,7 +250,7 @@ def release(environment: Environment, claim: str) -> None:
         run(environment, [*words, "pvc", claim], seconds=RELEASE_SECONDS + 30)
         run(environment, [*words, "pv", name], seconds=RELEASE_SECONDS + 30)
     except CloudError as error:
-        fix = "stop its jobs (`maskwright list kubernetes --env-file ENV.yaml` lists them), then run the command again"
+        fix = "stop its jobs (`maskwright status kubernetes:ENV.yaml/` lists them), then run the command again"
         raise CloudError(f"{claim} is in use: {error.what}", reason="other", where=environment.name, fix=fix) from None
 
 

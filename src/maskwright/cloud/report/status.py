@@ -40,8 +40,8 @@ class EnvironmentStatus:
                 *(f"  {name}: {state}" for name, state in self.jobs.items()),
             ]
         lines += [self.disk] if self.disk else []
-        plan, audit = (typed(["env", command, self.location]) for command in ("plan", "audit"))
-        return "\n".join([*lines, f"`{plan}` shows what `env up` would change, `{audit}` what costs money"])
+        plan, audit = typed(["env", "up", self.location, "--dry-run"]), typed(["env", "audit", self.location])
+        return "\n".join([*lines, f"`{plan}` shows what would change, `{audit}` what costs money"])
 
     def to_json(self) -> dict[str, Any]:
         return {key: value for key, value in asdict(self).items() if key != "location"}

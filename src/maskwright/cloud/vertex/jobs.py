@@ -173,7 +173,7 @@ def conclude(job: VertexJob, ended_as_asked: bool) -> None:
     if ended_as_asked or job.state in ("CANCELLED", "EXPIRED"):
         how = "stopped as asked" if ended_as_asked else job.state.lower()
         raise EndedAsAsked(f"{how}{': ' + why if why else ''}; the same command continues the run", where=job.target)
-    absent = "use an image with maskwright in it: `maskwright image build` builds one"
+    absent = "use an image with maskwright in it: `maskwright image` builds one"
     conclude_elsewhere(job.code or 1, why or "Vertex AI gives no reason", job.target, absent)
 
 

@@ -44,32 +44,28 @@ PROJECTS = ("GOOGLE_CLOUD_PROJECT", "CLOUDSDK_CORE_PROJECT")
 
 @dataclass(frozen=True)
 class Vertex(Place):
-    region: Annotated[str, Option("Region of the job, as in us-central1.", "NAME")]
-    image: Annotated[
-        str, Option("Container image with maskwright in it; `maskwright image build` builds one.", "IMAGE")
-    ]
+    region: Annotated[str, Option("Region of the job, such as us-central1.", "NAME")]
+    image: Annotated[str, Option("Container image with maskwright; build one with `maskwright image`.", "IMAGE")]
     project: Annotated[str | None, Option("Project of the job. Default: GOOGLE_CLOUD_PROJECT.", "NAME")] = None
-    staging: Annotated[str | None, Option("Folder in a bucket that CONFIG is copied to, gs://….", "URL")] = None
-    num_nodes: Annotated[int, Option("Number of machines that train together.", "N", min=1)] = 1
-    machine_type: Annotated[
-        str | None,
-        Option("Machine type of each machine. For a TPU slice, --accelerator decides it.", "NAME"),
-    ] = None
+    staging: Annotated[str | None, Option("Folder in a bucket, gs://…, to copy CONFIG to.", "URL")] = None
+    num_nodes: Annotated[int, Option("Machines that train together.", "N", min=1)] = 1
+    machine_type: Annotated[str | None, Option("Machine type. For a TPU slice, --accelerator decides.", "NAME")] = None
     accelerator: Annotated[
         str | None,
-        Option("TPU slice, as in v6e:4x4, or GPUs of an N1 machine, as in NVIDIA_TESLA_T4:2.", "KIND:N"),
+        Option("TPU slice, such as v6e:4x4, or GPUs of an N1 machine, such as NVIDIA_TESLA_T4:2.", "KIND:N"),
     ] = None
     strategy: Annotated[
-        Literal["STANDARD", "SPOT", "FLEX_START"], Option("How machines are provided. SPOT machines may be preempted.")
+        Literal["STANDARD", "SPOT", "FLEX_START"],
+        Option("How Google provides machines. SPOT ones may be preempted."),
     ] = "STANDARD"
     wait_hours: Annotated[
-        float | None, Option("Longest wait for machines with FLEX_START; 0 waits without a limit.", "N", min=0.0)
+        float | None, Option("Maximum hours to wait for FLEX_START machines; 0 waits without a limit.", "N", min=0.0)
     ] = None
     nfs: Annotated[tuple[str, ...], Option("NFS share to mount, SERVER:/path:/mnt/nfs/NAME.", "SERVER:PATH:PATH")] = ()
     network: Annotated[
-        str | None, Option("Network of the NFS servers, projects/NUMBER/global/networks/NAME.", "NAME")
+        str | None, Option("Network of the NFS servers: projects/NUMBER/global/networks/NAME.", "NAME")
     ] = None
-    service_account: Annotated[str | None, Option("Service account that the job runs as.", "NAME")] = None
+    service_account: Annotated[str | None, Option("Service account of the job.", "NAME")] = None
     label: Annotated[tuple[str, ...], Option("Label of the job.", "KEY=VALUE")] = ()
     env: Env = ()
 

@@ -35,7 +35,7 @@ def detect(places: list[str]) -> Format:
     """The format of all places. Raises `InputError` for none and for several."""
     formats = {_kind(place) for place in places}
     if len(formats) > 1:
-        fix = "convert them separately, or name one format: --from FORMAT"
+        fix = "convert them separately, or name one format: --from-format FORMAT"
         raise InputError(f"are of several formats: {', '.join(sorted(formats))}", where=" ".join(places), fix=fix)
     return formats.pop()
 

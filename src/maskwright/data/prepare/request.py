@@ -149,7 +149,7 @@ class Request:
                 f"{sum(counts.left_out.values()):,} left out by cleaning; "
                 f"{counts.without_text:,} records without text)",
                 where=self.sources.files[0],
-                fix="check the files, --layout, the length limits and the filters: `text audit` shows what they find",
+                fix="check the files, --layout, the length limits and the filters: `data audit` shows what they find",
             )
         if (self.options.valid_fraction or self.held_out) and not writer.totals()["valid"]["documents"]:
             raise self._nothing_held_out(counts)

@@ -79,7 +79,7 @@ def require_lasting(run: str, locations: Mapping[str, str | None], folder: str |
         if location is None or "://" in location or os.path.isabs(location):
             continue
         if folder is None or not glob.glob(os.path.join(glob.escape(folder), location)):
-            fix = "give its absolute path on the cluster's machines, or upload it with --working-dir (below 100 MiB)"
+            fix = "give its absolute path on the cluster's machines, or upload it with --workdir (below 100 MiB)"
             raise InputError("is relative, and not in the job's working directory", where=f"{key}: {location}", fix=fix)
 
 

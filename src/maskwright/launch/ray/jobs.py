@@ -87,7 +87,7 @@ def parse_id(target: str) -> str:
     """The ID in `ray:ID`."""
     kind, _, name = target.partition(":")
     if kind != "ray" or not ID.fullmatch(name):
-        fix = "write it as ray:ID; `maskwright list` shows the IDs"
+        fix = "write it as ray:ID; `maskwright status ray:` shows the IDs"
         raise InputError(f"{target[:120]!r} is not a Ray job", where="ray:ID", fix=fix)
     return name
 
@@ -154,7 +154,7 @@ class RayCluster:
     def job(self, job: str) -> RayJob:
         details = self.ask(lambda: self._details(job))
         if details is None:
-            fix = "`maskwright list` shows all jobs; a restarted head has forgotten its jobs"
+            fix = "`maskwright status ray:` shows all jobs; a restarted head has forgotten its jobs"
             raise InputError("no such job", where=f"ray:{job} at {self.address}", fix=fix)
         return _job(details)
 

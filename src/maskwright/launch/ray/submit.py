@@ -46,18 +46,18 @@ BEYOND_GRACE_SECONDS = 30
 class Ray(Place):
     num_nodes: Annotated[
         int | None,
-        Option("Number of machines, or parts of one, that train together. Default: what the cluster has.", "N", 1),
+        Option("Machines, or parts of one, that train together. Default: all of the cluster.", "N", 1),
     ] = None
     gpus_per_node: Annotated[
-        int | None, Option("GPUs of each machine; 0 computes on the CPU. Default: what the cluster has.", "N", 0)
+        int | None, Option("GPUs to use on each; 0 trains on the CPU. Default: all of the cluster.", "N", 0)
     ] = None
-    accelerator: Annotated[str | None, Option("TPU slice to train on, as in v6e:4x4.", "KIND:TOPOLOGY")] = None
+    accelerator: Annotated[str | None, Option("TPU slice, such as v6e:4x4.", "KIND:TOPOLOGY")] = None
     address: Address = None
-    job_id: Annotated[str | None, Option("ID of the new job. Default: generated.", "NAME")] = None
-    working_dir: Annotated[str | None, Option("Folder to upload with CONFIG, below 100 MiB.", "PATH")] = None
-    follow: Annotated[bool, Option("Show the log until the job is over, and end with its exit code.")] = False
+    job_id: Annotated[str | None, Option("ID of the new job. Default: a new one.", "NAME")] = None
+    workdir: Annotated[str | None, Option("Folder to upload with CONFIG, at most 100 MiB.", "PATH")] = None
+    follow: Annotated[bool, Option("Show the log until the job is over, and exit with its code.")] = False
     env: Env = ()
-    pip: Annotated[tuple[str, ...], Option("Package that the cluster lacks, for pip install.", "PACKAGE")] = ()
+    pip: Annotated[tuple[str, ...], Option("Package to pip install for the job.", "PACKAGE")] = ()
 
     def __post_init__(self) -> None:
         if self.job_id is not None and not ID.fullmatch(self.job_id):
@@ -71,7 +71,7 @@ class Ray(Place):
         """Submits the job, and shows its ID or follows it."""
         if dry_run:
             entrypoint, variables, _ = self._request(command)
-            folder, address = f"{self.working_dir} and " if self.working_dir else "", find_address(self.address)
+            folder, address = f"{self.workdir} and " if self.workdir else "", find_address(self.address)
             lines = [f"address      {address}", f"entrypoint   {entrypoint}"]
             lines.append(f"uploaded     {folder}{os.path.basename(command.config)}")
             shown_variables = variables | dict.fromkeys(self.env, "***")
@@ -97,7 +97,7 @@ class Ray(Place):
     def _request(self, command: Training) -> tuple[str, dict[str, str], str]:
         """(entrypoint, environment, text of the configuration)."""
         config, text = checks.read(command)
-        require_lasting(command.run, checks.locations(command, config), self.working_dir)
+        require_lasting(command.run, checks.locations(command, config), self.workdir)
         if gang := asked(config, self.num_nodes, self.gpus_per_node, self.accelerator):
             gang.fit(command, config)
         variables = {STOP_WAIT: str(checks.grace_seconds(config) + BEYOND_GRACE_SECONDS), **self.values()}
@@ -106,7 +106,7 @@ class Ray(Place):
     def _send(self, command: Training) -> str:
         """Submits the job and returns its ID."""
         entrypoint, variables, text = self._request(command)
-        with _packed(self.working_dir, os.path.basename(command.config), text) as folder:
+        with _packed(self.workdir, os.path.basename(command.config), text) as folder:
             name = self.name(command.run)
             _refuse_duplicate(self._head, name, command.run)
             os.environ["RAY_RUNTIME_ENV_IGNORE_GITIGNORE"] = "1"  # Ray then uploads ignored files too
@@ -165,7 +165,7 @@ def _packed(working_dir: str | None, config_name: str, config: str) -> Iterator[
 
 def _require_small(folder: str) -> None:
     if not os.path.isdir(folder):
-        raise InputError("is not a folder", where=f"--working-dir {folder}", fix="give a folder, or leave it out")
+        raise InputError("is not a folder", where=f"--workdir {folder}", fix="give a folder, or leave it out")
     size = 0
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in LEFT_OUT]
@@ -176,4 +176,4 @@ def _require_small(folder: str) -> None:
         size += sum(os.lstat(os.path.join(place, name)).st_size for name in names)
         if size > LARGEST_FOLDER_BYTES:
             fix = "leave data out: put it on storage that the cluster's machines see, and give its absolute path"
-            raise InputError("holds more than 100 MiB, Ray's limit", where=f"--working-dir {folder}", fix=fix)
+            raise InputError("holds more than 100 MiB, Ray's limit", where=f"--workdir {folder}", fix=fix)

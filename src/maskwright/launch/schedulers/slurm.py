@@ -112,15 +112,15 @@ done
 class Slurm(Place):
     """A SLURM cluster. `sbatch` has options of that command; they come last and so take precedence."""
 
-    num_nodes: Annotated[int, Option("Number of nodes that train together.", "N", min=1)] = 1
-    gpus_per_node: Annotated[int, Option("GPUs of each node that compute; 0 computes on the CPU.", "N", min=0)] = 0
-    cpus: Annotated[int | None, Option("Cores of each node. Default: as the cluster decides.", "N", min=1)] = None
+    num_nodes: Annotated[int, Option("Nodes that train together.", "N", min=1)] = 1
+    gpus_per_node: Annotated[int, Option("GPUs to use on each node; 0 trains on the CPU.", "N", min=0)] = 0
+    cpus: Annotated[int | None, Option("Cores of each node. Default: the cluster decides.", "N", min=1)] = None
     name: JobName = None
-    sbatch: Annotated[tuple[str, ...], Option("Option of sbatch, as in --sbatch=--partition=gpu.", "OPTION")] = ()
+    sbatch: Annotated[tuple[str, ...], Option("Option for sbatch, such as --sbatch=--partition=gpu.", "OPTION")] = ()
     workdir: Annotated[str, Option("Folder on the nodes. Default: the folder where you submit.", "PATH")] = "."
     setup: Annotated[
         str | None,
-        Option("Bash lines before the command, in its own shell: 'module load cuda; export NAME=…'.", "LINES"),
+        Option("Bash lines to run before the command, in the same shell: 'module load cuda; export NAME=…'.", "LINES"),
     ] = None
 
     setup_is_in_the_jobs_shell: ClassVar[bool] = True

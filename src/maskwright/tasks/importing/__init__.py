@@ -23,11 +23,7 @@ SCRIPTS = {
 
 
 def imported(
-    script: Script,
-    command: str,
-    devices: int | None = None,
-    assignments: Sequence[str] = (),
-    files: Sequence[str] = (),
+    script: Script, command: str, devices: int | None = None, assignments: Sequence[str] = (), files: Sequence[str] = ()
 ) -> tuple[Taken, str]:
     """Imports `command`: the fate of its flags, and its YAML, which has been checked. `devices`: those of all machines,
     where the command does not give their number. `assignments`: NAME=VALUE of variables, whatever the script sets them

@@ -44,13 +44,13 @@ MAPPED = {
     "total_num_update": "schedule.steps",
 }
 LEFT_OUT = {
-    "activation_fn": "there is no such activation",
-    "user_dir": "code of the user's own is not run",
-    "activation_dropout encoder_layerdrop": "there is no such dropout",
+    "activation_fn": "unsupported",
+    "user_dir": "maskwright does not run your own code",
+    "activation_dropout encoder_layerdrop": "unsupported",
     "freq_weighted_replacement": "random tokens are drawn evenly",
     "mask_multiple_length mask_stdev": "tokens or whole words are masked, never spans of a length",
-    "multilang_sampling_alpha": "it weighs languages, never shards: import this where the shards have folders of "
-    "languages, and each of them becomes a store of data.mixture",
+    "multilang_sampling_alpha": "weighs languages, not shards: if the shards contain folders of languages, import this "
+    "where they are, and each language becomes a store of data.mixture",
 }
 NOT_NEEDED = {
     "optimizer": "adam is optimizer.kind: adamw",
@@ -61,7 +61,7 @@ NOT_NEEDED = {
     "tpu": "`submit slice NAME` names the slice",
     "bpe": "the store keeps the tokenizer that its ids are of",
     "max_epoch": "the number of updates decides",
-    "max_sentences batch_size max_tokens": "another flag of the rows decides",
+    "max_sentences batch_size max_tokens": "another flag decides the rows",
 }
 
 
@@ -123,7 +123,7 @@ def _data(taken: Taken) -> None:
     languages = _languages(folders)
     stores = {language: f"data/store-{language}" for language in languages} or {"": "data/store"}
     what = "a store of all shards" if not languages else "a store for each language"
-    what += ", by data convert, with the tokenizer that its ids are to be looked up in"
+    what += ", made by data convert with the tokenizer of its IDs"
     taken.rows.append(FlagFate("DATA", data, "mapped", what))
     for language, store in stores.items():
         shards = ":".join(os.path.join(folder, language) if language else folder for folder in folders)
@@ -149,16 +149,14 @@ def _optimizer(taken: Taken) -> None:
     clip = taken.number("clip_norm", 0.0)
     taken.set("clip_norm", {"optimizer.max_grad_norm": clip or None}, "" if clip else "nothing is clipped")
     if (taken.text("optimizer") or "adam") not in ("adam", "adamw"):
-        taken.note("optimizer", "AdamW takes its place: it may need another learning rate")
+        taken.note("optimizer", "replaced by AdamW, which may need another learning rate")
     if "lr" in taken.typed.flags:
         taken.set("lr", {"optimizer.learning_rate": taken.positive("lr", 0.0)})
     else:
-        what = "it is not given, and fairseq's own is for other models: set optimizer.learning_rate"
+        what = "not given, and fairseq's default is for other models: set optimizer.learning_rate"
         taken.row("lr", "left out", what)
     total, steps = taken.whole("total_num_update", 0), taken.whole("max_update", 0)
-    note = (
-        f"the schedule ends there too, where fairseq's ends at {total:,}" if steps and total not in (0, steps) else ""
-    )
+    note = f"the schedule also ends there; fairseq's ends at {total:,}" if steps and total not in (0, steps) else ""
     if steps or total:
         taken.set("max_update" if steps else "total_num_update", {"schedule.steps": steps or total}, note)
     else:
@@ -176,7 +174,7 @@ def _schedule(taken: Taken, peak: float) -> None:
         taken.set("lr_scheduler", values)
     else:
         taken.values["schedule.kind"] = "linear"
-        taken.note("lr_scheduler", "there is none of its kind; schedule.kind: linear takes its place")
+        taken.note("lr_scheduler", "unsupported; replaced by schedule.kind: linear")
     taken.take({"warmup_updates": INVERSE_SQRT_WARMUP if kind == "inverse_sqrt" else 0})
 
 
@@ -204,7 +202,7 @@ def _batch(taken: Taken) -> None:
     first, *later = (taken.text("update_freq") or "1").split(",")
     workers = int(number_of(first, "--update-freq")) * cores
     note = f"{first} x {cores} devices, by {source}: {max(1, count) * workers:,} rows of {length} tokens in an update"
-    note += "; that of later epochs is left out" if later else ""
+    note += "; the values of later epochs are left out" if later else ""
     taken.set("update_freq", {"batch.virtual_workers": workers}, note)
     if is_tpu and cores > 1:
         taken.set("num_cores", {"engine.kind": "jax"}, "for TPUs")

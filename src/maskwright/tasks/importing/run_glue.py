@@ -37,7 +37,7 @@ def run_glue(typed: Typed) -> Taken:
     taken.set("model_name_or_path", {"model.init_from": folder})
     for name in ("config_name", "tokenizer_name"):
         if taken.text(name) in (name_or_path, folder):
-            taken.note(name, "the folder of --model_name_or_path has it", "not needed")
+            taken.note(name, "part of the folder of --model_name_or_path", "not needed")
     rows, steps = taken.whole("per_device_train_batch_size", 8), taken.whole("gradient_accumulation_steps", 1)
     note = f"{rows} x {steps} accumulated x {taken.count}"
     taken.set("per_device_train_batch_size", {"batch.examples": rows * steps * typed.devices}, note)
@@ -50,11 +50,11 @@ def run_glue(typed: Typed) -> Taken:
     taken.patience("early_stopping_patience")
     parts = "data.train, data.validation and data.test name the files of each part"
     left_out = {
-        "config_name tokenizer_name": "the model's own is taken: put it into its folder",
+        "config_name tokenizer_name": "the model's own is used: put yours into its folder",
         "max_train_samples": "data.fraction takes a share of the training examples",
         "max_eval_samples max_predict_samples": "give a shorter file",
         "train_split_name validation_split_name test_split_name remove_splits": parts,
-        "text_column_delimiter": "between the columns that data.text lists",
+        "text_column_delimiter": "the columns of data.text are joined by a space",
     }
     not_needed = {
         "model_type": "the folder of --model_name_or_path decides",
@@ -99,7 +99,7 @@ def _files(taken: Taken) -> None:
     if train is None and "dataset_name" in taken.typed.flags:
         folder = fetched_data(taken)
         taken.values["data.train"] = f"{folder}/train-*.parquet"
-        taken.note("dataset_name", "data.train: its Parquet files; look where the folder has them", "mapped")
+        taken.note("dataset_name", "data.train: its Parquet files; check their place in the folder", "mapped")
     label = taken.text("label_column_name") or "label"
     names, regression = _columns(train, label) if train else ([], False)
     texts = [name for name in names if name != label]
@@ -115,7 +115,7 @@ def _files(taken: Taken) -> None:
         taken.values["data.text_pair"] = pair[1]
     if regression or taken.has("do_regression"):
         taken.values["task.kind"] = "regression"
-    note = "as the script chooses them from the file's first line" if names else "look whether they are the file's"
+    note = "as the script chooses them from the file's first line" if names else "check them against the file"
     became = ", ".join(f"{key}: {shown(taken.values[key])}" for key in COLUMNS if key in taken.values)
     taken.row("train_file", "mapped", f"{became} ({note})")
 
@@ -151,4 +151,4 @@ def _best(taken: Taken) -> None:
     )  # GLUE's, of the second of two labels
     if ours in {"loss", *itertools.chain(*METRICS.values())}:
         taken.set("metric_for_best_model", {"evaluation.metric": ours})
-    taken.note("metric_for_best_model", "evaluation.metric takes loss, accuracy, f1_macro and others")
+    taken.note("metric_for_best_model", "set evaluation.metric to loss, accuracy, f1_macro or another")

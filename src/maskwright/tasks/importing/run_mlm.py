@@ -40,7 +40,7 @@ def run_mlm(command: Typed) -> Taken:
     begin(taken)
     if script == OLDER and not taken.has("mlm"):
         fix = "add --mlm, if masked tokens are what you want"
-        raise InputError("without --mlm it trains a causal model, which is not here", where=script, fix=fix)
+        raise InputError("without --mlm it trains a causal model, which maskwright does not", where=script, fix=fix)
     taken.run_in("output_dir")
     taken.values["data.store"] = STORE
     if script == WHOLE_WORDS:
@@ -48,7 +48,7 @@ def run_mlm(command: Typed) -> Taken:
     architecture = _model(taken)
     length = taken.whole("max_seq_length", 0)
     limit = 1024 if architecture == "modernbert" else 512
-    note = "" if length else "the tokenizer's own limit, and at most 1,024"
+    note = "" if length else "the tokenizer's limit, at most 1,024"
     taken.set("max_seq_length", {"data.seq_len": length or limit}, note)
     steps, devices = taken.whole("gradient_accumulation_steps", 1), command.devices
     taken.take({"mlm_probability": 0.15, "max_eval_samples": int, "per_device_train_batch_size": 8})
@@ -58,13 +58,13 @@ def run_mlm(command: Typed) -> Taken:
     taken.patience("early_stopping_patience")
     best = "with evaluation.patience, the best checkpoint by held-out loss is kept and exported"
     left_out = {
-        "train_ref_file validation_ref_file": "whole words are the tokenizer's own here, in Chinese too",
+        "train_ref_file validation_ref_file": "the tokenizer decides what a word is, in Chinese too",
         "max_train_samples": "prepare a part of the text instead",
-        "label_smoothing_factor": "masked tokens are predicted without label smoothing",
+        "label_smoothing_factor": "unsupported in pretraining",
         "load_best_model_at_end metric_for_best_model greater_is_better": best,
-        "config_name": "give its shape as model.hidden_size, model.num_hidden_layers and their neighbours",
+        "config_name": "give its shape as model.hidden_size, model.num_hidden_layers and related keys",
     }
-    mapped = {"mlm": "masked tokens are what a run predicts", "config_overrides": "model.*"}
+    mapped = {"mlm": "a run always predicts masked tokens", "config_overrides": "model.*"}
     if not taken.number("label_smoothing_factor", 0.0):
         taken.note("label_smoothing_factor", "it is off", "not needed")
     taken.close(MAPPED | mapped, LEFT_OUT | left_out, NOT_NEEDED)
@@ -115,7 +115,7 @@ def _shape(taken: Taken, architecture: str) -> None:
     overrides.pop("vocab_size", None)  # that of the tokenizer, as in the script
     taken.values |= {"model.architecture": known, **values}
     if known != architecture or not (taken.text("model_type") or taken.text("config_name")):
-        taken.row("model_type", "left out", f"model.architecture: {known} takes its place: name another, if it is one")
+        taken.row("model_type", "left out", f"model.architecture: {known} takes its place; change it if it is another")
     taken.note("model_type", f"model.architecture: {known}", "mapped")
     if overrides:
         left = ", ".join(f"{name}={value}" for name, value in overrides.items())
@@ -135,19 +135,19 @@ def _prepare(taken: Taken, tokenizer: str) -> None:
         text = f"{folder}train-*.parquet"
         if not validation and name.rpartition("/")[2] in HAS_VALIDATION:
             validation = f"{folder}validation-*.parquet"
-        taken.note("dataset_name", "data prepare reads its Parquet files; look where the folder has them", "mapped")
+        taken.note("dataset_name", "data prepare reads its Parquet files; check their place in the folder", "mapped")
     elif not file:
-        taken.row("train_file", "left out", "the command names no text; corpus.txt stands for it")
-    taken.note("train_file", "data prepare reads it once, and keeps one of equal texts", "mapped")
+        taken.row("train_file", "left out", "the command does not name the text: replace corpus.txt")
+    taken.note("train_file", "data prepare reads it once and drops duplicates", "mapped")
     words = ["data", "prepare", text, "--tokenizer", tokenizer, "--to", STORE]
     if taken.has("line_by_line") or os.path.basename(taken.typed.script) == WHOLE_WORDS:
         words += ["--layout", "lines"]
         taken.note("line_by_line", "data prepare --layout lines: each line is a document", "mapped")
-        what = "a row for each line: here lines share rows, so an epoch has fewer updates, and each reads more text"
+        what = "one row per line: here lines share rows, so an epoch has fewer updates, each of more text"
         taken.row("line_by_line", "left out", f"{what}; schedule.steps sets their number")
     if validation:
         words += ["--valid-files", validation]
-        taken.note("validation_split_percentage", "the text has a held-out part of its own", "not needed")
+        taken.note("validation_split_percentage", "the text has its own held-out part", "not needed")
     else:
         share = taken.number("validation_split_percentage", 5) / 100
         words += ["--valid-fraction", f"{share:g}"]

@@ -75,7 +75,7 @@ class Taken:
     def positive(self, name: str, default: float) -> float:
         """The flag's number. Raises `InputError` for one that is not above 0."""
         if (number := self.number(name, default)) <= 0:
-            fix = "give the number that the run is to have"
+            fix = "give a number above 0"
             raise InputError(f"{number:g} is not above 0", where=self.typed.spelling.get(name, f"--{name}"), fix=fix)
         return number
 
@@ -158,10 +158,7 @@ class Taken:
                 self.set(name, values)
 
     def close(
-        self,
-        mapped: Mapping[str, str] = {},
-        left_out: Mapping[str, str] = {},
-        not_needed: Mapping[str, str] = {},
+        self, mapped: Mapping[str, str] = {}, left_out: Mapping[str, str] = {}, not_needed: Mapping[str, str] = {}
     ) -> None:
         """Adds the rows of all remaining flags. The tables: names, with spaces between them -> what is said of them.
         Raises `InputError` for words that only a shell knows, and that may be flags."""
@@ -178,15 +175,15 @@ class Taken:
         for name in [name for name in self.typed.flags if name in self.unnamed]:
             became = known.get(name, "")
             became = f"set {' and '.join(keys)}" if (keys := keys_in(became)) else became
-            self.row(name, "left out" if became else "unknown", became or "maskwright has nothing like it")
+            self.row(name, "left out" if became else "unknown", became or "unsupported")
         for word in self.typed.words:
-            self.rows.append(FlagFate(self.typed.known(word), "", "unknown", "it belongs to no flag"))
+            self.rows.append(FlagFate(self.typed.known(word), "", "unknown", "does not belong to a flag"))
         if self.typed.launcher and not self.typed.counted_by:
-            what = f"{self.typed.launcher} may start it several times, and the command does not say how often: give "
-            self.rows.append(FlagFate("--devices", "", "left out", f"{what}--devices"))
+            what = f"{self.typed.launcher} may start it several times, how often is not in the command: give --devices"
+            self.rows.append(FlagFate("--devices", "", "left out", what))
         if self.typed.others:
-            what = f"the script starts it {several(self.typed.others, 'more time')}, which is left out: import each of "
-            what += "those commands by itself, in single quotes"
+            what = f"the script starts it {several(self.typed.others, 'more time')}: import each of those commands "
+            what += "separately, in single quotes"
             self.rows.append(FlagFate(self.typed.script, "", "left out", what))
 
     # ---- output ----------------------------------------------------------------------------------------------

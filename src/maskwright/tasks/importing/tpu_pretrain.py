@@ -18,7 +18,7 @@ SCRIPT = ScriptSignature(
     ("pretrain.py", FOR_GPUS),
     modules=("pretrain",),
     switches=frozenset(
-        ["reduce_memory", "one_tpu", "tpu_report", "track_learning_rate", "do_lower_case", "fp16", "no_cuda"],
+        ["reduce_memory", "one_tpu", "tpu_report", "track_learning_rate", "do_lower_case", "fp16", "no_cuda"]
     ),
     several_values=frozenset({"betas"}),
 )
@@ -38,7 +38,7 @@ def tpu_pretrain(typed: Typed) -> Taken:
     taken.betas("betas", f"0.9 {0.999 if for_gpus else 0.98}")
     taken.values["schedule.kind"] = "linear"
     taken.set("weight_decay", {"optimizer.weight_decay": 0.01})
-    taken.set("max_grad_norm", {"optimizer.max_grad_norm": None}, "it clips nothing")
+    taken.set("max_grad_norm", {"optimizer.max_grad_norm": None}, "the script does not clip")
     taken.take({"warmup_proportion": float} if taken.number("warmup_proportion", 0.0) else {"warmup_steps": 0})
     (_of_gpus if for_gpus else _of_cores)(taken)
     taken.values["engine.dtype"] = "fp16" if taken.has("fp16") else "fp32"
@@ -48,7 +48,7 @@ def tpu_pretrain(typed: Typed) -> Taken:
         mapped={"fp16": "engine.dtype: fp16"},
         not_needed={
             "tpu_ip": "a TPU's hosts find their own chips",
-            "warmup_steps warmup_proportion": "the other flag of the warm-up decides",
+            "warmup_steps warmup_proportion": "the other warm-up flag decides",
         },
     )
     return taken
@@ -60,11 +60,11 @@ def _of_folder(taken: Taken, folder: str) -> None:
     lengths = [read_metrics(folder, epoch)[1] for epoch in _epochs_here(folder)]
     record = read_record(folder)
     options = record.get("options") or record.get("repaired") or {}
-    unsaid = "set it to what the examples were made with"
-    masked = f"as {folder}/{RECORD} says" if options else unsaid
+    unsaid = "set it to the value that made the examples"
+    masked = f"from {folder}/{RECORD}" if options else unsaid
     whole_words = options.get("do_whole_word_mask") is True
     for flag, key, value, source in (
-        ("max_seq_len", "data.seq_len", max(lengths, default=512), f"as {folder}/epoch_*_metrics.json say"),
+        ("max_seq_len", "data.seq_len", max(lengths, default=512), f"from {folder}/epoch_*_metrics.json"),
         ("masked_lm_prob", "masking.rate", options.get("masked_lm_prob", 0.15), masked),
         ("do_whole_word_mask", "masking.kind", "whole_word" if whole_words else "token", masked),
     ):
@@ -82,7 +82,7 @@ def _of_cores(taken: Taken) -> None:
     """Takes over the batch. The script's --train_batch_size is that of one core, though its help says otherwise."""
     cores = 1 if taken.has("one_tpu") else taken.typed.devices if taken.typed.counted_by else NUM_CORES
     taken.switch({"one_tpu": {"engine.devices": 1}})
-    what = "for TPUs; `--set engine.kind=torch` trains on any other machine"
+    what = "for TPUs; on any other machine, --set engine.kind=torch"
     taken.set("num_cores", {"engine.kind": "jax"}, what)
     taken.set("train_batch_size", {"batch.micro_batch_rows": taken.whole("train_batch_size", 32)}, "of one core")
     steps = max(1, taken.whole("gradient_accumulation_steps", 1))
@@ -100,7 +100,7 @@ def _of_gpus(taken: Taken) -> None:
     values = {"batch.micro_batch_rows": rows, "batch.virtual_workers": steps * processes}
     taken.set("train_batch_size", values, f"{steps} accumulated x {taken.count}")
     taken.note("gradient_accumulation_steps", "see --train_batch_size", "mapped")
-    taken.row("is_next", "left out", "the loss of next sentences: masked tokens alone are trained")
+    taken.row("is_next", "left out", "the loss of next sentences: only masked tokens are predicted")
     if not {"warmup_steps", "warmup_proportion"} & taken.typed.flags.keys():
         what = "pytorch-pretrained-BERT's script warms up for 0.1 of its steps, later ones do not"
         taken.row("warmup_proportion", "left out", f"{what}: set schedule.warmup_share")

@@ -54,25 +54,25 @@ MAPPED = {
     "eval_strategy evaluate_during_training": "evaluation.every_steps",
     "push_to_hub": "`export --push`, after the proof",
     "hub_model_id": "export --push OWNER/NAME",
-    "model_revision": "model.init_from has it, behind an @",
+    "model_revision": "part of model.init_from, after @",
     "dataset_config_name": "the folder of the data set's files",
     "gradient_accumulation_steps": "see --per_device_train_batch_size",
     "optim": "optimizer.kind: adamw",
 }
 LEFT_OUT = {
-    "adafactor": "AdamW takes its place, in fp32: it may need another learning rate",
-    "cache_dir": "set HF_HUB_CACHE to it: models of the Hub are kept there, and found without network",
+    "adafactor": "replaced by AdamW in fp32, which may need another learning rate",
+    "cache_dir": "set the variable HF_HUB_CACHE to it, where models of the Hub are kept",
     "trust_remote_code": "code that comes with a model is never run",
 }
 NOT_NEEDED = {
-    "logging_strategy run_name": "the run directory has log.txt, metrics.jsonl and events/",
-    "data_seed": "one seed decides everything, and a run gives the same bits again",
-    "dtype": "weights are kept in fp32, and engine.dtype is that of the products",
-    "fsdp fsdp_config deepspeed": "processes share out the fp32 weights and the moments by themselves",
+    "logging_strategy run_name": "the run directory contains log.txt, metrics.jsonl and events/",
+    "data_seed": "one seed decides everything",
+    "dtype": "weights stay in fp32; engine.dtype sets the precision of the products",
+    "fsdp fsdp_config deepspeed": "processes always shard the fp32 weights and the moments",
     "max_steps num_train_epochs": "the other flag of the length decides",
-    "warmup_steps warmup_ratio": "the schedule, or the other flag of the warm-up decides",
+    "warmup_steps warmup_ratio": "the schedule or the other warm-up flag decides",
     "save_steps eval_steps": "the strategy decides",
-    "ignore_mismatched_sizes": "a head for other labels always begins from random weights",
+    "ignore_mismatched_sizes": "a head for other labels always starts from random weights",
 }
 
 
@@ -85,7 +85,7 @@ def training(taken: Taken) -> None:
     taken.take({"seed": 42, "save_total_limit": int})
     clip, note = taken.number("max_grad_norm", 1.0), ""
     if "no_trainer" in script:
-        clip, note = 0.0, "that script clips nothing"
+        clip, note = 0.0, "that script does not clip"
     taken.set("max_grad_norm", {"optimizer.max_grad_norm": clip or None}, note)
     if VALUES["optimizer.kind"].get(taken.text("optim") or "adamw_torch") != "adamw":
         taken.note("optim", LEFT_OUT["adafactor"])
@@ -103,7 +103,7 @@ def training(taken: Taken) -> None:
         }
     )
     if "engine.dtype" not in taken.values:
-        taken.set("bf16", {"engine.dtype": "fp32"}, "auto takes bf16 where the hardware has it, and is faster")
+        taken.set("bf16", {"engine.dtype": "fp32"}, "auto uses bf16 if the hardware supports it, and is faster")
     _often(taken, steps if steps > 0 else None)
     _reports(taken)
     if taken.has("push_to_hub"):
@@ -126,12 +126,12 @@ def _schedule(taken: Taken) -> None:
         values["schedule.final_lr_share"] = keywords.pop("min_lr_ratio", 0.0)
         if "num_decay_steps" in keywords:
             values["schedule.decay_steps"] = int(keywords.pop("num_decay_steps"))
-        taken.row(name, "left out", "the curve of its decay: it falls as 1 - sqrt here")
+        taken.row(name, "left out", "the shape of its decay: here it falls as 1 - sqrt")
     if KEYS["schedule.kind"].accepts(str(values["schedule.kind"])):
         taken.set(name, values)
     else:
         taken.values["schedule.kind"] = "linear"
-        taken.note(name, "there is none of its kind; schedule.kind: linear takes its place")
+        taken.note(name, "unsupported; replaced by schedule.kind: linear")
     if keywords:
         taken.note("lr_scheduler_kwargs", f"left out: {', '.join(sorted(keywords))}")
     if kind == "constant":  # the one that has no warm-up, whatever the flags say
@@ -162,12 +162,12 @@ def _often(taken: Taken, steps: int | None) -> None:
     """Takes over how often a line is logged, the run is saved and judged."""
     logged = _every(taken, "logging_steps", "logging.every_steps", 500, steps)
     if (taken.text("save_strategy") or "steps") == "steps":
-        _every(taken, "save_steps", "checkpoint.save_every_steps", 500, steps, "and every ten minutes besides")
+        _every(taken, "save_steps", "checkpoint.save_every_steps", 500, steps, "and every ten minutes")
     evaluated = taken.text("eval_strategy") or ("steps" if taken.has("evaluate_during_training") else "no")
     if evaluated == "steps":
         _every(taken, "eval_steps", "evaluation.every_steps", logged or 500, steps)
     elif evaluated == "no":
-        taken.note("eval_strategy", "a run is judged at its start and its end all the same", "not needed")
+        taken.note("eval_strategy", "a run still evaluates at its start and end", "not needed")
     elif taken.verb == "pretrain":
         taken.note("eval_strategy", "set evaluation.every_steps")
 
@@ -196,7 +196,7 @@ def _reports(taken: Taken) -> None:
     taken.values["logging.report_to"] = known
     became = f"logging.report_to: {shown(known)}"
     if others:
-        taken.note("report_to", f"{became}; for {' and '.join(others)} there is RUN/metrics.jsonl", "left out")
+        taken.note("report_to", f"{became}; {' and '.join(others)} can read RUN/metrics.jsonl", "left out")
     taken.note("report_to", became, "mapped")
 
 

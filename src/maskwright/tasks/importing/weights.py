@@ -100,7 +100,7 @@ def _files(source: str) -> list[str]:
     if INDEX in names:
         return listed(source, os.path.join(source, INDEX), ".bin")
     if "model.safetensors" in names:
-        fix = "use the folder as it is; or name the file that you mean"
+        fix = "use the folder as it is, or name a file"
         raise InputError("has safetensors already", where=source, fix=fix)
     pickled = pickled_weights(names)
     if parts := [name for name in pickled if re.fullmatch(r"pytorch_model-\d+-of-\d+\.bin", name)]:
@@ -138,8 +138,8 @@ def _converted(files: Sequence[str], beside: str, folder: str) -> tuple[Paramete
         return weights, left_out, False
     path = os.path.join(beside, "config.json")
     if not os.path.isfile(path):
-        fix = "put config.json of the model that was trained beside it"
-        raise ModelError("has no config.json beside it, which says the model's shape", where=files[0], fix=fix)
+        fix = "put the model's config.json next to it"
+        raise ModelError("has no config.json next to it, which gives the model's shape", where=files[0], fix=fix)
     for name in ("config.json", "tokenizer.json", *FILES):
         if os.path.isfile(os.path.join(beside, name)):
             shutil.copyfile(os.path.join(beside, name), os.path.join(folder, name))
@@ -149,7 +149,7 @@ def _converted(files: Sequence[str], beside: str, folder: str) -> tuple[Paramete
         error.where = (error.where or "").replace(folder, beside)
         raise
     if taken_off:
-        say(f"{' and '.join(taken_off)} in the names of the weights is a wrapper's, and taken off")
+        say(f"{' and '.join(taken_off)} is a wrapper's prefix, which is removed from the names of the weights")
     is_original = not taken_off and all(os.path.basename(file).startswith("pytorch_model") for file in files)
     weights = {names[name]: value for name, value in weights.items()}
     return weights, [], is_original
@@ -166,7 +166,7 @@ def _write_fairseq_tokenizer(beside: str, folder: str, rows: int) -> None:
         return
     words = read_dictionary(dictionary)
     if rows not in (count := len(FIRST) + len(words), count + 1):
-        fix = "put the dict.txt that the checkpoint was trained with beside it"
+        fix = "put the checkpoint's dict.txt next to it"
         raise ModelError(f"makes {count + 1:,} ids with <mask>, the weights have {rows:,}", where=dictionary, fix=fix)
     if has_tokenizer(folder) or not (os.path.isfile(encoder) and os.path.isfile(merges)):
         return

@@ -1,4 +1,4 @@
-"""What `maskwright text audit` finds, as a page."""
+"""What `maskwright data audit` finds, as a page."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def parse_address(address: str) -> tuple[str, str]:
     """Where a job is, and its name. Where: an environment's YAML, `CONTEXT/NAMESPACE`, `NAMESPACE`, or nothing."""
     where, _, name = address.removeprefix("kubernetes:").rpartition("/")
     if not NAME.fullmatch(name):
-        fix = "write it as kubernetes:NAME, as submit prints it; `maskwright list kubernetes` lists all"
+        fix = "write it as kubernetes:NAME, as submit prints it; `maskwright status kubernetes:` lists all"
         raise InputError(f"{address[:120]!r} is not a job in Kubernetes", where="kubernetes:…", fix=fix)
     return where, name
 
@@ -143,7 +143,7 @@ class Jobs:
         """Raises `InputError` if there is no such job."""
         found = self.find(name, address)
         if found is None:
-            fix = "`maskwright list kubernetes` lists the jobs; if it was deleted, the same submit continues its run"
+            fix = "`maskwright status kubernetes:` lists what there is; a deleted job leaves its run, which continues"
             raise InputError("no such job", where=address, fix=fix)
         return found
 

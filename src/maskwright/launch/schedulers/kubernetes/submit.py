@@ -40,12 +40,12 @@ class Kubernetes(target.Place):
         ),
     ] = ()
     num_nodes: Annotated[
-        int | None, Option("Number of pods that train together. Default: the slice's hosts, or 1.", "N", min=1)
+        int | None, Option("Pods that train together. Default: the slice's hosts, or 1.", "N", min=1)
     ] = None
     gpus_per_node: Annotated[
-        int | None, Option("GPUs of each pod that compute; 0, the default, computes on the CPU.", "N", min=0)
+        int | None, Option("GPUs to use in each pod; 0, the default, trains on the CPU.", "N", min=0)
     ] = None
-    accelerator: Annotated[str | None, Option("TPU slice on GKE, as in v6e:4x4.", "KIND:TOPOLOGY")] = None
+    accelerator: Annotated[str | None, Option("TPU slice on GKE, such as v6e:4x4.", "KIND:TOPOLOGY")] = None
     cpus: Annotated[str | None, Option("Cores of each pod. Default: 4 for each GPU or chip.", "N")] = None
     memory: Annotated[str, Option("Memory of each pod, as Kubernetes writes it.", "N")] = "16Gi"
     kind: Annotated[
@@ -56,18 +56,18 @@ class Kubernetes(target.Place):
         ),
     ] = None
     name: JobName = None
-    context: Annotated[str | None, Option("Context of kubectl. Default: the current context.", "NAME")] = None
+    context: Annotated[str | None, Option("Context of kubectl. Default: the current one.", "NAME")] = None
     namespace: Annotated[str | None, Option("Namespace of the job. Default: kubectl's.", "NAME")] = None
-    queue: Annotated[str | None, Option("Queue of Kueue, which starts all pods or none.", "NAME")] = None
-    service_account: Annotated[str | None, Option("Service account that the pods run as.", "NAME")] = None
+    queue: Annotated[str | None, Option("Kueue queue, which starts all pods or none.", "NAME")] = None
+    service_account: Annotated[str | None, Option("Service account of the pods.", "NAME")] = None
     env: Env = ()
     secret: Annotated[
         tuple[str, ...],
         Option("Pass a key of a Secret to the job as a variable of the key's name, or of another.", "NAME:KEY"),
     ] = ()
-    node_selector: Annotated[tuple[str, ...], Option("Label that the nodes must have.", "KEY=VALUE")] = ()
+    node_selector: Annotated[tuple[str, ...], Option("Label of the nodes to run on.", "KEY=VALUE")] = ()
     setup: Setup = None
-    follow: Annotated[bool, Option("Follow the job, and end with its exit code.")] = False
+    follow: Annotated[bool, Option("Show the log until the job is over, and exit with its code.")] = False
 
     def access(self) -> Access:
         return Access(self.context, self.namespace)

@@ -1,4 +1,4 @@
-"""`maskwright forward`: sends the lines of a run's metrics.jsonl to a service, once or as they come.
+"""`maskwright sync`: sends the lines of a run's metrics.jsonl to a service, once or as they come.
 
 It is a process of its own, so nothing that a service does can reach the run: not a slow network, not a crash, not a
 lock. The file is the queue. What cannot be sent is sent later, in this process or the next one.
@@ -20,18 +20,18 @@ from maskwright.core.console import answer, lost_terminal_is_no_error, typed
 from maskwright.core.errors import Locked, MaskwrightError, StoppedEarly
 from maskwright.core.folder import Folder
 from maskwright.core.secrets import redact, redact_all
-from maskwright.monitor.forward.mlflow import MLflow
-from maskwright.monitor.forward.service import About, Begin, MetricsLine, Outcome, Service
-from maskwright.monitor.forward.wandb import Wandb
 from maskwright.monitor.grown import METRICS, Grown, lines_of
 from maskwright.monitor.status import look
+from maskwright.monitor.sync.mlflow import MLflow
+from maskwright.monitor.sync.service import About, Begin, MetricsLine, Outcome, Service
+from maskwright.monitor.sync.wandb import Wandb
 from maskwright.run.directory import RunDirectory
 from maskwright.run.heartbeat import read_local
 from maskwright.run.metric_names import is_held_out, trainer_names
 
 To = Literal["wandb", "mlflow"]
 SERVICES: dict[To, Begin] = {"wandb": Wandb, "mlflow": MLflow}
-FOLDER = "forward"
+FOLDER = "sync"
 POLL_SECONDS = 1.0
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 300.0
 LINGER_SECONDS = 600.0
@@ -42,7 +42,7 @@ LEAST_NICE = 10
 
 @dataclass
 class Sent:
-    """`forward/SERVICE.json` in the run directory: what was sent to a service so far."""
+    """`sync/SERVICE.json` in the run directory: what was sent to a service so far."""
 
     run_id: str = ""
     """The run's id in the service."""
@@ -200,7 +200,7 @@ class Forwarder:
 
     def _explained(self, error: Exception) -> MaskwrightError:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        again = f"`{typed(['forward', self.directory.location, '--to', self.to])}` sends the rest"
+        again = f"`{typed(['sync', self.directory.location, '--to', self.to])}` sends the rest"
         what = f"{said[:200]}; the run is not touched by it, and {self.directory.metrics} has every line"
         return MaskwrightError(what, where=self.to, fix=f"once it can be reached, {again}")
 
@@ -230,7 +230,7 @@ class Forwarder:
             timer.cancel()
 
 
-def forward(run: str, to: To, *, follow: bool = False) -> tuple[Sent, bool]:
+def sync(run: str, to: To, *, follow: bool = False) -> tuple[Sent, bool]:
     """Forwards a run; returns what was sent, and whether the service accepted everything. Raises `ConfigError` if its
     package is not installed, and the errors of `Forwarder`."""
     extras.require(to, "--to")

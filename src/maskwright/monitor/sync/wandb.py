@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from maskwright.monitor.forward.service import PROJECT, About, MetricsLine, Outcome
+from maskwright.monitor.sync.service import PROJECT, About, MetricsLine, Outcome
 
 STEP = "train/global_step"
 """The Trainer's name of the axis. W&B's own step cannot go back, as a run does after a rollback."""

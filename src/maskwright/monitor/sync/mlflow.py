@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from maskwright.monitor.forward.service import PROJECT, About, MetricsLine, Outcome
+from maskwright.monitor.sync.service import PROJECT, About, MetricsLine, Outcome
 
 PARAMS_AT_ONCE, METRICS_AT_ONCE = 100, 1000
 """MLflow's limits for one request."""
