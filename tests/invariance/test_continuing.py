@@ -77,7 +77,7 @@ def test_a_run_that_grows_before_its_decay_is_the_longer_run(config: Config, tmp
     stopped_after(8, config(**keys, **{"schedule.steps": 10}), grown)  # its decay begins after step 8
     record = RunDirectory(str(grown)).read_record()
     assert record.compiled is None  # that choice is one of CUDA devices
-    by_mkl = None if engine == "jax" else has_mkl() and record.dtype == "bfloat16"
+    by_mkl = has_mkl() and record.dtype == "bfloat16"
     RunDirectory(str(grown)).write_record(replace(record, compiled=True))
     task.pretrain(long, str(grown))
     task.pretrain(long, str(tmp_path / "straight"))

@@ -54,7 +54,8 @@ def run_page() -> str:
     from maskwright.config.pretraining import RESUMABLE_KEYS, RunConfig
 
     phases = (
-        "An entry of `phases` takes these keys ([phases](mixtures.md#phases)). The file decides about keys that it leaves out."
+        "An entry of `phases` takes these keys ([phases](mixtures.md#phases)). "
+        "The file decides about keys that it leaves out."
     )
     return f"{RUN}\n{_table(keys_of(RunConfig), RESUMABLE_KEYS)}\n{phases}\n\n{_table(keys_of(Phase, 'phases[].'))}"
 
