@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,28 +27,31 @@ from maskwright.text.tokenizer import load_tokenizer
 WEIGHTS = "model.safetensors"
 
 
-def refused(cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path) -> list[str]:
+Refused = Callable[[], list[str]]
+
+
+@pytest.fixture
+def refused(cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path) -> Refused:
     """What each command that opens a model folder says, after a look at its exit code and at what it left."""
-    lines = []
-    for command in (
+    commands = (
         ("pretrain", config_file(model={"init_from": str(folder)}), "--run", tmp_path / "out"),
         ("fill", folder, "a <mask>"),
         ("export", folder, "--to", tmp_path / "out"),
-    ):
-        result = cli(*command)
-        assert result.code == 2, (command, result.err)
-        assert not (tmp_path / "out").exists()
-        assert len(result.error) < 500
-        lines.append(result.error)
-    return lines
+    )
+
+    def said() -> list[str]:
+        found = [cli(*command) for command in commands]
+        assert [result.code for result in found] == [2, 2, 2], [result.err for result in found]
+        assert not (tmp_path / "out").exists() and all(len(result.error) < 500 for result in found)
+        return [result.error for result in found]
+
+    return said
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "last.ckpt", "weights.pth", "x.pkl"])
-def test_pickled_weights_are_never_opened(
-    name: str, cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path
-) -> None:
+def test_pickled_weights_are_never_opened(refused: Refused, name: str, folder: Path) -> None:
     os.rename(folder / WEIGHTS, folder / name)
-    for line in refused(cli, folder, config_file, tmp_path):
+    for line in refused():
         assert f"{folder}/{name}: holds pickled weights, which can run code when opened. Fix: " in line
         assert "Fix: maskwright import weights " in line and line.endswith(" --to FOLDER")
 
@@ -86,11 +90,9 @@ ABSURD: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", ABSURD)
-def test_absurd_safetensors_are_refused(
-    name: str, cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path
-) -> None:
+def test_absurd_safetensors_are_refused(refused: Refused, name: str, folder: Path) -> None:
     (folder / WEIGHTS).write_bytes(ABSURD[name])
-    for line in refused(cli, folder, config_file, tmp_path):
+    for line in refused():
         assert str(folder) in line
 
 
@@ -143,7 +145,7 @@ def require_one_line(folder: Path) -> None:
     assert str(folder) in str(caught.value) and "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
 
-def test_a_name_that_is_there_twice_is_refused(cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path) -> None:
+def test_a_name_that_is_there_twice_is_refused(refused: Refused, folder: Path) -> None:
     """Also one of the model's own, which would otherwise be whichever came last."""
     content = (folder / WEIGHTS).read_bytes()
     size = int.from_bytes(content[:8], "little")
@@ -151,14 +153,14 @@ def test_a_name_that_is_there_twice_is_refused(cli: Cli, folder: Path, config_fi
     entry = json.loads(header)["lm_head.bias"]
     header = header[:-1] + b',"lm_head.bias":' + json.dumps(entry).encode() + b"}"
     (folder / WEIGHTS).write_bytes(raw(header, content[8 + size :]))
-    assert "lm_head.bias" in refused(cli, folder, config_file, tmp_path)[0]
+    assert "lm_head.bias" in refused()[0]
 
 
-def test_a_tensor_in_two_parts_is_refused(cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path) -> None:
+def test_a_tensor_in_two_parts_is_refused(refused: Refused, folder: Path) -> None:
     shutil.copy(folder / WEIGHTS, folder / "a.safetensors")
     shutil.move(folder / WEIGHTS, folder / "b.safetensors")
     (folder / f"{WEIGHTS}.index.json").write_text('{"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}')
-    assert "is in two of its files" in refused(cli, folder, config_file, tmp_path)[0]
+    assert "is in two of its files" in refused()[0]
 
 
 def test_a_file_much_larger_than_the_model_is_not_read(cli: Cli, folder: Path, tmp_path: Path) -> None:
@@ -187,16 +189,16 @@ NAMES = ("../secret.safetensors", "/etc/hostname", "..", "", "x\0y", "sub/x.safe
     "listing", [*({"weight_map": {"a": name}} for name in NAMES), {"weight_map": []}, {}, None], ids=str
 )
 def test_an_index_that_names_something_else_is_refused(
-    listing: Any, cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path
+    refused: Refused, listing: Any, folder: Path, tmp_path: Path
 ) -> None:
     (folder / WEIGHTS).rename(tmp_path / "secret.safetensors")
     (folder / "pytorch_model.bin").write_bytes(b"\x80\x04")
     (folder / f"{WEIGHTS}.index.json").write_text(json.dumps(listing))
-    assert str(folder) in refused(cli, folder, config_file, tmp_path)[0]
+    assert str(folder) in refused()[0]
 
 
 def test_links_to_weights_are_followed_and_those_that_loop_refused(
-    cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path
+    refused: Refused, cli: Cli, folder: Path, tmp_path: Path
 ) -> None:
     """Hub caches are made of links."""
     (folder / WEIGHTS).rename(tmp_path / "blob")
@@ -204,10 +206,10 @@ def test_links_to_weights_are_followed_and_those_that_loop_refused(
     assert cli("fill", folder, "a <mask>").code == 0
     (folder / WEIGHTS).unlink()
     (folder / WEIGHTS).symlink_to(WEIGHTS)
-    assert str(folder) in refused(cli, folder, config_file, tmp_path)[0]
+    assert str(folder) in refused()[0]
     (folder / "config.json").unlink()
     (folder / "config.json").symlink_to("config.json")
-    assert "has no config.json" in refused(cli, folder, config_file, tmp_path)[0]
+    assert "has no config.json" in refused()[0]
 
 
 # ---- config.json ---------------------------------------------------------------------------------------------------
@@ -227,29 +229,23 @@ SHAPES: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in SHAPES.items() for value in values])
-def test_absurd_shapes_are_refused(
-    key: str, value: Any, cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path
-) -> None:
+def test_absurd_shapes_are_refused(refused: Refused, key: str, value: Any, folder: Path) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
-    for line in refused(cli, folder, config_file, tmp_path):
+    for line in refused():
         assert key in line and str(folder) in line
 
 
-def test_a_shape_of_a_million_layers_allocates_nothing(
-    cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path
-) -> None:
+def test_a_shape_of_a_million_layers_allocates_nothing(refused: Refused, folder: Path) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 60_000_000}))
-    assert "has no tensor roberta.encoder.layer.2" in refused(cli, folder, config_file, tmp_path)[0]
+    assert "has no tensor roberta.encoder.layer.2" in refused()[0]
 
 
 @pytest.mark.parametrize("content", ["", "[]", "null", "[" * 100_000, '{"hidden_size": ' + "1" * 5000 + "}", "\xff"])
-def test_a_config_that_is_something_else_is_refused(
-    content: str, cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path
-) -> None:
+def test_a_config_that_is_something_else_is_refused(refused: Refused, content: str, folder: Path) -> None:
     (folder / "config.json").write_text(content, encoding="latin-1")
-    assert f"{folder}/config.json" in refused(cli, folder, config_file, tmp_path)[0]
+    assert f"{folder}/config.json" in refused()[0]
 
 
 # ---- tokenizer.json ------------------------------------------------------------------------------------------------
@@ -318,13 +314,11 @@ def test_a_tokenizer_of_steps_in_steps_is_refused(cli: Cli, tokenizer: str, corp
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
-def test_weights_that_are_not_finite_are_named(
-    cli: Cli, folder: Path, config_file: ConfigFile, tmp_path: Path, value: float
-) -> None:
+def test_weights_that_are_not_finite_are_named(refused: Refused, folder: Path, value: float) -> None:
     """Training would only find a loss of nan, and advise a lower learning rate."""
     parameters = initial_parameters(SHAPE, 0)
     name = next(name for name in parameters if name.endswith("query.weight"))
     parameters[name][1, 2] = value
     save_file(parameters, str(folder / WEIGHTS))
-    for line in refused(cli, folder, config_file, tmp_path):
+    for line in refused():
         assert f"{name} holds numbers that are not finite" in line
