@@ -179,8 +179,6 @@ class EngineSection(Section):
         if self.kind == "jax" and self.activation_checkpointing != "auto":
             what = "jax always computes part of a layer's activations again: activation_checkpointing is only for torch"
             raise Refused(what, fix="leave engine.activation_checkpointing out, or take engine.kind: torch")
-        if wrong := self.wrong_kind(self.device):
-            raise wrong
         return self
 
     def wrong_kind(self, device: str) -> Refused | None:
