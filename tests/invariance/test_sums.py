@@ -82,6 +82,7 @@ def test_how_many_gradients_are_kept_is_known_beforehand(leaves: int, V: int, mo
     for leaf in range(leaves):
         summing.before_backward(first=True, last=True, final=leaf == leaves - 1)
         (weight * 2.0).sum().backward()
+        summing.take()
         summing.after_backward()
     assert len(summing._sums) == most == peak_partial_sums(leaves, V)
 
@@ -168,6 +169,7 @@ def test_an_update_of_many_ranks_is_as_much_work_for_the_host_but_for_rounds_of_
             for parameter in network.parameters():
                 parameter.grad = torch.zeros_like(parameter)
             with Launches() as launches:
+                weights.gradients.take()
                 weights.gradients.after_backward()
                 weights.finish()
                 weights.update(torch.ones(()), 1e-3, None)

@@ -54,6 +54,7 @@ def one_case(seed: int, processes: object, number: int, count: int) -> None:
                 constants = named(given[leaf, part], shapes)
                 summing.before_backward(first=part == 0, last=last, final=final)
                 sum((network[name] * constants[name]).sum() for name in used).backward()  # type: ignore[union-attr]
+                summing.take()
                 summing.after_backward()
     summing.finish()
     each_leaf = []

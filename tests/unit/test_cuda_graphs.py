@@ -37,7 +37,7 @@ class StandIn:
         self.loss.copy_(self.again())
 
 
-def forget(gradients: Gradients, names: list[str], _: slice) -> None:
+def forget(gradients: Gradients, names: list[str]) -> None:
     for name in names:
         gradients._parameters[name].grad = None
 
@@ -51,7 +51,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, int]]:
     def recording(*_: Any, **__: Any) -> Iterator[None]:
         state = torch.get_rng_state()
         with monkeypatch.context() as patch:  # what is recorded is not computed: the sums stay as they are
-            patch.setattr(Gradients, "_fold", forget)
+            patch.setattr(Gradients, "_take", forget)
             yield
         torch.set_rng_state(state)
         if seen["full"]:

@@ -178,17 +178,7 @@ class EngineSection(Section):
         if self.kind == "jax" and self.activation_checkpointing != "auto":
             what = "jax always computes part of a layer's activations again: activation_checkpointing is only for torch"
             raise Refused(what, fix="leave engine.activation_checkpointing out, or take engine.kind: torch")
-        if wrong := self.wrong_kind(self.device):
-            raise wrong
         return self
-
-    def wrong_kind(self, device: str) -> Refused | None:
-        """The error of an engine that does not compute on this device."""
-        right = "jax" if device == "tpu" else "torch"
-        if device in ("auto", "cpu") or self.kind == right:
-            return None
-        what = "jax is for TPUs, and for tests on a CPU" if self.kind == "jax" else "torch does not compute on TPUs"
-        return Refused(what, fix=f"take engine.kind: {right}")
 
 
 class CheckpointSection(Section):
@@ -520,9 +510,11 @@ def require_devices(engine: EngineSection, total: int) -> None:
 
 
 def require_supported(engine: EngineSection, device: str) -> None:
-    """Raises `ConfigError` for an engine that does not compute on `device`: cpu, cuda, mps or tpu."""
-    if wrong := engine.wrong_kind(device):
-        raise ConfigError(str(wrong), where="engine.kind", fix=wrong.fix)
+    """Raises `ConfigError` for an engine that does not compute on `device`: auto, cpu, cuda, mps or tpu."""
+    right = "jax" if device == "tpu" else "torch"
+    if device not in ("auto", "cpu") and engine.kind != right:
+        what = "jax is for TPUs, and for tests on a CPU" if engine.kind == "jax" else "torch does not compute on TPUs"
+        raise ConfigError(what, where="engine.kind", fix=f"take engine.kind: {right}")
 
 
 def shareable(virtual_workers: int, parts: int, rows: int | None) -> dict[str, int]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from maskwright.config.finetuning import FinetuneConfig
-from maskwright.config.pretraining import EngineSection, Optimizer, RunConfig, shared_out
+from maskwright.config.pretraining import EngineSection, Optimizer, RunConfig, require_supported, shared_out
 from maskwright.core.errors import ConfigError
 from maskwright.core.extras import require
 from maskwright.engines.base import Engine
@@ -63,6 +63,7 @@ def choose_device(engine: EngineSection) -> str:
         return processes.choose_device(engine)
     from maskwright.engines.torch import prepare
 
+    require_supported(engine, engine.device)
     return prepare.choose_device(engine.device)
 
 

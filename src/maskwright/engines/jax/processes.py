@@ -80,14 +80,13 @@ def choose_device(engine: EngineSection) -> Platform:
     """Resolves `auto`: TPU chips if there are any, else the CPU. Raises `ConfigError` rather than leave a chip or a GPU
     of this machine idle."""
     chips, wanted = tpu_chips(), engine.device
+    require_supported(engine, "cuda" if wanted == "auto" and not chips and cuda_devices() else wanted)
     if wanted == "tpu" and not chips:
         fix = "run it on a TPU VM; `maskwright plan` compiles for one that is not here"
         raise ConfigError("tpu was asked for, but this machine has no TPU chip", where="engine.device", fix=fix)
     if wanted == "tpu" or (wanted == "auto" and chips):
         require("libtpu", "engine.device")
         return "tpu"
-    if wanted == "auto" and cuda_devices():
-        require_supported(engine, "cuda")
     return "cpu"
 
 

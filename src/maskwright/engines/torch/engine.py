@@ -319,6 +319,7 @@ class TorchEngine:
             # Hooks send each gradient of the last backward pass to other ranks while it runs; a graph has no hooks.
             by_graph = self.fit.by_graph and (self.processes.world_size == 1 or not (final and last))
             total = total + self.passes.backward(part, self.fit.graphs if by_graph else None)
+            self.weights.gradients.after_backward()
         return total
 
     # ---- without training ------------------------------------------------------------------------------------

@@ -36,7 +36,8 @@ class Gradients:
     """Empties the `.grad` of `parameters` after each backward pass. `flat` holds the sum of this rank's share once
     `finish` returns; it is not divided by anything.
 
-    Each part of a micro-batch that is computed at once needs `before_backward`, the backward pass, `after_backward`."""
+    Each part of a micro-batch that is computed at once needs `before_backward`, the backward pass, `take` and
+    `after_backward`."""
 
     def __init__(self, parameters: dict[str, torch.nn.Parameter], order: FlatOrder, processes: Processes) -> None:
         self.processes, self._parameters, self._order = processes, parameters, order
@@ -55,9 +56,10 @@ class Gradients:
             for name in message.bucket.names:
                 parameters[name].register_post_accumulate_grad_hook(self._hook(message))
         self._next, self._final, self._prepared = 0, False, False
-        self.place = (0, 0, True)
-        """Of the coming backward pass: the sum that its gradient goes into, how many sums are folded into the one
-        before them then, and whether it replaces what is there."""
+        self.place = (0, True)
+        """The sum that the gradient of the coming backward pass goes into, and whether it replaces what is there."""
+        self._folds = 0
+        """How many sums are then folded, each into the one before it."""
         self.sending = False
         """Whether part of this update has been sent: from here on it cannot be redone."""
 
@@ -87,29 +89,36 @@ class Gradients:
         (into, folds), copies = self._add, first
         if first and last and folds:  # saves writing and reading a sum of its own
             into, folds, copies = into - 1, folds - 1, False
-        self.place, self._final = (into, folds if last else 0, copies), final
+        self.place, self._folds, self._final = (into, copies), folds if last else 0, final
         self._sum(into)
         for message in self._messages:
             message.missing = len(message.bucket.names)
 
+    def take(self) -> None:
+        """Moves the gradient of a backward pass into its sum. A CUDA graph may hold this with the pass."""
+        if not (self._final and self._messages):
+            self._take(list(self._parameters))
+
     def after_backward(self) -> None:
-        """Adds up the gradient of a backward pass, or sends the rest of it after the final one."""
+        """Folds the sums that are complete, or sends the rest of them after the final pass."""
         if self._final and self._messages:
             self._send_ready(everything=True)
         else:
-            self._fold(list(self._parameters), slice(None))
+            self._fold(slice(None))
 
-    def _fold(self, names: list[str], numbers: slice) -> None:
-        """Moves the gradients of these parameters, which have these `numbers` of the flat buffers, into their sum, and
-        folds the sums that are complete."""
-        into, folds, copies = self.place
+    def _take(self, names: list[str]) -> None:
+        into, copies = self.place
         gradients = [cast(Tensor, self._parameters[name].grad) for name in names]
         views = [self._views[into][name] for name in names]
         (torch._foreach_copy_ if copies else torch._foreach_add_)(views, gradients)
-        for folded in range(into, into - folds, -1):
-            self._sums[folded - 1][numbers].add_(self._sums[folded][numbers])
         for name in names:
             self._parameters[name].grad = None
+
+    def _fold(self, numbers: slice) -> None:
+        """Folds these numbers of the sums that are complete."""
+        into, _ = self.place
+        for folded in range(into, into - self._folds, -1):
+            self._sums[folded - 1][numbers].add_(self._sums[folded][numbers])
 
     def _sum(self, index: int) -> Tensor:
         while index >= len(self._sums):
@@ -152,7 +161,8 @@ class Gradients:
         """Sends buckets in one order, the same on all ranks."""
         while self._next < len(self._messages) and (everything or not self._messages[self._next].missing):
             message = self._messages[self._next]
-            self._fold(list(message.bucket.names), message.bucket.whole)
+            self._take(list(message.bucket.names))
+            self._fold(message.bucket.whole)
             self.sending = True  # an error of the backend may come when others have theirs already
             message.works = [
                 cast(dist.Work, dist.all_to_all_single(received, sent, here, there, async_op=True))

@@ -1,5 +1,4 @@
-"""A micro-batch's forward and backward pass, and the sum of its gradient, as a CUDA graph, which the host starts with
-one call.
+"""A micro-batch's forward and backward pass as a CUDA graph, which the host starts with one call.
 
 Without it, the host launches some 1,000 kernels one by one, and a device that is faster than that idles in between.
 """
@@ -12,8 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-MOST_GRAPHS = 64
-"""A run has a handful of shapes for each of its row lengths, and of places in the tree of sums for each of those."""
+MOST_GRAPHS = 128
+"""A run has a handful of shapes for each of its row lengths, and 2 log2 V sums that the gradients of V micro-batches
+go into."""
 
 
 @dataclass
@@ -25,7 +25,7 @@ class _Graph:
 
 class Graphs:
     """Graphs of micro-batches that differ only in their numbers. They share one memory pool, as only one runs at a
-    time, and keep nothing in it: a graph ends by adding its gradient to a sum that all share. The numbers are those of
+    time, and keep nothing in it: a graph ends by moving its gradient into a sum. The numbers are those of
     the same kernels without a graph, bit for bit."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Graphs:
         """Whether any graph takes memory, or was to be recorded and found too little."""
 
     def loss(self, key: Hashable, inputs: Sequence[Tensor], compute: Callable[[Sequence[Tensor]], Tensor]) -> Tensor:
-        """The loss that `compute` returns for `inputs`, after it has added up their gradient.
+        """The loss that `compute` returns for `inputs`, after it has moved their gradient into a sum.
 
         `key`: all that a graph depends on besides the shapes of `inputs`. The first micro-batch of its kind is computed
         as usual, because compilers and libraries prepare themselves; the second is recorded."""

@@ -46,18 +46,18 @@ class Passes:
         return cast(Tensor, self.network(*self._inputs(batch), targets))
 
     def backward(self, batch: Batch, graphs: Graphs | None) -> Tensor:
-        """Adds the gradient to the sum that `weights.gradients` were told of, by one of `graphs` unless they are None;
-        returns the loss sum."""
+        """Moves the gradient into its sum of `weights.gradients`, by one of `graphs` unless they are None; returns the
+        loss sum."""
         if self.fills_up:
             batch = batch.filled_up(PREDICTIONS_MULTIPLE)
         targets = self.targets(batch, self._label_smoothing)
         if graphs:
             return self._by_graph(graphs, batch, targets)
-        return self._add_up(self.forward(batch, targets))
+        return self._backward(self.forward(batch, targets))
 
-    def _add_up(self, loss: Tensor) -> Tensor:
+    def _backward(self, loss: Tensor) -> Tensor:
         (loss * self._loss_scale.factor if self._loss_scale else loss).backward()
-        self._weights.gradients.after_backward()
+        self._weights.gradients.take()
         return loss.detach()
 
     def _by_graph(self, graphs: Graphs, batch: Batch, targets: Targets) -> Tensor:
@@ -69,7 +69,7 @@ class Passes:
             ids, positions, offsets, index, labels, weights = tensors
             segments = offsets if packs is None else packed(offsets, packs[0], causal=packs[1])
             smoothed = Targets(labels, weights, targets.smoothing)
-            return self._add_up(self.network(ids, positions, segments, index, smoothed))
+            return self._backward(self.network(ids, positions, segments, index, smoothed))
 
         key = (packs, targets.smoothing, self.network.config.rope_theta, self._weights.gradients.place)
         return graphs.loss(key, (ids, positions, offsets, index, *targets[:2]), compute)

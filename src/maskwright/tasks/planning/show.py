@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal
 
 from maskwright.config.finetuning import FinetuneConfig
-from maskwright.config.pretraining import RunConfig, shared_out
+from maskwright.config.pretraining import RunConfig, require_supported, shared_out
 from maskwright.core.console import human_bytes, human_count, plain_number, several
 from maskwright.core.errors import ConfigError
 from maskwright.machine.devices import DeviceCount, here
@@ -212,16 +213,17 @@ def projected(
 
 
 def _refusals(config: RunConfig | FinetuneConfig, place: DeviceCount) -> list[str]:
-    found, engine = list[str](), config.engine
+    found, engine, family = list[str](), config.engine, place.device.family
     devices = (engine.kind == "jax" and engine.devices) or place.devices
-    if devices > 1:
+    rows = config.batch.micro_batch_rows if isinstance(config, RunConfig) else None
+    for check in (
+        partial(shared_out, config.batch.virtual_workers, devices, "devices", rows),
+        partial(require_supported, engine, "cuda" if family == "gpu" else family),
+    ):
         try:
-            rows = config.batch.micro_batch_rows if isinstance(config, RunConfig) else None
-            shared_out(config.batch.virtual_workers, devices, "devices", rows)
+            check()
         except ConfigError as error:
             found.append(f"as configured it would be refused: {error.what}. Fix: {error.fix}")
-    if wrong := engine.wrong_kind({"gpu": "cuda"}.get(place.device.family, place.device.family)):
-        found.append(f"as configured it would be refused: {wrong}. Fix: {wrong.fix}")
     return found
 
 
