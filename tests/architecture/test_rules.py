@@ -10,7 +10,8 @@ import runpy
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Literal, get_args, get_origin
@@ -130,11 +131,15 @@ FOREIGN_TEXT = {
 FORBIDDEN = {"pickle", "marshal", "shelve", "dill", "joblib", "lightning", "litdata", "torch_xla"}
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
     """(module, at the top of the file) of each import."""
-    tree = ast.parse(path.read_text())
-    top = set(map(id, tree.body))
-    for node in ast.walk(tree):
+    top = set(map(id, tree(path).body))
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, id(node) in top) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -147,7 +152,22 @@ def name(path: Path) -> str:
     return path.relative_to(SOURCE).as_posix()
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
+def of_each_file(rule: Callable[[Path], None]) -> Callable[[], None]:
+    """One test of all files, which says what each of them breaks."""
+
+    def test() -> None:
+        broken = []
+        for path in FILES:
+            try:
+                rule(path)
+            except AssertionError as error:
+                broken.append(str(error).partition("\n")[0])
+        assert broken == []
+
+    return test
+
+
+@of_each_file
 def test_imports_point_down(path: Path) -> None:
     if name(path) in TOP:
         return
@@ -165,7 +185,7 @@ def test_every_package_of_a_room_has_its_floor() -> None:
     assert packages == {room: set().union(*floors) for room, floors in ROOMS.items()}
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
+@of_each_file
 def test_no_arrow_inside_a_room_goes_up(path: Path) -> None:
     """Of the files that lie in a room beside its packages, the circles are refused, by the next test."""
     room, *rest = name(path).split("/")
@@ -203,7 +223,7 @@ def assert_no_circle(arrows: dict[str, set[str]]) -> None:
         raise AssertionError(" -> ".join(error.args[1])) from None
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
+@of_each_file
 def test_heavy_libraries_have_few_doors(path: Path) -> None:
     for module, _ in imports(path):
         library = module.split(".")[0]
@@ -226,7 +246,7 @@ def test_no_decision_by_a_sentence_of_our_own() -> None:
 
     found = set()
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             looked_at: list[ast.expr] = []
             if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
                 looked_at = node.comparators
@@ -245,7 +265,7 @@ def test_one_function_says_how_a_python_of_its_own_is_started() -> None:
     started = [
         name(path)
         for path in FILES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.List | ast.Tuple) and any(ast.unparse(part) == "sys.executable" for part in node.elts)
     ]
     assert started == ["processes/child.py"]
@@ -263,15 +283,15 @@ def test_one_room_prints() -> None:
     printing = {
         name(path)
         for path in FILES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(tree(path))
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("print", "typer.echo", "sys.stdout.write")
     }
     assert printing == {"core/console.py", "engines/jax/probe.py", "engines/torch/probe.py"}
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
+@of_each_file
 def test_functions_fit_a_screen(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.FunctionDef):
             length = (node.end_lineno or 0) - node.lineno
             assert length <= 75, f"{name(path)}: {node.name} has {length} lines"
@@ -280,7 +300,7 @@ def test_functions_fit_a_screen(path: Path) -> None:
 def test_a_public_class_name_stands_for_one_thing() -> None:
     defined: dict[str, list[str]] = {}
     for path in FILES:
-        for node in ast.parse(path.read_text()).body:
+        for node in tree(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 defined.setdefault(node.name, []).append(name(path))
     assert not {word: files for word, files in defined.items() if len(files) > 1}
@@ -440,11 +460,11 @@ def test_every_recipe_of_fine_tuning_has_the_setting_of_all(recipe: Path) -> Non
     assert config.optimizer == FinetuningOptimizer(learning_rate=4e-5)
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
+@of_each_file
 def test_every_error_in_the_input_says_how_to_fix_it(path: Path) -> None:
     kinds = {"InputError", "ConfigError", "SourceError", "StoreError", "TokenizerError", "ModelError"}
     kinds |= {"CheckpointError", "HealthError", "CloudError", "Refused"}
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds:
             named = {keyword.arg for keyword in node.keywords}
             assert "fix" in named, f"{name(path)}:{node.lineno}: {ast.unparse(node)}"

@@ -278,7 +278,7 @@ def test_jax_gives_the_numbers_and_gradients_of_torch(kind: str, task: TaskKind)
 
     stacked = {name: jnp.asarray(array) for name, array in networks.stack(parameters, config).items()}
     with jax.default_matmul_precision("highest"):
-        found, gradient = jax.value_and_grad(value)(stacked)
+        found, gradient = jax.jit(jax.value_and_grad(value))(stacked)
     assert float(found) == pytest.approx(float(loss.detach()), rel=1e-5)
     ours = networks.unstack({name: np.asarray(array) for name, array in gradient.items()}, config)
     assert set(ours) == {piece.hf_name for piece in pieces(config)} == set(wanted)

@@ -1,6 +1,7 @@
 """Every way of attention in JAX against numpy in float64, one query at a time; the TPU's kernel is interpreted."""
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,6 +52,20 @@ def interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_jax.kernels, "make_splash_mha_single_device", partial(make, interpret=True))
 
 
+def with_gradients(
+    inputs: list[jax.Array], segments: NDArray[np.int32], way: Any, window: int | None
+) -> list[jax.Array]:
+    """What `oracle` gives, of q, k, v and the result's gradient, by one program."""
+
+    def both(q: jax.Array, k: jax.Array, v: jax.Array, seen: jax.Array) -> list[jax.Array]:
+        out, gradient_of = jax.vjp(
+            lambda q, k, v: attention(q, k, v, jnp.asarray(segments), way=way, window=window), q, k, v
+        )
+        return [out, *gradient_of(seen)]
+
+    return jax.jit(both)(*inputs)
+
+
 # 37 tokens: no multiple of anything. 384 tokens: three blocks where 128 is the largest. Width 16 is held tokens-last.
 @pytest.mark.parametrize(
     ("way", "T", "h", "largest_block", "dtype", "tolerance", "window"),
@@ -91,12 +106,10 @@ def test_every_way_and_its_gradients_equal_slow_twin(
         segments = -np.where(segments[:2], segments[:2], 5)
     random = np.random.default_rng(T + h)
     inputs = [jnp.asarray(random.normal(size=(len(segments), T, 2, h)), dtype) for _ in range(4)]
-    out, gradient_of = jax.vjp(
-        lambda q, k, v: attention(q, k, v, jnp.asarray(segments), way=way, window=window), *inputs[:3]
-    )
-    assert out.dtype == jnp.dtype(dtype)
+    results = with_gradients(inputs, segments, way, window)
+    assert results[0].dtype == jnp.dtype(dtype)
     q, k, v, seen = (np.asarray(array, np.float64) for array in inputs)
-    for found, expected in zip([out, *gradient_of(inputs[3])], oracle(q, k, v, segments, seen, window), strict=True):
+    for found, expected in zip(results, oracle(q, k, v, segments, seen, window), strict=True):
         assert np.abs(np.asarray(found, np.float64) - expected).max() < tolerance * np.abs(expected).max()
 
 
@@ -108,13 +121,11 @@ def test_fewer_heads_of_keys_serve_neighbouring_queries(
     """Beside the slow twin, whose keys and values are repeated; their gradients are then added up."""
     segments, random = segments_of(T), np.random.default_rng(T)
     q, k, v, seen = (random.normal(size=(3, T, H, 16)).astype(np.float32) for H in (6, 2, 2, 6))
-    out, gradient_of = jax.vjp(
-        lambda q, k, v: attention(q, k, v, jnp.asarray(segments), way=way, window=window), *map(jnp.asarray, (q, k, v))
-    )
+    results = with_gradients([jnp.asarray(array) for array in (q, k, v, seen)], segments, way, window)
     wide = [x.astype(np.float64) for x in (q, np.repeat(k, 3, 2), np.repeat(v, 3, 2), seen)]
     mixed, dq, *of_keys = oracle(*wide[:3], segments, wide[3], window)
     summed = [gradient.reshape(3, T, 2, 3, 16).sum(3) for gradient in of_keys]
-    for found, expected in zip([out, *gradient_of(jnp.asarray(seen))], [mixed, dq, *summed], strict=True):
+    for found, expected in zip(results, [mixed, dq, *summed], strict=True):
         assert np.abs(np.asarray(found, np.float64) - expected).max() < 3e-6 * np.abs(expected).max()
 
 
