@@ -196,7 +196,7 @@ def test_a_job_waits_in_its_queue_and_is_deleted_with_all_that_is_its_own(
     assert cli("stop", "kubernetes:one").out == "kubernetes:one: deleted; the same submit continues the run\n"
     assert [made["metadata"]["name"] for made in nodes.cluster.objects.values()] == ["theirs"]
     gone = cli("status", "kubernetes:one")
-    assert gone.code == 2 and gone.error.startswith("kubernetes:one: no such job. Fix: `maskwright list")
+    assert gone.code == 2 and gone.error.startswith("kubernetes:one: no such job. Fix: `maskwright status")
 
 
 ENVIRONMENT = """

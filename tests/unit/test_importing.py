@@ -279,14 +279,14 @@ def test_the_trainer_of_pregenerated_epochs(tmp_path: Path) -> None:
         metrics = f'{{"num_training_examples": 3, "max_seq_len": {length}}}'
         (tmp_path / f"epoch_{epoch}_metrics.json").write_text(metrics)
     found, values = taken("tpu_pretrain", f"pretrain.py --pregenerated_data {tmp_path}")
-    assert values["data"]["seq_len"] == 128 and "epoch_*_metrics.json say" in table(found.rows)
+    assert values["data"]["seq_len"] == 128 and "epoch_*_metrics.json" in table(found.rows)
     assert values["masking"] == {"rate": 0.15, "kind": "token"}  # the script's own, which its files do not tell
     assert "masking.rate: 0.15 (set it to the value that made the examples)" in table(found.rows)
     record = {"finished": True, "options": {"masked_lm_prob": 0.3, "do_whole_word_mask": True}}
     (tmp_path / "pregenerate.json").write_text(json.dumps(record))
     found, values = taken("tpu_pretrain", f"pretrain.py --pregenerated_data {tmp_path}")
     assert values["masking"] == {"rate": 0.3, "kind": "whole_word"}
-    assert f"masking.kind: whole_word (as {tmp_path}/pregenerate.json says)" in table(found.rows)
+    assert f"masking.kind: whole_word (from {tmp_path}/pregenerate.json)" in table(found.rows)
 
 
 def test_a_token_in_the_command_goes_nowhere() -> None:

@@ -118,8 +118,8 @@ renamed or removed."""
 
 def print_result(report: str | None, value: Mapping[str, Any], as_json: bool) -> None:
     """Prints a command's answer: the report for people, if there is one, or `value` and the version for programs."""
-    if as_json or report is not None:
-        answer(as_document(value) if as_json else report)
+    if (text := as_document(value) if as_json else report) is not None:
+        answer(text)
 
 
 @contextmanager
