@@ -491,7 +491,7 @@ def test_spans_of_annotation_tools_are_words_and_tags(tool: str, tmp_path: Path)
         ({"label": [[5, 7, "PER"]]}, "span 5 to 7, 'va' (PER) cuts the word 'Eva'. Fix: let it go from 4 to 7, 'Eva'"),
         ({"label": [[4, 14, "PER"], [8, 14, "LAST"]]}, "span 8 to 14, 'Brandt' (LAST) overlaps span 4 to 14, 'Eva Bra"),
         ({"label": [[4, 7, "PER"], [4, 7, "X"]]}, "span 4 to 7, 'Eva' (X) overlaps span 4 to 7"),
-        ({"label": [[4, 4, "PER"]]}, "span 4 to 4, '' (PER) holds no word. Fix: delete it, or write the position after"),
+        ({"label": [[4, 4, "PER"]]}, "span 4 to 4, '' (PER) holds no word. Fix: delete it, or write the position"),
         ({"label": [[3, 4, "PER"]]}, "span 3 to 4, ' ' (PER) holds no word"),
         ({"label": [[23, 40, "LOC"]]}, "span 23 to 40, 'Lima.' (LOC) is not inside the 28 characters. Fix: count"),
         ({"label": [[-4, 4, "LOC"]]}, "span -4 to 4, 'Mrs ' (LOC) is not inside the 28 characters"),
