@@ -748,7 +748,7 @@ def test_text_in_mds_is_read_as_text(packing: str | None, documents: Documents, 
         assert sources.bytes_read == sum(sources.sizes)
     with pytest.raises(SourceError, match=r"record 1: 'len' is bytes, not text"):
         list(Sources([str(folder)], text_column="len"))
-    with pytest.raises(SourceError, match=r"has no column 'body' .*token ids are taken over by `maskwright data conv"):
+    with pytest.raises(SourceError, match=r"has no column 'body' .*`maskwright data convert` reads token ids"):
         list(Sources([str(folder)], text_column="body"))
     index = (folder / "index.json").read_text()
     (folder / "index.json").write_text(index.replace("input_ids", "caption"))
