@@ -1,4 +1,4 @@
-"""Figures of a run without a measurement: what a row holds, what phases change, and how a run that is stopped goes on."""
+"""Figures of a run without a measurement: what a row holds, what phases change, and how a stopped run goes on."""
 
 from __future__ import annotations
 
@@ -7,6 +7,18 @@ from drawing import MARGIN, WIDTH, Point, line, rectangle, svg, text
 SEQUENCES = (("<s>", "the", "cat", "sat", "on", "it", "</s>"), ("<s>", "rain", "fell", "</s>"), ("<s>", "yes", "</s>"))
 LENGTH, CELL, SQUARE = 16, 35, 15
 """Tokens in the row, and the sizes of a token and of a pair of tokens."""
+
+SAID = (
+    "Attention",
+    "Each line is a token, and each column",
+    "a token that it may look at.",
+    "",
+    "A sequence sees itself alone, so the",
+    "model computes for it what it would",
+    "compute if it were alone in the row.",
+    "",
+    "Nothing looks at the padding.",
+)
 
 
 def packing() -> str:
@@ -30,9 +42,9 @@ def packing() -> str:
                 kind = f"box sequence{number} pair"
                 parts.append(rectangle(MARGIN + column * SQUARE, top + row * SQUARE, SQUARE, SQUARE, kind, round_=0))
         begin += len(words)
-    said = ("Attention", "Each line is a token, and each column", "a token that it may look at.", "", "A sequence sees itself alone, so the")
-    said += ("model computes for it what it would", "compute if it were alone in the row.", "", "Nothing looks at the padding.")
-    parts += [text(290, top + 28 + 22 * n, words, "small quiet" if n else "head") for n, words in enumerate(said) if words]
+    parts += [
+        text(290, top + 28 + 22 * n, words, "small quiet" if n else "head") for n, words in enumerate(SAID) if words
+    ]
     return svg(
         top + LENGTH * SQUARE + 20,
         "Three sequences in one row",
@@ -131,9 +143,9 @@ def ends() -> str:
     return svg(
         y + 36,
         "How a run ends, and what starts it again",
-        "After SIGTERM a run saves and ends with 75; after a kill it loses what follows its newest checkpoint. Both are "
-        "started again and go on to 0. It ends with 76 when asked to stop and with 2 or 3 on an error, and no launcher "
-        "starts it again. Started again: " + "; ".join(f"{one}: {who}" for one, who in AGAIN) + ".",
+        "After SIGTERM a run saves and ends with 75; after a kill it loses what follows its newest checkpoint. "
+        "Both are started again and go on to 0. It ends with 76 when asked to stop and with 2 or 3 on an error, and no "
+        "launcher starts it again. Started again: " + "; ".join(f"{one}: {who}" for one, who in AGAIN) + ".",
         parts,
         style=".lost{fill:none;stroke-dasharray:3 3}",
     )
