@@ -12,6 +12,7 @@ from curves import curves
 from diagrams import exits, flow, step, ways
 from session import session
 from speed import rows, speed
+from training import ends, packing, phases
 
 PICTURES = Path(__file__).resolve().parents[2] / "pictures"
 DRAWN: dict[str, Callable[[], str]] = {
@@ -22,6 +23,9 @@ DRAWN: dict[str, Callable[[], str]] = {
     "resume-curves.svg": curves,
     "kill.svg": session,
     "speed.svg": speed,
+    "packing.svg": packing,
+    "phases.svg": phases,
+    "exit-codes.svg": ends,
 }
 MEASURED: dict[str, tuple[list[str], list[str]]] = {
     "resume-curves.svg": (["curves"], ["kill -9", "fp32"]),

@@ -62,8 +62,8 @@ def panel(
         away = [value - other for value, other in zip(values, beside, strict=True)]
         parts.append(line(*points(first, away, across, below), kind=kind))
     names = (
-        text(RIGHT - 4, up.top + 14, "loss", "tick end over"),
-        text(LEFT + 6, below.top + 14, "difference", "tick over"),
+        text(MARGIN, up.top - 9, "loss", "tick"),
+        text(MARGIN, below.top - 9, "difference", "tick"),
     )
     return [*parts, *names]
 

@@ -34,7 +34,6 @@ def colours(page: dict[str, str]) -> str:
     rules = [f"text{{fill:{ink}}}", f".quiet,.tick{{fill:{quiet}}}", f".paper{{fill:{page['paper']}}}"]
     rules += [f".box{{fill:{page['paper']};stroke:{page['ours']}}}", f".pale{{fill:{page['pale']}}}"]
     rules += [f".line{{stroke:{quiet}}}", f".tip{{fill:{quiet}}}", f".grid{{stroke:{soft};opacity:.5}}"]
-    rules += [f".over{{stroke:{page['paper']};stroke-width:5px;paint-order:stroke}}"]
     rules += [f".alone{{stroke:{soft}}}", f".one{{stroke:{ink}}}"]
     for name in ("ours", "other"):
         rules.append(f".{name}{{stroke:{page[name]}}}rect.{name},text.{name}{{fill:{page[name]};stroke:none}}")
