@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from curves import curves
-from diagrams import exits, flow, step, ways
+from diagrams import flow, step, ways
 from session import session
 from speed import rows, speed
 from training import ends, packing, phases
@@ -19,7 +19,6 @@ DRAWN: dict[str, Callable[[], str]] = {
     "flow.svg": flow,
     "ways.svg": ways,
     "exact-resume.svg": step,
-    "exits.svg": exits,
     "resume-curves.svg": curves,
     "kill.svg": session,
     "speed.svg": speed,

@@ -101,29 +101,6 @@ ATTEMPTS = (
 """A life of a run: what each attempt does, the exit code that it ends with, and who acts on it."""
 
 
-def exits() -> str:
-    middle, error, parts, y = 190, 490, [], 20
-    for did, code, then in ATTEMPTS:
-        parts.append(box(middle, y, 320, did, kind="box" if then else "box pale"))
-        parts.append(line((middle, y + 56), (middle, y + 102), arrow=True))
-        parts.append(text(middle + 12, y + 76, code, "ours head"))
-        parts.append(text(middle + 12, y + 95, then, "small"))
-        parts.append(line((middle + 160, y + 28), (error, y + 28)))
-        y += 106
-    parts += [
-        line((error, 48), (error, y - 4), arrow=True),
-        box(error, y, 190, ("1, 2, 3: an error", "correct it, then repeat"), kind="box"),
-        box(middle, y, 320, ("model", "export it"), kind="box pale"),
-    ]
-    return svg(
-        y + 76,
-        "What ends an attempt, and who starts the next",
-        "After exit code 75, a kill or a lost machine, the launcher restarts the run from its newest checkpoint. After "
-        "76 you repeat the command with a new limit. After an error, 1, 2 or 3, you correct it first. 0 means done.",
-        parts,
-    )
-
-
 def step() -> str:
     middle = WIDTH / 2
     thirds = (100, middle, 500)
