@@ -87,22 +87,6 @@ def test_run_mlm_becomes_the_run_that_its_command_is(tmp_path: Path) -> None:
     assert read_config(str(tmp_path / "run.yaml")).schedule.epochs == 3.0  # the YAML is one that a run takes
 
 
-def test_a_model_from_scratch_has_the_shape_of_its_overrides() -> None:
-    _, values = taken(
-        "run_mlm",
-        "python run_mlm.py --model_type bert --tokenizer_name google-bert/bert-base-cased --train_file a.txt "
-        "--config_overrides hidden_size=128,num_hidden_layers=2,num_attention_heads=2,foo=1 --fp16 --max_grad_norm 0",
-    )
-    assert values["model"]["architecture"] == "bert"
-    shape = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-    assert [values["model"][name] for name in shape] == [128, 2, 2, 3072]
-    assert values["engine"]["dtype"] == "fp16" and values["optimizer"]["max_grad_norm"] is None
-    theirs = {"learning_rate": 5e-5, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
-    assert theirs.items() <= values["optimizer"].items()
-    _, values = taken("run_mlm", "python run_mlm.py --model_type modernbert --train_file a.txt")
-    assert values["model"]["num_hidden_layers"] == 22 and values["model"]["hidden_dropout"] == 0.0
-
-
 @pytest.mark.parametrize(
     ("flags", "kind"),
     [
@@ -172,14 +156,6 @@ def test_fairseqs_script_is_read_and_its_batch_worked_out(tmp_path: Path) -> Non
     found, _ = taken("fairseq", str(tmp_path / "runme.sh"), **given)
     assert "xla_dist starts it on each host of the slice: give --devices" in table(found.rows)
     assert fates(found)["--devices"] == "left out"
-    without = ("--freq-weighted-replacement", "--encoder-layerdrop", "--activation-dropout", "--user-dir")
-    words = (
-        f"--max-update 10 --multilang-sampling-alpha 0.7 {without[0]} {without[1]} 0.1 {without[2]} 0.1 {without[3]} x"
-    )
-    found, values = taken("fairseq", f"fairseq-train a:b --max-tokens 4096 {words}")
-    assert {fates(found)[flag] for flag in (*without, "--multilang-sampling-alpha")} == {"left out"}
-    assert "data convert a:b " in found.commands("x")[0] and values["data"]["store"] == "data/store"
-    assert not {"mixture", "mixture_alpha"} & values["data"].keys() and values["batch"]["micro_batch_rows"] == 8
 
 
 def test_languages_of_fairseqs_shards_are_stores_that_alpha_weighs(tmp_path: Path, tokenizer: str) -> None:
@@ -239,15 +215,6 @@ def test_run_glue_becomes_a_fine_tuning(tmp_path: Path) -> None:
     assert [values["data"][name] for name in ("text", "text_pair", "label")] == ["sentence1", "sentence2", "label"]
     assert values["schedule"]["warmup_share"] == 0.1 and values["evaluation"]["metric"] == "accuracy"
     assert found.commands("f.yaml")[0] == "maskwright finetune f.yaml --run out"
-    command = f"run_glue.py --task_name cola --model_name_or_path {tmp_path}"
-    for flags, metric in (
-        ("--load_best_model_at_end", "loss"),  # the Trainer's default
-        ("--load_best_model_at_end --metric_for_best_model eval_loss", "loss"),
-        ("--load_best_model_at_end --metric_for_best_model f1", "f1"),  # of two labels, as GLUE's
-        ("--load_best_model_at_end False", "matthews_corrcoef"),  # of the task
-        ("--load_best_model_at_end --metric_for_best_model rouge", "matthews_corrcoef"),
-    ):
-        assert taken("run_glue", f"{command} {flags}")[1]["evaluation"]["metric"] == metric
     _, text = imported("run_glue", "python run_glue.py --task_name stsb --model_name_or_path bert-base-cased")
     (tmp_path / "f.yaml").write_text(text)
     config = read_finetune_config(str(tmp_path / "f.yaml"))
@@ -272,9 +239,6 @@ def test_the_trainer_of_pregenerated_epochs(tmp_path: Path) -> None:
     ]
     assert values["schedule"] == {"epochs": 3.0, "kind": "linear", "warmup_steps": 100}
     assert fates(found)["--reduce_memory"] == "not needed"
-    found, values = taken("tpu_pretrain", "pretrain.py --epochs 4 --warmup_proportion 0.06 --one_tpu --seed 7")
-    assert values["schedule"] == {"epochs": 4.0, "kind": "linear", "warmup_share": 0.06}
-    assert values["batch"]["virtual_workers"] == 1 and values["seed"] == 7
     for epoch, length in enumerate((96, 128)):  # where the folder is here, it says how long its examples are
         metrics = f'{{"num_training_examples": 3, "max_seq_len": {length}}}'
         (tmp_path / f"epoch_{epoch}_metrics.json").write_text(metrics)
@@ -295,124 +259,153 @@ def test_a_token_in_the_command_goes_nowhere() -> None:
     assert "hf_" not in text + table(found.rows) and "--hub_token" in text
 
 
-@pytest.mark.parametrize(
-    ("command", "values"),
-    [
-        ("N=4; run_mlm.py --per_device_train_batch_size `expr 128 / $N`", {"batch.micro_batch_rows": 32}),
-        ("E=; run_mlm.py $E --output_dir a$E-b --seed 7", {"seed": 7}),
-        ("S=7; python run_mlm.py --max_steps 9 --seed $S> log", {"seed": 7}),
-        ("cd /x && python run_mlm.py --model_name_or_path m 2>&1| tee log", {"model.init_from": "m"}),
-        ("python run_mlm.py --model_name_or_path m >log 2>err; echo done", {"model.init_from": "m"}),
-        ("python run_mlm.py --seed 7 > \"my log\"/$X 2>&1 < 'in it'", {"seed": 7}),
-        ('python run_mlm.py >> $"a b" --seed 7 &> x', {"seed": 7}),
-        ('ARGS="--bf16 --max_steps 7"; python run_mlm.py $ARGS', {"engine.dtype": "bf16", "schedule.steps": 7}),
-        ("python run_mlm.py --fp16 False --learning_rate 2e-4", {"engine.dtype": "fp32"}),
-        ("python run_mlm.py --max_steps 1000 --logging_steps 0.01", {"logging.every_steps": 10}),
-        ("run_mlm_no_trainer.py --max_train_steps 9 --num_warmup_steps 2", {"schedule.warmup_steps": 2}),
-        ("run_mlm_no_trainer.py --max_train_steps 9", {"optimizer.max_grad_norm": None, "schedule.steps": 9}),
-        ("xla_spawn.py --num_cores 8 run_mlm.py", {"batch.virtual_workers": 8, "engine.kind": "jax"}),
-        ("run_mlm_wwm.py --train_ref_file r --train_file t", {"masking.kind": "whole_word"}),
-        ("python run_mlm.py --seed 7 \\", {"seed": 7}),
-        ("python run_mlm.py --seed 7 \\\n", {"seed": 7}),
-        (
-            "run_language_modeling.py --mlm --train_data_file t --block_size 99 --evaluate_during_training",
-            {"data.seq_len": 99, "evaluation.every_steps": 500},
-        ),
-        ("run_mlm.py --model_name_or_path out/b/epoch5640/", {"model.init_from": "out/b/epoch5640/"}),
-        ("run_mlm.py --model_name_or_path out/b/c", {"model.init_from": "out/b/c"}),
-        ("wget https://x/run_mlm.py; chmod +x run_mlm.py; run_mlm.py --seed 7", {"seed": 7}),
-        ("C='python run_mlm.py'; echo \"run: $C\"; $C --seed 7", {"seed": 7}),
-        ("run_mlm.py --warmup_steps -1 --warmup_proportion 0.1 --max_steps 100", {"schedule.warmup_share": 0.1}),
-        ("run_mlm.py --label_smoothing_factor 0.0 --seed 7", {"seed": 7}),
-        ("torchrun --nproc_per_node 2 --master_port $(shuf -n 1) run_mlm.py", {"batch.virtual_workers": 2}),
-        ('run_mlm.py --cache_dir $SCRATCH/hf --run_name "run $1" --max_steps 7', {"schedule.steps": 7}),
-    ],
-)
-def test_what_a_shell_understands(command: str, values: dict[str, Any]) -> None:
-    found, _ = imported("run_mlm", command)
+NO_DECAY = "--lr_scheduler_type warmup_stable_decay --optim galore_adamw --max_steps 9"
+WIKITEXT = "--dataset_name wikitext --dataset_config_name wikitext-2-raw-v1"
+OF_TWO_LABELS = "run_glue.py --task_name cola --model_name_or_path m --load_best_model_at_end"
+TAKES: list[tuple[Script, str, dict[str, Any], tuple[str, ...]]] = [
+    # How a shell reads it.
+    ("run_mlm", "N=4; run_mlm.py --per_device_train_batch_size `expr 128 / $N`", {"batch.micro_batch_rows": 32}, ()),
+    ("run_mlm", "E=; run_mlm.py $E --output_dir a$E-b --seed 7", {"seed": 7}, ()),
+    ("run_mlm", "S=7; python run_mlm.py --max_steps 9 --seed $S> log", {"seed": 7}, ()),
+    ("run_mlm", "cd /x && python run_mlm.py --model_name_or_path m 2>&1| tee log", {"model.init_from": "m"}, ()),
+    ("run_mlm", "python run_mlm.py --model_name_or_path m >log 2>err; echo done", {"model.init_from": "m"}, ()),
+    ("run_mlm", "python run_mlm.py --seed 7 > \"my log\"/$X 2>&1 < 'in it'", {"seed": 7}, ()),
+    ("run_mlm", 'python run_mlm.py >> $"a b" --seed 7 &> x', {"seed": 7}, ()),
+    ("run_mlm", 'A="--bf16 --max_steps 7"; python run_mlm.py $A', {"engine.dtype": "bf16", "schedule.steps": 7}, ()),
+    ("run_mlm", "python run_mlm.py --seed 7 \\", {"seed": 7}, ()),
+    ("run_mlm", "python run_mlm.py --seed 7 \\\n", {"seed": 7}, ()),
+    ("run_mlm", "wget https://x/run_mlm.py; chmod +x run_mlm.py; run_mlm.py --seed 7", {"seed": 7}, ()),
+    ("run_mlm", "C='python run_mlm.py'; echo \"run: $C\"; $C --seed 7", {"seed": 7}, ()),
+    ("run_mlm", 'run_mlm.py --cache_dir $SCRATCH/hf --run_name "run $1" --max_steps 7', {"schedule.steps": 7}, ()),
+    # On how many devices.
+    ("run_mlm", "torchrun --nproc_per_node 2 --master_port $(shuf -n 1) run_mlm.py", {"batch.virtual_workers": 2}, ()),
+    ("run_mlm", "xla_spawn.py --num_cores 8 run_mlm.py", {"batch.virtual_workers": 8, "engine.kind": "jax"}, ()),
+    *(
+        ("run_mlm", f"{launcher} run_mlm.py --train_file a.txt", {}, ("--devices: left out", "several times"))
+        for launcher in (
+            "srun -n 4 python", "deepspeed", "torchrun --nproc_per_node 2 --nnodes $N", "CUDA_VISIBLE_DEVICES=0,1"
+        )
+    ),
+    ("run_glue", "python $XLA run_classification.py --train_file a.csv", {}, ("$XLA may start it several times",)),
+    # What each flag becomes, and what is said where nothing is the same.
+    ("run_mlm", "python run_mlm.py --fp16 False --learning_rate 2e-4", {"engine.dtype": "fp32"}, ()),
+    ("run_mlm", "python run_mlm.py --max_steps 1000 --logging_steps 0.01", {"logging.every_steps": 10}, ()),
+    ("run_mlm", "run_mlm.py --warmup_steps -1 --warmup_proportion 0.1", {"schedule.warmup_share": 0.1}, ()),
+    ("run_mlm", "run_mlm.py --label_smoothing_factor 0.0 --seed 7", {"seed": 7}, ()),
+    ("run_mlm", "run_mlm_no_trainer.py --max_train_steps 9 --num_warmup_steps 2", {"schedule.warmup_steps": 2}, ()),
+    ("run_mlm", "run_mlm_no_trainer.py --max_train_steps 9", {"optimizer.max_grad_norm": None}, ()),
+    ("run_glue", "run_glue_no_trainer.py --train_file a.csv", {"optimizer.max_grad_norm": None}, ()),
+    ("run_mlm", "run_mlm_wwm.py --train_ref_file r --train_file t", {"masking.kind": "whole_word"}, ()),
+    ("run_mlm", "run_language_modeling.py --mlm --train_data_file t --block_size 99 --evaluate_during_training",
+     {"data.seq_len": 99, "evaluation.every_steps": 500}, ()),
+    ("run_mlm", "run_mlm.py --train_file a.txt --line_by_line", {}, (
+        "lines share rows, so an epoch has fewer updates", "model.architecture: roberta takes its place")),
+    ("run_mlm", f"torchrun --nproc_per_node gpu run_mlm.py {NO_DECAY} "
+     """--lr_scheduler_kwargs '{"num_decay_steps": 3, "min_lr_ratio": 0.1, "decay_type": "linear"}'""",
+     {"schedule.final_lr_share": 0.1}, ("left out: decay_type", "--optim: left out", "--devices: left out")),
+    ("run_glue", "run_glue.py --train_file a.csv --text_column_name t --label_column_name y --metric_name f1 "
+     "--shuffle_train_dataset --model_type bert", {"data.text": "t", "evaluation.metric": "f1_macro"}, ()),
+    # Models from scratch, of a folder, and of the Hub.
+    ("run_mlm", "python run_mlm.py --model_type bert --tokenizer_name google-bert/bert-base-cased --train_file a.txt "
+     "--config_overrides hidden_size=128,num_hidden_layers=2,num_attention_heads=2,foo=1 --fp16 --max_grad_norm 0",
+     {"model.architecture": "bert", "model.hidden_size": 128, "model.num_hidden_layers": 2,
+      "model.num_attention_heads": 2, "model.intermediate_size": 3072, "engine.dtype": "fp16",
+      "optimizer.max_grad_norm": None, "optimizer.learning_rate": 5e-5, "optimizer.beta1": 0.9,
+      "optimizer.beta2": 0.999, "optimizer.eps": 1e-8, "optimizer.weight_decay": 0.0}, ()),
+    ("run_mlm", "python run_mlm.py --model_type modernbert --train_file a.txt",
+     {"model.num_hidden_layers": 22, "model.hidden_dropout": 0.0}, ()),
+    *(
+        ("run_mlm", f"run_mlm.py --train_file a.txt --model_name_or_path {given}", {"model.init_from": taken_from}, ())
+        for given, taken_from in {
+            "out/b/epoch5640/": "out/b/epoch5640/", "out/b/c": "out/b/c", "models/base": "models/base",
+            "a/base --model_revision r1": "hf://a/base@r1",
+        }.items()
+    ),
+    # Where the text is.
+    ("run_mlm", "run_mlm.py --train_file a.txt --model_name_or_path m --tokenizer_name b/base", {},
+     ("--tokenizer hf://b/base",)),
+    ("run_mlm", "run_mlm.py --dataset_name ./mine", {}, ("maskwright data prepare './mine/train-*.parquet'",)),
+    ("run_mlm", "run_mlm.py --dataset_name a/b --dataset_config_name c", {},
+     ("--repo-type dataset", "maskwright data prepare 'data/b/c/train-*.parquet'", "--valid-fraction 0.05")),
+    ("run_mlm", f"run_mlm.py {WIKITEXT}", {},
+     ("--repo-type dataset", "--valid-files 'data/wikitext/wikitext-2-raw-v1/validation-*.parquet'")),
+    *(
+        ("run_glue", f"run_glue.py --task_name {task} --model_name_or_path m",
+         {"data.train": train, "data.label": label}, ("--task_name: mapped",))
+        for task, train, label in (
+            ("SST-2", "glue/SST-2/train.tsv", "label"),
+            ("STS-B --data_dir /glue/STS-B/", "/glue/STS-B/train.tsv", "score"),
+            ("CoLA --data_dir mine", "mine/train.tsv", 1),
+        )
+    ),
+    # What the best checkpoint is judged by.
+    *(
+        ("run_glue", f"{OF_TWO_LABELS} {flags}", {"evaluation.metric": metric}, ())
+        for flags, metric in (
+            ("", "loss"),  # the Trainer's default
+            ("--metric_for_best_model eval_loss", "loss"),
+            ("--metric_for_best_model f1", "f1"),  # of two labels, as GLUE's
+            ("False", "matthews_corrcoef"),  # of the task
+            ("--metric_for_best_model rouge", "matthews_corrcoef"),
+        )
+    ),
+    # fairseq
+    ("fairseq", "fairseq-train d --patience 9 --max-update 9", {"evaluation.patience": None},
+     ("--patience: left out",)),
+    ("fairseq", "fairseq-train d --patience 9 --validate-interval-updates 5 --max-update 9",
+     {"evaluation.every_steps": 5, "evaluation.patience": 9}, ()),
+    ("fairseq", "fairseq-train d --save-dir out --restore-file out/checkpoint7.pt --wandb-project p "
+     "--keep-last-epochs 3 --save-interval 9 --mask-stdev 10 --max-update 9",
+     {"logging.report_to": ["wandb"]}, ("--restore-file: not needed", "--mask-stdev: left out")),
+    ("fairseq", "fairseq-train d --restore-file xlmr.base/model.pt --max-update 9", {"model.init_from": None},
+     ("--restore-file: left out", "maskwright import weights xlmr.base/model.pt --to FOLDER")),
+    ("fairseq", "fairseq-train --fp16 data-bin --lr 1e-3 --update-freq 4,2 --max-update 9", {"engine.dtype": "fp16"},
+     ("maskwright data convert data-bin", "the values of later epochs are left out")),
+    ("fairseq", "fairseq-train a:b --max-tokens 4096 --max-update 10 --multilang-sampling-alpha 0.7 "
+     "--freq-weighted-replacement --encoder-layerdrop 0.1 --activation-dropout 0.1 --user-dir x",
+     {"data.mixture": None, "data.mixture_alpha": None, "data.store": "data/store", "batch.micro_batch_rows": 8},
+     ("data convert a:b ", "--freq-weighted-replacement: left out", "--encoder-layerdrop: left out",
+      "--activation-dropout: left out", "--user-dir: left out", "--multilang-sampling-alpha: left out")),
+    # Epochs that were generated before, on TPUs and on GPUs.
+    ("tpu_pretrain", "pretrain.py --epochs 4 --warmup_proportion 0.06 --one_tpu --seed 7",
+     {"schedule.epochs": 4.0, "schedule.kind": "linear", "schedule.warmup_share": 0.06, "batch.virtual_workers": 1,
+      "seed": 7}, ()),
+    ("tpu_pretrain", "python pretrain.py --pregenerated_data d --tpu_ip $IP --bert_model m", {"optimizer.beta2": 0.98},
+     ("--tpu_ip: not needed",)),
+    ("tpu_pretrain", "finetune_on_pregenerated.py --pregenerated_data d --bert_model bert-base-cased --do_lower_case "
+     "--epochs 2 --train_batch_size 32 --gradient_accumulation_steps 4 --fp16",
+     {"batch.micro_batch_rows": 8, "batch.virtual_workers": 4, "engine.dtype": "fp16", "engine.kind": None,
+      "optimizer.beta2": 0.999}, ("--is_next: left out",)),
+]  # fmt: skip
+"""A script, a command, some of the values that it becomes (None: there is no such key), and words of the table of its
+flags or of the commands to type."""
+
+
+@pytest.mark.parametrize(("script", "command", "values", "said"), TAKES)
+def test_what_is_taken_over_and_what_is_said(
+    script: Script, command: str, values: dict[str, Any], said: tuple[str, ...]
+) -> None:
+    found, _ = imported(script, command)
     assert {key: found.values.get(key) for key in values} == values
-    assert "unknown" not in fates(found).values()
+    told = "\n".join(
+        [table(found.rows), *found.commands("x"), *(f"{flag}: {fate}" for flag, fate in fates(found).items())]
+    )
+    assert [words for words in said if words not in told] == [] and "unknown" not in fates(found).values()
+    assert ("--repo-type dataset" in told) is ("--repo-type dataset" in said)
 
 
-@pytest.mark.parametrize(
-    ("flags", "line"),
-    [
-        ("--dataset_name ./mine", "maskwright data prepare './mine/train-*.parquet'"),
-        ("--dataset_name a/b --dataset_config_name c", "maskwright data prepare 'data/b/c/train-*.parquet'"),
-        ("--dataset_name a/b", "--valid-fraction 0.05"),
-        (
-            "--dataset_name wikitext --dataset_config_name wikitext-2-raw-v1",
-            "--valid-files 'data/wikitext/wikitext-2-raw-v1/validation-*.parquet'",
-        ),
-    ],
-)
-def test_where_the_text_is(flags: str, line: str) -> None:
-    found, _ = taken("run_mlm", f"run_mlm.py {flags}")
-    commands = found.commands("x")
-    assert any(line in command for command in commands)
-    assert any("--repo-type dataset" in command for command in commands) is ("./mine" not in flags)
-
-
-@pytest.mark.parametrize(
-    ("task", "folder", "train"),
-    [
-        ("SST-2", "", "glue/SST-2/train.tsv"),
-        ("STS-B", "--data_dir /glue/STS-B/", "/glue/STS-B/train.tsv"),
-        ("CoLA", "--data_dir mine", "mine/train.tsv"),
-    ],
-)
-def test_older_names_of_tasks(task: str, folder: str, train: str) -> None:
-    found, values = taken("run_glue", f"run_glue.py --task_name {task} {folder} --model_name_or_path m")
-    assert values["data"]["train"] == train and "label" in values["data"]
-    assert fates(found)["--task_name"] == "mapped" and "unknown" not in fates(found).values()
-
-
-def test_what_the_script_does_otherwise_is_said(tmp_path: Path) -> None:
-    found, _ = taken("run_mlm", "run_mlm.py --train_file a.txt --line_by_line")
-    assert "lines share rows, so an epoch has fewer updates" in table(found.rows)
-    found, values = taken("fairseq", "fairseq-train d --patience 100 --max-update 9")
-    assert fates(found)["--patience"] == "left out" and "evaluation" not in values
-    words = "--save-dir out --restore-file out/checkpoint7.pt --wandb-project p --keep-last-epochs 3 --save-interval 9"
-    found, values = taken("fairseq", f"fairseq-train d {words} --mask-stdev 10 --max-update 9")
-    assert values["logging"]["report_to"] == ["wandb"] and "unknown" not in fates(found).values()
-    assert (fates(found)["--restore-file"], fates(found)["--mask-stdev"]) == ("not needed", "left out")
-    found, values = taken("fairseq", "fairseq-train d --restore-file xlmr.base/model.pt --max-update 9")
-    assert fates(found)["--restore-file"] == "left out" and "init_from" not in values["model"]
-    assert "maskwright import weights xlmr.base/model.pt --to FOLDER" in table(found.rows)
-    found, _ = taken("run_mlm", "run_mlm.py --train_file a.txt")
-    assert "model.architecture: roberta takes its place" in table(found.rows)
-    words = "--text_column_name t --label_column_name y --metric_name f1 --shuffle_train_dataset --model_type bert"
-    found, values = taken("run_glue", f"python $XLA run_classification.py --train_file a.csv {words}")
-    assert values["data"]["text"] == "t" and values["evaluation"]["metric"] == "f1_macro"
-    assert "unknown" not in fates(found).values() and "$XLA may start it several times" in table(found.rows)
-    _, values = taken("fairseq", "fairseq-train d --patience 9 --validate-interval-updates 5 --max-update 9")
-    assert values["evaluation"] == {"every_steps": 5, "patience": 9}
+def test_a_script_of_several_starts_and_a_file_of_arguments(tmp_path: Path) -> None:
     (tmp_path / "two.sh").write_text("python run_mlm.py --max_seq_length 128\npython run_mlm.py --max_seq_length 512\n")
     found, values = taken("run_mlm", str(tmp_path / "two.sh"))
     assert values["data"]["seq_len"] == 128 and "starts it 1 more time" in table(found.rows)
-
-
-def test_the_script_of_pregenerated_epochs_for_gpus() -> None:
-    command = (
-        "finetune_on_pregenerated.py --pregenerated_data d --bert_model bert-base-cased --do_lower_case --epochs 2"
-    )
-    found, values = taken("tpu_pretrain", f"{command} --train_batch_size 32 --gradient_accumulation_steps 4 --fp16")
-    assert values["batch"] == {"micro_batch_rows": 8, "virtual_workers": 4} and values["engine"]["dtype"] == "fp16"
-    assert values["optimizer"]["beta2"] == 0.999 and fates(found)["--is_next"] == "left out"
-    assert "unknown" not in fates(found).values() and "kind" not in values["engine"] and not found.on_tpu("x")
-    found, values = taken("tpu_pretrain", "python pretrain.py --pregenerated_data d --tpu_ip $IP --bert_model m")
-    assert fates(found)["--tpu_ip"] == "not needed" and values["optimizer"]["beta2"] == 0.98
-
-
-def test_models_of_the_hub_are_fetched_from_it() -> None:
-    command = "run_mlm.py --train_file a.txt --model_name_or_path a/base --model_revision r1 --tokenizer_name b/base"
-    found, values = taken("run_mlm", command)
-    assert values["model"]["init_from"] == "hf://a/base@r1" and "--tokenizer hf://b/base" in found.commands("x")[0]
-    _, values = taken("run_mlm", "run_mlm.py --train_file a.txt --model_name_or_path models/base")
-    assert values["model"]["init_from"] == "models/base"
-    for script in ("run_mlm", "run_glue"):
-        _, values = taken(script, f"{script}_no_trainer.py --model_name_or_path m --train_file a.csv")
-        assert values["optimizer"]["max_grad_norm"] is None
+    _, values = taken("run_mlm", "srun -n 4 python run_mlm.py --train_file a.txt", 4)
+    assert values["batch"]["virtual_workers"] == 4
+    given = {"train_file": "a.txt", "dataset_name": None, "hub_token": "hf_one", "max_steps": 3}
+    (tmp_path / "a.json").write_text(json.dumps(given))
+    found, values = taken("run_mlm", f"run_mlm.py {tmp_path}/a.json")
+    assert values["schedule"]["steps"] == 3 and "None" not in table(found.rows) and "hf_one" not in table(found.rows)
+    with pytest.raises(InputError, match="no such file"):
+        imported("run_mlm", "run_mlm.py missing.json")
 
 
 @pytest.mark.parametrize(
@@ -438,34 +431,6 @@ def test_the_commands_to_type_run_nothing_that_a_script_smuggles_in(script: Scri
         taken(
             "run_mlm", "run_mlm.py --train_file a.txt --max_steps 5 --push_to_hub --hub_model_id 'me/x; touch PWNED #'"
         )
-
-
-def test_what_is_not_taken_over_is_said(tmp_path: Path) -> None:
-    found, values = taken("fairseq", "fairseq-train --fp16 data-bin --lr 1e-3 --update-freq 4,2 --max-update 9")
-    assert "maskwright data convert data-bin" in found.commands("x")[0] and values["engine"]["dtype"] == "fp16"
-    assert "the values of later epochs are left out" in table(found.rows)
-    command = "torchrun --nproc_per_node gpu run_mlm.py --lr_scheduler_type warmup_stable_decay --optim galore_adamw"
-    more = '{"num_decay_steps": 3, "min_lr_ratio": 0.1, "decay_type": "linear"}'
-    found, values = taken("run_mlm", f"{command} --max_steps 9 --lr_scheduler_kwargs '{more}'")
-    assert values["schedule"]["final_lr_share"] == 0.1 and "left out: decay_type" in table(found.rows)
-    assert fates(found)["--optim"] == fates(found)["--devices"] == "left out"
-    for launcher in (
-        "srun -n 4 python",
-        "deepspeed",
-        "torchrun --nproc_per_node 2 --nnodes $N",
-        "CUDA_VISIBLE_DEVICES=0,1",
-    ):
-        found, values = taken("run_mlm", f"{launcher} run_mlm.py --train_file a.txt")
-        assert fates(found)["--devices"] == "left out" and "several times" in table(found.rows)
-    _, values = taken("run_mlm", "srun -n 4 python run_mlm.py --train_file a.txt", 4)
-    assert values["batch"]["virtual_workers"] == 4
-    (tmp_path / "a.json").write_text(
-        '{"train_file": "a.txt", "dataset_name": null, "hub_token": "hf_one", "max_steps": 3}'
-    )
-    found, values = taken("run_mlm", f"run_mlm.py {tmp_path}/a.json")
-    assert values["schedule"]["steps"] == 3 and "None" not in table(found.rows) and "hf_one" not in table(found.rows)
-    with pytest.raises(InputError, match="no such file"):
-        imported("run_mlm", "run_mlm.py missing.json")
 
 
 @pytest.mark.parametrize(
