@@ -144,7 +144,6 @@ def hosts(
     (folder / "run.yaml").write_text(yaml.safe_dump(values))
     # JAX's own cache of compiled programs: each start of a run has the same.
     kept = {"JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5"}
-    kept |= {warm.MORE: "jax"} if request.param == "jax" else {}
     yield Hosts(folder, store.location, kept, request.param)
 
 
