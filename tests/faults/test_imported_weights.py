@@ -225,7 +225,7 @@ OTHERS: dict[str, tuple[Callable[[Path], Path], str, str]] = {
     "rest of a training": (files("optimizer.pt", "training_args.bin"), "has no model.safetensors", "save_pretrained"),
     "other name": (files("weights.safetensors"), "but weights.safetensors", "give it that name"),
     "no list": (files("model-00001-of-00002.safetensors"), "not the list", "model.safetensors.index.json too"),
-    "no config": (files("m.safetensors", keep=False), "has no config.json beside its weights", "put config.json"),
+    "no config": (files("m.safetensors", keep=False), "has no config.json next to its weights", "put config.json"),
     "fairseq": (files("checkpoint_best.pt", keep=False), "beside its pickled weights", "{}/checkpoint_best.pt --to"),
     "pointer": (
         files("model.safetensors", content=b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"),
@@ -574,7 +574,7 @@ def test_fairseqs_dictionary_becomes_the_tokenizer(
         (lambda state: state | {"encoder.lm_head.weight": torch.ones(ROWS, WIDTH)}, "is not tied to"),
         (lambda state: {n: v for n, v in state.items() if "embed_positions" not in n}, "position_embeddings"),
         (lambda state: {n: v for n, v in state.items() if "layers.0.fc2.bias" not in n}, "has no tensor"),
-        (lambda state: {f"encoder.{n}": torch.ones(3, 3) for n in "ab"}, "has no config.json beside it"),
+        (lambda state: {f"encoder.{n}": torch.ones(3, 3) for n in "ab"}, "has no config.json next to it"),
     ],
 )
 def test_another_model_of_fairseq_is_refused(
