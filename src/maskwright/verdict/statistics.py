@@ -158,12 +158,12 @@ def t_above_p(t: float, degrees: int) -> float:
     return (1.0 - within) / 2.0
 
 
-def t_quantile(degrees: int, above: float = 0.025) -> float:
-    """The t with P(T >= t) = `above`, by halving: half the width of a two-sided 95 % interval in standard errors."""
+def t_quantile(degrees: int) -> float:
+    """The t with P(T >= t) = 0.025, by halving: half the width of a two-sided 95 % interval in standard errors."""
     low, high = 0.0, 1e3
     while high - low > 1e-9 * high:
         t = (low + high) / 2.0
-        low, high = (t, high) if t_above_p(t, degrees) > above else (low, t)
+        low, high = (t, high) if t_above_p(t, degrees) > 0.025 else (low, t)
     return high
 
 
