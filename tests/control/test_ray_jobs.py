@@ -355,7 +355,8 @@ def test_submit_says_what_it_would_do(cli: Cli, tmp_path: Path, monkeypatch: pyt
     write_config(tmp_path / "run.yaml", "/data/store")
     words = ("submit", "ray", "run.yaml", "--run", "/runs/a", "--dry-run")
     keys = "--set batch.virtual_workers=8 --set batch.micro_batch_rows=64 --set data.store=/data/other"
-    assert cli(*words, *keys.split(), "--num-nodes", 2, "--gpus-per-node", 4).out.splitlines()[1:] == [
+    seed = ("--simulated_gpus=8", "--b_size=64", "--datapath", "/data/other", "--num-nodes", 2, "--gpus-per-node", 4)
+    assert cli(*words, *seed).out.splitlines()[1:] == [
         f"entrypoint   exec maskwright pretrain run.yaml --run /runs/a {keys} --num-nodes 2 --gpus-per-node 4",
         "uploaded     run.yaml", "environment  RAY_JOB_STOP_WAIT_TIME_S=60",
     ]  # fmt: skip

@@ -463,7 +463,7 @@ def test_text_becomes_a_store(corpus: Path, tmp_path: Path, store: TokenStore) -
     [
         (maskwright.prepare, "data prepare", {"src": "text"}, set()),
         (maskwright.train_tokenizer, "tokenizer train", {"src": "text"}, set()),
-        (maskwright.pretrain, "pretrain", {}, {*OF_A_COMMAND, "dry_run"}),
+        (maskwright.pretrain, "pretrain", {}, {*OF_A_COMMAND, "simulated_gpus", "b_size", "datapath", "dry_run"}),
         (maskwright.finetune, "finetune", {}, {*OF_A_COMMAND, "dry_run"}),
         (maskwright.evaluate, "evaluate", {}, {"layout", "page"}),
     ],

@@ -8,7 +8,17 @@ from json import dumps
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from maskwright.cli.manual import Without, command
-from maskwright.cli.options import AsJson, Device, EncodingOfFile, Model, To, app, print_result, stdout_for_document
+from maskwright.cli.options import (
+    AsJson,
+    Device,
+    EncodingOfFile,
+    Model,
+    OldNames,
+    To,
+    app,
+    print_result,
+    stdout_for_document,
+)
 from maskwright.core.console import answer, warn
 from maskwright.core.errors import InputError
 from maskwright.launch.target import LaunchOptions, Training
@@ -28,7 +38,11 @@ OnlyLayout = Without(frozenset({"text_column", "on_bad_input", "encoding", "lett
 
 @command(app, "pretrain")
 def pretrain(
-    training: Training, machines: LaunchOptions = LaunchOptions(), dry_run: bool = False, as_json: AsJson = False
+    training: Training,
+    machines: LaunchOptions = LaunchOptions(),
+    old_names: OldNames = OldNames(),
+    dry_run: bool = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train a masked language model. The same command on the same folder continues the run exactly.
 
@@ -39,6 +53,7 @@ def pretrain(
     from maskwright.processes.parent import end_with_parent
 
     end_with_parent()
+    training = replace(training, overrides=old_names.added_to(training.overrides))
     resolved = read_config(training.config, [*training.overrides])
     trained, processes = _launch(training, resolved, machines, dry_run=dry_run)
     if not trained:

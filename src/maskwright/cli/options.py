@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal, TextIO
 
@@ -109,6 +110,26 @@ WORKERS = (
 Workers = Annotated[int | None, ManualEntry("--workers", WORKERS, "N", min=1)]
 HEAD_OF_RAY = "Address of the Ray head. Default: RAY_API_SERVER_ADDRESS, else http://127.0.0.1:8265."
 Address = Annotated[str | None, ManualEntry("--address", HEAD_OF_RAY, "URL")]
+
+
+@dataclass(frozen=True)
+class OldNames:
+    """Options of the Ray guidebook's job, which no help lists. A value is taken as it is, unlike that in --set, which
+    is YAML."""
+
+    simulated_gpus: Annotated[int | None, ManualEntry("--simulated-gpus,--simulated_gpus", "", "N", 1, hidden=True)] = (
+        None
+    )
+    b_size: Annotated[int | None, ManualEntry("--b-size,--b_size", "", "N", 1, hidden=True)] = None
+    datapath: Annotated[str | None, ManualEntry("--datapath", "", "PATH", hidden=True)] = None
+
+    def added_to(self, overrides: Sequence[str]) -> tuple[str, ...]:
+        """`--set`, and these, as `KEY=VALUE`."""
+        from maskwright.config.settings import in_flow
+
+        sizes = ("batch.virtual_workers", self.simulated_gpus), ("batch.micro_batch_rows", self.b_size)
+        given = [(key, value) for key, value in (*sizes, ("data.store", self.datapath)) if value is not None]
+        return *overrides, *(f"{key}={in_flow(value)}" for key, value in given)
 
 
 JSON_VERSION = 1

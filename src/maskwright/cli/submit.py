@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import sys
 from contextlib import redirect_stdout
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import typer
 
 from maskwright.cli.manual import put
-from maskwright.cli.options import AsJson, CommandGroup, app, as_document, plain
+from maskwright.cli.options import AsJson, CommandGroup, OldNames, app, as_document, plain
 from maskwright.cli.places import PLACES, place
 from maskwright.core.console import answer
 from maskwright.launch import target
@@ -42,7 +42,14 @@ class _PlaceCommands(CommandGroup):
 def _function(name: str, kind: type[Place]) -> Any:
     """The command's function: the place's arguments and options are those of its class."""
 
-    def submit(where: Any, training: Training, dry_run: bool = False, as_json: AsJson = False) -> None:
+    def submit(
+        where: Any,
+        training: Training,
+        old_names: OldNames = OldNames(),
+        dry_run: bool = False,
+        as_json: AsJson = False,
+    ) -> None:
+        training = replace(training, overrides=old_names.added_to(training.overrides))
         if not as_json:
             return target.submit(where, training, dry_run=dry_run)
         stdout = sys.stdout
