@@ -232,12 +232,12 @@ def extended(bench: Bench, seed: int, rate: float) -> None:
     bench.continued(f"runs/news-more-{seed}", seed, model, {"store": "stores/news-more"}, rate)
 
 
-def compared(bench: Bench, task: str, arms: list[str], rate: float) -> Results:
-    folder = bench.work / f"compare-{task}"
+def compared(bench: Bench, task: str, arms: list[str], rate: float, name: str = "") -> Results:
+    folder = bench.work / f"compare-{name or task}"
     if not (folder / "verdict.html").exists():
         runs = [f"{arm}={','.join(f'runs/{arm}-{seed}' for seed in CLAIM)}" for arm in arms]
         words = ("--to", folder.name, "--seeds", 1, "--learning-rates", rate, "--processes-at-once", 2)
-        bench.command("compare", *runs, "random", "--on", f"{task}.yaml", *words)
+        bench.command("compare", *runs, "--on", f"{task}.yaml", *words)
     return TypeAdapter(Results).validate_json((folder / "results.json").read_bytes())
 
 
@@ -245,20 +245,19 @@ def difference(first: list[float], second: list[float]) -> dict[str, Any]:
     """`first` less `second` in pairs, with Student's interval and the exact test over signs."""
     pairs = [one - other for one, other in zip(first, second, strict=True)]
     half = statistics.t_quantile(len(pairs) - 1) * stdev(pairs) / len(pairs) ** 0.5
-    return {
-        "mean": mean(pairs),
-        "low": mean(pairs) - half,
-        "high": mean(pairs) + half,
-        "p": statistics.sign_flip_p(pairs),
-    }
+    middle, p = mean(pairs), statistics.sign_flip_p(pairs)
+    return {"mean": round(middle, 4), "low": round(middle - half, 4), "high": round(middle + half, 4), "p": round(p, 4)}
 
 
 def judged(results: Results, base: str, others: list[str]) -> list[dict[str, Any]]:
-    """As the product's page has it, with another base and of some arms."""
+    """Differences in points, as the product's page has them, against any base and for some arms."""
     kept = sorted((one for one in results.arms if one.name in (base, *others)), key=lambda one: one.name != base)
     found = judge(replace(results, arms=tuple(kept)), class_draws=0)
-    keys = ("base", "other", "difference", "low", "high", "p_holm", "verdict")
-    return [{key: getattr(one, key) for key in keys} for one in found.comparisons]
+    return [
+        {"base": one.base, "other": one.other, "verdict": one.verdict, "p": round(one.p_holm, 4)}
+        | {key: round(100 * getattr(one, key), 1) for key in ("difference", "low", "high")}
+        for one in found.comparisons
+    ]
 
 
 def forgetting(bench: Bench, scores: dict[str, Results]) -> dict[str, Any]:
@@ -279,9 +278,16 @@ def forgetting(bench: Bench, scores: dict[str, Results]) -> dict[str, Any]:
             "paid": {arm: difference(held_out[arm][domain], held_out[arms[0]][domain]) for arm in arms[1:]},
             "learned": {arm: difference(held_out[arm][domain], held_out["before"][domain]) for arm in arms},
             "labels": judged(scores[domain], "books", arms) + judged(scores[domain], arms[0], arms[1:]),
-            "random": judged(scores[domain], "random", ["books", arms[0]]),
             "general_labels": judged(scores["names"], "books", arms) if "names" in scores else [],
         }
+    low = [bench.losses(f"runs/news-low-{seed}")[-1] for seed in CLAIM]
+    found["low"] = {
+        "rate": min(CONTINUED_AT),
+        "held_out_loss": {name: [one[f"valid_{name}_loss"] for one in low] for name in ("books", "news")},
+        "forgotten": difference([one["valid_books_loss"] for one in low], books),
+        "labels": judged(scores["low"], "books", ["news-0", "news-low"])
+        + judged(scores["low"], "news-0", ["news-low"]),
+    }
     return found
 
 
@@ -306,7 +312,9 @@ def vocabulary(bench: Bench, results: Results) -> dict[str, Any]:
         }
     for arm in ("news-more", "news-own"):
         found[arm]["bits"] = difference(found[arm]["bits_per_byte"], found["news-0"]["bits_per_byte"])
-    return {"arms": found, "labels": judged(results, "news-0", ["news-more", "news-own"])}
+    others = [arm.name for arm in results.arms if arm.name != "books"]
+    labels = judged(results, "news-0", ["news-more", "news-own"])
+    return {"arms": found, "labels": labels, "page": judged(results, "books", others)}
 
 
 def main() -> None:
@@ -341,6 +349,8 @@ def main() -> None:
                     )
                 )
         jobs.append((extended, bench, seed, rate))
+        lowest = (f"runs/news-low-{seed}", seed, f"runs/books-{seed}", mixed("news", 0), min(CONTINUED_AT))
+        jobs.append((bench.continued, *lowest))
         own = {"own": "stores/news-own"}
         jobs.append(
             (bench.from_nothing, f"runs/news-own-{seed}", seed, bench.steps + bench.further, "stores/news-own", own)
@@ -351,6 +361,7 @@ def main() -> None:
     scores = {
         "news": compared(bench, "news", ["books", *domains["news"], "news-more", "news-own"], fine_tuning["news"]),
         "bank": compared(bench, "bank", ["books", *domains["bank"]], fine_tuning["bank"]),
+        "low": compared(bench, "news", ["books", "news-0", "news-low"], fine_tuning["news"], "low"),
     }
     if arguments.names:
         arms = ["books", *domains["news"], *domains["bank"]]

@@ -156,6 +156,7 @@ python benchmarks/curves.py                                   # losses of a run 
 python benchmarks/kill_session.py                             # two terminals, recorded; half a minute
 python benchmarks/genome.py 4000000 > genome.fa                # no measurement: the text of recipes/dna.yaml
 python benchmarks/cranfield.py FOLDER OUT                     # no measurement: Cranfield in the layout of BEIR
+python benchmarks/continued.py --books 'books/*.txt' …        # forgetting, and new tokens; three quarters of an hour
 ```
 """
 

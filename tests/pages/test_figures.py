@@ -47,7 +47,8 @@ def known(value: Any) -> Iterator[str]:
     elif isinstance(value, str):
         yield from NUMBER.findall(value)
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        yield from (f"{value}", f"{value:g}", f"{value:.3g}", f"{value:#.3g}", f"{value:.2g}")
+        size = abs(value)  # a number's sign stands before it
+        yield from (f"{size}", f"{size:g}", f"{size:.3g}", f"{size:#.3g}", f"{size:.2g}")
 
 
 @pytest.mark.parametrize("name", DRAWN)

@@ -13,6 +13,7 @@ from diagrams import flow, step, ways
 from session import session
 from speed import rows, speed
 from training import ends, packing, phases
+from verdicts import forest, verdict
 
 PICTURES = Path(__file__).resolve().parents[2] / "pictures"
 DRAWN: dict[str, Callable[[], str]] = {
@@ -25,11 +26,18 @@ DRAWN: dict[str, Callable[[], str]] = {
     "packing.svg": packing,
     "phases.svg": phases,
     "exit-codes.svg": ends,
+    "verdict.svg": verdict,
+    "verdicts.svg": forest,
 }
 MEASURED: dict[str, tuple[list[str], list[str]]] = {
     "resume-curves.svg": (["curves"], ["kill -9", "fp32"]),
     "kill.svg": (["kill-session"], []),
     "speed.svg": ([one["row"] for *_, one in rows()], [words for row in rows() for words in row[:2]]),
+    "verdict.svg": (["vocabulary"], ["5,600", "600", "2,000", "95 %"]),
+    "verdicts.svg": (
+        ["verdicts", "forgetting", "vocabulary"],
+        ["AG News, 600", "1,500", "10 %", "50 %", "2,000", "95 %"],
+    ),
 }
 """The results behind a figure, and its words that have a number without being a measurement."""
 
