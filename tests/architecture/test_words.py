@@ -23,9 +23,6 @@ WORDS = {
     r"\bas ever\b": "leave it out",
     r"\btakes? (?:away|apart)\b": "remove, split",
     r"\b(?:type|typed|types) (?:a|the|that) command\b": "run the command",
-}
-"""A pattern that no page has, and what to write instead."""
-NOT_YET = {
     r"\]\([^()]*\) (?:has|have|says?|tells?)\b": "a page lists, explains or shows; or write: see …",
     r"\b(?:that|those) of\b": "repeat the noun",
     r"(?<!each )(?<!one )(?<!some )\bof which\b": "begin another sentence",
@@ -39,7 +36,7 @@ NOT_YET = {
     r"\b(?:has|have) to be\b": "must be, or an imperative",
     r"\b(?:is|are) (?:said|told)\b": "the page lists it, the program prints it",
 }
-"""Patterns that some pages still have. One that no page has any more moves up."""
+"""A pattern that no page has, and what to write instead."""
 FENCED = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 ADDRESS = re.compile(r"\]\([^()\s]*\)")
 EXCUSED = re.compile(r"<!-- word: [^>]{3,} -->")
@@ -84,7 +81,7 @@ def test_a_word_is_found_and_excused() -> None:
 
 
 if __name__ == "__main__":
-    counted = {path: Counter(pattern for *_, pattern in found(path, WORDS | NOT_YET)) for path in PAGES}
+    counted = {path: Counter(pattern for *_, pattern in found(path, WORDS)) for path in PAGES}
     for path, counts in sorted(counted.items(), key=lambda one: -one[1].total()):
         print(f"{counts.total():4} {path.relative_to(ROOT)}: {dict(counts)}")
     for pattern, count in sum(counted.values(), Counter()).most_common():
