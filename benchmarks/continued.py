@@ -237,7 +237,7 @@ def compared(bench: Bench, task: str, arms: list[str], rate: float, name: str = 
     if not (folder / "verdict.html").exists():
         runs = [f"{arm}={','.join(f'runs/{arm}-{seed}' for seed in CLAIM)}" for arm in arms]
         words = ("--to", folder.name, "--seeds", 1, "--learning-rates", rate, "--workers", 2)
-        bench.command("compare", *runs, "--on", f"{task}.yaml", *words)
+        bench.command("compare", *runs, "--task", f"{task}.yaml", *words)
     return TypeAdapter(Results).validate_json((folder / "results.json").read_bytes())
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ ONE_WORKER = ("test_published_shapes_agree_with_transformers",)
 """Tests of which two at once would not fit into memory."""
 LEFT_OUT = pytest.StashKey[int]()
 MEASURED = pytest.StashKey[dict[str, float]]()
+SKIPPED = pytest.StashKey[set[str]]()
 
 
 def durations() -> dict[str, float]:
@@ -55,7 +57,8 @@ def left_out(items: list[pytest.Item], seconds: dict[str, float], config: pytest
     long = [item for item in items if item.get_closest_marker("long") or is_long(name(item), seconds)]
     third: int | None = config.getoption("--third")
     if third is not None:
-        taken = {id(item) for item in shares_of(grouped(long, TOGETHER[:1]), 3, seconds)[third % 3]}
+        groups = grouped(long, TOGETHER[:1])
+        taken = {id(item) for group in groups if third_of(group[0]) == third % 3 for item in group}
         long = [item for item in long if id(item) not in taken]
     absent = set() if config.getoption("--large") else {id(item) for item in large}
     if not config.getoption("--long") or third is not None:
@@ -71,6 +74,12 @@ def grouped(items: list[pytest.Item], files: tuple[str, ...] = TOGETHER) -> list
         together = item.path.name if item.path.name in files else function if function in ONE_WORKER else item.nodeid
         groups.setdefault(together, []).append(item)
     return [groups[group] for group in sorted(groups)]
+
+
+def third_of(first: pytest.Item) -> int:
+    """By the name alone, so that other tests that come and go move none to another third."""
+    name_of_group = first.path.name if first.path.name in TOGETHER[:1] else name(first)
+    return zlib.crc32(name_of_group.encode()) % 3
 
 
 def shares_of(groups: list[list[pytest.Item]], number: int, seconds: dict[str, float]) -> list[list[pytest.Item]]:
@@ -100,7 +109,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     begins with its share of the longest. It is given a run of neighbours at first, and others take from the end of it:
     else the last minutes would be one worker's."""
     seconds = durations()
-    if not any("::" in argument for argument in config.args):
+    if not any("::" in argument or argument.endswith(".py") for argument in config.args):
         absent = left_out(items, seconds, config)
         config.hook.pytest_deselected(items=absent)
         config.stash[LEFT_OUT] = getattr(config, "workeroutput", {})["left_out"] = len(absent)
@@ -132,7 +141,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if to := config.getoption("--durations-to"):
         measured = config.stash[MEASURED]
         rest = sum(taken for taken in measured.values() if taken < KEPT_FROM_SECONDS)
-        before = {test: taken for test, taken in durations().items() if test not in measured and is_there(test)}
+        # What was not to run here, for want of a browser or a cluster, keeps its row.
+        measured = {test: taken for test, taken in measured.items() if test not in config.stash[SKIPPED]}
+        whole = config.getoption("--long") and config.getoption("--third") is None
+        keeps = config.stash[SKIPPED] if whole else None
+        before = {
+            test: taken
+            for test, taken in durations().items()
+            if test not in measured and is_there(test) and (keeps is None or test in keeps)
+        }
         now = {test: round(taken, 1) for test, taken in measured.items() if taken >= KEPT_FROM_SECONDS}
         kept = {REST: round(rest, 1), **dict(sorted((before | now).items()))}
         Path(to).write_text(json.dumps(kept, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -145,17 +162,19 @@ def is_there(test: str) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[MEASURED] = {}
+    config.stash[MEASURED], config.stash[SKIPPED] = {}, set()
     if config.getoption("--durations-to"):
-        config.pluginmanager.register(Stopwatch(config.stash[MEASURED]))
+        config.pluginmanager.register(Stopwatch(config.stash[MEASURED], config.stash[SKIPPED]))
 
 
 class Stopwatch:
     """Adds up what is reported of each test: its fixtures, itself, and their end."""
 
-    def __init__(self, seconds: dict[str, float]) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: dict[str, float], skipped: set[str]) -> None:
+        self.seconds, self.skipped = seconds, skipped
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         test = report.nodeid.removeprefix("tests/")
         self.seconds[test] = self.seconds.get(test, 0.0) + report.duration
+        if report.skipped:
+            self.skipped.add(test)

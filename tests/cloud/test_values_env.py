@@ -189,7 +189,7 @@ MAPPED: list[tuple[dict[str, str | None], str | None, str, str, str, Any]] = [
     ({"SHARED_FS_TIER": "PREMIUM", "SHARED_FS_CAPACITY": "2560"}, None, "SHARED_FS_TIER", "mapped", "", "BASIC_SSD"),
     ({"MOUNT_POINT": "/mnt/common "}, None, "MOUNT_POINT", "mapped", "", "/mnt/common"),
     *((AUTO, None, name, "refused", "", None) for name in AUTO),
-    ({"TPU_CIDR_BLOCK": ""}, None, "TPU_CIDR_BLOCK", "refused", "was never set", None),
+    ({"TPU_CIDR_BLOCK": ""}, None, "TPU_CIDR_BLOCK", "refused", "unused", None),
     ({"MY_OWN": "1"}, None, "MY_OWN", "unknown", "left out", None),
     ({"REGION": "us-central1"}, None, "REGION", "refused", "the zone is in europe-west4", None),
     ({}, None, "NETWORK", "refused", "every environment creates a network", None),

@@ -190,7 +190,9 @@ def test_what_is_killed_begins_again_by_itself_and_a_cut_tunnel_costs_no_line(cl
 
     ended = cluster.ended(cluster.submit("other", "--job-id", "killed"))
     assert ended.code == 2 and "--job-id killed: such a job exists already: SUCCEEDED" in ended.last
-    (job,) = [job for job in json.loads(cluster.maskwright("list", "--json").out)["jobs"] if job["id"] == "killed"]
+    (job,) = [
+        job for job in json.loads(cluster.maskwright("status", "ray:", "--json").out)["jobs"] if job["id"] == "killed"
+    ]
     assert (job["state"], job["code"], job["run"]) == ("SUCCEEDED", 0, cluster.run("killed").location)
 
 
@@ -310,7 +312,7 @@ class Finder:
         load = spec.loader.exec_module
         def exec_module(module):
             load(module)
-            module.choose_device = lambda wanted: {"tpu": "cpu"}[wanted]
+            module.choose_device = lambda engine: {"tpu": "cpu"}[engine.device]
         spec.loader.exec_module = exec_module
         return spec
 sys.meta_path.insert(0, Finder())

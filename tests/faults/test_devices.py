@@ -26,7 +26,7 @@ EMPTY: dict[str, str] = {}
     [
         ({"kind": "jax", "device": "tpu"}, 1, EMPTY, "this machine has no TPU chip"),
         ({"kind": "jax", "device": "cuda"}, 1, EMPTY, "tests on a CPU. Fix: take engine.kind: torch"),
-        ({"kind": "jax", "device": "auto"}, 1, EMPTY, "engine.kind: jax is for TPUs, and for tests on a CPU"),
+        ({"kind": "jax", "device": "auto"}, 1, EMPTY, "this machine has an NVIDIA GPU"),
         ({"kind": "jax", "devices": 1000}, 1000, EMPTY, "1000 devices were asked for"),
         ({"kind": "jax", "devices": 4}, 6, EMPTY, "6 virtual workers cannot be shared out evenly over 4 devices"),
         ({"kind": "torch", "devices": 3}, 2, EMPTY, "2 virtual workers cannot be shared out evenly over 3 processes"),

@@ -226,7 +226,7 @@ OTHERS: dict[str, tuple[Callable[[Path], Path], str, str]] = {
     "other name": (files("weights.safetensors"), "but weights.safetensors", "give it that name"),
     "no list": (files("model-00001-of-00002.safetensors"), "not the list", "model.safetensors.index.json too"),
     "no config": (files("m.safetensors", keep=False), "has no config.json next to its weights", "put config.json"),
-    "fairseq": (files("checkpoint_best.pt", keep=False), "beside its pickled weights", "{}/checkpoint_best.pt --to"),
+    "fairseq": (files("checkpoint_best.pt", keep=False), "next to its pickled weights", "{}/checkpoint_best.pt --to"),
     "pointer": (
         files("model.safetensors", content=b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"),
         "is a pointer of Git LFS",

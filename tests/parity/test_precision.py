@@ -161,7 +161,7 @@ def test_compiling_is_for_long_runs_on_a_gpu(monkeypatch: pytest.MonkeyPatch, tm
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     for device, wanted, program in (("cuda", "auto", "gcc"), ("cuda", "on", "gcc"), ("cpu", "on", "g\\+\\+")):
-        with pytest.raises(ConfigError, match=rf"^engine.compile: {wanted} compiles .* Fix: install {program}, or say"):
+        with pytest.raises(ConfigError, match=rf"^engine.compile: {wanted} compiles .* Fix: install {program}, or set"):
             choose_compile(wanted, device, 1e18)
     (tmp_path / "gcc").touch(0o755)
     assert not choose_compile("auto", "cpu", 1e20)

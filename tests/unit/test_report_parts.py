@@ -103,8 +103,8 @@ def test_the_preparation_is_printed_as_it_was_typed() -> None:
 
     words, line = ["data", "prepare", "a b", "--to", "s"], "maskwright data prepare 'a b' --to s"
     assert said(command=words) == [line, line]
-    assert said(command=words, location="gs://b/s") == [line, "# what it made was then brought to gs://b/s", line]
-    assert said(command=words, command_words=9)[0] == f"{line} # and 4 more words: the store's manifest has all"
+    assert said(command=words, location="gs://b/s") == [line, "# its result was then copied to gs://b/s", line]
+    assert said(command=words, command_words=9)[0] == f"{line} # and 4 more words: the store's manifest lists all"
     options = {
         "valid_fraction": 0.1,
         "max_characters": None,

@@ -42,7 +42,7 @@ def image(
     from maskwright.cloud.provision import image as module
     from maskwright.core.errors import InputError, MaskwrightError
 
-    is_environment = name.endswith((".yaml", ".yml"))
+    is_environment = name.endswith((".yaml", ".yml")) or os.path.isfile(name)
     images = {"--staging": staging, "--run-as": run_as != "maskwright", "--libtpu": libtpu, "--dry-run": dry_run}
     for option in (option for option, given in (images if is_environment else {"--yes": yes}).items() if given):
         kind = "an environment's YAML" if is_environment else "the name of an image"

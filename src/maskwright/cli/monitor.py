@@ -21,7 +21,7 @@ def status(run: str, as_json: AsJson = False, watch: bool = False, address: Addr
     """Show a run's progress, its last checkpoint, and which rank is lost, hangs or is slow; or list a cluster's jobs.
 
     RUN: Run directory (or the URL of a copy), ray:ID, kubernetes:NAME or vertex:PROJECT/REGION/ID. To list all jobs:
-        ray:, kubernetes:, kubernetes:NAMESPACE/ or kubernetes:ENV.yaml/.
+        ray:, kubernetes:, kubernetes:[CONTEXT/]NAMESPACE/ or kubernetes:ENV.yaml/.
     --watch: Refresh every 5 seconds until the run is over.
     """
     from maskwright.core.errors import INTERRUPTED, StoppedEarly

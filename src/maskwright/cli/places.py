@@ -54,7 +54,7 @@ def place(name: str) -> type[Place]:
 
 
 def _listed() -> str:
-    *names, last = PLACES
+    *names, last = (name for name in PLACES if name != "slice")  # as in the help of `submit`
     return f"{', '.join(names)} or {last}"
 
 
@@ -102,8 +102,8 @@ def _cluster(where: str) -> tuple[Access, Callable[[str], str]]:
 
 
 def jobs(location: str, address: str | None) -> Callable[[], TargetReport] | None:
-    """A function that lists all jobs of a cluster, at an address without a job's name: `ray:`, `kubernetes:` or
-    `kubernetes:NAMESPACE/`. None at any other address."""
+    """A function that lists all jobs of a cluster, at an address without a job's name: `ray:`, `kubernetes:`,
+    `kubernetes:NAMESPACE/`, `kubernetes:CONTEXT/NAMESPACE/` or `kubernetes:ENV.yaml/`. None at any other address."""
     if location == "ray:":
         from maskwright.launch.ray.jobs import list_jobs
 
@@ -115,4 +115,4 @@ def jobs(location: str, address: str | None) -> Callable[[], TargetReport] | Non
         raise InputError("is for a Ray job", where="--address", fix="leave it out")
     from maskwright.launch.schedulers.kubernetes.jobs import list_jobs as list_in_cluster
 
-    return partial(list_in_cluster, *_cluster(where.rstrip("/")))
+    return partial(list_in_cluster, *_cluster(where.removesuffix("/")))

@@ -331,11 +331,14 @@ _COMMANDS = {
 _MOVED = {
     "env image": "`maskwright image ENV.yaml`",
     "env plan": "`maskwright env up ENV.yaml --dry-run`",
-    "env schema": "`maskwright schema environment`",
+    "env schema": "`maskwright schema environment`, with --json as JSON schema",
     "image build": "`maskwright image IMAGE`",
     "plan --probe_seconds": "leave it out",
+    "env up --detailed_exitcode": "`--json`, whose `differs` shows it",
     "recipes show": "`maskwright recipes NAME`",
-    "schema --finetune": "`maskwright schema finetune`",
+    "schema --finetune": "`maskwright schema finetune`, with --json as JSON schema",
+    "report --evaluate": "`maskwright evaluate RUN`",
+    "report --fill": "`maskwright fill RUN TEXT`",
     "schema --markdown": "leave it out",
 }
 """Former spellings of several words."""

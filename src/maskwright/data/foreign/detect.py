@@ -54,7 +54,7 @@ def _kind(place: str) -> Format:
         return _format(kinds.pop())
     refused = next((why for path in paths for ending, why in REFUSED.items() if path.endswith(ending)), None)
     what = f"holds several kinds of files: {', '.join(sorted(kinds))}" if kinds else "is not a store of a known format"
-    raise InputError(what, where=place, fix=refused or f"name it: --from {'|'.join(get_args(Format))}")
+    raise InputError(what, where=place, fix=refused or f"name it: --from-format {'|'.join(get_args(Format))}")
 
 
 def _format(name: str) -> Format:
@@ -109,5 +109,7 @@ def _of(paths: list[str], ending: str, places: list[str]) -> list[str]:
     """The paths with the ending; without any, the files that the user named."""
     chosen = [path for path in paths if path.endswith(ending)] or [place for place in places if os.path.isfile(place)]
     if not chosen:
-        raise InputError(f"holds no {ending} file", where=places[0], fix="check the path, or name another --from")
+        raise InputError(
+            f"holds no {ending} file", where=places[0], fix="check the path, or name another --from-format"
+        )
     return chosen

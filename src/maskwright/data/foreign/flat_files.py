@@ -115,7 +115,7 @@ def _ds_blocks(files: list[str], file_idx: int) -> Iterator[Block]:
 def _ends(path: str) -> Int64:
     index = f"{path}.index"
     if not os.path.isfile(index):
-        fix = "put it next to the .ds file, or read that with --from bin --document-end TOKEN"
+        fix = "put it next to the .ds file, or read that with --from-format bin --document-end TOKEN"
         raise StoreError("is missing, so the ends of documents are unknown", where=index, fix=fix)
     return flat(index, "uint64").astype(np.int64)
 

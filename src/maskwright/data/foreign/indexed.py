@@ -48,7 +48,9 @@ def index_kind(path: str) -> Literal["megatron", "fairseq"]:
     if head.startswith(OLD_FAIRSEQ):
         return "fairseq"
     if not head.startswith(MAGIC) or len(head) < HEADER:
-        raise StoreError("is not an index of Megatron or fairseq", where=path, fix="give one store's files, or --from")
+        raise StoreError(
+            "is not an index of Megatron or fairseq", where=path, fix="give one store's files, or --from-format"
+        )
     sequences = int.from_bytes(head[18:26], "little")
     return "fairseq" if size == HEADER + 12 * sequences else "megatron"
 

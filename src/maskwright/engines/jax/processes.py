@@ -80,7 +80,10 @@ def choose_device(engine: EngineSection) -> Platform:
     """Resolves `auto`: TPU chips if there are any, else the CPU. Raises `ConfigError` rather than leave a chip or a GPU
     of this machine idle."""
     chips, wanted = tpu_chips(), engine.device
-    require_supported(engine, "cuda" if wanted == "auto" and not chips and cuda_devices() else wanted)
+    require_supported(engine, wanted)
+    if wanted == "auto" and not chips and cuda_devices():
+        what = "jax is for TPUs, and for tests on a CPU; this machine has an NVIDIA GPU"
+        raise ConfigError(what, where="engine.kind", fix="take engine.kind: torch, or engine.device: cpu")
     if wanted == "tpu" and not chips:
         fix = "run it on a TPU VM; `maskwright plan` compiles for one that is not here"
         raise ConfigError("tpu was asked for, but this machine has no TPU chip", where="engine.device", fix=fix)

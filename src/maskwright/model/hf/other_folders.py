@@ -62,10 +62,10 @@ def without_config(folder: str) -> ModelError:
     if pickled := pickled_weights(names):
         fix = f"{_import(os.path.join(folder, pickled[0]))}, for a fairseq checkpoint; for others, put config.json of "
         fix += "the model that was trained into the folder first"
-        return ModelError("has no config.json beside its pickled weights", where=folder, fix=fix)
+        return ModelError("has no config.json next to its pickled weights", where=folder, fix=fix)
     if any(name.endswith(".safetensors") for name in names):
         fix = "put config.json of the model that was trained into the folder"
-        return ModelError("has no config.json beside its weights", where=folder, fix=fix)
+        return ModelError("has no config.json next to its weights", where=folder, fix=fix)
     return ModelError(what, where=folder, fix="give a folder with config.json and model.safetensors")
 
 

@@ -32,6 +32,8 @@ from maskwright.run.metric_names import is_held_out, trainer_names
 To = Literal["wandb", "mlflow"]
 SERVICES: dict[To, Begin] = {"wandb": Wandb, "mlflow": MLflow}
 FOLDER = "sync"
+OLD_FOLDER = "forward"
+"""The folder's name until 2026-11-29: without what it holds, all lines would be sent again."""
 POLL_SECONDS = 1.0
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 300.0
 LINGER_SECONDS = 600.0
@@ -128,7 +130,11 @@ class Forwarder:
     @contextmanager
     def _held(self, *, wait: bool) -> Iterator[None]:
         """Lets one process at a time send to a service: the forwarder of the run's last start may still be at work."""
-        storage.make_folder(self.directory.path(FOLDER))
+        old, new = self.directory.path(OLD_FOLDER), self.directory.path(FOLDER)
+        if os.path.isdir(old) and not os.path.exists(new):
+            with suppress(OSError):
+                os.rename(old, new)
+        storage.make_folder(new)
         while True:
             try:
                 with storage.locked(self.directory.path(FOLDER, f"{self.to}.lock"), remove=False):
