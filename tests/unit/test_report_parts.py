@@ -111,7 +111,7 @@ def test_the_preparation_is_printed_as_it_was_typed() -> None:
         "cleaning": {"languages": ["en"], "near_duplicates": None},
     }
     assert said(location="a\nb", options=options) == [
-        "# no command is recorded that made a b: it has to be there",
+        "# a b must exist: no command was recorded that makes it",
         "valid_fraction: 0.1; cleaning: {languages: [en]}",
     ]
 
