@@ -157,6 +157,7 @@ python benchmarks/kill_session.py                             # two terminals, r
 python benchmarks/genome.py 4000000 > genome.fa                # no measurement: the text of recipes/dna.yaml
 python benchmarks/cranfield.py FOLDER OUT                     # no measurement: Cranfield in the layout of BEIR
 python benchmarks/continued.py --books 'books/*.txt' …        # forgetting, and new tokens; three quarters of an hour
+python benchmarks/learning.py --store data/store --work FOLDER   # curves of whole recipes; ten minutes
 ```
 """
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from curves import curves
 from diagrams import flow, step, ways
+from learning import learning
 from session import session
 from speed import rows, speed
 from training import ends, packing, phases
@@ -28,6 +29,7 @@ DRAWN: dict[str, Callable[[], str]] = {
     "exit-codes.svg": ends,
     "verdict.svg": verdict,
     "verdicts.svg": forest,
+    "learning.svg": learning,
 }
 MEASURED: dict[str, tuple[list[str], list[str]]] = {
     "resume-curves.svg": (["curves"], ["kill -9", "fp32"]),
@@ -38,6 +40,7 @@ MEASURED: dict[str, tuple[list[str], list[str]]] = {
         ["verdicts", "forgetting", "vocabulary"],
         ["AG News, 600", "1,500", "10 %", "50 %", "2,000", "95 %"],
     ),
+    "learning.svg": (["learning"], ["128", "64", "15 %", "step 0"]),
 }
 """The results behind a figure, and its words that have a number without being a measurement."""
 
