@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 import warm
 
-from maskwright.doctor import frameworks, machine
+from maskwright.doctor import frameworks, machine, network
 from maskwright.doctor.finding import DoctorFinding, DoctorReport
 from maskwright.doctor.frameworks import FrameworkProbe
 from maskwright.engines.torch import probe
 from maskwright.engines.torch.prepare import choose_device, choose_dtype
 from maskwright.machine import hardware
 from maskwright.machine.cgroups import Cgroups
+
+SECRET = "hf_this-is-the-secret-itself"
 
 
 def tree(folder: Path, files: dict[str, str]) -> str:
@@ -243,6 +245,20 @@ def test_machine_code_runs_on_its_own_major_version(capability: tuple[int, int],
     assert probe._in_build(*capability, built) is runs
 
 
+# ---- network --------------------------------------------------------------------------------------------------------
+
+
+def test_the_network_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.upper() in (*network.PROXIES, *network.BUNDLES)]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HTTPS_PROXY", f"http://me:{SECRET}@proxy:3128")
+    report = DoctorReport([network.network()], 0.0)
+    assert report.state == "ok" and "HTTPS_PROXY http://***@proxy:3128" in report.text()
+    assert SECRET not in report.text() + json.dumps(report.to_json())
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere/none.pem")
+    assert network.network().state == "fail"
+
+
 # ---- all of it ------------------------------------------------------------------------------------------------------
 
 
@@ -259,9 +275,8 @@ def test_the_command_on_this_machine(cli: Callable[..., Any], monkeypatch: pytes
     fields = {"area", "name", "state", "detail", "fix", "values"}
     assert all(set(found) == fields for found in value["findings"])
     named = {found["name"]: found for found in value["findings"]}
-    assert {"Python", "packages", "torch", "JAX", "kernels", "products", "cores", "memory", "disk", "/dev/shm"} == set(
-        named
-    )
+    hardware = {"kernels", "products", "cores", "memory", "disk", "/dev/shm"}
+    assert {"Python", "packages", "torch", "JAX", "settings"} | hardware == set(named)
     assert named["Python"]["values"]["executable"] == sys.executable
     assert all(rate > 0 for rate in named["products"]["values"]["flops_per_second"].values())
 

@@ -9,6 +9,7 @@ from maskwright.doctor import frameworks
 from maskwright.doctor.finding import DoctorReport
 from maskwright.doctor.frameworks import FrameworkProbe
 from maskwright.doctor.machine import machine
+from maskwright.doctor.network import network
 
 SECONDS = 9.0
 """Deadline, with whatever results there are. The rest of the ten seconds is for starting Python and printing."""
@@ -34,5 +35,5 @@ def examine() -> DoctorReport:
     about_torch = list(frameworks.torch(torch, busy=busy))
     software = [finding for finding in about_torch if finding.area == "software"]
     kernels = [finding for finding in about_torch if finding.area == "hardware"]
-    findings = [frameworks.python(), frameworks.extras(), *software, about_jax, *kernels, *hardware]
+    findings = [frameworks.python(), frameworks.extras(), *software, about_jax, *kernels, *hardware, network()]
     return DoctorReport(findings, time.monotonic() - begin)

@@ -21,7 +21,7 @@ class DoctorFinding:
     slower than it could. `ok`: also things that are absent and needed by a few commands only, named in `detail`."""
 
     area: str
-    """software or hardware"""
+    """software, hardware or network"""
     name: str
     state: State
     detail: str
