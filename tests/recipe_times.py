@@ -22,7 +22,7 @@ CONTINUED = {
     ),
     "continue-esm2": tuple(f"model.{key}" for key in ESM2),
 }
-"""The shapes of RoBERTa-base, ModernBERT-base and ESM-2 of 8M, which these recipes go on with."""
+"""The shapes of RoBERTa-base, ModernBERT-base and ESM-2 of 8M, which these recipes continue."""
 RECIPES = {
     "nano": ("RoBERTa", "a first try", "4.34"),
     "dna": ("ModernBERT", "a first look at [DNA](proteins.md#dna)", "31 % of k-mers"),

@@ -142,13 +142,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         measured = config.stash[MEASURED]
         rest = sum(taken for taken in measured.values() if taken < KEPT_FROM_SECONDS)
         # What was not to run here, for want of a browser or a cluster, keeps its row.
-        measured = {test: taken for test, taken in measured.items() if test not in config.stash[SKIPPED]}
-        whole = config.getoption("--long") and config.getoption("--third") is None
-        keeps = config.stash[SKIPPED] if whole else None
+        skipped = config.stash[SKIPPED]
+        measured = {test: taken for test, taken in measured.items() if test not in skipped}
+        is_selection = bool(config.option.keyword) or [*config.args] != config.getini("testpaths")
+        is_whole = config.getoption("--long") and config.getoption("--third") is None and not is_selection
         before = {
             test: taken
             for test, taken in durations().items()
-            if test not in measured and is_there(test) and (keeps is None or test in keeps)
+            if test not in measured and is_there(test) and (test in skipped or not is_whole)
         }
         now = {test: round(taken, 1) for test, taken in measured.items() if taken >= KEPT_FROM_SECONDS}
         kept = {REST: round(rest, 1), **dict(sorted((before | now).items()))}

@@ -32,7 +32,7 @@ WORDS = {
     r"\bmend(?:s|ed|ing)?\b": "fix",
     r"\b[Nn]obody\b": "say what happens, or what to do",
     r"\bnothing:": "not needed",
-    r"\bwhen not (?:set|given)\b": "Default: …",
+    r"\b[Ww]hen not (?:set|given)\b": "Default: …",
     r"\b(?:has|have) to be\b": "must be, or an imperative",
     r"\b(?:is|are) (?:said|told)\b": "the page lists it, the program prints it",
 }

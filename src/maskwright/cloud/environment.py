@@ -273,7 +273,7 @@ class Environment(Section):
     mount_point: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._-]+)+$", examples=["/mnt/data"])] = "/mnt/common"
     """Folder in jobs in which nfs_share and shared_pd are mounted."""
     image: str | None = None
-    """Container image of jobs. When not set, the one that `maskwright image` built last."""
+    """Container image of jobs. Default: the image that `maskwright image` built last."""
     network: Network = Network()
     cluster: GkeCluster = GkeCluster()
     nfs: Nfs | None = None

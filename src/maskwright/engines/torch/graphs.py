@@ -25,8 +25,8 @@ class _Graph:
 
 class Graphs:
     """Graphs of micro-batches that differ only in their numbers. They share one memory pool, as only one runs at a
-    time, and keep nothing in it: a graph ends by moving its gradient into a sum. The numbers are those of
-    the same kernels without a graph, bit for bit."""
+    time, and keep nothing in it: a graph ends by moving its gradient into a sum. The same kernels without a graph
+    compute the same numbers, bit for bit."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
