@@ -11,7 +11,7 @@ from maskwright.config.settings import Key, bounds, choices, keys_of
 RUN = """\
 # Configuration
 
-<!-- Made by `maskwright schema > docs/configuration.md`; a test compares the two. -->
+<!-- Made by `maskwright schema > docs/configuration.md`. -->
 
 *Reference, generated from the configuration's schema.* A run is described by a YAML file or by the name of a
 [recipe](recipes.md): `maskwright pretrain small …`. `maskwright recipes small` prints a recipe to begin your own file
@@ -25,7 +25,7 @@ Set either `data.store` or `data.mixture`, and either `schedule.steps` or `sched
 FINETUNING = """\
 # Configuration of a fine-tuning run
 
-<!-- Made by `maskwright schema finetune > docs/finetuning-configuration.md`; a test compares the two. -->
+<!-- Made by `maskwright schema finetune > docs/finetuning-configuration.md`. -->
 
 *Reference, generated from the configuration's schema.* A [fine-tuning](finetuning.md) run is described by a YAML file
 or by the name of a [preset](finetuning.md#presets): `maskwright finetune banking77 …`. `--set section.key=value`
@@ -41,7 +41,7 @@ A YAML with `task.kind: retrieval` takes only these keys ([an encoder for search
 ENVIRONMENT = """\
 # An environment's YAML
 
-<!-- Made by `maskwright schema environment > docs/google-cloud-environment.md`; a test compares the two. -->
+<!-- Made by `maskwright schema environment > docs/google-cloud-environment.md`. -->
 
 *Reference, generated from the environment's schema.* One YAML file describes one environment on Google Cloud. A part
 that is `null` or left out does not exist: without `slice:`, `maskwright env up` removes the slice. Unknown keys and

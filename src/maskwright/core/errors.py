@@ -52,7 +52,8 @@ class MaskwrightError(Exception):
 
     def __str__(self) -> str:
         where, what, fix = (redact(printable(part or "")) for part in (self.where, self.what, self.fix))
-        line = (f"{where}: " if where else "") + what + (f". Fix: {fix}" if fix else "")
+        stop = "" if what.endswith((".", "?", "!")) else "."  # another program's words may bring their own
+        line = (f"{where}: " if where else "") + what + (f"{stop} Fix: {fix}" if fix else "")
         return ONE_LINE.sub(" ", line).strip()  # spaces stay: a path may have two
 
     def __reduce__(self) -> Any:
