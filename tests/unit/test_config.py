@@ -135,7 +135,7 @@ def test_steps_that_grow_with_another_key_are_told_why_not() -> None:
         return flat(c.build_config({**LEAST, "schedule": schedule}, "x"))
 
     assert [*refuse_changes(wsd(), wsd(steps=200), "run")] == ["schedule.steps"]
-    with pytest.raises(ConfigError, match="Fix: put the old value back with --set schedule.steps=200; `maskwright"):
+    with pytest.raises(ConfigError, match="Fix: restore the old value with --set schedule.steps=200; `maskwright"):
         refuse_changes(wsd(steps=200), wsd(), "run")
     why = "the length of the decay is fixed when a run is started. Fix: put back schedule.decay_steps to 10 and let"
     with pytest.raises(ConfigError, match=why):

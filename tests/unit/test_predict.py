@@ -259,7 +259,7 @@ def test_mistakes_are_one_line_and_write_nothing(
         ),
         (
             (run, "--input", good, "--max-seq-len", 65),
-            f"{run}: rows of 65 tokens were asked for, and the model takes 64. Fix: set --max-seq-len to 64 or less",
+            f"{run}: rows of 65 tokens were requested, but the model reads 64. Fix: set --max-seq-len to 64 or less",
         ),
         ((run, "--input", good, "--no-answer"), "--no-answer is for questions, not for single_label_classification"),
         (

@@ -195,9 +195,9 @@ def first_devices(devices: list[Any], count: int) -> list[Any]:
     chosen = [device for host in hosts for device in [d for d in devices if d.process_index == host][:each]]
     if len(chosen) != count:
         raise ConfigError(
-            f"{count} devices were asked for, {len(devices)} on {len(hosts)} hosts are there",
+            f"{count} devices were requested, but there are {len(devices)} on {len(hosts)} hosts",
             where="engine.devices",
-            fix="take a number that the hosts divide and have; leave it out for all; docs/tpu.md has how to take one "
+            fix="give a multiple of the number of hosts, or leave it out for all; docs/tpu.md shows how to use one "
             "host or chip of a slice",
         )
     return chosen

@@ -114,7 +114,7 @@ def row_length(model: TrainedModel, task: Task, data: LabelledData) -> int:
     """Tokens that a text may have: those of training or, where that is unknown, as many as the model can read."""
     most = model.config.max_seq_len
     if data.max_seq_len is not None and data.max_seq_len > most:
-        what = f"rows of {data.max_seq_len:,} tokens were asked for, and the model takes {most:,}"
+        what = f"rows of {data.max_seq_len:,} tokens were requested, but the model reads {most:,}"
         raise InputError(what, where=model.location, fix=f"set data.max_seq_len to {most} or less")
     return data.max_seq_len or (min(most, default_row(task)) if task.kind == "question_answering" else most)
 
