@@ -276,7 +276,7 @@ REFUSED = [
     (["--mount=x:/data"], {}, "--mount: /data is mounted already"),
     (["--mount=x:/models:ro"], {"run": "/models/one"}, "--run: /models/one would be lost with its pod"),
     (["--mount=x:/models:rw"], {}, "--mount: 'x:/models:rw' is not NAME:/folder"),
-    ([*SLICE, "--num-nodes=8"], {}, "--num-nodes 8: v6e:4x4 has 4 hosts. Fix: leave it out, or choose another topology"),
+    ([*SLICE, "--num-nodes=8"], {}, "--num-nodes 8: v6e:4x4 has 4 hosts. Fix: leave it out, or choose another"),
     ([*SLICE, "--gpus-per-node=4"], {}, "--gpus-per-node: cannot be given with a TPU slice"),
     ([*SLICE, f"--node-selector={TOPOLOGY_LABEL}=2x2"], {}, f"--node-selector: {TOPOLOGY_LABEL} follows from"),
     (

@@ -130,7 +130,7 @@ def test_what_is_wrong_with_the_slice_is_one_line(pod: Pod, monkeypatch: pytest.
     assert TpuSlice("pod", ZONE, PROJECT).describe()[0] == "READY"
     assert ". Fix: give --project, or " in complaint(TpuSlice("pod", ZONE))
     monkeypatch.delenv("CLOUDSDK_AUTH_ACCESS_TOKEN")
-    assert ". Fix: `gcloud auth login`" in complaint(TpuSlice("pod", ZONE, PROJECT))
+    assert ". Fix: run `gcloud auth login`" in complaint(TpuSlice("pod", ZONE, PROJECT))
     pod.cloud.node["networkEndpoints"] = None
     monkeypatch.setenv("CLOUDSDK_AUTH_ACCESS_TOKEN", "made-up-token")
     with pytest.raises(MaskwrightError, match="in an unknown format"):

@@ -25,7 +25,7 @@ EMPTY: dict[str, str] = {}
     ("engine", "workers", "variables", "said"),
     [
         ({"kind": "jax", "device": "tpu"}, 1, EMPTY, "this machine has no TPU chip"),
-        ({"kind": "jax", "device": "cuda"}, 1, EMPTY, "tests on a CPU. Fix: take engine.kind: torch"),
+        ({"kind": "jax", "device": "cuda"}, 1, EMPTY, "Fix: set engine.kind: torch"),
         ({"kind": "jax", "device": "auto"}, 1, EMPTY, "this machine has an NVIDIA GPU"),
         ({"kind": "jax", "devices": 1000}, 1000, EMPTY, "1000 devices were requested"),
         ({"kind": "jax", "devices": 4}, 6, EMPTY, "6 virtual workers cannot be shared out evenly over 4 devices"),
@@ -33,7 +33,7 @@ EMPTY: dict[str, str] = {}
         ({"kind": "torch", "device": "cuda", "devices": 2}, 2, EMPTY, "2 GPUs were requested, and this machine has 0"),
         ({"kind": "jax", "reproducibility": "exact"}, 1, EMPTY, "jax sums gradients in the order of its devices"),
         ({"kind": "torch", "sharding": "fsdp"}, 2, EMPTY, "sharding fsdp is for jax"),
-        ({"kind": "torch", "device": "tpu"}, 1, EMPTY, "torch does not compute on TPUs. Fix: take engine.kind: jax"),
+        ({"kind": "torch", "device": "tpu"}, 1, EMPTY, "torch does not compute on TPUs. Fix: set engine.kind: jax"),
         (TWO, 1, {"WORLD_SIZE": "two"}, "invalid literal for int"),
         (TWO, 1, {"WORLD_SIZE": "3", "RANK": "0", **MET}, "shared out evenly over 3"),
         (TWO, 1, {"WORLD_SIZE": "2"}, "MASTER_ADDR: WORLD_SIZE is 2, but MASTER_ADDR is not set"),

@@ -355,7 +355,7 @@ def test_a_dry_run_says_memory_and_time_of_all_processes(
     assert ready.time_here(machine, with_four.steps) is None
 
 
-@pytest.mark.parametrize(("device", "says"), [("cuda", "not known: engine.device: cuda was asked for"), ("mps", "mps")])
+@pytest.mark.parametrize(("device", "says"), [("cuda", "not known: engine.device: cuda was requested"), ("mps", "mps")])
 def test_a_dry_run_says_which_device_it_cannot_time(
     device: str, says: str, config: Callable[..., RunConfig], tmp_path: Path, capsys: Any, monkeypatch: Any
 ) -> None:
@@ -403,7 +403,7 @@ def test_a_fine_tuning_is_planned_with_its_examples_or_before_they_are_here(
     measured, gpu, tpu = value["places"]
     assert (measured["kind"], gpu["kind"], tpu["kind"]) == ("measured", "projected", "projected")
     assert gpu["costs"] and tpu["costs"] and not gpu["notes"][:-1]
-    assert "torch does not compute on TPUs. Fix: take engine.kind: jax" in str(tpu["notes"])
+    assert "torch does not compute on TPUs. Fix: set engine.kind: jax" in str(tpu["notes"])
     (tmp_path / "train.jsonl").unlink()
     assert run(["plan", str(file), "--on", "t4", "--examples", "120000", "--set", "data.max_seq_len=128"]) == 0
     out = capsys.readouterr().out

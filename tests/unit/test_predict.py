@@ -369,7 +369,7 @@ def test_evaluate_judges_fine_tuned_models(
     for name in ("evaluate", "predict", "embed"):
         given = ["--input", str(gold), *(["--to", str(tmp_path / "new.parquet")] * (name != "evaluate"))]
         assert command([name, run, *given, "--device", "cuda"]) == 2
-        assert "error: --device: cuda was asked for, but torch sees no CUDA device" in capfd.readouterr().err
+        assert "error: --device: cuda was requested, but torch sees no CUDA device" in capfd.readouterr().err
     gold.write_text("text\tlabel\nA fox.\tB-LOC\n", encoding="utf-8")
     assert command(["evaluate", run, "--input", str(gold), "--device", "cpu"]) == 2
     assert f"{gold}:2: label 'B-LOC' is none of the model's (O, B-PER, I-PER). Fix: write" in capfd.readouterr().err

@@ -102,9 +102,7 @@ class Kubernetes(target.Place):
         """The job and its objects. Raises `InputError` for options that cannot work in a cluster."""
         config, text = checks.read(command)
         if self.image is None:
-            raise InputError(
-                "is missing", where="--image", fix="name an image with maskwright: --image REGISTRY/NAME:TAG"
-            )
+            raise InputError("is missing", where="--image", fix="name one with maskwright: --image REGISTRY/NAME:TAG")
         # Named by its content, so that another submission under the same name does not change it for a running job.
         digest, name = hashlib.sha256(text.encode()).hexdigest()[:8], checks.name_for(command.run, self.name)
         limit, command = limited(command)
@@ -157,7 +155,7 @@ def limited(command: Training) -> tuple[int | None, Training]:
     seconds = command.stop_after_hours * 3600.0
     if not 1.0 <= seconds < 2**31:
         raise InputError(
-            f"{command.stop_after_hours:g} is no limit", where="--stop-after-hours", fix="give a number above 0"
+            f"{command.stop_after_hours:g} is no limit", where="--stop-after-hours", fix="give hours above 0"
         )
     own = seconds - min(SAVING_SHARE * seconds, MOST_SAVING_SECONDS)
     return math.ceil(seconds), replace(command, stop_after_hours=float(f"{own / 3600.0:.6g}"))
