@@ -231,7 +231,7 @@ def test_a_branch_needs_its_parent_only_to_begin(config: Config, parent: Path, t
             "@8",
             "data.seq_len: 64 is above the 32 positions that a RobertaForMaskedLM has learned",
         ),
-        ({"optimizer.kind": "muon"}, "@8", "optimizer.kind: is muon, and the optimizer's state in"),
+        ({"optimizer.kind": "muon"}, "@8", "optimizer.kind: is muon, but "),
         ({}, "@5", "has no checkpoint of step 5. Fix: choose one of its steps: 4, 8, 12"),
         ({}, "/config.yaml", "is not there. Fix: give the folder"),
     ],
@@ -247,7 +247,7 @@ def test_what_does_not_fit_the_parent_is_refused(
 
 
 def test_a_fresh_optimizer_needs_a_run_to_begin_from(config: Config, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--fresh-optimizer goes with --from"):
+    with pytest.raises(InputError, match="--fresh-optimizer needs --from"):
         task.pretrain(config(), str(tmp_path / "run"), fresh_optimizer=True)
 
 
@@ -340,7 +340,7 @@ def test_patience_that_comes_later_counts_what_is_still_kept(config: Config, tmp
     model = load_model(str(run))
     assert model.step in checkpoint.whole_steps(str(kept)) and (model.step or 0) >= 8
     shutil.rmtree(kept / f"step-{model.step:08d}")
-    with pytest.raises(CheckpointError, match=f"that of step {model.step}, is gone. Fix: put it back, or train again"):
+    with pytest.raises(CheckpointError, match=f"of step {model.step}, is gone. Fix: restore it, or train again"):
         load_model(str(run))
 
 

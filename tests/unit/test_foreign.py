@@ -383,7 +383,7 @@ def test_pretrain_evaluate_and_resume_on_arrow(
     assert run(["evaluate", place, "--device", "cpu"]) == 0
     assert "unigram baseline" in capsys.readouterr().out
     assert run(["evaluate", place, "--device", "cpu", "--store", str(arrow_folder)]) == 0
-    assert "the baseline has its frequencies from the held-out text itself" in capsys.readouterr().out
+    assert "the baseline counts its frequencies in the held-out text itself" in capsys.readouterr().out
     record = json.loads((tmp_path / "run" / "config.resolved.json").read_text())
     assert record["train"]["fingerprint"] == open_store(config(arrow_folder, tokenizer).data).fingerprint
     assert run([*words, "--set", "data.arrow.valid_fraction=0.5"]) == 2

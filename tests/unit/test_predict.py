@@ -270,7 +270,7 @@ def test_mistakes_are_one_line_and_write_nothing(
         ((run, "--input", tmp_path / "no_ids.jsonl"), "(columns: question, context). Fix: name it as --text-column\n"),
         ((run, "--input", tmp_path / "none.csv"), "none.csv"),
         ((tagger, "--input", good), "is of a kind that cannot be written"),
-        ((run, "--input", good, "--to", good), "is the input too"),
+        ((run, "--input", good, "--to", good), "is also the input"),
         ((run, "--input", good, "--text-pair", "b"), "--text-pair is given without --text-column"),
         (
             (run, "--input", good, "--text-column", 0, "--text-pair", "title"),
@@ -349,7 +349,7 @@ def test_evaluate_judges_fine_tuned_models(
     mistakes: list[tuple[list[str], str]] = [
         (
             [],
-            "has neither data.test nor data.validation; its results.json has the scores on what it held out. Fix",
+            "has neither data.test nor data.validation; its results.json lists the scores on its held-out examples",
         ),
         (
             ["--input", str(texts)],
