@@ -170,7 +170,7 @@ def test_generated_values_refer_to_those_of_the_other_file(tmp_path: Path, capsy
     assert run(["env", "import", values, auto]) == 0
     assert "SHARED_PD_DISK_NAME=pd-ssd-2055-20200430" in capsys.readouterr().err
     assert run(["env", "import", auto, values]) == 2
-    assert "which is not set above. Fix: set the variable above, or name the file that" in capsys.readouterr().err
+    assert "which is not set above. Fix: set the variable above, or first name the file" in capsys.readouterr().err
 
 
 HERE, GROUP = "europe-west4", {"TPU_ACCELERATOR_TYPE": ""}

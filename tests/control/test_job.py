@@ -159,7 +159,7 @@ def test_report_begins_with_the_host_to_look_at() -> None:
         "host 2 | a",
         "host 2 | error: b",
         "host 0: exit 75, interrupted",
-        "host 1: lost, told to end (did not answer)",
+        "host 1: lost, asked to end (did not answer)",
     ]
 
 
@@ -233,9 +233,9 @@ def test_what_is_missing_on_a_host_is_one_line(hosts: Hosts) -> None:
     command = hosts.folder / "bin" / "maskwright"
     rows: list[tuple[dict[str, Any], int, str]] = [
         ({"folder": "no such"}, 2, "no such: no such folder here. Fix: "),
-        ({"setup": "echo tried; exit 75"}, 1, "--setup ended with 75. Fix: see its lines above"),
+        ({"setup": "echo tried; exit 75"}, 1, "--setup ended with 75. Fix: read its lines above"),
         ({"setup": f"echo 'echo bad interpreter; exit 126' > {command}"}, 127, "does not start: bad interpreter. Fix:"),
-        ({"setup": f"rm {command}"}, 127, "maskwright: not installed here. Fix: --workdir with a .venv, or --setup"),
+        ({"setup": f"rm {command}"}, 127, "maskwright: not installed here. Fix: name a folder with a .venv by"),
     ]
     for settings, code, complaint in rows:
         [end] = finish(begin(hosts, **settings))
@@ -497,8 +497,8 @@ def test_slice_that_is_not_ready(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) 
         ({}, 2, 0, ("cpu", 1)),
         ({}, 2, 4, ("cuda", 4)),
         ({"engine": {"kind": "jax"}}, 2, 0, ("cpu", 1)),
-        ({"engine": {"kind": "jax"}}, 2, 4, "engine.kind: jax is for TPUs, .* Fix: take engine.kind: torch"),
-        ({"engine": {"device": "cpu"}}, 1, 8, "engine.device: is cpu, and 8 GPUs on each node ask for cuda"),
+        ({"engine": {"kind": "jax"}}, 2, 4, "engine.kind: jax is for TPUs, .* Fix: set engine.kind: torch"),
+        ({"engine": {"device": "cpu"}}, 1, 8, "engine.device: is cpu, but 8 GPUs on each node need cuda"),
         ({}, 3, 8, "16 virtual workers cannot be shared out evenly over 24 processes"),
         ({"engine": {"devices": 4}}, 2, 4, "engine.devices: asks for 4 devices, but 8 compute"),
         ({"engine": {"devices": 8}}, 2, 4, ("cuda", 4)),

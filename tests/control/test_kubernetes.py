@@ -276,13 +276,13 @@ REFUSED = [
     (["--mount=x:/data"], {}, "--mount: /data is mounted already"),
     (["--mount=x:/models:ro"], {"run": "/models/one"}, "--run: /models/one would be lost with its pod"),
     (["--mount=x:/models:rw"], {}, "--mount: 'x:/models:rw' is not NAME:/folder"),
-    ([*SLICE, "--num-nodes=8"], {}, "--num-nodes 8: v6e:4x4 has 4 hosts. Fix: leave it out, or take another topology"),
+    ([*SLICE, "--num-nodes=8"], {}, "--num-nodes 8: v6e:4x4 has 4 hosts. Fix: leave it out, or choose another"),
     ([*SLICE, "--gpus-per-node=4"], {}, "--gpus-per-node: cannot be given with a TPU slice"),
     ([*SLICE, f"--node-selector={TOPOLOGY_LABEL}=2x2"], {}, f"--node-selector: {TOPOLOGY_LABEL} follows from"),
     (
         ["--accelerator=v6e:8x8"],
         {},
-        "engine.kind: torch does not compute on TPUs, and jax does; 64 devices do not divide 96 virtual workers "
+        "engine.kind: torch does not run on TPUs; jax does; 64 devices do not divide 96 virtual workers "
         "evenly. Fix: add --set engine.kind=jax",
     ),
     (["--mount=gs://x:/tmp/a"], {}, "--mount: /tmp/a is mounted already"),
@@ -338,7 +338,7 @@ def test_the_real_kubectl_applies_every_kind(
         made[-1]["metadata"].pop("annotations")
         assert [*kept[:-2], kept[-1]] == made
         shown = submit(cli, tmp_path, "--dry-run", *options)
-        assert "warning: the Secret base-1-env, with the values of --env, is not shown" in shown.err
+        assert "warning: the Secret base-1-env, with the values of --env, is needed by the job" in shown.err
 
 
 def test_what_kubectl_says_is_one_line_with_the_kind_of_refusal(

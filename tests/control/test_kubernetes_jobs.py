@@ -123,7 +123,7 @@ def test_a_gang_is_preempted_and_stopped_and_continues_to_the_same_bits(
     assert submit(cli, tmp_path, *options, steps=STEPS).code == 0
     wait_until(trained(nodes, tmp_path, "one", 25))
     again = submit(cli, tmp_path, *options, steps=STEPS)
-    assert again.code == 2 and "kubernetes:one: there is such a job, and it is running" in again.err
+    assert again.code == 2 and "kubernetes:one: a job of this name is running" in again.err
     nodes.disrupt(nodes.names(1)[0])  # pod 1 ends with 75, and pod 0 has lost its partner
     wait_until(lambda: json.loads(cli("status", "kubernetes:one", "--json").out)["restarts"] == 1)
     began = time.time()
@@ -133,7 +133,7 @@ def test_a_gang_is_preempted_and_stopped_and_continues_to_the_same_bits(
     before = len(nodes.processes)
     assert before == 4 and not trained(nodes, tmp_path, "one", STEPS)()
     result = submit(cli, tmp_path, *options, "--follow", steps=STEPS)
-    assert result.code == 0 and "the job of this name, which is stopped, is deleted" in result.err, result.err
+    assert result.code == 0 and "deleting the earlier job of this name, which is stopped" in result.err, result.err
     assert differences(uninterrupted, tmp_path) == []
 
 

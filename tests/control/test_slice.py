@@ -122,15 +122,15 @@ def test_what_is_wrong_with_the_slice_is_one_line(pod: Pod, monkeypatch: pytest.
         assert "\n" not in str(caught.value) and ". Fix: " in str(caught.value)
         return str(caught.value)
 
-    assert ". Fix: see `gcloud compute tpus tpu-vm list`" in complaint(TpuSlice("other", ZONE))
-    assert ". Fix: give --zone, or `gcloud config set compute/zone ZONE`" in complaint(TpuSlice("pod"))
+    assert ". Fix: check `gcloud compute tpus tpu-vm list`" in complaint(TpuSlice("other", ZONE))
+    assert ". Fix: give --zone, or run `gcloud config set compute/zone ZONE`" in complaint(TpuSlice("pod"))
     monkeypatch.setenv("CLOUDSDK_COMPUTE_ZONE", ZONE)
     assert TpuSlice("pod").describe()[0] == "READY"
     monkeypatch.delenv("CLOUDSDK_CORE_PROJECT")
     assert TpuSlice("pod", ZONE, PROJECT).describe()[0] == "READY"
     assert ". Fix: give --project, or " in complaint(TpuSlice("pod", ZONE))
     monkeypatch.delenv("CLOUDSDK_AUTH_ACCESS_TOKEN")
-    assert ". Fix: `gcloud auth login`" in complaint(TpuSlice("pod", ZONE, PROJECT))
+    assert ". Fix: run `gcloud auth login`" in complaint(TpuSlice("pod", ZONE, PROJECT))
     pod.cloud.node["networkEndpoints"] = None
     monkeypatch.setenv("CLOUDSDK_AUTH_ACCESS_TOKEN", "made-up-token")
     with pytest.raises(MaskwrightError, match="in an unknown format"):

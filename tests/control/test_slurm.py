@@ -288,7 +288,7 @@ def test_a_parent_that_is_not_there_is_refused_before_anything_is_queued(
     checkpoint = parent / "checkpoints" / step_folder(30)
     checkpoint.mkdir(parents=True)
     (checkpoint / MANIFEST).write_text("{}")
-    assert said(f"{parent}@40") == f"--from {parent}: has no checkpoint of step 40. Fix: take one of its steps: 30"
+    assert said(f"{parent}@40") == f"--from {parent}: has no checkpoint of step 40. Fix: choose one of its steps: 30"
     run.mkdir()
     (run / "config.resolved.json").write_text("{}")
     assert said(f"{parent}@40").startswith("sbatch: ")

@@ -157,16 +157,16 @@ def test_runs_that_the_health_check_stops_are_named_and_scored(model: str, task:
 @pytest.mark.parametrize(
     ("models", "base", "said"),
     [
-        (["random"], None, "random alone is nothing to compare"),
-        (["linear", "random"], None, "linear and random alone is nothing to compare"),
-        (["a"], None, "a alone is nothing to compare"),
+        (["random"], None, "random alone cannot be compared"),
+        (["linear", "random"], None, "linear and random alone cannot be compared"),
+        (["a"], None, "a alone cannot be compared"),
         (["x/a", "y/a"], None, "two arms are called a"),
         (["a", "b=a"], None, "is named twice"),
         (["a", "random", "random"], None, "two arms are called random"),
         (["a", "linear"], "random=b", "random=b is not an arm of this comparison"),
-        (["a", "random=b"], None, "random is the name of an arm that no folder holds"),
-        (["x/linear", "a"], None, "linear is the name of an arm that no folder holds"),
-        (["a=a1,a2", "linear"], None, "linear has no pretraining runs, so it says nothing about recipes"),
+        (["a", "random=b"], None, "random is the name of an arm without a model folder"),
+        (["x/linear", "a"], None, "linear is the name of an arm without a model folder"),
+        (["a=a1,a2", "linear"], None, "linear has no pretraining runs, so it cannot be compared by recipe"),
         (["a", "b"], "c", "c is not an arm of this comparison"),
         (["a=a1,a2", "b"], None, "b has one pretraining run where another arm has several"),
         (["a", "b="], None, "'b=' lacks a folder"),
@@ -245,7 +245,7 @@ def test_tasks_that_cannot_be_judged_are_refused(model: str, task: Path, tmp_pat
         return str(caught.value)
 
     assert "has no test set" in said(test=None)
-    assert "seed is what a comparison sets itself" in said(("seed=4",))
+    assert "seed is set by the comparison itself" in said(("seed=4",))
     (tmp_path / "odd.csv").write_text("text,label\na fox,good\na house,purple\n")
     assert "odd.csv:3" in said(test=str(tmp_path / "odd.csv"))
     (tmp_path / "pool").mkdir()

@@ -454,7 +454,7 @@ def test_text_becomes_a_store(corpus: Path, tmp_path: Path, store: TokenStore) -
     (tmp_path / "held.txt").write_text("The old fox saw a garden.\n\nA house stood there.\n")
     cleaned = maskwright.prepare(corpus, folder, tmp_path / "cleaned", valid_files=tmp_path / "held.txt", **options)
     assert cleaned.documents("valid") == 2 and "email" in str(cleaned.manifest["options"])
-    with pytest.raises(InputError, match="`valid_fraction` and `valid_files` both say what is held out"):
+    with pytest.raises(InputError, match="`valid_fraction` and `valid_files` both choose the held-out text"):
         maskwright.prepare(corpus, folder, tmp_path / "two", valid_files=corpus, valid_fraction=0.1)
 
 

@@ -94,13 +94,13 @@ def test_it_learns_to_search_twice_alike_and_begins_again(tokenizer: str, tmp_pa
         InputError, match=r"another training for search: optimizer\.learning_rate was 0\.002 and is 1e-30 now"
     ):
         finetune_for_search(untrained, str(again))
-    with pytest.raises(InputError, match=r"holds checkpoints, which is not of a training for search"):
+    with pytest.raises(InputError, match=r"holds checkpoints, which does not belong to a training for search"):
         finetune_for_search(config, str(tmp_path / "model"))
 
 
 def test_vectors_that_are_not_finite_score_nothing(tokenizer: str, tmp_path: Path) -> None:
     config = task_of(tmp_path, tokenizer, steps=12, learning_rate=1e30)
-    with pytest.raises(HealthError, match="its vectors are not finite.*take a lower optimizer.learning_rate") as caught:
+    with pytest.raises(HealthError, match="its vectors are not finite.*set a lower optimizer.learning_rate") as caught:
         finetune_for_search(config, str(tmp_path / "run"))
     assert caught.value.exit_code == 3
     results = json.loads((tmp_path / "run" / "results.json").read_text())

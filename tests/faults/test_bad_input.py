@@ -223,7 +223,7 @@ def spoil_vocabulary(folder: Path) -> str:
     change(folder, vocab_size=300)
     parameters = initial_parameters(ModelConfig(300, 32, 2, 2, 64, 34), 0)
     save_file(parameters, str(folder / "model.safetensors"))
-    return "has 400 tokens, the model in"
+    return "has 400 tokens, but the model in"
 
 
 def config_fault(words: str, **keys: object) -> Callable[[Path], str]:
@@ -371,12 +371,12 @@ def test_evaluate_measures_one_thing_at_a_time(cli: Cli, folder: Path, tmp_path:
     assert "one at a time" in cli("evaluate", folder, "--blimp", pairs, "--text", pairs).error
     assert "give --store, --blimp or --text" in cli("evaluate", folder).error
     for words, said in (
-        (["--store", pairs, "--share", 0.5], "--share is not used by this measurement, which is that of --store. Fix:"),
-        (["--blimp", pairs, "--max-rows", 7], "leave it out; it goes with --store"),
+        (["--store", pairs, "--share", 0.5], "--share is not used by the measurement with --store. Fix:"),
+        (["--blimp", pairs, "--max-rows", 7], "leave it out, or use it with --store"),
         (["--blimp", pairs, "--layout", "lines"], "--layout is not used"),
         (["--text", pairs, "--max-rows", 7], "--max-rows is not used"),
-        (["--blimp", pairs, "--seq-len", 16], "leave it out; it goes with --store or --text"),
-        (["--text", pairs, "--seq-len", 4096], "--seq-len 4096 is not in 8 … 32, what the model takes"),
+        (["--blimp", pairs, "--seq-len", 16], "leave it out, or use it with --store or --text"),
+        (["--text", pairs, "--seq-len", 4096], "--seq-len 4096 is outside the model's range 8 … 32"),
         (["--blimp", pairs, "--to", "page.html"], "--to is not used"),
         (["--to", "page.html"], "has learned no task"),
     ):

@@ -198,7 +198,7 @@ def test_parts_of_weights_and_the_tokenizer_alone(hub: FakeHub, folder: Path, co
     assert all((found.parameters[name] == parameters[name]).all() for name in names)
     del hub.repositories["team/base"].commits[commit]["model-00002-of-00002.safetensors"]
     shutil.rmtree(tmp_path / "cache")
-    with pytest.raises(InputError, match="its index names model-00002-of-00002.safetensors, which it does not have"):
+    with pytest.raises(InputError, match="its index names model-00002-of-00002.safetensors, which is absent"):
         load_model("hf://team/base")
 
 
@@ -225,8 +225,8 @@ def pickled(folder: Path) -> None:
         ("team/base", pickled, {}, "has only pickled weights (pytorch_model.bin), which can run code", {"config.json"}),
         ("team/base", None, {"private": True}, "has no such model, or it is private. Fix: correct the name", set()),
         ("team/other", None, {}, "the Hub has no such model, or it is private", set()),
-        ("team/base@v9", None, {}, "hf://team/base@v9: has no revision v9. Fix: take a branch, tag or commit", set()),
-        ("team/base", None, {"gated": True}, "is gated: its owner lets in who asks. Fix: ask on http", set()),
+        ("team/base@v9", None, {}, "hf://team/base@v9: has no revision v9. Fix: choose a branch, tag or commit", set()),
+        ("team/base", None, {"gated": True}, "is gated by its owner. Fix: ask for access on http", set()),
         ("roberta-base", None, {}, "is not the address of a model on the Hugging Face Hub. Fix: write", set()),
         ("roberta-base", None, {}, "here hf://FacebookAI/roberta-base", set()),
         ("datasets/team/texts", None, {}, "is not the address of a model", set()),

@@ -346,14 +346,14 @@ def test_a_run_is_judged_by_other_text_and_replayed(
     ("what", "message"),
     [
         ("line", "epoch_1.json:3: is not JSON"),
-        ("key", "epoch_1.json:3: is not an example: it has tokens, an example has tokens, segment_ids"),
+        ("key", "epoch_1.json:3: is not an example: it has tokens instead of tokens, segment_ids"),
         ("position", "epoch_1.json:3: has positions that do not rise within its"),
-        ("cut", "epoch_1.json: has 59 examples, its metrics file says 60"),
+        ("cut", "epoch_1.json: has 59 examples, but 60 by its metrics file"),
         ("arrays", "epoch_1: is an epoch of arrays, which earlier versions wrote"),
         ("metrics", "epoch_1_metrics.json: is missing, so its epoch was never finished"),
         ("epoch", "lacks epoch 0"),
         ("none", "holds no epoch_0.json, so it is not pregenerated data"),
-        ("tokenizer", "has no tokenizer/, and its examples are the strings of a tokenizer"),
+        ("tokenizer", "has no tokenizer/, but its examples are strings of a tokenizer"),
     ],
 )
 def test_damaged_folders(what: str, message: str, theirs: Path, tokenizer: str, cache: Path) -> None:

@@ -124,7 +124,7 @@ def test_what_lies_elsewhere_is_refused(store: TokenStore, tmp_path: Path) -> No
     thesis = tmp_path / "thesis"
     (thesis / "tokenizer").mkdir(parents=True)
     (thesis / "tokenizer" / "tokenizer.json").write_text("mine")
-    with pytest.raises(InputError, match="is not empty, and no pull was begun there"):
+    with pytest.raises(InputError, match="is not empty, but no pull was begun there"):
         remote.pull("memory://bucket/pulled", str(thesis))
     assert (thesis / "tokenizer" / "tokenizer.json").read_text() == "mine" and len([*thesis.rglob("*")]) == 2
     stopped, whole = tmp_path / "stopped", remote._download
@@ -158,14 +158,14 @@ def test_a_damaged_shard_never_gets_its_name(store: TokenStore, cache: Path) -> 
     left = files(cache / remote._cache_name(store.manifest))
     assert not {os.path.basename(name), "manifest.json"} & {*left} and not [path for path in left if ".tmp-" in path]
     there.pipe_file(name, content[:-2])
-    with pytest.raises(StoreError, match=f"{os.path.basename(name)}: has .* bytes, the manifest says"):
+    with pytest.raises(StoreError, match=f"{os.path.basename(name)}: has .* bytes, but .* by the manifest"):
         TokenStore("memory://bucket/store")
     there.pipe_file(name, content)
     opened = TokenStore("memory://bucket/store")
     opened.verify()
     shard = Path(opened.folder) / os.path.basename(name)
     shard.write_bytes(content[:-2])
-    with pytest.raises(StoreError, match=r"has .* bytes, the manifest says .* Fix: delete .*: it is created again"):
+    with pytest.raises(StoreError, match=r"has .* bytes, but .* by the manifest. Fix: delete .*, which is"):
         TokenStore("memory://bucket/store")
 
 
@@ -179,7 +179,7 @@ def test_a_disk_without_room_is_named_and_the_rest_comes_later(
     with monkeypatch.context() as patch:
         if how == "too small":
             patch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=whole - 1, total=whole, used=1))
-            said = f"{folder}: has .* free, and memory://bucket/store needs .*"
+            said = f"{folder}: has .* free, but memory://bucket/store needs .*"
         else:
             file_system = type(folders.Folder("memory://bucket/store")._files)
 
@@ -190,7 +190,7 @@ def test_a_disk_without_room_is_named_and_the_rest_comes_later(
 
             patch.setattr(file_system, "get_file", get_file)
             said = f"{folder}/{os.path.basename(tokens)}: cannot be written: No space left on device"
-        with pytest.raises(MaskwrightError, match=f"{said}. Fix: name a folder on a larger disk as MASKWRIGHT_CACHE"):
+        with pytest.raises(MaskwrightError, match=f"{said}. Fix: set MASKWRIGHT_CACHE to a folder on a larger disk"):
             TokenStore("memory://bucket/store")
         with pytest.raises(MaskwrightError, match="Fix: pull it to a larger disk"):
             remote.pull("memory://bucket/store", str(tmp_path / "pulled"))

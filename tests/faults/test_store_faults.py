@@ -101,7 +101,7 @@ DAMAGES: dict[str, tuple[Spoil, str]] = {
     "a link that loops": (in_place_of_a_shard(lambda path: path.symlink_to(SECOND)), MISSING),
     "a folder": (in_place_of_a_shard(Path.mkdir), MISSING),
     "a pipe": (in_place_of_a_shard(os.mkfifo), MISSING),
-    "exchanged": (lambda folder: exchange(folder, TOKENS, SECOND), "bytes, the manifest says"),
+    "exchanged": (lambda folder: exchange(folder, TOKENS, SECOND), "bytes, but .* by the manifest"),
     "another end": (numbers(DOCUMENTS, 3, 7, signed=False), f"{DOCUMENTS}: "),
     "ends that fall": (numbers(DOCUMENTS, 3, 0), f"{DOCUMENTS}: {FALLS}"),
     "ends beyond the tokens": (numbers(DOCUMENTS, -1, 2**63 + 5), f"{DOCUMENTS}: {FALLS}"),
@@ -230,7 +230,7 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "listed twice": (lambda m: m["shards"].append(m["shards"][0]), "is listed twice"),
     "moved to the other side": (lambda m: m["shards"][0].update(split="valid"), "of a valid shard"),
     "strange role": (lambda m: m["shards"][0]["files"].update(x=1), "files.x"),
-    "newer format": (lambda m: m.update(format=3), "has format 3, this version reads 2"),
+    "newer format": (lambda m: m.update(format=3), "has format 3, not this version"),
 }
 
 

@@ -103,7 +103,7 @@ def test_a_run_in_its_decay_names_the_checkpoint_to_branch_from(config: Config, 
     for start in (task.pretrain, dry_run):
         with pytest.raises(ConfigError) as refused:
             start(config(**keys, **{"schedule.steps": 20}), str(run))
-        assert "the run has gone to step 10, and its decay began after step 8" in str(refused.value)
+        assert "the run has reached step 10, and its decay began after step 8" in str(refused.value)
         branch = f"--from {run}@8 --set schedule.steps=12 --set schedule.warmup_steps=0"
         assert branch in str(refused.value) and "\n" not in str(refused.value)
     assert RunDirectory(str(run)).read_record() == record
@@ -113,7 +113,7 @@ def test_a_run_in_its_decay_names_the_checkpoint_to_branch_from(config: Config, 
         with pytest.raises(ConfigError) as refused:
             require_before_decay(phased, phased | {"schedule.steps": 20}, RunDirectory(str(run)), 10)
         assert str(refused.value).endswith(f"{branch}{end}")
-        assert ("phases are those that are left, and end 8 steps earlier" in str(refused.value)) == (until == 9)
+        assert ("lists the remaining phases, each ending 8 steps earlier" in str(refused.value)) == (until == 9)
     for step in (4, 8):
         (run / f"checkpoints/step-{step:08d}/MANIFEST.json").unlink()
     with pytest.raises(ConfigError, match="no checkpoint from before that is kept"):
@@ -231,8 +231,8 @@ def test_a_branch_needs_its_parent_only_to_begin(config: Config, parent: Path, t
             "@8",
             "data.seq_len: 64 is above the 32 positions that a RobertaForMaskedLM has learned",
         ),
-        ({"optimizer.kind": "muon"}, "@8", "optimizer.kind: is muon, and the optimizer's state in"),
-        ({}, "@5", "has no checkpoint of step 5. Fix: take one of its steps: 4, 8, 12"),
+        ({"optimizer.kind": "muon"}, "@8", "optimizer.kind: is muon, but "),
+        ({}, "@5", "has no checkpoint of step 5. Fix: choose one of its steps: 4, 8, 12"),
         ({}, "/config.yaml", "is not there. Fix: give the folder"),
     ],
     ids=["shape", "architecture", "base", "learned positions", "optimizer", "step", "no run"],
@@ -247,7 +247,7 @@ def test_what_does_not_fit_the_parent_is_refused(
 
 
 def test_a_fresh_optimizer_needs_a_run_to_begin_from(config: Config, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--fresh-optimizer goes with --from"):
+    with pytest.raises(InputError, match="--fresh-optimizer needs --from"):
         task.pretrain(config(), str(tmp_path / "run"), fresh_optimizer=True)
 
 
@@ -310,7 +310,7 @@ def test_a_run_ends_when_its_held_out_loss_no_longer_falls(config: Config, tmp_p
     assert read(str(run)).score("valid_loss") == dict(losses)[best], "the page's headline is that of the weights"
     status = RunDirectory(str(run)).read_status()
     assert status and (status.phase, status.step) == ("done", last)
-    assert status.message == f"no longer improving: the best evaluation is that of step {best}"
+    assert status.message == f"no longer improving: step {best} has the best evaluation"
 
     stopped_after(last - 1, own, stopped)
     RunDirectory(str(stopped)).append_metrics({"step": last, "valid_loss": 0.0})  # killed before the save of its best
@@ -340,7 +340,7 @@ def test_patience_that_comes_later_counts_what_is_still_kept(config: Config, tmp
     model = load_model(str(run))
     assert model.step in checkpoint.whole_steps(str(kept)) and (model.step or 0) >= 8
     shutil.rmtree(kept / f"step-{model.step:08d}")
-    with pytest.raises(CheckpointError, match=f"that of step {model.step}, is gone. Fix: put it back, or train again"):
+    with pytest.raises(CheckpointError, match=f"of step {model.step}, is gone. Fix: restore it, or train again"):
         load_model(str(run))
 
 

@@ -293,7 +293,7 @@ def test_processes_and_kills_change_nothing_and_nothing_is_computed_twice(
     assert set(again.computed) == {"hash"}
     with pytest.raises(InputError, match="already holds a store made from other text or options"):
         prepare(request("plain", text, tmp_path / "killed", tokenizer), again)
-    with pytest.raises(InputError, match="which is to be read"):
+    with pytest.raises(InputError, match="which must be read"):
         prepare(request("plain", text, text, tokenizer), again)
 
 

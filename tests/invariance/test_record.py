@@ -97,7 +97,7 @@ def test_a_run_killed_before_its_first_save_begins_with_the_same_weights_or_not(
     elsewhere = moved.rename(tmp_path / "elsewhere")
     whole = load_file(str(elsewhere / "model.safetensors"))
     save_file({name: -value for name, value in whole.items()}, str(elsewhere / "model.safetensors"), {"format": "pt"})
-    with pytest.raises(CheckpointError, match="does not have the weights with which the run began. Fix: put them back"):
+    with pytest.raises(CheckpointError, match="does not have the weights with which the run began. Fix: restore them"):
         pretrain(config(**SHORT, **{"model.init_from": str(elsewhere)}), str(run))
     elsewhere.rename(model)
     save_file(whole, str(model / "model.safetensors"), {"format": "pt"})
@@ -106,7 +106,7 @@ def test_a_run_killed_before_its_first_save_begins_with_the_same_weights_or_not(
     file = model / "model.safetensors"
     weights = load_file(str(file))
     save_file({name: value + np.float32(0.5) for name, value in weights.items()}, str(file), {"format": "pt"})
-    with pytest.raises(CheckpointError, match="does not have the weights with which the run began. Fix: put them back"):
+    with pytest.raises(CheckpointError, match="does not have the weights with which the run began. Fix: restore them"):
         pretrain(own, str(run))
 
 

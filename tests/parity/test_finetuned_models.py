@@ -147,7 +147,7 @@ def test_runs_whose_labels_are_not_their_heads(tokenizer: str, tmp_path: Path) -
     folder = finished_run(tmp_path / "run", shape("roberta", "token_classification"), tokenizer)
     record = json.loads((folder / "config.resolved.json").read_text())
     for change, said in (
-        ({"labels": ["O"]}, "`labels` are not those of 3"),
+        ({"labels": ["O"]}, "`labels` do not match 3"),
         ({"config": record["config"] | {"task.kind": "x"}}, "task.kind is 'x'"),
     ):
         (folder / "config.resolved.json").write_text(json.dumps(record | change))

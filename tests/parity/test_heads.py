@@ -232,7 +232,7 @@ def test_losses_of_jax_are_those_of_torch(task: TaskKind) -> None:
 
 def test_jax_refuses_deberta_before_it_is_imported() -> None:
     config = shape("deberta-v2", "regression")
-    with pytest.raises(ConfigError, match="jax does not compute DeBERTa and MPNet, .*Fix: say engine.kind: torch"):
+    with pytest.raises(ConfigError, match="jax does not compute DeBERTa and MPNet, .*Fix: set engine.kind: torch"):
         make_engine(config, Optimizer(), EngineSection(kind="jax"), seed=0)
 
 

@@ -188,13 +188,13 @@ def test_what_makes_no_such_folder(tokenizer: str, tmp_path: Path, capfd: pytest
     run = {task: str(finished_run(tmp_path / task, shape("roberta", task), tokenizer)) for task in TASKS}
     for task, words, said in (
         ("regression", ["sparse"], "is a RobertaForSequenceClassification, without a masked-LM head. Fix: take the"),
-        ("regression", ["rerank", "--relevant", "yes"], "gives a number, and has no labels. Fix: name no relevant"),
+        ("regression", ["rerank", "--relevant", "yes"], "predicts a number, and has no labels. Fix: name no relevant"),
         ("masked_lm", ["rerank", "--relevant", "yes"], "has no labels. Fix: name no relevant label"),
         ("masked_lm", ["dense", "--relevant", "yes"], "a relevant label is for rerank alone. Fix: leave it out"),
-        ("masked_lm", ["late", "--onnx"], "ONNX files are of models with a head, which late has not. Fix: leave"),
+        ("masked_lm", ["late", "--onnx"], "ONNX files need a model with a head, which late lacks. Fix: leave"),
         ("token_classification", ["rerank"], "is a RobertaForTokenClassification, which scores no pairs. Fix: take"),
         ("single_label_classification", ["rerank"], "chooses among 3 labels, which make no single score. Fix: fine"),
-        ("multi_label_classification", ["rerank"], "does not say which label is the relevant one. Fix: name it with"),
+        ("multi_label_classification", ["rerank"], "does not name the relevant label. Fix: name it with"),
         ("multi_label_classification", ["rerank", "--relevant", "no"], "has no label 'no'. Fix: name it with --rele"),
     ):
         assert command(["export", run[task], "--to", str(tmp_path / "to"), "--sentence-transformers", *words]) == 2

@@ -94,7 +94,7 @@ def test_a_topology_that_is_not_made_is_refused_in_the_compilers_words(config: C
 def test_devices_that_the_hosts_of_a_slice_do_not_divide_are_refused(config: Callable[..., RunConfig]) -> None:
     """Six of a v6e:4x4, four hosts; four of a v5e:2x4 are of one host."""
     keys = {"engine.kind": "jax", "data.seq_len": 128, "batch.virtual_workers": 12}
-    with pytest.raises(ConfigError, match=r"engine.devices: 6 devices were asked for, 16 on 4 hosts are there"):
+    with pytest.raises(ConfigError, match=r"engine.devices: 6 devices were requested, but there are 16 on 4 hosts"):
         fitted(config(**keys, **{"engine.devices": 6}), "v6e:4x4")
     assert fitted(config(**keys, **{"engine.devices": 4}), "v5e:2x4").devices == 4
 

@@ -55,13 +55,13 @@ def test_audit_counts_what_is_there_and_says_what_prepare_does(
     assert result.scripts["Latin"] + result.scripts["Cyrillic"] == 1
     page = report(result)
     assert "documents: 6, files: 5 (a sentence a line, blank lines between documents)" in page
-    assert "take more text, or prepare with --valid-fraction 0.5" in page
+    assert "add more text, or prepare with --valid-fraction 0.5" in page
     (tmp_path / "more.txt").write_text("One line.\nAnother line\n")
     (tmp_path / "code").write_text("def a():\n<|endoftext|>\ndef b():\n<|endoftext|>\n- - -\nend -----\n")
     separators = audit([str(tmp_path / "code")]).findings["documents that are a separator line"]
     assert separators.examples == [f"{tmp_path}/code:{where}" for where in SEPARATED]
     page = report(audit([str(tmp_path / "a.txt"), str(tmp_path / "more.txt")]))
-    assert "take more text, or --layout lines (about 9 documents), or prepare with" in page
+    assert "add more text, or --layout lines (about 9 documents), or prepare with" in page
     assert capsys.readouterr().err.splitlines()[-1].startswith("layout: ")
 
 

@@ -92,7 +92,7 @@ def test_blimps_and_zorros_files(pairs_file: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
-        ("a.txt", "one\n\ntwo\nthree\n", "a.txt:4: has 3 sentences, and an even number is needed"),
+        ("a.txt", "one\n\ntwo\nthree\n", "a.txt:4: has 3 sentences, but needs an even number"),
         ("a.jsonl", '{"sentence_good": "x"}\n', "a.jsonl:1: has no sentence_good and sentence_bad"),
         ("a.jsonl", '\n{"sentence_good"\n', "a.jsonl:2: is not JSON"),
         ("a.csv", "x\n", "a.csv: holds no minimal pairs"),

@@ -236,7 +236,7 @@ def test_tags_and_answers_are_refused(kind: str, tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump({"data": {"train": "train", "test": "test"}, "task": {"kind": kind}}))
     with pytest.raises(InputError) as caught:
         read(["nowhere"], [str(path)], "new", base="linear", budget=Budget([1e-3], 6))
-    what = f"linear gives a text or a pair its label, labels or number, and cannot do {kind}"
+    what = f"linear predicts labels or a number for a text or a pair, but does not support {kind}"
     assert str(caught.value) == f"{path}: {what}. Fix: leave linear out, or this task" and caught.value.exit_code == 2
 
 

@@ -135,7 +135,7 @@ def test_steps_that_grow_with_another_key_are_told_why_not() -> None:
         return flat(c.build_config({**LEAST, "schedule": schedule}, "x"))
 
     assert [*refuse_changes(wsd(), wsd(steps=200), "run")] == ["schedule.steps"]
-    with pytest.raises(ConfigError, match="Fix: put the old value back with --set schedule.steps=200; `maskwright"):
+    with pytest.raises(ConfigError, match="Fix: restore the old value with --set schedule.steps=200; `maskwright"):
         refuse_changes(wsd(steps=200), wsd(), "run")
     why = "the length of the decay is fixed when a run is started. Fix: put back schedule.decay_steps to 10 and let"
     with pytest.raises(ConfigError, match=why):
@@ -199,14 +199,14 @@ def test_too_much_of_too_little_text_is_doubted(
     once, often = (config(**{"schedule.steps": steps}) for steps in (100, 100_000))
     ready = prepare_run(once)
     (held_out,) = ready.warnings()
-    assert re.match(r"only \d\d documents are held out, .*: take more text$", held_out)
+    assert re.match(r"only \d\d documents are held out, .*: add more text$", held_out)
     epochs, same = prepare_run(often).warnings()
     assert re.match(r"the run reads its text \d{3,} times", epochs.replace(",", "")) and same == held_out
     monkeypatch.setattr(warnings, "LEAST_HELD_OUT_DOCUMENTS", 80)
     assert prepare_run(once).warnings()[0].endswith("into another folder with --valid-fraction 0.27")
     ready.store.manifest["options"]["layout"] = "file"  # a store of few files, each with a paragraph a line
     monkeypatch.setattr(warnings, "LEAST_HELD_OUT_DOCUMENTS", 100)
-    assert ready.warnings()[0].endswith("--layout lines or sentences, where a file has several")
+    assert ready.warnings()[0].endswith("--layout lines or sentences if a file has several")
 
 
 def test_a_recipe_goes_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

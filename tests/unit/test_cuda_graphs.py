@@ -121,7 +121,7 @@ def test_without_memory_for_graphs_a_run_goes_on_without_them(
     assert same_bits(engine, trained(run, store, by_graph=False))
     assert not stand_in["recorded"] and not engine.leaves_host_free
     err = capfd.readouterr().err
-    assert "out of memory with CUDA graphs: going on without them" in err and "at a time from here on" not in err
+    assert "out of memory with CUDA graphs: continuing without them" in err and "at a time from here on" not in err
 
 
 def test_rows_that_do_not_fit_before_any_graph_is_there_cost_no_graph(

@@ -291,7 +291,7 @@ def test_declared_tokens_stay_in_documents(
         ready = converted(name, how)
         assert same(documents_of(ready.split("train")), marked)
         assert ready.vocabulary.size == words.size and ready.manifest["counts"]["additional_tokens"] == 3 * len(marked)
-        assert f"{3 * len(marked):,} tokens are special ones that the tokenizer declares" in capsys.readouterr().err
+        assert f"{3 * len(marked):,} tokens are special tokens that the tokenizer declares" in capsys.readouterr().err
     ended = converted("framed", "remove", document_end="[USER]")
     assert same(documents_of(ended.split("train")), documents)
 
@@ -316,7 +316,7 @@ def test_the_end_of_documents_has_the_offset_and_is_somewhere(
             raise_as_line(lambda end=end, offset=offset: converted(end, offset))  # type: ignore[misc]
         assert not (tmp_path / "store").exists()
     assert same(documents_of(converted("</s>").split("train")), [*documents, documents[0]])
-    assert "b.bin has no id -3: it becomes one document" in capsys.readouterr().err
+    assert "b.bin has no id -3, so it becomes one document" in capsys.readouterr().err
 
 
 def raise_as_line(call: Callable[[], Any]) -> None:
@@ -383,7 +383,7 @@ def test_pretrain_evaluate_and_resume_on_arrow(
     assert run(["evaluate", place, "--device", "cpu"]) == 0
     assert "unigram baseline" in capsys.readouterr().out
     assert run(["evaluate", place, "--device", "cpu", "--store", str(arrow_folder)]) == 0
-    assert "the baseline has its frequencies from the held-out text itself" in capsys.readouterr().out
+    assert "the baseline counts its frequencies in the held-out text itself" in capsys.readouterr().out
     record = json.loads((tmp_path / "run" / "config.resolved.json").read_text())
     assert record["train"]["fingerprint"] == open_store(config(arrow_folder, tokenizer).data).fingerprint
     assert run([*words, "--set", "data.arrow.valid_fraction=0.5"]) == 2
@@ -430,7 +430,7 @@ def test_counts_beside_the_files_are_checked(documents: Documents, tokenizer: st
         whole = said.replace("\na.arrow", f"\n{before}books/a.arrow").replace("\nb.arrow", f"\n{before}books/b.arrow")
         theirs.write_text(whole + other)
         open_store(config(tmp_path, tokenizer).data)
-        for wrong, message in ((",30,", "a.arrow has 30 documents"), ("b.arrow", "books/c.arrow is not there")):
+        for wrong, message in ((",30,", "a.arrow has 30 documents"), ("b.arrow", "books/c.arrow is missing")):
             theirs.write_text(whole.replace(wrong, {",30,": ",31,"}.get(wrong, "c.arrow")))
             with pytest.raises(
                 StoreError, match=rf"combined_counts.csv:[23]: {before}books/.*{message.split('/')[-1]}"

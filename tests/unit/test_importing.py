@@ -117,7 +117,7 @@ def test_learning_rates_are_those_of_transformers(flags: str, kind: str) -> None
 def test_fairseqs_script_is_read_and_its_batch_worked_out(tmp_path: Path) -> None:
     (tmp_path / "runme.sh").write_text(RUNME)
     (tmp_path / "values.env").write_text('MOUNT_POINT="/mnt" # ours\nENV_BUILD_NAME=1\n')
-    told = "uses $MOUNT_POINT and $ENV_BUILD_NAME and $DATABIN, whose values only a shell knows. Fix: give --var MOUNT"
+    told = "uses $MOUNT_POINT and $ENV_BUILD_NAME and $DATABIN, whose values need a shell. Fix: give --var MOUNT"
     with pytest.raises(InputError, match=re.escape(told)):
         taken("fairseq", str(tmp_path / "runme.sh"), 32)
     given = {"files": [str(tmp_path / "values.env")], "assignments": ["DATABIN=/mnt/shared_pd/shard0:"]}
@@ -299,7 +299,7 @@ TAKES: list[tuple[Script, str, dict[str, Any], tuple[str, ...]]] = [
     ("run_mlm", "run_language_modeling.py --mlm --train_data_file t --block_size 99 --evaluate_during_training",
      {"data.seq_len": 99, "evaluation.every_steps": 500}, ()),
     ("run_mlm", "run_mlm.py --train_file a.txt --line_by_line", {}, (
-        "lines share rows, so an epoch has fewer updates", "model.architecture: roberta takes its place")),
+        "lines share rows, so an epoch has fewer updates", "replaced by model.architecture: roberta")),
     ("run_mlm", f"torchrun --nproc_per_node gpu run_mlm.py {NO_DECAY} "
      """--lr_scheduler_kwargs '{"num_decay_steps": 3, "min_lr_ratio": 0.1, "decay_type": "linear"}'""",
      {"schedule.final_lr_share": 0.1}, ("left out: decay_type", "--optim: left out", "--devices: left out")),
@@ -441,8 +441,8 @@ def test_the_commands_to_type_run_nothing_that_a_script_smuggles_in(script: Scri
         ("run_mlm", "fairseq-hydra-train task.data=d", "give the same values as flags of fairseq-train"),
         ("run_glue", "python run_ner.py --data_dir d", "labels words; begin with the recipe conll2003"),
         ("run_glue", "run_glue.py --task_name imdb", "imdb is not a task of GLUE. Fix: one of cola, mnli"),
-        ("run_mlm", "python run_mlm.py --train_file $TEXT", "uses \\$TEXT, whose value only a shell knows"),
-        ("run_mlm", "python run_mlm.py --train_file $(ls)/a", "uses \\$\\(ls\\), whose .* its value into the command"),
+        ("run_mlm", "python run_mlm.py --train_file $TEXT", "uses \\$TEXT, whose value needs a shell"),
+        ("run_mlm", "python run_mlm.py --train_file $(ls)/a", "uses \\$\\(ls\\), whose .* its value in the command"),
         ("run_mlm", "python run_mlm.py --bf16 $MORE", "uses \\$MORE"),
         ("run_mlm", "python run_mlm.py --output_dir out $@", "give --var @=VALUE"),
         ("run_mlm", "python run_mlm.py --bf16 $FLAG", "uses \\$FLAG"),
@@ -452,10 +452,10 @@ def test_the_commands_to_type_run_nothing_that_a_script_smuggles_in(script: Scri
             "S=6; if x; then S=7; run_mlm.py --seed $S; fi",
             "has 'if': only assignments and commands are read",
         ),
-        ("run_mlm", "run_mlm.py --seed ${S:-7}", "uses \\${S:-7}, whose value only a shell knows"),
+        ("run_mlm", "run_mlm.py --seed ${S:-7}", "uses \\${S:-7}, whose value needs a shell"),
         ("run_mlm", "S=7; x || S=8; run_mlm.py --seed $S", "uses \\$S"),
-        ("run_mlm", "S=7; for S in 1 2; do run_mlm.py --seed $S; done", "has 'for': .* by itself, in single q"),
-        ("run_mlm", 'A=(--bf16 --seed 7); run_mlm.py "${A[@]}"', r"uses \$\{A\[@\]\}, .* its value into the command"),
+        ("run_mlm", "S=7; for S in 1 2; do run_mlm.py --seed $S; done", "has 'for': .* command alone, in single q"),
+        ("run_mlm", 'A=(--bf16 --seed 7); run_mlm.py "${A[@]}"', r"uses \$\{A\[@\]\}, .* its value in the command"),
         ("run_mlm", "A=1; A+=7; run_mlm.py --seed $A", "uses \\$A"),
         ("run_mlm", "S=7; [ -z $1 ] && S=8; run_mlm.py --seed $S", "uses \\$S"),
         ("run_mlm", "echo run_mlm.py --seed 1", "has no run_mlm.py"),
@@ -473,7 +473,7 @@ def test_the_commands_to_type_run_nothing_that_a_script_smuggles_in(script: Scri
         (
             "tpu_pretrain",
             "python pregenerate_training_data.py --train_corpus a",
-            "type `maskwright data pregenerate` with",
+            "run `maskwright data pregenerate` with",
         ),
         ("tpu_pretrain", "cd pretrain && ls", "has no pretrain.py or finetune_on_pregenerated.py or pretrain"),
     ],

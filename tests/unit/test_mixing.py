@@ -202,7 +202,7 @@ def test_sources_that_do_not_fit_are_refused(
         prepared(tmp_path / "few.txt", folder, tmp_path / name, PrepareOptions(valid_fraction=0.0))
     with pytest.raises(ConfigError, match=r"max_epochs 0.0001 is less than one of [\d,]+ rows"):
         prepare_run(mixed({"max_epochs": 0.0001}, {}))
-    with pytest.raises(StoreError, match="tokens to train on, and one row needs 30"):
+    with pytest.raises(StoreError, match="tokens to train on, but one row needs 30"):
         prepare_run(mixed({}, {"store": str(tmp_path / "few")}))
     with pytest.raises(StoreError, match="was made with another tokenizer"):
         prepare_run(mixed({}, {"store": str(tmp_path / "foreign")}))

@@ -142,5 +142,5 @@ def test_what_the_compilers_process_refuses_is_a_mistake_in_the_configuration(
         return real([command[0], "-c", MADE_UP_SLICE, *command[4:]], **more)
 
     monkeypatch.setattr(subprocess, "run", instead)
-    with pytest.raises(ConfigError, match=r"engine.devices: 6 devices were asked for, 16 on 4 hosts are there. Fix:"):
+    with pytest.raises(ConfigError, match=r"engine.devices: 6 devices were requested, but there are 16 on 4 hosts"):
         fit(config(**{"engine.kind": "jax", "engine.devices": 6}), "v6e:4x4")

@@ -355,7 +355,7 @@ def test_a_dry_run_says_memory_and_time_of_all_processes(
     assert ready.time_here(machine, with_four.steps) is None
 
 
-@pytest.mark.parametrize(("device", "says"), [("cuda", "not known: engine.device: cuda was asked for"), ("mps", "mps")])
+@pytest.mark.parametrize(("device", "says"), [("cuda", "not known: engine.device: cuda was requested"), ("mps", "mps")])
 def test_a_dry_run_says_which_device_it_cannot_time(
     device: str, says: str, config: Callable[..., RunConfig], tmp_path: Path, capsys: Any, monkeypatch: Any
 ) -> None:
@@ -363,7 +363,7 @@ def test_a_dry_run_says_which_device_it_cannot_time(
     monkeypatch.setattr("maskwright.config.pretraining.read_config", lambda name, overrides: asked)
     if device == "mps":
         monkeypatch.setattr(measure, "choose_device", lambda engine: "mps")
-        says = "not known, since no run was measured on such a device"
+        says = "unknown, since no run was measured on such a device"
     assert run(["pretrain", "any", "--run", str(tmp_path / "run"), "--dry-run"]) == 0
     assert f"time here: {says}" in capsys.readouterr().out
 
@@ -403,11 +403,11 @@ def test_a_fine_tuning_is_planned_with_its_examples_or_before_they_are_here(
     measured, gpu, tpu = value["places"]
     assert (measured["kind"], gpu["kind"], tpu["kind"]) == ("measured", "projected", "projected")
     assert gpu["costs"] and tpu["costs"] and not gpu["notes"][:-1]
-    assert "torch does not compute on TPUs. Fix: take engine.kind: jax" in str(tpu["notes"])
+    assert "torch does not compute on TPUs. Fix: set engine.kind: jax" in str(tpu["notes"])
     (tmp_path / "train.jsonl").unlink()
     assert run(["plan", str(file), "--on", "t4", "--examples", "120000", "--set", "data.max_seq_len=128"]) == 0
     out = capsys.readouterr().out
-    assert "run: 40,500 steps of 8 examples, taken as full: 41.5M tokens" in out and "USD" in out
+    assert "run: 40,500 steps of 8 examples, assumed to be full: 41.5M tokens" in out and "USD" in out
 
 
 def test_a_place_that_refuses_the_run_or_is_too_small_is_the_commands_answer() -> None:

@@ -259,7 +259,7 @@ def test_mistakes_are_one_line_and_write_nothing(
         ),
         (
             (run, "--input", good, "--max-seq-len", 65),
-            f"{run}: rows of 65 tokens were asked for, and the model takes 64. Fix: set --max-seq-len to 64 or less",
+            f"{run}: rows of 65 tokens were requested, but the model reads 64. Fix: set --max-seq-len to 64 or less",
         ),
         ((run, "--input", good, "--no-answer"), "--no-answer is for questions, not for single_label_classification"),
         (
@@ -270,7 +270,7 @@ def test_mistakes_are_one_line_and_write_nothing(
         ((run, "--input", tmp_path / "no_ids.jsonl"), "(columns: question, context). Fix: name it as --text-column\n"),
         ((run, "--input", tmp_path / "none.csv"), "none.csv"),
         ((tagger, "--input", good), "is of a kind that cannot be written"),
-        ((run, "--input", good, "--to", good), "is the input too"),
+        ((run, "--input", good, "--to", good), "is also the input"),
         ((run, "--input", good, "--text-pair", "b"), "--text-pair is given without --text-column"),
         (
             (run, "--input", good, "--text-column", 0, "--text-pair", "title"),
@@ -349,7 +349,7 @@ def test_evaluate_judges_fine_tuned_models(
     mistakes: list[tuple[list[str], str]] = [
         (
             [],
-            "has neither data.test nor data.validation; its results.json has the scores on what it held out. Fix",
+            "has neither data.test nor data.validation; its results.json lists the scores on its held-out examples",
         ),
         (
             ["--input", str(texts)],
@@ -369,7 +369,7 @@ def test_evaluate_judges_fine_tuned_models(
     for name in ("evaluate", "predict", "embed"):
         given = ["--input", str(gold), *(["--to", str(tmp_path / "new.parquet")] * (name != "evaluate"))]
         assert command([name, run, *given, "--device", "cuda"]) == 2
-        assert "error: --device: cuda was asked for, but torch sees no CUDA device" in capfd.readouterr().err
+        assert "error: --device: cuda was requested, but torch sees no CUDA device" in capfd.readouterr().err
     gold.write_text("text\tlabel\nA fox.\tB-LOC\n", encoding="utf-8")
     assert command(["evaluate", run, "--input", str(gold), "--device", "cpu"]) == 2
     assert f"{gold}:2: label 'B-LOC' is none of the model's (O, B-PER, I-PER). Fix: write" in capfd.readouterr().err

@@ -90,7 +90,7 @@ def test_many_documents_of_data_or_markup_are_warned_of(
 def test_parts_of_somebody_else_are_not_touched(corpus: Path, tokenizer: str, tmp_path: Path) -> None:
     (mine := tmp_path / "parts").mkdir()
     shutil.copy(corpus, mine / "a.txt")
-    with pytest.raises(InputError, match="holds .*/parts/a.txt, which is to be read"):
+    with pytest.raises(InputError, match="holds .*/parts/a.txt, which must be read"):
         prepare(Request(Sources([str(mine)], layout="sentences"), tokenizer, str(tmp_path)))
     request = Request(Sources([str(corpus)], layout="sentences"), tokenizer, str(tmp_path), OPTIONS)
     with pytest.raises(InputError, match=r"is not empty: it holds parts/a.txt"):
@@ -178,7 +178,7 @@ def test_a_text_whose_declared_tokens_were_spelt_out_is_refused(tokenizer: str, 
     made = json.loads(path.read_text())
     digest, options = made["tokenizer"].pop("additional_sha256"), made["options"]
     for recorded, changed_options, refusal in (
-        ({}, options, r"tokenizer \(\[USER\], <e1>, </e1> …\) in a text were spelt out, and now they are tokens"),
+        ({}, options, r"tokenizer \(\[USER\], <e1>, </e1> …\) in a text were encoded as text, and are now tokens"),
         ({"additional_sha256": "0" * 64}, options, "were found in a text by other rules. Fix: prepare the text again"),
         ({"additional_sha256": digest}, options, None),
         ({}, {"special_tokens": "strip"}, None),  # converted
@@ -210,7 +210,7 @@ def test_another_mask_of_the_same_ids_is_another_store(
     first, now = (read_vocabulary(str(folder)) for folder in (at_first, mended))
     assert first.fingerprint == now.fingerprint and first.mask != now.mask
     (tmp_path / "a.txt").write_text("It saw a fox.\n\nAnd another.\n")
-    sources, refusal = Sources([str(tmp_path / "a.txt")]), "was made when another token began, ended or filled rows, or"
+    sources, refusal = Sources([str(tmp_path / "a.txt")]), "was made with other begin, end, padding, mask or "
     request = Request(sources, str(at_first), str(tmp_path / "store"), PrepareOptions(0.0))
     made = prepare(request)
     assert made.manifest["tokenizer"]["roles_sha256"] == first.roles_sha256

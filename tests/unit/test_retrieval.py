@@ -302,7 +302,7 @@ def test_arms_and_commands_of_another_kind_are_refused(
 ) -> None:
     model, budget = str(task.parent / "model"), Budget([1e-3], 6)
     labelled = foxes(tmp_path)
-    with pytest.raises(InputError, match=r"foxes\.yaml: bm25 ranks passages, and cannot do single_label_class.* leave"):
+    with pytest.raises(InputError, match=r"foxes\.yaml: bm25 ranks passages, but does not support single.* leave"):
         read([model, "bm25"], [str(labelled)], "new", base=None, budget=budget)
     with pytest.raises(ConfigError, match=r"evaluation\.metric is 'accuracy'.* Fix: give one of ndcg@10, recall@100"):
         read([model, "random"], [str(task)], "new", base=None, budget=budget, overrides=["evaluation.metric=accuracy"])

@@ -241,13 +241,13 @@ def test_a_store_of_sequences_is_that_of_spaced_text(tmp_path: Path, capsys: pyt
     assert stores[0].fingerprint == stores[1].fingerprint
     assert stores[0].manifest["splits"]["train"]["tokens"] > 1000
     lines = capsys.readouterr().err
-    assert "protbert: has single letters: sequences are given to it with spaces between them" in lines
+    assert "protbert: has single letters, so it gets sequences with spaces between them" in lines
     assert "unknown" not in lines
     (tmp_path / "a.fa").write_text("".join(f">r{number}\n{'ACGT' * 9}AN\n" for number in range(9)))
     kmers = older_folder(tmp_path / "dnabert", ["".join(kmer) for kmer in itertools.product("ATCG", repeat=6)])
     prepare(Request(Sources([str(tmp_path / "a.fa")]), kmers, str(tmp_path / "dna"), PrepareOptions(0.0, True)))
     lines = capsys.readouterr().err
-    assert "has overlapping 6-mers" in lines and lines.count("spell a masked token out in their neighbours") == 1
+    assert "has overlapping 6-mers" in lines and lines.count("reveal a masked token in their neighbours") == 1
     assert "warning: 9 of 297 tokens are unknown to the tokenizer; 'ACGTAN' at " in lines
     assert "a.fa:1 has 'N', which is in none of its tokens: --letters plain cuts DNA at other" in lines
 

@@ -512,7 +512,7 @@ def test_fill_and_export(kind: str, bare: bool, tokenizer_of: Folder, declared_o
     text = f"The {found.mask_token} saw the{found.mask_token}."
     guesses = fill(trained, text, top=3)
     assert [len(some) for some in guesses] == [3, 3]
-    with pytest.raises(InputError, match=re.escape(f"write {found.mask_token} where a token")):
+    with pytest.raises(InputError, match=re.escape(f"write {found.mask_token} in place of a token")):
         fill(trained, f"The {'<mask>' if found.mask_token == '[MASK]' else '[MASK]'} saw it.")
     assert export(trained, str(tmp_path / "exported")) < 1e-4
     pipeline = transformers.pipeline("fill-mask", model=str(tmp_path / "exported"), device="cpu", top_k=found.size)

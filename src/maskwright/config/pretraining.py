@@ -174,10 +174,10 @@ class EngineSection(Section):
             what = (
                 "torch's processes share out the fp32 weights and the moments by themselves: sharding fsdp is for jax"
             )
-            raise Refused(what, fix="leave engine.sharding out, or take engine.kind: jax")
+            raise Refused(what, fix="leave engine.sharding out, or set engine.kind: jax")
         if self.kind == "jax" and self.activation_checkpointing != "auto":
             what = "jax always computes part of a layer's activations again: activation_checkpointing is only for torch"
-            raise Refused(what, fix="leave engine.activation_checkpointing out, or take engine.kind: torch")
+            raise Refused(what, fix="leave engine.activation_checkpointing out, or set engine.kind: torch")
         return self
 
 
@@ -514,7 +514,7 @@ def require_supported(engine: EngineSection, device: str) -> None:
     right = "jax" if device == "tpu" else "torch"
     if device not in ("auto", "cpu") and engine.kind != right:
         what = "jax is for TPUs, and for tests on a CPU" if engine.kind == "jax" else "torch does not compute on TPUs"
-        raise ConfigError(what, where="engine.kind", fix=f"take engine.kind: {right}")
+        raise ConfigError(what, where="engine.kind", fix=f"set engine.kind: {right}")
 
 
 def shareable(virtual_workers: int, parts: int, rows: int | None) -> dict[str, int]:

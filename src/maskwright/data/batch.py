@@ -1,4 +1,4 @@
-"""One micro-batch as an engine takes it: in numpy, with shapes that never change during a run."""
+"""One micro-batch for an engine: numpy arrays whose shapes never change during a run."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Batch:
     of type t is t * `ModelConfig.token_type_stride` higher."""
     segment_ids: Int32
     """[M, T], 0 = padding, 1.. = chunk. Attention stays inside one number. In rows where they are negative, -1.., a
-    token sees itself and those before it alone."""
+    token only sees itself and earlier tokens."""
     predict_index: Int32
-    """[K], positions in the flattened M x T; where the weight is 0, one of the same row, or 0. All M x T for
+    """[K], positions in the flattened M x T; where the weight is 0, a position of the same row, or 0. All M x T for
     question_answering."""
     labels: NDArray[Any]
     """int32 [K], the true ids; 0 where the weight is 0. `heads.loss_sum` has the shapes of other tasks."""
@@ -35,7 +35,7 @@ class Batch:
 
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """All that an engine computes with, by name."""
+        """All arrays that an engine computes with, by name."""
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
 
     @property
@@ -64,8 +64,8 @@ class Batch:
         return Batch(ids, positions, segments, index, share(self.labels), share(self.weights), self.causal)
 
     def filled_up(self, multiple: int) -> Batch:
-        """With filler behind the predictions, so that their number is a multiple: for products that a GPU computes
-        fast. Rows then have no equal shares of them, so it is not for a batch that is taken apart."""
+        """Pads the predictions to a multiple, whose products a GPU computes fast. Rows then have unequal shares of
+        predictions, so do not use it for a batch that is split."""
         more = -len(self.predict_index) % multiple
         index, labels, weights = (np.pad(a, (0, more)) for a in (self.predict_index, self.labels, self.weights))
         return replace(self, predict_index=index, labels=labels, weights=weights) if more else self

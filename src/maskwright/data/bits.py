@@ -29,7 +29,7 @@ def mix(x: Bits) -> Bits:
     return x
 
 
-@lru_cache(maxsize=256)  # a run asks for the same few in each batch, 8 microseconds a key
+@lru_cache(maxsize=256)  # each batch uses the same few; a key takes 8 microseconds
 def key(*numbers: int) -> np.uint64:
     """A 64-bit key from non-negative integers, such as (seed, epoch, purpose)."""
     result = np.zeros(1, np.uint64)

@@ -1,7 +1,7 @@
 """Causal rows among masked ones, as GPT-BERT mixes both (Charpentier and Samuel 2024, arXiv 2410.24159).
 
-A causal row has no masks. A token sees itself and those before it in its segment, which negative segment ids mean to
-the engines. The tokens that masking would predict are predicted at the positions before them, so that rows of both
+A causal row has no masks. A token sees itself and earlier tokens of its segment, which negative segment ids request
+from the engines. The tokens that masking would predict are predicted at the positions before them, so that rows of both
 kinds have the same shapes.
 """
 
@@ -19,7 +19,7 @@ CAUSAL_PURPOSE = 3
 
 
 def is_causal(share: float, *, seed: int, epochs: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """[M]: whether each row, named by `epochs` and `rows`, is causal: an own draw with probability `share`."""
+    """[M]: whether each row, named by `epochs` and `rows`, is causal, by a draw of its own with probability `share`."""
     keys = bits.extend(bits.key(seed, CAUSAL_PURPOSE), epochs.astype(np.uint64))
     return bits.below(bits.extend(keys, rows.astype(np.uint64)), share)
 
@@ -30,7 +30,7 @@ def read_causally(batch: Batch, unmasked: Int32, causal: NDArray[np.bool_]) -> B
     slots = len(batch.predict_index) // M
     is_causal_prediction = (batch.weights > 0) & np.repeat(causal, slots)
     index = batch.predict_index - is_causal_prediction.astype(np.int32)
-    # A segment's first token has no position before it. With special tokens it is one, and not predicted.
+    # A segment's first token has no position before it. With special tokens, it is one and not predicted.
     segments = batch.segment_ids.ravel()
     has_one_before = (batch.predict_index % T > 0) & (segments[index] == segments[batch.predict_index])
     is_lost = is_causal_prediction & ~has_one_before

@@ -49,7 +49,7 @@ class ConvertOptions:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.valid_fraction <= 1.0:
-            fix = "0.01 holds one document in a hundred out"
+            fix = "give 0.01 to hold out one document in a hundred"
             raise InputError(f"--valid-fraction {self.valid_fraction} is not from 0 to 1", fix=fix)
         if self.shard_tokens < 1:
             raise InputError("--shard-tokens must be at least 1", fix="raise it")
@@ -125,7 +125,7 @@ class IdCleaner:
                 shifted = ids.astype(np.int64) + offset
                 wrong_idx = int(np.argmax((shifted < 0) | (shifted >= id_count)))
                 whose = "the tokenizer" if self.mapping is None else "dict.txt"
-                what = f"holds id {shifted[wrong_idx]}, {whose} ends at {id_count - 1}"
+                what = f"holds id {shifted[wrong_idx]}, but {whose} ends at {id_count - 1}"
                 fix = "give the tokenizer that made the ids, or another --token-offset"
                 raise StoreError(what, where=self._place(block, wrong_idx), fix=fix)
         dtype = store.token_dtype(size)
@@ -135,16 +135,16 @@ class IdCleaner:
         is_missing = mapped < 0
         if is_missing.any():
             if self.vocabulary.unk is None:
-                what = f"holds {int(is_missing.sum()):,} ids that the tokenizer has no token for"
+                what = f"holds {int(is_missing.sum()):,} ids without a token in the tokenizer"
                 where = self._place(block, int(np.argmax(is_missing)))
-                raise StoreError(what, where=where, fix="it has no <unk> either: give the tokenizer that made the ids")
+                raise StoreError(what, where=where, fix="give the tokenizer that made the ids; this one lacks <unk>")
             self.counts.unknown_tokens += int(is_missing.sum())
             mapped[is_missing] = self.vocabulary.unk
         return mapped.astype(dtype)
 
     def _without(self, block: Block, ids: Ids, special: NDArray[np.bool_]) -> tuple[Ids, Int64, Int64 | None]:
-        """(ids, tokens of each document, of each sentence) without the special ids. Raises `StoreError` for one that is
-        not to be dropped: with `strip`, one between others of its document."""
+        """(ids, tokens of each document, of each sentence) without the special ids. Raises `StoreError` for one that
+        must not be dropped: with `strip`, one inside a document."""
         ends = np.cumsum(block.sizes)
         kept = np.concatenate([[0], np.cumsum(~special)])
         starts, places = kept[ends - block.sizes], np.flatnonzero(special)
@@ -157,7 +157,7 @@ class IdCleaner:
             place = int(places[np.argmax(is_inside)])
             stored = int(block.ids[place]) + self.options.token_offset
             what = f"holds the special token {stored} inside a document"
-            fix = "strip leaves out those around each document, `data convert --special-tokens remove` leaves out all"
+            fix = "strip only drops those around each document; to drop all, use `data convert --special-tokens remove`"
             raise StoreError(what, where=self._place(block, place), fix=fix)
         self.counts.special_tokens += len(places)
         sentences = block.sentences
@@ -199,8 +199,8 @@ class ForeignFiles:
 
 
 def convert(conversion: Conversion, runner: Runner | None = None) -> store.TokenStore:
-    """Writes the store and returns it opened. `runner`: None for this process. The same call in other processes, here
-    or on machines that see the folder, shares the work.
+    """Writes the store and returns it opened. `runner`: None for this process. The same call in other processes, on
+    this machine or others that see the folder, shares the work.
 
     Raises kinds of `InputError` (exit 2), the first one in the order of reading. The same call skips finished files."""
     writer, files, runner = conversion.writer, conversion.files, runner or Runner()
@@ -281,12 +281,12 @@ class Conversion:
         self.source: Foreign = open_foreign(
             places, self.kind, Options(column, dtype, stored, encoder), vocabulary, pieces
         )
-        if options.valid_fraction == 1.0:  # also of files that are named for training
+        if options.valid_fraction == 1.0:  # even of files that are named for training
             everything = frozenset(range(len(self.source.files)))
             messages = [line for line in self.source.messages if line != HELD_OUT]
             self.source = replace(self.source, held_out=everything, messages=messages)
         if self.source.passes > 1 and options.valid_fraction:
-            what = f"holds its text {self.source.passes} times, cut in other places each time"
+            what = f"holds its text {self.source.passes} times, cut in different places"
             fix = "set --valid-fraction 0, since text held out of one epoch would be in the others"
             raise InputError(what, where=" ".join(places), fix=fix)
         self.options, self.command = options, command
@@ -332,7 +332,7 @@ class Conversion:
             (counts.empty, "empty documents were left out"),
             (counts.special_tokens, "special tokens were left out"),
             (counts.unknown_tokens, "ids have no token in the tokenizer and became its <unk>"),
-            (counts.additional_tokens, "tokens are special ones that the tokenizer declares for texts; they stay"),
+            (counts.additional_tokens, "tokens are special tokens that the tokenizer declares for texts, and are kept"),
         ):
             if count:
                 say(f"{count:,} {what}")

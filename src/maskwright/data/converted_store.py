@@ -4,7 +4,7 @@ store once, by the code of `maskwright data convert`, and the rows come from tha
     $MASKWRIGHT_CACHE/converted/NAME/     the store; see `core.storage.cache_folder`
 
 NAME is a digest of the tokenizer, of how the files are read, and of the names, sizes and times of all files that are
-read, so a changed folder gets a new store. You may delete all of them while nothing trains.
+read, so a changed folder gets a new store. You may delete all of them while no run trains.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def open_epochs(location: str, tokenizer: str | None = None) -> TokenStore:
     own_tokenizer = os.path.join(location, TOKENIZER)
     tokenizer = own_tokenizer if os.path.isdir(own_tokenizer) else tokenizer
     if tokenizer is None:
-        what = f"has no {TOKENIZER}/, and its examples are the strings of a tokenizer"
+        what = f"has no {TOKENIZER}/, but its examples are strings of a tokenizer"
         raise StoreError(what, where=location, fix=f"copy that tokenizer's folder to {own_tokenizer}")
     paths = (os.path.join(folder, name) for folder, names in storage.walk(location) for name in names)
     read = sorted(path for path in paths if os.path.relpath(path, location).startswith(("epoch_", RECORD)))
@@ -76,12 +76,12 @@ def _arrow_files(location: str) -> list[str]:
     if not os.path.isdir(location):
         raise StoreError("there is no such folder", where=location, fix="correct the path")
     if os.path.isfile(os.path.join(location, "manifest.json")):
-        raise StoreError("is a token store, and no Arrow files", where=location, fix="set its format to store")
+        raise StoreError("is a token store, not Arrow files", where=location, fix="set its format to store")
     if any(os.path.isfile(os.path.join(location, name)) for name in ("state.json", "dataset_dict.json")):
         return dataset_files(location)
     files = arrow_files(location)
     if not files:
-        fix = "`maskwright data convert` reads other formats"
+        fix = "convert it with `maskwright data convert`"
         raise StoreError(f"holds no .arrow files, but {detect([location])}", where=location, fix=fix)
     return files
 
@@ -89,7 +89,7 @@ def _arrow_files(location: str) -> list[str]:
 def _require_special_ids(special_ids: dict[Any, int], vocabulary: Vocabulary) -> None:
     for name, special_id in special_ids.items():
         if getattr(vocabulary, name) != special_id:
-            what = f"{name} is {special_id}, and {getattr(vocabulary, name)} in the tokenizer"
+            what = f"{name} is {special_id}, but {getattr(vocabulary, name)} in the tokenizer"
             fix = "name the tokenizer that made the ids as data.arrow.tokenizer, or correct the id"
             raise ConfigError(what, where="data.arrow.special_ids", fix=fix)
 
@@ -107,8 +107,8 @@ def _open(
     column: str | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> TokenStore:
-    """The store of `places`. `read`: the files that decide it. `check`: raises an error for files that are not to be
-    converted. Of several processes of a machine one converts, and the others wait."""
+    """The store of `places`. `read`: the files that decide it. `check`: raises an error for files that must not be
+    converted. One process of a machine converts while the others wait."""
     vocabulary = read_vocabulary(tokenizer)
     decided = [FORMAT, vocabulary.fingerprint, vocabulary.rules_record]
     places, states = [os.path.abspath(place) for place in places], [_state(path) for path in read]
@@ -120,7 +120,7 @@ def _open(
 
     def make() -> str:
         check()
-        say(f"{location}: a token store of it is created in {os.path.dirname(folder)}")
+        say(f"{location}: creating its token store in {os.path.dirname(folder)}")
         try:
             convert(Conversion(places, tokenizer, folder, options, kind=kind, column=column))
         except Locked:

@@ -36,7 +36,7 @@ class DataPhase(NamedTuple):
 def make_data_phases(config: RunConfig, store: TokenStore | Mixture) -> list[DataPhase]:
     """The data phases. Raises `StoreError` for a source of less than one row, `ConfigError` for a wrong mixture."""
     groups: list[tuple[Data, int | None]] = [(config.data, None)]
-    if config.schedule.steps is not None:  # else no phase changes the rows: see require_phases
+    if config.schedule.steps is not None:  # otherwise no phase changes the rows (see require_phases)
         kinds = [list(group) for _, group in groupby(config.stages, key=lambda stage: _kind(stage.config.data))]
         groups = [(kind[0].config.data, sum(stage.rows for stage in kind)) for kind in kinds]
         groups[-1] = (groups[-1][0], None)

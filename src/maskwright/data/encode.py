@@ -29,9 +29,9 @@ def encode_documents(encoder: Encoder, documents: Sequence[Document], byte_lengt
 
     A document without sentences counts as one sentence. Sentences are encoded one by one, each with the space before it
     (see `Encoder.sentence_prefix`). An encoder that is faster with documents gets documents if the bytes of ids are
-    known, as they are without normalization and loss of white space: no token crosses the space between two sentences,
-    so counting bytes finds the ends of sentences. If a token does cross it, by splitting rules of its own, the document
-    is encoded by sentence."""
+    known, that is, without normalization and loss of white space. Counting bytes then finds the ends of sentences,
+    since no token crosses the space between two sentences. If a token does cross it, by splitting rules of its own, the
+    document is encoded by sentence."""
     counts = np.array([len(document.parts) for document in documents])
     first_of_document = np.cumsum(counts) - counts
     if encoder.by_sentence or byte_length.max(initial=-1) < 0:
@@ -80,7 +80,7 @@ def _split(token_bytes: NDArray[np.int32], sentence_bytes: Int64) -> Int64 | Non
     """[sentences]: tokens of each; None if a sentence does not end where a token does."""
     if not len(token_bytes) or token_bytes.min() < 0:
         return None
-    # 4 bytes take half the time. Both sides have one type, or searchsorted would convert the longer one.
+    # 4 bytes take half the time. Both sides have the same type, since searchsorted would convert the longer one.
     dtype = np.int32 if sentence_bytes.sum() < 1 << 31 else np.int64
     ends, borders = np.cumsum(token_bytes, dtype=dtype), np.cumsum(sentence_bytes, dtype=dtype)
     last_tokens = np.searchsorted(ends, borders)

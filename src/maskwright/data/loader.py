@@ -24,15 +24,15 @@ from maskwright.data.store import TokenStore
 from maskwright.text.arrays import Int64
 
 VALIDATION_SEED, VALIDATION_MASKING = 20_190_726, Masking(kind="token", rate=0.15)
-"""Held-out masks are the same in every run, at RoBERTa's rate, whatever the training rate is."""
+"""Held-out masks are the same in every run, at RoBERTa's rate, independent of the training rate."""
 
 
 class Loader:
     """Training batches of a run. `batches(step)` is pure: any step at any time, in any process."""
 
     def __init__(self, config: RunConfig, store: TokenStore | Mixture) -> None:
-        """Raises `StoreError` when the store cannot fill one global batch, or a source of a mixture not one row;
-        `ConfigError` when the sources of a mixture give no more rows before the run ends."""
+        """Raises `StoreError` if the store cannot fill one global batch, or a source of a mixture cannot fill one row;
+        `ConfigError` if the sources of a mixture run out of rows before the run ends."""
         self.data_phases = make_data_phases(config, store)
         self.passes = store.passes
         self.config = config.resolved(self.data_phases[0].rows.totals.rows / store.passes)
@@ -42,7 +42,7 @@ class Loader:
             here, rows = stage.config, self._data_phase(stage.begin).rows.totals.rows
             if rows < here.rows_per_step:
                 raise StoreError(
-                    f"has {rows:,} rows of {here.data.seq_len} tokens, one step needs {here.rows_per_step:,}",
+                    f"has {rows:,} rows of {here.data.seq_len} tokens, but one step needs {here.rows_per_step:,}",
                     where=store.location,
                     fix="prepare more text, or lower batch.micro_batch_rows, batch.virtual_workers or data.seq_len",
                 )
@@ -70,7 +70,7 @@ class Loader:
         return max(stage.config.batch.micro_batch_rows * slots_of(stage.config) for stage in self.stages)
 
     def require_rows(self) -> None:
-        """Raises `ConfigError` if the sources of a mixture give no more rows before the run ends."""
+        """Raises `ConfigError` if the sources of a mixture run out of rows before the run ends."""
         last, stage, steps = self.data_phases[-1], self.stages[-1], self.config.steps
         if last.order.end is None or last.first_row + last.order.end >= stage.rows_before(steps):
             return
@@ -144,12 +144,12 @@ class Loader:
         return replace(batch, causal=config.masking.causal)
 
     def rope_theta(self, step: int) -> float | None:
-        """The value of the phase of update `step`; None for the model's own."""
+        """The value in the phase of update `step`; None for the model's own."""
         return stage_at(self.stages, step).rope_theta
 
     def trials(self, step: int, virtual_workers: Sequence[int]) -> list[tuple[int, list[Batch]]]:
-        """(update, batches) of `step`, and of a later update for each other shape that the run has from there on, with
-        masked and with causal rows where it has both: attention may be computed in other ways for them."""
+        """(update, batches) of `step`, and of a later update for each other shape in the rest of the run, with masked
+        and with causal rows if it has both, since attention may be computed in other ways for them."""
         first_steps: dict[tuple[Any, ...], int] = {}
         for stage in self.stages:
             if stage.end > step or stage is self.stages[-1]:
@@ -178,7 +178,7 @@ def validation_rows(rows: Rows, max_rows: int) -> Int64:
 def validation_batches(
     store: TokenStore, *, seq_len: int, packing: Packing, max_rows: int, micro_batch_rows: int
 ) -> list[Batch]:
-    """Held-out batches: a fixed sample of rows, fixed masks on 15 % of tokens, the last batch filled with padding."""
+    """Held-out batches: a fixed sample of rows, fixed masks on 15 % of tokens, padding in the last batch."""
     rows = open_rows(store, "valid", seq_len, packing)
     chosen = validation_rows(rows, max_rows)
     count = len(chosen)

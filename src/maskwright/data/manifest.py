@@ -1,7 +1,7 @@
 """Checks a store's `manifest.json` against itself: shapes, names, counts, sizes, totals.
 
-Nothing but the manifest is read here; `TokenStore` checks the files against it. File names have one fixed form, so none
-leads out of the folder.
+Only the manifest is read here; `TokenStore` checks the files against it. File names have one fixed form, so none leads
+out of the folder.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from maskwright.core.secrets import redact
 
 FORMAT = 2
 SOURCES, FIRST_SOURCES = "sources.jsonl", 10
-"""The file next to the manifest that lists each file of the text, and the number of them that the manifest names too: a
-manifest is read at each opening by each process, and a text may be five million files."""
+"""The file next to the manifest that lists each file of the text, and the number of them that the manifest names too,
+since each process reads the manifest at each opening, and a text may be five million files."""
 NAME = r"^(train|valid)-[0-9]{5,9}\.(tokens|documents|sentences|origins)\.u(16|32|64)$"
 COPY_AGAIN = "copy the store again, or prepare again"
 Count = Annotated[int, Field(ge=1, lt=2**62)]
@@ -61,9 +61,9 @@ class _Tokenizer(_Record):
     fingerprint: Sha256
     vocab_size: Count
     additional_sha256: Sha256 | None = None
-    """`Vocabulary.additional_sha256`; None without any. Of an older store of a text, it says how these were encoded."""
+    """`Vocabulary.additional_sha256`; None without any. In older stores, it shows how these were encoded."""
     roles_sha256: Sha256 | None = None
-    """`Vocabulary.roles_sha256`; None in an older store, whose `tokenizer/` has the roles."""
+    """`Vocabulary.roles_sha256`; None in an older store, whose `tokenizer/` contains the roles."""
 
 
 class _SourcesFile(_File):
@@ -96,7 +96,7 @@ def typed(command: Sequence[str]) -> dict[str, Any]:
 
 
 def files_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    """The records of all files that the manifest answers for: name, bytes, sha256 and crc32."""
+    """The records of all files in the manifest: name, bytes, sha256 and crc32."""
     files = [record for shard in manifest["shards"] for record in shard["files"].values()]
     recorded = manifest.get("sources")
     return [*files, recorded["file"]] if isinstance(recorded, dict) else files
@@ -113,8 +113,8 @@ def write_sources(folder: str, sources: Sequence[dict[str, Any]]) -> dict[str, A
 
 
 def sources_of(manifest: dict[str, Any], folder: str) -> Iterator[dict[str, Any]]:
-    """Each file of the text: location, bytes and what else `prepare` or `convert` recorded, in the order of the shards'
-    origins. Older stores have them in the manifest."""
+    """Each file of the text: location, bytes and other records of `prepare` or `convert`, in the order of the shards'
+    origins. In older stores they are in the manifest."""
     recorded = manifest.get("sources", [])
     if isinstance(recorded, list):
         yield from recorded
@@ -136,7 +136,7 @@ def is_shard_name(name: str) -> bool:
 
 
 def fingerprint(dtype: str, tokenizer_fingerprint: str, shards: list[dict[str, Any]]) -> str:
-    """Digest of all that decides the ids and their order. The store's place and its sources do not count."""
+    """Digest of everything that decides the ids and their order. The store's location and its sources do not count."""
     files = [
         [shard["split"], [file["sha256"] for role, file in shard["files"].items() if role != "origins"]]
         for shard in shards
@@ -151,14 +151,14 @@ def read_manifest(folder: str) -> dict[str, Any]:
         raise StoreError(
             "a token store must be a local folder",
             where=folder,
-            fix="bring it here: `maskwright data pull URL --to FOLDER`",
+            fix="download it with `maskwright data pull URL --to FOLDER`",
         )
     if not os.path.isfile(path):
         if os.path.exists(os.path.join(folder, "parts")):
-            fix = "run the same `maskwright data prepare` or `data convert` again: it continues"
+            fix = "run the same `maskwright data prepare` or `data convert` again to continue"
             raise StoreError("its preparation never finished", where=folder, fix=fix)
         if os.path.exists(os.path.join(folder, "epoch_0_metrics.json")):
-            fix = "train from it with data.format: pregenerated; `maskwright data convert` makes a token store of it"
+            fix = "train from it with data.format: pregenerated, or convert it with `maskwright data convert`"
             raise StoreError("holds pregenerated examples, and is not a token store", where=folder, fix=fix)
         other = "it is a file" if os.path.isfile(folder) else "there is no such folder"
         what = "it has no manifest.json" if os.path.isdir(folder) else other
@@ -179,14 +179,14 @@ def checked(manifest: Any, path: str) -> dict[str, Any]:
         raise StoreError("is not a store's manifest", where=path, fix=COPY_AGAIN)
     if manifest["format"] != FORMAT:
         fix = "use the maskwright that wrote it, or prepare again"
-        raise StoreError(f"has format {str(manifest['format'])[:20]}, this version reads {FORMAT}", where=path, fix=fix)
+        raise StoreError(f"has format {str(manifest['format'])[:20]}, not this version's {FORMAT}", where=path, fix=fix)
     _require_shape(TypeAdapter(_Manifest), manifest, path)
     _require_agreement(manifest["shards"], manifest["dtype"], path)
     _require_totals(manifest, path)
     if manifest["fingerprint"] != fingerprint(
         manifest["dtype"], manifest["tokenizer"]["fingerprint"], manifest["shards"]
     ):
-        raise StoreError("was changed after it was written (its fingerprint)", where=path, fix=COPY_AGAIN)
+        raise StoreError("was changed after it was written (by its fingerprint)", where=path, fix=COPY_AGAIN)
     return manifest
 
 
@@ -199,7 +199,7 @@ def _other_tools(folder: str) -> str:
     if any(name.endswith(".arrow") for name in names):
         return "; for training on Arrow files of ids, set data.format=arrow"
     if any(name.endswith(OTHER_TOOLS) for name in names):
-        return "; `maskwright data convert` makes one of the ids of another tool"
+        return "; to convert another tool's ids, use `maskwright data convert`"
     return ""
 
 
@@ -236,11 +236,11 @@ def _require_agreement(shards: list[dict[str, Any]], dtype: str, where: str) -> 
 
 def _require_totals(manifest: dict[str, Any], where: str) -> None:
     for split in {shard["split"] for shard in manifest["shards"]} - {*manifest["splits"]}:
-        raise StoreError(f"splits.{split} is missing, and it has shards", where=where, fix=COPY_AGAIN)
+        raise StoreError(f"splits.{split} is missing, though it has shards", where=where, fix=COPY_AGAIN)
     for split, totals in manifest["splits"].items():
         for name in ("tokens", "documents", "sentences"):
             total = totals[name]
             sum_of_shards = sum(shard.get(name) or 0 for shard in manifest["shards"] if shard["split"] == split)
             if sum_of_shards != total:
-                what = f"splits.{split}.{name} is {total:,}, its shards have {sum_of_shards:,}"
+                what = f"splits.{split}.{name} is {total:,}, but its shards have {sum_of_shards:,}"
                 raise StoreError(what, where=where, fix=COPY_AGAIN)

@@ -1,4 +1,4 @@
-"""Masked-LM masking, dynamic and yet exactly repeatable: a pure function of (seed, epoch, row, position).
+"""Masked-LM masking that is dynamic and exactly repeatable: a pure function of (seed, epoch, row, position).
 
 Every kind is one algorithm. Tokens form groups that are masked together. A group's key is its start position below
 random high bits, so no two groups share a key. Groups are taken in order of key until the row's budget (rate x its text
@@ -6,7 +6,7 @@ tokens) is met. The group that crosses the budget is taken with the probability 
   token       every token its own group (RoBERTa)
   whole_word  the tokens of a word: one that begins it (Ġ, ▁, not ##: by the tokenizer's kind) and those after it
   span        runs of words, length geometric(0.2) cut at 10 (SpanBERT, Joshi et al. 2020)
-A word of more than 8 tokens (text without spaces is one word) and a span of more than 16 are cut into groups of that
+A word of more than 8 tokens (text without spaces is one word) and a span of more than 16 are cut into groups of this
 size, so that a group always fits a row's slots and the expected count stays exact. Each group makes one 80/10/10 choice
 (fairseq's rule for words). Special tokens are neither masked nor used as replacements. A row has at most `slots`
 predictions, so that shapes are static.
@@ -46,7 +46,7 @@ LONGER_SPANS = np.array(
 A span has at most 10 words. They are constants because processors differ in how they round a logarithm."""
 LONGEST_GROUP_TOKENS = {"token": 1, "whole_word": 8, "span": 16}
 MASK_PURPOSE = 2
-# Purposes lie above all positions, or the draws of a row, group or token would repeat draws of positions.
+# Purposes lie above all positions; otherwise draws of a row, group or token would repeat draws of positions.
 EDGE_PURPOSE, ACTION_PURPOSE, REPLACEMENT_PURPOSE, LENGTH_PURPOSE = 2**32, 2**33, 2**34, 2**35
 NEVER = np.uint32(0xFFFFFFFF)
 """Key of a token that is never taken; every real key is below 2^31."""

@@ -18,7 +18,7 @@ from maskwright.data.order import RowOrder, order
 from maskwright.text.arrays import Int64
 
 BLOCK = 1 << 16
-"""Rows in a block: weights are kept to 1 in 65,536, and the order of a block takes some 10 ms."""
+"""Rows in a block. Weights are exact to 1 in 65,536, and the order of a block takes some 10 ms."""
 SEED_OF_BLOCKS = 0x6D69786564
 
 
@@ -74,8 +74,8 @@ class Shares:
 
     def _assignment(self, stretch: MixStretch, block: int) -> tuple[Int64, Int64]:
         """([BLOCK] sources, [BLOCK] index of each row among its source's rows in the block)."""
-        cached = self._assigned  # the last answer: a cache of a pure function, not a state
-        # Not by the block's first row: two stretches may have a block that begins there, with other counts.
+        cached = self._assigned  # the last result: a cache of a pure function, not a state
+        # Not by the block's first row, since two stretches may have a block that begins there, with other counts.
         if cached is not None and cached[0] is stretch and cached[1] == block:
             return cached[2:]
         positions = order(
@@ -166,7 +166,7 @@ def counts_in_block(weights: NDArray[np.float64]) -> Int64:
     counts[np.argsort(counts - share, kind="stable")[:missing_rows]] += 1
     if (too_small := (counts == 0) & (weights > 0)).any():
         smallest = float(weights[too_small].min() / weights.sum())
-        what = f"a source has {smallest:.2g} of the weight, and less than 1 in {BLOCK:,} is not kept"
+        what = f"a source has {smallest:.2g} of the weight, below the least share of 1 in {BLOCK:,}"
         raise ConfigError(what, where="data.mixture", fix="raise its weight, or leave the source out")
     return counts
 

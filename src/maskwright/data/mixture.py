@@ -90,7 +90,7 @@ class Mixture:
         sources = tuple(open_rows(store, "train", seq_len, packing) for store in self.stores)
         for store, rows in zip(self.stores, sources, strict=True):
             if rows.totals.text_tokens < seq_len - 2:
-                what = f"has {rows.totals.text_tokens:,} tokens to train on, and one row needs {seq_len - 2:,}"
+                what = f"has {rows.totals.text_tokens:,} tokens to train on, but one row needs {seq_len - 2:,}"
                 fix = "leave it out of data.mixture, add its text to another source, or lower data.seq_len"
                 raise StoreError(what, where=store.location, fix=fix)
         return MixedRows(self.names, sources)

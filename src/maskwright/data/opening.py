@@ -27,8 +27,8 @@ def open_held_out(data: Data) -> dict[str, TokenStore]:
 
 
 def open_evaluation_store(location: str, data: Data | None, tokenizer: str) -> TokenStore:
-    """Opens a store to evaluate a model on. A folder of Arrow files is held out in full. It is read as the model's run,
-    whose section this is, reads its own Arrow files, or with `tokenizer` if the run has none."""
+    """Opens a store to evaluate a model on. A folder of Arrow files is held out in full. It is read like the Arrow
+    files of the model's run, whose section this is, or with `tokenizer` if the run has none."""
     arrow = data.arrow if data is not None and data.format == "arrow" else Arrow(tokenizer=tokenizer)
     return _held_out_store(location, arrow if os.path.isdir(location) and is_arrow(location) else None)
 

@@ -45,7 +45,7 @@ def order(seed: int, epoch: int, index: NDArray[np.int64], size: int) -> NDArray
 
 
 class RowOrder:
-    """A permutation of all `size` rows, another one in each epoch, from blocks that are computed at once."""
+    """A permutation of all `size` rows, different in each epoch, from blocks that are computed at once."""
 
     end: int | None = None
     """None: the rows never end."""

@@ -28,7 +28,7 @@ END = 1 << 15
 
 
 class Pieces(NamedTuple):
-    """Pieces of rows: token spans, each framed by `<s>` and `</s>` where the packing says so."""
+    """Pieces of rows: token spans, each framed by `<s>` and `</s>` if the packing does so."""
 
     counts: Int64
     """[rows]: pieces of each."""
@@ -78,7 +78,7 @@ class Plan:
 
 def pieces_of(chosen: Sequence[tuple[Plan, Int64]]) -> Pieces:
     """The pieces of the chosen rows of each plan, one plan after the other. All plans are of one packing."""
-    # A batch has rows of as many shards as rows, so each plan is only read here, and all else is done once for all.
+    # A batch has rows of as many shards as rows, so each plan is only read here, and the rest is done once for all.
     begin, end = (np.concatenate([plan.first[rows + k] for plan, rows in chosen]).astype(np.int64) for k in (0, 1))
     counts = end - begin
     row_begins = np.cumsum(counts) - counts
@@ -109,7 +109,7 @@ def plan(document_ends: Int64, sentence_ends: Int64 | None, seq_len: int, packin
     if sentence_ends is None:
         raise StoreError(
             "the store has no sentence ends, which packing: full_sentences needs",
-            fix="prepare it from text with a sentence a line (--layout sentences), or `--set data.packing=documents`",
+            fix="prepare text with a sentence on each line (--layout sentences), or `--set data.packing=documents`",
         )
     return plan_full_sentences(document_ends, sentence_ends, seq_len)
 
@@ -130,7 +130,7 @@ def plan_documents(document_ends: Int64, seq_len: int) -> Plan:
 def best_fit(sizes: Int64, capacity: int) -> tuple[Int64, Int64]:
     """Best-fit decreasing: (items in row order, first item of each row). Items are placed by falling size, each into
     the fullest row that has room."""
-    # Items of one size are interchangeable, and so are rows with equal room. They are moved in bulk: the work grows
+    # Items of one size are interchangeable, and so are rows with equal room. They are moved in bulk, so the work grows
     # with the number of different sizes, not of items.
     by_size = np.argsort(-sizes, kind="stable")
     counts = np.bincount(sizes, minlength=capacity + 1)

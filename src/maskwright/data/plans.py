@@ -1,11 +1,11 @@
 """Plans of a store's rows, shard by shard: computed once for a row length and a packing, kept as files, and mapped when
-a row of the shard is read. So a start costs the same for any size of store, and all ranks of a host share the files.
+a row of the shard is read. So a start takes the same time for any store, and all ranks of a host share the files.
 
     $MASKWRIGHT_CACHE/rows/NAME/      see `core.storage.cache_folder`; NAME is of the store, the side, T and the packing
       rows.json                       rows and tokens of each shard, written last
       00000.columns …                 the plan of each shard: first, start, length
 
-You may delete them while nothing trains: they are computed again.
+You may delete them while no run trains; they are computed again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FORMAT = 1
 MOST_MAPPED = 8_192
 """Plans that are mapped at once. Linux maps 65,530 files for a process."""
 MOST_MADE = 32
-"""Plans that are in memory at once where none can be kept as a file: a few megabytes each."""
+"""Plans in memory at once if none can be kept as a file. Each has a few megabytes."""
 COLUMNS = ("first", "start", "length")
 
 
@@ -57,13 +57,13 @@ class ShardPlans:
         self._folder = storage.cache_folder("rows", name)
         self._cached = OrderedDict[int, Plan]()
         self._keeps = True
-        """Whether plans that are made are kept as files."""
+        """Whether new plans are kept as files."""
         self._try(lambda: storage.make_cache_folder("rows", name))
         self.row_counts = self._count()
 
     def _try(self, write: Callable[[], Any]) -> Any:
-        """Returns `write()`. Where the cache cannot be written, or the disk or a quota is full, the result is None, and
-        no plan is kept from then on."""
+        """Returns `write()`. If the cache cannot be written, or the disk or a quota is full, the result is None, and no
+        later plan is kept."""
         try:
             return write()
         except StoreError:
@@ -73,11 +73,11 @@ class ShardPlans:
             if len(self.split.shards) > 1:
                 why = error.what if isinstance(error, InputError) else f"cannot be written ({error.strerror})"
                 what = f"{self._folder} {why}, so rows are planned again at each start and in each process"
-                warn(f"{what}; name another folder as MASKWRIGHT_CACHE")
+                warn(f"{what}. Fix: set MASKWRIGHT_CACHE to another folder")
             return None
 
     def of(self, shard_idx: int) -> Plan:
-        """The plan of a shard. It is computed at the first use, and where its file is damaged."""
+        """The plan of a shard. It is computed at the first use, and if its file is damaged."""
         if (shard_plan := self._cached.get(shard_idx)) is not None:
             self._cached.move_to_end(shard_idx)
             return shard_plan
@@ -150,7 +150,7 @@ class ShardPlans:
         return self._read(shard_idx) or shard_plan
 
     def _read(self, shard_idx: int) -> Plan | None:
-        """The plan in the file; None without a whole one. Each mapping is checked: nothing else would show damage."""
+        """The plan in the file; None without a whole one. Checks each mapping, since nothing else shows damage."""
         path = self._path(shard_idx)
         if not os.path.exists(path):
             return None

@@ -1,6 +1,6 @@
 """Token stores in a bucket: pushed, pulled, and copied whole into the cache of a machine that trains from one.
 
-    $MASKWRIGHT_CACHE/stores/FINGERPRINT-ORIGINS/   a store, each file compared with its digest; the manifest came last
+    $MASKWRIGHT_CACHE/stores/FINGERPRINT-ORIGINS/   a store, each file compared with its digest; the manifest is last
     ….lock                                          held by the one process that downloads it, while the others wait
 
 See `core.storage.cache_folder`.
@@ -27,21 +27,21 @@ from maskwright.data.manifest import SOURCES, checked, files_of, read_manifest
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer"
 MOST_SMALL_FILES, SMALL_BYTES = 10_000, 4096
-"""Limits of an archive: a small file takes a block and an inode of the disk, and nearly no room in the archive."""
+"""Limits of an archive, since a small file needs a block and an inode, but nearly no room in the archive."""
 NAMES = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 LONGEST_NAME_BYTES = 1 << 20
-"""Limit of a header's other values as well."""
+"""Limit of a header's other values too."""
 PUSH = "push the store again"
 AT_ONCE = 4
 """Files that one process transfers at the same time. A file waits for the answers of a bucket, and one connection
 rarely fills a link. A file that is cut short starts again from its beginning."""
 SHARE_OF_DISK = 0.9
 """Share of the disk's free room that an archive may fill."""
-IN_CACHE = "name a folder on a larger disk as MASKWRIGHT_CACHE, or mount the bucket and train from that folder"
+IN_CACHE = "set MASKWRIGHT_CACHE to a folder on a larger disk, or mount the bucket and train from that folder"
 Files = dict[str, dict[str, Any]]
 """The manifest's records by file name; empty for the tokenizer's files."""
 LOCK = "pull.lock"
-"""Lies in a folder that a store is pulled into until all of it is there. It marks a stopped pull."""
+"""Lies in a folder until the whole store has been pulled, and so marks a stopped pull."""
 
 
 def push(store: str, to: str) -> None:
@@ -68,7 +68,7 @@ def push(store: str, to: str) -> None:
     def check(name: str, record: dict[str, Any]) -> None:
         if target.sha256(name) == record["sha256"]:
             return
-        target.upload(os.path.join(store, name), name)  # what lay there was of this size, of another push
+        target.upload(os.path.join(store, name), name)  # the file there has this size, but is from another push
         if target.sha256(name) != record["sha256"]:
             target.remove(name)
             fix = "run the same command again"
@@ -76,7 +76,7 @@ def push(store: str, to: str) -> None:
 
     of_the_origins = _of_the_origins(files)
     of_the_ids = {name: record for name, record in files.items() if name not in of_the_origins}
-    # What stores of one fingerprint have of their own goes last: a manifest that lies there is wrong for a moment only.
+    # Files that differ between stores of one fingerprint go last, so that an old manifest is wrong only for a moment.
     for part, more in ((of_the_ids, {}), (of_the_origins, tokenizer)):
         _each(f"push {target.location}", {**part, **more}, send)
         _each(f"read back {target.location}", part, check)
@@ -96,7 +96,7 @@ def pull(location: str, to: str) -> None:
         raise InputError("another store lies there", where=to, fix="choose another folder")
     begun_here = {MANIFEST, LOCK}
     if os.path.isdir(to) and (names := os.listdir(to)) and not begun_here & {*names}:
-        raise InputError("is not empty, and no pull was begun there", where=to, fix="choose another folder")
+        raise InputError("is not empty, but no pull was begun there", where=to, fix="choose another folder")
     lock = os.path.join(to, LOCK)
     with storage.new_folder(to), storage.locked(lock, remove=False):
         _download_store(origin, _files(manifest), to, "pull it to a larger disk")
@@ -104,15 +104,15 @@ def pull(location: str, to: str) -> None:
 
 
 def remote_manifest(location: str) -> dict[str, Any]:
-    """The manifest of the store at the URL `location`, checked. Nothing else is read. Raises `StoreError` where there
-    is none."""
+    """The manifest of the store at the URL `location`, checked. Nothing else is read. Raises `StoreError` without
+    one."""
     return _manifest(Folder(location, reach=True, tries=TRIES))
 
 
 def cached(location: str) -> str:
-    """The folder of the store at the URL `location` in this machine's cache. What is missing of it is downloaded, by
-    one process of the machine. Raises `StoreError` where there is no store, for a damaged or missing file, and where
-    the disk has no room."""
+    """The folder of the store at the URL `location` in this machine's cache. One process of the machine downloads the
+    missing files. Raises `StoreError` if there is no store, for a damaged or missing file, and if the disk has no
+    room."""
     origin = Folder(location, reach=True, tries=TRIES)
     manifest = _manifest(origin)
     folder = storage.cache_folder("stores", _cache_name(manifest))
@@ -132,7 +132,7 @@ def cached(location: str) -> str:
 
 
 def _manifest(origin: Folder) -> dict[str, Any]:
-    """The store's manifest, checked. Raises `StoreError` where there is none."""
+    """The store's manifest, checked. Raises `StoreError` without one."""
     content = origin.get(MANIFEST)
     if content is None:
         fix = "correct the address, or push one there: `maskwright data push STORE --to URL`"
@@ -145,8 +145,8 @@ def _manifest(origin: Folder) -> dict[str, Any]:
 
 
 def _download_store(origin: Folder, files: Files, to: str, larger: str) -> None:
-    """Downloads these files, the tokenizer and the manifest, without files that are here already as the manifest has
-    them. The caller holds a lock. `larger`: the fix for a disk without room."""
+    """Downloads these files, the tokenizer and the manifest, except files that are here already and match the manifest.
+    The caller holds a lock. `larger`: the fix for a disk without room."""
     storage.make_folder(os.path.join(to, TOKENIZER))
     for root, _, names in os.walk(to):  # of a process that was killed
         for name in filter(storage.is_temporary, names):
@@ -157,14 +157,14 @@ def _download_store(origin: Folder, files: Files, to: str, larger: str) -> None:
         if name not in sizes:
             raise StoreError("is missing", where=where, fix=PUSH)
         if sizes[name] != record["bytes"]:
-            what = f"has {sizes[name]:,} bytes, the manifest says {record['bytes']:,}"
+            what = f"has {sizes[name]:,} bytes, but {record['bytes']:,} by the manifest"
             raise StoreError(what, where=where, fix=PUSH)
     tokenizer: Files = {f"{TOKENIZER}/{name}": {} for name in origin.names(TOKENIZER)}
     if not tokenizer:
         raise StoreError("has no tokenizer/", where=origin.location, fix=PUSH)
     missing = {name: record for name, record in files.items() if not _is_here(os.path.join(to, name), record)}
     if _bytes(missing) > (free := shutil.disk_usage(to).free):
-        what = f"has {human_bytes(free)} free, and {origin.location} needs {human_bytes(_bytes(missing))}"
+        what = f"has {human_bytes(free)} free, but {origin.location} needs {human_bytes(_bytes(missing))}"
         raise StoreError(what, where=to, fix=larger)
 
     def fetch(name: str, record: dict[str, Any]) -> None:
@@ -174,7 +174,7 @@ def _download_store(origin: Folder, files: Files, to: str, larger: str) -> None:
             _download(origin, name, partial, record.get("sha256"))
             os.replace(partial, path)
         except CloudError as error:
-            # A quota, or a disk that others have filled meanwhile. `Folder` blames the bucket for any failure.
+            # A quota, or a disk that was filled meanwhile. `Folder` blames the bucket for any failure.
             if not isinstance(cause := error.__context__, OSError) or cause.errno not in FULL:
                 raise
             raise MaskwrightError(f"cannot be written: {cause.strerror}", where=path, fix=larger) from None
@@ -189,9 +189,9 @@ def _is_here(path: str, record: dict[str, Any]) -> bool:
 
 
 def _download(origin: Folder, name: str, path: str, sha256: str | None) -> None:
-    """Downloads a file. Of one with another digest nothing is left."""
+    """Downloads a file, and deletes it if its digest differs."""
     try:
-        for _ in range(2):  # a second time, since what the network spoils is not always an error
+        for _ in range(2):  # twice, since damage by the network is not always an error
             origin.download(name, path)
             if sha256 is None or storage.sha256_of_file(path) == sha256:
                 return
@@ -206,7 +206,7 @@ def _download(origin: Folder, name: str, path: str, sha256: str | None) -> None:
 
 
 def _each(title: str, files: Files, act: Callable[[str, dict[str, Any]], None]) -> None:
-    """Calls `act` on several files at once; after the first failure no other is begun."""
+    """Calls `act` on several files at once; after the first failure, no other begins."""
     with progress(title, _bytes(files), "bytes") as bar, ThreadPoolExecutor(AT_ONCE) as pool:
         size = {pool.submit(act, name, record): record.get("bytes", 0) for name, record in files.items()}
         try:
@@ -224,12 +224,12 @@ def _files(manifest: dict[str, Any]) -> Files:
 
 
 def _of_the_origins(files: Files) -> Files:
-    """The files that say where the text lay, which a store's fingerprint leaves out."""
+    """The files with the text's locations, which a store's fingerprint leaves out."""
     return {name: record for name, record in files.items() if name == SOURCES or ".origins." in name}
 
 
 def _cache_name(manifest: dict[str, Any]) -> str:
-    """Stores of one fingerprint and of text from other places have folders of their own."""
+    """Stores of one fingerprint, but of text from different places, have separate folders."""
     files = _files(manifest)
     name: str = manifest["fingerprint"][:32]
     if SOURCES not in files:  # an older store, whose sources are in the manifest
@@ -246,7 +246,7 @@ def _bytes(files: Files) -> int:
 
 def _unpack(location: str, to: str) -> None:
     """Raises `InputError` for an archive that is cut or damaged, that leaves its folder, or that holds anything but
-    files and folders; nothing of it is left then."""
+    files and folders; its files are then deleted."""
     try:
         with storage.replaced_folder(to) as partial, storage.open_binary(location) as file:
             room = int(shutil.disk_usage(partial).free * SHARE_OF_DISK)
@@ -269,7 +269,7 @@ def _unpack(location: str, to: str) -> None:
 
 
 class _Header(tarfile.TarInfo):
-    """Names are read into memory, whatever size they claim; a gigabyte of zeros is a megabyte in the archive."""
+    """Limits names, which are read into memory: a gigabyte of zeros is a megabyte in the archive."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -293,7 +293,7 @@ def _safe(archive: Iterable[tarfile.TarInfo], location: str, room: int) -> Itera
         elif number > MOST_SMALL_FILES + total / SMALL_BYTES:
             what = f"holds more than {MOST_SMALL_FILES:,} files of less than {human_bytes(SMALL_BYTES)}"
         elif total > room:
-            what = f"unpacks to more than the {human_bytes(room)} that are free"
+            what = f"unpacks to more than the free {human_bytes(room)}"
         if what:
             raise InputError(what, where=location, fix="make an archive of plain files that fits")
         yield member

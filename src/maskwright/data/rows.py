@@ -16,14 +16,14 @@ from maskwright.text.arrays import Int64
 from maskwright.text.vocabulary import Vocabulary
 
 ROWS = 2
-"""Version of what a run reads of its text, for its record. Since 2, each phase has epochs of its own, and Arrow files
-have the rows of the store that is made of them."""
+"""Version of the rules by which a run reads its text, for its record. Since 2, each phase has epochs of its own, and
+Arrow files have the rows of the store that is made from them."""
 Arrays = tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]
 
 
 @dataclass(frozen=True)
 class RowTotals:
-    """Totals of rows, known before one is read."""
+    """Totals of rows, which are known before any row is read."""
 
     seq_len: int
     rows: int
@@ -102,7 +102,7 @@ class Rows:
         rows_in_shards = np.split((rows - self.first[of_shard])[in_order], np.cumsum(sizes[shards])[:-1])
         plans = map(self.plans.of, shards.tolist())
         pieces = pieces_of([*zip(plans, rows_in_shards, strict=True)])
-        # Pieces come shard by shard, and go to where their rows are.
+        # Pieces come shard by shard, and go to their rows.
         counts = np.empty(len(rows), np.int64)
         counts[in_order] = pieces.counts
         piece_order = np.argsort(np.repeat(in_order, pieces.counts), kind="stable")
@@ -145,16 +145,16 @@ class Rows:
         return documents
 
     def _require_ids(self, ids: NDArray[np.int32]) -> None:
-        """Opening a store does not read its tokens, so a damaged id shows here, before it is used."""
+        """Raises `StoreError` for a damaged id, since opening a store does not read its tokens."""
         largest = int(ids.view(np.uint32).max())  # uint32 ids above 2^31 would be negative
         if largest >= self.words.size:
-            what = f"holds id {largest}, the tokenizer ends at {self.words.size - 1}"
-            fix = "`maskwright data verify` names the damaged file: copy it again, or prepare again"
+            what = f"holds id {largest}, but the tokenizer ends at {self.words.size - 1}"
+            fix = "find the damaged file with `maskwright data verify`, and copy it or prepare again"
             raise StoreError(what, where=self.location, fix=fix)
 
 
 def open_rows(store: TokenStore, side: SplitName, seq_len: int, packing: Packing) -> Rows:
-    """All rows of a side. Raises `StoreError` where it has no documents."""
+    """All rows of a side. Raises `StoreError` for a side without documents."""
     split = store.split(side)
     if not split.documents:
         fix = "prepare again with another --valid-fraction"

@@ -40,7 +40,7 @@ MOST_MAPPED = 16_384
 """Shards that are mapped at once. Linux maps 65,530 files for a process."""
 DOCUMENTS_AT_ONCE, COUNTED_TOKENS = 4_096, 1 << 24
 FEW = 8
-"""Special ids up to which comparing with each is faster than a table."""
+"""Number of special ids up to which comparing with each is faster than a table."""
 SplitName = Literal["train", "valid"]
 
 
@@ -49,8 +49,8 @@ def token_dtype(vocab_size: int) -> str:
 
 
 def special_table(vocabulary: Vocabulary) -> NDArray[np.bool_]:
-    """[vocabulary]: the ids that no document has. `<unk>` may be right: it stands for bytes without a token. So may
-    special tokens without one of the five roles: a text has them."""
+    """[vocabulary]: the ids that no document may hold. `<unk>` is allowed, since it stands for bytes without a token,
+    and so are special tokens outside the five roles, which a text may contain."""
     table = np.zeros(vocabulary.size, bool)
     table[sorted(vocabulary.special - vocabulary.additional - {vocabulary.unk})] = True
     return table
@@ -63,14 +63,14 @@ def require_rules(recorded: str | None, vocabulary: Vocabulary, ids: Mapping[str
         return
     names = [name for name, index in ids.items() if index in vocabulary.additional]
     shown = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
-    then = "were found in a text by other rules" if recorded else "in a text were spelt out, and now they are tokens"
+    then = "were found in a text by other rules" if recorded else "in a text were encoded as text, and are now tokens"
     what = f"was made when special tokens of its tokenizer ({shown}) {then}"
     raise StoreError(what, where=where, fix="prepare the text again, into another folder")
 
 
 def special_in(ids: NDArray[Any], table: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
-    """[tokens]: whether each is special in `table` [vocabulary]; None if none is. Looking each id up would take a sixth
-    of a conversion, and most often the smallest and the largest id show it."""
+    """[tokens]: whether each is special in `table` [vocabulary]; None if none is. Looking up each id would take a sixth
+    of a conversion, and the smallest and the largest id usually suffice."""
     low, high = (int(ids.min()), int(ids.max())) if len(ids) else (0, -1)
     special_ids = np.flatnonzero(table[low : high + 1]) + low
     if not len(special_ids):
@@ -96,10 +96,10 @@ class Shard:
     tokens: int
     documents: int
     ids: Callable[[], NDArray[Any]]
-    """Memory-mapped ids, with those between documents."""
+    """Memory-mapped ids, including those between documents."""
     document_ends: Callable[[], Int64]
     sentence_ends: Callable[[], Int64 | None] = lambda: None
-    """None where the source does not mark sentences."""
+    """None if the source does not mark sentences."""
 
     def documents_at(self) -> tuple[Int64, Int64]:
         """(starts, ends) of its documents."""
@@ -213,7 +213,7 @@ class TokenStore:
         self.location = location
         self.folder = folder or (cached(location) if storage.is_url(location) else location)
         """The folder of its files on this machine."""
-        self._fix = COPY_AGAIN if self.folder == location else f"delete {self.folder}: it is created again"
+        self._fix = COPY_AGAIN if self.folder == location else f"delete {self.folder}, which is then created again"
         self.manifest = read_manifest(self.folder)
         self.dtype: str = self.manifest["dtype"]
         self.shards: list[dict[str, Any]] = self.manifest["shards"]
@@ -223,7 +223,7 @@ class TokenStore:
                 raise StoreError("is missing", where=path, fix=self._fix)
             size = os.path.getsize(path)
             if size != record["bytes"]:
-                what = f"has {size:,} bytes, the manifest says {record['bytes']:,}"
+                what = f"has {size:,} bytes, but {record['bytes']:,} by the manifest"
                 raise StoreError(what, where=path, fix=self._fix)
 
     def _path(self, shard: dict[str, Any], role: str) -> str:
@@ -251,7 +251,7 @@ class TokenStore:
 
     @property
     def passes(self) -> int:
-        """Passes over its text that it holds. Its rows are split into as many epochs."""
+        """Passes over the same text that it holds. Its rows are split into as many epochs."""
         return int(self.manifest.get("passes", 1))
 
     @property
@@ -259,7 +259,7 @@ class TokenStore:
         return os.path.join(self.folder, "tokenizer")
 
     def require_tokenizer(self, vocabulary: Vocabulary, where: str) -> None:
-        """Raises `StoreError` if `vocabulary` (read from `where`) gives other ids than the store holds."""
+        """Raises `StoreError` if `vocabulary` (read from `where`) would give other ids than the store holds."""
         made_with = self.manifest["tokenizer"]["fingerprint"]
         if vocabulary.fingerprint != made_with:
             what = f"was made with another tokenizer ({made_with[:12]}, not {vocabulary.fingerprint[:12]} of {where})"
@@ -268,7 +268,7 @@ class TokenStore:
             raise StoreError(what, where=self.location, fix=fix)
         roles = self.manifest["tokenizer"].get("roles_sha256") or read_vocabulary(self.tokenizer_folder).roles_sha256
         if vocabulary.roles_sha256 != roles:
-            what = "was made when another token began, ended or filled rows, or was the mask or unknown, than now in"
+            what = "was made with other begin, end, padding, mask or unknown tokens than now in"
             what = f"{what} {where}"
             raise StoreError(what, where=self.location, fix="prepare the text again, into another folder")
         if "text_column" in self.manifest.get("options", {}):
@@ -292,7 +292,7 @@ class TokenStore:
             return np.memmap(file, dtype=dtype, mode="r")
 
     def _ends_of(self, shard: dict[str, Any], role: Role) -> Int64:
-        """The ends are small and read in full whenever they are used, so every byte is checked each time."""
+        """Checks the ends, which are small and read in full at each use."""
         path, ends = self._path(shard, role), self._numbers(shard, role)
         if int(ends[-1]) != shard["tokens"] or (ends[1:] < ends[:-1]).any():
             what = f"does not rise to the end of its {shard['tokens']:,} tokens"
@@ -323,11 +323,11 @@ class TokenStore:
 
     @cached_property
     def locations(self) -> list[str]:
-        """Of the files of its text."""
+        """Locations of the files of its text."""
         return [str(source["location"]) for source in self.sources()]
 
     def source_numbers(self, split: SplitName, shard_idx: int) -> Int64:
-        """[documents of the shard]: which of the sources each is from."""
+        """[documents of the shard]: the number of each one's source."""
         shards = [shard for shard in self.shards if shard["split"] == split]
         return self._numbers(shards[shard_idx], "origins")[::2].astype(np.int64)
 
@@ -346,10 +346,10 @@ class TokenStore:
                 if role in ("documents", "sentences"):
                     self._ends_of(shard, role)
         for name in self.unlisted():
-            warn(f"{os.path.join(self.folder, name)}: is not in the manifest and never read; it may be deleted")
+            warn(f"{os.path.join(self.folder, name)}: is not in the manifest and never read; you may delete it")
 
     def _require_ids(self, shard: dict[str, Any]) -> None:
         largest = int(self._map(shard).max())
         if largest >= self.vocabulary.size:
-            what = f"holds id {largest}, the tokenizer ends at {self.vocabulary.size - 1}"
+            what = f"holds id {largest}, but the tokenizer ends at {self.vocabulary.size - 1}"
             raise StoreError(what, where=self._path(shard, "tokens"), fix="prepare again")

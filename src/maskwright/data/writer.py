@@ -1,4 +1,4 @@
-"""Writes the manifest of a token store, last of all: a folder without one is not a store."""
+"""Writes the manifest of a token store last, since a folder without one is not a store."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class StoreWriter:
         if not os.path.exists(os.path.join(self.folder, "manifest.json")):
             return None
         if manifests.read_manifest(self.folder).get("plan") != self.plan:
-            what = "already holds a store made from other text or options, or by other versions of what decides about "
+            what = "already holds a store made from other text or options, or by other versions of the rules about "
             raise InputError(f"{what}documents", where=self.folder, fix="choose another folder")
         finished_store = store.TokenStore(self.folder)
         finished_store.require_tokenizer(self.vocabulary, self.tokenizer)
         finished_store.verify()
-        say(f"{self.folder} is already prepared and every hash is right: nothing to do")
+        say(f"{self.folder} is already prepared, and every hash is right")
         return finished_store
 
     def totals(self) -> dict[str, dict[str, int]]:

@@ -34,14 +34,14 @@ class StepStats:
     grad_norm: SupportsFloat
     """L2 norm before clipping."""
     vote: int = 0
-    """The highest vote that all ranks know of: this step's on a single rank, else that of the step before."""
+    """The highest vote known to all ranks: this step's on a single rank, else the vote of the step before."""
     first_bad: SupportsFloat = math.inf
     """The first step up to this one whose loss or gradient was not finite; a number beyond all steps if none was."""
 
 
 class AtOnce(NamedTuple):
-    """How much of a micro-batch is computed at once. Less when memory runs out, and then the same on all ranks.
-    Checkpoints keep it, because it decides low bits."""
+    """How much of a micro-batch is computed at once. It shrinks when memory runs out, on all ranks alike. Checkpoints
+    keep it, because it decides low bits."""
 
     rows: int | None = None
     """Rows, one or more; None for all."""
@@ -81,7 +81,7 @@ class EvalStats:
 
 @dataclass
 class TrainState:
-    """The state that training depends on besides the configuration and the data."""
+    """The state that training depends on, as well as on the configuration and the data."""
 
     step: int
     """Finished updates."""
@@ -90,20 +90,20 @@ class TrainState:
     moments: dict[str, Parameters] = field(default_factory=dict)
     """The optimizer's moments by kind (`exp_avg`), in the same form."""
     earlier_updates: int = 0
-    """Updates of earlier runs that are in the moments: AdamW's bias correction counts them too."""
+    """Updates of earlier runs that are in the moments. AdamW's bias correction counts them too."""
     loss_scale: ScaleState | None = None
     """Only in fp16."""
 
     @property
     def remembered_updates(self) -> int:
-        """All updates that are in the moments: a step that fp16 skipped is not an update."""
+        """All updates that are in the moments. A step that fp16 skipped is not an update."""
         skipped = self.loss_scale["skipped_updates"] if self.loss_scale else 0
         return self.step + self.earlier_updates - int(skipped)
 
 
 class Engine(Protocol):
     description: str
-    """The chosen device, precision and threads, for people to read."""
+    """The chosen device, precision and threads, in words."""
 
     device: str
     dtype_name: str
@@ -113,7 +113,7 @@ class Engine(Protocol):
     """Whether layers are compiled (see `engine.compile`)."""
 
     by_mkl: bool | None
-    """Whether MKL computes the gradients of matrices; None on other devices than torch's CPU."""
+    """Whether MKL computes the gradients of matrices; None except on torch's CPU."""
 
     processes: Processes
 
@@ -124,7 +124,8 @@ class Engine(Protocol):
     """How much of a micro-batch is computed at once."""
 
     waiting: Callable[[], AbstractContextManager[object]] | None
-    """The engine enters this context while it waits for other ranks. None: it cannot tell waiting from computing."""
+    """The engine enters this context while it waits for other ranks. None if it cannot distinguish waiting from
+    computing."""
 
     @property
     def leaves_host_free(self) -> bool:
@@ -133,7 +134,7 @@ class Engine(Protocol):
         ...
 
     def use_rope_theta(self, theta: float) -> None:
-        """Computes from here on with this base of rotary positions (`ModelConfig.rope_theta`)."""
+        """Sets the base of rotary positions for later steps (`ModelConfig.rope_theta`)."""
         ...
 
     def local_virtual_workers(self, virtual_workers: int) -> list[int]:
@@ -218,8 +219,8 @@ def not_finite(step: int) -> HealthError:
     return HealthError(
         f"step {step}: the loss or its gradient is not finite; stopped before the update",
         step=step,
-        fix=f"`maskwright replay RUN --step {step}` names the text; then a lower optimizer.learning_rate or "
-        "more warm-up in a new run, or other text",
+        fix=f"`maskwright replay RUN --step {step}` names the text; then set a lower optimizer.learning_rate or "
+        "more warm-up in a new run, or change the text",
     )
 
 
@@ -227,8 +228,7 @@ def one_row_too_long(tokens: int, device: str) -> MaskwrightError:
     return MaskwrightError(
         f"out of memory with one row of {tokens} tokens at once",
         where=device,
-        fix="take a shorter data.seq_len (in fine-tuning data.max_seq_len), a smaller model, or a device with more "
-        "memory",
+        fix="set a shorter data.seq_len (in fine-tuning data.max_seq_len), or use a smaller model or more memory",
     )
 
 
@@ -236,5 +236,5 @@ def fewer_at_once(before: int, now: int, tokens: int) -> str:
     return (
         f"out of memory with {before} rows of {tokens} tokens at once: computing {now} at a time from here on. That "
         "changes only the last bits and, with dropout, what is dropped. Raise "
-        "batch.virtual_workers and, in pretraining, lower batch.micro_batch_rows to have it so from the start"
+        "batch.virtual_workers and, in pretraining, lower batch.micro_batch_rows to start in this way"
     )

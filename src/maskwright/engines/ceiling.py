@@ -1,4 +1,4 @@
-"""A device's measured speed of matrix products: the ceiling of which a run's share is reported."""
+"""A device's measured speed of matrix products: the ceiling with which a run's speed is compared."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ SHAPE_SECONDS = 0.1
 also wakes a GPU, whose clock is low when it has nothing to do: an H100's is 345 MHz."""
 GROUP_SECONDS = 0.01
 MOST_TOGETHER = 20
-"""Products that are timed together fill about `GROUP_SECONDS`, so that the host's time to launch one and to learn of
-its end does not count."""
+"""Products that are timed together fill about `GROUP_SECONDS`, so that the host's time to launch a product and to
+notice its end does not count."""
 SHORT_SECONDS = 1e-3
 """A faster product does not fill the device: an H100 reached 155, 530 and 734 TFLOP/s with the last three
 shapes, in bf16, each product timed alone (records/experiments.md)."""
@@ -30,20 +30,20 @@ one."""
 
 @dataclass
 class Ceiling:
-    """Measured at a start; a busy neighbour can only slow that down."""
+    """Measured at a start. A busy neighbour can only lower it."""
 
     flops_per_second: float
 
     def share(self, flops_per_second: float) -> float:
-        """The share of the ceiling, at most 1: a speed that is higher becomes the ceiling."""
+        """The share of the ceiling, at most 1, since a higher speed becomes the ceiling."""
         self.flops_per_second = max(self.flops_per_second, flops_per_second)
         return flops_per_second / self.flops_per_second
 
 
 def gemm_ceiling(prepare: Callable[[int, int, int], Products]) -> float:
     """FLOP/s of the fastest product of two shapes that encoders use. While the last product took less than a
-    millisecond, larger shapes follow, as far as memory reaches. `prepare(m, k, n)` returns the `Products` of [m, k] and
-    [k, n]."""
+    millisecond, larger shapes follow, if memory suffices. `prepare(m, k, n)` returns the `Products` of [m, k] and [k,
+    n]."""
     best = fastest = 0.0
     for number, (m, k, n) in enumerate(SHAPES):
         if number >= 2 and fastest >= SHORT_SECONDS:
@@ -60,7 +60,7 @@ def gemm_ceiling(prepare: Callable[[int, int, int], Products]) -> float:
 
 
 def _rows(prepare: Callable[[int, int, int], Products], most: int, k: int, n: int) -> int:
-    """Rows with which a product takes up to `PRODUCT_SECONDS`: `most`, halved as often as need be, down to
+    """Rows with which a product takes up to `PRODUCT_SECONDS`: `most`, halved as often as needed, down to
     `FEW_ROWS`."""
     least, rows = min(FEW_ROWS, most), most
     products = prepare(least, k, n)

@@ -1,4 +1,4 @@
-"""The engine that a configuration names; the framework is imported here and not before."""
+"""The engine that a configuration names. Its framework is imported here, no earlier."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def make_engine(
     looked_up: NDArray[np.int64] | None = None,
 ) -> Engine:
     """`run_flops`, `micro_batch_losses`, `by_mkl`, `looked_up`: see `TorchEngine`. `label_smoothing`: share of each
-    class's target that all classes get, in training only. Raises `ConfigError` where a device or a framework is
-    absent, and what `require_family` does."""
+    class's target that all classes get, in training only. Raises `ConfigError` if a device or a framework is
+    absent, and the errors of `require_family`."""
     require_family(model, engine)
     if engine.kind == "jax":
         require("jax", "engine.kind")
@@ -54,8 +54,8 @@ def make_engine(
 
 
 def choose_device(engine: EngineSection) -> str:
-    """The device that a run uses on this machine: cpu, cuda, mps or tpu. Raises `ConfigError` where the device that it
-    asks for is absent."""
+    """The device that a run uses on this machine: cpu, cuda, mps or tpu. Raises `ConfigError` if the requested device
+    is absent."""
     if engine.kind == "jax":
         require("jax", "engine.kind")
         from maskwright.engines.jax import processes
@@ -84,7 +84,7 @@ def require_family(model: ModelConfig, engine: EngineSection) -> None:
     """Raises `ConfigError` for a family that the engine does not compute."""
     if model.facts.relative and engine.kind == "jax":
         what = "jax does not compute DeBERTa and MPNet, whose attention has relative positions"
-        raise ConfigError(what, where="engine.kind", fix="say engine.kind: torch")
+        raise ConfigError(what, where="engine.kind", fix="set engine.kind: torch")
 
 
 def require_engine(config: RunConfig | FinetuneConfig, device: str, run_flops: float) -> None:
@@ -109,7 +109,7 @@ def find_processes(engine: EngineSection) -> Processes:
         return connect(engine)[2]
     if "WORLD_SIZE" not in os.environ:
         return Alone()
-    # torch warns of each lost connection with a C++ stack of thirty lines; the failure itself comes as an error.
+    # torch warns of each lost connection with a C++ stack of thirty lines; the failure itself raises an error.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from maskwright.engines.torch.processes import connect as connect_torch
 
@@ -119,5 +119,5 @@ def find_processes(engine: EngineSection) -> Processes:
 def _require_fast(engine: EngineSection) -> None:
     if engine.reproducibility == "exact":
         what = "jax sums gradients in the order of its devices, and has no exact sums"
-        fix = "say fast or leave it out, or take engine.kind: torch"
+        fix = "set it to fast or leave it out, or set engine.kind: torch"
         raise ConfigError(what, where="engine.reproducibility", fix=fix)

@@ -16,17 +16,18 @@ HIDDEN_ROLES = (
     "head.first.weight",
     "head.second.weight",
 )
-"""Endings of the inner names of hidden matrices, ordered so that the square ones are adjacent, and the wide ones."""
+"""Endings of the inner names of hidden matrices, with square matrices next to each other, and wide ones too."""
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 NEWTON_SCHULZ_STEPS = 5
 UPDATE_RMS = 0.2
 """A Muon update is scaled to about this root mean square, AdamW's usual one, so that both need the same learning rate
 and decay (Liu et al. 2025, arXiv 2502.16982, section 2.2)."""
 GROWTH = 4.1
-"""Successive updates point in similar directions, so weights grow this many times as much as by independent ones.
+"""Successive updates point in similar directions, so weights grow this many times as much as by independent updates.
 Measured with momentum 0.95: 4.1 to 4.3 in three runs (records/experiments.md)."""
 INITIAL_RMS, LARGE_RMS = 0.02, 0.08
-"""Root mean square of the matrices at the start, and that above which models fine-tune badly (docs/experiments.md)."""
+"""Root mean square of the matrices at the start, and the value above which models fine-tune badly
+(docs/experiments.md)."""
 
 
 def rows_of_matrices(role: str, rows: int, width: int, inner: int) -> list[int]:

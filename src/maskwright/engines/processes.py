@@ -17,7 +17,7 @@ from maskwright.core.errors import ConfigError, JobError, MaskwrightError, Stopp
 LONGEST_MESSAGE = 1000
 """Bytes of the message that a rank sends when it fails."""
 CONNECT_SECONDS = 300.0
-"""How long a rank waits for the others of its run at the start."""
+"""How long a rank waits at the start for the others of its run."""
 
 
 class Processes(Protocol):
@@ -112,7 +112,7 @@ def is_loopback(host: str) -> bool:
 
 def find(initialize: Callable[[], object], seconds: float) -> None:
     """Calls `initialize`, which waits for the other processes outside of Python. It runs in a thread of its own, so
-    that signals reach the main one meanwhile.
+    that signals reach the main thread meanwhile.
 
     Raises `StoppedEarly` when it fails, or has not returned within `seconds`. The deadline is kept here because XLA
     ends the process (SIGABRT) at its own, before Python sees an error.
@@ -130,13 +130,13 @@ def find(initialize: Callable[[], object], seconds: float) -> None:
     while thread.is_alive() and time.monotonic() < end:
         thread.join(0.05)
     if failed or thread.is_alive():
-        why = str(failed[0]).partition("\n")[0] if failed else f"not all were there after {seconds:g} seconds"
+        why = str(failed[0]).partition("\n")[0] if failed else f"some were absent after {seconds:g} seconds"
         raise StoppedEarly(
             f"the processes of this run did not find each other: {why}",
             reason="lost",
             where=":".join(os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT")).strip(":") or None,
             fix="start the same command on every host. Each must reach MASTER_ADDR:MASTER_PORT (--rendezvous) and have "
-            "its own RANK of WORLD_SIZE. A TPU host that is to train alone needs WORLD_SIZE=1",
+            "its own RANK of WORLD_SIZE. To train alone, a TPU host needs WORLD_SIZE=1",
         )
 
 
@@ -146,9 +146,9 @@ class Agree(Protocol):
 
 @contextmanager
 def starting(processes: Processes) -> Iterator[Agree]:
-    """Yields `agree`, which waits until all ranks have come to the same call of it. When one rank fails before the last
-    call, the others end there with its message; otherwise they would wait for a dead process. If several fail at once,
-    most often for one cause, all end with the message of the lowest rank."""
+    """Yields `agree`, which waits until all ranks have made the same call of it. When one rank fails before the last
+    call, the others end there with its message instead of waiting for a dead process. If several fail at once, most
+    often for one cause, all end with the message of the lowest rank."""
     waited_for = True
 
     def meet(failure_message: bytes, last: bool) -> None:
@@ -179,7 +179,7 @@ def starting(processes: Processes) -> Iterator[Agree]:
             except MaskwrightError as of_lower_rank:
                 raise of_lower_rank from None
             except Exception:
-                pass  # whatever the others answer, this rank has its own error
+                pass  # this rank has its own error
         raise
 
 

@@ -1,4 +1,4 @@
-"""The one order in which the gradients of an update's micro-batches are summed, whoever computes them.
+"""The one order in which the gradients of an update's micro-batches are summed, at any number of ranks.
 
 Floating-point sums depend on their order. Here the order is a binary tree over the V virtual workers: the left half of
 `n` leaves is the largest power of two below n, the right half is the rest. Each of W ranks computes V/W neighbouring
@@ -17,7 +17,7 @@ Node = tuple[int, int]
 
 
 class Add(NamedTuple):
-    """What becomes of a leaf in a row of sums."""
+    """The effect of a leaf on a row of sums."""
 
     into: int
     """The sum that begins with it, after the last one in use."""
@@ -68,7 +68,7 @@ def peak_partial_sums(leaves: int, virtual_workers: int, first: int = 0) -> int:
 
 def rounds(nodes: list[Node], root: Node) -> list[list[tuple[int, int]]]:
     """How the sums of `nodes`, which make up `root`, are added in about log2 of their number rounds. A pair (i, j)
-    adds the j-th sum to the i-th, and the pairs of a round are independent. The first sum becomes that of `root`."""
+    adds the j-th sum to the i-th, and the pairs of a round are independent. The first sum becomes the sum of `root`."""
     places, made = {node: place for place, node in enumerate(nodes)}, list[list[tuple[int, int]]]()
 
     def visit(node: Node) -> tuple[int, int]:

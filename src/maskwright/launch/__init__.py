@@ -1,1 +1,1 @@
-"""Starts the command that a person would type on the machines that are to run it, and watches it. No torch, no jax."""
+"""Starts a user's command on other machines and watches it. Imports neither torch nor jax."""

@@ -1,4 +1,4 @@
-"""A job as a sequence of attempts: each is followed to its end and judged, and a restart follows if it may help."""
+"""A job as a sequence of attempts: each is followed to its end and judged, and restarted if that may help."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from maskwright.launch.outcome import EARLY, End, JobOutcome, conclude, judge, r
 
 LONGEST_WAIT_SECONDS = 30.0
 MOST_LOST = 5
-"""Attempts in a row in which the run did not come so far as to count its own start (`run/starts.py`)."""
+"""Attempts in a row that ended before the run had counted its own start (`run/starts.py`)."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Streak:
     newest: int = 0
     """Step of the newest checkpoint at the last of these ends."""
     lost: int = 0
-    """The last of them, as far as the run has not counted its own start."""
+    """The last attempts in a row that ended before the run had counted its own start."""
 
     def after(self, newest: int, *, counted: bool) -> Streak:
         """The streak after one more end, when the newest checkpoint is of step `newest`. `counted`: see `Attempt`."""
@@ -37,7 +37,7 @@ class Streak:
         return Streak(self.ends * in_a_row + 1, newest, lost)
 
     def pause_seconds(self, first: float) -> float:
-        """Pause before the next attempt: `first` after one end, doubled by each further one, up to
+        """Pause before the next attempt: `first` after one end, doubled for each further end, up to
         `LONGEST_WAIT_SECONDS`."""
         return min(first * 2.0 ** min(self.ends - 1, 64), max(first, LONGEST_WAIT_SECONDS))
 
@@ -49,8 +49,8 @@ class Streak:
 
 
 class Attempt(Protocol):
-    """One attempt at a job, which runs already. `poll` handles what has happened since, and may wait for a moment.
-    `request_stop` asks all members to save and end. `ends` has the ends of its `size` members, in the order of time."""
+    """One attempt at a job, which runs already. `poll` handles new events, and may wait for a moment. `request_stop`
+    asks all members to save and end. `ends` has the ends of its `size` members, in the order of time."""
 
     ends: list[End]
     size: int
@@ -126,9 +126,9 @@ def run(
     """Runs a job to its end; raises as `conclude` does. `begin` starts the attempt of a number, from 1.
 
     `restarts`: whether the job is restarted here, and not by another launcher, which gets 75, or the code of a kill
-    that came before the run had counted its start. The run counts its starts itself, and `MOST_LOST` bounds the others.
-    `saved` returns the step of its newest checkpoint, for a launcher that sees the run's folder. `wait_seconds`: pause
-    before the first restart (`Streak.pause_seconds`)."""
+    before the run had counted its start. The run counts its starts itself, and `MOST_LOST` bounds the others. `saved`
+    returns the step of its newest checkpoint, for a launcher that sees the run's folder. `wait_seconds`: pause before
+    the first restart (`Streak.pause_seconds`)."""
     streak = Streak()
     for number in itertools.count(1):
         attempt = begin(number)

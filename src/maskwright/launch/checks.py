@@ -1,4 +1,4 @@
-"""Checks that launchers share: whether the command can work where it is sent."""
+"""Checks of launchers: whether the command can work where it is sent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from maskwright.run.record import parse_origin
 PORT = 29400
 """Port of node 0 at which the processes meet: torchrun's default for c10d."""
 LONGEST_NAME = 40
-"""Characters of a job's name: pods of a JobSet add up to 23, and a host name may have 63."""
+"""Characters of a job's name. Names of a JobSet's pods add up to 23, and a host name may have 63."""
 LONGER_THAN_SAVING_SECONDS = 5.0
 """Time between the end of the run's grace period (`checkpoint.grace_seconds`) and SIGKILL."""
 
@@ -59,7 +59,7 @@ def read(command: Training) -> tuple[RunConfig | FinetuneConfig, str]:
     reader = read_config if command.verb == "pretrain" else read_finetune_config
     config = reader(command.config, list(command.overrides))
     if redact(text) != text:
-        raise InputError("holds a secret", where=command.config, fix="pass it on by its variable's name: --env NAME")
+        raise InputError("holds a secret", where=command.config, fix="pass it by its variable's name: --env NAME")
     return config, text
 
 
@@ -76,14 +76,14 @@ def setting(key: str, value: str) -> str:
 
 def require_parent(command: Training) -> None:
     """Raises `InputError` if `--from` does not name a run with checkpoints. For places whose machines see the same
-    folders as this one. A run that exists has begun, and does not need its parent any more."""
+    folders as this one. A run that has begun does not need its parent any more."""
     if command.begin_from is None or RunDirectory(command.run).exists():
         return
     location, step = parse_origin(command.begin_from)
     steps = whole_steps(RunDirectory(location).checkpoints)
     if not steps or step not in (None, *steps):
         what = "has no checkpoint" if step is None or not steps else f"has no checkpoint of step {step:,}"
-        fix = f"take one of its steps: {', '.join(map(str, steps[-8:]))}" if steps else "name a run directory"
+        fix = f"choose one of its steps: {', '.join(map(str, steps[-8:]))}" if steps else "name a run directory"
         raise InputError(what, where=f"--from {location}", fix=fix)
 
 
@@ -94,7 +94,7 @@ def sized(command: Training, config: RunConfig | FinetuneConfig, num_nodes: int,
     device, total = "cuda" if gpus else "cpu", num_nodes * max(1, gpus)
     require_supported(config.engine, device)
     if config.engine.device not in ("auto", device):
-        what = f"is {config.engine.device}, and {gpus} GPUs on each node ask for {device}"
+        what = f"is {config.engine.device}, but {gpus} GPUs on each node need {device}"
         raise InputError(what, where="engine.device", fix=f"leave it out, or set it to {device}")
     shared_out(config.batch.virtual_workers, total, "processes", _rows(config))
     require_devices(config.engine, total)
@@ -107,7 +107,7 @@ def for_tpu(command: Training, config: RunConfig | FinetuneConfig, devices: int)
     engine, batch, wrong = config.engine, config.batch, list[str]()
     lacking: dict[str, object] = {}
     if engine.kind != "jax":
-        wrong.append(f"{engine.kind} does not compute on TPUs, and jax does")
+        wrong.append(f"{engine.kind} does not run on TPUs; jax does")
         lacking["engine.kind"] = "jax"
     if engine.device not in ("auto", "tpu"):
         wrong.append(f"{engine.device} is not a TPU")
@@ -122,11 +122,11 @@ def for_tpu(command: Training, config: RunConfig | FinetuneConfig, devices: int)
 
 
 def tpu_slice(name: str, kinds: Sequence[str], of: str = "") -> tuple[str, str]:
-    """Kind and topology of a slice such as `v6e:4x4`. Raises `InputError` for a kind that is none of `kinds`, and for a
-    slice that Google does not rent."""
+    """Kind and topology of a slice such as `v6e:4x4`. Raises `InputError` for a kind outside `kinds`, and for a slice
+    that Google does not rent."""
     kind, _, topology = name.lower().partition(":")
     if kind not in kinds:
-        fix = f"--accelerator v6e:4x4; the kinds are {', '.join(kinds)}"
+        fix = f"write it as --accelerator v6e:4x4; the kinds are {', '.join(kinds)}"
         raise InputError(f"{name[:40]!r} is not a TPU slice{of}", where="--accelerator", fix=fix)
     if wrong := tpus.refusal(f"{kind}:{topology}"):
         raise InputError(wrong[0], where="--accelerator", fix=wrong[1])
@@ -149,6 +149,6 @@ def name_for(run: str, name: str | None = None) -> str:
         name = re.sub(r"[^a-z0-9]+", "-", run.rstrip("/").rpartition("/")[2].lower()).strip("-")
         name = (name if name[:1].isalpha() else f"run-{name}")[:LONGEST_NAME].strip("-")
     if not re.fullmatch(r"[a-z]([a-z0-9-]*[a-z0-9])?", name) or len(name) > LONGEST_NAME:
-        fix = f"small letters, digits and -, a letter first, at most {LONGEST_NAME}"
+        fix = f"use at most {LONGEST_NAME} small letters, digits and -, with a letter first"
         raise InputError(f"{name[:80]!r} is not a valid name for a job", where="--name", fix=fix)
     return name

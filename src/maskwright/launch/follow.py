@@ -75,7 +75,7 @@ def wait_until_over(poll: Callable[[], R], where: str, poll_seconds: float, wait
     deadline = time.monotonic() + wait_seconds
     while not (report := poll()).over:
         if time.monotonic() > deadline:
-            fix = f"see `{typed(['status', where])}` and `{typed(['logs', where])}`"
+            fix = f"check `{typed(['status', where])}` and `{typed(['logs', where])}`"
             raise MaskwrightError(f"still running after {wait_seconds:g} s", where=where, fix=fix)
         time.sleep(min(poll_seconds, max(0.1, deadline - time.monotonic())))
     return report

@@ -1,14 +1,14 @@
-"""The processes of a run on one machine: they start together, end together, and are restarted if one was lost.
+"""The processes of a run on one machine. They start together, end together, and are restarted if one was lost.
 
 Each gets torch's `env://` variables. They meet through a socket that this process opens for each attempt and
 passes to process 0. So no other program can take the port, and no store of a failed attempt is left for the next one
 (torchrun's restart, which keeps its store, failed in 4 of 10 trials with gloo). The kernel kills them when this
 process dies.
 
-One process that computes on a GPU or a TPU is supervised too: a hang ends it. On the CPU a single process trains alone.
+A single process on a GPU or a TPU is supervised too, and ended if it hangs. On the CPU a single process trains alone.
 
-On several machines, each runs this with its own number. Then nothing is restarted here, since all machines have to
-start together: the launcher that started the command on all of them restarts it.
+On several machines, each runs this with its own number. All machines must start together, so nothing is restarted here:
+the launcher that started the command on all of them restarts it.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from maskwright.run.liveness import hung, missing, stale_after
 
 COMMAND = python_module("maskwright")
 OTHERS_SECONDS = 20.0
-"""Time in which the other processes may notice by their own connections that one is lost, before they get SIGTERM."""
+"""Time for the other processes to notice the loss of one by their own connections, before they get SIGTERM."""
 ANSWER_SECONDS = 10.0
-"""Time between the end of the grace period and SIGKILL: Python and CUDA take a while to end."""
+"""Time between the end of the grace period and SIGKILL, since Python and CUDA take a while to end."""
 RESTART_WAIT_SECONDS = 0.5
 HANG_POLL_SECONDS, HUNG_SECONDS = 5.0, 60.0
-"""A process that has hung for longer than `HUNG_SECONDS` is killed: an operator may have stopped one for a moment."""
+"""A process is killed after hanging for this long; an operator may have stopped one for a moment."""
 LINES = 100
 """Different lines of the other processes that are compared."""
 
@@ -75,8 +75,8 @@ class _RankProcess:
 
 
 class _Lines:
-    """The last lines of processes other than 0. What several of them print is shown once, and what one of them repeats
-    is shown again."""
+    """The last lines of processes other than 0. A line that several of them print is shown once, and a line that one of
+    them repeats is shown again."""
 
     def __init__(self) -> None:
         self._counts, self._lock = OrderedDict[str, Counter[int]](), threading.Lock()
@@ -134,7 +134,7 @@ class _LocalAttempt(Attempt):
             stderr=None if rank_0 else subprocess.PIPE,
             stdout=None if rank_0 else subprocess.DEVNULL,
             pass_fds=passed,
-            start_new_session=True,  # this process passes a Ctrl-C in the terminal on
+            start_new_session=True,  # this process passes on a Ctrl-C in the terminal
         )
         member = _RankProcess(group.rank(number), process)
         if not rank_0:
@@ -157,7 +157,7 @@ class _LocalAttempt(Attempt):
 
     @property
     def counted(self) -> bool:
-        """Whether the run has counted this start: rank 0 does so before its first heartbeat. Where it is on another
+        """Whether the run has counted this start: rank 0 does so before its first heartbeat. If rank 0 is on another
         machine, that machine's launcher decides."""
         has_rank_0 = self.members[0].number == 0 and os.environ.get("TPU_WORKER_ID", "0") == "0"
         return not has_rank_0 or any(beat.started >= self._began for beat in self._beats())
@@ -192,7 +192,7 @@ class _LocalAttempt(Attempt):
                 member.killed = True
 
     def _stuck(self, member: _RankProcess, now: float) -> str | None:
-        """Why a process has to be killed; None if it has not. A hang then counts as a loss, after which all processes
+        """Why a process must be killed; None if it need not. A hang then counts as a loss, after which all processes
         are restarted."""
         if member.stop_requested_at is not None:
             late = now - member.stop_requested_at > self._grace_seconds + ANSWER_SECONDS
@@ -214,7 +214,7 @@ class _LocalAttempt(Attempt):
             absent = next(iter(missing(beats)), None)  # it hangs before its first heartbeat
             return next((pid for pid, number in pids.items() if number == absent), -1)
         beat = next((beat for beat in beats if beat.rank == rank), None)
-        # A process whose file is old but that is not stopped may still train, and only fail to write its file.
+        # A process whose file is old, but which is not stopped, may still train and only fail to write its file.
         if beat is None or (states.get(beat.rank) != "stopped" and time.time() - beat.time > stale_after(beat)):
             return -1
         return beat.pid

@@ -1,10 +1,10 @@
-"""How the hosts of a job ended, and what that means for the job.
+"""How the hosts of a job ended, and the consequence for the job.
 
 On a slice, the end of one host ends all: the others lose their partner in the next collective operation and end with
 75, are killed (SIGABRT, by JAX's coordination service), are ended by the launcher, or fail in some other way. So the
-job ends with the code of the first host that failed by itself with another code than 75; later failures may be its
+job ends with the code of the first host that failed by itself with a code other than 75; later failures may be its
 consequences. Ends within two seconds count as simultaneous; of those, an error outranks a kill. Without an error, one
-host's 76 ends the job: somebody asked for it.
+host's 76 ends the job, since somebody asked for it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class End:
         else:
             known = {0: "done", EARLY: f"exit {EARLY}, interrupted", ASKED: f"exit {ASKED}, ended as asked"}
             words = known.get(self.code, f"exit {self.code}")
-        return f"{member} {self.host}: {words}{', told to end' if self.told else ''}" + (
+        return f"{member} {self.host}: {words}{', asked to end' if self.told else ''}" + (
             f" ({self.why})" if self.why else ""
         )
 
@@ -124,8 +124,8 @@ def conclude_elsewhere(code: int, why: str, where: str, absent: str) -> None:
 
 
 def _code(end: End) -> int:
-    """The job's exit code if this end is its cause: a run can continue after a lost host, not after a kill every
-    time."""
+    """The job's exit code if this end is its cause: a run can continue after a lost host, but not always after a
+    kill."""
     if end.code is None:
         return EARLY
     return 1 if end.killed else end.code

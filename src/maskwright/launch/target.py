@@ -18,7 +18,7 @@ from maskwright.core.secrets import SECRET_VARIABLE, SHORTEST_SECRET, redact
 from maskwright.core.storage import is_url
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-BY_NAME = "pass it on by its variable's name: --env NAME"
+BY_NAME = "pass it by its variable's name: --env NAME"
 VALUE = rf"[^\s'\";&|$]{{{SHORTEST_SECRET},}}(?![^\s'\";&|])"
 ASSIGNMENT = re.compile(rf"(?<![\w.-])({VARIABLE.pattern})=['\"]?(?![/~`]){VALUE}")
 """A variable that a shell command sets to a literal value, not to another variable or to a path."""
@@ -27,7 +27,7 @@ ASSIGNMENT = re.compile(rf"(?<![\w.-])({VARIABLE.pattern})=['\"]?(?![/~`]){VALUE
 @dataclass(frozen=True)
 class Training:
     """`maskwright pretrain` or `finetune` as a value. It is turned into words when the command starts; words are never
-    parsed back. Its manual (`cli/manual.py`) has the options.
+    parsed back. `cli/manual.py` reads the options from here.
 
     CONFIG: YAML of the run, or the name of a recipe, such as small, or banking77 for fine-tuning.
     Run:
@@ -94,7 +94,7 @@ class LaunchOptions:
 
 
 def node_words(num_nodes: object, node_rank: object, rendezvous: str) -> list[str]:
-    """The words that each of several machines adds to the command."""
+    """The words that each machine adds to the command."""
     return ["--num-nodes", str(num_nodes), "--node-rank", str(node_rank), "--rendezvous", rendezvous]
 
 
@@ -102,7 +102,7 @@ def node_words(num_nodes: object, node_rank: object, rendezvous: str) -> list[st
 
 
 class Option(NamedTuple):
-    """How a field of a place is an option of the command line."""
+    """A field of a place as an option of the command line."""
 
     help: str
     metavar: str | None = None
@@ -121,7 +121,7 @@ JobName = Annotated[str | None, Option("Name of the job. Default: the name of th
 
 @dataclass(frozen=True)
 class Submission:
-    """The outcome of a submission. If nothing was `submitted`, `shown` has what the place would get."""
+    """The outcome of a submission. If nothing was `submitted`, `shown` is what the place would get."""
 
     submitted: bool
     where: str
@@ -129,7 +129,7 @@ class Submission:
     run: str
     """Run directory there."""
     job: str | None = None
-    """Name of the job, as `status`, `logs` and `stop` take it, or as the place has it; None if it has no name."""
+    """Name of the job as `status`, `logs` and `stop` take it, or as the place calls it; None without a name."""
     follow: str | None = None
     """Command that shows the job's lines, if there is one."""
     end: str | None = None
@@ -154,13 +154,13 @@ def show(submission: Submission) -> None:
 
 class Place(Protocol):
     """Somewhere to train. A place is a dataclass: its fields are the options of `submit`. `leaves_out` names the fields
-    of `Training` that have no meaning there."""
+    of `Training` that are unsupported there."""
 
     leaves_out: ClassVar[frozenset[str]] = frozenset()
     setup_is_in_the_jobs_shell: ClassVar[bool] = False
     """Whether variables that its `setup` sets reach the command."""
     config_is_there: ClassVar[bool] = False
-    """Whether it is the hosts that read CONFIG, so that a URL is not read here."""
+    """Whether the hosts read CONFIG, so that a URL is not read here."""
 
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """If the place follows the job, raises the error that gives this process the job's exit code. `dry_run`
@@ -178,8 +178,8 @@ def submit(place: Place, command: Training, *, dry_run: bool = False, on_submiss
         raise InputError("is for pretraining", where="--from", fix="name the run as model.init_from instead")
     lost = None if place.setup_is_in_the_jobs_shell else LOST.search(getattr(place, "setup", None) or "")
     if lost:
-        what = f"--setup runs in its own shell, so what `{lost[1]}` sets is lost"
-        warn(f"{what}. Fix: --env NAME passes a variable to the job")
+        what = f"--setup runs in its own shell, so the effect of `{lost[1]}` is lost"
+        warn(f"{what}. Fix: pass a variable to the job with --env NAME")
     place.submit(command, dry_run=dry_run, on_submission=on_submission)
 
 
@@ -188,7 +188,7 @@ def require_clean(place: Place, command: Training) -> None:
     texts = [("command", word) for word in command.words()] + [("setup", getattr(place, "setup", None) or "")]
     for key, text in texts:
         if "\0" in text:
-            raise InputError(f"{key} holds a zero byte", where="job", fix="correct it")
+            raise InputError(f"{key} holds a zero byte", where="job", fix="remove it")
         if redact(text) != text:
             raise InputError(f"{key} holds a secret", where="job", fix=BY_NAME)
         if any(map(SECRET_VARIABLE.search, ASSIGNMENT.findall(text))):
@@ -258,7 +258,7 @@ class RunTarget(Protocol):
     def status(self) -> TargetReport: ...
 
     def logs(self, *, follow: bool, lines: int | None, show: Show) -> int:
-        """Gives `show` each line. With `follow`, returns the run's exit code or raises the error that has it."""
+        """Gives `show` each line. With `follow`, returns the run's exit code or raises the error that carries it."""
         ...
 
     def stop(self, *, checkpoint: bool, wait_seconds: float) -> str:

@@ -52,8 +52,8 @@ class WorkerGroup:
 def choose(
     config: RunConfig | FinetuneConfig, machines: LaunchOptions, *, gpus: int | None = None
 ) -> WorkerGroup | None:
-    """The processes that were asked for, else one for each GPU that torch is to use, else one. None if this process is
-    to train by itself: alone on the CPU, or as one that a launcher started.
+    """The requested processes, else one for each GPU that torch is to use, else one. None if this process is to train
+    by itself: alone on the CPU, or started by a launcher.
 
     Raises `ConfigError` if there are fewer GPUs than processes, or if the batch cannot be divided among them."""
     processes, nodes = machines.processes, machines.num_nodes or 1
@@ -69,12 +69,12 @@ def choose(
     gpus = hardware.cuda_devices() if gpus is None else gpus
     on_gpus = engine.kind == "torch" and engine.device != "cpu" and gpus > 0
     if not 0 <= node_rank < nodes:
-        raise ConfigError(f"{node_rank} is not one of {nodes} nodes", where="--node-rank", fix="they count from 0")
+        raise ConfigError(f"{node_rank} is not one of {nodes} nodes", where="--node-rank", fix="count the nodes from 0")
     if nodes > 1 and on_gpus and processes is None:
         fix = "give the same --processes on every machine"
         raise ConfigError("machines may have different numbers of GPUs", where="--processes", fix=fix)
     if nodes > 1 and not (rendezvous and rendezvous.rpartition(":")[2].isdigit() and rendezvous.rpartition(":")[0]):
-        fix = "give the same HOST:PORT of node 0 on every machine; on a Ray cluster, `maskwright submit ray`"
+        fix = "give the same HOST:PORT of node 0 on every machine; on a Ray cluster, use `maskwright submit ray`"
         raise ConfigError(f"{nodes} nodes need an address to meet at", where="--rendezvous", fix=fix)
     if engine.kind == "torch" and engine.devices and engine.devices % nodes == 0:
         processes = processes or engine.devices // nodes
@@ -87,7 +87,7 @@ def choose(
             )
     processes = processes or 1
     if (on_gpus or engine.device == "cuda") and engine.kind == "torch" and processes > max(gpus, 1):
-        what = f"{processes} GPUs were asked for, and this machine has {gpus}"
+        what = f"{processes} GPUs were requested, and this machine has {gpus}"
         raise ConfigError(what, where="--processes", fix=f"give {max(gpus, 1)}, or set engine.device: cpu")
     total = nodes * processes
     if engine.kind == "torch":
@@ -96,7 +96,7 @@ def choose(
     torch, on_tpu = engine.kind == "torch", engine.kind == "jax" and engine.device in ("auto", "tpu") and total == 1
     if on_tpu and hardware.tpu_chips():
         return WorkerGroup(1, takes_listener=False, on_tpu=True)
-    # One process gets a supervisor too where a driver may hang or a card be lost.
+    # One process gets a supervisor too if a driver may hang or a card be lost.
     if total == 1 and (engine.device in ("cpu", "mps") or not gpus):
         return None
     return WorkerGroup(processes, nodes, node_rank, rendezvous if nodes > 1 else None, torch)

@@ -1,8 +1,8 @@
 """A job on every host of a Cloud TPU VM slice, over `gcloud compute tpus tpu-vm ssh`, with one connection per host.
 
-With `--worker=all`, gcloud would mix the hosts' output, give one exit code for all of them, and need the key in an
-ssh-agent. The exit code comes from the script on the host and not from gcloud, whose own failures are also 1, and ssh's
-255. Written for gcloud 528 and tested with it.
+With `--worker=all`, gcloud would mix the hosts' output, return one exit code for all of them, and need the key in an
+ssh-agent. The exit code comes from the script on the host, not from gcloud, whose own failures are also 1, or 255 from
+ssh. Written for gcloud 528 and tested with it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from maskwright.launch.hosts.supervisor import ShellAttempt
 from maskwright.launch.target import Env, OnSubmission, Option, Place, Setup, Submission, Training, show, values_of
 from maskwright.machine import tpus
 
-UNKNOWN = "not known: no answer from Google"
+UNKNOWN = "unknown: no answer from Google"
 TRANSITIONAL_STATES = {"CREATING", "STARTING", "RESTARTING", "REIMAGING", "REPAIRING", UNKNOWN}
 """States of a slice (TPU API v2, `Node.State`) that lead to READY by themselves."""
 DESCRIBE_SECONDS = 120.0
@@ -38,13 +38,13 @@ SSH_FLAGS = tuple(
 )
 """With these, ssh notices a lost host after a minute, and not after hours."""
 FIXES = {
-    "NOT_FOUND": "see `gcloud compute tpus tpu-vm list`, and give --zone and --project",
-    "[zone]": "give --zone, or `gcloud config set compute/zone ZONE`",
-    "[project]": "give --project, or `gcloud config set project PROJECT`",
-    "gcloud auth login": "`gcloud auth login`",
+    "NOT_FOUND": "check `gcloud compute tpus tpu-vm list`, and give --zone and --project",
+    "[zone]": "give --zone, or run `gcloud config set compute/zone ZONE`",
+    "[project]": "give --project, or run `gcloud config set project PROJECT`",
+    "gcloud auth login": "run `gcloud auth login`",
     "PERMISSION_DENIED": "ask for the role roles/tpu.viewer, or check --project",
 }
-"""What a user mends, by a sign in gcloud's complaint. Other complaints may pass."""
+"""Fixes for the user, by a sign in gcloud's complaint. Other complaints may pass."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class TpuSlice(Place):
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", self.name):
-            fix = "small letters, digits and -, as gcloud shows it"
+            fix = "use small letters, digits and -, as gcloud shows it"
             raise InputError(f"{self.name[:80]!r} is not the name of a slice", where="submit slice", fix=fix)
 
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
@@ -127,8 +127,8 @@ class TpuSlice(Place):
         return self._gcloud("ssh", *words, track=("alpha",) if self.via == "iap" else ())
 
     def describe(self) -> tuple[str, str, int]:
-        """State, accelerator type and number of hosts. Raises `InputError` if the user has something to mend, and
-        another `MaskwrightError` if asking again may help."""
+        """State, accelerator type and number of hosts. Raises `InputError` if the user must fix something, and another
+        `MaskwrightError` if asking again may help."""
         where, words = f"slice {self.name}", self._gcloud("describe", "--format=json")
         absent = "install the Google Cloud CLI: https://cloud.google.com/sdk/docs/install"
         done = checks.ask(words, "", DESCRIBE_SECONDS, absent=absent, silent="check the network, and submit again")
@@ -144,7 +144,7 @@ class TpuSlice(Place):
             return str(node["state"]), str(node["acceleratorType"]), len(node["networkEndpoints"]) // networks
         except (ValueError, KeyError, TypeError, AttributeError):
             what = "gcloud describes it in an unknown format"
-            raise InputError(what, where=where, fix="see `gcloud compute tpus tpu-vm describe`") from None
+            raise InputError(what, where=where, fix="check `gcloud compute tpus tpu-vm describe`") from None
 
     def _dry_run_text(self, script: str) -> str:
         """The command for each host and the script for its input, without the values of variables."""
@@ -154,8 +154,8 @@ class TpuSlice(Place):
         return "\n".join([*lines, "", "# on the input of each:", script.rstrip()])
 
     def _wait_until_ready(self, stop: Stop, restart: bool) -> int:
-        """The number of hosts. Waits for a slice that is being created or repaired; before a `restart` also for an
-        answer of Google's, and every other end of the wait is a `StoppedEarly`."""
+        """The number of hosts. Waits for a slice that is being created or repaired; before a `restart` also for
+        Google's answer, and then every other end of the wait is a `StoppedEarly`."""
         where, until, before = f"slice {self.name}", time.monotonic() + READY_SECONDS, ""
         while not stop.asked:
             try:

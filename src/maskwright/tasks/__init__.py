@@ -1,1 +1,1 @@
-"""What commands do with what trains: a package for each thing that a person does."""
+"""The work of the commands that train or use a model: a package for each of a user's tasks."""

@@ -84,7 +84,7 @@ def by_package(
     corpus: str, train: str, test: str, store: TokenStore, *, packages: int, most_train: int, most_test: int
 ) -> dict[str, tuple[int, int]]:
     """Writes labelled examples from the file that `gather` wrote, for the `packages` with the most strings. `test` gets
-    documents that its `store` holds out, `train` gets others of the store, chosen by their text alone.
+    documents that its `store` holds out, `train` gets others, chosen by their text alone.
 
     Texts that differ only in white space are dropped, since pretraining may have read one of them. Returns (train,
     test) examples by package. Raises `InputError` if fewer than two packages have enough."""
@@ -103,7 +103,7 @@ def by_package(
     counts = Counter({name: sum(map(len, sides)) for name, sides in records.items()})
     chosen = [name for name, _ in counts.most_common(packages) if len(records[name][1]) >= FEWEST_HELD_OUT]
     if len(chosen) < 2:
-        fix = "install more packages beside maskwright, or leave --verdict out"
+        fix = "install more packages, or leave --verdict out"
         raise InputError("fewer than two packages have enough documentation strings", where=corpus, fix=fix)
     for path, side, limit in ((train, 0, most_train), (test, 1, most_test)):
         with storage.atomic_writer(path) as file:

@@ -1,4 +1,4 @@
-"""`maskwright quickstart`: from text to a compared model, by the very commands that a user would type. Each is printed
+"""`maskwright quickstart`: from text to a compared model, by the same commands that a user would run. Each is printed
 before it runs."""
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ DOCSTRING_SENTENCES = [
     "This function returns a <mask> of strings.",
     "Raises a ValueError if the <mask> is not valid.",
 ]
-# Two layers of 128 on short rows learn best in so short a time on two cores (docs/experiments.md).
+# In so short a time on two cores, two layers of 128 on short rows learn best (docs/experiments.md).
 SIZE, SEQ_LEN, ROWS = "nano", 64, 16
 NAMES = {"modernbert": "ModernBERT with Muon", "roberta": "RoBERTa with AdamW"}
 TRY_OWN_TEXT = """  maskwright data audit 'my/text/*.txt'
   maskwright quickstart --text 'my/text/*.txt' --to my-quickstart
 """
 VALID_FRACTION, VALID_FRACTION_DOCSTRINGS = 0.03, 0.1
-"""Documentation strings that are held out also judge the verdict, so there are more of them."""
+"""More documentation strings than other texts are held out, since the verdict uses them too."""
 PACKAGES, MOST_TRAIN, MOST_TEST = 10, 80, 100
 """Labels of the verdict, and the most strings of each to train on and to test on."""
 VERDICT_BUDGET = ["--learning-rates", "3e-4,1e-3,3e-3,1e-2", "--seeds", "8"]
@@ -50,7 +50,7 @@ class QuickstartPaths:
     run: str
     model: str
     train: str
-    """Labelled strings to fine-tune on, and those of `test` to be judged by."""
+    """Labelled strings to fine-tune on; `test` judges them."""
     test: str
     task: str
     """The YAML of fine-tuning; its name is the task's."""
@@ -76,13 +76,13 @@ def quickstart(
     verdict: bool = False,
 ) -> dict[str, Any]:
     """Runs the commands. Returns the scores that were reached, and the paths. Raises the first failing command's error.
-    Called again on the same folder, it goes on where it was stopped."""
+    Called again on the same folder, it continues where it was stopped."""
     began = time.monotonic()
     if verdict and text:
         fix = (
             "leave --text out, or compare on labels of your own: maskwright compare RUN --base random --task TASK.yaml"
         )
-        raise InputError("--verdict takes labels, and --text has none", fix=fix)
+        raise InputError("--verdict needs labels, and --text has none", fix=fix)
     paths = QuickstartPaths.under(folder)
     sources = text or [paths.corpus]
     options = [] if not text else ["--layout", layout, "--text-column", text_column]
@@ -91,7 +91,7 @@ def quickstart(
         raise InputError("is neither empty nor a quickstart's folder", where=folder, fix="choose another --to")
     if os.path.exists(paths.config):
         _require_same(paths, architecture)
-        say(f"{paths.config} is there already, and its number of steps stays: for other --steps, choose another --to")
+        say(f"{paths.config} exists already, and its number of steps stays. For other --steps, choose another --to")
     if not text and not os.path.exists(paths.corpus):
         _gather(paths.corpus)
     _run("data", "audit", *sources, *options)
@@ -138,7 +138,7 @@ def _run(*arguments: str) -> None:
     answer(f"\n$ {redact(typed(arguments))}")
     code = child.run(arguments)
     if kind := stopped(code):
-        raise kind("run the same command again: it goes on where it was")
+        raise kind("run the same command again to continue")
     if code:
         kind = {2: InputError, 3: HealthError}.get(code, MaskwrightError)
         raise kind(f"`maskwright {' '.join(arguments[:2])}` ended with exit code {code}; its own message is above")
@@ -204,7 +204,7 @@ def _sentences_of_text(paths: QuickstartPaths) -> list[str]:
 
 
 def _reached(paths: QuickstartPaths) -> dict[str, Any]:
-    """The results for programs, as the run recorded them. Losses and accuracies are those of held-out text."""
+    """The results for programs, as the run recorded them. Losses and accuracies are on held-out text."""
     run, where = RunDirectory(paths.run), asdict(paths)
     config, card, records = run.read_record().pretraining, storage.read_json(run.path(DATA_CARD)), run.read_metrics()
     held_out = [
@@ -256,7 +256,7 @@ def _print_summary(paths: QuickstartPaths, reached: dict[str, Any], *, users_tex
 
 
 def _compare_with_random(paths: QuickstartPaths) -> None:
-    """Fine-tunes the run and random weights to tell which package a documentation string is from, and compares them."""
+    """Fine-tunes the run and random weights to identify the package of a documentation string, and compares them."""
     from maskwright.data.store import TokenStore
     from maskwright.tasks.docstrings import by_package
 
@@ -272,7 +272,7 @@ def _compare_with_random(paths: QuickstartPaths) -> None:
         )
         trained, tested = map(sum, zip(*sizes.values(), strict=True))
         answer(
-            f"\nDid it help? A label that nobody had to write: which package is a string from? {len(sizes)} packages "
+            f"\nDid it help? A label that needs no annotator: which package is a string from? {len(sizes)} packages "
             f"({', '.join(sizes)}), {trained:,} strings to learn from, {tested:,} to be judged by. Pretraining has "
             "read the first without their labels, and none of the others: they are held-out documents of the store.",
         )

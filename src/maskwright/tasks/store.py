@@ -1,4 +1,4 @@
-"""From text to a token store, for the command and for Python alike. The docstrings of the classes are manuals of their
+"""From text to a token store, for the command and for Python. The docstrings of the classes are manuals of their
 options (`cli/manual.py`)."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from maskwright.text.sources import Sources
 
 WORKER_BYTES = 1 << 30
-"""Memory that a process may need; the default number of processes fits into memory by it."""
+"""Memory that a process may need, which bounds the default number of processes."""
 SHOWN_FAULTS = 10
 
 
@@ -151,7 +151,7 @@ def prepare_store(
     from maskwright.tasks.models.hub import local
 
     if kept.valid_files and kept.valid_fraction is not None:
-        raise InputError("`valid_fraction` and `valid_files` both say what is held out", fix="give one of them")
+        raise InputError("`valid_fraction` and `valid_files` both choose the held-out text", fix="give one of them")
     if kept.max_characters is not None and kept.max_characters < kept.min_characters:
         what = f"is {kept.max_characters}, below `min_characters`"
         raise InputError(what, where="max_characters", fix=f"give an integer ≥ {kept.min_characters}")

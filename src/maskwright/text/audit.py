@@ -522,7 +522,7 @@ def report(result: Audit) -> str:
         f"{human_bytes(result.bytes)} of text, {human_count(result.characters)} characters"
     ]
     if result.documents < 300:  # one corpus in twenty then has none in prepare's 1 %: 0.99^300 is 0.05
-        fixes = ["take more text", *finer_layouts(result.layout, result.layouts, result.documents)]
+        fixes = ["add more text", *finer_layouts(result.layout, result.layouts, result.documents)]
         fixes.append(f"prepare with --valid-fraction {share_held_out(result.documents):.2g}")
         lines.append(
             "warning: so few documents may leave none held out, and `data prepare` then stops: " + ", or ".join(fixes)

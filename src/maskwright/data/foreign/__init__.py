@@ -1,1 +1,1 @@
-"""Stores of token ids in other tools' formats, one module a format."""
+"""Stores of token ids in other tools' formats, a module for each."""

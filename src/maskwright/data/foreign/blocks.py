@@ -16,7 +16,7 @@ from maskwright.text.arrays import Int64
 from maskwright.text.compression import COPY_AGAIN
 
 BLOCK_TOKENS = 1 << 22
-"""Tokens handled at once: large enough that no time goes into calls, small enough for a laptop."""
+"""Tokens handled at once: enough to amortize calls, few enough for a laptop."""
 INTEGERS = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
 Ids = NDArray[Any]
 
@@ -48,9 +48,9 @@ class Block:
     first: int
     """Number of the first document in that file, from 0."""
     sentences: Int64 | None = None
-    """Tokens of each sentence, where the format has sentences: no document begins inside one."""
+    """Tokens of each sentence, if the format has sentences. No document begins inside one."""
     numbers: Int64 | None = None
-    """[documents]: number of each one's record in the file, where it may be two documents; None to count from
+    """[documents]: number of each one's record in the file, if a record may be two documents; None to count from
     `first`."""
 
     def number(self, document_idx: Any) -> Any:
@@ -70,9 +70,9 @@ class Foreign:
     sentences: bool = False
     """Whether the blocks have sentences."""
     mapping: Int64 | None = None
-    """[foreign ids]: the tokenizer's id of each, -1 for one that it lacks; None where the ids are the tokenizer's."""
+    """[foreign ids]: the tokenizer's id of each, -1 for a missing token; None if the ids are the tokenizer's."""
     messages: list[str] = field(default_factory=list)
-    """Sentences for the user."""
+    """Notes for the user."""
     held_out: frozenset[int] = frozenset()
     """Indices of the validation files. If there are any, nothing else is held out."""
     passes: int = 1
@@ -80,15 +80,15 @@ class Foreign:
 
 
 def held_out_files(files: list[str], places: list[str]) -> frozenset[int]:
-    """Indices of the files to hold out, by names below the `places` that the user gave: those named valid or test,
-    where others are named train, or where all are named so."""
+    """Indices of the files to hold out, by names below the user's `places`: files named valid or test, if others are
+    named train, or if all have such names."""
     beside = [os.path.join(place if os.path.isdir(place) else os.path.dirname(place), "") for place in places]
     splits = [*splits_of([*files, *beside]).values()][: len(files)]
     held_out = frozenset(index for index, split in enumerate(splits) if split in ("validation", "test"))
     return held_out if "train" in splits or len(held_out) == len(files) else frozenset()
 
 
-HELD_OUT = "the files named valid or test are held out, and no others"
+HELD_OUT = "only the files named valid or test are held out"
 
 
 def flat(path: str, dtype: Any, begin: int = 0) -> Ids:
@@ -103,13 +103,13 @@ def flat(path: str, dtype: Any, begin: int = 0) -> Ids:
 
 
 def holds(values: Ids, token_id: int) -> bool:
-    """Whether an id is among the values; mostly, it is in the first block."""
+    """Whether an id is among the values. Usually it is in the first block."""
     return any((values[i : i + BLOCK_TOKENS] == token_id).any() for i in range(0, len(values), BLOCK_TOKENS))
 
 
 def split_at(values: Ids, end: int) -> tuple[Int64, Int64]:
-    """(starts, sizes) of the documents between the ids `end`. These belong to no document, and several in a row make no
-    empty one."""
+    """(starts, sizes) of the documents between the ids `end`. These belong to no document, and several in a row do not
+    make an empty document."""
     borders = [
         np.flatnonzero(values[begin : begin + BLOCK_TOKENS] == end) + begin
         for begin in range(0, len(values), BLOCK_TOKENS)
@@ -161,4 +161,4 @@ def require_inside(starts: Int64, sizes: Int64, available: int, index: str, file
         idx = int(np.argmax(is_outside))
         what = f"sequence {idx:,} is recorded as ids {starts[idx]:,} to {starts[idx] + sizes[idx]:,}"
         what += f" of {os.path.basename(file)}, which has {available:,}"
-        raise StoreError(what, where=index, fix=f"the two files are not of one store, or one is cut: {COPY_AGAIN}")
+        raise StoreError(what, where=index, fix=f"{COPY_AGAIN}; the two files are of different stores, or one is cut")

@@ -1,7 +1,7 @@
 """Columns of ids: Arrow IPC (files and streams), Hugging Face `datasets` folders, Parquet.
 
-A column of lists has a document a row. A column of plain integers has a document a record batch, as IBM's foundation
-models' shards have it (their column is `tokens`); in Parquet, that would be a row group, which no tool writes.
+A column of lists has a document in each row. A column of plain integers has a document in each record batch, as in
+shards of IBM's foundation models (column `tokens`); in Parquet, that would be a row group, which no tool writes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NO_NULLS = "write the data without nulls"
 
 
 def arrow_files(folder: str) -> list[str]:
-    """The `.arrow` files of a folder and of those below it, sorted; `meta/` holds none."""
+    """The `.arrow` files of a folder and its subfolders, sorted; `meta/` holds none."""
     return sorted(path for path in storage.expand([folder]) if path.endswith(".arrow"))
 
 
@@ -94,13 +94,13 @@ def _rows_of_lists(batches: Iterator[Any], column_idx: int, path: str) -> Iterat
 
 
 def _require_whole(column: Any, path: str) -> None:
-    column.validate()  # lengths are the file's own word, and to_numpy would read beyond its buffers
+    column.validate()  # lengths come from the file, and to_numpy would read beyond its buffers
     if column.null_count:
         raise StoreError(f"holds {column.null_count:,} nulls", where=path, fix=NO_NULLS)
 
 
 def parquet_parts(path: str, column: str | None) -> Iterator[ColumnPart]:
-    """The documents of a Parquet file, whose column has to be of lists."""
+    """The documents of a Parquet file, whose column must be of lists."""
     require("pyarrow", path)
     import pyarrow as arrow
     from pyarrow import parquet
@@ -109,7 +109,7 @@ def parquet_parts(path: str, column: str | None) -> Iterator[ColumnPart]:
         with parquet.ParquetFile(path) as file:
             name = file.schema_arrow.field(_column(file.schema_arrow, column, path)).name
             if not _is_list(file.schema_arrow.field(name).type):
-                fix = "a column of lists is needed, a document a row"
+                fix = "write a column of lists, with a document in each row"
                 raise StoreError(f"{name} is a column of single ids", where=path, fix=fix)
             for number, batch in enumerate(file.iter_batches(columns=[name])):
                 yield _lists(batch.column(0), f"{path}, batch {number}")
@@ -134,8 +134,8 @@ def _column(schema: Any, chosen: str | None, path: str) -> int:
         raise StoreError(f"{what}; it has {', '.join(names) or 'none'}", where=path, fix="name the column of the ids")
     column_type = schema.field(name).type
     if not arrow.types.is_integer(column_type.value_type if _is_list(column_type) else column_type):
-        fix = "name the column of the ids; text goes through `maskwright data prepare`"
-        raise StoreError(f"{name} is a column of {column_type}, and not of integers", where=path, fix=fix)
+        fix = "name the column of the ids, or use `maskwright data prepare` for text"
+        raise StoreError(f"{name} is a column of {column_type}, not of integers", where=path, fix=fix)
     return int(schema.get_field_index(name))
 
 
@@ -157,7 +157,7 @@ def _lists(column: Any, where: str) -> tuple[Ids, Int64]:
 
 
 def _numbers(array: Any) -> Ids:
-    """`array.to_numpy()`, which would import pandas: a quarter of a second."""
+    """`array.to_numpy()` without its import of pandas, which takes a quarter of a second."""
     dtype = np.dtype(array.type.to_pandas_dtype())
     if not len(array):
         return np.zeros(0, dtype)
@@ -199,7 +199,7 @@ def _blocks(
 
 def dataset_files(folder: str) -> list[str]:
     """The shards of a `datasets` folder (`save_to_disk`), in its order, or of all its splits. Raises `InputError` for
-    splits that are not for training, validation or test, and what `shards_of` does."""
+    splits that are not for training, validation or test, and the errors of `shards_of`."""
     if os.path.exists(os.path.join(folder, "dataset_dict.json")):
         splits = storage.read_json(os.path.join(folder, "dataset_dict.json")).get("splits", [])
         if not splits or not all(name in SPLIT_OF for name in splits):
@@ -212,17 +212,17 @@ def dataset_files(folder: str) -> list[str]:
 
 
 def counts_files(folder: str) -> list[str]:
-    """`meta/*counts*.csv` in a folder and those below it (`dataset/filename, documents, tokens`)."""
+    """`meta/*counts*.csv` in a folder and its subfolders (`dataset/filename, documents, tokens`)."""
     return sorted(glob.glob(os.path.join(glob.escape(folder), "**", "meta", "*counts*.csv"), recursive=True))
 
 
 def require_counts(folder: str, files: Sequence[str], column: str | None) -> None:
-    """Compares `counts_files` with the documents and tokens of the Arrow files. Raises `StoreError` where they differ.
+    """Compares `counts_files` with the documents and tokens of the Arrow files. Raises `StoreError` if they differ.
 
     foundation-model-stack reads a name from "/DATASET" on, so its files have paths of the machine that counted:
     `/wiki/a.arrow`, `/data/input/wiki/a.arrow`. Data sets that are not here are skipped, as it does."""
     counts = {os.path.normpath(path): _counted(path, column) for path in files}
-    fix = "the file is cut, or the counts are of other data: copy both again, or delete the counts"
+    fix = "copy both again, or delete the counts: the file is cut, or the counts are of other data"
     for path in counts_files(folder):
         base = os.path.dirname(os.path.dirname(path))
         try:
@@ -239,7 +239,7 @@ def require_counts(folder: str, files: Sequence[str], column: str | None) -> Non
                 raise StoreError(what, where=f"{path}:{line}", fix="repair it, or delete the file") from None
             location = next((location for location in _ends_of(name, base) if location in counts), None)
             if location is None and any(os.path.isdir(folder) for folder in map(os.path.dirname, _ends_of(name, base))):
-                raise StoreError(f"{name} is not there", where=f"{path}:{line}", fix=fix)
+                raise StoreError(f"{name} is missing", where=f"{path}:{line}", fix=fix)
             if location and counts[location] != (documents, tokens):
                 what = f"{name} has {counts[location][0]:,} documents and {counts[location][1]:,} tokens"
                 raise StoreError(f"{what}, not {documents:,} and {tokens:,}", where=f"{path}:{line}", fix=fix)

@@ -22,7 +22,7 @@ Format = Literal[
     "arrow", "datasets", "parquet", "megatron", "fairseq", "mds", "datatrove", "npy", "bin", "pregenerated"
 ]
 REFUSED = {
-    ".tar": "WebDataset has no ids and no order to rely on: unpack it and `maskwright data prepare` its text",
+    ".tar": "unpack it and run `maskwright data prepare` on its text, since WebDataset has no reliable order",
     ".tfrecord": "prepare the text that its examples were made from: `maskwright data prepare`",
     ".zarr": "export the cache as Parquet or Arrow",
     ".zarray": "export the cache as Parquet or Arrow",
@@ -80,7 +80,7 @@ def open_foreign(
 
 
 def _folders(place: str) -> list[str]:
-    """The place, or the shards of fairseq that it names with colons between them."""
+    """The place, or the shards of fairseq that it names, separated by colons."""
     return [place] if os.path.exists(place) else place.split(":")
 
 

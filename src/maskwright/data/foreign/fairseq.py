@@ -1,8 +1,8 @@
-"""fairseq's binarised shards: `dict.txt`, `train.bin`/`.idx`, `valid.bin`/`.idx`, also in one folder a language.
+"""fairseq's binarised shards: `dict.txt`, `train.bin`/`.idx`, `valid.bin`/`.idx`, also with a folder for each language.
 
 A line of the text is a sequence that ends with `</s>`, and an empty line, which is `</s>` alone, stands between
-documents. Ids are places in `dict.txt`, after `<s> <pad> </s> <unk>`. Its tokens are pieces, or for RoBERTa the numbers
-of GPT-2's `encoder.json`.
+documents. Ids are positions in `dict.txt`, after `<s> <pad> </s> <unk>`. Its tokens are pieces, or for RoBERTa the
+numbers of GPT-2's `encoder.json`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def open_fairseq(folders: list[str], pieces: dict[str, int], vocabulary: Vocabul
     indexes = [index for folder in folders for index in _indexes(folder)]
     if (first := dictionary(folders[0])) is None:
         first = os.path.join(folders[0], "dict.txt")
-        fix = "put the dictionary there with which the shards were binarised"
+        fix = "copy the dictionary with which the shards were binarised there"
         raise StoreError("is missing, and without it the ids mean nothing", where=first, fix=fix)
     tokens = read_dictionary(first)
     for folder in folders[1:]:
@@ -61,7 +61,7 @@ def _blocks(indexes: list[str], file_idx: int) -> Iterator[Block]:
 
 
 def _indexes(folder: str) -> list[str]:
-    """Those of train, train1 … and then of valid, also in folders of languages; not of test."""
+    """Indexes of train, train1 … and then of valid, also in folders of languages; not of test."""
     paths = [path for path in storage.expand([folder]) if path.endswith(".idx")]
     indexes = [
         path
@@ -76,7 +76,7 @@ def _indexes(folder: str) -> list[str]:
 
 
 def _documents(index: Index, path: str) -> tuple[Int64, Int64, Int64]:
-    """(starts, sizes, members), as of `of_spans`, of its sentences without their `</s>`."""
+    """(starts, sizes, members) for `of_spans`, of its sentences without their `</s>`."""
     starts, sizes = index.starts, index.sizes
     if (sizes < 1).any():
         raise StoreError(f"sequence {int(np.argmax(sizes < 1)):,} has no ids", where=path, fix=COPY_AGAIN)
@@ -85,13 +85,13 @@ def _documents(index: Index, path: str) -> tuple[Int64, Int64, Int64]:
     empty = sizes == 0
     if not empty.any():  # a line is a document
         return starts, sizes, np.ones(len(starts), np.int64)
-    document_idx = np.cumsum(empty)[~empty]  # of each sentence's document, with gaps where several lines are empty
+    document_idx = np.cumsum(empty)[~empty]  # of each sentence's document, with gaps for repeated empty lines
     members = np.unique(document_idx, return_counts=True)[1] if len(document_idx) else np.zeros(0, np.int64)
     return starts[~empty], sizes[~empty], members.astype(np.int64)
 
 
 def read_dictionary(path: str) -> list[str]:
-    """The tokens of a `dict.txt`, of which the first has id 4. Raises `StoreError`."""
+    """The tokens of a `dict.txt`. The first has id 4. Raises `StoreError`."""
     with storage.open_binary(path) as file:
         content = file.read()
     tokens = []
@@ -101,7 +101,7 @@ def read_dictionary(path: str) -> list[str]:
             continue
         token, space, count = text.rpartition(" ")
         if not space or not count.strip().isdecimal():
-            fix = "restore the file; a line is a token and its count"
+            fix = "restore the file, whose lines are a token and its count"
             raise StoreError("is not a line of a fairseq dictionary", where=f"{path}:{line}", fix=fix)
         tokens.append(token)
     return tokens
@@ -132,7 +132,7 @@ def _mapping(
 
 
 def read_encoder(path: str) -> dict[int, str]:
-    """GPT-2's tokens by their numbers, of its encoder.json. Raises `InputError`."""
+    """GPT-2's tokens by their numbers, from its encoder.json. Raises `InputError`."""
     content: Any = storage.read_json(path)
     if not isinstance(content, dict) or not all(type(index) is int for index in content.values()):
         raise InputError("is not an encoder.json: tokens and their numbers", where=path, fix="give GPT-2's own file")

@@ -1,6 +1,6 @@
 """Files of bare ids, one after the other.
 
-`npy`         OLMo's: a memory map without a header whatever its name says; a real `.npy` is known by its magic
+`npy`         OLMo's: a memory map without a header, despite its name; a real `.npy` is recognized by its magic
 `bin`         nanoGPT's: the same; llm.c's and modded-nanogpt's begin with 256 int32: magic, version, number of ids
 `datatrove`   `.ds`, and `.ds.index` with each document's end (u64); `.ds.loss` and `.ds.metadata` are not read
 """
@@ -39,8 +39,8 @@ NUMPY = b"\x93NUMPY"
 
 
 def open_flat(name: str, files: list[str], options: Options, vocab_size: int) -> Foreign:
-    """`name`: npy or bin. Raises `InputError` if nothing marks ends of documents, `StoreError` if the id between is
-    absent."""
+    """`name`: npy or bin. Raises `InputError` if nothing marks ends of documents, `StoreError` if the id between
+    documents is absent."""
     arrays = [_read_flat(path, options, vocab_size) for path in files]
     if options.document_end is None and any(values.ndim == 1 for values in arrays):
         fix = "give --document-end TOKEN, the token between documents by its name or its id"
@@ -53,7 +53,7 @@ def open_flat(name: str, files: list[str], options: Options, vocab_size: int) ->
             fix = "check --document-end, --dtype and --token-offset: the stored id is the token's id minus the offset"
             raise StoreError(what, where=files[0], fix=fix)
         messages = [f"documents end at the stored id {end}, which is left out"]
-        messages += [f"warning: {path} has no id {end}: it becomes one document" for path in without]
+        messages += [f"warning: {path} has no id {end}, so it becomes one document" for path in without]
     return Foreign(name, files, partial(_flat_blocks, files, options, vocab_size), messages=messages)
 
 
@@ -82,7 +82,7 @@ def _read_flat(path: str, options: Options, vocab_size: int) -> Ids:
         raise StoreError(f"is a file of llm.c in version {version}, which is unknown", where=path, fix=COPY_AGAIN)
     values = flat(path, dtype, HEADER_BYTES)
     if len(values) != count:
-        what = f"has {len(values):,} ids, its header says {count:,}"
+        what = f"has {len(values):,} ids, but {count:,} by its header"
         raise StoreError(what, where=path, fix=COPY_AGAIN)
     return values
 
@@ -94,7 +94,7 @@ def _read_npy(path: str) -> Ids:
         what = f"is not a whole .npy file: {' '.join(str(error).split())}"
         raise StoreError(what, where=path, fix=COPY_AGAIN) from None
     if values.dtype.name not in INTEGERS or values.ndim not in (1, 2) or not values.size:
-        what = f"is an array {list(values.shape)} of {values.dtype}, and not of ids, or of rows of ids"
+        what = f"is an array {list(values.shape)} of {values.dtype}, not of ids or of rows of ids"
         raise StoreError(what, where=path, fix="save the ids as an integer array")
     return np.ascontiguousarray(values)
 
@@ -115,7 +115,7 @@ def _ds_blocks(files: list[str], file_idx: int) -> Iterator[Block]:
 def _ends(path: str) -> Int64:
     index = f"{path}.index"
     if not os.path.isfile(index):
-        fix = "put it next to the .ds file, or read that with --from-format bin --document-end TOKEN"
+        fix = "put it next to the .ds file, or read the .ds file with --from-format bin --document-end TOKEN"
         raise StoreError("is missing, so the ends of documents are unknown", where=index, fix=fix)
     return flat(index, "uint64").astype(np.int64)
 
@@ -123,10 +123,10 @@ def _ends(path: str) -> Int64:
 def _read_ds(path: str, ends: Int64) -> Ids:
     size, last = os.path.getsize(path), int(ends[-1])
     if (np.diff(ends, prepend=0) < 0).any():
-        raise StoreError("does not rise", where=f"{path}.index", fix=COPY_AGAIN)
+        raise StoreError("is not in rising order", where=f"{path}.index", fix=COPY_AGAIN)
     width = size // last if last else 0
     if width not in (2, 4) or size != width * last:
-        what = f"has {size:,} bytes, its index ends at {last:,} ids of 2 or 4 bytes"
+        what = f"has {size:,} bytes, but its index ends at {last:,} ids of 2 or 4 bytes"
         raise StoreError(what, where=path, fix=COPY_AGAIN)
     values = flat(path, f"uint{8 * width}")
     require_inside(ends[:-1], np.diff(ends), len(values), f"{path}.index", path)

@@ -1,4 +1,4 @@
-"""The `.bin` and `.idx` of Megatron and of fairseq (`--dataset-impl mmap`), whose headers are alike.
+"""The `.bin` and `.idx` of Megatron and of fairseq (`--dataset-impl mmap`), whose headers are similar.
 
 MMIDIDX\\0\\0   version 1 (u64)   type of the ids (u8)   sequences (u64)
 Megatron only: documents + 1 (u64)
@@ -26,7 +26,7 @@ from maskwright.text.compression import COPY_AGAIN
 MAGIC, HEADER = b"MMIDIDX\0\0", 26
 OLD_FAIRSEQ = b"TNTIDX\0\0"
 CODES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
-"""Types of both; 6 and 7 are floats. fairseq alone has 9 and 10, uint32 and uint64."""
+"""Types of both; 6 and 7 are floats. Only fairseq has 9 and 10, uint32 and uint64."""
 WRITTEN = {"uint16": 8, "int32": 4}
 
 
@@ -56,7 +56,7 @@ def index_kind(path: str) -> Literal["megatron", "fairseq"]:
 
 
 def read_index(path: str, kind: Literal["megatron", "fairseq"]) -> Index:
-    """Reads an index. Raises `StoreError` for one that is cut, is of another kind, or points outside its `.bin`."""
+    """Reads an index. Raises `StoreError` if it is cut, is of another kind, or points outside its `.bin`."""
     with storage.open_binary(path) as file:
         content = file.read()
     if content.startswith(OLD_FAIRSEQ):
@@ -72,7 +72,7 @@ def read_index(path: str, kind: Literal["megatron", "fairseq"]) -> Index:
     documents = int.from_bytes(content[26:34], "little") if kind == "megatron" else 0
     needed = begin + 12 * sequences + 8 * documents
     if len(content) not in (needed, needed + (sequences if kind == "megatron" else 0)):
-        what = f"has {len(content):,} bytes, {sequences:,} sequences take {needed:,}"
+        what = f"has {len(content):,} bytes, but {sequences:,} sequences need {needed:,}"
         raise StoreError(what, where=path, fix=COPY_AGAIN)
     sizes = np.frombuffer(content, "<i4", sequences, begin).astype(np.int64)
     offsets = np.frombuffer(content, "<i8", sequences, begin + 4 * sequences)
@@ -96,7 +96,7 @@ def read_index(path: str, kind: Literal["megatron", "fairseq"]) -> Index:
 
 def open_megatron(indexes: list[str]) -> Foreign:
     """`indexes`: the `.idx` files, in the order of the documents."""
-    members = [read_index(path, "megatron").members for path in indexes]  # all now, so that a cut one is reported early
+    members = [read_index(path, "megatron").members for path in indexes]  # all now, to report a cut file early
     sentences = all(counts is not None and bool((counts > 1).any()) for counts in members)
     files = [f"{path.removesuffix('.idx')}.bin" for path in indexes]
     return Foreign("megatron", files, partial(_blocks, indexes), sentences)

@@ -4,7 +4,7 @@
     ndarray                  type (u8, see `TYPES`) | shape | values
     ndarray:uint16           shape | values
     ndarray:uint16:1024      values
-    bytes                    values, whose type the user says
+    bytes                    values, whose type the user gives
 
 A shape is a byte, axes * 4 + log2(bytes of a dimension), and then the dimensions.
 """
@@ -60,7 +60,7 @@ def _blocks(shards: list[MdsShard], columns: list[int], dtype: str | None, file_
         bool(((stop >= start) & ((stop - start) % width == 0)).all()), f"an array is cut inside a {value_type}"
     )
     sizes = (stop - start) // width
-    shard.require(shape is None or bool((shape == sizes).all()), "an array has another length than its shape says")
+    shard.require(shape is None or bool((shape == sizes).all()), "an array's length differs from its shape")
     view = memoryview(data)  # type: ignore[arg-type]
     for first, last in in_blocks(np.cumsum(sizes)):
         slices = map(slice, start[first:last].tolist(), stop[first:last].tolist())
@@ -76,12 +76,12 @@ def _past_header(
     value_type, _, shape = rest.partition(":")
     if name == "bytes":
         if dtype is None:
-            fix = "say their type: --dtype int64 for what llm-foundry writes"
+            fix = "give their type: --dtype int64 for files of llm-foundry"
             raise InputError("holds ids as plain bytes", where=shard.path, fix=fix)
         return start, dtype, None
     if name != "ndarray" or (value_type and value_type not in INTEGERS):
         fix = "name the column of the ids: --column"
-        raise InputError(f"has a column of {shard.encodings[column]}, and not of ids", where=shard.path, fix=fix)
+        raise InputError(f"has a column of {shard.encodings[column]}, not of ids", where=shard.path, fix=fix)
     if not value_type:
         shard.require(bool((start < stop).all()), "an array has no bytes")
         codes = np.unique(data[start])

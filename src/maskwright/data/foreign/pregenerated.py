@@ -1,5 +1,5 @@
 """Pregenerated epochs: examples with static masks, as pytorch-transformers' `pregenerate_training_data.py` and
-`maskwright data pregenerate` write them. Masked tokens are put back.
+`maskwright data pregenerate` write them. Masked tokens are restored.
 
     epoch_0.json           a line for each example: tokens (masked), segment_ids, is_random_next, masked_lm_positions,
                            masked_lm_labels; tokens and labels are strings
@@ -33,7 +33,7 @@ RECORD, TOKENIZER = "pregenerate.json", "tokenizer"
 KEYS = ("tokens", "segment_ids", "is_random_next", "masked_lm_positions", "masked_lm_labels")
 BLOCK_EXAMPLES = 2_000
 LONGEST_TOKENS = np.iinfo(np.uint16).max
-STATIC_MASKS = "these files hold static masks. The masked tokens are put back, and training draws its own masks"
+STATIC_MASKS = "these files hold static masks. The masked tokens are restored, and training draws its own masks"
 
 
 def open_pregenerated(places: list[str], vocabulary: Vocabulary, pieces: dict[str, int]) -> Foreign:
@@ -54,14 +54,14 @@ class Reader:
         self.epochs = epochs_of(folder)
         self.record = read_record(folder)
         if self.record and self.record.get("tokenizer") != vocabulary.fingerprint:
-            what = "its tokenizer is not the one that its examples were made with"
-            raise StoreError(what, where=os.path.join(folder, TOKENIZER), fix="put that tokenizer back")
-        if "options" in self.record:  # else an earlier version repaired another tool's examples
+            what = "its tokenizer did not make its examples"
+            raise StoreError(what, where=os.path.join(folder, TOKENIZER), fix="restore the original tokenizer")
+        if "options" in self.record:  # otherwise an earlier version repaired another tool's examples
             require_rules(self.record.get("additional_sha256"), vocabulary, pieces, folder)
 
     def blocks(self, epoch: int) -> Iterator[Block]:
-        """Blocks of an epoch, masks put back. An example is a document; a pair of two documents is two. Raises
-        `StoreError` for a broken example, with its line; for other bytes than were written; and for another number of
+        """Blocks of an epoch, with the masked tokens restored. An example is a document; a pair of two documents is
+        two. Raises `StoreError` for a broken example, with its line, for changed bytes, and for another number of
         examples."""
         path, expected, count = self.epochs[epoch], read_metrics(self.folder, epoch)[0], 0
         with storage.open_binary(path) as file:
@@ -77,7 +77,7 @@ class Reader:
                 yield Block(np.array(ids), np.array(sizes), epoch, count, numbers=np.array(numbers))
                 count += len(lines)
         if count != expected:
-            what = f"has {count:,} examples, its metrics file says {expected:,}"
+            what = f"has {count:,} examples, but {expected:,} by its metrics file"
             raise StoreError(what, where=path, fix="copy both again, or generate the epoch again")
         if self.record:
             written = (self.record.get("sha256") or {}).get(f"epoch_{epoch}")
@@ -127,7 +127,7 @@ def read_record(folder: str) -> dict[str, Any]:
         return {}
     record = storage.read_json(path)
     if not isinstance(record, dict) or record.get("finished") is not True:
-        fix = "run the same `maskwright data pregenerate` again: it continues"
+        fix = "run the same `maskwright data pregenerate` again to continue"
         raise StoreError("its generation never finished", where=folder, fix=fix)
     return record
 
@@ -141,7 +141,7 @@ def read_metrics(folder: str, epoch: int) -> tuple[int, int]:
     metrics = content if isinstance(content, dict) else {}
     examples, length = metrics.get("num_training_examples"), metrics.get("max_seq_len")
     if type(examples) is not int or type(length) is not int or min(examples, length) < 1:
-        what = "does not say num_training_examples and max_seq_len, both above 0"
+        what = "lacks num_training_examples and max_seq_len, both above 0"
         raise StoreError(what, where=path, fix="generate the folder again")
     return examples, length
 
@@ -156,15 +156,15 @@ def read_line(line: bytes) -> tuple[list[str], int, bool, list[int], list[str]]:
         raise ValueError(f"is not JSON: {detail}") from None
     if not isinstance(example, dict) or set(example) != set(KEYS):
         keys = ", ".join(map(str, example)) if isinstance(example, dict) else type(example).__name__
-        raise ValueError(f"is not an example: it has {keys or 'nothing'}, an example has {', '.join(KEYS)}")
+        raise ValueError(f"is not an example: it has {keys or 'no keys'} instead of {', '.join(KEYS)}")
     tokens, segments, random_next, positions, labels = (example[key] for key in KEYS)
     if not _all_are(tokens, str) or not _all_are(labels, str) or not tokens:
         raise ValueError("has tokens or labels that are not a list of strings")
     if not _all_are(segments, int) or not _all_are(positions, int) or not isinstance(random_next, bool):
-        raise ValueError("has segment_ids or positions that are not whole numbers, or no true or false")
+        raise ValueError("has segment_ids or positions that are not whole numbers, or no is_random_next")
     if len(segments) != len(tokens) or len(positions) != len(labels):
         counts = f"{len(tokens)} tokens, {len(segments)} segment ids; {len(positions)} positions, {len(labels)} labels"
-        raise ValueError(f"has lists that do not belong together: {counts}")
+        raise ValueError(f"has lists of different lengths: {counts}")
     first = segments.count(0)
     if segments != [0] * first + [1] * (len(tokens) - first):
         raise ValueError("has segment_ids that are not zeros followed by ones")

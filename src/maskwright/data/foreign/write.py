@@ -1,7 +1,7 @@
-"""A token store written for other tools: same documents, same order, a folder or file for each side.
+"""A token store written for other tools: the same documents in the same order, a folder or file for each side.
 
-`arrow`      train/00000.arrow …: a record batch a document, column `tokens`; train/meta/counts.csv; train/tokenizer/
-`datasets`   what `save_to_disk` writes of a DatasetDict; column `input_ids`
+`arrow`      train/00000.arrow …: a record batch per document, column `tokens`; train/meta/counts.csv; train/tokenizer/
+`datasets`   as `save_to_disk` writes a DatasetDict; column `input_ids`
 `parquet`    train-00000-of-00002.parquet …; column `input_ids`
 `megatron`   train_text_document.bin and .idx
 """

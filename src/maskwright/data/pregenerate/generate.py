@@ -1,8 +1,8 @@
 """`maskwright data pregenerate`: text to epochs of examples with static masks, the same for any number of workers.
 
 The text is encoded once, into a token store below the folder, and each epoch is one pass over it. A block's examples
-are a function of (seed, epoch, documents), so workers only change the speed. After a stop, the same command continues:
-an epoch with its metrics file is complete, and finished blocks of another one stay.
+are a function of (seed, epoch, documents), so workers only change the speed. After a stop, the same command continues.
+An epoch with its metrics file is complete, and finished blocks of other epochs stay.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ Block = tuple[int, int, int, int]
 def pregenerate(
     sources: Sources, tokenizer: str, folder: str, options: PregenerateOptions, *, workers: int = 1
 ) -> list[int]:
-    """Writes the epochs and returns the examples of each. The same call in other processes, here or on machines that
-    see the folder, shares the work. Raises `InputError` for bad text, options or folder."""
+    """Writes the epochs and returns the examples of each. The same call in other processes, on this machine or others
+    that see the folder, shares the work. Raises `InputError` for bad text, options or folder."""
     folder = storage.require_local(folder)
     words = read_vocabulary(tokenizer)
     work, decided = os.path.join(folder, PARTS), [__version__, asdict(options), words.fingerprint, words.rules_record]
     digest = digest_of(decided, [part.identity() for part in cut([sources])])
     with storage.new_folder(folder), Runner(workers) as runner:
-        if (before := _record(folder)) is None:  # first of all: only what lies next to it is ours to delete
+        if (before := _record(folder)) is None:  # first of all, since only files next to a record may be deleted
             storage.write_json(os.path.join(folder, RECORD), {"finished": False})
         if before and before["finished"]:
             if before.get("plan") != digest:
@@ -71,14 +71,14 @@ def pregenerate(
 
 
 def _cleared(folder: str, options: PregenerateOptions) -> list[int]:
-    """Deletes what finished epochs were made from, and returns the examples of each."""
+    """Deletes the sources of finished epochs, and returns the examples of each."""
     for name in (TEXT, PARTS):
         shutil.rmtree(os.path.join(folder, name), ignore_errors=True)  # other processes may do it too
     return [read_metrics(folder, epoch)[0] for epoch in range(options.epochs_to_generate)]
 
 
 def _encoded(sources: Sources, tokenizer: str, folder: str, options: PregenerateOptions, runner: Runner) -> TokenStore:
-    """The text as a token store. Raises `InputError` if it does not fit to epochs that were begun."""
+    """The text as a token store. Raises `InputError` if it does not match epochs that were begun."""
     text, record_path = os.path.join(folder, TEXT), os.path.join(folder, RECORD)
     try:
         store = prepare(
@@ -90,7 +90,7 @@ def _encoded(sources: Sources, tokenizer: str, folder: str, options: Pregenerate
             raise InputError(what, where=folder, fix=fix)
         if options.do_next_sent_prediction and store.manifest["splits"]["train"]["documents"] < 2:
             fix = "separate documents by blank lines (--layout sentences), or leave --do_next_sent_prediction out"
-            raise InputError("is one document, so no sentence is of another", where=sources.files[0], fix=fix)
+            raise InputError("is one document: next sentences need two", where=sources.files[0], fix=fix)
     except InputError as error:
         work, is_begun = os.path.join(folder, PARTS), "text" in storage.read_json(record_path)
         if not (is_begun or isinstance(error, Locked) or others_in(os.listdir(work))):
@@ -148,7 +148,7 @@ def _write_epoch(store: TokenStore, epoch: int, folder: str, options: Pregenerat
     paths = [os.path.join(folder, PARTS, "-".join(map(str, block))) for block in blocks]
     make, writer = WriteExamples(store.location, options), EpochWriter(store.tokenizer_folder, options)
     assert runner.claims
-    with unless_finished(is_complete):  # then another process has joined the parts, and deleted them
+    with unless_finished(is_complete):  # otherwise another process has joined and deleted the parts
         notes = compute(runner, make, [*zip(blocks, paths, strict=True)], f"epoch {epoch}", sizes)
         runner.claims.alone(f"epoch-{epoch}", is_complete, lambda: writer.write_epoch(folder, epoch, paths, notes))
 

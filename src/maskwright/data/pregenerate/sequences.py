@@ -1,8 +1,8 @@
 """Documents of sentences to sequences, as BERT's scripts build them: sentences up to a target length, which is
-sometimes shorter. With next-sentence prediction, the second segment follows the first or is of another document.
+sometimes shorter. With next-sentence prediction, the second segment follows the first or comes from another document.
 
-No text is lost and none is added: a sentence that does not fit begins the next sequence, one longer than a sequence is
-cut, and without next-sentence prediction a sequence never has text of another document.
+No text is lost and none is added. A sentence that does not fit begins the next sequence, and a sentence that is longer
+than a sequence is cut. Without next-sentence prediction, a sequence never has text of another document.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class PregenerateOptions:
     def __post_init__(self) -> None:
         for name in ("short_seq_prob", "masked_lm_prob"):
             if not 0.0 <= getattr(self, name) <= 1.0:
-                raise InputError(f"--{name} {getattr(self, name):g} is not from 0 to 1", fix="0.1 and 0.15 are usual")
+                raise InputError(f"--{name} {getattr(self, name):g} is not from 0 to 1", fix="try 0.1 or 0.15")
         if not 8 <= self.max_seq_len <= 8192:
-            raise InputError(f"--max_seq_len {self.max_seq_len} is not from 8 to 8,192", fix="take 128 or 512")
+            raise InputError(f"--max_seq_len {self.max_seq_len} is not from 8 to 8,192", fix="try 128 or 512")
         if min(self.epochs_to_generate, self.max_predictions_per_seq) < 1 or self.seed < 0:
             what = "--epochs_to_generate and --max_predictions_per_seq must be 1 or more, --seed 0 or more"
-            raise InputError(what, fix="raise the one that is lower")
+            raise InputError(what, fix="raise the lower one")
 
 
 class Text(NamedTuple):
@@ -96,7 +96,7 @@ def read_text(split: Split, shard_idx: int) -> Text:
 
 
 def documents(text: Text, first: int, last: int) -> Iterator[SentenceRun]:
-    """Documents `first` to `last` (exclusive). To bound memory, one of over about `LONGEST_TOKENS` comes as several."""
+    """Documents `first` to `last` (exclusive). Documents of over about `LONGEST_TOKENS` come as several."""
     begin = int(text.document_ends[first - 1]) if first else 0
     for number, end in enumerate(text.document_ends[first:last].tolist(), first):
         low, high = np.searchsorted(text.sentence_ends, [begin, end], side="right")

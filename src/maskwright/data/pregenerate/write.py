@@ -32,8 +32,8 @@ class EpochWriter:
 
     def masked(self, sequences: Sequence[Unmasked], epoch: int) -> tuple[Int32, NDArray[np.bool_]]:
         """([M, T] ids with masks, [M, T] whether each is a prediction). Each sequence has its number of predictions, on
-        average for whole words, but never more than `max_predictions_per_seq`; one that would have none gets a word if
-        one fits."""
+        average for whole words, but never more than `max_predictions_per_seq`; a sequence that would have none gets a
+        word if one fits."""
         limit, M, T = self.options.max_predictions_per_seq, len(sequences), self.options.max_seq_len
         first_segment, rows, predictions = (
             np.array([getattr(sequence, name) for sequence in sequences])
@@ -81,7 +81,7 @@ class EpochWriter:
 
     def write_epoch(self, folder: str, epoch: int, parts: Sequence[str], notes: Sequence[Note]) -> int:
         """Joins the parts into `epoch_N.json`, deletes them, and returns the number of examples, by the notes. The
-        metrics file comes last: with it, the epoch is complete."""
+        metrics file comes last and completes the epoch."""
         path = os.path.join(folder, f"epoch_{epoch}")
         with storage.atomic_writer(f"{path}.json") as file:
             for piece in (piece for part in parts for piece in Columns(part).pieces("lines")):

@@ -3,7 +3,7 @@
     cut      large files    where documents end, so that a file is several parts
     encode   each part      its shards, the keys of its documents' ids, its files' checksums
     find     key ranges     repeats of ids, over all parts
-    finish   some parts     those with repeats, written again without these
+    finish   some parts     parts with repeats, written again without them
 
 Then the shards of all parts get their final names. With cleaning a part is read twice, as duplicates of cleaned text
 are dropped before they are encoded: `judge` (drop codes, keys of the text, checksums) and `find` come first. The cuts
@@ -54,10 +54,10 @@ Computed = Sequence[tuple[str, Note]]
 
 def prepare(request: Request, runner: Runner | None = None) -> store.TokenStore:
     """Writes the store and returns it opened; a finished store is checked. `runner`: None for this process. The same
-    call in other processes, here or on machines that see the folder, shares the work.
+    call in other processes, on this machine or others that see the folder, shares the work.
 
     Raises `InputError` (exit 2) for bad text, with the first error in the order of reading, and for a folder with other
-    content. Finished parts stay, and the same call continues from there."""
+    content. Finished parts stay, and the same call continues from them."""
     return _Preparation(request, runner or Runner()).run()
 
 
@@ -96,7 +96,7 @@ class _Preparation:
         return store.TokenStore(self.request.folder)
 
     def _finished(self) -> store.TokenStore:
-        """The finished store. Raises `InputError` if it is of other text or options."""
+        """The finished store. Raises `InputError` if it has other text or options."""
         sizes = dict(enumerate(self._sizes()))
         with progress("hash", sum(sizes.values()), "bytes") as bar:
             files = dict(self.runner.run(Part.records, enumerate(self.parts), sizes, bar))
@@ -120,23 +120,23 @@ class _Preparation:
         width = np.dtype(store.token_dtype(read_vocabulary(self.request.tokenizer).size)).itemsize
         needed, free = sum(self._sizes()) * (width / 4 + 0.3), shutil.disk_usage(self.folder).free
         if needed > free:
-            line = f"about {human_bytes(needed)} of disk are needed for the store, {human_bytes(free)} are free"
+            line = f"about {human_bytes(needed)} of disk are needed for the store, but {human_bytes(free)} are free"
             warn(f"{line} at {self.request.folder}")
 
     def _warn_of_other_splits(self) -> None:
-        """Warns of files that are named for validation or test next to files for training: all are trained on."""
+        """Warns that files with names of validation or test, next to files for training, are all trained on."""
         splits = splits_of(self.request.sources.files)
         others = [name for name, split in splits.items() if split in ("validation", "test")]
         if are_apart([*splits.values()]):
             named = f"{len(others):,} of {several(len(splits), 'file')}, the first {others[0]}"
             warn(
-                f"named for validation or test: {named}. Their text goes into training like that of the "
-                "others: to leave it out, name the training files alone; --valid-files holds files out"
+                f"named for validation or test: {named}. Their text goes into training like the "
+                "others. To leave it out, name the training files alone; to hold files out, use --valid-files"
             )
 
     def _judge_unknown(self, encoded: Computed) -> None:
-        """Says how many tokens are unknown and why, in a warning where they are many. Repeats of documents in other
-        parts are among them. Raises `StoreError` where most are."""
+        """Prints how many tokens are unknown and why, as a warning if they are many. Repeats of documents in other
+        parts are included. Raises `StoreError` if most tokens are unknown."""
         unknown, tokens = (sum(note[name] for _, note in encoded) for name in ("unknown", "tokens"))
         if not unknown:
             return
@@ -150,16 +150,16 @@ class _Preparation:
             say(line)
 
     def _say_spacing(self) -> None:
-        """Says that sequences get spaces, and what overlapping k-mers do."""
+        """Notes that sequences get spaces, and the effect of overlapping k-mers."""
         tokenizer = self.request.tokenizer
         if spacing := spacing_of(tokenizer):
-            say(f"{tokenizer}: has {spacing}: sequences are given to it with spaces between them")
+            say(f"{tokenizer}: has {spacing}, so it gets sequences with spaces between them")
             if spacing.k > 1:
-                line = "overlapping k-mers spell a masked token out in their neighbours, so that masks teach little"
-                say(f"{line}; `maskwright tokenizer train --kind kmer` makes tokens that do not overlap")
+                line = "overlapping k-mers reveal a masked token in their neighbours, so that masks teach little"
+                say(f"{line}. For tokens without overlap: `maskwright tokenizer train --kind kmer`")
 
     def _say_of_records(self, judged: Computed) -> None:
-        """Says how many records have no text and how many are data or markup, of the training text and of the held-out
+        """Prints how many records have no text and how many are data or markup, for the training text and the held-out
         text."""
         for sources in self.request.all_sources:
             notes = [
@@ -215,7 +215,7 @@ class _Preparation:
         return [(part, self.request.file_number[part.files[0]]) for part in self.parts]
 
     def _digest(self) -> str:
-        """Of all that decides the names of the parts' files: those with another cannot share the work."""
+        """Digest of everything that decides the parts' files. Commands share the work if their digests are equal."""
         request, installed = self.request, [extras.installed(name) for name in ("gigatoken", "tokenizers")]
         identities = [part.identity() for part in self.parts]
         words = read_vocabulary(request.tokenizer)
@@ -246,7 +246,7 @@ class _Preparation:
         return Target(*names, request.options.valid_fraction, keyed, self._form())
 
     def _verified(self, texts: Iterator[str]) -> str:
-        """The name of the encoder for all parts: the fast one if its ids of the sample are the reference encoder's."""
+        """The name of the encoder for all parts: the fast one if its ids equal the reference encoder's."""
         request = self.request
         encoders, _, _ = tools(os.path.abspath(request.tokenizer), request.encoder)
         referee = encoders["tokenizers"]

@@ -29,15 +29,15 @@ from maskwright.text.unknown import first_unknown
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 
 BATCH_CHARACTERS = 4_000_000
-"""Text per call to the tokenizer: enough to keep its threads busy, little enough for a laptop."""
+"""Text per call to the tokenizer: enough to keep its threads busy, and little enough for a laptop."""
 SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 32, 500
-"""Beginnings of the first documents on which a fast encoder is compared with the reference one: 5 milliseconds. In each
-batch, they are compared on the beginning of its first document."""
+"""Beginnings of the first documents, on which a fast encoder is compared with the reference encoder in 5 milliseconds.
+In each batch, both are compared on the beginning of its first document."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """All that decides the ids and the split of a document, and the shards."""
+    """The settings that decide the ids and the split of a document, and the shards."""
 
     tokenizer: str
     """Its absolute path."""
@@ -54,7 +54,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Encode:
-    """Encodes a part that is not cleaned. Documents within the limits are encoded, but for copies of a text within the
+    """Encodes a part that is not cleaned. Documents within the limits are encoded, except copies of a text within the
     part. Other repeats are found afterwards, by their ids."""
 
     limits: Limits
@@ -122,7 +122,7 @@ class _Encoding:
         self.file_number = {name: first_file + index for index, name in enumerate(part.files)}
         self.tools = tools(target.tokenizer, target.encoder_name)
         vocabulary = read_vocabulary(target.tokenizer)
-        self.unknown = None if vocabulary.kind == "byte_level_bpe" else vocabulary.unk  # which spells every byte
+        self.unknown = None if vocabulary.kind == "byte_level_bpe" else vocabulary.unk  # which encodes every byte
 
     def run(self, documents: Iterator[Document]) -> None:
         runs, sides = KeyRuns(self.writer.columns, IDS), [np.zeros(0, "u1")]
@@ -160,7 +160,7 @@ class _Encoding:
         return Documents(ids, encoded.document_sizes[keep], sentences, np.array(origins, "<u8")[keep])
 
     def _count_unknown(self, encoded: Encoded, documents: list[Document]) -> None:
-        """Counts unknown tokens; says why of the part's first one."""
+        """Counts unknown tokens, with the reason for the part's first one."""
         if self.unknown is None or not len(token_idxs := np.flatnonzero(encoded.ids == self.unknown)):
             return
         self.note["unknown"] += len(token_idxs)
@@ -183,7 +183,7 @@ Tools = tuple[dict[str, Encoder], NDArray[np.int32], NDArray[np.bool_]]
 
 def tools(tokenizer: str, name: EncoderName) -> Tools:
     """(encoder and reference encoder by name; [vocabulary] bytes of each id; [vocabulary] whether it is special),
-    cached for the process's next part, while the tokenizer's files stay as they are."""
+    cached for the process's next part while the tokenizer's files do not change."""
     return _tools(tokenizer, name, read_vocabulary(tokenizer))
 
 

@@ -24,14 +24,14 @@ CHANGES = {
     "email": ("masked", "email address", "email addresses"),
     "ip": ("masked", "IP address", "IP addresses"),
     "phone": ("masked", "phone number", "phone numbers"),
-    LINES_MENDED: ("mended", "line of mojibake", "lines of mojibake"),
+    LINES_MENDED: ("repaired", "line of mojibake", "lines of mojibake"),
     C4_LINES: ("left out", "line by C4's rules", "lines by C4's rules"),
 }
-"""(verb, one, several) of what cleaning changed in kept documents."""
+"""(verb, singular, plural) of changes to kept documents."""
 
 
 def came_from(manifest: dict[str, Any]) -> str:
-    """A line on the files of a store's text, for users who did not just prepare it."""
+    """A line about the files of a store's text, for users who did not just prepare it."""
     count, first = sources_in(manifest)
     more = f" and {count - len(first):,} more" if count > len(first) else ""
     return f"text: {several(count, 'file')}, {', '.join(first)}{more}"
@@ -52,7 +52,7 @@ def report(location: str, manifest: dict[str, Any]) -> str:
         verb, noun, plural = CHANGES[name]
         lines.append(f"cleaning {verb} {several(count, noun, plural)}")
     if (passes := manifest.get("passes", 1)) > 1:
-        lines.append(f"it holds its text {passes} times: an epoch of a run is 1/{passes} of it")
+        lines.append(f"it holds its text {passes} times, so an epoch of a run is 1/{passes} of it")
     for name, split in manifest["splits"].items():
         sentences = f", {split['sentences']:,} sentences" if split["sentences"] else ""
         lines.append(f"{name}: {several(split['documents'], 'document')}, {split['tokens']:,} tokens{sentences}")

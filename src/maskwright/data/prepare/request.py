@@ -20,7 +20,7 @@ from maskwright.text.sources import Sources
 from maskwright.text.vocabulary import read_vocabulary
 
 RULES = 2
-"""Version of what decides a store's documents, their sides and its shards."""
+"""Version of the rules that decide a store's documents, their sides and its shards."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class PrepareOptions:
         if not 0.0 <= self.valid_fraction <= 1.0:
             raise InputError(
                 f"--valid-fraction {self.valid_fraction} is not from 0 to 1",
-                fix="0.01 holds one document in a hundred out, 1 creates a store that is only a test set",
+                fix="give 0.01 to hold out one document in a hundred, or 1 for a store that is only a test set",
             )
         if self.shard_tokens < 1 or self.min_characters < 1:
             raise InputError("--shard-tokens and --min-characters must be at least 1", fix="raise them")
@@ -51,17 +51,17 @@ class PrepareCounts:
     too_short: int = 0
     too_long: int = 0
     empty: int = 0
-    """Without an id: the tokenizer keeps nothing of them."""
+    """Documents that the tokenizer encodes to no id."""
     without_text: int = 0
-    """Records of tables that are no documents, as they are null or blank; not among `read`."""
+    """Records of tables that are null or blank, and so no documents; not counted in `read`."""
     left_out: dict[str, int] = field(default_factory=dict)
     """Dropped by cleaning, by rule."""
     changed: dict[str, int] = field(default_factory=dict)
-    """In kept documents: lines of mojibake that were mended, personal data masked, by kind, and lines that C4's rules
+    """In kept documents: repaired lines of mojibake, masked personal data by kind, and lines that C4's rules
     dropped."""
 
     def record(self) -> dict[str, Any]:
-        """The counts, without cleaning's if nothing was cleaned, and without `empty` and `without_text` where 0."""
+        """The counts, without cleaning's if nothing was cleaned, and without `empty` and `without_text` if 0."""
         optional = ("empty", "without_text")
         return {name: value for name, value in asdict(self).items() if value != {} and (value or name not in optional)}
 
@@ -76,7 +76,7 @@ class Request:
     options: PrepareOptions = field(default_factory=PrepareOptions)
     encoder: EncoderName = "auto"
     held_out: Sources | None = None
-    """Text that is held out in full, instead of a share of `sources`. A document of both is held out."""
+    """Text that is held out in full, instead of a share of `sources`. A document in both is held out."""
     cleaning: CleaningOptions | None = None
     command: Sequence[str] = ()
     """The words that the user typed behind `maskwright`, for the manifest alone; none from Python."""
@@ -115,7 +115,7 @@ class Request:
         return {name: index for index, name in enumerate(files)}
 
     def plan(self, origin: Sequence[dict[str, Any]]) -> str:
-        """Digest of all that decides the store's bytes. `origin`: records of its files, whose folders do not count."""
+        """Digest of everything that decides the store's bytes. `origin`: records of its files; folders do not count."""
         sources, held_out, vocabulary = self.sources, self.held_out, read_vocabulary(self.tokenizer)
         records = [{**record, "location": os.path.basename(record["location"])} for record in origin]
         return storage.sha256_of(
@@ -149,7 +149,7 @@ class Request:
                 f"{sum(counts.left_out.values()):,} left out by cleaning; "
                 f"{counts.without_text:,} records without text)",
                 where=self.sources.files[0],
-                fix="check the files, --layout, the length limits and the filters: `data audit` shows what they find",
+                fix="check the files, --layout, the length limits and the filters; `data audit` shows their effect",
             )
         if (self.options.valid_fraction or self.held_out) and not writer.totals()["valid"]["documents"]:
             raise self._nothing_held_out(counts)
@@ -178,6 +178,6 @@ class Request:
         fix += "".join(f"or {layout}, " for layout in more)
         what = f"none of {kept:,} documents fell into the held-out share of {self.options.valid_fraction:g}"
         if counts.duplicates > kept:
-            what += f" ({counts.duplicates:,} of {counts.read:,} are duplicates of others, and left out)"
+            what += f" ({counts.duplicates:,} of {counts.read:,} are duplicates of others and left out)"
             fix += "keep these with --keep-duplicates, "
         return InputError(what, where=self.sources.files[0], fix=fix + "or --valid-fraction 0 to hold none out")

@@ -1,4 +1,4 @@
-"""A part's shards, written once, in their final form, and given their final names when all parts are compared.
+"""A part's shards, written once in their final form, and renamed when all parts have been compared.
 
 STORE/parts/encode-000012-DIGEST                              the part's note and the keys of its documents, last
 STORE/parts/encode-000012-DIGEST.train-00000.tokens.u16 …     its shards
@@ -34,10 +34,10 @@ from maskwright.text.parts.phase import compute, paths_of
 
 SPLITS: tuple[store.SplitName, ...] = ("train", "valid")
 SIDE = "valid"
-"""Column of a part in which repeats are searched for: 1 for each document that is held out."""
+"""Column of a part in which repeats are searched: 1 for each held-out document."""
 TOKENS_AT_ONCE = 1 << 22
 WITHOUT_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
-"""Of a file system that has no hard links."""
+"""Errors of a file system without hard links."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class Documents:
 
 
 def _of_documents(values: NDArray[Any], counts: Int64, keep: NDArray[np.bool_]) -> NDArray[Any]:
-    """The values of the documents to keep, of which each has `counts`."""
-    # Runs of documents, not a mask of values: copying slices is fast, and one document in a hundred is held out.
+    """The values of the documents to keep. `counts`: values of each."""
+    # Runs of documents, not a mask of values, since copying slices is fast and one document in a hundred is held out.
     ends = np.concatenate([[0], np.cumsum(counts)])
     borders = np.flatnonzero(np.diff(keep, prepend=False, append=False))
     runs = zip(ends[borders[::2]].tolist(), ends[borders[1::2]].tolist(), strict=True)
@@ -80,7 +80,7 @@ class Form:
     dtype: str
     with_sentences: bool
     shard_tokens: int
-    """A shard ends with the document that reaches them."""
+    """A shard ends with the document that reaches this number."""
 
 
 class PartWriter:
@@ -126,8 +126,8 @@ class PartWriter:
 
 @contextmanager
 def part_written(path: str, form: Form) -> Iterator[PartWriter]:
-    """Writes a part: each of its shards atomically, and last the note at `path`, so that a part with a note is whole.
-    Shards of a part without one are written again under the same names."""
+    """Writes a part: each of its shards atomically, and the note at `path` last, so that a part with a note is whole.
+    Shards of a part without a note are written again under the same names."""
     with written(path) as columns, ExitStack() as stack:
         writer = PartWriter(path, form, columns, stack)
         yield writer
@@ -158,7 +158,7 @@ class _Shard:
         self.tokens += len(documents.ids)
 
     def closed(self) -> dict[str, Any]:
-        """Its record for the manifest, but for the final names of its files."""
+        """Its record for the manifest, without the final names of its files."""
         self.files.close()
         return {
             "split": self.split,
@@ -170,7 +170,7 @@ class _Shard:
 
 
 class _File:
-    """A file and its checksums: of what is written, not of what the disk made of it."""
+    """A file and the checksums of the written bytes, not of the bytes on the disk."""
 
     def __init__(self, path: str, stack: ExitStack) -> None:
         self._path, self._file = path, stack.enter_context(storage.atomic_writer(path))
@@ -193,7 +193,7 @@ class _File:
 def without_repeats(
     runner: Runner, work: str, parts: Sequence[tuple[str, Note]], searched: Sequence[str], form: Form
 ) -> list[Note]:
-    """The notes of all parts, those with repeats written again without them. `parts`: file and note of each.
+    """The notes of all parts; parts with repeats are written again without them. `parts`: file and note of each.
     `searched`: result files of the search for repeats."""
     has_repeats = np.flatnonzero(repeated_counts(searched, len(parts))).tolist()
     names = digest_of([os.path.basename(path) for path in searched])
@@ -208,7 +208,7 @@ def without_repeats(
 
 
 def give_names(writer: StoreWriter, work: str, notes: Sequence[Note], form: Form) -> None:
-    """Gives the shards of all parts, by their notes, their final names. What a killed command has named stays."""
+    """Gives the shards of all parts, by their notes, their final names. Names by a killed command stay."""
     counts = Counter[str]()
     writer.shards.clear()
     for note in notes:
@@ -221,7 +221,7 @@ def give_names(writer: StoreWriter, work: str, notes: Sequence[Note], form: Form
             writer.shards.append({**shard, "files": files})
     listed = {record["name"] for shard in writer.shards for record in shard["files"].values()}
     for name in os.listdir(writer.folder):
-        # A killed command left it, perhaps one with other options.
+        # A killed command left it, perhaps with other options.
         if storage.is_temporary(name) or (is_shard_name(name) and name not in listed):
             os.unlink(os.path.join(writer.folder, name))
     storage.sync_folder(writer.folder)

@@ -1,1 +1,1 @@
-"""The engine on JAX, for TPUs. On a CPU it is there for tests."""
+"""The engine on JAX: for TPUs, and on a CPU for tests."""

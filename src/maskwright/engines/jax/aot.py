@@ -1,9 +1,9 @@
 """Ahead-of-time compilation of an update for a TPU slice that this machine does not have, by the compiler in libtpu.
 
 Runs as a process of its own (`python -m maskwright.engines.jax.aot REQUEST RESULT`), because libtpu reads its
-settings when it is loaded, writes to the terminal as it likes, and keeps its memory.
+settings when it is loaded, writes to the terminal, and keeps its memory.
 
-The compiler reports the memory that the slice would report. It does not know speed, and nothing is run.
+The compiler reports the memory that the slice would report. It does not estimate speed, and nothing is run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SETTINGS = {
 OPTIONS: dict[str, dict[str, Any]] = {"v4": {"chip_config_name": "megacore"}}
 """Both cores of a v4 chip are one device, as in its runtime."""
 BOUNDS = {("v5e", "2x4"): (2, 4, 1), ("v6e", "2x4"): (2, 4, 1)}
-"""One host has eight of these chips; the compiler would put any four on a host."""
+"""A host has eight of these chips; the compiler would put any four on a host."""
 GIB = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 KINDS = "all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all"
 COLLECTIVE = re.compile(rf" (?P<kind>{KINDS})(?P<start>-start)?\(")
@@ -77,7 +77,7 @@ class Collective:
 
 @dataclass(frozen=True)
 class CompileResult:
-    """Bytes are those of one device, at the moment when most are in use."""
+    """Bytes are per device, at the moment when most are in use."""
 
     device_kind: str
     devices: int
@@ -89,7 +89,7 @@ class CompileResult:
     temporaries_bytes: int | None
     """None if the program does not fit."""
     collectives: list[Collective]
-    """Of the program's text: one in the loop over layers runs once a layer."""
+    """Collectives in the program's text, of which those in the loop over layers run once a layer."""
     compile_seconds: float
     versions: dict[str, str]
 
@@ -108,7 +108,7 @@ def topology(name: str) -> Any:
         return topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
     except Exception as error:
         what = f"the TPU compiler refuses it: {' '.join(str(error).split())[:300]}"
-        fix = "topologies are those that Google rents, as v5e:2x4 or v5p:2x2x4"
+        fix = "choose a topology that Google rents, such as v5e:2x4 or v5p:2x2x4"
         raise ConfigError(what, where=name, fix=fix) from None
 
 
@@ -153,7 +153,7 @@ def compile_ahead(request: CompileRequest) -> CompileResult:
             raise
         seconds = round(time.perf_counter() - began, 1)
         facts |= {"fits": False, "temporaries_bytes": None, "collectives": []}
-        # The first line has the needed memory and the limit.
+        # The first line contains the needed memory and the limit.
         facts["needed_bytes"] = max(_sizes(str(error).splitlines()[0]) or _sizes(str(error)))
         arrays = jax.tree.leaves(arguments)
         facts["arguments_bytes"] = sum(a.dtype.itemsize * math.prod(a.sharding.shard_shape(a.shape)) for a in arrays)
@@ -195,7 +195,7 @@ def memory_limit(device: Any) -> int:
         jax.jit(lambda x: x + 1).lower(huge).compile()
     except jax.errors.JaxRuntimeError as error:
         return min(_sizes(str(error)))
-    raise ValueError("this compiler knows no limit of memory")
+    raise ValueError("this compiler reports no limit of memory")
 
 
 def _sizes(message: str) -> list[int]:

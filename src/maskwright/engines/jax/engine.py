@@ -128,7 +128,7 @@ class JaxEngine:
         )
 
     def program_like(self, batch: Batch) -> Program:
-        """The program for rows that are read like those of `batch`."""
+        """The program for rows that are read as in `batch`."""
         return replace(self.program, causal=batch.causal)
 
     def use_rope_theta(self, theta: float) -> None:
@@ -162,7 +162,7 @@ class JaxEngine:
             return None  # with several ranks, none can skip a step alone
         self._state, stats = self._run("update", self._state, batches, *self._scalars(learning_rate, vote))
         self._step += 1
-        # The vote of the step before: the host does not wait for this step's, and is never further ahead than that.
+        # The vote of the step before, since the host does not wait for this step's and is at most one step ahead.
         previous_vote, self._vote = self._vote, stats["vote"]
         known = 0 if previous_vote is None else int(previous_vote)
         agreed = vote if self.processes.world_size == 1 else known
@@ -225,7 +225,7 @@ class JaxEngine:
     def _put(self, batches: Sequence[Batch]) -> dict[str, Array]:
         """Puts this process's micro-batches on its devices, in parts when they do not fit at once."""
         if any(batch.causal is False and batch.reads_causally for batch in batches):
-            raise ValueError("a row is read causally in a batch that says that none is: it would see later tokens")
+            raise ValueError("a row is read causally in a batch without causal rows, so it would see later tokens")
         M, local = len(batches[0].input_ids), len(self._local)
         size = largest_divisor(M, self.at_once.of(M))
         if size < M:
@@ -265,7 +265,7 @@ class JaxEngine:
         gone = any(array.is_deleted() for array in jax.tree.leaves(self._state))
         if gone or (alone and self.processes.world_size > 1):
             raise MaskwrightError(
-                "out of memory in the middle of an update, which cannot be done again"
+                "out of memory in the middle of an update, which cannot be repeated"
                 + ("" if gone else " in one process alone"),
                 where=self.device,
                 fix="raise batch.virtual_workers and, in pretraining, lower batch.micro_batch_rows in a new run that "
@@ -293,8 +293,8 @@ class JaxEngine:
         result: Stacked = {}
         for name, array in named.items():
             if self.processes.world_size > 1 and not array.is_fully_replicated:
-                # One at a time in every process: a device never holds two gathered arrays, and processes that gathered
-                # several in different orders would wait for each other for ever.
+                # One at a time in every process, so that a device never holds two gathered arrays, and so that
+                # processes do not wait for each other for ever by gathering in different orders.
                 array = self._gather(array).block_until_ready()
             if self.processes.rank == 0:
                 result[name] = np.asarray(array)

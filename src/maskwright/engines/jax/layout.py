@@ -3,13 +3,14 @@
 The mesh has one axis: every device computes micro-batches of its own, and holds a shard of every matrix and of its
 moments, which it alone updates. Vectors are whole everywhere. A layer is gathered, in the dtype of the multiplications,
 just before it is computed, and again in the backward pass, which sums its gradient over the devices as soon as it is
-there: both while other layers are computed. With several micro-batches a device, `data` gathers and sums once an
+complete. Both overlap with the computation of other layers. With several micro-batches a device, `data` gathers and
+sums once an
 update instead, whereas `fsdp`, which never holds a full gradient, does both for each micro-batch.
 
 A layer's gradients are sent as they were computed (in bf16, each to the device that holds the shard) and added up in
-fp32 there: libtpu runs an all-to-all beside matrix products (`step.COMPILER_OPTIONS`). It replaces a reduce-scatter by
-an all-reduce of the full fp32 gradient, during which nothing is computed (0.0.42.1, v4 to v6e, whatever its options).
-So reduce-scatters are left to what comes after the last layer, with nothing left to compute: the embeddings, the head.
+fp32 there: libtpu runs an all-to-all during matrix products (`step.COMPILER_OPTIONS`). It replaces a reduce-scatter by
+an all-reduce of the full fp32 gradient, during which nothing is computed (0.0.42.1, v4 to v6e, with any options). So
+reduce-scatters are only used after the last layer, when nothing is left to compute: for the embeddings and the head.
 
 Everything runs inside one `jax.shard_map`, so this file alone decides what is local and what is sent: activations are
 local by construction.
@@ -108,5 +109,5 @@ _gather.defvjp(lambda *arguments: (_gather(*arguments), None), _gather_backward)
 
 
 def _sum_shards(gradient: Array, dim: Any) -> Array:
-    # In fp32: a bf16 sum over hundreds of devices would lose their contributions.
+    # In fp32, since a bf16 sum over hundreds of devices would lose their contributions.
     return jax.lax.psum_scatter(gradient.astype(jnp.float32), AXIS, scatter_dimension=dim, tiled=True)

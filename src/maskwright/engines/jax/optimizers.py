@@ -1,6 +1,6 @@
 """Optimizers in JAX, on dictionaries of fp32 arrays: twins of `torch/optimizers.py`, for one device's shards.
 
-AdamW (Loshchilov and Hutter 2019) updates everything, or, beside Muon, everything except hidden matrices.
+AdamW (Loshchilov and Hutter 2019) updates everything or, together with Muon, everything except hidden matrices.
 Muon (Jordan et al. 2024): the layers are shared out over the devices, each of which gets the whole matrices of its own
 and gives their shards back.
 """
@@ -30,7 +30,7 @@ def is_hidden(name: str) -> bool:
 
 
 def moment_names(kind: str, names: Iterable[str]) -> dict[str, list[str]]:
-    """The parameters that have each moment."""
+    """Names of the parameters for each moment."""
     all_names = list(names)
     others = [name for name in all_names if kind == "adamw" or not is_hidden(name)]
     moments = {"exp_avg": others, "exp_avg_sq": others}

@@ -36,13 +36,13 @@ from maskwright.machine.hardware import cuda_devices, tpu_chips
 
 CPU_DEVICES, CACHE_FOLDER = "jax_num_cpu_devices", "jax_compilation_cache_dir"
 MOST_VIRTUAL_DEVICES = 64
-"""Each virtual device has a thread, and all wait for each other; a thousand of them kill the process."""
+"""Each virtual device has a thread that waits for all others, and a thousand of them kill the process."""
 LATER_SECONDS = 60.0
 """Seconds between our own deadline for connecting the hosts and JAX's, at which XLA ends the process."""
 DEAD_AFTER_SECONDS = 30
 """A host without a sign of life for this long counts as dead."""
 PROGRAMS_BYTES = 4 * 1024**3
-"""The cache of compiled programs deletes those that were used longest ago."""
+"""Above this size, the cache deletes the programs that were used longest ago."""
 LOST = ("gloo", "connection", "unavailable", "heartbeat", "socket", "deadline_exceeded", "coordination")
 """Words in the errors of collectives and of the coordination service when another process has died."""
 
@@ -82,11 +82,11 @@ def choose_device(engine: EngineSection) -> Platform:
     chips, wanted = tpu_chips(), engine.device
     require_supported(engine, wanted)
     if wanted == "auto" and not chips and cuda_devices():
-        what = "jax is for TPUs, and for tests on a CPU; this machine has an NVIDIA GPU"
-        raise ConfigError(what, where="engine.kind", fix="take engine.kind: torch, or engine.device: cpu")
+        what = "jax is for TPUs and for tests on a CPU, but this machine has an NVIDIA GPU"
+        raise ConfigError(what, where="engine.kind", fix="set engine.kind: torch, or engine.device: cpu")
     if wanted == "tpu" and not chips:
-        fix = "run it on a TPU VM; `maskwright plan` compiles for one that is not here"
-        raise ConfigError("tpu was asked for, but this machine has no TPU chip", where="engine.device", fix=fix)
+        fix = "run it on a TPU VM, or compile for one with `maskwright plan`"
+        raise ConfigError("tpu was requested, but this machine has no TPU chip", where="engine.device", fix=fix)
     if wanted == "tpu" or (wanted == "auto" and chips):
         require("libtpu", "engine.device")
         return "tpu"
@@ -103,7 +103,7 @@ def connect(engine: EngineSection) -> tuple[Platform, list[Any], Processes]:
         raise ConfigError(
             f"{engine.devices} devices cannot be shared out evenly over {launch.world_size} processes",
             where="engine.devices",
-            fix=f"take a multiple of {launch.world_size}, or leave it out",
+            fix=f"set a multiple of {launch.world_size}, or leave it out",
         )
     if device == "cpu":
         _set_up_cpu(engine, launch.world_size if launch else 1)
@@ -114,12 +114,12 @@ def connect(engine: EngineSection) -> tuple[Platform, list[Any], Processes]:
         jax.config.update("jax_platforms", device)
         devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
     except RuntimeError as error:
-        # The backends of several hosts exchange what each has. "Unavailable" is also what libtpu says of its own chips.
+        # The backends of several hosts exchange their devices. libtpu also reports its own chips as "Unavailable".
         signs = [sign for sign in LOST if sign != "unavailable"]
         if jax.distributed.is_initialized() and any(sign in str(error).lower() for sign in signs):
             raise partner_gone(error) from None
         raise MaskwrightError(
-            f"JAX cannot use this device: {error}", where=f"engine.device {device}", fix="see the driver's own message"
+            f"JAX cannot use this device: {error}", where=f"engine.device {device}", fix="follow the driver's message"
         ) from None
     if engine.devices is not None or device == "cpu":
         devices = first_devices(devices, engine.devices or jax.process_count())
@@ -128,14 +128,14 @@ def connect(engine: EngineSection) -> tuple[Platform, list[Any], Processes]:
 
 
 def _keep_programs() -> None:
-    """Keeps compiled programs for later starts, in JAX's own cache, whose keys have versions, options and the kind of
-    device. JAX's variables come first."""
+    """Keeps compiled programs for later starts, in JAX's own cache, whose keys contain versions, options and the kind
+    of device. JAX's variables come first."""
     if getattr(jax.config, CACHE_FOLDER) is not None:
         return
     try:
         folder = storage.make_cache_folder("jax")
     except InputError as error:
-        warn(f"{error}; until then each start compiles its programs anew")
+        warn(f"{error}; until this is fixed, each start compiles its programs again")
         return
     jax.config.update(CACHE_FOLDER, folder)
     jax.config.update("jax_compilation_cache_max_size", PROGRAMS_BYTES)
@@ -147,9 +147,9 @@ def _set_up_cpu(engine: EngineSection, hosts: int) -> None:
     local_devices = (engine.devices or hosts) // hosts
     if local_devices > MOST_VIRTUAL_DEVICES:
         raise ConfigError(
-            f"{local_devices} devices were asked for; on a CPU they are virtual, and at most {MOST_VIRTUAL_DEVICES}",
+            f"{local_devices} devices were requested; a CPU has at most {MOST_VIRTUAL_DEVICES} virtual ones",
             where="engine.devices",
-            fix="take fewer; `maskwright plan` compiles for large slices",
+            fix="use fewer, or compile for large slices with `maskwright plan`",
         )
     if hosts > 1:
         # A device that waits for another process holds a thread, and all wait at once.
@@ -195,9 +195,9 @@ def first_devices(devices: list[Any], count: int) -> list[Any]:
     chosen = [device for host in hosts for device in [d for d in devices if d.process_index == host][:each]]
     if len(chosen) != count:
         raise ConfigError(
-            f"{count} devices were asked for, {len(devices)} on {len(hosts)} hosts are there",
+            f"{count} devices were requested, but there are {len(devices)} on {len(hosts)} hosts",
             where="engine.devices",
-            fix="take a number that the hosts divide and have; leave it out for all; docs/tpu.md has how to take one "
+            fix="give a multiple of the number of hosts, or leave it out for all; docs/tpu.md shows how to use one "
             "host or chip of a slice",
         )
     return chosen

@@ -1,6 +1,6 @@
 """One update and one evaluation as JAX compiles them: pure functions of arrays, for any mesh.
 
-`engine.py` runs them; `maskwright plan` compiles the same ones ahead of time for a slice that it does not have.
+`engine.py` runs them; `maskwright plan` compiles the same functions ahead of time for a slice that is elsewhere.
 
 Dimensions: A micro-batches for each device in one update, N devices, M rows of T tokens and K predicted positions in
 each micro-batch.
@@ -49,7 +49,7 @@ Neither that step nor a later one changes anything."""
 
 @dataclass(frozen=True)
 class Program:
-    """The subject of a compilation: a model, how it learns, on which devices, with how many rows at once."""
+    """What is compiled: a model, its training, its devices and its number of rows at once."""
 
     model: ModelConfig
     optimizer: Optimizer
@@ -77,7 +77,7 @@ class Program:
         return choose_way(self.platform, tokens, width, dropout, self.layout.dtype, causal=self.causal)
 
     def _key(self, step: Array, number: Array) -> Array | None:
-        """Dropout's key for one part of one micro-batch: by seed, step, virtual worker and part, whatever the number of
+        """Dropout's key for one part of one micro-batch: by seed, step, virtual worker and part, with any number of
         devices."""
         if not self.model.drops:
             return None
@@ -181,7 +181,7 @@ class Program:
         return state, dict.fromkeys(BATCH_FIELDS, PartitionSpec(None, AXIS))
 
     def _on_mesh(self, function: Any, in_specs: Any, out_specs: Any, donate: tuple[int, ...]) -> Any:
-        # fp32 runs in fp32, since a TPU uses less by default. bf16 stays: TPU kernels accept nothing else.
+        # fp32 needs this, since a TPU uses less by default. bf16 stays, since TPU kernels accept nothing else.
         precision = "highest" if self.layout.dtype == jnp.float32 else "default"
 
         def traced(*arguments: Any) -> Any:

@@ -1,7 +1,7 @@
 """The connections between the processes of a run, by which the kernel notices that a host has vanished.
 
 A host that loses its power or its network sends nothing, so a collective operation cannot tell it from one that reads
-a checkpoint. The kernel of a live host answers a probe whatever its processes do. Only a process that is stopped for
+a checkpoint. The kernel of a live host always answers a probe. Only a process that is stopped for
 so long, while data is on its way to it, counts as vanished too.
 """
 

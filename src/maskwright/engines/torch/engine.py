@@ -155,7 +155,7 @@ class TorchEngine:
         return self.fit.by_graph and self.processes.world_size == 1
 
     def use_rope_theta(self, theta: float) -> None:
-        if theta != self.model.config.rope_theta:  # asked for at each step
+        if theta != self.model.config.rope_theta:  # this is called at each step
             self.model.config = replace(self.model.config, rope_theta=theta)
 
     def local_virtual_workers(self, virtual_workers: int) -> list[int]:
@@ -169,8 +169,8 @@ class TorchEngine:
 
     def dry_run(self, batches: Sequence[Batch], held_out: Sequence[Batch]) -> None:
         """Tries one micro-batch of each kind: the others have its shapes. `begin` first allocates the moments and the
-        buffers of all micro-batches. Several ranks then compute an update of a micro-batch each, up to its sums: what
-        is sent and received takes memory beside the activations. All have compiled when they begin to send."""
+        buffers of all micro-batches. Several ranks then compute an update of a micro-batch each, up to its sums:
+        messages need memory as well as the activations. All have compiled when they begin to send."""
 
         def train() -> None:
             self.weights.begin(len(batches) * self.dp_degree)

@@ -1,4 +1,4 @@
-"""What one rank has learned of its memory, and how it goes on once that has run out."""
+"""What one rank has measured of its memory, and how it continues after memory ran out."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Fit:
             )
         if has_graphs:
             self.graphs = None
-            warn("out of memory with CUDA graphs: going on without them, which takes longer where a model is small")
+            warn("out of memory with CUDA graphs: continuing without them, which slows small models")
         elif rows > 1:
             self.at_once = self.at_once._replace(rows=rows // 2)
             warn(fewer_at_once(rows, rows // 2, T))

@@ -1,8 +1,8 @@
 """The gradient of an update in fp32: summed over this rank's micro-batches, then over all ranks, for its own share.
 
-Sums follow the tree of `tree.py`, whatever the world size. A bucket of parameters is sent while the backward pass of
-the last micro-batch still computes earlier layers, as DistributedDataParallel does (Li et al. 2020, arXiv:2006.15704).
-Gradients travel in fp32: (W-1)/W of their bytes. All buffers stay where they are from the first update on.
+Sums follow the tree of `tree.py`, at any world size. A bucket of parameters is sent while the backward pass of the last
+micro-batch still computes earlier layers, as DistributedDataParallel does (Li et al. 2020, arXiv:2006.15704). Gradients
+travel in fp32: (W-1)/W of their bytes. All buffers stay where they are from the first update on.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ class Gradients:
             message = self._messages[self._next]
             self._take(list(message.bucket.names))
             self._fold(message.bucket.whole)
-            self.sending = True  # an error of the backend may come when others have theirs already
+            self.sending = True  # the backend may fail after other ranks have their part
             message.works = [
                 cast(dist.Work, dist.all_to_all_single(received, sent, here, there, async_op=True))
                 for received, here, sent, there in message.parts

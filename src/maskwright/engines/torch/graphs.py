@@ -1,6 +1,6 @@
 """A micro-batch's forward and backward pass as a CUDA graph, which the host starts with one call.
 
-Without it, the host launches some 1,000 kernels one by one, and a device that is faster than that idles in between.
+Without it, the host launches some 1,000 kernels one by one, and a faster device idles in between.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Graphs:
     def loss(self, key: Hashable, inputs: Sequence[Tensor], compute: Callable[[Sequence[Tensor]], Tensor]) -> Tensor:
         """The loss that `compute` returns for `inputs`, after it has moved their gradient into a sum.
 
-        `key`: all that a graph depends on besides the shapes of `inputs`. The first micro-batch of its kind is computed
+        `key`: all that a graph depends on, except the shapes of `inputs`. The first micro-batch of its kind is computed
         as usual, because compilers and libraries prepare themselves; the second is recorded."""
         key = (key, *((tensor.shape, tensor.dtype) for tensor in inputs))
         if key not in self._graphs and (key not in self._seen or len(self._graphs) == MOST_GRAPHS):

@@ -1,6 +1,6 @@
-"""Optimizers in torch over the flat fp32 buffers of a rank's share: a few large operations, whatever the depth.
+"""Optimizers in torch over the flat fp32 buffers of a rank's share: a few large operations, at any depth.
 
-AdamW (Loshchilov and Hutter 2019) updates everything, or, beside Muon, everything except hidden matrices.
+AdamW (Loshchilov and Hutter 2019) updates everything or, together with Muon, everything except hidden matrices.
 Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon) moves each matrix between hidden states by the
 orthogonal matrix nearest to its momentum.
 """
@@ -27,7 +27,7 @@ def rate_scales(names: list[str], layer_decay: float) -> dict[str, float]:
 class AdamW:
     """Updates a share but for Muon's stacks. Vectors are not decayed.
 
-    The updates are those of `torch.optim.AdamW(fused=True)`, by its function: the class imports torch's compiler,
+    Updates equal `torch.optim.AdamW(fused=True)`, whose function is called, since the class imports torch's compiler,
     which makes each start 1.5 s longer.
     """
 
@@ -56,12 +56,12 @@ class AdamW:
         ]
 
     def begin_after(self, updates: int) -> None:
-        """Says how many updates are in the moments."""
+        """Sets how many updates are in the moments."""
         self._updates.fill_(updates)
 
     @torch.no_grad()
     def step(self, learning_rate: float, good: Tensor | None = None) -> None:
-        """Updates the weights. `good` is 1, or 0 to change nothing; only the device knows which."""
+        """Updates the weights. `good`, on the device, is 1, or 0 to change nothing."""
         found_inf = None if good is None else 1.0 - good
         for scale, decay, (weights, gradients), (first, second), counts in self._groups:
             adamw(
@@ -101,7 +101,7 @@ class Muon:
         ]
 
     def begin_after(self, updates: int) -> None:
-        """Does nothing: Muon does not count."""
+        """Does nothing, since Muon does not count updates."""
 
     @torch.no_grad()
     def step(self, learning_rate: float, good: Tensor | None = None) -> None:

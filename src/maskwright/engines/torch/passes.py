@@ -19,7 +19,7 @@ from maskwright.model.torch.heads import Targets
 
 PREDICTIONS_MULTIPLE = 64
 """Of the predictions of a micro-batch in compiled layers on CUDA. Products of other sizes are slow there; torch would
-fill them up where a measurement says so, which no exact run may depend on."""
+pad them depending on a measurement, which no exact run may do."""
 
 
 class Passes:

@@ -28,8 +28,8 @@ from maskwright.model.torch.encoder import EncoderNetwork
 from maskwright.model.torch.networks import make_network
 
 COMPILE_PAYS_FLOPS = 1e17
-"""FLOPs of a run of some five minutes on a CUDA device: fused layers save more than the minute of compiling. On a CPU
-they save nothing (records/experiments.md)."""
+"""FLOPs of a run of some five minutes on a CUDA device. In longer runs, fused layers save more than the minute of
+compiling. On a CPU they save nothing (records/experiments.md)."""
 
 FLASH_3, FLASH_3_HEAD_WIDTH = "flash_attn_interface", 128
 """The module by which torch takes FlashAttention 3, and the widest heads whose gradients it adds in a fixed order."""
@@ -42,15 +42,15 @@ def choose_device(wanted: str, where: str = "engine.device") -> str:
         return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     if wanted == "mps" and not torch.backends.mps.is_available():
         raise ConfigError(
-            "mps was asked for, but torch sees no Apple GPU",
+            "mps was requested, but torch sees no Apple GPU",
             where=where,
-            fix="take a Mac with Apple silicon and macOS 14 or later, or say cpu",
+            fix="use a Mac with Apple silicon and macOS 14 or later, or set it to cpu",
         )
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
-            "cuda was asked for, but torch sees no CUDA device",
+            "cuda was requested, but torch sees no CUDA device",
             where=where,
-            fix="check the driver and that torch is a CUDA build, or say cpu",
+            fix="check the driver and that torch is a CUDA build, or set it to cpu",
         )
     return wanted
 
@@ -79,7 +79,7 @@ def has_fast_fp16(device: str) -> bool:
 
 
 def what_dtype_costs(dtype: torch.dtype, device: str, *, asked: str = "auto") -> str:
-    """A note on the precision, shown beside its name. A precision that was `asked` for needs no reason."""
+    """A note on the precision, shown after its name. A precision that was `asked` for needs no reason."""
     reasoned = asked == "auto" and not has_bf16(device)
     if dtype is torch.float16:
         return " with loss scaling" + " (no bf16 here)" * reasoned
@@ -90,7 +90,7 @@ def what_dtype_costs(dtype: torch.dtype, device: str, *, asked: str = "auto") ->
 
 def choose_flash_attention(device: str, dtype: torch.dtype, head_width: int, dropout: float) -> None:
     """Takes FlashAttention 3 on Hopper where its package is installed; its backward pass has a fixed order too. It has
-    no dropout. `attention_kernel` names the version, for other bits come of another."""
+    no dropout. `attention_kernel` names the version, since bits differ between versions."""
     if device != "cuda" or dtype is torch.float32 or dropout or head_width > FLASH_3_HEAD_WIDTH:
         return
     if torch.cuda.get_device_capability() == (9, 0) and importlib.util.find_spec(FLASH_3) is not None:
@@ -121,11 +121,11 @@ def choose_compile(wanted: str, device: str, run_flops: float) -> bool:
     Raises `ConfigError` if a compiler is needed and absent.
     """
     if device == "mps" and wanted == "on":
-        raise ConfigError("layers are not compiled for mps", where="engine.compile", fix="say auto or off")
+        raise ConfigError("layers are not compiled for mps", where="engine.compile", fix="set it to auto or off")
     compiled = wanted == "on" or (wanted == "auto" and device == "cuda" and run_flops >= COMPILE_PAYS_FLOPS)
     if compiled and not has_compiler(device):
         language, program = ("C++", "g++") if device == "cpu" else ("C", "gcc")
-        what = f"{wanted} compiles the layers of this run, which takes a {language} compiler, and there is none"
+        what = f"{wanted} compiles the layers of this run, which needs a {language} compiler"
         raise ConfigError(what, where="engine.compile", fix=f"install {program}, or set engine.compile: off")
     return compiled
 
@@ -134,12 +134,12 @@ def mkl_takes_gradients(
     device: str, dtype: torch.dtype, processes: Processes, *, compiled: bool, begun: bool | None = None
 ) -> bool:
     """Whether MKL computes the gradients of layers' matrices (`model/torch/linear.py`), if all processes of the run
-    can. A compiler cannot look into MKL. `begun`: whether it did when the run began, if that is settled."""
+    can. A compiler cannot look into MKL. `begun`: whether MKL did when the run began, if it has begun."""
     if device != "cpu" or dtype is not torch.bfloat16 or compiled:
         return False
     here = processes.has_mkl if isinstance(processes, Peers) else has_mkl()
     if begun and not here:
-        note("this run began with gradients of matrices by MKL, and no CPU without AMX has them: the last bits change")
+        note("this run began with gradients of matrices by MKL, but this CPU has no AMX, so the last bits change")
     return here and begun is not False
 
 
@@ -173,9 +173,9 @@ def set_determinism(exact: bool) -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(exact)
     # cuDNN's backward pass of attention adds in any order, and torch only warns of it (pytorch#182551). From 2.14 on,
-    # varlen_attn uses it on Hopper wherever it may.
+    # varlen_attn uses it on Hopper where possible.
     torch.backends.cuda.enable_cudnn_sdp(not exact)
-    # Otherwise each new tensor is filled first, which nothing needs.
+    # Otherwise torch first fills each new tensor.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
@@ -239,10 +239,10 @@ def prepare(
 ) -> tuple[EncoderNetwork, Weights]:
     """The network, and the weights that an update changes. `by_mkl`, `looked_up`: see `TorchEngine`."""
     if device == "cpu" and dtype is torch.float16:
-        warn("a CPU takes many times as long in fp16 as in fp32, so it is only for tests and for runs begun on a GPU")
+        warn("fp16 on a CPU takes many times as long as fp32, so use it only for tests and for runs begun on a GPU")
     if device == "mps":
         warn(
-            "engine.device mps has never been tried: compare the first losses with engine.device: cpu, and do not "
+            "engine.device mps has never been tried. Compare the first losses with engine.device: cpu, and do not "
             "expect the same bits"
         )
     if not model.facts.relative:
@@ -264,12 +264,12 @@ def prepare(
         torch._dynamo.config.fail_on_recompile_limit_hit = True
         # Each shape has a program of its own: if torch makes one for all shapes, its bits depend on which shape came
         # first, and a run that is continued in its second phase would differ. Examples have too many shapes.
-        # No measurement chooses a kernel: a product padded because that was faster has other bits.
+        # No measurement may choose a kernel, since a product that is padded for speed has other bits.
         torch._inductor.config.deterministic = engine.reproducibility == "exact"
         for part in (network.norm, *network.layers, network.head):
             part.compile(dynamic=False if model.task == "masked_lm" else None)
         network.compiled = True
-    # 3. Who computes the gradients of matrices.
+    # 3. The library for the gradients of matrices.
     if mkl_takes_gradients(device, dtype, processes, compiled=compiled, begun=by_mkl):
         network.use_mkl()
     return network, weights

@@ -126,7 +126,8 @@ class Exchange:
 
 
 def has_mkl() -> bool:
-    """Whether MKL's product of bf16 matrices is here, and pays: on CPUs with AMX, whose flags decide and no timing."""
+    """Whether MKL's product of bf16 matrices is here, and pays: on CPUs with AMX, by their flags and not by a
+    timing."""
     return hardware.cpu_has_amx() and mkl_product() is not None
 
 
@@ -136,21 +137,21 @@ def connect(engine: run.EngineSection, device: str) -> Processes:
     if launch and engine.devices not in (None, launch.world_size):
         fix = f"start {engine.devices} processes, or leave engine.devices out"
         raise ConfigError(
-            f"{engine.devices} were asked for, and {launch.world_size} compute", where="engine.devices", fix=fix
+            f"{engine.devices} were requested, but {launch.world_size} compute", where="engine.devices", fix=fix
         )
     if launch and device == "cuda":
         device_count = torch.cuda.device_count()
         if launch.local_world_size > device_count:
             raise ConfigError(
-                f"{launch.local_world_size} processes on this machine, and torch sees {device_count} CUDA devices",
+                f"{launch.local_world_size} processes on this machine, but torch sees {device_count} CUDA devices",
                 where="engine.device",
-                fix=f"start with --processes {device_count}, or say engine.device: cpu",
+                fix=f"start with --processes {device_count}, or set engine.device: cpu",
             )
         torch.cuda.set_device(launch.local_rank)
     if launch is None or launch.world_size == 1:
         return Alone()
     if device == "mps":
-        fix = "start one process, or say engine.device: cpu"
+        fix = "start one process, or set engine.device: cpu"
         raise ConfigError("torch's processes cannot exchange what lies on mps", where="engine.device", fix=fix)
     if not dist.is_initialized():
         _find(launch, device)
@@ -171,7 +172,7 @@ def _find(launch: Launch, device: str) -> None:
 
     find(initialize, CONNECT_SECONDS)
     probe(before)
-    if device == "cpu":  # before any rank can fail alone: its word to the others would meet this one
+    if device == "cpu":  # before any rank can fail alone, since its message would meet this one
         Peers.has_mkl = bool(Peers().gather_numbers(torch.tensor([int(has_mkl())])).all())
     if device == "cuda":
         backend = dist.group.WORLD._get_backend(torch.device("cuda"))  # type: ignore[union-attr]

@@ -52,14 +52,14 @@ def _source(family: int, address: tuple[Any, ...]) -> str:
 
 
 def _default_address() -> str:
-    """This host's address on its default route, else that of any interface but loopback; "" if it has none."""
+    """This host's address on its default route, else of any interface but loopback; "" if it has none."""
     others = (address for address in _interfaces() if not is_loopback(address))
     return _source(socket.AF_INET, ANYWHERE) or next(others, "")
 
 
 def _listen_at(own: str) -> None:
-    """gloo would listen at the address of the host's name. NCCL looks for interfaces itself, and for the fastest, so it
-    needs a word only where all ranks are on one host."""
+    """gloo would listen at the address of the host's name. NCCL looks for interfaces itself, and for the fastest, so
+    its variable is set only if all ranks are on one host."""
     interface = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), None)
     if not is_loopback(own):
         interface = _interfaces().get(own.partition("%")[0])

@@ -1,4 +1,4 @@
-"""What a model says of batches without being trained. The ranks share the batches out, and all get all numbers."""
+"""Scores of batches without training. The ranks share the batches out, and all get all numbers."""
 
 from __future__ import annotations
 

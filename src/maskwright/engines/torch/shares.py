@@ -49,8 +49,8 @@ class Stack:
     """Whole parameters, one after the other."""
     shape: tuple[int, int, int]
     parts: tuple[int, ...]
-    """Rows of the matrices that each of them holds, one below the other: `rows`, or query, key and value of grouped
-    queries, of which keys and values have fewer."""
+    """Rows of the matrices that each parameter holds, one below the other: `rows`, or query, key and value of grouped
+    queries, where keys and values have fewer."""
 
     @property
     def numbers(self) -> int:
@@ -173,7 +173,7 @@ class Share:
 
     @property
     def stacks(self) -> list[tuple[Stack, slice]]:
-        """Those of Muon, with their places in a flat buffer of the share."""
+        """Muon's stacks, with their places in a flat buffer of the share."""
         return [(stack, place) for stack in self.order.stacks for place in self._held(stack.names[0], stack.numbers)]
 
     def runs(self, kind: Callable[[str], K]) -> dict[K, list[slice]]:
@@ -237,8 +237,8 @@ def _grouped(items: Sequence[K], numbers: Callable[[K], int]) -> list[list[K]]:
 
 
 def _stacks(shapes: Shapes) -> list[Stack]:
-    """The hidden matrices by shape: the square ones (query, key and value apart), those that widen (both halves of a
-    gated one apart), those that narrow."""
+    """The hidden matrices by shape: square (query, key and value separate), widening (both halves of a gated layer
+    separate), narrowing."""
     _, F = next(shape for name, shape in shapes.items() if name.endswith("down.weight"))
     alike: dict[tuple[tuple[int, ...], int], list[tuple[str, int]]] = {}
     for role in HIDDEN_ROLES:

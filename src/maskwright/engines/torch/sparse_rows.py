@@ -2,7 +2,7 @@
 
 The rows of all other tokens never have a gradient, so AdamW only decays them. Here they are decayed later, for many
 updates in one pass. The gradient, the moments, the norm and the copy in bf16 cover the few thousand rows that a
-labelled set has, where a table of 50,000 rows took a third of the step of a small model.
+labelled set looks up. A table of 50,000 rows took a third of a small model's step.
 """
 
 from __future__ import annotations

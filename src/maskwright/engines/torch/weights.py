@@ -91,7 +91,7 @@ class FlatWeights:
 
     @property
     def gradients(self) -> Gradients:
-        """Made by the first update: evaluation needs none."""
+        """Made by the first update, since evaluation needs none."""
         if self._made is None:
             made = Gradients(self._parameters, self._order, self._processes)
             self._blocks = made.flat.view(-1, shares.BLOCK_NUMBERS)
@@ -155,8 +155,8 @@ class FlatWeights:
         return [name for name in self._parameters if (name in stacked) is isinstance(optimizer, Muon)]
 
     def _on_rank_0(self, numbers: Tensor, begin: int, names: list[str]) -> Parameters:
-        """On rank 0, copies of the parameters `names`, of which each rank has its `numbers` of a share, from `begin`
-        on. Buckets come one after the other, since they need memory of the device."""
+        """On rank 0, copies of the parameters `names`. Each rank has its `numbers` of a share, from `begin` on. Buckets
+        come one after the other, since they need memory of the device."""
         if not self._several:
             return extract(self._order.parameters(numbers, names, begin), self.config)
         rank = self._processes.rank
@@ -182,7 +182,7 @@ class FlatWeights:
         if self._multiplied is not self._weights:
             self._multiplied.copy_(whole)
         if not moments:
-            self._optimizers = []  # their moments are of updates that no longer count
+            self._optimizers = []  # their moments belong to updates that no longer count
             return
         for optimizer in self._start_optimizers():
             optimizer.begin_after(state.remembered_updates)

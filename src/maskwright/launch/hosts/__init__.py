@@ -1,1 +1,1 @@
-"""What supervises a process on a host, wherever the host is."""
+"""Supervises a process on any host."""

@@ -1,8 +1,8 @@
 """The shell script that supervises a job on one host, and its protocol with the launcher.
 
 The launcher starts `first_command` on the host, waits for its greeting and writes the script to its standard input.
-Lists of processes do not show that, so values of variables are safe in it. The end of the input means that the launcher
-wants the job to end, or is gone: SIGTERM, the grace period, SIGKILL.
+Lists of processes do not show that, so values of variables are safe in it. The input ends when the launcher ends the
+job or dies. The job then gets SIGTERM, the grace period and SIGKILL.
 
     host      MARK hello                      launcher   the script
               MARK ready                                 go
@@ -10,8 +10,8 @@ wants the job to end, or is gone: SIGTERM, the grace period, SIGKILL.
               MARK exit 75                             or, before ready: MARK refused 127 why
 
 The job writes to a file, which is shown as it grows. With a pipe, a lost connection would end the job at its next line
-(SIGPIPE) or, half-open and full, block it for ever; in both cases before it has saved.
-The job's processes inherit a file lock: it is held for as long as one of them lives, however the others died.
+(SIGPIPE) or, half-open and full, block it for ever, in both cases before it has saved.
+The job's processes inherit a file lock, which is held until the last of them dies.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INSTALL = (
 )
 """`--setup` for a host whose own Python is older than 3.11, such as Ubuntu 22.04. uv is on PyPI; the Python that it
 installs is on GitHub (https://docs.astral.sh/uv/concepts/python-versions/)."""
-# POSIX sh, as dash (Debian's and Ubuntu's sh) has it: only `kill -s` takes a group after `--`, and numbers of files
+# POSIX sh as in dash (Debian's and Ubuntu's sh), where only `kill -s` takes a group after `--`, and numbers of files
 # have one digit.
 SUPERVISE = """
   setsid sh -c 'cat >/dev/null; kill -s TERM "$1"; sleep "$2"; kill -s KILL -- "-$1"' watch "$mw_leader" "$mw_grace" \\
@@ -68,12 +68,12 @@ main() {
   fi
   echo "$mw_job -" > "$mw_state/launch.job"
   if [ -n "$mw_setup" ]; then
-    sh -c "$mw_setup" </dev/null 2>&1 9>&- || lacks 1 "--setup ended with $?" 'see its lines above'
+    sh -c "$mw_setup" </dev/null 2>&1 9>&- || lacks 1 "--setup ended with $?" 'read its lines above'
   fi
-  cd "$mw_folder" 2>/dev/null || refuse 2 "$mw_folder: no such folder here. Fix: --workdir, or --setup to make it"
+  cd "$mw_folder" 2>/dev/null || refuse 2 "$mw_folder: no such folder here. Fix: name another by --workdir"
   PATH="$PWD/.venv/bin:$PATH"; export PATH
   command -v "$1" >/dev/null ||
-    lacks 127 "$1: not installed here" '--workdir with a .venv, or --setup to install'
+    lacks 127 "$1: not installed here" 'name a folder with a .venv by --workdir, or install it with --setup'
   mw_version=$("$1" --version 2>&1 9>&-) ||
     lacks 127 "$1: does not start: $(echo "$mw_version" | tail -n 1)" 'install it again, with --setup'
   say ready

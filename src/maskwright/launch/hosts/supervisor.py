@@ -25,21 +25,21 @@ TAIL_LINES = 20
 LONGEST_LINE = 1 << 16
 """Bytes. A longer line is shown in pieces, so that a host without newlines cannot fill the memory."""
 OTHERS_SECONDS = 10.0
-"""Time in which the other hosts may notice by themselves that one has failed."""
+"""Time for the other hosts to notice that one has failed."""
 CONNECT_SECONDS = 300.0
-"""Time in which a host must greet: gcloud (528) tries 10 times, with 5 seconds in between."""
+"""Time in which a host must greet. gcloud (528) tries 10 times, with 5 seconds in between."""
 ANSWER_SECONDS = 15.0
 """Time in which a host must report how it ended, beyond the job's grace period."""
 COMPLAINTS = ("ERROR", "ssh: ", "Permission denied")
-"""How errors of ssh and gcloud begin."""
+"""Beginnings of errors of ssh and gcloud."""
 DRAIN_SECONDS = 1.0
 """Time for the last lines of a connection that has ended."""
 
 
 @dataclass
 class _Host:
-    """`process` leads its own process group: a Ctrl-C in the terminal must not end ssh before the job's grace period is
-    over."""
+    """`process` leads its own process group, since a Ctrl-C in the terminal must not end ssh before the job's grace
+    period is over."""
 
     index: int
     process: subprocess.Popen[bytes]
@@ -121,7 +121,7 @@ class ShellAttempt(Attempt):
         """Handles the lines that have come; waits up to `seconds` for the first."""
         with suppress(queue.Empty):
             self._on_line(*self._lines.get(timeout=seconds))
-            for _ in range(1000):  # then look at the deadlines, however much a host prints
+            for _ in range(1000):  # then check the deadlines, even if a host prints without end
                 self._on_line(*self._lines.get_nowait())
         self._check_deadlines()
 
@@ -191,7 +191,7 @@ class ShellAttempt(Attempt):
             host.request_stop()
 
     def close(self) -> None:
-        """Ends the connections that are left."""
+        """Ends the remaining connections."""
         for host in self.hosts:
             host.drop()
             host.process.wait()

@@ -1,8 +1,8 @@
-"""`maskwright pretrain` as a Ray job: one command on each node of a gang; they start together and end together.
+"""`maskwright pretrain` as a Ray job: one command on each node of a gang. The commands start together and end together.
 
 Ray only launches: a placement group reserves the machines, which is also what its autoscaler reads, and an actor in
-each bundle starts the command. The run directory has the checkpoints, the step and the data order, so whatever Ray
-loses, the same submission continues exactly. Ray Train's TorchTrainer would do no more here, but it loads torch in the
+each bundle starts the command. The run directory has the checkpoints, the step and the data order, so the same
+submission continues exactly after any loss. Ray Train's TorchTrainer would do no more here, and it loads torch in the
 driver (444 MB, 3 seconds) and polls its workers every 2 seconds.
 """
 
@@ -69,10 +69,10 @@ def _metadata() -> dict[str, Any]:
 
 
 def require_lasting(run: str, locations: Mapping[str, str | None], folder: str | None) -> None:
-    """Raises `InputError` for paths that do not work in a job's folder, which is deleted with the job: a job may read
-    files there, but not write its run. `locations`: the paths that it reads, by key."""
+    """Raises `InputError` for paths that do not work in a job's folder. A job may read files there, but not write its
+    run, since the folder is deleted with the job. `locations`: the paths that it reads, by key."""
     if not os.path.isabs(run) and "://" not in run:
-        what = "is relative, and a Ray job's folder is deleted at its end: the checkpoints would be lost"
+        what = "is relative, so the checkpoints would be lost with the Ray job's folder"
         fix = "give an absolute path on storage that all machines of the cluster see"
         raise InputError(what, where=f"--run {run}", fix=fix)
     for key, location in locations.items():
@@ -211,7 +211,7 @@ class _RayAttempt(Attempt):
         lacking_since, report_at = None, time.monotonic() + FIRST_REPORT_SECONDS
         while not group.wait(timeout_seconds=0.5):
             if stop.asked:
-                raise StoppedEarly("told to end while waiting for machines; nothing was started")
+                raise StoppedEarly("asked to end while waiting for machines; nothing was started")
             now, nodes = time.monotonic(), _nodes()
             if self.gang.slice_name and self.gang.slice_name not in {node["Labels"].get(SLICE_NAME) for node in nodes}:
                 return []
@@ -238,9 +238,9 @@ class _RayAttempt(Attempt):
         references = [actor.prepare.remote(self.command.run, host, patience) for actor, host in pairs]
         while len(ray.wait(references, num_returns=len(references), timeout=0.2)[0]) < len(references):
             if stop.asked:
-                raise StoppedEarly("told to end before it started")
+                raise StoppedEarly("asked to end before it started")
             if time.monotonic() > deadline:
-                raise MaskwrightError("a Ray worker does not start", fix="see `ray status` and the workers' logs")
+                raise MaskwrightError("a Ray worker does not start", fix="check `ray status` and the workers' logs")
         ready = []
         for index, reference in enumerate(references):
             try:

@@ -1,6 +1,6 @@
 """Ray's job API from outside the cluster: submit, follow, status, logs, stop, list.
 
-Everything goes over HTTP to the head (port 8265), so a laptop needs no other access. This file needs the package for
+Everything goes over HTTP to the head (port 8265), so a laptop needs no other access. This file needs Ray's package for
 its client, and nothing of training.
 """
 
@@ -29,12 +29,13 @@ USUAL_ADDRESS = "http://127.0.0.1:8265"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 CONNECT_SECONDS, POLL_SECONDS = 10.0, 0.5
 QUIET_SECONDS = 60.0
-"""Time without a line after which a new connection brings them: a dead one looks like a quiet job."""
+"""Time without a line after which the connection is renewed, since a dead one looks like a quiet job."""
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+"
 OF_RAY = re.compile(rf"\(raylet\b[^)]*\) |\t\(\d\) |\s*\[(state-dump|{TIME} [A-Z] \d+ \d+)\]|{TIME}\t[A-Z]+ |\s*$")
-"""Lines that Ray's processes add to a job's log, in 2.60 dozens for each lost machine. No line of ours begins so."""
+"""Lines that Ray's processes add to a job's log, in 2.60 dozens for each lost machine. No line of ours begins in this
+way."""
 TAIL = re.compile(r"\bLast (\d+) lines of the Raylet logs:")
-"""Announces so many more lines, each indented by four spaces, with anything in them (2.60, process_watcher.py)."""
+"""Announces this many more lines of any content, each indented by four spaces (2.60, process_watcher.py)."""
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 T = TypeVar("T")
 Address = Annotated[
@@ -147,7 +148,7 @@ class RayCluster:
             reason = " ".join(str(error).split()).removeprefix("Request failed with status code ")
             what = f"Ray refuses: {reason[:300]}"
             if reason.startswith("5"):
-                fix = "see the head's dashboard_Job*.log"
+                fix = "check the head's dashboard_Job*.log"
                 raise CloudError(what, reason="failed", where=self.address, fix=fix) from None
             raise MaskwrightError(what, where=self.address, fix="correct the options") from None
 
@@ -214,7 +215,8 @@ class RayCluster:
 
 
 async def _next(pieces: AsyncIterator[str]) -> str | None:
-    """The next piece of a log; None at the end of the connection. What has ended it, the next request finds."""
+    """The next piece of a log; None at the end of the connection. The next request finds out why the connection
+    ended."""
     import aiohttp
 
     try:
@@ -263,7 +265,7 @@ class Lines:
         self._show, self._partial, self._taken, self._of_tail = show, "", 0, 0
 
     def take(self, piece: str, position: int) -> None:
-        """`position`: the number of characters before the piece. What was taken before is left out."""
+        """`position`: the number of characters before the piece. Text that was taken before is left out."""
         new = piece[max(0, self._taken - position) :]
         self._taken += len(new)
         *whole, self._partial = (self._partial + new).split("\n")
@@ -305,7 +307,7 @@ def conclude(job: RayJob) -> None:
     if job.state == "STOPPED":  # by Ray's API, and nothing starts it again
         code = ASKED
     elif code is None and ("RUNTIME_ENV" in what or "START" in what):
-        raise JobError(f"the job did not start: {what}", 1, where=where, fix="see `ray status` and the head's logs")
+        raise JobError(f"the job did not start: {what}", 1, where=where, fix="check `ray status` and the head's logs")
     elif code is None:  # the driver's machine is gone
         raise StoppedEarly(f"{what}; the same submission continues the run", where=where)
     absent = "install maskwright, with its `ray` extra, where `ray start` runs, on every machine"

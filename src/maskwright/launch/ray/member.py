@@ -1,9 +1,10 @@
-"""One node of a gang: it runs the training command as a process of its machine, and reports its lines and its end.
+"""One node of a gang: it runs the training command as a process of its machine, and reports the command's lines and
+end.
 
 A shell that is not a child of the actor runs the command. Ray sends SIGKILL to an actor's children when the actor or
 the job's driver ends (2.60, seen for `ray.kill` and a killed driver), and to the driver 3 seconds after `ray job stop`,
-while a run still saves. Whatever ends the actor closes the shell's input, and the shell then gives the command its
-grace period: SIGTERM, wait, SIGKILL.
+while a run still saves. The end of the actor closes the shell's input, and the shell then gives the command SIGTERM,
+the grace period and SIGKILL.
 
 The command holds a file lock, as in `hosts/script.py`: the next start of the run on this machine waits for it.
 """
@@ -30,7 +31,7 @@ from maskwright.processes.child import python_module
 LONGEST_LINE = 1 << 16
 LINES_AT_ONCE = 1000
 CLOSED_SECONDS = 2.0
-"""Longest time between the ends of the command and of its output, which a process that it started may keep open."""
+"""Longest time between the command's end and the end of its output, which a process of its own may keep open."""
 SHELL = """
 exec 3<&0 4>&2 2>&1 </dev/null
 (
@@ -107,7 +108,7 @@ class Member:
                 return self._not_started(MaskwrightError.exit_code)
             assert shell.stdin and shell.stdout and shell.stderr
             self._input = shell.stdin
-        shell.wait()  # it has started another one in the background
+        shell.wait()  # it has started another shell in the background
         for stream, read in ((shell.stdout, self._read), (shell.stderr, self._wait)):
             threading.Thread(target=read, args=(stream,), daemon=True).start()
 

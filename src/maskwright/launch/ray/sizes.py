@@ -1,4 +1,4 @@
-"""What a gang takes of a Ray cluster: CPUs, GPUs, or all hosts of a TPU slice. Nothing here talks to Ray.
+"""A gang's part of a Ray cluster: CPUs, GPUs, or all hosts of a TPU slice. Nothing here talks to Ray.
 
 Ray names the hosts of a slice by labels of their nodes, and host 0 also by a resource of its own, `TPU-v6e-16-head`,
 which KubeRay's autoscaler adds slices by (2.60: `ray/_private/accelerators/tpu.py`,
@@ -54,9 +54,9 @@ class RaySlice:
 
 @dataclass(frozen=True)
 class Gang:
-    """`num_nodes` processes (or supervisors of processes) with `gpus` GPUs each, on the CPU without; or one process on
-    each host of `slice`, whose hosts are counted once Ray has given one: a slice of the same topology may be built of
-    hosts of 4 or of 8 chips."""
+    """`num_nodes` processes (or supervisors of processes) with `gpus` GPUs each, or on the CPU if that is 0; or one
+    process on each host of `slice`. Its hosts are counted once Ray has given a slice, since slices of one topology may
+    be built of hosts of 4 or of 8 chips."""
 
     num_nodes: int
     gpus: int = 0
@@ -101,7 +101,7 @@ class Gang:
         return replace(self, num_nodes=self.slice.chips // chips, slice_name=name)
 
     def missing(self, nodes: Sequence[Node]) -> str:
-        """What the cluster would lack for the gang if all its machines were empty; nothing if it has room."""
+        """What the cluster would lack for the gang if all its machines were empty; "" if it has room."""
         if not self.slice:
             return "" if self.fits([node["Resources"] for node in nodes]) else f"the machines have {_resources(nodes)}"
         if not self.slice_name:
@@ -145,9 +145,9 @@ def asked(
 def choose(
     nodes: Sequence[Node], config: RunConfig | FinetuneConfig, num_nodes: int | None = None, gpus: int | None = None
 ) -> Gang:
-    """A gang of what the cluster has, with the numbers that are not None: as many GPUs as the batch can be divided
-    among, or as many as `engine.devices`, on as few machines as possible; else the largest TPU slice. Raises
-    `InputError` if there is neither: nothing trains on CPUs unless asked to."""
+    """A gang that the cluster has room for, with the numbers that are not None: as many GPUs as the batch can be
+    divided among, or `engine.devices`, on as few machines as possible; else the largest TPU slice. Raises `InputError`
+    if there is neither; a gang trains on CPUs only if asked to."""
     machines, engine, workers = [node["Resources"] for node in nodes], config.engine, config.batch.virtual_workers
     counts = [int(machine.get("GPU", 0)) for machine in machines]
     devices = engine.devices if engine.kind == "torch" else None
@@ -166,7 +166,7 @@ def choose(
     if slices:
         return Gang(1, slice=max(slices, key=lambda found: found.chips))
     what = f"no GPU and no labelled TPU slice to divide {workers} virtual workers among: machines have "
-    fix = "--num-nodes and --gpus-per-node, or --accelerator, for what an autoscaler adds; --gpus-per-node 0 for CPUs"
+    fix = "give --num-nodes and --gpus-per-node, or --accelerator, for an autoscaler; --gpus-per-node 0 for CPUs"
     raise InputError(what + _resources(nodes), where="the Ray cluster", fix=fix)
 
 

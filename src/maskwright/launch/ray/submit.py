@@ -1,6 +1,6 @@
 """A training job for a Ray cluster.
 
-Only the configuration is uploaded: the package is in the cluster's image, and data on storage that its machines see.
+Only the configuration is uploaded. The package is in the cluster's image, and data on storage that its machines see.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Ray(Place):
 
     def __post_init__(self) -> None:
         if self.job_id is not None and not ID.fullmatch(self.job_id):
-            fix = "letters, digits, '.', '_' and '-', at most 100"
+            fix = "use at most 100 letters, digits, '.', '_' and '-'"
             raise InputError(f"{self.job_id[:120]!r} is not a valid ID", where="--job-id", fix=fix)
         if any(redact(package) != package for package in self.pip):
             fix = "name an index without one, or install the package in the cluster's image"
@@ -121,7 +121,7 @@ class Ray(Place):
 
     def entrypoint(self, command: Training) -> str:
         """The driver's command, which chooses numbers that are None. `exec` leaves no shell before its exit code. The
-        environment that Ray makes for `pip` has a `python`, and not always a `maskwright`."""
+        environment that Ray makes for `pip` contains `python`, but not always `maskwright`."""
         options = {"--num-nodes": self.num_nodes, "--gpus-per-node": self.gpus_per_node}
         more = [word for option, number in options.items() if number is not None for word in (option, str(number))]
         words = typed([*command.words(), *more])

@@ -1,1 +1,1 @@
-"""Jobs for schedulers of their own: SLURM and Kubernetes."""
+"""Jobs for SLURM and Kubernetes."""

@@ -3,8 +3,8 @@ starts it again if a node was lost, and requeues the job near its time limit.
 
 The script decides by exit codes alone. srun returns the highest code of all tasks, except where it kills one of them.
 So it kills none: a task that ends early sends SIGTERM to the others, which then save and end by themselves. Final codes
-are made the highest: 200 + code for an error, 200 for 76 (ended as asked). Below are kills (129 to 192), 75 (start me
-again) and 0.
+become the highest: 200 + code for an error, 200 for 76 (ended as asked). Kills (129 to 192), 75 (start again) and 0 are
+lower.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ while :; do
   [ "$code" -ne 200 ] || finish 'stopped as asked; the same command continues the run' 76
   [ "$code" -lt 200 ] || finish "failed: exit $((code - 200))" $((code - 200))
   leave_if_asked
-  # The trainer counts starts without a newer checkpoint. Here are counted those in which it may not have come so far.
+  # The trainer counts starts without a newer checkpoint; this counts starts that may have ended before it could.
   before=$newest newest=$(ls -- "$checkpoints" 2>/dev/null)
   lost=$((lost + 1))
   if [ "$code" -eq 75 ] || [ "$newest" != "$before" ]; then lost=0; fi
@@ -128,10 +128,10 @@ class Slurm(Place):
     def __post_init__(self) -> None:
         for option in self.sbatch:
             if not re.fullmatch(r"--[a-z][a-z-]*(=[^\s'\"#]+)?", option):
-                fix = "one long option of sbatch, as in --sbatch=--partition=gpu"
+                fix = "give one long option of sbatch, as in --sbatch=--partition=gpu"
                 raise InputError(f"{redact(option)[:80]!r} is not an option", where="--sbatch", fix=fix)
             if not self.gpus_per_node and option.startswith(("--gres", "--gpus")):
-                raise InputError(f"{option} without --gpus-per-node", where="--sbatch", fix="--gpus-per-node 8")
+                raise InputError(f"{option} without --gpus-per-node", where="--sbatch", fix="add --gpus-per-node 8")
             name, _, value = option.removeprefix("--").partition("=")
             if name in OURS and (name, value) != ("export", "ALL"):
                 raise InputError(f"{option} is set by this command", where="--sbatch", fix=OURS[name])
@@ -152,7 +152,8 @@ class Slurm(Place):
 
 
 def script(place: Slurm, name: str, command: Training, log: str) -> str:
-    """The batch script. It has no values of variables: sbatch passes the environment on. `log`: its name for sbatch."""
+    """The batch script. It contains no values of variables, since sbatch passes the environment on. `log`: its name for
+    sbatch."""
     config, _ = checks.read(command)
     command = checks.sized(command, config, place.num_nodes, place.gpus_per_node)
     header = {
@@ -180,7 +181,7 @@ def script(place: Slurm, name: str, command: Training, log: str) -> str:
 
 def _setup(place: Slurm) -> str:
     """Lines for the task's own shell, so that modules, environments and variables reach the command. A sourced file
-    does not see the command's words, which it might take for its own, and leaves no `set -e` behind."""
+    does not see the command's words, which it might mistake for its own, and leaves no `set -e` behind."""
     if not place.setup:
         return ""
     failed = 'echo "error: --setup ended with $? on $(hostname). Fix: correct it" >&2; exit 202'
@@ -198,8 +199,8 @@ def _folder(place: Slurm) -> Sequence[str]:
 
 def _sbatch(text: str) -> str:
     """Submits a script and returns the number of the job."""
-    absent = "run it on a login node of the cluster, or `submit slurm --dry-run` and copy the script there"
-    silent = "see `sinfo`, and `squeue --me` before another try"
+    absent = "run it on a login node, or copy there what `submit slurm --dry-run` prints"
+    silent = "check `sinfo`, and `squeue --me` before another try"
     done = checks.ask(["sbatch", "--parsable"], text, ANSWER_SECONDS, absent=absent, silent=silent)
     if done.returncode:
         what = " ".join(done.stderr.replace("sbatch: error: ", "").split())[:600] or f"exit {done.returncode}"

@@ -1,1 +1,1 @@
-"""Several models fine-tuned alike on the same labels, and the verdict."""
+"""Several models fine-tuned in the same way on the same labels, and the verdict."""

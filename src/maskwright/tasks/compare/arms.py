@@ -1,4 +1,4 @@
-"""The arms of a comparison: what their fine-tunings start from."""
+"""The arms of a comparison: the models from which their fine-tunings start."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from maskwright.tasks.models.hub import pinned
 RANDOM, LINEAR, BM25 = "random", "linear", "bm25"
 WITHOUT_TRANSFORMER = (LINEAR, BM25)
 NAMED = (RANDOM, *WITHOUT_TRANSFORMER)
-"""Arms that no folder holds."""
+"""Arms without a model folder."""
 
 
 @dataclass(frozen=True)
 class ArmStart:
-    """One arm: what its fine-tunings start from, or something without a transformer, which starts from nothing."""
+    """One arm: the models from which its fine-tunings start, or a method without a transformer."""
 
     name: str
     locations: tuple[str, ...]
-    """A run or model folder for each pretraining run. For random weights, where shape and tokenizer are from. Empty for
+    """A run or model folder for each pretraining run. For random weights, the source of shape and tokenizer. Empty for
     `fitted`."""
     random: bool = False
     fitted: bool = False
-    """Whether it has no transformer: a linear model, or BM25, as its name says."""
+    """Whether it has no transformer: a linear model or BM25, by its name."""
 
     def keys(self, number: int) -> list[str]:
         """`--set` for its pretraining run of that number."""
@@ -38,32 +38,32 @@ class ArmStart:
 
 @dataclass(frozen=True)
 class ArmTraining:
-    """What one arm's fine-tunings on a task are like, where it can differ between arms."""
+    """Settings of one arm's fine-tunings on a task that can differ between arms."""
 
     steps: int | None
-    """Of questions, it follows from the windows, whose number is the tokenizer's. None for retrieval by epochs: it
-    follows from the questions that a seed holds out."""
+    """For questions, it follows from the windows, whose number depends on the tokenizer. None for retrieval by epochs,
+    where it follows from the questions that a seed holds out."""
     max_seq_len: int
-    """Of a row, which without `data.max_seq_len` is what the model takes, up to a limit."""
+    """Tokens of a row; without `data.max_seq_len`, as many as the model reads, up to a limit."""
 
 
 def read_starts(arms: Sequence[str], base: str | None) -> tuple[ArmStart, ...]:
-    """From PATH, NAME=PATH, NAME=RUN1,RUN2,…, `random`, `linear` and `bm25`; `base` names the arm that comes first."""
+    """From PATH, NAME=PATH, NAME=RUN1,RUN2,…, `random`, `linear` and `bm25`; `base` names the first arm."""
     listed = [base, *arms] if base in NAMED and base not in arms else arms
     starts = [ArmStart(text, (), fitted=True) if text in WITHOUT_TRANSFORMER else _read_start(text) for text in listed]
     models = [start for start in starts if not start.random and not start.fitted]
     if not models:
-        raise InputError(f"{' and '.join(arms)} alone is nothing to compare", where="MODEL", fix="name a model as well")
+        raise InputError(f"{' and '.join(arms)} alone cannot be compared", where="MODEL", fix="add a model")
     starts = [replace(start, locations=models[0].locations) if start.random else start for start in starts]
     _refuse_twice(starts)
     if base is not None:
         if base not in [start.name for start in starts]:
-            fix = f"take {', '.join(NAMED)}, or one of {', '.join(start.name for start in models)}"
+            fix = f"choose {', '.join(NAMED)}, or one of {', '.join(start.name for start in models)}"
             raise InputError(f"{base} is not an arm of this comparison", where="--base", fix=fix)
         starts.sort(key=lambda start: start.name != base)
     if len(starts) < 2:
-        fix = "name another model, or say --base random or --base linear"
-        raise InputError(f"{starts[0].name} alone is nothing to compare", where="MODEL", fix=fix)
+        fix = "name another model, or add --base random or --base linear"
+        raise InputError(f"{starts[0].name} alone cannot be compared", where="MODEL", fix=fix)
     return tuple(starts)
 
 
@@ -82,7 +82,7 @@ def _read_start(text: str) -> ArmStart:
 
 
 def _place(location: str) -> str:
-    """The same from any folder."""
+    """The same path from any folder."""
     if is_hub(location):
         return pinned(location)
     return location.rstrip("/") if storage.is_url(location) else os.path.abspath(location)
@@ -92,11 +92,11 @@ def _refuse_twice(starts: Sequence[ArmStart]) -> None:
     seen: set[str] = set()
     for start in starts:
         if start.name in seen:
-            fix = "name each arm once; NAME=PATH gives one another name"
+            fix = "name each arm once; rename one with NAME=PATH"
             raise InputError(f"two arms are called {start.name}", where="MODEL", fix=fix)
         if start.name in NAMED and not start.random and not start.fitted:
-            what = f"{start.name} is the name of an arm that no folder holds"
-            raise InputError(what, where="MODEL", fix="NAME=PATH gives a folder another name")
+            what = f"{start.name} is the name of an arm without a model folder"
+            raise InputError(what, where="MODEL", fix="rename the folder's arm with NAME=PATH")
         seen.add(start.name)
         if not start.name.strip() or start.name.startswith("."):
             raise InputError(f"{start.name!r} is not a name", where="MODEL", fix="write NAME=PATH")
@@ -104,13 +104,13 @@ def _refuse_twice(starts: Sequence[ArmStart]) -> None:
     for place in (place for start in starts if not start.random for place in start.locations):
         place = place if is_hub(place) or storage.is_url(place) else os.path.realpath(place)
         if place in places:
-            fix = "name each once: runs with the same weights and seeds are the same, bit by bit"
+            fix = "name each once, since runs with the same weights and seeds are equal, bit by bit"
             raise InputError("is named twice", where=place, fix=fix)
         places.add(place)
     several = {len(start.locations) > 1 for start in starts if not start.fitted}
     if True in several and (fitted := [start.name for start in starts if start.fitted]):
-        what = f"{fitted[0]} has no pretraining runs, so it says nothing about recipes"
-        raise InputError(what, where="MODEL", fix="name one run of each model beside it, or leave it out")
+        what = f"{fitted[0]} has no pretraining runs, so it cannot be compared by recipe"
+        raise InputError(what, where="MODEL", fix="name one run of each model, or leave it out")
     if len(several) > 1:
         single = next(start.name for start in starts if len(start.locations) == 1)
         fix = "give every arm several (NAME=RUN1,RUN2,…), to ask about the recipe, or every arm one"

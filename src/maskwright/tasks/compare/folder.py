@@ -1,4 +1,5 @@
-"""The folder of a comparison, which remembers what decides its numbers, so that the same command goes on in it."""
+"""The folder of a comparison, with a record of the settings that decide its numbers, so that the same command continues
+it."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ FORMAT = 1
 
 @contextmanager
 def opened(plan: ComparisonPlan) -> Iterator[ComparisonPlan]:
-    """Holds the folder. Yields the plan to make there: see `_with_draws`. Raises `InputError` where the folder holds
+    """Holds the folder. Yields the plan to make there (see `_with_draws`). Raises `InputError` if the folder holds
     something else."""
     storage.make_folder(plan.folder)
     with storage.locked(os.path.join(plan.folder, "lock"), remove=True):
@@ -35,7 +36,7 @@ def opened(plan: ComparisonPlan) -> Iterator[ComparisonPlan]:
 
 
 def _record(plan: ComparisonPlan) -> dict[str, Any]:
-    """What decides the numbers of a comparison, under dotted names."""
+    """The settings that decide the numbers of a comparison, under dotted names."""
     record: dict[str, Any] = {"format": FORMAT, "base": plan.starts[0].name, **plan.budget.record()}
     for start in plan.starts:
         record[f"{start.name}.locations"] = list(start.locations)
@@ -53,8 +54,9 @@ def _record(plan: ComparisonPlan) -> dict[str, Any]:
 
 
 def begin_or_check(path: str, now: dict[str, Any], what: str, option: str) -> None:
-    """Writes `now`, what decides numbers, to `path` in a new folder. In one that was begun, raises `InputError` naming
-    what differs; `what` the folder holds, `option` chooses it."""
+    """Writes `now`, the settings that decide numbers, to `path` in a new folder. In a folder that was begun, raises
+    `InputError` with the difference. `what`: the folder's content in words; `option`: the option that names the
+    folder."""
     folder, fix = os.path.dirname(path), f"give {option} a new folder"
     if os.path.exists(path):
         before = storage.read_json(path)
@@ -62,16 +64,16 @@ def begin_or_check(path: str, now: dict[str, Any], what: str, option: str) -> No
             if key not in before or key not in now or before[key] != now[key]:
                 old, new = (f"{values.get(key, 'not there')!r:.60}" for values in (before, now))
                 differs = f"holds another {what}: {key} was {old} and is {new} now"
-                raise InputError(differs, where=folder, fix=f"put it back, or {fix}")
+                raise InputError(differs, where=folder, fix=f"restore it, or {fix}")
     elif others := [name for name in sorted(os.listdir(folder)) if name != "lock" and not storage.is_temporary(name)]:
-        raise InputError(f"holds {others[0]}, which is not of a {what}", where=folder, fix=fix)
+        raise InputError(f"holds {others[0]}, which does not belong to a {what}", where=folder, fix=fix)
     else:
         storage.write_json(path, now)
 
 
 def _with_draws(plan: ComparisonPlan) -> ComparisonPlan:
-    """For the question about the recipe, random weights have as many draws as other arms have pretraining runs: each is
-    a model folder. For the question about checkpoints, each seed draws its own."""
+    """When recipes are compared, random weights have as many draws as other arms have pretraining runs, each in a model
+    folder. When checkpoints are compared, each seed draws its own."""
     random = next((start for start in plan.starts if start.random and len(start.locations) > 1), None)
     if random is None:
         return plan

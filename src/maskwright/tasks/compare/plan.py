@@ -1,4 +1,4 @@
-"""What a comparison is about, read and checked before its first run: arms with their models, tasks, and the budget."""
+"""The plan of a comparison, read and checked before its first run: arms with their models, tasks, and the budget."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ NOT_JUDGED = ("loss", "precision", "recall", *LOWER_IS_BETTER)
 
 @dataclass(frozen=True)
 class ArmModel:
-    """What the fine-tunings of one pretraining run start from."""
+    """The model from which the fine-tunings of one pretraining run start."""
 
     model: TrainedModel
-    """Without its weights."""
+    """The model without its weights."""
     sha256: str
-    """Of its weights."""
+    """Digest of its weights."""
     reads: tuple[Any, ...]
-    """Its shape and tokenizer: equal for models that make the same rows of the same examples."""
+    """Its shape and tokenizer, equal for models that make the same rows from the same examples."""
 
 
 @dataclass(frozen=True)
 class LabelledTask:
     name: str
     location: str
-    """Of its YAML."""
+    """The name of its YAML."""
     config: FinetuneConfig
     """The resolved one of the first arm with a model."""
     dataset: Dataset
     metric: str
-    """What it is judged by, as `results.json` of a run names it."""
+    """The metric that it is judged by, as `results.json` of a run names it."""
     arms: dict[str, ArmTraining]
-    """Without a linear one, which has neither steps nor rows."""
+    """Except a linear arm, which has neither steps nor rows."""
 
     @property
     def fingerprint(self) -> str:
@@ -67,14 +67,14 @@ ComparedOn = LabelledTask | RetrievalTask
 
 @dataclass(frozen=True)
 class Budget:
-    """Numbers of any kind that reads as one will do, such as text and NumPy's. Raises `InputError` for others, for a
-    grid that is empty or has a rate twice, and for a number of runs below 1."""
+    """Accepts anything that can be converted to a number, such as text and NumPy's types. Raises `InputError` for other
+    values, for a grid that is empty or has a rate twice, and for a number of runs below 1."""
 
     learning_rates: Sequence[float | str]
     seeds: int
     search_seed: int = 0
     at_once: int = 1
-    """Fine-tunings side by side, which decides no number."""
+    """Fine-tunings side by side. It does not affect any number."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "learning_rates", _grid(self.learning_rates))
@@ -94,7 +94,7 @@ class Budget:
         return range(self.search_seed + 1, self.search_seed + 1 + self.seeds)
 
     def record(self) -> dict[str, Any]:
-        """What decides numbers."""
+        """The settings that decide numbers."""
         return {"learning_rates": self.rates, "seeds": self.seeds, "search_seed": self.search_seed}
 
 
@@ -116,9 +116,9 @@ def _grid(grid: Any) -> tuple[float, ...]:
 class ComparisonPlan:
     folder: str
     starts: tuple[ArmStart, ...]
-    """The first is what the others are compared with."""
+    """The others are compared with the first."""
     models: dict[str, tuple[ArmModel, ...]]
-    """By arm, for each of its pretraining runs; none for one without a transformer."""
+    """Models by arm, for each of its pretraining runs; none for an arm without a transformer."""
     tasks: tuple[ComparedOn, ...]
     budget: Budget
     overrides: tuple[str, ...] = ()
@@ -141,7 +141,7 @@ def read(
             require(package, arm)
     for key in (override.partition("=")[0].strip() for override in overrides):
         if key in OF_A_COMPARISON:
-            raise ConfigError(f"{key} is what a comparison sets itself", where="--set", fix="leave it out")
+            raise ConfigError(f"{key} is set by the comparison itself", where="--set", fix="leave it out")
     named: dict[str, str] = {}
     for location in on:
         name = os.path.splitext(os.path.basename(location))[0]
@@ -162,12 +162,13 @@ def read(
 
 
 def _with_test(config: FinetuneConfig | RetrievalConfig, location: str) -> FinetuneConfig | RetrievalConfig:
-    """With the splits of its folder. Raises `ConfigError` without a test set that no run but the last ones reads."""
+    """The configuration with the splits of its folder. Raises `ConfigError` without a test set that only the last runs
+    read."""
     if isinstance(config, FinetuneConfig):
         config = with_its_splits(config)
     if config.data.test is None:
-        fix = "name a file that no run has seen as data.test"
-        raise ConfigError("has no test set, which a verdict is about", where=location, fix=fix)
+        fix = "set data.test to a file that no run has seen"
+        raise ConfigError("has no test set, which a verdict needs", where=location, fix=fix)
     if isinstance(config, FinetuneConfig):
         data, searched = config.data, config.data.model_copy(update={"test": None})
         files, of_search = (split_files(each, Reading(each, config.task))["train"] for each in (data, searched))
@@ -184,15 +185,15 @@ def _refuse_other_kinds(config: FinetuneConfig, starts: Sequence[ArmStart], loca
     """Raises `InputError` for an arm that cannot do this kind of task."""
     for start in starts:
         if start.name == BM25:
-            what = f"{BM25} ranks passages, and cannot do {config.task.kind}"
+            what = f"{BM25} ranks passages, but does not support {config.task.kind}"
             raise InputError(what, where=location, fix=f"leave {BM25} out, or this task")
         if start.name == LINEAR and config.task.kind not in linear.KINDS:
-            what = f"{LINEAR} gives a text or a pair its label, labels or number, and cannot do {config.task.kind}"
+            what = f"{LINEAR} predicts labels or a number for a text or a pair, but does not support {config.task.kind}"
             raise InputError(what, where=location, fix=f"leave {LINEAR} out, or this task")
 
 
 def _read_models(starts: Sequence[ArmStart]) -> dict[str, tuple[ArmModel, ...]]:
-    """Each once: random weights have the shape of another arm."""
+    """Reads each model once, since random weights share the shape of another arm."""
     known: dict[str, ArmModel] = {}
     for location in (place for start in starts for place in start.locations):
         if location not in known:
@@ -213,16 +214,16 @@ def _read_task(
 
 
 def _require_same_test(test: Sequence[Example], of_first: Sequence[Example], arm: str) -> None:
-    """Raises `InputError` where one model cannot read a question that another one reads."""
+    """Raises `InputError` if one model cannot read a question that another one reads."""
     if differing := {example.where for example in test} ^ {example.where for example in of_first}:
-        what = f"this question is too long for the rows of one model, and {arm} reads others than the first one"
+        what = f"this question is too long for the rows of one model: {arm} reads others than the first arm"
         raise InputError(what, where=min(differing), fix="raise data.max_seq_len, or delete the record")
 
 
 def _read_labelled_task(
     name: str, location: str, config: FinetuneConfig, models: dict[str, tuple[ArmModel, ...]]
 ) -> LabelledTask:
-    """Its examples are read once, and encoded once for models of the same shape and tokenizer."""
+    """Reads the examples once, and encodes them once for models of the same shape and tokenizer."""
     arms: dict[str, ArmTraining] = {}
     known: dict[Any, ArmTraining] = {}
     first: FinetuneRun | None = None
@@ -243,7 +244,7 @@ def _read_labelled_task(
     multi = first.config.task.kind == "multi_label_classification"
     if metric in NOT_JUDGED or (multi and metric == "accuracy"):
         default = default_metric(first.config.task, first.dataset.labels)
-        note(f"{name} is judged by {default}: {metric} chooses its checkpoints, but no verdict is made of it")
+        note(f"{name} is judged by {default}: {metric} only chooses its checkpoints")
         metric = default
     for line in first.dataset.report.warnings():
         warn(f"{name}: {line}")

@@ -1,7 +1,6 @@
 """Retrieval as a task of a comparison, and its arms without a transformer: BM25, and TF-IDF of words and characters.
 
-Neither learns from judgements, and nothing about them is random: the seed decides only which questions are held out.
-"""
+Neither learns from judgements, and neither is random: the seed only decides which questions are held out."""
 
 from __future__ import annotations
 
@@ -25,21 +24,21 @@ from maskwright.tasks.compare.arms import BM25, ArmTraining
 from maskwright.tasks.compare.linear import WORD, TextFeatures
 
 K1, B = 1.5, 0.75
-"""How soon a word's repetitions stop to count, and how much a passage's length does: `bm25s`'s own."""
+"""How soon a word's repetitions stop counting, and how much a passage's length counts: the defaults of `bm25s`."""
 SETTINGS = {"k1": K1, "b": B, "word": WORD}
-"""What decides the numbers of BM25, besides the texts."""
+"""The settings that decide the numbers of BM25, except the texts."""
 
 
 @dataclass(frozen=True)
 class RetrievalTask:
     name: str
     location: str
-    """Of its YAML."""
+    """The name of its YAML."""
     config: RetrievalConfig
-    """That of the first arm with a model."""
+    """The configuration of the first arm with a model."""
     collection: Collection
     arms: dict[str, ArmTraining]
-    """Without those that have no transformer."""
+    """By arm, except arms without a transformer."""
 
     @property
     def metric(self) -> str:
@@ -51,7 +50,7 @@ class RetrievalTask:
 
 
 def read_retrieval_task(name: str, location: str, config: RetrievalConfig, longest: dict[str, int]) -> RetrievalTask:
-    """`longest`: by arm, the tokens that its model takes."""
+    """`longest`: by arm, the tokens that its model reads."""
     collection = read_collection(config.data, config.seed)
     arms = {
         arm: ArmTraining(config.schedule.steps, min(config.data.max_seq_len, tokens)) for arm, tokens in longest.items()
@@ -64,14 +63,14 @@ Scorer = Callable[[list[Query]], Callable[[slice], NDArray[Any]]]
 
 
 class LexicalRuns:
-    """The runs of one arm without a transformer on one task, made one after the other; the index is made once."""
+    """The runs of one arm without a transformer on one task, made one after the other with one index."""
 
     def __init__(self, task: RetrievalTask, arm: str) -> None:
         self._task, self._arm = task, arm
         self._scorer: Scorer | None = None
 
     def make(self, folder: str, *, seed: int, search: bool) -> None:
-        """Writes of one what a fine-tuned model writes at its end: its scores. A `search` reads no test set."""
+        """Writes the scores of one run as a fine-tuned model does. A `search` reads no test set."""
         began = time.monotonic()
         data = self._task.config.data
         collection = read_collection(data.model_copy(update={"test": None}) if search else data, seed)
@@ -93,7 +92,7 @@ class LexicalRuns:
 
 def _bm25(passages: list[str]) -> Scorer:
     """BM25 in Lucene's variant (Kamphuis et al. 2020, doi 10.1007/978-3-030-45442-5_4), by the package bm25s: words in
-    lower case, no stemming, no stop words, so that it does as well in any language that has spaces."""
+    lower case, no stemming, no stop words, so that it works in any language with spaces."""
     with _without_jax():
         from bm25s import BM25 as Index
     index = Index(k1=K1, b=B, method="lucene")
@@ -107,8 +106,8 @@ def _bm25(passages: list[str]) -> Scorer:
 
 @contextmanager
 def _without_jax() -> Iterator[None]:
-    """bm25s starts JAX when it is imported, which takes most of a GPU's memory and all of a TPU from the trainings that
-    this process starts."""
+    """bm25s starts JAX when it is imported, which would occupy most of a GPU's memory, or a whole TPU, that the
+    trainings of this process need."""
     if "jax" in sys.modules:
         yield
         return

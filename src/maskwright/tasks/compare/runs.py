@@ -1,9 +1,9 @@
-"""The runs of a comparison: which there are, how they are made, and what each came to.
+"""The runs of a comparison: their list, their making, and their results.
 
 Each is a run of its own below FOLDER/runs, made by `maskwright finetune` in a process of its own, or one without a
 transformer, made here: first a search of learning rates, or of penalties, that never reads a test set, then fresh seeds
-with what did best on validation. A run that has ended is not made again, and one that was stopped is continued (of a
-retrieval task, begun again), so the same command goes on at any point.
+with what did best on validation. A run that has ended is not made again, and a stopped run is continued (in a retrieval
+task, begun again), so the same command continues from any point.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class ComparedRun:
     task: ComparedOn
     start: ArmStart
     number: int
-    """Which of the arm's pretraining runs."""
+    """Number of the arm's pretraining run."""
     rate: float
-    """The learning rate; of a linear model, the penalty; BM25 has none, and ignores it."""
+    """The learning rate, or the penalty of a linear model; BM25 ignores it."""
     seed: int
     search: bool
     folder: str
@@ -71,12 +71,11 @@ class ComparedRun:
 
     @property
     def split(self) -> str:
-        """What it is scored on."""
+        """The split that it is scored on."""
         return "validation" if self.search else "test"
 
     def read(self, name: str, *keys: str) -> list[Any]:
-        """The values of dotted keys in one of its files of JSON. Raises `InputError` where a disk or somebody has
-        damaged it."""
+        """The values of dotted keys in one of its JSON files. Raises `InputError` if the file is damaged."""
         path = self.directory.path(name)
         values = [storage.read_json(path, fix=MAKE_AGAIN)] * len(keys)
         for number, dotted in enumerate(keys):
@@ -97,25 +96,26 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class EndedRun:
-    """A run, and what it came to."""
+    """A run and its result."""
 
     run: ComparedRun
     score: float
     """By its task's metric, on validation for a search, else on the test set."""
     fault: str = ""
-    """Why its health check stopped it. The score is then the best of a search until there, or 0; of other runs, that
-    of the last finite weights."""
+    """Why its health check stopped it. The score is then the best of a search until that point, or 0; in other runs, it
+    belongs
+    to the last finite weights."""
     scored: ComparedRun | None = None
     """The run that scored these weights."""
 
     @property
     def has_scores(self) -> bool:
-        """Whether it scored its weights itself, whatever they are."""
+        """Whether it scored its own weights."""
         return os.path.exists(self.run.results)
 
 
 def searches(plan: ComparisonPlan) -> list[ComparedRun]:
-    """One run for each task, arm, and learning rate or penalty; of several pretraining runs, from the first. None for
+    """One run for each task, arm, and learning rate or penalty, from the first of several pretraining runs. None for
     one rate."""
     runs = []
     for task in plan.tasks:
@@ -128,14 +128,14 @@ def searches(plan: ComparisonPlan) -> list[ComparedRun]:
 
 
 def _grid(plan: ComparisonPlan, task: ComparedOn, start: ArmStart) -> tuple[tuple[float, ...], str]:
-    """(what is tried on validation, its name)"""
+    """(values that are tried on validation, their name)"""
     if not start.fitted:
         return plan.budget.rates, "rate"
     return ((), "") if isinstance(task, RetrievalTask) else (linear.PENALTIES, "penalty")
 
 
 def finals(plan: ComparisonPlan, chosen: Chosen) -> list[ComparedRun]:
-    """Arms take turns, so that a stop leaves as much of each."""
+    """Arms take turns, so that a stop leaves equally many runs of each."""
     runs = []
     for task in plan.tasks:
         for seed in plan.budget.fresh_seeds:
@@ -153,8 +153,8 @@ def _folder(plan: ComparisonPlan, task: ComparedOn, start: ArmStart, *parts: str
 
 
 def choose(plan: ComparisonPlan, tried: Sequence[EndedRun]) -> Chosen:
-    """The rate, or penalty, with the best score on validation for each task and arm: of equals the lower rate, or the
-    higher penalty, which leaves the simpler model."""
+    """The rate or penalty with the best score on validation for each task and arm. Ties go to the lower rate, or to the
+    higher penalty, which gives the simpler model."""
     chosen: Chosen = {}
     for task in plan.tasks:
         for start in plan.starts:
@@ -164,7 +164,7 @@ def choose(plan: ComparisonPlan, tried: Sequence[EndedRun]) -> Chosen:
             chosen[task.name, start.name] = best
             if scores:
                 what = "penalty" if start.fitted else "learning rate"
-                note(f"{task.name}: {start.name} takes the {what} {rate_text(best)}")
+                note(f"{task.name}: {start.name} uses the {what} {rate_text(best)}")
     return chosen
 
 
@@ -177,8 +177,8 @@ def scores_by_rate(tried: Sequence[EndedRun], task: ComparedOn, start: ArmStart)
 
 
 def run(runs: Sequence[ComparedRun], plan: ComparisonPlan, label: str) -> list[EndedRun]:
-    """Makes what is missing, and reads what each came to, in their order. Raises `JobError` for a run that failed,
-    `StoppedEarly` for one that somebody stopped."""
+    """Makes the missing runs, and reads all results, in the order of the runs. Raises `JobError` for a run that failed,
+    `StoppedEarly` for one that was stopped."""
     results = _run_missing(runs, plan, label)
     stopped = [ended for ended in results if ended.fault and not ended.run.search and not ended.has_scores]
     if not stopped:
@@ -188,7 +188,7 @@ def run(runs: Sequence[ComparedRun], plan: ComparisonPlan, label: str) -> list[E
     for scoring in scored:
         if scoring.fault:
             what = f"{scoring.run.name}, scores weights that are not finite: {scoring.fault}"
-            fix = "leave that learning rate or that arm out, in a new folder"
+            fix = "leave out that learning rate or that arm, in a new folder"
             raise JobError(what, 1, where=scoring.run.log, fix=fix)
     by_folder = {
         ended.run.folder: replace(ended, score=scoring.score, scored=scoring.run)
@@ -213,7 +213,7 @@ def _run_missing(runs: Sequence[ComparedRun], plan: ComparisonPlan, label: str) 
                 ends[left[number]] = _require_end(runs[left[number]], code)
                 bar.advance()
     for end in ends.values():
-        if not end.fault:  # its weights come again, bit by bit, with the same keys
+        if not end.fault:  # the same keys give the same weights again, bit by bit
             shutil.rmtree(end.run.weights, ignore_errors=True)
     return [ends[number] for number in range(len(runs))]
 
@@ -261,15 +261,15 @@ def _require_end(run: ComparedRun, code: int) -> EndedRun:
         say(f"{run.name}: {run.split} {run.task.metric} {end.score:.4f}")
         return end
     if kind := stopped(code):
-        raise kind(f"{run.name} was stopped; the same command goes on")
-    fix = "mend it, then run the same command again; finished runs are kept"
+        raise kind(f"{run.name} was stopped; the same command continues")
+    fix = "fix the error, then run the same command again; finished runs are kept"
     what = f"{run.name}, ended with code {code} ({last_words(run.log)})"
     raise JobError(what, 2 if code == 2 else 1, where=run.log, fix=fix)
 
 
 def _with_last_finite_weights(run: ComparedRun) -> ComparedRun:
-    """A run that only scores what a run stopped by its health check has saved, or else what that began with: one step
-    at a rate of next to nothing."""
+    """A run that only scores the last save of a run that its health check stopped, or else that run's first weights, by
+    one step at a negligible rate."""
     start = replace(run.start, locations=(run.start.locations[run.number],))
     if run.directory.newest_step():
         start = ArmStart(run.start.name, (run.folder,))

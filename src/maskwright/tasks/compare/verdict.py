@@ -45,7 +45,7 @@ from maskwright.verdict.results import (
 
 PAGE = "verdict.html"
 NAMES_OF_METRICS: dict[str, str] = {"ndcg@10": "nDCG@10", "recall@100": "recall@100", "mrr@10": "MRR@10"}
-"""Of retrieval, for people."""
+"""Name of a retrieval metric, for people."""
 
 
 def compare(
@@ -108,7 +108,7 @@ def collect(plan: ComparisonPlan, tried: Sequence[EndedRun], chosen: Chosen, end
 
 
 def pretraining_names(start: ArmStart) -> tuple[str, ...]:
-    """As short as they are different."""
+    """Names that are as short as they can be and still differ."""
     if len(start.locations) <= 1:
         return (start.name,)
     short = tuple(os.path.basename(place) for place in start.locations)
@@ -145,7 +145,7 @@ def _without_transformer(plan: ComparisonPlan, start: ArmStart) -> str:
 
 
 def cost(model: TrainedModel) -> tuple[float | None, int | None]:
-    """(seconds of computing, tokens) of a pretraining run by its log; None for a folder, which has none."""
+    """(seconds of computing, tokens) of a pretraining run by its log; None for a folder without a log."""
     measured = [] if model.run is None else RunDirectory(model.folder).read_metrics()
     lines = [line for line in measured if line.get("tokens_per_second")]
     if not lines:
@@ -226,7 +226,7 @@ def _beside(run: ComparedRun) -> dict[str, float]:
 
 
 def _protocol(plan: ComparisonPlan) -> Protocol:
-    """Each entry is whole sentences."""
+    """Each entry consists of whole sentences."""
     return Protocol(*(" ".join(part) for part in ([*_budget(plan), *_search(plan)], _choice(plan), _reading(plan))))
 
 
@@ -240,7 +240,7 @@ def _fitted(plan: ComparisonPlan) -> list[str]:
 
 
 def _has_linear(plan: ComparisonPlan) -> bool:
-    """Whether a linear model is fitted: on retrieval, its arm learns nothing."""
+    """Whether a linear model is fitted; on retrieval, its arm learns nothing."""
     return LINEAR in _fitted(plan) and bool(_labelled(plan))
 
 
@@ -292,8 +292,8 @@ def _reading(plan: ComparisonPlan) -> list[str]:
 
 
 def _steps(task: ComparedOn) -> str:
-    """Of every arm, or where they are not equal of each. Windows of questions are examples of training here, and pairs
-    of a question and a passage."""
+    """Steps of all arms or, if they differ, of each. Windows of questions count as examples of training here, and so do
+    pairs of a question and a passage."""
     examples, kind = task.config.batch.examples, task.config.task.kind
 
     def of(arm: ArmTraining) -> str:

@@ -1,1 +1,1 @@
-"""Models as Hugging Face folders and ONNX files, proven before they are there."""
+"""Models as Hugging Face folders and ONNX files, verified before they get their names."""

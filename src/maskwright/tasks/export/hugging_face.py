@@ -37,14 +37,14 @@ from maskwright.text.tokenizer import ROBERTA, copy_tokenizer, load_tokenizer
 from maskwright.training.tensor_file import write_tensors
 
 SHAPE_KEYS = {f"model.{key}" for key in ModelSection.model_fields if key not in ("hidden_dropout", "attention_dropout")}
-"""Keys that `model.init_from` decides, whatever their values in the configuration are."""
+"""Keys that `model.init_from` decides, which override the configuration's values."""
 LARGEST_DIFFERENCE = 1e-4
-"""The most by which fp32 logits may differ between this model and `transformers` on the exported folder."""
+"""The largest allowed difference of fp32 logits between this model and `transformers` on the exported folder."""
 
 
 @dataclass(frozen=True)
 class Purpose:
-    """What a folder is for that is not the model as it was trained, in the words of its card."""
+    """The purpose of a folder that holds a changed model, in the words of its card."""
 
     written: TrainedModel
     """The model whose weights and tokenizer are written; a bare encoder where its parameters have no head."""
@@ -69,7 +69,7 @@ def export(
     `onnx`: also ONNX files. The fp32 one is held to the same limit; the int8 one is measured, and the result is
     printed. `write_more` writes further files into the folder, before it gets its name.
 
-    Everything is written and verified under a temporary name beside `folder`, so a failed export leaves nothing.
+    Everything is written and verified under a temporary name next to `folder`, so a failed export leaves no folder.
     """
     storage.require_empty(folder)
     if onnx:
@@ -95,8 +95,8 @@ def export(
 
 
 def _write(model: TrainedModel, written: TrainedModel, folder: str) -> list[Reference]:
-    """Writes the weights, config.json and tokenizer of `written`, which was made from `model`, and returns what
-    `transformers` computes from them."""
+    """Writes the weights, config.json and tokenizer of `written`, which was made from `model`, and returns the outputs
+    of `transformers` for them."""
     bare, prefix = not has_head(written.config, written.parameters), encoder_prefix(written.config)
     weights = written.parameters | buffers(written.config)
     if bare:
@@ -110,14 +110,14 @@ def _write(model: TrainedModel, written: TrainedModel, folder: str) -> list[Refe
 
 
 def _for_fine_tuning(model: TrainedModel, written: TrainedModel) -> dict[str, Any]:
-    """The values for fine-tuning alone in the base's config.json, as a pretraining run recorded them: the run's own
-    dropouts are for pretraining, and replace them only if the user set them. A classifier has its own already."""
+    """The values for fine-tuning alone in the base's config.json, as a pretraining run recorded them. The run's own
+    dropouts are for pretraining, and replace them only if the user set them. A classifier already has its own."""
     values = model.run.fine_tuning if model.run and model.task is None else {}
     return {key: value for key, value in values.items() if written.task is None or key not in OF_CLASSIFIERS}
 
 
 def _use(model: TrainedModel) -> dict[str, Any]:
-    """The key that `read_use` reads. `transformers` keeps it and does nothing with it."""
+    """The key that `read_use` reads. `transformers` keeps and ignores it."""
     if model.task is None or model.max_seq_len is None:
         return {}
     use: dict[str, Any] = {"max_seq_len": model.max_seq_len}
@@ -130,12 +130,12 @@ def _use(model: TrainedModel) -> dict[str, Any]:
 
 
 def _write_tokenizer(model: TrainedModel, folder: str) -> None:
-    """Copies the tokenizer. One without a template gets one, so that texts are framed as in training. That of a tagger
-    puts a space before each word, as in training too."""
+    """Copies the tokenizer. A tokenizer without a template gets one, so that texts are framed as in training. A
+    tagger's tokenizer puts a space before each word, as in training."""
     copy_tokenizer(model.tokenizer_folder, folder)
     path = os.path.join(folder, "tokenizer_config.json")
     config = storage.read_json(path) if os.path.exists(path) else {}
-    if "tokenizer_class" not in config:  # `transformers` would take the class of the model's architecture
+    if "tokenizer_class" not in config:  # `transformers` would use the class of the model's architecture
         config = _tokenizer_config(model) | config
     config |= {"model_max_length": model.config.max_seq_len}
     words = model.task is not None and model.task.kind == "token_classification"
@@ -159,8 +159,8 @@ def _tokenizer_config(model: TrainedModel) -> dict[str, Any]:
 
 
 def verify(model: TrainedModel, folder: str, expected: Sequence[Reference]) -> float:
-    """Compares logits, or a bare encoder's last hidden states, and token ids with those that `transformers` computes
-    from `folder`. Returns the largest difference. Raises `VerificationError`."""
+    """Compares logits, or a bare encoder's last hidden states, and token ids with the results of `transformers` for
+    `folder`. Returns the largest difference. Raises `VerificationError`."""
     largest = largest_difference(our_model(model.config, model.parameters), expected)
     _require_equal(largest, model)
     _verify_tokenizer(model, folder)
@@ -168,7 +168,7 @@ def verify(model: TrainedModel, folder: str, expected: Sequence[Reference]) -> f
 
 
 def compared(model: TrainedModel) -> str:
-    """What of the model is compared with `transformers`, in the singular."""
+    """The output that is compared with `transformers`, in the singular."""
     return "logit" if has_head(model.config, model.parameters) else "hidden state"
 
 
@@ -194,7 +194,7 @@ def _smaller_weights(parameters: Parameters) -> str | None:
         return None
     return (
         f"train with a higher optimizer.weight_decay, or a lower optimizer.learning_rate: the matrices' root mean "
-        f"square is {rms:.2g}, {rms / INITIAL_RMS:.0f} times that of the start, and fp32 rounds logits of such weights "
+        f"square is {rms:.2g}, {rms / INITIAL_RMS:.0f} times as large as at the start, and fp32 rounds such logits "
         "so coarsely"
     )
 

@@ -1,4 +1,5 @@
-"""`maskwright export --onnx`: ONNX files beside the exported weights, the fp32 one proven, the int8 one measured."""
+"""`maskwright export --onnx`: ONNX files next to the exported weights: fp32, which is verified, and int8, which is
+measured."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ FILE, INT8_FILE = "onnx/model.onnx", "onnx/model_int8.onnx"
 """The paths that `optimum` and transformers.js expect."""
 FILES = (FILE, INT8_FILE)
 MOST_TOKENS = 32_768
-"""Tokens of text to measure on. Three models read it."""
+"""Tokens of text that three models read for a measurement."""
 TEXTS_AT_ONCE, TOKENS_AT_ONCE = 16, 1024
 Floats = NDArray[np.float32]
 
@@ -52,7 +53,7 @@ def speaker(config: ModelConfig, path: str) -> Speaker:
     """onnxruntime on the CPU, with as many threads as torch has."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads()
-    # Threads that wait for more work would slow whoever computes next.
+    # Threads that wait for more work would slow the next model.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     output_names, input_names = graph.output_names(config), graph.input_names(config)
@@ -66,7 +67,7 @@ def speaker(config: ModelConfig, path: str) -> Speaker:
 
 
 def quantize(folder: str) -> None:
-    """Matrices and embeddings in int8, activations as they come.
+    """Matrices and embeddings in int8, activations quantized dynamically.
 
     Weights take 7 of the 8 bits: on x86 CPUs without VNNI, onnxruntime adds two products of 8 bits in 16, which
     saturate. The eighth bit made no difference to scores, and weights in uint8, which are as safe, were slower
@@ -92,7 +93,7 @@ class Sample:
     keep: Callable[[int, Floats], NDArray[Any]]
     """(number of a text, logits [C] or [T, C]) -> the part that `score` needs."""
     score: Callable[[list[NDArray[Any]], list[NDArray[Any]]], dict[str, float]]
-    """(the kept part of each text, that of `transformers`) -> scores by name."""
+    """(the kept part of each text, the same of `transformers`) -> scores by name."""
 
 
 def sample_for(model: TrainedModel, expected: Sequence[Reference]) -> Sample:
@@ -110,7 +111,7 @@ def sample_for(model: TrainedModel, expected: Sequence[Reference]) -> Sample:
         for ids, real, types in zip(batch.input_ids, batch.attention_mask, batch.token_type_ids, strict=True)
     ]
     task = model.config.task
-    meaning = "" if task == "regression" else " (same answers: the share of those of transformers)"
+    meaning = "" if task == "regression" else " (same answers: the share that equals transformers')"
 
     def keep(_: int, logits: Floats) -> NDArray[Any]:
         if task in ("regression", "multi_label_classification"):
@@ -218,7 +219,7 @@ def measure(model: TrainedModel, folder: str, expected: Sequence[Reference], dif
         "",
         f"`{FILE}` takes any number of texts of any length: {' and '.join(f'`{name}`' for name in inputs)}, as the "
         f"tokenizer gives them. Its logits in onnxruntime {onnxruntime.__version__} differ by at most {difference:.2g} "
-        f"from those of transformers. `{INT8_FILE}` has its matrices and embeddings in int8 and quantizes activations "
+        f"from those of transformers. `{INT8_FILE}` holds matrices and embeddings in int8 and quantizes activations "
         "as they come.",
         "",
         f"Measured on {sample.name}: up to {TEXTS_AT_ONCE} texts at once, sorted by length, "
@@ -236,7 +237,7 @@ def measure(model: TrainedModel, folder: str, expected: Sequence[Reference], dif
 
 
 def _read(speakers: Sequence[Speaker], sample: Sample, pad: int) -> tuple[list[list[NDArray[Any]]], list[float]]:
-    """(what is kept of each text, seconds) of each speaker. A first batch is not timed: memory is allocated then."""
+    """(kept parts of each text, seconds) of each model. A first batch, which allocates memory, is not timed."""
     lengths = np.array([text.shape[1] for text in sample.texts])
     waiting = np.argsort(-lengths, kind="stable").tolist()
     kept: list[list[Any]] = [[None] * len(lengths) for _ in speakers]

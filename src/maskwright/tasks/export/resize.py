@@ -31,13 +31,13 @@ def resized(
 
 
 def grow(model: str, before: Vocabulary, after: Vocabulary, extension: Extension, tokenizer: str, folder: str) -> float:
-    """Writes a model folder with the extended tokenizer. A new token's rows are the means of those of its old pieces.
+    """Writes a model folder with the extended tokenizer. A new token's rows are the means of its old pieces' rows.
     Returns the largest difference of a logit from transformers, as `export` does.
 
     Raises `InputError` for a model that has another tokenizer, or no masked-LM head."""
 
     def grown(value: Rows) -> Rows:
-        rows = np.zeros((max(len(value), after.size), *value.shape[1:]), np.float32)  # it may have more than tokens
+        rows = np.zeros((max(len(value), after.size), *value.shape[1:]), np.float32)  # there may be spare rows
         rows[: len(value)] = value
         for number, pieces in enumerate(extension.pieces):
             rows[before.size + number] = value[pieces].mean(axis=0, dtype=np.float64)
@@ -47,8 +47,8 @@ def grow(model: str, before: Vocabulary, after: Vocabulary, extension: Extension
 
 
 def shrink(model: str, before: Vocabulary, after: Vocabulary, trimming: Trimming, tokenizer: str, folder: str) -> float:
-    """Writes a model folder with the trimmed tokenizer and the rows of the tokens that it has. The logits of those are
-    the model's own. A fine-tuned model loses rows of its embeddings alone. Returns and raises what `grow` does."""
+    """Writes a model folder with the trimmed tokenizer and the rows of its tokens, whose logits stay the same. A
+    fine-tuned model only loses rows of its embeddings. Returns and raises as `grow` does."""
 
     def note(place: str) -> None:
         storage.write_json(os.path.join(place, OLD_IDS), trimming.old_ids)
@@ -74,7 +74,7 @@ def _resized(
     if masked_lm:
         trained.require_masked_lm()
     if trained.vocabulary.fingerprint != before.fingerprint:
-        fix = "name the tokenizer that lies in the model's folder"
+        fix = "name the tokenizer in the model's folder"
         raise InputError("has another tokenizer than the one that was changed", where=model, fix=fix)
     names = vocabulary_rows(trained.config)
     parameters = trained.parameters | {name: resize(trained.parameters[name]) for name in names}

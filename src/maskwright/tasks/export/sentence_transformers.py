@@ -1,7 +1,7 @@
 """Folders for the four kinds of model of `sentence-transformers`, in the form in which its version 6 saves them:
 `modules.json` names the modules, and each has its settings.
 
-Only `rerank` may add weights to the model's: a new head, where it has learned no task."""
+Only `rerank` may add weights to the model's: a new head if it has learned no task."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Kind:
     reads: str
     """The output of that class which the first module reads."""
     gives: str
-    """The name by which the first module hands it on."""
+    """The name under which the first module passes it on."""
     similarity: str | None
     pipeline: str
     """The Hub sorts models by it."""
@@ -84,8 +84,8 @@ def export_as(
     onnx: bool = False,
     quiet: bool = False,
 ) -> dict[str, float]:
-    """`export` of a model as it is, or as a folder that the class of `kind` loads; unless `quiet`, says what was
-    proven. Returns what was measured: `largest_logit_difference`, or `largest_hidden_state_difference` of a kind
+    """`export` of a model as it is, or as a folder that the class of `kind` loads; unless `quiet`, prints the
+    verification. Returns the measurement: `largest_logit_difference`, or `largest_hidden_state_difference` of a kind
     without logits.
 
     `relevant`, only for rerank: the label whose log-odds are the score; a number is the score itself. Raises
@@ -98,8 +98,8 @@ def export_as(
             announce(difference, folder)
         return {"largest_logit_difference": difference}
     if onnx and kind in ("dense", "late"):
-        fix = "leave ONNX out; sentence-transformers makes its own with backend='onnx'"
-        raise InputError(f"ONNX files are of models with a head, which {kind} has not", fix=fix)
+        fix = "leave ONNX out, and use backend='onnx' of sentence-transformers"
+        raise InputError(f"ONNX files need a model with a head, which {kind} lacks", fix=fix)
     activation = None
     if kind == "rerank":
         written, activation = _reranker(model, relevant)
@@ -117,14 +117,14 @@ def export_as(
     if not quiet:
         announce(difference, folder, what)
         if kind == "rerank" and model.task is None:
-            warn(f"{folder}: its head is new and says nothing yet; train it with sentence-transformers")
+            warn(f"{folder}: its head is new and untrained; train it with sentence-transformers")
     return {f"largest_{what.replace(' ', '_')}_difference": difference}
 
 
 def _encoder_alone(model: TrainedModel) -> TrainedModel:
     config = replace(model.config, task="masked_lm", num_labels=0)
     kept = {piece.hf_name for piece in encoder_pieces(config)}
-    # BERT's pooler is of its encoder in transformers, though vectors do not need it.
+    # transformers' BERT encoder contains the pooler, though vectors do not need it.
     parameters = {name: value for name, value in model.parameters.items() if name in kept or ".pooler." in name}
     return replace(model, config=config, parameters=parameters, task=None, labels=())
 
@@ -140,17 +140,17 @@ def _reranker(model: TrainedModel, relevant: str | None) -> tuple[TrainedModel, 
         return replace(model, config=config, parameters=parameters, task=task), SIGMOID
     kind, labels = model.task.kind, model.labels
     if kind not in SEQUENCE_TASKS:
-        fix = "take a model that was fine-tuned on pairs, or the one that this was fine-tuned from"
+        fix = "use a model that was fine-tuned on pairs, or the model that this one was fine-tuned from"
         raise InputError(f"is a {class_name(model.config)}, which scores no pairs", where=model.location, fix=fix)
     if kind == "regression":
         if relevant is not None:
-            raise InputError("gives a number, and has no labels", where=model.location, fix="name no relevant label")
+            raise InputError("predicts a number, and has no labels", where=model.location, fix="name no relevant label")
         return model, IDENTITY
     if kind == "single_label_classification" and len(labels) != 2:
         what = f"chooses among {len(labels)} labels, which make no single score"
         raise InputError(what, where=model.location, fix="fine-tune with two labels, or with a number (task.kind)")
     if relevant not in labels:
-        what = "does not say which label is the relevant one" if relevant is None else f"has no label {relevant!r}"
+        what = "does not name the relevant label" if relevant is None else f"has no label {relevant!r}"
         fix = f"name it with --relevant, or relevant in Python: {_listed(labels)}"
         raise InputError(what, where=model.location, fix=fix)
     parameters = model.parameters | _one_output(model, labels.index(relevant))
@@ -179,7 +179,7 @@ def _write_modules(model: TrainedModel, kind: Kind, activation: str | None, fold
     form, config = _KINDS[kind], model.config
     arguments: dict[str, Any] = {}
     if kind in ("dense", "late") and config.architecture not in WITHOUT_POOLER:
-        # Else transformers draws a matrix that nothing reads, or leaves one out, and warns of it.
+        # Otherwise transformers draws an unused matrix, or leaves one out, and warns of it.
         has, has_unasked = any(".pooler." in name for name in model.parameters), not config.facts.rotary
         arguments = {} if has == has_unasked else {"add_pooling_layer": has}
     first: dict[str, Any] = {

@@ -47,7 +47,7 @@ class EvaluationSplit:
         return cls(examples, packer, prediction_batches(packer, max(1, PREDICTION_TOKENS // packer.T)))
 
     def logits(self, engine: Engine, look: Callable[[], bool]) -> NDArray[np.float32] | None:
-        """See `rows.in_order`; None when `look` says to give up."""
+        """See `rows.in_order`; None if `look` asks to give up."""
         outputs = []
         with progress("evaluate", len(self.packed), "batches") as bar:
             for begin in range(0, len(self.packed), engine.dp_degree):
@@ -140,11 +140,11 @@ def chance(task: Task, num_labels: int) -> float | None:
 
 
 def chosen_metric(config: FinetuneConfig, labels: Sequence[str]) -> str:
-    """The metric that finds the best checkpoint. Raises `ConfigError` for one that the task does not have."""
+    """The metric that chooses the best checkpoint. Raises `ConfigError` for a metric that the task lacks."""
     metric = config.evaluation.metric or default_metric(config.task, labels)
     names = ("loss", *metric_names(config.task, labels))
     if metric not in names:
-        fix = f"take one of {', '.join(names)}"
+        fix = f"choose one of {', '.join(names)}"
         raise ConfigError(f"{config.task.kind} has no metric {metric}", where="evaluation.metric", fix=fix)
     return metric
 

@@ -69,8 +69,8 @@ from maskwright.training.replay import write_examples
 from maskwright.training.stop import StopRequest
 
 SEEN_STEPS, SEEN_EXAMPLES = 64, 8192
-"""Limits of the steps that are counted to know the work of a run, spread over it: 64 steps, and 8,192 examples in them,
-but no fewer than four steps."""
+"""Limits of the steps that are counted to estimate the work of a run, spread over it: 64 steps with 8,192 examples, but
+at least four steps."""
 
 
 def finetune(
@@ -89,12 +89,12 @@ def finetune(
 
 
 def with_its_splits(config: FinetuneConfig) -> FinetuneConfig:
-    """The configuration with the splits that the folder of its training files holds."""
+    """The configuration with the splits from the folder of its training files."""
     return config.model_copy(update={"data": with_splits(config.data)})
 
 
 def dry_run(config: FinetuneConfig, run: str) -> FinetuneRun:
-    """The run that `finetune` would train. Raises what `check` does."""
+    """The run that `finetune` would train. Raises the errors of `check`."""
     config = with_its_splits(config)
     start = looked_at(config, run)
     ready = prepare_finetuning(config, start.directory, start.before)
@@ -125,7 +125,7 @@ class FinetuneRun:
 
     @property
     def looked_up(self) -> NDArray[np.int64] | None:
-        if self.model.token_dropout:  # which tells masks by their ids
+        if self.model.token_dropout:  # which recognizes masks by their ids
             return None
         return np.union1d(self.train.packer.encoded.ids, [self.model.pad_token_id]).astype(np.int64)
 
@@ -194,11 +194,11 @@ class FinetuneRun:
         return self.base
 
     def verify(self) -> None:
-        """Nothing to do: the examples are in memory."""
+        """Does nothing, since the examples are in memory."""
 
     def starting_state(self) -> TrainState:
         """The state of step 0: the encoder of the starting model, and a new head. Tensors of that model's head are kept
-        where they fit, the matrix of the labels only for the same labels."""
+        if they fit, the matrix of the labels only for the same labels."""
         if self.config.model.init_from is None or self.config.model.weights == "random":
             return TrainState(0, initial_parameters(self.model, self.config.seed))
         # A run that is continued may have been killed before its first save.
@@ -272,7 +272,7 @@ class FinetuneRun:
 
     @property
     def unread(self) -> list[str]:
-        """Warnings of what the model does not read of the training examples."""
+        """Warnings about parts of the training examples that the model does not read."""
         encoded, examples = self.train.packer.encoded, self.dataset.train
         lines = []
         if encoded.cut:
@@ -343,7 +343,7 @@ class FinetuneRun:
             )
         else:
             warn(
-                f"{split}: every prediction is the same, so the model tells nothing apart. See that data.max_seq_len "
+                f"{split}: every prediction is the same, so the model learned nothing. Check that data.max_seq_len "
                 "cuts off nothing that matters, then try other learning rates and more epochs"
             )
 
@@ -358,8 +358,8 @@ def prepare_finetuning(
 ) -> FinetuneRun:
     """Checks everything that can be checked without a device. Raises `InputError` kinds (exit 2).
 
-    `before`: the record of a run that is continued; what it once began from is then no longer needed. `start` and
-    `dataset`: what `model.init_from` and `data` name, where the caller has read it.
+    `before`: the record of a run that is continued; its first weights are then no longer needed. `start` and `dataset`:
+    the contents of `model.init_from` and `data`, if the caller has read them.
     """
     init_from = config.model.init_from
     recorded = before.finetuning.model.init_from if before else None
@@ -381,7 +381,7 @@ def prepare_finetuning(
     if config.data.max_seq_len is None:
         longest = min(longest, model.max_seq_len)
     if longest > model.max_seq_len:
-        what = f"data.max_seq_len {longest} is above the {model.max_seq_len} tokens that the model can take"
+        what = f"data.max_seq_len {longest} is above the {model.max_seq_len} tokens that the model can read"
         raise ConfigError(what, where="data.max_seq_len", fix=f"set it to {model.max_seq_len} or less")
     if config.data.on_bad_input == "skip":
         dataset = dataset.without_long_questions(tokenizer, config.task, longest)
@@ -401,11 +401,11 @@ def prepare_finetuning(
 
 def planned(config: FinetuneConfig, examples: int | None, *, here: bool) -> tuple[Work, FinetuneRun | None]:
     """(The work of a run, the run to take steps of), without the weights that it begins from. With `examples` and no
-    steps `here`, `data.train` counts as so many, each as long as a row, and may be absent."""
+    steps `here`, `data.train` counts as that many, each as long as a row, and may be absent."""
     train, init_from = config.data.train, config.model.init_from
     if examples is None and not storage.is_url(train) and not glob.glob(train):
         fix = "give --examples N and name a device with --on, or fetch it"
-        raise InputError("is not here, so how long its examples are is not known", where=train, fix=fix)
+        raise InputError("is not here, so the length of its examples is unknown", where=train, fix=fix)
     start = None if init_from is None else load_shape(init_from)
     if examples is None or here:
         ready = prepare_finetuning(with_its_splits(config), RunDirectory(""), start=start)
@@ -445,8 +445,8 @@ def _start(config: FinetuneConfig, base: str | None, start: TrainedModel | None 
 
 
 def published_dropouts(model: ModelConfig, start: TrainedModel | None) -> tuple[float, float]:
-    """Dropouts of hidden states and of attention in fine-tuning: those of the model's config.json or, of a run, those
-    that its export says. `start`: None for a shape without weights."""
+    """Dropouts of hidden states and of attention in fine-tuning: from the model's config.json or, for a run, from its
+    record for the export. `start`: None for a shape without weights."""
     if start is None:
         return family_dropout(model), family_dropout(model)
     said = start.run.fine_tuning if start.run else {}
@@ -462,9 +462,9 @@ def _with_head(
     model: ModelConfig, config: FinetuneConfig, dataset: Dataset, published: tuple[float, float]
 ) -> ModelConfig:
     """The encoder's shape with the task's head, and the published dropouts unless the run sets its own. Raises
-    `ConfigError` for a head that `transformers` does not have on it."""
+    `ConfigError` for a head that `transformers` lacks for it."""
     if not model.facts.answers_questions and config.task.kind == "question_answering":
-        what = f"is question_answering, for which transformers has no class on {FAMILIES[model.architecture].title}"
+        what = f"is question_answering, for which transformers has no class of {FAMILIES[model.architecture].title}"
         raise ConfigError(what, where="task.kind", fix="choose a task of whole texts, or token_classification")
     section = config.model
     hidden = published[0] if section.hidden_dropout is None else section.hidden_dropout
@@ -492,7 +492,7 @@ def class_weights(config: FinetuneConfig, labels: Sequence[str], targets: Any) -
     if set(weights) != set(labels):
         odd = sorted(set(weights) ^ set(labels))[0]
         what = f"{odd} is {'not a label' if odd in weights else 'left out'}"
-        raise ConfigError(what, where="optimizer.class_weights", fix="give each label a weight, or say balanced")
+        raise ConfigError(what, where="optimizer.class_weights", fix="give each label a weight, or set it to balanced")
     return np.array([weights[name] for name in labels], np.float32)
 
 

@@ -25,9 +25,9 @@ SCRIPTS = {
 def imported(
     script: Script, command: str, devices: int | None = None, assignments: Sequence[str] = (), files: Sequence[str] = ()
 ) -> tuple[Taken, str]:
-    """Imports `command`: the fate of its flags, and its YAML, which has been checked. `devices`: those of all machines,
-    where the command does not give their number. `assignments`: NAME=VALUE of variables, whatever the script sets them
-    to; the variables of `files` are set before it.
+    """Imports `command`: the fate of its flags, and its YAML, which has been checked. `devices`: the number on all
+    machines, if the command does not give it. `assignments`: NAME=VALUE of variables, which override the script's; the
+    variables of `files` are set before it.
 
     Raises `InputError` for a command that cannot be read, and `ConfigError` for values that no run accepts."""
     signature, take = SCRIPTS[script]

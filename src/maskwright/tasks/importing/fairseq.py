@@ -30,7 +30,7 @@ INVERSE_SQRT_WARMUP = 4000
 TOKENIZER = "hf://FacebookAI/roberta-base"
 TASKS = ("masked_lm", "multilingual_masked_lm")
 ON_LABELS = ("sentence_prediction", "sentence_ranking")
-"""Tasks that `maskwright finetune` has."""
+"""Tasks for `maskwright finetune`."""
 NUM_CORES = 8
 """The default of --num_cores in the branch for TPUs."""
 TPU = {"input_shapes", "num_cores", "tpu"}
@@ -73,7 +73,7 @@ def fairseq(command: Typed) -> Taken:
     name = taken.text("arch") or "roberta_base"
     taken.set("arch", {"model.architecture": "roberta", "model.size": SIZES.get(name, "base")})
     if name not in SIZES:
-        taken.row("arch", "left out", "is not known; model.size: base takes its place")
+        taken.row("arch", "left out", "unknown; replaced by model.size: base")
     sizes = ("encoder_layers", "encoder_embed_dim", "encoder_ffn_embed_dim", "encoder_attention_heads")
     intervals = ("save_interval_updates", "keep_interval_updates", "validate_interval_updates")
     taken.take(dict.fromkeys((*sizes, *intervals), int))
@@ -99,27 +99,26 @@ def _require_masked_lm(taken: Taken) -> None:
         given = taken.text(flag)
         if given is not None and not (given.startswith(known) if flag == "arch" else given in known):
             shown = "roberta*, xlmr*" if flag == "arch" else " or ".join(known)
-            what = f"{given} is not what is trained here: {shown}, masked tokens alone"
-            fix = "`maskwright finetune` trains on labels" if given in ON_LABELS else "take the program it is for"
+            what = f"{given} is unsupported here; {shown} trains on masked tokens alone"
+            fix = "`maskwright finetune` trains on labels" if given in ON_LABELS else "use the program that it is for"
             raise InputError(what, where=taken.typed.spelling.get(flag, f"--{flag}"), fix=fix)
     if "task" not in taken.typed.flags:
         taken.row("task", "default", "masked_lm; fairseq's own default is translation")
 
 
 def _languages(folders: list[str]) -> list[str]:
-    """The folders of languages in a multilingual shard, as fairseq finds them: those of the first, if it is here."""
+    """The folders of languages in a multilingual shard, as fairseq finds them: from the first shard, if it is here."""
     first = folders[0]
     names = os.listdir(first) if os.path.isdir(first) else []
     return sorted(name for name in names if os.path.isfile(os.path.join(first, name, "train.idx")))
 
 
 def _data(taken: Taken) -> None:
-    """Adds the lines that convert fairseq's shards of binarised text, once: into a store, or into one for each
-    language."""
+    """Adds the lines that convert fairseq's shards of binarised text to one store, or to a store for each language."""
     data = taken.typed.known(taken.typed.words.pop(0)) if taken.typed.words else ""
     folders = [folder for folder in data.split(":") if folder]
     if not folders:
-        raise InputError("names no folder of data", where="fairseq", fix="put it behind the name of the script")
+        raise InputError("names no folder of data", where="fairseq", fix="name it after the script")
     languages = _languages(folders)
     stores = {language: f"data/store-{language}" for language in languages} or {"": "data/store"}
     what = "a store of all shards" if not languages else "a store for each language"
@@ -211,6 +210,6 @@ def _batch(taken: Taken) -> None:
 def _restored(taken: Taken) -> None:
     file, folder = taken.text("restore_file"), taken.text("save_dir") or "checkpoints"
     if file and os.path.dirname(file) not in ("", folder.rstrip("/")):
-        made = f"{typed(['import', 'weights', file, '--to', 'FOLDER'])} makes a folder for model.init_from of it"
+        made = f"{typed(['import', 'weights', file, '--to', 'FOLDER'])} makes it a folder for model.init_from"
         taken.note("restore_file", made)
     taken.note("restore_file", "the same command continues the run exactly", "not needed")

@@ -48,11 +48,11 @@ def run_glue(typed: Typed) -> Taken:
     taken.take({"label_smoothing_factor": float})
     _best(taken)
     taken.patience("early_stopping_patience")
-    parts = "data.train, data.validation and data.test name the files of each part"
+    parts = "data.train, data.validation and data.test name the files of each split"
     left_out = {
-        "config_name tokenizer_name": "the model's own is used: put yours into its folder",
+        "config_name tokenizer_name": "the model's own is used; to use yours, put it into its folder",
         "max_train_samples": "data.fraction takes a share of the training examples",
-        "max_eval_samples max_predict_samples": "give a shorter file",
+        "max_eval_samples max_predict_samples": "use a shorter file",
         "train_split_name validation_split_name test_split_name remove_splits": parts,
         "text_column_delimiter": "the columns of data.text are joined by a space",
     }
@@ -72,7 +72,7 @@ def _task(taken: Taken, task: str) -> None:
     known = [name.removeprefix("glue-") for name in recipes.names("finetune") if name.startswith("glue-")]
     recipe = f"glue-{task.lower().replace('-', '')}"
     if recipe not in recipes.names("finetune"):
-        fix = f"one of {', '.join(known)}; own files are given by --train_file"
+        fix = f"choose one of {', '.join(known)}; give your own files with --train_file"
         raise InputError(f"{task} is not a task of GLUE", where="--task_name", fix=fix)
     content: Any = parse_yaml(recipes.read(recipe), recipe)
     values = {
@@ -99,7 +99,7 @@ def _files(taken: Taken) -> None:
     if train is None and "dataset_name" in taken.typed.flags:
         folder = fetched_data(taken)
         taken.values["data.train"] = f"{folder}/train-*.parquet"
-        taken.note("dataset_name", "data.train: its Parquet files; check their place in the folder", "mapped")
+        taken.note("dataset_name", "data.train: its Parquet files; check their path in the folder", "mapped")
     label = taken.text("label_column_name") or "label"
     names, regression = _columns(train, label) if train else ([], False)
     texts = [name for name in names if name != label]

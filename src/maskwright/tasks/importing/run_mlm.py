@@ -23,7 +23,7 @@ OLDER = "run_language_modeling.py"
 SCRIPT = ScriptSignature(("run_mlm.py", "run_mlm_no_trainer.py", WHOLE_WORDS, OLDER), switches=SWITCHES)
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?", re.ASCII)
 HAS_VALIDATION = ("wikitext",)
-"""Data sets of the scripts' pages that have a held-out part of their own."""
+"""Data sets named on the scripts' pages that come with a held-out split."""
 STORE, TOKENIZER = "data/store", "tokenizer"
 BASE = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
 OTHER_BASES = {
@@ -32,7 +32,7 @@ OTHER_BASES = {
 }
 OFFSET = ("roberta", "xlm-roberta", "camembert")
 POSITION_OFFSET = 2
-"""RoBERTa's first two positions belong to no token, so 514 positions are rows of 512."""
+"""RoBERTa's first two positions belong to no token, so 514 positions mean rows of 512."""
 
 
 def run_mlm(command: Typed) -> Taken:
@@ -75,7 +75,7 @@ def run_mlm(command: Typed) -> Taken:
 
 
 def _model(taken: Taken) -> str:
-    """The model's architecture, as far as the flags say it. Notes the model's place."""
+    """The model's architecture, as far as the flags give it. Adds the row of the model's location."""
     name_or_path, tokenizer = taken.text("model_name_or_path"), taken.text("tokenizer_name")
     architecture = taken.text("model_type") or _guess(name_or_path or taken.text("config_name") or "")
     folder = TOKENIZER
@@ -95,13 +95,13 @@ def _model(taken: Taken) -> str:
 def _guess(name_or_path: str) -> str:
     """`modernbert` where the name or the folder's config.json says so; the others have one dropout and one offset."""
     if os.path.isdir(name_or_path):
-        with suppress(ModelError):  # the run says what is wrong with it
+        with suppress(ModelError):  # the run will report the error
             return read_hf_config(name_or_path, head=False).architecture
     return "modernbert" if re.search("modernbert|ettin|mmbert", name_or_path.lower()) else "roberta"
 
 
 def _shape(taken: Taken, architecture: str) -> None:
-    """The shape of a model from scratch: that of the family's class in transformers, with the overrides."""
+    """The shape of a model from scratch: the defaults of the family's class in transformers, with the overrides."""
     known = architecture if architecture in get_args(Architecture) else "roberta"
     values: dict[str, Any] = {taken.key(name): size for name, size in (BASE | OTHER_BASES.get(known, {})).items()}
     if known == "modernbert":
@@ -112,10 +112,10 @@ def _shape(taken: Taken, architecture: str) -> None:
         values[taken.key(name)] = number if "dropout" in name else int(number)
     if positions := int(number_of(overrides.pop("max_position_embeddings", "0"), "--config_overrides")):
         values["model.max_seq_len"] = positions - (POSITION_OFFSET if known in OFFSET else 0)
-    overrides.pop("vocab_size", None)  # that of the tokenizer, as in the script
+    overrides.pop("vocab_size", None)  # the tokenizer decides, as in the script
     taken.values |= {"model.architecture": known, **values}
     if known != architecture or not (taken.text("model_type") or taken.text("config_name")):
-        taken.row("model_type", "left out", f"model.architecture: {known} takes its place; change it if it is another")
+        taken.row("model_type", "left out", f"replaced by model.architecture: {known}; change it if it is another")
     taken.note("model_type", f"model.architecture: {known}", "mapped")
     if overrides:
         left = ", ".join(f"{name}={value}" for name, value in overrides.items())
@@ -135,7 +135,7 @@ def _prepare(taken: Taken, tokenizer: str) -> None:
         text = f"{folder}train-*.parquet"
         if not validation and name.rpartition("/")[2] in HAS_VALIDATION:
             validation = f"{folder}validation-*.parquet"
-        taken.note("dataset_name", "data prepare reads its Parquet files; check their place in the folder", "mapped")
+        taken.note("dataset_name", "data prepare reads its Parquet files; check their path in the folder", "mapped")
     elif not file:
         taken.row("train_file", "left out", "the command does not name the text: replace corpus.txt")
     taken.note("train_file", "data prepare reads it once and drops duplicates", "mapped")
@@ -143,16 +143,16 @@ def _prepare(taken: Taken, tokenizer: str) -> None:
     if taken.has("line_by_line") or os.path.basename(taken.typed.script) == WHOLE_WORDS:
         words += ["--layout", "lines"]
         taken.note("line_by_line", "data prepare --layout lines: each line is a document", "mapped")
-        what = "one row per line: here lines share rows, so an epoch has fewer updates, each of more text"
+        what = "one row per line; here lines share rows, so an epoch has fewer updates, each with more text"
         taken.row("line_by_line", "left out", f"{what}; schedule.steps sets their number")
     if validation:
         words += ["--valid-files", validation]
-        taken.note("validation_split_percentage", "the text has its own held-out part", "not needed")
+        taken.note("validation_split_percentage", "the text has its own held-out split", "not needed")
     else:
         share = taken.number("validation_split_percentage", 5) / 100
         words += ["--valid-fraction", f"{share:g}"]
         became = f"data prepare --valid-fraction {share:g}"
-        became += "; if the data set has a validation part, the script takes that: --valid-files" if name else ""
+        became += "; if the data set has a validation split, the script uses it: add --valid-files" if name else ""
         fate: Fate = "mapped" if "validation_split_percentage" in taken.typed.flags else "default"
         taken.row("validation_split_percentage", fate, became)
     taken.note("validation_file", f"data prepare --valid-files {validation}", "mapped")

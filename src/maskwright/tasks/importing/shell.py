@@ -1,7 +1,8 @@
 """Reads the assignments and the commands of a shell script without running anything.
 
-It understands quotes, escapes, comments, redirections, `$NAME` and one calculation by `expr`. What else needs a shell
-stays in its word between two marks: another command's output, `${NAME:-text}`, or a variable that is not set above.
+It understands quotes, escapes, comments, redirections, `$NAME` and one calculation by `expr`. Anything else that needs
+a shell stays in its word between two marks: another command's output, `${NAME:-text}`, or a variable that is not set
+above.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
 _SETTERS = ("export", "readonly", "local", "declare")
 _CONTROL = ("if", "for", "while", "until", "case", "select", "function", "{", "[[")
 LONGEST = 1_000_000
-"""The most letters that variables may bring: variables in variables double them with each line."""
+"""The most letters that variables may add, since variables inside variables can double them with each line."""
 
 _IN_BRACKETS = r"\((?:[^()]|\((?:[^()]|\([^()]*+\))*+\))*+\)"
 _VALUE = rf"\$(?:{_IN_BRACKETS}|\{{(?:[^{{}}]|\{{[^{{}}]*+\}})*+\}}|[A-Za-z_]\w*+|[\d@*#?!$-])|`[^`]*+`"
@@ -40,7 +41,7 @@ _NAMED = re.compile(r"\$\{?([A-Za-z_]\w*+|[\d@*#?!$-])\}?", re.ASCII)
 _CALCULATION = re.compile(r"expr\s+(\d{1,18})\s+\\?([-+*/])\s+(\d{1,18})\s*", re.ASCII)
 _OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
 _UNKNOWN, _SPLIT, _NONE = re.compile("\0([^\0]*)\0"), "\1", "\2"
-"""Marks: around what only a shell could know, where a value's spaces split a word, and for a value that is empty."""
+"""Marks: around an expression that needs a shell, at spaces of a value that split a word, and for an empty value."""
 
 
 class Command(NamedTuple):
@@ -49,14 +50,14 @@ class Command(NamedTuple):
     words: list[str]
     line: int
     sign: str
-    """The first of < > & | ( ) outside quotes that belongs to it or ends it; empty for none."""
+    """The first of < > & | ( ) outside quotes that belongs to the command or ends it; empty for none."""
     assigns: bool
     """Whether it only sets variables."""
 
 
 def simple_commands(text: str, where: str, variables: dict[str, str], fixed: Collection[str] = ()) -> Iterator[Command]:
     """Yields the commands in order. Each assignment is in `variables` when its command is yielded, except assignments
-    to names that are `fixed`. Raises `InputError` for quotes that do not end, and for `if`, `for` and their like."""
+    to names that are `fixed`. Raises `InputError` for quotes that do not end, and for `if`, `for` and similar words."""
     text = re.sub(r"\r(?=\n|\Z)|[\0\1\2]", "", text)
     several = "\n" in text
     words: list[str] = []
@@ -73,7 +74,7 @@ def simple_commands(text: str, where: str, variables: dict[str, str], fixed: Col
             brought += sum(len(variables.get(name, "")) for name in _NAMED.findall(found))
             if brought > LONGEST:
                 what = f"holds more than {LONGEST:,} letters with the values of its variables"
-                raise InputError(what, where=place, fix="write the values in the variables' place")
+                raise InputError(what, where=place, fix="replace the variables by their values")
             words += [] if is_target else _expanded(found, variables)
             is_target = False
         elif kind == "redirection":
@@ -81,7 +82,7 @@ def simple_commands(text: str, where: str, variables: dict[str, str], fixed: Col
         elif kind == "end":
             sign = sign or found.strip(";\n")[:1]
             if words and words[0] in _CONTROL:
-                fix = "give the command by itself, in single quotes, and its variables by --var NAME=VALUE"
+                fix = "give the command alone, in single quotes, and its variables with --var NAME=VALUE"
                 raise InputError(f"has {words[0]!r}: only assignments and commands are read", where=place, fix=fix)
             if words:
                 assigned = words[1:] if words[0] in _SETTERS else words
@@ -93,8 +94,8 @@ def simple_commands(text: str, where: str, variables: dict[str, str], fixed: Col
 
 
 def _assign(words: list[str], variables: dict[str, str], fixed: Collection[str], *, is_known: bool) -> None:
-    """Sets what the words NAME=VALUE set, or forgets what only a shell could know: NAME+=VALUE, and what a condition
-    decides."""
+    """Sets what the words NAME=VALUE set, or forgets names whose value needs a shell: NAME+=VALUE, and conditional
+    assignments."""
     for word in words:
         name, _, value = word.partition("=")
         if name.rstrip("+") not in fixed:
@@ -128,10 +129,10 @@ def _expanded(word: str, variables: Mapping[str, str]) -> list[str]:
 
 
 def _value(text: str, variables: Mapping[str, str]) -> str:
-    """The value of an expression that begins with a `$` or a backtick; marked, if only a shell could know it."""
+    """The value of an expression that begins with a `$` or a backtick; marked if it needs a shell."""
     if match := _NAMED.fullmatch(text):
         value = variables.get(match[1])
-        # What holds a command's output is unknown by its name, which the user can set.
+        # A variable with a command's output is reported by its name, which the user can set.
         is_known = value is not None and all(NAME.fullmatch(mark[1:]) for mark in _UNKNOWN.findall(value))
         return value if value is not None and is_known else f"\0${match[1]}\0"
     inner = text.strip("`") if text[0] == "`" else text[2:-1]
@@ -178,14 +179,14 @@ def parse_variables(text: str, location: str, known: Variables | None = None) ->
         unknown = next(filter(None, map(unknown_in, command.words)), None)
         if command.sign or unknown:
             what = f"has {command.sign!r} outside quotes" if command.sign else f"uses {unknown}, which is not set above"
-            fix = "set the variable above, or name the file that sets it before this one; nothing in a file is run"
+            fix = "set the variable above, or first name the file that sets it; nothing in a file is run"
             raise InputError(what, where=where, fix=fix)
         parsed |= {name: (values[name], command.line) for name in names}
     return parsed
 
 
 def unknown_in(word: str) -> str | None:
-    """The first part of a word that only a shell could know, as it is written: `$NAME`, or more."""
+    """The first part of a word that needs a shell, as it is written: `$NAME`, or more."""
     return next(iter(all_unknown_in(word)), None)
 
 
@@ -194,5 +195,5 @@ def all_unknown_in(word: str) -> list[str]:
 
 
 def as_written(word: str) -> str:
-    """The word with its parts that only a shell could know as they are written."""
+    """The word, with the parts that need a shell as they are written."""
     return word.replace("\0", "")

@@ -19,8 +19,8 @@ from maskwright.tasks.importing.shell import as_written
 from maskwright.tasks.importing.typed import Typed
 
 Fate = Literal["mapped", "default", "not needed", "left out", "unknown"]
-"""default: the flag was not given, and the script's own default is taken over. not needed: nothing is lost without
-it."""
+"""default: the flag was not given, and the script's own default is used. not needed: the result is the same without the
+flag."""
 Verb = Literal["pretrain", "finetune"]
 
 
@@ -59,8 +59,7 @@ class Taken:
         return values is not None and not (values and self.typed.known(values[0]).lower() in FALSE)
 
     def text(self, name: str) -> str | None:
-        """The flag's value; several words are joined by a space. Raises `InputError` for one that only a shell
-        knows."""
+        """The flag's value; several words are joined by a space. Raises `InputError` if the value needs a shell."""
         values = self.typed.flags.get(name)
         return " ".join(map(self.typed.known, values)) if values else None
 
@@ -80,7 +79,7 @@ class Taken:
         return number
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """Renames flags that have another name here."""
+        """Renames flags."""
         for old, new in names.items():
             if old in self.typed.flags and new not in self.typed.flags:
                 self.typed.flags[new] = self.typed.flags.pop(old)
@@ -89,7 +88,7 @@ class Taken:
 
     @property
     def count(self) -> str:
-        """The devices and what counts them, for a row."""
+        """The number of devices and its source, for a row."""
         return f"{several(self.typed.devices, 'device')}{', by ' * bool(self.typed.counted_by)}{self.typed.counted_by}"
 
     def run_in(self, name: str) -> None:
@@ -112,7 +111,7 @@ class Taken:
         self.row(name, fate, f"{became} ({note})" if note else became)
 
     def note(self, names: str, became: str, fate: Fate = "left out") -> None:
-        """Adds the rows of flags, with spaces between their names, as far as the command has them."""
+        """Adds rows for those of the flags (separated by spaces) that the command gives."""
         for name in names.split():
             if name in self.unnamed:
                 self.row(name, fate, became)
@@ -122,11 +121,11 @@ class Taken:
         return (pretraining if self.verb == "pretrain" else finetuning).GUIDE
 
     def key(self, name: str) -> str:
-        """Our key for a flag, or several that share its value, as for the same word typed to a command."""
+        """The key of ours that a flag sets, or several keys, as for the same word in a command."""
         return self.guide.nearest(name) or name
 
     def betas(self, name: str, default: str) -> None:
-        """Takes over a flag of two numbers, however they are written. Raises `InputError` for others."""
+        """Takes over a flag of two numbers, in any notation. Raises `InputError` for anything else."""
         text = self.text(name) or default
         given = self.guide.overrides(self.key(name), text)
         if isinstance(given, str):
@@ -135,8 +134,8 @@ class Taken:
         self.set(name, {key: float(number) for key, number in given.items()})
 
     def take(self, flags: Mapping[str, float | type[int] | type[float]]) -> None:
-        """Takes over flags of one number, each by the key that the same word has for a command: `flags` has the
-        script's default for each, or the kind of number for one that is taken only where it is given and above 0."""
+        """Takes over flags of one number. `flags`: the script's default for each, or the kind of number for a flag that
+        counts only if it is given and above 0."""
         for name, default in flags.items():
             if not isinstance(default, type):
                 self.set(name, {self.key(name): type(default)(self.number(name, default))})
@@ -146,7 +145,7 @@ class Taken:
                 self.note(name, "it is off", "not needed")
 
     def patience(self, name: str) -> None:
-        """Takes over a number of evaluations, where the command says how often the run is judged."""
+        """Takes over a number of evaluations, if the command gives their interval."""
         if "evaluation.every_steps" in self.values or self.verb == "finetune":
             self.take({name: int})
         self.note(name, "set evaluation.patience and evaluation.every_steps")
@@ -160,8 +159,8 @@ class Taken:
     def close(
         self, mapped: Mapping[str, str] = {}, left_out: Mapping[str, str] = {}, not_needed: Mapping[str, str] = {}
     ) -> None:
-        """Adds the rows of all remaining flags. The tables: names, with spaces between them -> what is said of them.
-        Raises `InputError` for words that only a shell knows, and that may be flags."""
+        """Adds the rows of all remaining flags. The tables: names, with spaces between them -> a remark. Raises
+        `InputError` for words that need a shell and may be flags."""
         for name, values in self.typed.flags.items():
             if len(values) == 1 and values[0].lower() in FALSE:
                 self.note(name, "it is off", "not needed")
@@ -179,7 +178,7 @@ class Taken:
         for word in self.typed.words:
             self.rows.append(FlagFate(self.typed.known(word), "", "unknown", "does not belong to a flag"))
         if self.typed.launcher and not self.typed.counted_by:
-            what = f"{self.typed.launcher} may start it several times, how often is not in the command: give --devices"
+            what = f"{self.typed.launcher} may start it several times, which the command does not count: add --devices"
             self.rows.append(FlagFate("--devices", "", "left out", what))
         if self.typed.others:
             what = f"the script starts it {several(self.typed.others, 'more time')}: import each of those commands "
@@ -200,8 +199,8 @@ class Taken:
         return [*self.before, typed([self.verb, config, "--run", self.run]), typed(export)]
 
     def on_tpu(self, config: str) -> list[str]:
-        """The commands that come in place of the training where it is for a TPU: on the slice that the command names,
-        or in an environment."""
+        """The commands that replace the training if it is for a TPU: on the slice that the command names, or in an
+        environment."""
         if self.values.get("engine.kind") != "jax":
             return []
         lines, source = [], []
@@ -231,7 +230,7 @@ def number_of(text: str, where: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise InputError(f"{text} is not a number", where=where, fix="write the number itself")
+        raise InputError(f"{text} is not a number", where=where, fix="write a number")
     return number
 
 

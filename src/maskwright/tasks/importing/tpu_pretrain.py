@@ -55,8 +55,8 @@ def tpu_pretrain(typed: Typed) -> Taken:
 
 
 def _of_folder(taken: Taken, folder: str) -> None:
-    """Takes over what the folder says, if it is here: the length of its rows, and, if `data pregenerate` wrote it, how
-    it was masked. The masks themselves are drawn anew."""
+    """Takes over the folder's settings, if it is here: the length of its rows and, if `data pregenerate` wrote it, the
+    settings of masking. The masks themselves are drawn again."""
     lengths = [read_metrics(folder, epoch)[1] for epoch in _epochs_here(folder)]
     record = read_record(folder)
     options = record.get("options") or record.get("repaired") or {}
@@ -79,7 +79,7 @@ def _epochs_here(folder: str) -> Iterator[int]:
 
 
 def _of_cores(taken: Taken) -> None:
-    """Takes over the batch. The script's --train_batch_size is that of one core, though its help says otherwise."""
+    """Takes over the batch. The script's --train_batch_size counts for one core, contrary to its help."""
     cores = 1 if taken.has("one_tpu") else taken.typed.devices if taken.typed.counted_by else NUM_CORES
     taken.switch({"one_tpu": {"engine.devices": 1}})
     what = "for TPUs; on any other machine, --set engine.kind=torch"
@@ -91,8 +91,8 @@ def _of_cores(taken: Taken) -> None:
 
 
 def _of_gpus(taken: Taken) -> None:
-    """Takes over the batch of the script for GPUs. Its --train_batch_size is that of an update, or of an update of each
-    process that a launcher starts."""
+    """Takes over the batch of the script for GPUs. Its --train_batch_size counts for an update, or for each process's
+    part if a launcher starts several."""
     steps, processes = max(1, taken.whole("gradient_accumulation_steps", 1)), taken.typed.devices
     rows = max(1, taken.whole("train_batch_size", 32) // steps)
     if taken.typed.counted_by == "--devices" and not taken.typed.launcher and rows % processes == 0:
@@ -100,7 +100,7 @@ def _of_gpus(taken: Taken) -> None:
     values = {"batch.micro_batch_rows": rows, "batch.virtual_workers": steps * processes}
     taken.set("train_batch_size", values, f"{steps} accumulated x {taken.count}")
     taken.note("gradient_accumulation_steps", "see --train_batch_size", "mapped")
-    taken.row("is_next", "left out", "the loss of next sentences: only masked tokens are predicted")
+    taken.row("is_next", "left out", "next-sentence prediction is unsupported; only masked tokens are predicted")
     if not {"warmup_steps", "warmup_proportion"} & taken.typed.flags.keys():
         what = "pytorch-pretrained-BERT's script warms up for 0.1 of its steps, later ones do not"
         taken.row("warmup_proportion", "left out", f"{what}: set schedule.warmup_share")

@@ -1,4 +1,4 @@
-"""The arguments of transformers' Trainer (5.x) that matter for a run, for run_mlm.py and run_glue.py alike."""
+"""The arguments of transformers' Trainer (5.x) that matter for a run, for run_mlm.py and run_glue.py."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ ALIASES = {
     "text_column_name": "text_column_names",
     "metric_name": "metric_for_best_model",
 }
-"""The Trainer's names of today, by names in scripts without a Trainer and by its own older and newer ones."""
+"""The Trainer's names of today, by the names in scripts without a Trainer and by the Trainer's older and newer
+names."""
 _SWITCHES = """
 do_train do_eval do_predict bf16 fp16 tf32 use_cpu no_cuda torch_compile gradient_checkpointing line_by_line
 pad_to_max_length overwrite_output_dir overwrite_cache streaming push_to_hub hub_private_repo hub_always_push
@@ -119,14 +120,14 @@ def _schedule(taken: Taken) -> None:
     if kind in ("cosine_with_min_lr", "cosine_warmup_with_min_lr") and keywords.keys() & {"min_lr_rate", "min_lr"}:
         share = keywords.pop("min_lr", 0.0) / peak
         values = {"schedule.kind": "cosine", "schedule.final_lr_share": keywords.pop("min_lr_rate", share)}
-    elif kind == "polynomial":  # transformers ends at 1e-7 whatever the peak is
+    elif kind == "polynomial":  # transformers always ends at 1e-7
         end = keywords.pop("lr_end", 1e-7) / peak
         values |= {"schedule.power": keywords.pop("power", 1.0), "schedule.final_lr_share": end}
     elif kind == "warmup_stable_decay":
         values["schedule.final_lr_share"] = keywords.pop("min_lr_ratio", 0.0)
         if "num_decay_steps" in keywords:
             values["schedule.decay_steps"] = int(keywords.pop("num_decay_steps"))
-        taken.row(name, "left out", "the shape of its decay: here it falls as 1 - sqrt")
+        taken.row(name, "left out", "the shape of its decay; here the rate falls as 1 - sqrt")
     if KEYS["schedule.kind"].accepts(str(values["schedule.kind"])):
         taken.set(name, values)
     else:
@@ -134,7 +135,7 @@ def _schedule(taken: Taken) -> None:
         taken.note(name, "unsupported; replaced by schedule.kind: linear")
     if keywords:
         taken.note("lr_scheduler_kwargs", f"left out: {', '.join(sorted(keywords))}")
-    if kind == "constant":  # the one that has no warm-up, whatever the flags say
+    if kind == "constant":  # the only one without warm-up, even if flags set it
         taken.values["schedule.warmup_steps"] = 0
         return
     ratio, amount = max(0.0, taken.number("warmup_ratio", 0.0)), max(0.0, taken.number("warmup_steps", 0.0))
@@ -159,7 +160,7 @@ def _keywords(taken: Taken) -> dict[str, Any]:
 
 
 def _often(taken: Taken, steps: int | None) -> None:
-    """Takes over how often a line is logged, the run is saved and judged."""
+    """Takes over the intervals of logging, saving and evaluation."""
     logged = _every(taken, "logging_steps", "logging.every_steps", 500, steps)
     if (taken.text("save_strategy") or "steps") == "steps":
         _every(taken, "save_steps", "checkpoint.save_every_steps", 500, steps, "and every ten minutes")
@@ -173,7 +174,7 @@ def _often(taken: Taken, steps: int | None) -> None:
 
 
 def _every(taken: Taken, name: str, key: str, default: int, steps: int | None, note: str = "") -> int | None:
-    """Takes over a number of steps or, below 1, a share of all of them. Returns it; None if it is not known without the
+    """Takes over a number of steps or, below 1, a share of all of them. Returns it; None if the number needs the
     data."""
     if (taken.text(name) or "").isalpha():  # `epoch`, in the scripts without a Trainer
         taken.note(name, f"set {key}")
@@ -190,7 +191,7 @@ def _every(taken: Taken, name: str, key: str, default: int, steps: int | None, n
 def _reports(taken: Taken) -> None:
     services = (taken.text("report_to") or "none").split()
     known = [name for name in get_args(Reported) if name in services]
-    if "all" in services:  # of what is installed, which another machine cannot know
+    if "all" in services:  # all that are installed on that machine
         known = list(dict.fromkeys(["tensorboard", *known]))
     others = [name for name in services if name not in (*known, "all", "none")]
     taken.values["logging.report_to"] = known

@@ -1,4 +1,4 @@
-"""A command line of another trainer, as it was typed or as it stands in a shell script."""
+"""A command line of another trainer, as typed or from a shell script."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ SECRET = re.compile(r"(^|_)(token|key|secret|password|credentials?)$", re.IGNORE
 _PROCESSES = ("nproc_per_node", "num_processes", "num_cores")
 _MACHINES = ("nnodes", "num_nodes")
 TOTAL = "num_processes"
-"""accelerate's count is that of all machines; that of the others is of one machine."""
+"""accelerate counts the processes of all machines, the others those on one machine."""
 _PLAIN_STARTERS = ("python", "python3", "env", "nohup", "time", "sudo", "exec", "xla_spawn.py")
-"""Words that start a script once, or whose options say how often."""
+"""Words that start a script once, or whose options give the number."""
 XLA_DIST, GPUS = "xla_dist", "CUDA_VISIBLE_DEVICES"
 
 
@@ -48,7 +48,7 @@ ELSEWHERE = {
     "run_ner.py": "`maskwright finetune` labels words; begin with the recipe conll2003 or wikiann",
     "run_qa.py": "`maskwright finetune` answers questions; begin with the recipe squad",
     "run_squad.py": "`maskwright finetune` answers questions; begin with the recipe squad",
-    "pregenerate_training_data.py": "type `maskwright data pregenerate` with the same options",
+    "pregenerate_training_data.py": "run `maskwright data pregenerate` with the same options",
     "run_clm.py": "maskwright has no causal models; it reads run_mlm.py",
 }
 """The fix where the command starts another script."""
@@ -79,36 +79,36 @@ class Typed:
     original: str = ""
     """The command as it was typed, for the YAML's head."""
     devices: int = 1
-    """Devices of all machines together: a process each."""
+    """Devices of all machines together, one for each process."""
     counted_by: str = ""
-    """What says how many devices there are; empty where nothing does."""
+    """The source of the number of devices; empty if it is unknown."""
     launcher: str = ""
-    """What may start the script several times, where the command does not say how often."""
+    """The launcher, if it may start the script several times and the command does not give the number."""
     slice: str = ""
-    """The TPU slice that torch_xla's xla_dist starts the script on, where the command names it."""
+    """The TPU slice on which torch_xla's xla_dist starts the script, if the command names it."""
     pod: tuple[str, int] | None = None
-    """Kind and chips of that slice, where a variable says so."""
+    """Kind and chips of that slice, if a variable gives them."""
     others: int = 0
     """Later commands of the text that start the script again."""
 
     def known(self, word: str) -> str:
-        """The word. Raises `InputError` if it holds a value that only a shell could know."""
+        """The word. Raises `InputError` if it needs a shell."""
         return require_known(word, "the command", [*self.words, *chain(*self.flags.values())])
 
 
 def require_known(word: str, where: str, beside: Sequence[str] = ()) -> str:
-    """The word. Raises `InputError` if it holds a variable that only a shell could know; the message also names those
-    of `beside`, the other words."""
+    """The word. Raises `InputError` if the value of a variable in it needs a shell; the message also names such
+    variables in `beside`, the other words."""
     if not (unknown := unknown_in(word)):
         return word
     lacking = chain(*map(all_unknown_in, [word, *beside]))
     names = dict.fromkeys(variable[1:] for variable in lacking if _can_be_given(variable[1:]))
     if not _can_be_given(unknown[1:]):
-        what, fix = f"uses {unknown}, whose value only a shell knows", "write its value into the command in its place"
+        what, fix = f"uses {unknown}, whose value needs a shell", "replace it by its value in the command"
     else:
         shown = " and ".join(f"${name}" for name in names)
-        what = f"uses {shown}, whose {'values' if len(names) > 1 else 'value'} only a shell knows"
-        fix = f"give {' '.join(f'--var {name}=VALUE' for name in names)}, or --var-file FILE where a file sets it"
+        what = f"uses {shown}, whose {'values need' if len(names) > 1 else 'value needs'} a shell"
+        fix = f"give {' '.join(f'--var {name}=VALUE' for name in names)}, or --var-file FILE if a file sets it"
     raise InputError(what, where=where, fix=fix)
 
 
@@ -134,8 +134,8 @@ def given_variables(assignments: Sequence[str], files: Sequence[str]) -> tuple[d
 def read_command(
     source: str, script: ScriptSignature, sourced: Mapping[str, str] = {}, fixed: Mapping[str, str] = {}
 ) -> Typed:
-    """Reads `source`: a command, or the file of a shell script that has one. `sourced`: variables that are set before
-    it; those of `fixed` keep their value though the script sets them.
+    """Reads `source`: a command, or the file of a shell script that contains one. `sourced`: variables that are set
+    before it. Variables in `fixed` keep their value even if the script sets them.
 
     Raises `InputError` where the source does not start the script."""
     text, where = source, "the command"
@@ -144,7 +144,7 @@ def read_command(
             text, where = file.read().decode("utf-8-sig", errors="replace"), source
     if cut := re.search(r"\\[ \t]+\r?\n", text):
         line = text.count("\n", 0, cut.start()) + 1
-        fix = "take the space out, so that the command goes on in the next line"
+        fix = "remove the space, so that the command continues on the next line"
         raise InputError(f"line {line} ends in a backslash and a space", where=where, fix=fix)
     if where != source:
         text = text.replace("\\\n", " ").replace("\n", " ")
@@ -165,7 +165,7 @@ def read_command(
             typed.pod = tpus.kind_and_chips(named)
     if typed is not None:
         return typed
-    fix = "give the whole command in single quotes, or the file of a shell script that has it"
+    fix = "give the whole command in single quotes, or the file of a shell script that contains it"
     other = next((name for name in ELSEWHERE if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text)), None)
     fix = ELSEWHERE[other] if other else fix
     raise InputError(f"has no {' or '.join((*script.names, *script.modules))}", where=where, fix=fix)
@@ -225,7 +225,7 @@ def _name(word: str) -> str:
 
 def _is_value(name: str, values: list[str], word: str, script: ScriptSignature) -> bool:
     """Whether a word is another value of the flag before it."""
-    if values and unknown_in(word):  # it may be flags, or nothing
+    if values and unknown_in(word):  # it may be flags, or empty
         return False
     if name in script.switches:
         return not values and word.lower() in (*TRUE, *FALSE)

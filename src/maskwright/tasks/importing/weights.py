@@ -1,4 +1,5 @@
-"""`maskwright import weights`: pickled weights as a model folder, whose numbers are checked before it gets its name."""
+"""`maskwright import weights`: pickled weights as a model folder, which is compared with the original before it gets
+its name."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from maskwright.training.tensor_file import write_tensors
 
 WEIGHTS, INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 LARGEST_DIFFERENCE = 1e-4
-"""The most by which fp32 logits may differ between the folder here and the original in `transformers`."""
+"""The largest allowed difference of fp32 logits between the folder and the original in `transformers`."""
 
 
 @dataclass(frozen=True)
@@ -34,24 +35,24 @@ class ImportedWeights:
     folder: str
     tensors: int
     left_out: tuple[str, ...]
-    """Names of the file's tensors that are not in the folder."""
+    """Names of the file's tensors that the folder lacks."""
     has_tokenizer: bool
     task: TaskKind | None
     """The model's head; None for a bare encoder."""
     difference: float
-    """The largest of a logit, or of a bare encoder's last hidden states, from what `transformers` computes."""
+    """The largest difference of a logit, or of a bare encoder's last hidden states, from `transformers`."""
     compared_with: str
-    """The folder from which `transformers` computed that."""
+    """The folder that `transformers` read."""
     commands: tuple[str, ...]
-    """What to type next."""
+    """The next commands."""
 
 
 def import_weights(source: str, folder: str) -> ImportedWeights:
     """Writes a folder with model.safetensors from `source`: a folder with `pytorch_model.bin`, or its parts, and
     config.json; a file of weights with config.json beside it; or a checkpoint of fairseq's RoBERTa.
 
-    Raises `InputError` or `ModelError` for what cannot be read, and `VerificationError` where logits differ by more
-    than 1e-4 from those of `transformers`. A failed import leaves nothing."""
+    Raises `InputError` or `ModelError` for what cannot be read, and `VerificationError` if logits differ by more than
+    1e-4 from `transformers`. A failed import leaves no folder."""
     storage.require_empty(folder)
     files = _files(source)
     beside = os.path.dirname(files[0])
@@ -116,7 +117,7 @@ def _files(source: str) -> list[str]:
 
 def _converted(files: Sequence[str], beside: str, folder: str) -> tuple[Parameters, list[str], bool]:
     """Writes config.json and the tokenizer. Returns the weights, the names that are left out, and whether the folder
-    `beside` the files has them under the same names in a file that `transformers` reads."""
+    `beside` the files holds them under the same names in a file that `transformers` reads."""
     from maskwright.model.torch import pickled
 
     weights: Parameters = {}
@@ -156,8 +157,8 @@ def _converted(files: Sequence[str], beside: str, folder: str) -> tuple[Paramete
 
 
 def _write_fairseq_tokenizer(beside: str, folder: str, rows: int) -> None:
-    """Writes the tokenizer, as far as its files lie beside the checkpoint: a tokenizer's own, or GPT-2's encoder.json
-    and vocab.bpe, whose numbers are the words of dict.txt."""
+    """Writes the tokenizer, if its files lie next to the checkpoint: a tokenizer's own, or GPT-2's encoder.json and
+    vocab.bpe, whose numbers are the words of dict.txt."""
     for name in ("tokenizer.json", *FILES):
         if os.path.isfile(os.path.join(beside, name)):
             shutil.copyfile(os.path.join(beside, name), os.path.join(folder, name))
@@ -185,7 +186,7 @@ def _write_fairseq_tokenizer(beside: str, folder: str, rows: int) -> None:
 def _proven(
     config: ModelConfig, parameters: Parameters, folder: str, original: str | None, bare: bool
 ) -> tuple[float, str]:
-    """(largest difference from `transformers`, the folder that it read): the original where it can, else the new one.
+    """(largest difference from `transformers`, the folder that it read): the original if possible, else the new one.
     Raises `VerificationError`."""
     from maskwright.model.torch.compare import largest_difference, our_model, references
 
@@ -193,12 +194,12 @@ def _proven(
     if original is not None:
         try:
             read, expected = original, references(config, original, bare=bare)
-        except Exception as error:  # whatever a library has against an old folder
+        except Exception as error:  # a library may raise anything for an old folder
             reason = str(error).partition("\n")[0][:200]
             say(f"transformers does not read the original, so the new folder is compared: {reason}")
             read = folder
     difference = largest_difference(our_model(config, parameters), expected or references(config, folder, bare=bare))
     if not difference <= LARGEST_DIFFERENCE:  # so that NaN is refused
-        what = f"numbers differ by {difference:.3g} from those of transformers, more than {LARGEST_DIFFERENCE:g}"
+        what = f"numbers differ from transformers' by {difference:.3g}, more than {LARGEST_DIFFERENCE:g}"
         raise VerificationError(what, where=original or None)
     return difference, read

@@ -1,1 +1,1 @@
-"""How good a model is: held-out text, minimal pairs, pseudo-likelihood, labels; and the pages that say so."""
+"""The quality of a model on held-out text, minimal pairs, pseudo-likelihood and labels, and its pages."""

@@ -1,4 +1,4 @@
-"""What `maskwright data audit` finds, as a page."""
+"""The findings of `maskwright data audit`, as a page."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Pair:
     bad: str
     paradigm: str
     field: str
-    """BLiMP's field, Zorro's phenomenon; empty where the file says none."""
+    """BLiMP's field, Zorro's phenomenon; empty if the file names none."""
     where: str
     """`file:line`."""
 
@@ -55,7 +55,7 @@ class Accuracy:
     means: float
     """Scores are means of the log-probabilities of a sentence's tokens."""
     shorter: float
-    """The sentence with fewer tokens scores higher, without a model: what sums alone favour."""
+    """The same share if the sentence with fewer tokens always scored higher, as sums favour it."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _blimp_file(name: str) -> Iterator[Pair]:
             where = f"{name}:{number}"
             if not all(str(record.get(key) or "").strip() for key in KEYS):
                 raise SourceError(f"has no {' and '.join(KEYS)}", where=where, fix=LAYOUTS)
-            # One paradigm of BLiMP says syntax/semantics, the others of that field say syntax_semantics.
+            # One paradigm of BLiMP writes syntax/semantics, the others of that field syntax_semantics.
             field = str(record.get("field") or "").replace("/", "_")
             good, bad = (str(record[key]) for key in KEYS)
             yield Pair(good, bad, str(record.get("UID") or _stem(name)), field, where)
@@ -133,7 +133,7 @@ def _blimp_file(name: str) -> Iterator[Pair]:
 def _zorro_file(name: str) -> Iterator[Pair]:
     lines = [(number, line.strip()) for number, line in numbered_lines(name) if line.strip()]
     if len(lines) % 2:
-        what = f"has {len(lines):,} sentences, and an even number is needed: a bad one, then its good twin"
+        what = f"has {len(lines):,} sentences, but needs an even number: each bad sentence is followed by its good twin"
         raise SourceError(what, where=f"{name}:{lines[-1][0]}", fix=LAYOUTS)
     stem = _stem(name)
     for (number, bad), (_, good) in zip(lines[::2], lines[1::2], strict=True):
@@ -173,10 +173,8 @@ def blimp(model: TrainedModel, location: str, *, share: float = 1.0, engine: Eng
         raise SourceError(what, where=pairs[int(shortest.argmin())].where, fix="leave the pair out")
     longest = np.maximum(lengths[good], lengths[bad])
     if longest.max() + 2 > model.config.max_seq_len:
-        what = f"has a sentence of {longest.max()} tokens, {model.location} takes {model.config.max_seq_len - 2}"
-        raise InputError(
-            what, where=pairs[int(longest.argmax())].where, fix="leave the pair out, or take another model"
-        )
+        what = f"has a sentence of {longest.max()} tokens, but {model.location} reads {model.config.max_seq_len - 2}"
+        raise InputError(what, where=pairs[int(longest.argmax())].where, fix="leave the pair out, or use another model")
     scores = score_texts(scorer, model.vocabulary, ids, lengths)
     paradigms = _by_paradigm(pairs, _compared(scores, lengths, good, bad))
     fields = [_mean(name, [row for row in paradigms if row.field == name]) for name in _names(paradigms)]

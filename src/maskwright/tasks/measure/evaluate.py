@@ -1,5 +1,4 @@
-"""`maskwright evaluate`, for the command and for Python alike: the requested measurement, its options, and the
-default."""
+"""`maskwright evaluate`, for the command and for Python: the requested measurement, its options, and the default."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ SHORTEST = 8
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """A measurement: at most one of the first four. The default is what the model's run holds out."""
+    """A measurement by at most one of the first four. The default is the text that the model's run holds out."""
 
     store: str | None = None
     """A token store, or a folder of Arrow files, which counts as held out as a whole."""
@@ -80,7 +79,7 @@ def measure(
 ) -> Measurement:
     """Measures the model. `sources` opens `request.text`, by its location, column and encoding. Raises `InputError` for
     more than one measurement, for an option that the measurement does not use, for a value out of the model's range,
-    and where there is nothing to measure the model on."""
+    and without anything to measure the model on."""
     require_one(request)
     chosen = next((name for name in USES if getattr(request, name) is not None), None)
     if chosen is None:
@@ -125,14 +124,14 @@ def _require_used(request: EvaluationRequest, chosen: str) -> None:
         if field.name in USES or field.name in USES[chosen] or getattr(request, field.name) == field.default:
             continue
         users = " or ".join(f"`{name}`" for name, options in USES.items() if field.name in options)
-        what = f"`{field.name}` is not used by this measurement, which is that of `{chosen}`"
-        raise InputError(what, fix=f"leave it out; it goes with {users}")
+        what = f"`{field.name}` is not used by the measurement with `{chosen}`"
+        raise InputError(what, fix=f"leave it out, or use it with {users}")
 
 
 def _require_range(model: TrainedModel, request: EvaluationRequest) -> None:
     most = model.config.max_seq_len
     if request.seq_len is not None and not SHORTEST <= request.seq_len <= most:
-        what = f"`seq_len` {request.seq_len} is not in {SHORTEST} … {most}, what the model takes"
+        what = f"`seq_len` {request.seq_len} is outside the model's range {SHORTEST} … {most}"
         raise InputError(what, fix="give one in that range")
     if not 0.0 <= request.share <= 1.0:
         raise InputError(f"`share` {request.share:g} is not in 0 … 1", fix="give a share of the pairs")

@@ -1,5 +1,5 @@
-"""`maskwright evaluate`: masked accuracy and loss on held-out text, beside those of unigram frequencies alone; also by
-a token's frequency in the training text, and by the file that it is from."""
+"""`maskwright evaluate`: masked accuracy and loss on held-out text, compared with guessing by unigram frequencies; also
+by a token's frequency in the training text, and by its file."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ class Evaluation:
             f"perplexity {self.perplexity:,.1f}",
         ]
         if self.unigram_of != "train":
-            lines.append("the baseline has its frequencies from the held-out text itself")
+            lines.append("the baseline counts its frequencies in the held-out text itself")
         text = "training text" if self.unigram_of == "train" else "held-out text"
         lines += ["", *_table(f"times in the {text}", self.by_frequency)]
         if len(self.by_source) > 1:
             lines += ["", *_table("source", self.by_source[:SHOWN_SOURCES])]
         if (more := len(self.by_source) - SHOWN_SOURCES) > 0:
-            lines.append(f"{more:,} sources with fewer tokens are not shown; --json has them")
+            lines.append(f"{more:,} sources with fewer tokens are not shown; --json lists them")
         return "\n".join(lines)
 
 
@@ -89,7 +89,7 @@ class Evaluations:
         width = max(map(len, ("source", *self.sources))) + 2
         return "\n".join(
             [
-                f"{self.model} on the held-out text of {len(self.sources)} sources, beside the unigram baseline",
+                f"{self.model} on the held-out text of {len(self.sources)} sources, against the unigram baseline",
                 f"{'source':{width}}{'tokens':>8}{'loss':>10}{'accuracy':>10}{'perplexity':>12}{'unigram':>10}{'':10}",
                 *(
                     f"{name:{width}}{row.predicted:8,}{row.loss:10.4f}{row.accuracy:10.2%}{row.perplexity:12,.1f}"
@@ -97,7 +97,7 @@ class Evaluations:
                     for name, row in self.sources.items()
                 ),
                 "",
-                "by frequency and by file: --json has both, --store FOLDER shows one source's",
+                "by frequency and by file: --json lists both, --store FOLDER shows one source's",
             ]
         )
 
@@ -185,8 +185,8 @@ BANDS = ["0", *(f"{10**power:,} to {10 ** (power + 1) - 1:,}" for power in range
 
 
 def _decades(counts: Int64, tokens: int) -> Int64:
-    """[vocab_size]: the number of digits of each id's count in a text of so many tokens, of which `counts` may be those
-    of a part; 0 for a count of 0."""
+    """[vocab_size]: the number of digits of each id's count in a text of `tokens` tokens, scaled up if `counts` are of
+    a part; 0 for a count of 0."""
     return np.searchsorted(10 ** np.arange(18), counts * (tokens / max(counts.sum(), 1)), side="right")
 
 

@@ -19,9 +19,9 @@ from maskwright.tasks.models.load import TrainedModel
 from maskwright.tasks.use.predict import TextOptions, ask, data_of, engine_for, row_length, that_fit, warn_of
 
 LEAST_GAIN = 0.005
-"""In F1 by another threshold that is worth a sentence."""
+"""The gain in F1 by another threshold that is worth a remark."""
 WIDEST = 12
-"""Labels up to which a confusion matrix fits a terminal; --json always has it."""
+"""Labels up to which a confusion matrix fits a terminal; --json always contains it."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def evaluate_labelled(model: TrainedModel, source: str | None, options: TextOpti
     """Scores a fine-tuned model on a labelled file, `source`; by default on the run's own test split, or else its
     validation file.
 
-    The precision is the run's, and so are columns that `options` leave out: the run's results come out again. Raises
+    The precision is the run's, and so are columns that `options` leave out, so the run's results are reproduced. Raises
     `InputError` with file and line."""
     task = model.require_task()
     own = model.run.finetuning.data if model.run else None
@@ -98,7 +98,7 @@ def evaluate_labelled(model: TrainedModel, source: str | None, options: TextOpti
     if source is None:
         what = "is a folder, which names no labelled file"
         if model.run:
-            what = f"has neither data.test nor data.validation; its {RESULTS} has the scores on what it held out"
+            what = f"has neither data.test nor data.validation; its {RESULTS} lists the scores on its held-out examples"
         raise InputError(what, where=model.location, fix="name a labelled file as `examples`")
     options = replace(options, skip_bad_input=own is not None and own.on_bad_input == "skip")
     data = data_of(model, source, options, labelled=True)
@@ -109,7 +109,7 @@ def evaluate_labelled(model: TrainedModel, source: str | None, options: TextOpti
     for sentence in reading.notes:
         say(sentence)
     warn_of(reading.skipped)
-    # fp32 stands in for fp16, which a CPU multiplies at a few per cent of the speed.
+    # fp32 replaces fp16, which a CPU multiplies at a few per cent of the speed.
     as_trained = "bf16" if model.run and model.run.dtype == "bfloat16" else "fp32"
     length = row_length(model, task, data)
     examples = that_fit(model, examples, length, data)
@@ -119,7 +119,7 @@ def evaluate_labelled(model: TrainedModel, source: str | None, options: TextOpti
     if task.kind == "multi_label_classification" and predictions.probabilities is not None:
         threshold, best = best_threshold(gold_outcomes(task, model.labels, examples), predictions.probabilities)
         if best > scores["f1_micro"] + LEAST_GAIN:
-            what = f"f1_micro would be {best:.4f} with a threshold of {threshold:g}, chosen on these very examples"
+            what = f"f1_micro would be {best:.4f} with a threshold of {threshold:g}, chosen on these same examples"
             say(f"{what}, instead of {task.threshold:g} (`maskwright predict --threshold`, task.threshold)")
     table = confusion_matrix(task, model.labels, examples, predictions)
     return Scores(

@@ -1,4 +1,4 @@
-"""What `maskwright evaluate` says of a fine-tuned model, as a page with a reliability plot."""
+"""The scores of `maskwright evaluate` for a fine-tuned model, as a page with a reliability plot."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _matrix(scores: Scores, confusion: list[list[int]]) -> ReportTable | None:
 
 
 def _confusions(scores: Scores, confusion: list[list[int]]) -> ReportTable | None:
-    """The most frequent ones, with the share of the label's examples."""
+    """The most frequent confusions, with the share of the label's examples."""
     pairs = [
         (count, count / max(sum(row), 1), gold, predicted)
         for gold, row in zip(scores.labels, confusion, strict=True)

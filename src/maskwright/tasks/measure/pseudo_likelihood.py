@@ -38,8 +38,8 @@ of one copy without padding are equally fast, and rows of 512 slower by a third 
 
 @dataclass(frozen=True)
 class MaskedCopies:
-    """The masked copies of some texts, packed into rows. Copy i masks the i-th of all the texts' tokens, of which
-    special ones are not counted: they are never predicted."""
+    """The masked copies of some texts, packed into rows. Copy i masks the i-th of all the texts' tokens. Special tokens
+    are not counted, since they are never predicted."""
 
     vocabulary: Vocabulary
     ids: NDArray[np.int32]
@@ -60,7 +60,8 @@ class MaskedCopies:
 
     @classmethod
     def of(cls, ids: NDArray[np.integer], lengths: Int64, vocabulary: Vocabulary) -> MaskedCopies:
-        """`ids`: of all texts, one after the other, without those around them; `lengths` [texts], none of them 0."""
+        """`ids`: of all texts, one after the other, without special tokens around them; `lengths` [texts], none of them
+        0."""
         size = lengths + 2
         begin, end = np.cumsum(size) - size, np.cumsum(size)
         framed = np.empty(int(size.sum()), np.int32)
@@ -115,7 +116,7 @@ class TokenScores:
     """A model's log-probabilities of the tokens of some texts."""
 
     log_probs: NDArray[np.float32]
-    """[tokens], nats, each token masked alone, without those that are never predicted."""
+    """[tokens], nats, each token masked alone, without tokens that are never predicted."""
     sums: NDArray[np.float64]
     """[texts], their pseudo-log-likelihoods."""
     positions: int
@@ -192,7 +193,7 @@ def pseudo_perplexity(
     scorer = open_scorer(model, engine)
     documents = list(sources)
     if not documents:
-        raise InputError("holds no text", where=sources.files[0], fix="give a file with text in it")
+        raise InputError("holds no text", where=sources.files[0], fix="give a file that contains text")
     byte_length = np.array(model.vocabulary.byte_length, np.int32)
     encoded = encode_documents(TokenizersEncoder(model.tokenizer_folder), documents, byte_length)
     if model.vocabulary.additional.issuperset(np.unique(encoded.ids).tolist()):

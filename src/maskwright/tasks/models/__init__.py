@@ -1,1 +1,1 @@
-"""Models from wherever they are: a run, a folder, a bucket, the Hugging Face Hub."""
+"""Models from a run, a folder, a bucket or the Hugging Face Hub."""

@@ -1,8 +1,8 @@
-"""Models of the Hugging Face Hub: those that `hf://OWNER/NAME@REVISION` names are downloaded into the Hub's own cache
-on this machine, and `export --push` uploads one.
+"""Models of the Hugging Face Hub. `hf://OWNER/NAME@REVISION` is downloaded into the Hub's own cache on this machine,
+and `export --push` uploads a model.
 
-Only safetensors, `config.json` and tokenizer files are ever downloaded: never code, never pickled weights. The token
-for private models is the one of `HF_TOKEN` or of `hf auth login`, which `huggingface_hub` finds by itself.
+Only safetensors, `config.json` and tokenizer files are ever downloaded: never code, never pickled weights.
+`huggingface_hub` itself finds the token for private models, from `HF_TOKEN` or `hf auth login`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from maskwright.text.vocabulary_files import files_among
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 TOKENIZER = ("tokenizer.json", *FILES)
-LOG_IN = "`hf auth login`, or set HF_TOKEN in the environment"
+LOG_IN = "run `hf auth login`, or set HF_TOKEN in the environment"
 
 
 def pinned(location: str, recorded: str | None = None) -> str:
     """`location` with the commit that it stands for, if it is on the Hub; any other location unchanged.
 
-    `recorded`: where a run that is continued began. That commit stays, whatever the newest one is now."""
+    `recorded`: where a run that is continued began. That commit stays, even if there are newer ones."""
     if not is_hub(location):
         return location
     return as_pinned(location, recorded) or str(Address(read_address(location).name, os.path.basename(local(location))))
@@ -93,12 +93,12 @@ def _download(commit: Address, asked: Address, names: Sequence[str], weights: bo
             folder = os.path.dirname(get(name))
     if not weights:
         if "tokenizer.json" not in names and not files_among(names):
-            fix = "take a model that has one, or save the tokenizer with transformers and give its folder"
+            fix = "use a model that has one, or save the tokenizer with transformers and give its folder"
             raise InputError("has no tokenizer.json", where=str(asked), fix=fix)
         return folder
     for name in _parts(get(INDEX)) if wanted == INDEX else [WEIGHTS]:
         if name not in names:
-            raise ModelError(f"its index names {name}, which it does not have", where=str(asked), fix="tell its owner")
+            raise ModelError(f"its index names {name}, which is absent", where=str(asked), fix="tell the model's owner")
         get(name)
     return folder
 
@@ -112,8 +112,8 @@ def _parts(index: str) -> list[str]:
 
 
 def _snapshots(address: Address, weights: bool) -> Iterator[str]:
-    """The folders of the model in the cache. `transformers` keeps a model by the name that it was asked for, which may
-    be one without an owner."""
+    """The folders of the model in the cache. `transformers` keeps a model under the requested name, which may lack the
+    owner."""
     import huggingface_hub as hf
 
     short = address.name.partition("/")[2]
@@ -125,7 +125,7 @@ def _snapshots(address: Address, weights: bool) -> Iterator[str]:
 
 
 def _is_whole(folder: str, weights: bool) -> bool:
-    """Whether all the files that are needed are in a snapshot."""
+    """Whether a snapshot contains all needed files."""
     index = os.path.join(folder, INDEX)
     has_weights = os.path.isfile(os.path.join(folder, WEIGHTS))
     if not has_weights and os.path.isfile(index):
@@ -147,7 +147,7 @@ def _without_safetensors(asked: Address, names: Sequence[str]) -> ModelError:
     return ModelError(
         f"has only pickled weights ({pickled[0]}), which can run code when opened and are never downloaded",
         where=str(asked),
-        fix="look for a revision with safetensors, often @refs/pr/1; or get it yourself, "
+        fix="look for a revision with safetensors, often @refs/pr/1; or download it with "
         f"hf download {asked.name} --local-dir {folder}, and {import_}",
     )
 
@@ -160,26 +160,26 @@ def _not_available(asked: Address, error: Exception) -> InputError:
     copied += f"on a machine with network: hf download {asked.name} --local-dir models/{asked.name.partition('/')[2]}"
     copied += ", then copy the folder here and give it"
     if isinstance(error, errors.GatedRepoError):
-        return InputError("is gated: its owner lets in who asks", where=where, fix=f"ask on {page}, then {LOG_IN}")
+        return InputError("is gated by its owner", where=where, fix=f"ask for access on {page}, then {LOG_IN}")
     if isinstance(error, errors.RepositoryNotFoundError):
-        fix = f"correct the name; if it is private: {LOG_IN}"
+        fix = f"correct the name; if it is private, {LOG_IN}"
         return InputError("the Hub has no such model, or it is private", where=where, fix=fix)
     if isinstance(error, errors.RevisionNotFoundError):
-        fix = f"take a branch, tag or commit of {page}/commits, or leave @{asked.revision} out"
+        fix = f"choose a branch, tag or commit of {page}/commits, or leave @{asked.revision} out"
         return InputError(f"has no revision {asked.revision}", where=where, fix=fix)
     if isinstance(error, errors.OfflineModeIsEnabled):
-        what = "HF_HUB_OFFLINE is set, and the cache on this machine does not have all of it"
+        what = "HF_HUB_OFFLINE is set, and the cache on this machine does not hold all of it"
         return InputError(what, where=where, fix=f"unset it; {copied}")
     if isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError | TimeoutError):
-        what = f"cannot be kept in {constants.HF_HUB_CACHE}: {error.strerror}"
-        return InputError(what, where=where, fix="free disk space or permit writing, or set HF_HOME to another folder")
+        what = f"cannot be stored in {constants.HF_HUB_CACHE}: {error.strerror}"
+        return InputError(what, where=where, fix="free disk space, allow writing, or set HF_HOME to another folder")
     if not _unanswered(error):
         return InputError(f"the Hub refuses it: {_reason(error)}", where=where, fix=f"check the token: {LOG_IN}")
     return InputError(f"the Hub does not answer: {_reason(error)}", where=where, fix=f"check the network; {copied}")
 
 
 def _unanswered(error: Exception) -> bool:
-    """Whether the Hub gave no answer, or one that says to try again later."""
+    """Whether the Hub gave no answer, or asked to try again later."""
     response = getattr(error, "response", None)
     return response is None or response.status_code == 429 or response.status_code >= 500
 
@@ -202,7 +202,7 @@ def _reason(error: Exception) -> str:
 
 
 def require_push(name: str) -> None:
-    """Raises `InputError` where `push` could not even begin. Called before an export, which lasts longer."""
+    """Raises `InputError` if `push` could not even begin. Called before an export, which lasts longer."""
     require_name(name, "--push")
     require("huggingface_hub", "--push")
     from huggingface_hub import constants, get_token
@@ -210,7 +210,7 @@ def require_push(name: str) -> None:
     if constants.HF_HUB_OFFLINE:
         raise InputError("HF_HUB_OFFLINE is set", where="--push", fix="unset it, or leave --push out")
     if get_token() is None:
-        raise InputError("there is no token to write with", where="--push", fix=f"first {LOG_IN}")
+        raise InputError("there is no token to write with", where="--push", fix=LOG_IN)
 
 
 def push(folder: str, name: str, *, public: bool) -> str:

@@ -41,9 +41,9 @@ class TrainedModel:
     task: Task | None = None
     """The task of a fine-tuned model; None for masked-LM models."""
     max_seq_len: int | None = None
-    """Tokens of a row in fine-tuning; None where that is unknown: masked-LM models, folders of other tools."""
+    """Tokens of a row in fine-tuning; None if unknown, as for masked-LM models and folders of other tools."""
     may_be_none: bool | None = None
-    """Only for questions: whether some of the training questions have no answer; None where that is unknown."""
+    """Only for questions: whether some of the training questions have no answer; None if unknown."""
     fetched_to: str | None = None
     """The folder on this machine, for a run in a bucket."""
 
@@ -53,22 +53,22 @@ class TrainedModel:
 
     def require_masked_lm(self) -> None:
         if self.task is not None:
-            fix = "take the model that it was fine-tuned from; `maskwright predict` asks a fine-tuned one"
+            fix = "use the model that it was fine-tuned from, or `maskwright predict` for this one"
             raise InputError(f"is a {class_name(self.config)}, without a masked-LM head", where=self.location, fix=fix)
 
     def require_task(self) -> Task:
         if self.task is None:
-            fix = "fine-tune it first: maskwright finetune"
+            fix = "fine-tune it first with `maskwright finetune`"
             raise InputError(f"is a {class_name(self.config)}, which has learned no task", where=self.location, fix=fix)
         return self.task
 
     def with_threshold(self, threshold: float) -> TrainedModel:
-        """The model that gives a text the labels with a probability above `threshold`. Raises `InputError` for one that
-        gives one answer to each."""
+        """The model that gives a text the labels with a probability above `threshold`. Raises `InputError` for a model
+        that gives each text one answer."""
         task = self.require_task()
         if task.kind != "multi_label_classification":
             what = f"is a {class_name(self.config)} for {task.kind}, which has no threshold"
-            raise InputError(what, where=self.location, fix="take the label with the highest probability, as it does")
+            raise InputError(what, where=self.location, fix="use the label with the highest probability, as it does")
         return replace(self, task=task.model_copy(update={"threshold": threshold}))
 
 
@@ -88,7 +88,7 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
         record = directory.read_record()
         loaded = load_chosen(directory, record)
         if loaded is None:
-            fix = "let its training save one first"
+            fix = "wait until its training has saved one"
             raise InputError("has no checkpoint yet", where=location, fix=fix)
         parameters, step = loaded.parameters, loaded.step
         config, tokenizer = model_at(record, step, directory.config), directory.path("tokenizer")
@@ -102,8 +102,8 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
     config, parameters = read_model_folder(location, bare=bare)
     vocabulary = read_vocabulary(location)
     if vocabulary.size > config.vocab_size:
-        what = f"its tokenizer has {vocabulary.size:,} tokens, the model only {config.vocab_size:,}"
-        fix = f"put the tokenizer that belongs to the model into its folder; {NEW_WORDS}"
+        what = f"its tokenizer has {vocabulary.size:,} tokens, but the model only {config.vocab_size:,}"
+        fix = f"put the model's own tokenizer into its folder; {NEW_WORDS}"
         raise InputError(what, where=location, fix=fix)
     config = with_ids(config, vocabulary, location)
     model = TrainedModel(location, config, parameters, location, vocabulary, labels=read_labels(location, config))
@@ -118,7 +118,8 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
 
 
 def load_shape(location: str) -> TrainedModel:
-    """A model folder's encoder without its weights, which are neither downloaded nor read; of a run, with them."""
+    """A model folder's encoder without its weights, which are neither downloaded nor read; for a run, with its
+    weights."""
     folder = local(location, weights=False)
     if storage.is_url(folder) or RunDirectory(folder).exists():
         return load_model(location, bare=True)
@@ -133,12 +134,12 @@ def special_ids(vocabulary: Vocabulary) -> dict[str, int]:
 
 def with_ids(model: ModelConfig, vocabulary: Vocabulary, where: str) -> ModelConfig:
     """The model with its tokenizer's ids for padding, for a row's ends and, with token dropout and in a EuroBERT, for
-    masks: `config.json` often has none, or others.
+    masks: `config.json` often lacks them, or holds others.
 
-    Raises `InputError` for a RoBERTa with another id of padding, from which it numbers its positions."""
+    Raises `InputError` for a RoBERTa with another id of padding, from which it counts its positions."""
     if model.facts.first_position_after_padding and vocabulary.pad != model.pad_token_id:
         what = f"its tokenizer pads with id {vocabulary.pad}, the model with {model.pad_token_id}"
-        raise InputError(what, where=where, fix="take the tokenizer that belongs to the model")
+        raise InputError(what, where=where, fix="use the tokenizer that belongs to the model")
     return replace(
         model,
         bos_token_id=vocabulary.bos,
@@ -150,11 +151,11 @@ def with_ids(model: ModelConfig, vocabulary: Vocabulary, where: str) -> ModelCon
 
 def fetched(location: str) -> str:
     """Fetches a run whose copies (`checkpoint.copy_to`) lie at `location`: its newest checkpoint and its records.
-    Returns its folder in the cache of this machine. Raises `InputError` where there are no copies."""
+    Returns its folder in the cache of this machine. Raises `InputError` without copies."""
     copies = Copies(location)
     newest = copies.newest()
     if newest is None:
-        fix = "give the folder that checkpoint.copy_to of the run names; an exported model is used from a local folder"
+        fix = "give the folder in the run's checkpoint.copy_to; copy an exported model to a local folder"
         raise InputError("holds no copy of a run's checkpoint", where=location, fix=fix)
     folder = storage.cache_folder("runs", storage.sha256_of([copies.location, *newest])[:32])
     storage.make_folder(folder)
@@ -166,13 +167,14 @@ def fetched(location: str) -> str:
 
     storage.made_once(os.path.join(folder, "fetch"), lambda: None, fetch)
     if not os.path.exists(os.path.join(folder, TOKENIZER, "tokenizer.json")):
-        fix = "the run's own command with an empty --run folder brings it here whole"
+        fix = "fetch the whole run with its own command and an empty --run folder"
         raise InputError("was copied without its tokenizer, by an earlier version", where=location, fix=fix)
     return folder
 
 
 def load_chosen(directory: RunDirectory, record: RunRecord) -> TrainState | None:
-    """The checkpoint of *the* step of a run (see `RunRecord.chosen`), of newest ones the newest good one. None
+    """The checkpoint of *the* step of a run (see `RunRecord.chosen`), or the newest good one if that is the newest.
+    None
     if there is none. Raises `CheckpointError` if the best is gone."""
     steps, step = checkpoint.whole_steps(directory.checkpoints), directory.chosen(record)
     if step is None or not record.keeps_best:
@@ -180,8 +182,8 @@ def load_chosen(directory: RunDirectory, record: RunRecord) -> TrainState | None
         return newest and newest[0]
     kept = storage.read_json(directory.path("checkpoints", step_folder(steps[-1]), "state.json")).get("best_step", step)
     if gone := sorted({step, kept} - {*steps}):
-        what = f"its best checkpoint, that of step {gone[0]:,}, is gone"
-        fix = "put it back, or train again in a new folder"
+        what = f"its best checkpoint, of step {gone[0]:,}, is gone"
+        fix = "restore it, or train again in a new folder"
         raise CheckpointError(what, where=directory.checkpoints, fix=fix)
     return checkpoint.load(directory.path("checkpoints", step_folder(step)))[0]
 
@@ -190,6 +192,6 @@ def _labels(record: RunRecord, config: ModelConfig, where: str) -> tuple[str, ..
     """Raises `InputError` if they do not belong to the head of the model."""
     wanted = config.num_labels if config.task in LABELLED else 0
     if len(record.labels) != wanted or (record.kind == "finetune" and record.finetuning.task.kind != config.task):
-        what = f"its `labels` are not those of {wanted} outputs for {config.task}"
+        what = f"its `labels` do not match {wanted} outputs for {config.task}"
         raise InputError(what, where=where, fix=RESTORE)
     return record.labels

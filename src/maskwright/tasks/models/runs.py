@@ -1,4 +1,4 @@
-"""What a run's record says of its model and of its texts, opened: each text is compared with the one that it had."""
+"""Opens the model and the texts that a run's record names, and compares each text with the record."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def weights_sha256(checkpoint: str) -> str:
 def from_run(
     directory: RunDirectory, record: RunRecord, step: int, via: Via, optimizer: Literal["kept", "fresh"]
 ) -> FromRun:
-    """What a run records that begins from that step of another."""
+    """The record of a run that begins from that step of another."""
     folder = os.path.join(directory.checkpoints, step_folder(step))
     return FromRun(
         run=directory.location,
@@ -40,17 +40,17 @@ def from_run(
 
 
 def model_at(record: RunRecord, step: int, where: str) -> ModelConfig:
-    """The shape after `step` updates. Raises `InputError` for a record that has none."""
+    """The shape after `step` updates. Raises `InputError` for a record without one."""
     model = recorded_config(record.model, where)
     return config_at(model, record.pretraining, step) if record.kind == "pretrain" else model
 
 
 def held_out_stores(record: RunRecord) -> dict[str, TokenStore]:
-    """The stores that judge a pretraining run, by name. Raises `InputError` where there are none, and for one that is
-    not what it was."""
+    """The stores that judge a pretraining run, by name. Raises `InputError` without stores, and for a store that has
+    changed."""
     data = record.pretraining.data
     if not record.held_out or (data.format == "pregenerated" and not data.held_out):  # each epoch has the same text
-        fix = "`maskwright evaluate --store` takes a store of held-out text"
+        fix = "name a store of held-out text: `maskwright evaluate --store`"
         raise InputError("none of the run's text was held out", where=record.train.location, fix=fix)
     if data.held_out:
         stores = open_held_out(data)

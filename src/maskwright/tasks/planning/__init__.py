@@ -1,2 +1,2 @@
-"""What a run takes: `cost` projects time and memory, `measure` takes real steps here, `slices` compiles for TPUs, and
-`show` puts them together for `maskwright plan`."""
+"""What a run needs: `cost` projects time and memory, `measure` takes real steps here, `slices` compiles for TPUs, and
+`show` combines them for `maskwright plan`."""

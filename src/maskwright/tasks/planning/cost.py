@@ -1,4 +1,4 @@
-"""What a run takes: its work, counted from its configuration, and from that the seconds and the memory on a device.
+"""Seconds and memory that a run needs on a device, from its work, which is counted from its configuration.
 
 On GPUs and TPUs an update takes
 
@@ -6,9 +6,9 @@ On GPUs and TPUs an update takes
 
 On an H200, a step of base (128 rows of 512 tokens, bf16, compiled, exact) took 95.0 ms. Of the time of its kernels,
 49 % were products, 24 % attention, 1.4 % the loss, 1.8 % the optimizer, and the rest moved memory
-(records/experiments.md, 2026-11-26). A step lasts at least as long as its host's part of it, for which small
-models wait. On a CPU the same parts have shares and times of their own, fitted to measured steps
-(records/experiments.md, 2026-11-29). Everything else is a projection.
+(records/experiments.md, 2026-11-26). A step lasts at least as long as the host's part of it, which limits small
+models. For CPUs the same parts have other shares and times, fitted to measured steps (records/experiments.md,
+2026-11-29). Everything else is a projection.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ STEP_SECONDS, MICRO_BATCH_SECONDS = 3.6e-3, 1e-3
 """Time of the host, where one call starts all kernels of a micro-batch, as CUDA graphs and JAX do: nano took 3.6 ms in
 all, mini 3.9. The time of each further micro-batch is assumed."""
 LAYER_SECONDS = 3.6e-3
-"""Time of the host on top, for each layer of a micro-batch whose kernels it starts one by one. Without graphs, nano
-took 11.6 ms beside the H200, mini 18.8."""
+"""Additional time of the host for each layer of a micro-batch whose kernels it starts one by one. Without graphs, nano
+took 11.6 ms on the H200's host, mini 18.8."""
 JAX_SHARE = 0.45
 """Share of torch's speed by this model, on an H100, where JAX reached 278,150 tokens/s."""
 TOGETHER = 0.95
@@ -53,7 +53,7 @@ CPU_SHARES = {True: (0.82, 0.45, 0.85), False: (0.85, 0.8, 0.85)}
 """Shares of measured matrix multiplication in products with weights, in attention and in Muon's products: in 16 bits,
 and in fp32."""
 CPU_TOKEN_SECONDS, CPU_LOGIT_SECONDS, CPU_PARAMETER_SECONDS = 9e-9, 3.7e-9, 1e-9
-"""Time of a core for what is no product: for each token, layer and unit of width; each logit; each parameter."""
+"""Time of a core for everything but products: for each token, layer and unit of width; each logit; each parameter."""
 CPU_LAYER_SECONDS, CPU_THREADS_LAYER_SECONDS = 2.8e-3, 4.5e-3
 """Time of the host for each layer, of a micro-batch and of Muon's update: with one thread, and with several, which wait
 for each other."""
@@ -66,8 +66,8 @@ ROW_BYTES_PER_WIDTH = 32
 """Bytes that are kept for the backward pass of a layer, per token and unit of width, in 16 bits and without dropout:
 formula 1 of Korthikanti et al. 2022 (arXiv:2205.05198) less the two masks of dropout."""
 HEAD_BYTES = 8
-"""Bytes beside each logit while a micro-batch is computed: its log-probability and its gradient in fp32. The logit
-itself comes on top, in the precision of the products."""
+"""Additional bytes for each logit while a micro-batch is computed: its log-probability and its gradient in fp32. The
+logit itself is in the precision of the products."""
 CPU_POSITIONS = 256
 """Positions whose logits torch has in fp32 at once on a CPU (`model/torch/in_place.py`)."""
 PROCESS_BYTES = 500_000_000
@@ -83,7 +83,7 @@ class Interval:
     high: float
 
     def over(self, amount: float) -> Interval:
-        """The time for `amount` at this rate: the fastest rate gives the lowest number."""
+        """The time for `amount` at this rate. The fastest rate gives the lowest number."""
         return Interval(amount / self.high, amount / self.mid, amount / self.low)
 
     def times(self, factor: float) -> Interval:
@@ -104,8 +104,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Work:
-    """The work of a run, the same on any device. Numbers are those of an update of all devices, unless something else
-    is said."""
+    """The work of a run, the same on any device. Unless stated otherwise, numbers are for one update on all devices."""
 
     config: RunConfig | FinetuneConfig
     """With its number of steps."""
@@ -117,13 +116,13 @@ class Work:
     pairs: float
     """(query, key) pairs inside segments."""
     row_pairs: float
-    """Those inside rows: a CPU computes them all, and masks hide those of two segments."""
+    """(query, key) pairs inside rows. A CPU computes all of them, and masks hide the pairs of two segments."""
     micro_batch: tuple[float, int, float]
     """(tokens, tokens of a row, predictions) of the largest micro-batch."""
     evaluated: float
     """Tokens of all evaluations of the run."""
     counted: bool = True
-    """False where rows are taken as full, and as one document each."""
+    """False if each row is assumed to be full, and one document."""
 
     @property
     def steps(self) -> int:
@@ -135,7 +134,7 @@ class Work:
 
     @property
     def product_flops(self) -> float:
-        """FLOPs of matrix products with weights; attention is apart."""
+        """FLOPs of matrix products with weights, without attention."""
         return self.model.product_flops(self.tokens, self.predicted)
 
     @property
@@ -144,7 +143,7 @@ class Work:
 
     @property
     def flops(self) -> float:
-        """Model FLOPs, as `training_flops` counts them; those of Muon are apart."""
+        """Model FLOPs, as `training_flops` counts them, without Muon's."""
         return self.product_flops + self.attention_flops
 
     @property
@@ -163,7 +162,7 @@ class Work:
 def pretraining_work(
     config: RunConfig, model: ModelConfig, counts: tuple[float, float, float] | None = None, held_out: int | None = None
 ) -> Work:
-    """`counts`: (tokens, predicted, pairs) of an update, by default those of full rows, one document each. `held_out`:
+    """`counts`: (tokens, predicted, pairs) of an update, by default for full rows of one document each. `held_out`:
     tokens of an evaluation, by default of `evaluation.max_rows`."""
     stages, steps = config.stages, config.steps
     full = (
@@ -194,7 +193,7 @@ def finetuning_work(
     counts: tuple[float, float, float] | None = None,
 ) -> Work:
     """`row`: tokens of the longest row. `judged`: tokens of the validation and of the test split. `counts`: (tokens,
-    pairs, tokens of the largest micro-batch) of an update, by default those of examples that fill their rows.
+    pairs, tokens of the largest micro-batch) of an update, by default for examples that fill their rows.
 
     Evaluation comes at each `every_steps`, at the end, and once more with the best checkpoint, which the test split
     judges too."""
@@ -210,7 +209,7 @@ def finetuning_work(
 
 
 def computes_in_16_bits(engine: EngineSection, place: DeviceCount) -> bool:
-    """What `engine.dtype` comes to. XLA's bf16 products are no faster on a CPU."""
+    """Whether products are in 16 bits. XLA's bf16 products are no faster on a CPU."""
     if engine.dtype == "auto":
         return place.device.low_precision and not (engine.kind == "jax" and place.device.family == "cpu")
     return engine.dtype != "fp32"
@@ -272,19 +271,19 @@ def step_seconds(work: Work, place: DeviceCount) -> Interval:
 
 
 def time_here(work: Work, place: DeviceCount | None, done: int = 0) -> str | None:
-    """The time of the remaining steps in words, for the first lines of a run; None where no step is left. `place`: see
+    """The time of the remaining steps in words, for the first lines of a run; None if no step is left. `place`: see
     `devices.here`."""
     left = work.steps - done
     if left <= 0:
         return None
     if place is None:
-        return "time here: not known, since no run was measured on such a device; `maskwright status` has the time left"
+        return "time here: unknown, since no run was measured on such a device; `maskwright status` shows the time left"
     steps = several(left, "step") + " and their evaluations" * bool(work.evaluated)
     return f"time here: about {step_seconds(work, place).times(left).time()} for {steps}, projected"
 
 
 def basis(work: Work, place: DeviceCount) -> str:
-    """What a projection is made of, in words."""
+    """The inputs of a projection, in words."""
     device, low = place.device, computes_in_16_bits(work.config.engine, place)
     peak, why = device.flops_per_second if low else device.fp32_flops_per_second, band_of(work, place).why
     if device.family == "cpu":
@@ -301,7 +300,7 @@ class Band(NamedTuple):
 
 
 def band_of(work: Work, place: DeviceCount) -> Band:
-    """The band, judged by what was measured: the further a place is from it, the wider."""
+    """The band for a place. The less the place resembles what was measured, the wider the band."""
     device, engine = place.device, work.config.engine
     low = computes_in_16_bits(engine, place)
     if device.family == "cpu":
@@ -329,8 +328,8 @@ def band_of(work: Work, place: DeviceCount) -> Band:
 
 
 def memory(work: Work, place: DeviceCount) -> dict[str, float]:
-    """Bytes on each device of the place, by part. On CPUs they are those of a process, where Python, torch and the copy
-    of the state that is being saved lie in the same memory.
+    """Bytes on each device of the place, by part. On CPUs, bytes of each process, whose memory also holds Python, torch
+    and the copy of the state that is being saved.
 
     Compilers and allocators need less or more: a quarter either way covers the peaks in records/experiments.md.
     """

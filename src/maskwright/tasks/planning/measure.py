@@ -29,11 +29,11 @@ from maskwright.training.objective import Objective
 from maskwright.verdict.statistics import t_quantile
 
 SECONDS = 15.0
-"""Duration of the measured steps; starting, the first steps and a checkpoint come on top."""
+"""Duration of the measured steps; starting, the first steps and a checkpoint take additional time."""
 WARM_STEPS, LEAST_STEPS, MOST_STEPS = 2, 4, 400
 GOLDEN = 0.6180339887498949
-"""The golden ratio. Its multiples, less their whole part, lie evenly from 0 to 1 however many they are: so do the
-measured steps, so that each phase of a run has its share of them."""
+"""The golden ratio. The fractional parts of any number of its multiples lie evenly between 0 and 1. Measured steps are
+spread in this way, so that each phase of a run has its share of them."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Measured:
     micro_batches: int
     """Micro-batches of an update that were computed; the others were counted like the second of them."""
     cpu_share: float | None
-    """CPU time over the time of the cores that the engine computes with: below 1 where other processes compute too.
+    """CPU time, divided by the time of the cores that the engine computes with. Below 1 if other processes compute too.
     None on an accelerator."""
     evaluated_seconds: float
     """Duration of evaluating one token."""
@@ -68,10 +68,10 @@ class Measured:
 
 
 def measure(ready: Prepared, held_out: Sequence[Batch], seconds: float = SECONDS) -> Measured:
-    """Runs steps with random weights for `seconds`, but four at least. `held_out`: batches of an evaluation, some of
-    which are computed.
+    """Runs steps with random weights for `seconds`, at least four. `held_out`: batches of an evaluation, some of which
+    are computed.
 
-    Where four steps would take longer, one and two of an update's micro-batches are timed by turns, and each further
+    Where four steps would take longer, one and two of an update's micro-batches are timed in turns, and each further
     one counts like the second."""
     began = time.perf_counter()
     engine = start_engine(ready, None, exact_threads(ready.config, None))
@@ -89,7 +89,7 @@ def measure(ready: Prepared, held_out: Sequence[Batch], seconds: float = SECONDS
         first = stepper.step(local[:unit])
     turns, rounds = [local], len(local) // unit
     if first * rounds * LEAST_STEPS > seconds and rounds > 1:
-        turns = [local[:unit], local[: 2 * unit]]  # by turns, so that what others compute meanwhile meets both
+        turns = [local[:unit], local[: 2 * unit]]  # in turns, so that other programs slow both
     step, count, cores = stepper.measure(turns, rounds, seconds)
     threads = getattr(engine, "threads", None) if engine.device == "cpu" else None
     some = [held_out[begin : begin + unit] for begin in range(0, min(4 * unit, len(held_out)), unit)]
@@ -111,7 +111,7 @@ def measure(ready: Prepared, held_out: Sequence[Batch], seconds: float = SECONDS
 
 
 class Stepper:
-    """Steps with the loop's own batches and rates, spread over the run. Time is that of the host, after the device is
+    """Steps with the loop's own batches and rates, spread over the run. The host's clock is read after the device is
     done; compiling does not count."""
 
     def __init__(self, engine: Engine, objective: Objective, config: RunConfig | FinetuneConfig) -> None:
@@ -132,7 +132,7 @@ class Stepper:
         return seconds_of(self._engine, once)
 
     def _compile(self, batches: Sequence[Batch]) -> None:
-        """Compiles in a dry run, which gives no warning of it."""
+        """Compiles in a dry run. XLA does not announce when it compiles."""
         program = tuple((*batch.input_ids.shape, len(batch.weights)) for batch in batches)
         if program not in self._compiled:
             self._engine.dry_run(batches, [])
@@ -140,7 +140,7 @@ class Stepper:
 
     def measure(self, turns: Sequence[Sequence[int]], rounds: int, seconds: float) -> tuple[Interval, int, float]:
         """(seconds of an update, measured steps, CPU seconds of all threads in a second). `turns`: the micro-batches of
-        a whole update, or those of one and of two of its `rounds`."""
+        a whole update, or of one and of two of its `rounds`."""
         count, times = 0, [list[float]() for _ in turns]
         began, cpu = time.perf_counter(), time.process_time()
         while count < MOST_STEPS and (count < LEAST_STEPS or time.perf_counter() < began + seconds):
@@ -152,11 +152,11 @@ class Stepper:
 
 
 def mean_of(values: Sequence[float]) -> Interval:
-    """The mean with its 95 % interval by Student's t, which does not go below the least value. Raises `ValueError` for
-    fewer than two values."""
+    """The mean with its 95 % interval by Student's t, which does not begin below the lowest value. Raises `ValueError`
+    for fewer than two values."""
     n = len(values)
     if n < 2:
-        raise ValueError("two values at least")
+        raise ValueError("needs two values")
     mean = sum(values) / n
     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
     half = t_quantile(n - 1) * deviation / math.sqrt(n)
@@ -173,7 +173,7 @@ def extrapolated(first: Interval, both: Interval, rounds: int) -> Interval:
 
 
 def seconds_of(engine: Engine, compute: Callable[[], object]) -> float:
-    """The time of `compute`, less that of compiling, which torch does not tell apart."""
+    """The time of `compute` without compiling, which torch does not report separately."""
 
     def compiling() -> float:
         programs = engine.report.get("compiles")
@@ -206,9 +206,9 @@ def _peak(engine: Engine) -> tuple[int, int | None]:
 
 
 def this_machine(config: RunConfig | FinetuneConfig, processes: int | None, nodes: int = 1) -> DeviceCount | None:
-    """The devices of this machine, and of `nodes` like it, for a dry run, which makes no engine: products are measured
-    in a moment. `processes`: on all of them, by default those of this start. None for a kind of device that no run was
-    measured on. Raises `ConfigError` where the device that the run asks for is absent."""
+    """The devices of this machine, and of `nodes` like it, for a dry run, which makes no engine. Products are measured
+    in a moment. `processes`: on all machines, by default the processes of this start. None for a kind of device that no
+    run was measured on. Raises `ConfigError` where the device that the run asks for is absent."""
     engine, launch = config.engine, launch_variables()
     if (device := choose_device(engine)) not in ("cpu", "cuda"):
         return None

@@ -21,14 +21,14 @@ from maskwright.tasks.start.capacity import checkpoint_bytes
 MEMORY_BAND = (0.75, 1.25)
 """Factors of projected memory: the peaks in records/experiments.md lie inside."""
 USABLE = 0.92
-"""The usable share of a device's memory: the rest is the driver's and the allocator's."""
+"""The usable share of a device's memory. The driver and the allocator use the rest."""
 COPY_BYTES_PER_SECOND = 10e9
 """Speed from a device to its host, for which training waits at a save: half of what PCIe 4 carries. A guess, not
 measured."""
 BUSY_BELOW = 0.85
-"""Share of its cores that measured steps had, on average: below it, other processes computed too."""
+"""Other processes computed too if measured steps had less than this share of their cores."""
 JOULES_A_KWH = 3.6e6
-WITHOUT_BF16 = "it has no bf16: fp16 with loss scaling, and no FlashAttention over packed segments"
+WITHOUT_BF16 = "without bf16, it uses fp16 with loss scaling, and no FlashAttention over packed segments"
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Quote:
 class Estimate:
     on: str
     kind: Literal["measured", "projected"]
-    """measured: of real steps of this configuration, here and now. projected: by the model. It is the kind of speed and
-    hours; memory by part is always projected, and each other number says what it is."""
+    """measured: of real steps of this configuration, here and now. projected: by the model. The basis of speed and
+    hours. Memory by part is always projected, and each other number names its own basis."""
     basis: str
     tokens_per_second: Interval
     seconds: Interval
@@ -86,8 +86,7 @@ class Estimate:
 
     @property
     def refused(self) -> bool:
-        """Whether the run does not fit, or has to be set otherwise. A compiler knows better than the band whether it
-        fits."""
+        """Whether the run does not fit, or needs other settings. A compiler's answer counts before the band."""
         return bool(self.refusals) or (not self.compiled.fits if self.compiled else self.fits is False)
 
     @property
@@ -156,7 +155,7 @@ def measured(work: Work, found: Measured) -> Estimate:
     training = step.times(work.steps)
     saves = work.saves(training.mid)
     rest = found.starting_seconds + work.evaluated * found.evaluated_seconds
-    rest += saves * found.save_seconds + found.write_seconds  # the last one is waited for
+    rest += saves * found.save_seconds + found.write_seconds  # the run waits for the last one
     counted = f"{found.steps} steps of this configuration"
     if found.micro_batches < config.batch.virtual_workers:
         counted += f", of {found.micro_batches} micro-batches at most, and {config.batch.virtual_workers} counted"
@@ -175,7 +174,7 @@ def measured(work: Work, found: Measured) -> Estimate:
         found.checkpoint_bytes,
         found.save_seconds,
         peak_bytes=found.peak_bytes,
-        notes=[f"others computed here too: the steps had {found.cpu_share:.0%} of its cores"] if busy else [],
+        notes=[f"other programs computed too: the steps had {found.cpu_share:.0%} of the cores"] if busy else [],
     )
 
 
@@ -234,7 +233,7 @@ class PlanReport:
 
     @property
     def refused(self) -> bool:
-        """Whether the run does not fit one of the places, or has to be set otherwise there."""
+        """Whether the run does not fit one of the places, or needs other settings there."""
         return any(estimate.refused for estimate in self.estimates)
 
     def report(self) -> str:
@@ -260,7 +259,7 @@ class PlanReport:
             rows = f"of {config.rows_per_step:,} rows of {config.data.seq_len} tokens"
             rows = f"in {several(len(config.phases), 'phase')}" if config.phases else rows
             filled = f", {work.tokens * work.steps / sum(stage.tokens for stage in config.stages):.1%} full"
-        filled = filled if work.counted else ", taken as full"
+        filled = filled if work.counted else ", assumed to be full"
         return f"run: {work.steps:,} steps {rows}{filled}: {tokens} tokens, {petaflop} PFLOP"
 
     def to_json(self) -> dict[str, Any]:

@@ -24,12 +24,12 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class SliceFit:
-    """Whether a run fits a slice. Numbers are those of the update's program at the compiler's own limit. They leave out
-    batches that wait, the program that evaluates, and the programs themselves."""
+    """Whether a run fits a slice. Numbers are for the update's program at the compiler's own limit. They leave out
+    waiting batches, the program that evaluates, and the programs themselves."""
 
     slice: str
     programs: list[CompiledStage]
-    """One for each shape of a micro-batch: of a run with phases, perhaps several."""
+    """One for each shape of a micro-batch. A run with phases may have several."""
 
     @property
     def fits(self) -> bool:
@@ -61,7 +61,7 @@ class CompiledStage:
         what = f"{update} a device of {several(self.rows, 'row')} of {self.tokens} tokens"
         seconds = f"compiled in {result.compile_seconds:.0f} s"
         if not result.fits:
-            fix = "halve batch.micro_batch_rows, double batch.virtual_workers, and take engine.sharding: fsdp"
+            fix = "halve batch.micro_batch_rows, double batch.virtual_workers, and set engine.sharding: fsdp"
             over = f"{needed:.2f} of {limit:.2f} GiB a device, {needed / limit:.2f} times the limit"
             return [f"{what}: does not fit: {over} ({seconds}). Fix: {fix}"]
         parts = f"arguments {result.arguments_bytes / GIB:.2f}, temporaries {(result.temporaries_bytes or 0) / GIB:.2f}"
@@ -76,15 +76,15 @@ def _collective(one: Collective) -> str:
 
 
 def plan(config: RunConfig, model: ModelConfig, on: str) -> SliceFit:
-    """Compiles the configured step for the slice `on`, as `v6e:4x4`, which `devices.place` has judged: once for each
+    """Compiles the configured step for the slice `on`, as `v6e:4x4`, which `devices.place` has checked, once for each
     shape of a micro-batch.
 
-    Raises `ConfigError` for a configuration that the slice cannot compute, `MaskwrightError` where the compiler fails.
-    """
+    Raises `ConfigError` for a configuration that the slice cannot compute, `MaskwrightError` if the compiler fails."""
     require("libtpu", "--on")
     of_shape: dict[tuple[int, int, int], RunConfig] = {}
     for stage in configs(config):
-        # Of one shape, the stage that mixes causal rows with others stays: its attention needs the most memory.
+        # Of stages of one shape, keep the one that mixes causal rows with others, whose attention needs the most
+        # memory.
         if (before := of_shape.get(_shape(stage))) is None or before.masking.causal is not None:
             of_shape[_shape(stage)] = stage
     return SliceFit(on, [_program(stage, model, on) for stage in of_shape.values()])
@@ -123,7 +123,7 @@ def _devices(request: CompileRequest) -> int:
     kind, _, topology = request.slice.partition(":")
     available = math.prod(map(int, topology.split("x"))) * DEVICES[kind].parts
     if request.devices is not None and request.devices > available:
-        what = f"{request.devices} devices were asked for, {request.slice} has {available}"
+        what = f"{request.devices} devices were requested, but {request.slice} has {available}"
         raise ConfigError(what, where="engine.devices", fix="leave it out for all")
     return request.devices or available
 
@@ -144,13 +144,13 @@ def compiled(request: CompileRequest) -> CompileResult:
         if not os.path.exists(result_file):
             last = ended.stderr.strip().splitlines()[-1:] or ["no message"]
             what = f"the TPU compiler ended with {ended.returncode}: {last[0][:300]}"
-            fix = "part of a slice is not always one that it compiles for: leave out engine.devices"
+            fix = "leave out engine.devices, since it does not compile for every part of a slice"
             raise MaskwrightError(what, where=request.slice, fix=fix)
         answer = storage.read_json(result_file)
     if "refused" in answer:
         refused = answer["refused"]
         raise ConfigError(refused["what"], where=refused["where"], fix=refused["fix"])
     if "error" in answer:
-        fix = "see the message; --set tries another configuration"
+        fix = "read the compiler's message, and try another configuration with --set"
         raise MaskwrightError(f"the TPU compiler refuses it: {answer['error']}", where=request.slice, fix=fix)
     return CompileResult(**answer | {"collectives": [Collective(**one) for one in answer["collectives"]]})

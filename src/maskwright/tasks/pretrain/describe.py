@@ -30,7 +30,7 @@ def reading(config: RunConfig, loader: Loader, model: ModelConfig) -> list[str]:
 
 
 def _phases(config: RunConfig, loader: Loader, model: ModelConfig) -> list[str]:
-    """A line for each stage, below a header. FLOPs are its share of the run's, so about that of its time."""
+    """A line for each stage, below a header. Its share of the run's FLOPs is about its share of the time."""
     causal = any(stage.config.masking.causal_share for stage in config.stages)
     cells: list[tuple[str, ...]] = [tuple(name for name in HEADER if causal or name != "causal")]
     alone = [stage.config.with_steps(stage.end - stage.begin) for stage in config.stages]

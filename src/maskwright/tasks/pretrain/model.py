@@ -1,5 +1,5 @@
-"""The model of a run and its first weights: of the configuration, of a model that the run continues, or of another
-run."""
+"""The model of a run and its first weights: from the configuration, from a model that the run continues, or from
+another run."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Base:
     """A model folder or a run: the one that `model.init_from` names."""
 
     location: str
-    """As the configuration has it; for a model of the Hub, with its commit when the run began."""
+    """As the configuration gives it; for a model of the Hub, with its commit when the run began."""
     with_weights: bool = True
-    """False where only its shape is needed, so that a model of the Hub is not downloaded."""
+    """False if only its shape is needed, so that a model of the Hub is not downloaded."""
 
     @cached_property
     def folder(self) -> str:
-        """The folder on this machine. A run that is continued asks for it only where it cannot do without."""
+        """The folder on this machine. A continued run uses it only if it must."""
         return local(self.location, weights=self.with_weights)
 
     @cached_property
@@ -53,13 +53,13 @@ class Base:
 
     @property
     def tokenizer(self) -> str | None:
-        """The folder of its tokenizer; None where it has none."""
+        """The folder of its tokenizer; None without one."""
         folder = RunDirectory(self.folder).path("tokenizer") if self.run else self.folder
         return folder if has_tokenizer(folder) else None
 
     def model(self, config: RunConfig) -> ModelConfig:
-        """The base's shape, with the run's dropout. Raises `ModelError` without a masked-LM head, `ConfigError` where
-        the run's rows are too long for it."""
+        """The base's shape, with the run's dropout. Raises `ModelError` without a masked-LM head, `ConfigError` if the
+        run's rows are too long for it."""
         if self.run is not None:
             model = model_at(self.run[1], self.run[0].step, self.location)
         else:
@@ -68,7 +68,7 @@ class Base:
             fix = f"continue from the masked-LM model that it was fine-tuned from{NEW_HEAD}"
             raise ModelError(f"is a {class_name(model)}, without a masked-LM head", where=self.location, fix=fix)
         if config.longest_row > model.max_seq_len:
-            what = f"{config.longest_row} is above the {model.max_seq_len} tokens that {self.location} can take"
+            what = f"{config.longest_row} is above the {model.max_seq_len} tokens that {self.location} can read"
             where = "data.seq_len" if config.data.seq_len == config.longest_row else "seq_len of a phase"
             raise ConfigError(what, where=where, fix=f"set it to {model.max_seq_len}")
         section = config.model
@@ -83,7 +83,7 @@ class Base:
         return initial_parameters(model, config.seed) | read_encoder(self.folder, model)
 
     def began_from(self) -> FromFolder:
-        """What a run from this folder records of it, with the checksums of its weights."""
+        """The record of this folder in a run that begins from it, with the checksums of its weights."""
         location = self.location if is_hub(self.location) else os.path.abspath(self.location)
         return FromFolder(location, weight_digests(self.folder))
 
@@ -103,7 +103,7 @@ def model_and_parent(
     config: RunConfig, store: Store, before: RunRecord | None, parent: Parent | None, base: Base | None
 ) -> tuple[ModelConfig, Parent | None]:
     """The model, and the checkpoint of another run that a new run begins from. `before`: the record of a run that is
-    continued. `parent`: that of `--from`."""
+    continued. `parent`: the record of `--from`."""
     words = store.vocabulary
     if before is not None and before.began_from is not None:
         return recorded_config(before.model, CONFIG), None
@@ -130,7 +130,7 @@ def _require_its_tokenizer(base: Base, model: ModelConfig, store: Store) -> None
         what = "has no tokenizer.json, so nothing shows whether the text was prepared with the model's own one"
         warn(f"{base.folder}: {what}")
     if store.vocabulary.size > model.vocab_size:
-        limit = f"the model in {base.folder} only {model.vocab_size:,}"
+        limit = f"but the model in {base.folder} only {model.vocab_size:,}"
         what = f"its tokenizer has {store.vocabulary.size:,} tokens, {limit}"
         raise StoreError(
             what, where=store.location, fix=f"prepare the text with that model's own tokenizer; {NEW_WORDS}"

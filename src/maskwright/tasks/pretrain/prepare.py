@@ -1,5 +1,4 @@
-"""A pretraining run before its first step: whether configuration, data and model fit together, and what it reads and
-computes."""
+"""A pretraining run before its first step: whether configuration, data and model fit together, and its work."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ from maskwright.training.masked_lm import MaskedLM
 from maskwright.training.replay import write_bundle
 
 SAMPLED_STEPS = 8
-"""Steps whose rows are counted to know the work of a run."""
+"""Steps whose rows are counted to estimate the work of a run."""
 
 
 @dataclass(frozen=True)
@@ -61,15 +60,15 @@ class PretrainRun:
     store: Store
     loader: Loader
     parent: BeganFrom = None
-    """What it began from, where that is another run's checkpoint; of a run that is continued, whatever it is."""
+    """What it began from, if that is another run's checkpoint; for a continued run, also anything else."""
     validation: Mapping[str, TokenStore] = field(default_factory=dict)
-    """The stores of data.validation by name; empty where the run is judged by the held-out part of its own store."""
+    """The stores of data.validation by name; empty if the run is judged by the held-out part of its own store."""
     base: Base | None = None
-    """The folder that `model.init_from` names; None where a run's checkpoint is what it began from."""
+    """The folder that `model.init_from` names; None if the run began from a run's checkpoint."""
     inherited: Mapping[str, Any] = field(default_factory=dict)
     """`RunRecord.fine_tuning` of the run whose checkpoint it began from."""
     warmup_share: float | None = None
-    """The share of the steps that the configuration gives the warm-up, which is a number of them in `config`."""
+    """The configuration's share of steps for the warm-up, which `config` holds as a number of steps."""
     label_smoothing, looked_up = 0.0, None
 
     @cached_property
@@ -112,8 +111,8 @@ class PretrainRun:
 
     @cached_property
     def work(self) -> Work:
-        """Rows are as full as they are. Eight steps, spread over the run, stand for all; in a run with phases, as many
-        over all of them, and one of each at least."""
+        """Counts the tokens of real rows. Eight steps, spread over the run, stand for all; a run with phases has at
+        least one in each."""
         config, loader = self.config, self.loader
         tokens = predicted = pairs = 0.0
         each = max(1, SAMPLED_STEPS // len(config.stages))
@@ -138,7 +137,7 @@ class PretrainRun:
             store.verify_at_start()
 
     def starting_state(self) -> TrainState:
-        """The state of step 0: that of another run, that of `model.init_from`, or random. Raises `ModelError` or
+        """The state of step 0: from another run, from `model.init_from`, or random. Raises `ModelError` or
         `CheckpointError`."""
         if isinstance(self.parent, FromRun):
             return lineages.starting_state(self.parent)
@@ -152,8 +151,8 @@ class PretrainRun:
         return self.base.began_from() if self.base else self.parent
 
     def _fine_tuning(self) -> dict[str, Any]:
-        """Values for the export's config.json: those of the base for fine-tuning, or of the family, less what this run
-        has set."""
+        """Values for the export's config.json: the base's for fine-tuning, or the family's, without the keys that this
+        run sets."""
         names = {"hidden_dropout": "hidden_dropout_prob", "attention_dropout": "attention_probs_dropout_prob"}
         keys = {name: dropout_keys(self.model.architecture, field) for name, field in names.items()}
         values: Mapping[str, Any] = self.inherited
@@ -180,8 +179,8 @@ class PretrainRun:
     @cached_property
     def _validation(self) -> dict[str, list[Batch]]:
         if not self.held_out:
-            fix = "data.validation names a token store of held-out text"
-            warn(f"{self.store.location}: has no valid documents. This run has no validation; {fix}")
+            fix = "name a token store of held-out text as data.validation"
+            warn(f"{self.store.location}: has no valid documents. This run has no validation. Fix: {fix}")
             return {}
         config = self.config
         return {
@@ -238,15 +237,15 @@ def prepare_run(
 ) -> PretrainRun:
     """Checks everything that can be checked without a device. Raises `InputError` kinds (exit 2).
 
-    `before`: the record of a run that is continued; what it once began from is then no longer needed. `begin_from`: RUN
-    or RUN@STEP, whose checkpoint the run begins or once began with, with its optimizer's state unless
+    `before`: the record of a run that is continued; its first weights are then no longer needed. `begin_from`: RUN or
+    RUN@STEP, whose checkpoint the run begins or once began with, including the optimizer's state unless
     `fresh_optimizer`.
     """
     parent, warmup_share = None, config.schedule.warmup_share
     if before is not None:
         config = as_begun(config, before.pretraining, before.warmup_share)
     if begin_from is None and fresh_optimizer:
-        raise InputError("--fresh-optimizer goes with --from RUN[@STEP]", fix="give both, or neither")
+        raise InputError("--fresh-optimizer needs --from RUN[@STEP]", fix="give both, or neither")
     if begin_from is not None and before is not None:
         lineages.require_same_parent(begin_from, before, fresh_optimizer=fresh_optimizer)
     elif begin_from is not None:
@@ -257,7 +256,7 @@ def prepare_run(
         base = Base(pinned(init_from, recorded.location if recorded else None))
         section = config.model.model_copy(update={"init_from": base.location})
         config = config.model_copy(update={"model": section})
-    # Stores of other formats have a tokenizer; a run that is continued must not need its base any more.
+    # Stores of other formats have a tokenizer. A continued run must not need its base any more.
     store = open_store(config.data, base.tokenizer if base and config.data.format == "pregenerated" else None)
     model, parent = model_and_parent(config, store, before, parent, base)
     _require_text(store)
@@ -280,18 +279,18 @@ def prepare_run(
 
 def planned(config: RunConfig, vocab_size: int | None, *, here: bool) -> tuple[Work, PretrainRun | None]:
     """(The work of a run, the run to take steps of). With a `vocab_size` and no steps `here`, rows count as full, and
-    the store may be absent: else `InputError`."""
+    the store may be absent; else raises `InputError`."""
     stores = [config.data.store or "", *(source.store for source in (config.data.mixture or {}).values())]
     absent = [store for store in stores if store and not storage.is_url(store) and not os.path.isdir(store)]
     if vocab_size is None or here:
         if absent:
             fix = "prepare it, or give --vocab-size and name a device with --on"
-            raise InputError("is not here, so the vocabulary and the text are not known", where=absent[0], fix=fix)
+            raise InputError("is not here, so the vocabulary and the text are unknown", where=absent[0], fix=fix)
         ready = prepare_run(config)
         return ready.work, ready
     if config.schedule.steps is None:
         fix = "give schedule.steps, or prepare the store"
-        raise ConfigError("epochs of a store that is not here", where="schedule.epochs", fix=fix)
+        raise ConfigError("cannot count epochs of a store that is not here", where="schedule.epochs", fix=fix)
     return pretraining_work(config, model_without_store(config, vocab_size)), None
 
 
@@ -301,19 +300,19 @@ def _text(store: Store) -> RecordedText:
 
 
 def _require_text(store: Store) -> None:
-    """Raises `StoreError` for a store of which more than half is unknown, or that has no token to mask, by a sample of
-    its documents."""
+    """Raises `StoreError` if more than half of the tokens in a sample of documents are unknown, or none can be
+    masked."""
     unknown, special = store.vocabulary.unk, special_table(store.vocabulary)
     for part in store.stores if isinstance(store, Mixture) else [store]:
         side = part.split("train").sampled()
         apart = max(1, side.documents // SAMPLE_DOCUMENTS)
         ids = np.concatenate([np.zeros(0, np.int32), *side.beginnings(SAMPLE_TOKENS, apart)])
-        ids = ids[ids < len(special)]  # training refuses others, with their place
-        fix = "prepare its text again into another folder: `maskwright data prepare` says why they are unknown"
+        ids = ids[ids < len(special)]  # training refuses others, naming their place
+        fix = "prepare its text again into another folder; `maskwright data prepare` prints why they are unknown"
         require_known(int(np.count_nonzero(ids == unknown)), len(ids), part.location, "", fix)
         if len(ids) and special[ids].all():
-            fix = "prepare its text again: special tokens are never masked"
-            raise StoreError("holds special tokens alone, so that nothing can be masked", where=part.location, fix=fix)
+            fix = "prepare its text again, since special tokens are never masked"
+            raise StoreError("holds only special tokens, so no token can be masked", where=part.location, fix=fix)
 
 
 def _validation_stores(config: RunConfig, store: Store) -> dict[str, TokenStore]:
@@ -321,6 +320,6 @@ def _validation_stores(config: RunConfig, store: Store) -> dict[str, TokenStore]
     for held_out in stores.values():
         held_out.require_tokenizer(store.vocabulary, store.location)
         if not documents_held_out(held_out):
-            fix = "prepare its text with --valid-fraction 1, which holds all of it out"
+            fix = "prepare its text with --valid-fraction 1, which holds out all of it"
             raise StoreError("holds no documents out", where=f"data.validation: {held_out.location}", fix=fix)
     return stores

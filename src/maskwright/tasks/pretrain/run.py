@@ -30,7 +30,7 @@ def pretrain(
 def dry_run(
     config: RunConfig, run: str, begin_from: str | None = None, *, fresh_optimizer: bool = False
 ) -> PretrainRun:
-    """The run that `pretrain` would train. Raises what `check` does."""
+    """The run that `pretrain` would train. Raises the errors of `check`."""
     start = looked_at(config, run)
     ready = prepare_run(config, start.before, begin_from, fresh_optimizer=fresh_optimizer)
     check(start, ready)

@@ -1,4 +1,4 @@
-"""Warnings about values and data that are allowed, but most often a slip."""
+"""Warnings about values and data that are allowed, but usually a mistake."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from maskwright.text.sources import PLAIN, file_kind
 MOST_EPOCHS = 40
 """Epochs of BERT's training (arXiv:1810.04805, A.2). At RoBERTa's rate a token was then predicted six times."""
 LEAST_HELD_OUT_DOCUMENTS = 100
-"""Held-out documents that suffice. A share of right predictions lies in 0 … 1, so its spread between documents is 0.5
-at most, and the standard error of its mean over 100 of them is 5 points at most."""
+"""Held-out documents that suffice. Shares of right predictions lie in 0 … 1, so their standard deviation between
+documents is at most 0.5, and the standard error of a mean over 100 documents at most 5 points."""
 MOST_HELD_OUT = 0.3
 """The largest --valid-fraction that a warning proposes."""
 
@@ -24,11 +24,11 @@ MOST_HELD_OUT = 0.3
 def unusual_settings(config: RunConfig) -> list[str]:
     lines, rates = list[str](), masked_rates(config)
     if max(rates, default=0.0) > 0.5:
-        lines.append(f"masking.rate {max(rates):g}: rows keep less than half of their tokens, short ones may keep none")
-    if config.optimizer.learning_rate > 0.05:
         lines.append(
-            f"optimizer.learning_rate {config.optimizer.learning_rate:g} is far above what trains: 1e-4 to 1e-2"
+            f"masking.rate {max(rates):g}: rows keep less than half of their tokens, and short ones may keep none"
         )
+    if config.optimizer.learning_rate > 0.05:
+        lines.append(f"optimizer.learning_rate {config.optimizer.learning_rate:g} is far above the usual 1e-4 to 1e-2")
     if config.optimizer.kind == "muon" and (rms := muon_rms(config, config.optimizer.weight_decay)) > LARGE_RMS:
         decays = (0.03, 0.1, 0.3, 1.0, 3.0)
         enough = next((decay for decay in decays if muon_rms(config, decay) < 0.75 * LARGE_RMS), 10.0)
@@ -39,13 +39,13 @@ def unusual_settings(config: RunConfig) -> list[str]:
         )
     if not rates or config.masking.mask_share == 0.0:
         key = "mask_share 0" if rates else "causal_share 1"
-        lines.append(f"masking.{key}: the model never sees <mask>, so `fill` and most evaluations are out of reach")
+        lines.append(f"masking.{key}: the model never sees <mask>, so `fill` and most evaluations are useless")
     return lines
 
 
 def muon_rms(config: RunConfig, weight_decay: float) -> float:
     """The root mean square of Muon's matrices at the end of the run, roughly: each update adds its square, and decay
-    removes its share (Kosson et al. 2023, arXiv 2305.17212, have the equilibrium)."""
+    removes its share (equilibrium: Kosson et al. 2023, arXiv 2305.17212)."""
     steps, square = config.steps, 0.0
     length = max(1, steps // 1000)
     for step in range(0, steps, length):
@@ -79,12 +79,12 @@ def documents_held_out(store: Store) -> int:
 
 
 def _more_held_out(store: TokenStore, documents: int) -> str:
-    """How to hold out more. The default share does not grow for a small text, so that documents stay held out when the
-    text has grown."""
+    """How to hold out more. The default share is the same for a small text, so that documents stay held out when the
+    text grows."""
     share = LEAST_HELD_OUT_DOCUMENTS / (documents + int(store.manifest["splits"]["train"]["documents"]))
     if share > MOST_HELD_OUT:
         by_file = store.manifest.get("options", {}).get("layout") == "file"
         if by_file and any(file_kind(source["location"]) == PLAIN for source in store.sources()):
-            return "take more text, or prepare with --layout lines or sentences, where a file has several"
-        return "take more text"
+            return "add more text, or prepare with --layout lines or sentences if a file has several"
+        return "add more text"
     return f"prepare into another folder with --valid-fraction {math.ceil(100 * share) / 100:g}"

@@ -1,1 +1,1 @@
-"""An encoder that learns to search, and is judged by its rankings."""
+"""Training an encoder to search, and scoring its rankings."""

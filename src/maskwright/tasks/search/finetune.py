@@ -1,8 +1,8 @@
 """`maskwright finetune` of a retrieval task: sentence-transformers trains an encoder to put a question beside its
 passages, and its rankings are scored.
 
-The folder is no run directory: a training that was stopped begins again. Its loss is sentence-transformers' own, with
-all other passages of an update as wrong answers (van den Oord et al. 2018, https://arxiv.org/abs/1807.03748).
+The folder is not a run directory, so a stopped training begins again. Its loss is sentence-transformers' own, with all
+other passages of an update as wrong answers (van den Oord et al. 2018, https://arxiv.org/abs/1807.03748).
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ LOG_LINES = 50
 
 
 def finetune_for_search(config: RetrievalConfig, run: str, *, dry_run: bool = False) -> dict[str, Any]:
-    """Trains, scores and saves the model in the folder `run`. Returns what `results.json` there says; of a dry run,
+    """Trains, scores and saves the model in the folder `run`. Returns the content of `results.json`; for a dry run,
     its document. A folder that holds a finished training stays as it is.
 
-    Raises kinds of `InputError` (2) before training, and `HealthError` at its end where a vector is not finite: each
+    Raises kinds of `InputError` (2) before training, and `HealthError` at its end if a vector is not finite, since each
     question then scores 0."""
     require("sentence_transformers")
     directory = RunDirectory(run)
@@ -74,12 +74,12 @@ def finetune_for_search(config: RetrievalConfig, run: str, *, dry_run: bool = Fa
             _train(directory, config, collection, model, updates)
         results: dict[str, Any] = storage.read_json(directory.path(RESULTS))
     if results["fault"]:
-        raise HealthError(results["fault"], where=run, fix="take a lower optimizer.learning_rate, in a new folder")
+        raise HealthError(results["fault"], where=run, fix="set a lower optimizer.learning_rate, in a new folder")
     return results
 
 
 def _begin_or_check(directory: RunDirectory, config: RetrievalConfig, collection: Collection, weights: str) -> None:
-    """Raises `InputError` for a folder that holds something else; removes what a stopped training left."""
+    """Raises `InputError` for a folder that holds something else; removes the files of a stopped training."""
     contents = {"the contents of the collection": collection.fingerprint, "the weights of model.init_from": weights}
     begin_or_check(directory.path(SEARCH), flat(config) | contents, "training for search", "--run")
     if not os.path.exists(directory.path(RESULTS)):
@@ -109,7 +109,7 @@ def _train(
 
 
 class _Progress:
-    """`status.json`, written anew every few seconds: a run of which none is heard for long counts as silent."""
+    """`status.json`, written again every few seconds, since a run without one for long counts as silent."""
 
     def __init__(self, directory: RunDirectory, steps: int) -> None:
         self._directory, self.status = directory, Status(of=steps)
@@ -136,7 +136,7 @@ def _trained(
     updates: Sequence[Update],
     progress: _Progress,
 ) -> dict[str, Any]:
-    """What `results.json` says, once it is written."""
+    """The content of `results.json`, which it writes."""
     if config.model.weights == "random":
         fresh = initial_parameters(start.config, config.seed)
         start = replace(start, parameters={name: fresh[name] for name in start.parameters if name in fresh})
@@ -164,7 +164,7 @@ def _trained(
 
 
 def _as_sentence_transformer(directory: RunDirectory, start: TrainedModel) -> SentenceTransformer:
-    """The model as its folder is loaded: what is trained is what `export --sentence-transformers dense` writes."""
+    """The model as its folder is loaded, so that training and `export --sentence-transformers dense` use one model."""
     from sentence_transformers import SentenceTransformer
 
     folder = directory.path("start")
@@ -175,14 +175,14 @@ def _as_sentence_transformer(directory: RunDirectory, start: TrainedModel) -> Se
 
 
 def _device() -> str:
-    """Raises `InputError` where there are several GPUs: sentence-transformers would spread each update over them, so
-    that a pair meets fewer wrong answers."""
+    """Raises `InputError` for several GPUs, over which sentence-transformers would spread each update, so that a pair
+    would meet fewer wrong answers."""
     from maskwright.engines.torch.prepare import choose_device
 
     device = choose_device("auto")
     if device == "cuda" and (count := cuda_devices()) > 1:
-        what = f"this machine has {count} GPUs, and a training for search takes one"
-        raise InputError(what, fix="name one: CUDA_VISIBLE_DEVICES=0 maskwright …")
+        what = f"this machine has {count} GPUs, but training for search uses one"
+        raise InputError(what, fix="choose one: CUDA_VISIBLE_DEVICES=0 maskwright …")
     return device
 
 
@@ -194,7 +194,7 @@ def _fit(
     updates: Sequence[Update],
     status: Status,
 ) -> None:
-    """Trains `model` where it is."""
+    """Trains `model` in place."""
     from datasets import Dataset
     from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
     from sentence_transformers.base.sampler import DefaultBatchSampler
@@ -246,7 +246,7 @@ def _fit(
         report_to="none",
         disable_tqdm=True,
     )
-    model.model_card_data.widget = [{"text": ""}]  # else it makes some for a model card, and shows a bar of it
+    model.model_card_data.widget = [{"text": ""}]  # else it makes one for a model card, with a progress bar
     trainer = SentenceTransformerTrainer(
         model=model,
         args=arguments,
@@ -267,7 +267,7 @@ def _vectors(model: SentenceTransformer, texts: Sequence[str]) -> NDArray[np.flo
 
 
 def _rankings(asked: NDArray[np.float32], passages: NDArray[np.float32], progress: _Progress) -> Rankings | None:
-    """By the cosines of two vectors; None where some are not finite."""
+    """Rankings by the cosines of vectors; None if some are not finite."""
     if not (np.isfinite(asked).all() and np.isfinite(passages).all()):
         return None
 

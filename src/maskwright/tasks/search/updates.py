@@ -1,4 +1,4 @@
-"""Which pairs of a question and a passage each update of a training for search holds."""
+"""The pairs of a question and a passage in each update of a training for search."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from maskwright.labels.retrieval import Collection, Query
 
 ORDER_PURPOSE, NEGATIVES_PURPOSE = 19, 20
 LOOKED_AT = 8
-"""Pairs that an update may pass over, for each that it may hold: this bounds the search for those that fit."""
+"""Pairs that an update may skip for each that it may hold, which bounds the search for fitting pairs."""
 NONE = -1
 Update = NDArray[np.int64]
-"""[pairs, 3]: indices of a question of the training split, of a passage that answers it, and of a passage that does not
-(`NONE` where nothing was judged so)."""
+"""[pairs, 3]: indices of a question of the training split, of a passage that answers it, and a passage that does not
+(`NONE` without such a judgement)."""
 
 
 def planned_updates(collection: Collection, config: RetrievalConfig) -> list[Update]:
-    """All updates of a training, as a function of the seed. No update holds a question twice, or a passage that answers
-    another of its questions: every passage of an update is a wrong answer to all questions but its own. So updates are
-    smaller than `batch.examples` where too few questions are left that go together. In each epoch, every pair comes
+    """All updates of a training, as a function of the seed. Every passage of an update is a wrong answer to all
+    questions but its own, so no update holds a question twice, or a passage that answers another of its questions.
+    Updates are smaller than `batch.examples` if too few compatible questions are left. Each epoch uses every pair
     once."""
     pairs = _Pairs(collection, config.seed)
     steps, epochs = config.schedule.steps, config.schedule.epochs or 3.0
@@ -42,7 +42,7 @@ def planned_updates(collection: Collection, config: RetrievalConfig) -> list[Upd
 
 @dataclass
 class _Together:
-    """What an update holds so far, of equal texts the first."""
+    """The content of an update so far; the first of equal texts stands for all."""
 
     questions: set[str]
     passages: set[int]
@@ -81,7 +81,7 @@ class _Pairs:
         return np.array(chosen, np.int64)
 
     def _joins(self, pair: tuple[int, int, int], together: _Together) -> bool:
-        """Adds the pair to the others, unless it does not go with them."""
+        """Adds the pair to the others if it is compatible."""
         number, *passages = pair
         text, answers = self._collection.train[number].text, self._answers[number]
         firsts = {self._first[passage] for passage in passages if passage != NONE}
@@ -93,8 +93,8 @@ class _Pairs:
         return True
 
     def _wrong_answer(self, number: int, epoch: int, pair: int) -> int:
-        """One of the question's own hard negatives, each in turn, also from epoch to epoch. A question without one gets
-        a passage by chance, where others have some."""
+        """One of the question's own hard negatives, in turn over all epochs. A question without one gets a random
+        passage if others have some."""
         own = self._wrong[number]
         if own:
             self._turns[number] += 1

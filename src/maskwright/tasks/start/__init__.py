@@ -1,1 +1,1 @@
-"""A start of a run: what it decides once, its first rank and the others, and what it may change."""
+"""A start of a run: rank 0, the other ranks, decisions for the whole run, and changes that a start may make."""

@@ -1,4 +1,5 @@
-"""Whether a run fits the memory and disk of its machine, and what of its engine is decided once for all its starts."""
+"""Whether a run fits the memory and disk of its machine, and the settings of its engine that are decided once for all
+its starts."""
 
 from __future__ import annotations
 
@@ -25,16 +26,16 @@ from maskwright.tasks.start.prepared import Prepared
 from maskwright.training import checkpoint
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
-"""What a run's record calls each value of engine.dtype."""
+"""Names in a run's record for values of engine.dtype."""
 
 
 def state(
     config: RunConfig | FinetuneConfig, model: ModelConfig, devices: int = 1, *, low_precision: bool = False
 ) -> dict[str, float]:
     """Bytes that stay on each of `devices` from update to update, by part: fp32 weights and moments, and the gradients
-    that are summed and received. `low_precision`: a copy of the weights in 16 bits comes on top. Each device has a
-    share of the fp32 weights, of the sum of gradients and of the moments. Torch's processes compute with all weights,
-    as JAX's devices do with several micro-batches, unless they are fully sharded."""
+    that are summed and received. `low_precision` adds a copy of the weights in 16 bits. Each device has a share of the
+    fp32 weights, of the sum of gradients and of the moments. Unless weights are fully sharded, torch's processes
+    compute with all of them, as do JAX's devices with several micro-batches."""
     P, V, engine = count_parameters(model), config.batch.virtual_workers, config.engine
     moments = 4.0 * _moments(config, model)
     if engine.kind == "jax":
@@ -43,7 +44,7 @@ def state(
         weights = 4.0 * P / devices + copy * P / held
         return {"weights": weights, "gradients": 4.0 * P / held, "moments": moments / devices}
     sums, received, several = 1, 1.0, devices > 1
-    if V % devices == 0:  # of the rank that holds most
+    if V % devices == 0:  # on the rank that holds most
         firsts, each = range(0, V, V // devices), V // devices
         sums = max(peak_partial_sums(each, V, first) for first in firsts)
         received = sum(len(complete_nodes(first, first + each, (0, V))) for first in firsts) / devices
@@ -55,7 +56,7 @@ def state(
 
 
 def _moments(config: RunConfig | FinetuneConfig, model: ModelConfig) -> int:
-    """Numbers that the optimizer keeps: two for each parameter, and one for those that Muon moves."""
+    """Numbers that the optimizer keeps: one for each parameter that Muon updates, and two for each other."""
     muon = config.optimizer.kind == "muon"
     single = (math.prod(piece.shape) for piece in pieces(model) if muon and piece.name.endswith(HIDDEN_ROLES))
     return 2 * count_parameters(model) - sum(single)
@@ -73,8 +74,8 @@ def _together() -> int:
 
 
 def state_bytes(ready: Prepared, processes: int | None = None) -> int:
-    """Bytes that stay in each of `processes`, by default those of this start. Computing, and a device's low precision,
-    need more."""
+    """Bytes that stay in each of `processes`, by default the processes of this start. Computing, and a device's low
+    precision, need more."""
     return round(sum(state(ready.config, ready.model, processes or _together()).values()))
 
 
@@ -87,9 +88,9 @@ def memory_and_disk(ready: Prepared, processes: int | None) -> str:
 
 
 def engine_config(config: RunConfig | FinetuneConfig, before: RunRecord | None, threads: int | None) -> EngineSection:
-    """The engine section of the run, with what its first start decided. `dtype: auto` is decided once: a continued run
-    keeps the precision that it started with, on any machine. So is `compile: auto` on CUDA devices, even if the run
-    gets more steps. `threads`: see `exact_threads`."""
+    """The engine section of the run, with the decisions of its first start. A continued run keeps the precision that
+    `dtype: auto` chose, on any machine, and on CUDA devices the choice of `compile: auto`, even if the run gets more
+    steps. `threads`: see `exact_threads`."""
     decided: dict[str, Any] = {} if threads is None else {"threads": threads}
     if before is not None and config.engine.dtype == "auto":
         decided["dtype"] = next(short for short, name in DTYPES.items() if name == before.dtype)
@@ -112,8 +113,8 @@ def compiled_layers(engine: Engine, asked: EngineSection, before: RunRecord | No
 def exact_threads(config: RunConfig | FinetuneConfig, before: RunRecord | None) -> int | None:
     """CPU threads of each rank of a run whose sums are exact; None if their number does not matter.
 
-    torch sums a tensor in as many parts as there are threads: 1, 2 and 4 threads give three results (measured). A run
-    keeps the number that it began with, unless engine.threads gives one.
+    torch sums a tensor in as many parts as there are threads, so 1, 2 and 4 threads give three results (measured). A
+    run keeps its first number, unless engine.threads sets one.
     """
     if config.engine.kind != "torch" or config.engine.reproducibility != "exact":
         return None
@@ -126,7 +127,7 @@ def exact_threads(config: RunConfig | FinetuneConfig, before: RunRecord | None) 
     if kept != available and not config.engine.threads:
         note(
             f"computing with {several(kept, 'thread')} in each process, as this run began, instead of {available}: "
-            f"another number changes the last bits. Set engine.threads: {available} to take {available} all the same"
+            f"another number changes the last bits. To use all {available}, set engine.threads: {available}"
         )
     return int(kept)
 
@@ -162,5 +163,5 @@ def too_large(ready: Prepared, error: Exception) -> Exception:
     return MaskwrightError(
         f"weights, gradient and optimizer state of {parameters} parameters take {needed}{each}, more than there is",
         where="model.size",
-        fix="take a smaller model, or a device with more memory",
+        fix="choose a smaller model, or a device with more memory",
     )

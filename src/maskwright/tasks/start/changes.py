@@ -1,5 +1,5 @@
-"""The changes of a run from one start to the next, and whether a run that got more steps goes on as if it had had them
-from its beginning."""
+"""The changes of a run from one start to the next, and whether a run that got more steps can continue as if it had had
+them from its beginning."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HELD_OUT = "held-out text"
 
 def require_before_decay(old: dict[str, Any], new: dict[str, Any], directory: RunDirectory, step: int) -> None:
     """Raises `ConfigError` if the run gets more steps (`old` and `new` are flat configurations), and `step`, its newest
-    checkpoint, lies behind the beginning of the decay that the fewer steps had."""
+    checkpoint, lies behind the beginning of the earlier decay."""
     if not grows(old, new):
         return
     values = {name: old[f"schedule.{name}"] for name in keys_of(Schedule)}
@@ -32,21 +32,21 @@ def require_before_decay(old: dict[str, Any], new: dict[str, Any], directory: Ru
     if step <= begins:
         return
     kept = [saved for saved in whole_steps(directory.checkpoints) if saved <= begins]
-    back = f"put the old value back with --set schedule.steps={values['steps']}"
-    fix = f"{back}; checkpoint.keep_every_steps would keep one in another run"
+    back = f"restore the old value with --set schedule.steps={values['steps']}"
+    fix = f"{back}; in another run, set checkpoint.keep_every_steps"
     if kept:
         remaining = f"--set schedule.steps={new['schedule.steps'] - kept[-1]} --set schedule.warmup_steps=0"
         command = f"{branch_off(f'{directory.location}@{kept[-1]}')} {remaining}"
         fix = f"branch off before it: {command}"
         phases = old["phases"]
         if any(phase["until_step"] > kept[-1] for phase in phases):
-            which = f"whose phases are those that are left, and end {kept[-1]:,} steps earlier"
+            which = f"which lists the remaining phases, each ending {kept[-1]:,} steps earlier"
             fix = f"branch off before it, with a file {which}: {command}"
-        elif phases:  # the new run counts its steps from 0, so they would come again
+        elif phases:  # the new run counts its steps from 0, so it would repeat them
             fix += " --set 'phases=[]'"
     raise ConfigError(
-        f"schedule.steps cannot grow to {new['schedule.steps']:,}: the run has gone to step {step:,}, and its decay "
-        f"began after step {begins:,}" + ("" if kept else "; no checkpoint from before that is kept"),
+        f"schedule.steps cannot grow to {new['schedule.steps']:,}: the run has reached step {step:,}, and its decay "
+        f"began after step {begins:,}" + ("" if kept else "; no earlier checkpoint is kept"),
         where=directory.location,
         fix=fix,
     )
@@ -54,8 +54,8 @@ def require_before_decay(old: dict[str, Any], new: dict[str, Any], directory: Ru
 
 def require_same_run(before: RunRecord, now: RunRecord, directory: RunDirectory) -> dict[str, str]:
     """The differences between two starts of a run that are allowed, in words, by the key that was changed. `now`: the
-    record of a start that continues the run. Raises `ConfigError` for differences that make another run, and
-    `CheckpointError` where the run's checkpoints are gone."""
+    record of a start that continues the run. Raises `ConfigError` for other differences, and `CheckpointError` if the
+    run's checkpoints are gone."""
     pretrains = before.kind == "pretrain"
     changes = refuse_changes(before.keys, now.keys, directory.location, RunConfig if pretrains else FinetuneConfig)
     for name, then, found in (
@@ -68,7 +68,7 @@ def require_same_run(before: RunRecord, now: RunRecord, directory: RunDirectory)
     ):
         if then != found:
             what = f"the run was started with another {name} ({_short(then)}, now {_short(found)})"
-            fix = "put it back, or give --run a new folder"
+            fix = "restore it, or give --run a new folder"
             if pretrains and name in ("token store", "precision", "order of rows"):
                 fix = back_or_branch_off(directory.location)
             raise ConfigError(what, where=directory.location, fix=fix)
@@ -88,8 +88,8 @@ def _listed(fingerprints: Mapping[str, str]) -> str:
 def _require_checkpoints(directory: RunDirectory) -> None:
     status = directory.read_status()
     if status and status.saved and not whole_steps(directory.checkpoints):
-        what = "its checkpoints are gone (its status.json says that some were saved)"
-        fix = "put them back with their manifests, or give --run a new folder"
+        what = "its checkpoints are gone (its status.json counts some)"
+        fix = "restore them with their manifests, or give --run a new folder"
         raise CheckpointError(what, where=directory.checkpoints, fix=fix)
 
 
@@ -98,8 +98,8 @@ def _short(value: Any) -> str:
 
 
 def noted(changes: Mapping[str, str], step: int) -> list[RecordedChange]:
-    """What a start notes in the record of what it changed. More steps decide no number: the run goes on as if it had
-    had them from its beginning. Nor does another place of the same text, nor what is saved and logged."""
+    """What a start notes in the record about its changes. Number of steps, location of the text, saving and logging are
+    left out, since the run continues as if it had been started with them."""
     decides = any(
         key not in PLACES and key != "schedule.steps" and not key.startswith(("checkpoint.", "logging."))
         for key in changes

@@ -1,5 +1,5 @@
-"""`data.json` of a run directory: what the run trains on, and what guessing by frequency would reach on its held-out
-text. It is written at the start, so that a report needs neither the store nor the examples."""
+"""`data.json` of a run directory: what the run trains on, and the result of guessing by frequency on its held-out text.
+It is written at the start, so that a report needs neither the store nor the examples."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from maskwright.training.job import Job
 MOST_COUNTED_TOKENS = 1 << 26
 """In a longer text, evenly spaced documents are counted instead of all, so that counting lasts about a second."""
 MOST_SOURCES = 20
-"""Source files that the card names at most."""
+"""Most source files that the card names."""
 MOST_WORDS = 100
-"""Words of a command that are kept: a shell makes a word for each file of `corpus/*.txt`."""
+"""Most words of a command that are kept, since a shell makes a word for each file of `corpus/*.txt`."""
 SAMPLE_DOCUMENTS = 2_000
 """Evenly spaced documents whose language is identified, which lasts about a second."""
 SAMPLE_TOKENS = 256
@@ -42,7 +42,7 @@ SAMPLE_TOKENS = 256
 
 
 def write_card(directory: RunDirectory, ready: Prepared, job: Job) -> None:
-    """Writes the card once for a run. A later start adds it if it is missing, as on a machine that has only fetched
+    """Writes the card once for a run. A later start adds a missing card, as on a machine that has only fetched
     the run."""
     if not os.path.exists(directory.path(DATA_CARD)):
         chance = {} if job.objective.chance is None else {"chance": job.objective.chance}
@@ -105,8 +105,8 @@ def _described(store: TokenStore) -> dict[str, Any]:
 
 
 def languages_of(store: TokenStore, split: Split) -> dict[str, int] | None:
-    """Documents of the sample by language, the most frequent first. Empty where the text has no language, as DNA; None
-    where py3langid is not installed."""
+    """Documents of the sample by language, the most frequent first. Empty if the text has no language, such as DNA;
+    None if py3langid is not installed."""
     if not extras.installed("py3langid"):
         return None
     names = (str(source["location"]) for source in store.sources())
@@ -121,7 +121,7 @@ def _sample(store: TokenStore, split: Split) -> list[str]:
     """Beginnings of documents; empty with a tokenizer that cannot decode."""
     try:
         tokenizer = load_tokenizer(store.tokenizer_folder, special_tokens_are_text=False)
-    except TokenizerError:  # training needs its vocabulary alone
+    except TokenizerError:  # training needs only the vocabulary
         return []
     if tokenizer.decoder is None:
         return []
@@ -139,8 +139,8 @@ def by_powers_of_two(sizes: Int64) -> dict[str, int]:
 
 
 def token_counts(split: Split, vocab_size: int) -> Int64:
-    """[vocab_size]: how often each id occurs, in all of the text or, where it is long, in evenly spaced documents of
-    some shards, about `MOST_COUNTED_TOKENS`."""
+    """[vocab_size]: how often each id occurs, in all of the text or, if it is long, in evenly spaced documents of some
+    shards (about `MOST_COUNTED_TOKENS`)."""
     part = split.sampled()
     return part.counts(vocab_size, apart=math.ceil(part.tokens / MOST_COUNTED_TOKENS))
 

@@ -1,4 +1,4 @@
-"""What every rank of a run starts with: its engine, its job, and the records of start and machine."""
+"""A rank's engine and job, and the records of start and machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from maskwright.training.job import Job
 from maskwright.training.saver import Saver
 
 BEGIN, RESTORE = b"begin", b"restore"
-"""Broadcast by rank 0: whether all ranks begin the run, or restore it."""
+"""Whether all ranks begin the run or restore it; broadcast by rank 0."""
 
 
 def start_engine(ready: Prepared, before: RunRecord | None, threads: int | None) -> Engine:
@@ -98,7 +98,7 @@ def environment() -> dict[str, Any]:
 
 
 def _source_sha256() -> str:
-    """Digest of the package's Python files: it tells edited code from the published, where no commit does."""
+    """Digest of the package's Python files: it identifies edited code where there is no commit."""
     folder, digest = os.path.dirname(os.path.realpath(maskwright.__file__)), hashlib.sha256()
     for path in sorted(glob.glob("**/*.py", root_dir=folder, recursive=True)):
         with open(os.path.join(folder, path), "rb") as file:
@@ -108,7 +108,7 @@ def _source_sha256() -> str:
 
 def _revision() -> str | None:
     """Commit of the source checkout that this runs from; None for an installed package, which may lie in a .venv inside
-    a repository of the user's."""
+    the user's repository."""
     folder = os.path.dirname(os.path.realpath(maskwright.__file__))
     checkout = os.path.dirname(os.path.dirname(folder))
     if os.path.basename(os.path.dirname(folder)) != "src" or not os.path.exists(os.path.join(checkout, ".git")):

@@ -37,7 +37,7 @@ def follow(start: RunStart, ready: Prepared) -> None:
     beats_of_rank = Beats(directory, processes.rank, processes.world_size, start.name)
     with stop_on_signals(start.request) as stop, beats_of_rank as beats:
         job = make_job(ready, directory, engine, None, saver=None)
-        job.rollbacks.all = []  # a folder of that name on this host is not the run's
+        job.rollbacks.all = []  # this host's folder of that name does not belong to the run
         stop.when_grace_ends = partial(_grace_ended, beats)
         job.beats = beats.begin(engine)
         start.agree(last=True)
@@ -66,6 +66,6 @@ def _require_same_run(ready: Prepared, decided: dict[str, Any]) -> None:
 
 def _grace_ended(beats: Beats) -> None:
     """Runs in a thread, while the main thread is in a step: the launcher's SIGKILL is near."""
-    error = out_of_time("the grace period ended before all processes had stopped; rank 0 knows what is saved")
+    error = out_of_time("the grace period ended before all processes had stopped; rank 0 reports what is saved")
     beats.end(error.exit_code, error.what, error.reason)
     os._exit(error.exit_code)

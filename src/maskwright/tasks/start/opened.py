@@ -32,7 +32,7 @@ from maskwright.training.forwarders import Forwarders, forwarding
 from maskwright.training.stop import StopRequest
 
 KEYS_OF_A_HOST = READ | {"engine.threads"}
-"""Keys that may differ from rank 0's. The contents of the places that they name are compared."""
+"""Keys that may differ between ranks. The contents of the places that they name are compared."""
 IDENTITY: dict[str, Callable[[RunRecord], str]] = {
     "text": lambda record: record.train.fingerprint,
     "tokenizer": lambda record: record.tokenizer_fingerprint,
@@ -47,7 +47,7 @@ class RunStart:
     """One start of a run, in one of its processes."""
 
     config: RunConfig | FinetuneConfig
-    """As the command has it; `Prepared` has the resolved one."""
+    """As the command gives it; `Prepared` holds the resolved one."""
     directory: RunDirectory
     before: RunRecord | None
     """The record of the run's last start; None for a new run."""
@@ -67,11 +67,11 @@ class RunStart:
 
 @contextmanager
 def opened(config: RunConfig | FinetuneConfig, run: str, request: StopRequest | None = None) -> Iterator[RunStart]:
-    """Begins or continues the run in the folder `run`. Where a rank fails before all train, the others end with its
+    """Begins or continues the run in the folder `run`. If a rank fails before all train, the others end with its
     message. `request` may carry limits of the run.
 
     Raises `ConfigError` for a run of the other kind of training, for copies of another run, and in a rank whose
-    configuration is not rank 0's; what `StartsFile.require` raises."""
+    configuration is not rank 0's; the errors of `StartsFile.require`."""
     request = request or StopRequest()
     request.grace_seconds = config.checkpoint.grace_seconds
     directory = RunDirectory(run)
@@ -108,9 +108,9 @@ def opened(config: RunConfig | FinetuneConfig, run: str, request: StopRequest | 
             yield RunStart(config, directory, *facts, copies, starts or Starts(), file)
     except BaseException as error:
         rank = str(processes.rank) if processes else os.environ.get("RANK", os.environ.get("TPU_WORKER_ID"))
-        with suppress(CloudError):  # copies out of reach must not change the code
+        with suppress(CloudError):  # unreachable copies must not change the exit code
             if rank in ("0", None):
-                # A TPU VM that has not found the others does not know its number, and counts on its own disk alone.
+                # A TPU VM that has not found the others has no number yet, and counts on its own disk alone.
                 copies = copies or (_copies(config, directory) if rank else None)
                 file = file or StartsFile(directory, copies.folder if copies else None)
                 file.end_of(starts or file.following(request.stop_after_hours, request.stop_after_steps), error)
@@ -127,12 +127,12 @@ def looked_at(config: RunConfig | FinetuneConfig, run: str) -> RunStart:
 
 
 def _copies(config: RunConfig | FinetuneConfig, directory: RunDirectory, *, reach: bool = True) -> Copies | None:
-    """The run's copies, if its configuration has a place for them."""
+    """The run's copies, if its configuration names a place for them."""
     if config.checkpoint.copy_to is None:
         return None
     copies = Copies(config.checkpoint.copy_to, reach)
     if copies.lies_in(directory.location):
-        fix = "name a folder on another disk or store"
+        fix = "name a folder on another disk or object store"
         raise ConfigError("lies in the run directory itself", where="checkpoint.copy_to", fix=fix)
     return copies
 
@@ -161,7 +161,7 @@ def _require_same_run(config: RunConfig | FinetuneConfig, directory: RunDirector
     _require_kind(copied, config, where)
     old = copied.keys
     if recorded is None:
-        if isinstance(config, RunConfig):  # with epochs, its steps are known with the store
+        if isinstance(config, RunConfig):  # with epochs, the store decides its steps
             config = as_begun(config, copied.pretraining, copied.warmup_share)
             config = config.with_steps(config.schedule.steps or copied.steps)
         new = flat(absolute(config))

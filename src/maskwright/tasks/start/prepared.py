@@ -1,4 +1,4 @@
-"""A run whose data and model have been checked and fit together, as a start needs it from either kind of training."""
+"""A run whose data and model have been checked and fit together, from either kind of training."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from maskwright.training.objective import Objective
 
 
 class Prepared(Protocol):
-    """A run before anything of it is written. Whatever is wrong raises kinds of `InputError`."""
+    """A run before anything of it is written. Errors are kinds of `InputError`."""
 
     @property
     def config(self) -> RunConfig | FinetuneConfig: ...
@@ -28,11 +28,11 @@ class Prepared(Protocol):
 
     @property
     def texts(self) -> tuple[RecordedText, dict[str, RecordedText]]:
-        """What the run trains on, and what judges it, by name."""
+        """Training and held-out texts, by name."""
         ...
 
     def record(self, given: Any, dtype: Any, before: RunRecord | None) -> RunRecord:
-        """The run's record. `given`: the configuration as the command has it. `before`: the record of a run that is
+        """The run's record. `given`: the configuration as the command gives it. `before`: the record of a run that is
         continued."""
         ...
 
@@ -56,11 +56,11 @@ class Prepared(Protocol):
 
     @property
     def begins_from(self) -> str | None:
-        """The location that the state of step 0 is read from; None for random weights."""
+        """The location of the weights of step 0; None for random weights."""
         ...
 
     def began_from(self) -> BeganFrom:
-        """The same for the record, with the checksums that the weights have now."""
+        """The location of the weights of step 0 for the record, with their present checksums."""
         ...
 
     def verify(self) -> None:
@@ -80,13 +80,12 @@ class Prepared(Protocol):
     def write_tokenizer(self, folder: str) -> None: ...
 
     def describe(self, processes: int | None = None) -> str:
-        """The model, the data and the steps in words, for `--dry-run` and the beginning of each run. `processes` train
-        together, by default those of this start."""
+        """The model, the data and the steps in words, for `--dry-run` and the beginning of each run. `processes`: by
+        default those of this start."""
         ...
 
     def time_here(self, place: DeviceCount | None, done: int = 0) -> str | None:
-        """How long the run takes after `done` steps, in words; None where no step is left. `place`: see
-        `devices.here`."""
+        """The remaining time after `done` steps, in words; None if no step is left. `place`: see `devices.here`."""
         ...
 
     def warnings(self) -> list[str]: ...

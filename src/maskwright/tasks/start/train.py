@@ -1,4 +1,4 @@
-"""A start of a training run, new or continued, in every rank: from what was prepared to the last status."""
+"""A start of a training run, new or continued, in every rank: from the prepared run to the last status."""
 
 from __future__ import annotations
 
@@ -81,11 +81,13 @@ def train(start: RunStart, ready: Prepared, *, config_file: str | None = None) -
     ):
         if directory.exists() != (before is not None):
             raise InputError(
-                "another start began here meanwhile", where=directory.location, fix="start the same command again"
+                "another start of the run began meanwhile",
+                where=directory.location,
+                fix="start the same command again",
             )
         if start.starts.starts == 1:
-            directory.take_request()  # it was meant for an earlier run of the command
-        stop.take_request(directory)  # it came while an engine was about to start the run again
+            directory.take_request()  # it was meant for an earlier start
+        stop.take_request(directory)  # it came while the run was about to restart
         planned = config.checkpoint.save_every_steps if config.health.on_spike == "rollback" else None
         saver = Saver(directory, config.checkpoint, start.copies, lease, planned)
         job = make_job(ready, directory, engine, record, saver)
@@ -113,7 +115,7 @@ def train(start: RunStart, ready: Prepared, *, config_file: str | None = None) -
 
 def check(start: RunStart, ready: Prepared) -> None:
     """Raises for a dry run what `train` would raise before it writes anything. Only `train` checks the checksums, uses
-    the network, and needs the device: where this machine lacks it, the room for the run is not checked either."""
+    the network, and needs the device. Without the device, the room for the run is not checked either."""
     before, directory = start.before, start.directory
     if before is None:
         directory.require_fresh()
@@ -168,12 +170,12 @@ def _grace_ended(job: Job, stop: StopRequest) -> None:
         while job.saver and job.saver.busy:
             time.sleep(0.05)
         saved = checkpoint.whole_steps(job.directory.checkpoints)
-        again = f"the same command goes on from step {saved[-1]:,}" if saved else "the same command starts again"
+        again = f"the same command continues from step {saved[-1]:,}" if saved else "the same command starts again"
         error = out_of_time(f"the grace period ended before the step did; {again}", is_final=stop.is_final)
         update_status(job, "stopped", error.what, error.exit_code, error.reason)
         job.beats.end(error.exit_code, error.what, error.reason)
         if stop.is_final:
-            StartsFile(job.directory).remove()  # not beside the copies: their store may take a minute
+            StartsFile(job.directory).remove()  # not in parallel with the copies, whose store may take a minute
     finally:
         os._exit((EndedAsAsked if stop.is_final else StoppedEarly).exit_code)
 
@@ -197,7 +199,7 @@ def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
             _keep_for_replay(job, ready, error.step, error)
         raise
     stopped = job.objective.settled and job.step < job.steps
-    why = f"no longer improving: the best evaluation is that of step {job.objective.best_step:,}" if stopped else ""
+    why = f"no longer improving: step {job.objective.best_step:,} has the best evaluation" if stopped else ""
     update_status(job, "done", why or "trained to the last step", 0)
     if stopped:
         say(f"step {job.step:,}: {why}")
@@ -205,7 +207,7 @@ def _run(job: Job, stop: StopRequest, ready: Prepared) -> None:
 
 
 def _keep_for_replay(job: Job, ready: Prepared, step: int, error: HealthError) -> None:
-    """Keeps the batch of a failed step. An error here must not hide the one that came before."""
+    """Keeps the batch of a failed step. An error here must not hide the first one."""
     saved = [saved_step for saved_step in checkpoint.whole_steps(job.directory.checkpoints) if saved_step <= step]
     details = {
         "error": str(error),
@@ -215,7 +217,7 @@ def _keep_for_replay(job: Job, ready: Prepared, step: int, error: HealthError) -
     }
     try:
         folder = ready.keep_for_replay(job, step, details)
-        say(f"the batch and the places of its text are in {folder}")
+        say(f"the batch and the positions of its text are in {folder}")
     except Exception as failure:
         warn(f"the batch of step {step} cannot be kept for replay: {failure}")
 
@@ -225,12 +227,12 @@ def _base_of(record: RunRecord) -> Any:
 
 
 def _require_same_beginning(ready: Prepared, before: RunRecord) -> None:
-    """Raises `CheckpointError` unless a run that was killed before its first save, or whose base has moved, finds the
-    weights that it had."""
+    """Raises `CheckpointError` if a run that was killed before its first save, or whose base has moved, would begin
+    with other weights."""
     now, then = ready.began_from(), before.began_from
     if now is None or then is None or now.sha256s == then.sha256s:
         return
-    what, fix = "does not have the weights with which the run began", "put them back, or give --run a new folder"
+    what, fix = "does not have the weights with which the run began", "restore them, or give --run a new folder"
     raise CheckpointError(what, where=then.named(), fix=fix)
 
 
@@ -288,4 +290,4 @@ def _continue(job: Job, state: TrainState, record: dict[str, Any]) -> None:
     if job.ended:
         say("already trained to its end")
         return
-    say(f"continuing at step {state.step:,}" + (f" ({again} log lines come again)" if again else ""))
+    say(f"continuing at step {state.step:,}" + (f" ({again} log lines are repeated)" if again else ""))

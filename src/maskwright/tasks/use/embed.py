@@ -19,7 +19,7 @@ from maskwright.tasks.models.load import TrainedModel
 from maskwright.tasks.use.predict import EXAMPLES_AT_ONCE, TextOptions, read_texts, row_length
 
 TEXTS = Task()
-"""Texts are read and encoded as for this task, whatever the model's own is."""
+"""Texts are read and encoded as for this task, with any model."""
 
 
 def embed(
@@ -40,8 +40,7 @@ def embed(
 def vectors(
     model: TrainedModel, examples: Sequence[Example], max_seq_len: int, device: str = "auto"
 ) -> NDArray[np.float32]:
-    """fp32 [examples, D]: means of the last hidden states, those of special tokens included. Warns of texts that were
-    cut."""
+    """fp32 [examples, D]: means of the last hidden states, special tokens included. Warns of texts that were cut."""
     from maskwright.engines.torch.pooling import mean_pooler
     from maskwright.engines.torch.prepare import choose_device
 

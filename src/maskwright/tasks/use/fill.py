@@ -1,4 +1,4 @@
-"""`maskwright fill`: the tokens that a model would write for each mask in a sentence."""
+"""`maskwright fill`: the tokens that a model predicts for each mask in a sentence."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def fill(model: TrainedModel, text: str, *, top: int = 5) -> list[list[Guess]]:
     masked = [position for position, index in enumerate(ids) if index == words.mask]
     if not masked:
         mask = words.mask_token
-        raise InputError(f"no {mask} in '{text}'", fix=f"write {mask} where a token is to be guessed")
+        raise InputError(f"no {mask} in '{text}'", fix=f"write {mask} in place of a token to predict")
     if len(ids) > model.config.max_seq_len:
         raise InputError(
-            f"the text has {len(ids)} tokens, {model.location} takes {model.config.max_seq_len}", fix="shorten it"
+            f"the text has {len(ids)} tokens, but {model.location} reads {model.config.max_seq_len}", fix="shorten it"
         )
     # Only ids that the tokenizer can write: the vocabulary may be padded, and special tokens are not text.
     logits = logits_at(model.config, model.parameters, ids, masked)[:, : words.size]

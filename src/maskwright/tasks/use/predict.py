@@ -36,7 +36,7 @@ EXAMPLES_AT_ONCE = 2048
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How to read the texts. Options that are left out are those of the run's configuration."""
+    """How to read the texts. Options that are left out come from the run's configuration."""
 
     text: Sequence[str] = ()
     text_pair: str | None = None
@@ -49,8 +49,8 @@ class TextOptions:
 def read_texts(
     model: TrainedModel, task: Task, location: str, options: TextOptions
 ) -> tuple[list[Example], LabelledData]:
-    """The texts of a file, and how it was read. Prints what was decided for the user, and warns of skipped records.
-    Raises `InputError` with file and line."""
+    """The texts of a file, and how it was read. Prints automatic decisions, and warns of skipped records. Raises
+    `InputError` with file and line."""
     data = data_of(model, location, options)
     reading = Reading(data, task, labelled=False)
     examples = read_examples(location, reading)
@@ -68,8 +68,8 @@ def warn_of(skipped: Sequence[Skipped]) -> None:
 
 
 def that_fit(model: TrainedModel, examples: list[Example], max_seq_len: int, data: LabelledData) -> list[Example]:
-    """The examples without questions that are too long for a row, of which it warns, if `data.on_bad_input` is skip;
-    else all. Raises `InputError` where none is left."""
+    """All examples or, if `data.on_bad_input` is skip, those without questions that are too long for a row, with a
+    warning. Raises `InputError` if none is left."""
     if data.on_bad_input == "error":
         return examples
     task = _in_rows(model, max_seq_len)
@@ -79,7 +79,7 @@ def that_fit(model: TrainedModel, examples: list[Example], max_seq_len: int, dat
 
 
 def _in_rows(model: TrainedModel, max_seq_len: int) -> Task:
-    """The model's task; in rows of another length than its own, windows share less, or they may share all they have."""
+    """The model's task. In rows shorter than the model's own, windows overlap less."""
     task = model.require_task()
     if max_seq_len == model.max_seq_len:
         return task
@@ -111,17 +111,16 @@ def _column(name: str) -> str | int:
 
 
 def row_length(model: TrainedModel, task: Task, data: LabelledData) -> int:
-    """Tokens that a text may have: those of training or, where that is unknown, as many as the model can read."""
+    """Tokens that a text may have: as in training or, if that is unknown, as many as the model can read."""
     most = model.config.max_seq_len
     if data.max_seq_len is not None and data.max_seq_len > most:
-        what = f"rows of {data.max_seq_len:,} tokens were asked for, and the model takes {most:,}"
+        what = f"rows of {data.max_seq_len:,} tokens were requested, but the model reads {most:,}"
         raise InputError(what, where=model.location, fix=f"set data.max_seq_len to {most} or less")
     return data.max_seq_len or (min(most, default_row(task)) if task.kind == "question_answering" else most)
 
 
 def engine_for(model: TrainedModel, device: str, dtype: Any = "fp32") -> Engine:
-    """An engine that holds the model's weights. In fp32, its numbers are those of the exported folder in
-    `transformers`."""
+    """An engine that holds the model's weights. In fp32, its numbers equal the exported folder's in `transformers`."""
     from maskwright.engines.torch.prepare import choose_device
 
     chosen: Any = choose_device(device, "device")
@@ -202,7 +201,7 @@ def predict(
     may_be_none: bool | None = None,
 ) -> int:
     """Writes `output`, a record for each text in its order, and returns their number. `may_be_none`: whether a
-    question may have no answer. The default is that of training; where that is unknown, each has one."""
+    question may have no answer. The default is as in training; if that is unknown, each has one."""
     task = model.require_task()
     words, asks = task.kind == "token_classification", task.kind == "question_answering"
     kinds = [*WRITTEN, ANSWERS] if asks else [*WRITTEN]
@@ -215,7 +214,7 @@ def predict(
     if probabilities:
         require_probabilities(model)
     if os.path.exists(output) and os.path.exists(source) and os.path.samefile(source, output):
-        raise InputError("is the input too", where=output, fix="give --to another name")
+        raise InputError("is also the input", where=output, fix="give --to another name")
     examples, data = read_texts(model, task, source, options)
     length = row_length(model, task, data)
     examples = that_fit(model, examples, length, data)
@@ -282,7 +281,7 @@ def records(
             if with_spans:
                 record["spans"] = spans_in(example.text, record["tags"])
             assert rows is not None and words is not None
-            # Words that were cut, or of which the tokenizer keeps nothing, have no row.
+            # Words that were cut, or that the tokenizer drops, have no row.
             by_word = dict(zip(words[rows_of[number] : rows_of[number + 1], 1].tolist(), rows, strict=True))
             of_words = [by_word.get(word) for word in range(len(example.words))]
             record["scores"] = [None if row is None else _rounded(row.max()) for row in of_words]

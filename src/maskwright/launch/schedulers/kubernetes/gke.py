@@ -18,7 +18,7 @@ from maskwright.machine import tpus
 KIND_LABEL, TOPOLOGY_LABEL = "cloud.google.com/gke-tpu-accelerator", "cloud.google.com/gke-tpu-topology"
 """GKE refuses a pod that asks for TPU chips and does not select both, or a ComputeClass."""
 CLASS_LABEL = "cloud.google.com/compute-class"
-"""A ComputeClass has the topology itself:
+"""A ComputeClass contains the topology:
 docs.cloud.google.com/kubernetes-engine/docs/concepts/about-custom-compute-classes"""
 
 
@@ -41,8 +41,8 @@ class SlicePods(NamedTuple):
         return tpus.devices(self.kind, self.topology)
 
     def object_kind(self, wanted: Kind | None) -> Kind:
-        """The kind of object. Raises `InputError` for one that would restart only a part of the slice: it loses all of
-        its hosts at once, and only a JobSet restarts all of its pods at once."""
+        """The kind of object. Raises `InputError` for a kind that would restart only a part of the slice: a slice loses
+        all of its hosts at once, and only a JobSet restarts all of its pods at once."""
         fitting: tuple[Kind, ...] = ("jobset",) if self.hosts > 1 else ("indexed-job", "jobset")
         if wanted not in (None, *fitting):
             what = f"{wanted} cannot train on a slice of {several(self.hosts, 'host')}"
@@ -59,6 +59,6 @@ def slice_pods(name: str, hosts: int | None) -> SlicePods:
     hosts = hosts or next(iter(sizes))
     if hosts not in sizes:
         what = f"{kind}:{topology} has {' or '.join(several(count, 'host') for count in sizes)}"
-        fix = "leave it out, or take another topology: a run trains on one slice"
+        fix = "leave it out, or choose another topology: a run trains on one slice"
         raise InputError(what, where=f"--num-nodes {hosts}", fix=fix)
     return SlicePods(kind, topology, hosts, sizes[hosts])

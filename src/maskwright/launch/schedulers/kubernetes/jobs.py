@@ -34,11 +34,11 @@ from maskwright.launch.target import JobList
 
 POLL_SECONDS = 5.0
 REST_SECONDS = 30.0
-"""How long the rest of the log is read for after the job's end."""
+"""How long the rest of the log is read after the job's end."""
 MOST_FAILURES = 3
 """Streams of a pod that has ended and whose lines cannot be read, as on a lost node."""
 LAST_LINES = 20
-"""Lines of a pod that failed, if it is not the one that is followed."""
+"""Lines of a pod that failed, unless it is the pod that is followed."""
 OURS = f"{PRODUCT}=maskwright"
 """Selects every object of every job."""
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
@@ -51,7 +51,7 @@ class JobPod:
     name: str
     container: str
     index: int | None
-    """Its place among the pods that train."""
+    """Its index among the pods that train."""
     created: str
     node: str
     phase: str
@@ -119,7 +119,7 @@ class ClusterJob:
 
 
 def parse_address(address: str) -> tuple[str, str]:
-    """Where a job is, and its name. Where: an environment's YAML, `CONTEXT/NAMESPACE`, `NAMESPACE`, or nothing."""
+    """(place, name) of a job. Place: an environment's YAML, `CONTEXT/NAMESPACE`, `NAMESPACE`, or ""."""
     where, _, name = address.removeprefix("kubernetes:").rpartition("/")
     if not NAME.fullmatch(name):
         fix = "write it as kubernetes:NAME, as submit prints it; `maskwright status kubernetes:` lists all"
@@ -143,7 +143,7 @@ class Jobs:
         """Raises `InputError` if there is no such job."""
         found = self.find(name, address)
         if found is None:
-            fix = "`maskwright status kubernetes:` lists what there is; a deleted job leaves its run, which continues"
+            fix = "list jobs with `maskwright status kubernetes:`; submit again to continue a deleted job's run"
             raise InputError("no such job", where=address, fix=fix)
         return found
 
@@ -151,15 +151,15 @@ class Jobs:
         return next(iter(self.select(f"{INSTANCE}={name}", lambda _: address)), None)
 
     def delete(self, job: ClusterJob, seconds: float) -> None:
-        """In the foreground: the object is gone when its pods, which save first, are. Raises `MaskwrightError` if it is
-        not after `seconds`."""
+        """In the foreground: the object goes with the last pod, and pods save first. Raises `MaskwrightError` if it
+        still exists after `seconds`."""
         words = ["--cascade=foreground", "--wait=false", "--ignore-not-found"]
         self.kubectl(["delete", job.kind.lower(), job.name, *words])
         deadline = time.monotonic() + seconds
         while self.find(job.name, job.address) is not None:
             if time.monotonic() > deadline:
                 fix = f"see `{typed(['status', job.address])}`"
-                raise MaskwrightError(f"deleted, and not gone after {seconds:g} s", where=job.address, fix=fix)
+                raise MaskwrightError(f"still there {seconds:g} s after its deletion", where=job.address, fix=fix)
             time.sleep(min(1.0, seconds))
 
     def select(self, selector: str, address_of: Callable[[str], str]) -> list[ClusterJob]:
@@ -176,7 +176,7 @@ class Jobs:
         return found
 
     def _workload(self, item: Manifest) -> Manifest | None:
-        """Kueue's object for a job in a queue. Not everybody may read it."""
+        """Kueue's object for a job in a queue; None if it may not be read."""
         if QUEUE not in item["metadata"].get("labels", {}) or "kueue.x-k8s.io" not in self.operators:
             return None
         try:
@@ -216,7 +216,7 @@ def _job_of(item: Manifest, own: Sequence[Manifest], workload: Manifest | None, 
     pods = sorted((_pod_of(one) for one in own if one["kind"] == "Pod"), key=lambda pod: (pod.created, pod.index or 0))
     state, code, why = _state_of(item, [one for one in own if one["kind"] == "Job"], pods, workload)
     run, created = (made.get("annotations") or {}).get(RUN, ""), made.get("creationTimestamp", "")
-    # A Job keeps the pods of all attempts, and a JobSet counts them.
+    # A Job keeps the pods of all attempts; a JobSet counts the attempts.
     restarts = status.get("restarts") or max(0, len([pod for pod in pods if pod.index == 0]) - 1)
     return ClusterJob(address, made["name"], item["kind"], state, code, run, created, restarts, why, pods)
 
@@ -257,7 +257,7 @@ def _state_of(
         return "done", 0, ""
     failed = [one for one in (condition(made, "Failed") for made in (item, *inner)) if one]
     if condition(item, "Failed"):
-        # The inner Job of a JobSet has the reason.
+        # The inner Job of a JobSet holds the reason.
         why = "; ".join(dict.fromkeys(map(_words_of, failed)))
         if "DeadlineExceeded" in [one.get("reason") for one in failed]:
             return "stopped", ASKED, f"its time limit is over: {why}"
@@ -288,13 +288,13 @@ def _code_of(pods: Sequence[JobPod]) -> int:
 
 
 class LeadersLog:
-    """The lines of a job's leaders as they come, each once, however often the stream is cut. `lines`: show only so many
-    of those that are there at the beginning."""
+    """The lines of a job's leaders as they come, each once, even if the stream is cut. `lines`: how many of the
+    existing lines are shown."""
 
     def __init__(self, access: Access, show: Show, lines: int | None) -> None:
         self._access, self._show, self._lines = access, show, lines
         self._read = set[str]()
-        """Pods of which all lines were shown."""
+        """Pods whose lines were all shown."""
         self._pod = ""
         self._last = ""
         """Time of the last line of this pod. The kubelet writes nine digits of a second, so that texts compare."""
@@ -306,12 +306,12 @@ class LeadersLog:
         self._process: Popen[str] | None = None
 
     def pump(self, job: ClusterJob | None, seconds: float) -> None:
-        """Shows lines that come within `seconds`; of a job that is over, all that is left."""
+        """Shows lines that come within `seconds`, or all remaining lines of a job that is over."""
         deadline, over = time.monotonic() + seconds, job is not None and job.over
         if over:
-            self._end()  # a stream from before may hang
+            self._end()  # an earlier stream may hang
         if self._process is None and job is not None:
-            with suppress(CloudError):  # the next poll of the job has it too
+            with suppress(CloudError):  # the next poll of the job fails in the same way
                 self._begin(job)
         while (left := deadline - time.monotonic()) > 0:
             if self._process is None and over:
@@ -448,7 +448,7 @@ class KubernetesTarget:
         return 0
 
     def stop(self, *, checkpoint: bool, wait_seconds: float) -> str:
-        """Asks the run, in its first pod, to save and end with 76; if no pod can take that, deletes the job, whose pods
+        """Asks the run, in its first pod, to save and end with 76; if no pod can be asked, deletes the job, whose pods
         save on SIGTERM. Raises `MaskwrightError` if it is not over after `wait_seconds`."""
         jobs = Jobs(self.access)
         job = jobs.get(self.name, self.address)
@@ -474,7 +474,7 @@ class KubernetesTarget:
         words = ["maskwright", "stop", job.run, f"--wait-seconds={wait_seconds:g}"]
         words += ["--checkpoint"] if checkpoint else []
         try:
-            # kubectl's own limit: the command in the pod has the other.
+            # kubectl's own limit; the command in the pod has another.
             exec_there = ["exec", pod.name, f"--container={pod.container}", "--"]
             return jobs.kubectl([*exec_there, *words], seconds=wait_seconds + SECONDS).stdout.strip()
         except CloudError as error:

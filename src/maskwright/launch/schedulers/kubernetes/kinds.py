@@ -1,9 +1,9 @@
 """The objects for each kind of job, with their rules for a pod's end (`docs/kubernetes.md`).
 
-The end of one pod ends all: the others lose their partner and end with 75. So all pods are restarted, without counting
-it, after a 75 and a disruption (preemption, drain, eviction): the run itself counts its starts without a newer
-checkpoint. An error (1, 2, 3) and an end that was asked for (76) end the job. Any other end, such as a kill for memory,
-is one of `RESTARTS`.
+When one pod ends, the others lose their partner and end with 75. So all pods are restarted after a 75 and after a
+disruption (preemption, drain, eviction). These restarts are not counted here, since the run itself counts its starts
+without a newer checkpoint. An error (1, 2, 3) and an end that was asked for (76) end the job. Any other end, such as a
+kill for memory, is one of `RESTARTS`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from maskwright.launch.target import Training, node_words
 FINAL = [1, 2, 3, ASKED, 126, 127]
 """Exit codes that end a job: failed, bad input, health, as asked, and no such command in the image."""
 RESTARTS = 20
-"""Restarts after pods that were killed, in the whole life of a job: Kubernetes cannot count those in a row. Of a gang,
-each pod that JAX kills after another was lost is one."""
+"""Restarts after killed pods in the whole life of a job, since Kubernetes cannot count kills in a row. In a gang, each
+pod that JAX kills after another was lost counts as one."""
 ONE_SLICE = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
-"""All pods on one node pool, which is a slice, and no other job's there:
+"""All pods on one node pool, which is a slice, and no other job's pods there:
 docs.cloud.google.com/kubernetes-engine/docs/how-to/tpu-multislice"""
 
 
@@ -43,8 +43,8 @@ def _on_each_pod(job: KubernetesJob, words: Sequence[str], first: str) -> list[s
 
 
 def _deadline(job: KubernetesJob) -> Manifest:
-    """The server's own limit where there is no queue, whose label has it. It counts from the start of the object: of a
-    Job over all restarts; of a JobSet's Job from each restart."""
+    """The server's own limit for a job without a queue; the queue's label holds it otherwise. It counts from the start
+    of the object: a Job's over all restarts, a JobSet's Job from each restart."""
     return {"activeDeadlineSeconds": job.limit_seconds} if job.limit_seconds and not job.queue else {}
 
 
@@ -92,7 +92,7 @@ def _policy(restart: str) -> Manifest:
 
 
 def _network_policy(job: KubernetesJob) -> Manifest:
-    """Lets only the job's pods reach the rendezvous: any process that reaches it can take part in the run."""
+    """Lets only the job's pods reach the rendezvous, since any process that reaches it can take part in the run."""
     pods = {"matchLabels": {pod.INSTANCE: job.name}}
     spec = {"podSelector": pods, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": pods}]}]}
     return manifest("networking.k8s.io/v1", "NetworkPolicy", pod.metadata(job), spec=spec)
@@ -103,7 +103,8 @@ def _network_policy(job: KubernetesJob) -> Manifest:
 
 def _jobset_spec(job: KubernetesJob, words: Sequence[str]) -> Manifest:
     """The first pod that fails makes the only Job fail, and then all pods are recreated. The message of a Job that
-    failed by its policy ends in the number of the rule: so the JobSet distinguishes an early stop from an error."""
+    failed by its policy ends in the number of the rule, by which the JobSet distinguishes an early stop from an
+    error."""
     by_policy = {"onJobFailureReasons": ["PodFailurePolicy"]}
     rules = [
         {"name": "failed", "action": "FailJobSet", **by_policy, "onJobFailureMessagePatterns": ["rule at index 0"]},
@@ -112,7 +113,7 @@ def _jobset_spec(job: KubernetesJob, words: Sequence[str]) -> Manifest:
     ]
     inner = {"metadata": {"labels": pod.labels(job.name)}, "spec": _job_spec(job, words, 0, "FailJob")}
     return {
-        # No new pod starts before all old ones are gone: the run directory has one writer.
+        # No new pod starts before all old ones are gone, since the run directory has one writer.
         "failurePolicy": {"maxRestarts": RESTARTS, "restartStrategy": "BlockingRecreate", "rules": rules},
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
         "replicatedJobs": [{"name": CONTAINER, "replicas": 1, "template": inner}],

@@ -24,7 +24,8 @@ from maskwright.launch.checks import ask
 
 SECONDS = 120.0
 APPLY = ["apply", "--server-side", "--force-conflicts", "--field-manager=maskwright", "--filename=-"]
-"""On the server: else kubectl keeps the whole object in an annotation, a Secret's values too, of at most 256 KiB."""
+"""On the server, since kubectl otherwise keeps the whole object, a Secret's values included, in an annotation of at
+most 256 KiB."""
 ABSENT = "install it (kubernetes.io/docs/tasks/tools)"
 STATUS = re.compile(r"Error from server \((\w+)\)|You must be (logged in) to the server")
 """The reason of an API server's status, as kubectl prints it (StandardErrorMessage of k8s.io/kubectl); for Unauthorized
@@ -42,11 +43,11 @@ REASONS = {
     "TooManyRequests": "failed",
 }
 NO_STATUS = re.compile(r"^(?:Error from server: |Unable to connect to the server|The connection to the server )", re.M)
-"""No status came: the connection failed or was cut. Only kubectl's words are left to see that by."""
+"""Words of kubectl when no status came, because the connection failed or was cut."""
 
 
 class SignIn(NamedTuple):
-    """A cluster's https address, and a token that it takes for the next minutes."""
+    """A cluster's https address, and a token that is valid for some minutes."""
 
     server: str
     token: str
@@ -65,7 +66,8 @@ class Access:
 
     @contextmanager
     def kubectl(self) -> Iterator[list[str]]:
-        """The first words of a command. A token is in a file that only this user reads, and that is deleted."""
+        """The first words of a command. A token is in a file that only this user can read and that is deleted
+        afterwards."""
         named = [("--context", self.context), ("--namespace", self.namespace)]
         words = [f"{option}={value}" for option, value in named if value]
         if self.sign_in is None:
@@ -103,7 +105,7 @@ def stream(words: list[str], access: Access) -> Iterator[subprocess.Popen[str]]:
 
 
 def refusal(words: list[str], stderr: str) -> CloudError:
-    """What kubectl complained about, with the reason by the server's status."""
+    """The error for kubectl's complaint, with the reason from the server's status."""
     status = STATUS.search(stderr)
     reason = "unreached" if NO_STATUS.search(stderr) else "other"
     if status:
@@ -115,7 +117,7 @@ def refusal(words: list[str], stderr: str) -> CloudError:
         "unreached": "check the network, and `kubectl cluster-info`",
         "failed": "try again; the API server failed",
     }
-    what = redact(" ".join(stderr.split())[:600]) or "failed, and printed nothing"
+    what = redact(" ".join(stderr.split())[:600]) or "failed without a message"
     return CloudError(
         what, reason=reason, where=" ".join(["kubectl", *words[:1]]), fix=fixes.get(reason, "follow kubectl's message")
     )

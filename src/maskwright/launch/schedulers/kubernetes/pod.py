@@ -11,8 +11,8 @@ from maskwright.core.errors import InputError
 
 Manifest = dict[str, Any]
 USER = 1000
-"""User and group of the processes, whatever the image sets: `runAsNonRoot` needs a number. It owns the files that it
-writes to a claim (`fsGroup`)."""
+"""User and group of the processes, which replace the image's, since `runAsNonRoot` needs a number. The group owns the
+files that are written to a claim (`fsGroup`)."""
 GPU, TPU = "nvidia.com/gpu", "google.com/tpu"
 CONTAINER = "node"
 PRODUCT, INSTANCE, RUN = "app.kubernetes.io/name", "app.kubernetes.io/instance", "maskwright/run"
@@ -72,13 +72,13 @@ class KubernetesJob:
         names = {"--namespace": self.namespace, "--queue": self.queue, "--service-account": self.service_account}
         for option, name in names.items():
             if name is not None and not NAME.fullmatch(name):
-                fix = "small letters, digits and -"
+                fix = "use small letters, digits and -"
                 raise InputError(f"{name[:80]!r} is not a valid name", where=option, fix=fix)
         for option, quantity in (("--cpus", self.cpus), ("--memory", self.memory)):
             if not QUANTITY.fullmatch(quantity):
-                raise InputError(f"{quantity[:40]!r} is not a quantity", where=option, fix="as in 4, 500m or 16Gi")
+                raise InputError(f"{quantity[:40]!r} is not a quantity", where=option, fix="write 4, 500m or 16Gi")
         if not re.fullmatch(r"[^\s]+", self.image):
-            raise InputError(f"{self.image!r} is not an image", where="--image", fix="--image REGISTRY/NAME:TAG")
+            raise InputError(f"{self.image!r} is not an image", where="--image", fix="give REGISTRY/NAME:TAG")
         folders = [mount.folder for mount in self.mounts]
         for folder in folders:
             others = [SCRATCH, CONFIG_FOLDER, "/dev/shm"]
@@ -87,7 +87,7 @@ class KubernetesJob:
 
     @property
     def devices(self) -> dict[str, str]:
-        """The extended resources of each pod. Kubernetes refuses a request of them that is not the limit."""
+        """The extended resources of each pod. Kubernetes refuses a request for them that differs from the limit."""
         return {name: str(count) for name, count in ((GPU, self.gpus), (TPU, self.chips)) if count}
 
 
@@ -119,7 +119,7 @@ def metadata_of_job(job: KubernetesJob) -> Manifest:
 
 
 def literal(word: str) -> str:
-    """The word escaped for a command, in which Kubernetes replaces `$(NAME)`, and `$$` by a dollar."""
+    """The word escaped for a command, in which Kubernetes replaces `$(NAME)` by a variable and `$$` by a dollar."""
     return word.replace("$", "$$")
 
 
@@ -164,7 +164,7 @@ def _container(job: KubernetesJob, words: Sequence[str]) -> Manifest:
         "command": [words[0]],
         "args": [*words[1:]],
         "env": environment(job),
-        # No limit of cores: a throttled pod would delay all others.
+        # No limit of cores, since a throttled pod would delay all others.
         "resources": {"requests": amounts | job.devices, "limits": {"memory": job.memory} | job.devices},
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -184,7 +184,7 @@ def _container(job: KubernetesJob, words: Sequence[str]) -> Manifest:
 
 
 def environment(job: KubernetesJob) -> list[Manifest]:
-    """Variables, of which secrets come from keys in a Secret."""
+    """Variables; secrets come from keys in a Secret."""
     # torch puts caches into the home folder and names them after the user, whose number the image may lack.
     known = [{"name": "HOME", "value": SCRATCH}, {"name": "USER", "value": "maskwright"}]
     if job.setup:

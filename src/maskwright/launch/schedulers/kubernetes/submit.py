@@ -25,8 +25,8 @@ from maskwright.launch.schedulers.kubernetes.pod import SCRATCH, KubernetesJob, 
 from maskwright.launch.target import Env, JobName, OnSubmission, Option, Setup, Submission, Training, show
 
 SAVING_SHARE, MOST_SAVING_SECONDS = 0.1, 1800.0
-"""By how much a run's own limit lies before the server's, as pods start after their admission and have to save: a tenth
-of the time, at most half an hour."""
+"""The time by which a run's own limit lies before the server's, since pods start after their admission and must save: a
+tenth of the limit, at most half an hour."""
 GONE_SECONDS = 300.0
 
 
@@ -84,7 +84,7 @@ class Kubernetes(target.Place):
         if dry_run:
             if values:
                 warn(
-                    f"the Secret {values_name(job.name)}, with the values of --env, is not shown, and the job needs it"
+                    f"the Secret {values_name(job.name)}, with the values of --env, is needed by the job, but not shown"
                 )
             on_submission(Submission(False, "kubectl", command.run, shown=to_yaml(objects)))
             return
@@ -102,8 +102,8 @@ class Kubernetes(target.Place):
         """The job and its objects. Raises `InputError` for options that cannot work in a cluster."""
         config, text = checks.read(command)
         if self.image is None:
-            raise InputError("is missing", where="--image", fix="--image REGISTRY/NAME:TAG, which holds maskwright")
-        # Named by its content: another submission under the same name does not change it for a running job.
+            raise InputError("is missing", where="--image", fix="name one with maskwright: --image REGISTRY/NAME:TAG")
+        # Named by its content, so that another submission under the same name does not change it for a running job.
         digest, name = hashlib.sha256(text.encode()).hexdigest()[:8], checks.name_for(command.run, self.name)
         limit, command = limited(command)
         same = ("image", "namespace", "queue", "service_account", "memory", "setup")
@@ -149,12 +149,14 @@ class Kubernetes(target.Place):
 
 
 def limited(command: Training) -> tuple[int | None, Training]:
-    """The seconds after which the server ends the job, and the command, which saves and ends with 76 before."""
+    """The seconds after which the server ends the job, and the command, which saves and ends with 76 before that."""
     if command.stop_after_hours is None:
         return None, command
     seconds = command.stop_after_hours * 3600.0
     if not 1.0 <= seconds < 2**31:
-        raise InputError(f"{command.stop_after_hours:g} is no limit", where="--stop-after-hours", fix="give its hours")
+        raise InputError(
+            f"{command.stop_after_hours:g} is no limit", where="--stop-after-hours", fix="give hours above 0"
+        )
     own = seconds - min(SAVING_SHARE * seconds, MOST_SAVING_SECONDS)
     return math.ceil(seconds), replace(command, stop_after_hours=float(f"{own / 3600.0:.6g}"))
 
@@ -163,8 +165,8 @@ def limited(command: Training) -> tuple[int | None, Training]:
 
 
 def require_operators(jobs: Jobs, job: KubernetesJob) -> None:
-    """Raises `InputError` without the operator of the job's kind, or without Kueue for a queue: nothing would hold the
-    job back then, nor end it at its limit."""
+    """Raises `InputError` without the operator of the job's kind, or without Kueue for a queue, since nothing would
+    then hold the job back or end it at its limit."""
     operators = [
         ("--kind jobset", job.kind == "jobset", "jobset.x-k8s.io", "JobSet (jobset.sigs.k8s.io/docs/installation)"),
         ("--queue", job.queue, "kueue.x-k8s.io", "Kueue (kueue.sigs.k8s.io/docs/installation)"),
@@ -180,9 +182,9 @@ def replace_job_that_is_over(jobs: Jobs, name: str, address: str) -> None:
     if before is None:
         return
     if not before.over:
-        fix = f"`{typed(['stop', address])}` first, or another --name"
-        raise InputError(f"there is such a job, and it is {before.state}", where=address, fix=fix)
-    say(f"{address}: the job of this name, which is {before.state}, is deleted")
+        fix = f"run `{typed(['stop', address])}` first, or choose another --name"
+        raise InputError(f"a job of this name is {before.state}", where=address, fix=fix)
+    say(f"{address}: deleting the earlier job of this name, which is {before.state}")
     jobs.delete(before, GONE_SECONDS)
 
 
@@ -215,7 +217,7 @@ def parse_mount(text: str) -> Mount:
     name, _, folder = text.removeprefix("gs://").removesuffix(":ro").partition(":")
     tidy = re.fullmatch(r"(/[A-Za-z0-9._-]+)+", folder) and not {".", ".."} & set(folder.split("/"))
     if not re.fullmatch(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?", name) or not tidy:
-        fix = "--mount my-claim:/data, --mount my-claim:/data:ro, or --mount gs://my-bucket:/data"
+        fix = "write --mount my-claim:/data, --mount my-claim:/data:ro or --mount gs://my-bucket:/data"
         raise InputError(f"{text[:80]!r} is not NAME:/folder", where="--mount", fix=fix)
     return Mount(name, folder, bucket, bucket or read_only)
 
@@ -230,7 +232,7 @@ def parse_secret(text: str) -> tuple[str, str, str]:
         or not re.fullmatch(r"[-._a-zA-Z0-9]+", key)
         or not target.VARIABLE.fullmatch(variable)
     ):
-        fix = "--secret hugging-face:HF_TOKEN, or --secret hugging-face:token=HF_TOKEN for a key of another name"
+        fix = "write --secret hugging-face:HF_TOKEN, or with another key --secret hugging-face:token=HF_TOKEN"
         raise InputError(f"{text[:80]!r} is not NAME:KEY or NAME:KEY=VARIABLE", where="--secret", fix=fix)
     return name, key, variable
 
@@ -239,7 +241,7 @@ def parse_selector(text: str) -> tuple[str, str]:
     """`KEY=VALUE` of a label."""
     key, _, value = text.partition("=")
     if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9./_-]*[A-Za-z0-9])?", key) or not re.fullmatch(r"[\w.-]+", value):
-        fix = "--node-selector cloud.google.com/gke-accelerator=nvidia-h100-80gb"
+        fix = "write it as in --node-selector cloud.google.com/gke-accelerator=nvidia-h100-80gb"
         raise InputError(f"{text[:80]!r} is not KEY=VALUE", where="--node-selector", fix=fix)
     return key, value
 
@@ -250,7 +252,7 @@ def check_paths(job: KubernetesJob, locations: Mapping[str, str | None], run: st
     claims = [mount.folder for mount in job.mounts if not mount.read_only]
     kept = [*claims, *([SCRATCH] if copied else [])]
     if not any(run.startswith(folder + "/") for folder in kept):
-        fix = "give a folder in a --mount CLAIM:/folder; or one in /tmp with checkpoint.copy_to, to continue from there"
+        fix = "give a folder in a --mount CLAIM:/folder, or one in /tmp and set checkpoint.copy_to"
         raise InputError(f"{run} would be lost with its pod", where="--run", fix=fix)
     if ".." in run.split("/"):
         raise InputError(f"{run} leaves its folder", where="--run", fix="write it without ..")
