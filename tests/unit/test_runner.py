@@ -83,7 +83,9 @@ def test_claims_of_living_processes_hold_and_those_of_dead_ones_are_free(
         others.free_dead()
         assert not others.take("a")
         command = re.escape(shlex.join(sys.argv)[:200])
-        with pytest.raises(Locked, match=f"in use by process {os.getpid()} on .*, which has other .* options: {command}"):
+        with pytest.raises(
+            Locked, match=f"in use by process {os.getpid()} on .*, which has other .* options: {command}"
+        ):
             joined(folder, "another").__enter__()
         ours.give_back("a")
         assert others.take("a")

@@ -49,7 +49,9 @@ def without_config(folder: str) -> ModelError:
         )
     if {"starts.json", "status.json"} & {*names}:  # the record comes after them
         what = "is a run that was interrupted before it began, so it has no model"
-        return ModelError(what, where=folder, fix="start its command again, which begins it, and let it save a checkpoint")
+        return ModelError(
+            what, where=folder, fix="start its command again, which begins it, and let it save a checkpoint"
+        )
     what = "has no config.json, and is not a run directory" if names else "is empty"
     if "adapter_config.json" in names:
         return _adapter(folder)
