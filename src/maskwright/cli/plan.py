@@ -36,7 +36,7 @@ def plan(
     """Estimate a run's memory, speed, hours, energy and cost, measured here or projected for other machines.
 
     CONFIG: YAML of `pretrain` or `finetune`, or the name of a recipe.
-    --on PLACE: Where to run: here (the default; measures a few real steps of existing data), cpu:8 (cores), laptop, t4, a100:8, h100,
+    --on PLACE: Where to run: here (the default; measures a few real steps), cpu:8 (cores), laptop, t4, a100:8, h100,
         h200:8, v6e:4x4 (compiled if libtpu is installed), or an environment's YAML. Repeatable.
     --tokens 1≤N: Number of tokens in your text, if you have no token store yet: about 1 million for 4.3 MB of English.
         Needs schedule.epochs, such as --set schedule.epochs=4, and projects instead of measuring.
