@@ -225,6 +225,7 @@ OTHERS: dict[str, tuple[Callable[[Path], Path], str, str]] = {
     "rest of a training": (files("optimizer.pt", "training_args.bin"), "has no model.safetensors", "save_pretrained"),
     "other name": (files("weights.safetensors"), "but weights.safetensors", "give it that name"),
     "no list": (files("model-00001-of-00002.safetensors"), "not the list", "model.safetensors.index.json too"),
+    "interrupted": (files("starts.json", "lock", keep=False), "interrupted before it began", "start its command again"),
     "no config": (files("m.safetensors", keep=False), "has no config.json next to its weights", "put config.json"),
     "fairseq": (files("checkpoint_best.pt", keep=False), "next to its pickled weights", "{}/checkpoint_best.pt --to"),
     "pointer": (

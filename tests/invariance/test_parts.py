@@ -291,7 +291,7 @@ def test_processes_and_kills_change_nothing_and_nothing_is_computed_twice(
     again = Shuffled()
     assert prepare(request("cleaned", text, tmp_path / "killed", tokenizer), again).location == ready.location
     assert set(again.computed) == {"hash"}
-    with pytest.raises(InputError, match="already holds a store made from other text or options"):
+    with pytest.raises(InputError, match="already holds another store: its text was cleaned"):
         prepare(request("plain", text, tmp_path / "killed", tokenizer), again)
     with pytest.raises(InputError, match="which must be read"):
         prepare(request("plain", text, text, tokenizer), again)

@@ -431,6 +431,17 @@ def test_contamination_needs_examples_long_enough(tmp_path: Path) -> None:
             read_evaluations([str(tmp_path / "short.txt")], ngram_words)
 
 
+def test_labels_and_names_of_columns_are_no_examples(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    from maskwright.text.cleaning.contamination import read_evaluations
+
+    long = "one two three four five six seven eight nine"
+    (tmp_path / "t.csv").write_text(f"text,label\n{long},0\n{long} ten,1\n")
+    assert read_evaluations([str(tmp_path / "t.csv")]).too_short == 0 and not capfd.readouterr().err
+    (tmp_path / "t.csv").write_text(f"text,label\n{long},World\nshort,Sports\n")
+    assert read_evaluations([str(tmp_path / "t.csv")]).too_short == 1
+    assert "1 of 2 evaluation examples have no text of 8 words, and are skipped" in capfd.readouterr().err
+
+
 CHINESE = "中华人民共和国国务院新闻办公室今天上午举行发布会介绍全国粮食生产情况并回答记者提问"
 THAI = "เมื่อวานนี้ครูของเราเล่าเรื่องแม่น้ำสายเล็กที่ไหลผ่านหมู่บ้านและสวนผลไม้ของยายก่อนถึงสะพานไม้เก่าหลังวัด"
 KOREAN = "국민건강보험공단 일산병원의 원장은 어제 오후 새로 지은 건물에서 직원들과 함께 작은 음악회를 열었다고 밝혔다"

@@ -166,6 +166,9 @@ def test_names_of_other_programs_lead_to_real_keys() -> None:
         ("num_cores", 8, "did you mean engine.kind: jax and engine.device: tpu and engine.devices?"),
         ("input_shapes", "2x512", "did you mean batch.micro_batch_rows: 2 and data.seq_len: 512?"),
         ("report_to", "none", "did you mean logging.report_to: []?"),
+        ("checkpoint.every_steps", 500, "did you mean checkpoint.save_every_steps?"),
+        ("evaluation.steps", 500, "did you mean evaluation.every_steps?"),
+        ("model.layers", 6, "did you mean model.num_hidden_layers?"),
     ],
 )
 def test_a_key_of_another_program_brings_its_value(key: str, value: Any, fix: str) -> None:

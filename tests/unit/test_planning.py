@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +23,7 @@ from maskwright.machine.devices import DEVICES, here, place
 from maskwright.machine.tpus import TPUS, topologies_by_chips
 from maskwright.model.config import training_flops
 from maskwright.tasks.planning import measure, show
-from maskwright.tasks.planning.cost import Interval, Work, memory, pretraining_work, seconds_of, step_seconds
+from maskwright.tasks.planning.cost import Interval, Work, memory, pretraining_work, seconds_of, step_seconds, time_here
 from maskwright.tasks.planning.show import PlanReport, projected
 from maskwright.tasks.pretrain.model import model_without_store
 from maskwright.tasks.pretrain.prepare import planned, prepare_run
@@ -167,6 +168,18 @@ def test_this_machine_is_a_place_like_others() -> None:
     assert step_seconds(judged, two).mid < step_seconds(one, two).mid
 
 
+def test_other_programs_on_this_machine_are_named_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, machine = work("base", 128, 512), here("cpu", 9.4e11, low_precision=True, threads=2)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    for load, says in (
+        (2.9, "projected"),
+        (8.66, "projected; other programs compute here too (a load of 8.7 on 2 cores)"),
+    ):
+        monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
+        found = time_here(one, machine) or ""
+        assert says in found and found.endswith("projected") is (load < 3), found
+
+
 def test_compiling_is_no_part_of_a_step() -> None:
     class Compiler:
         def __init__(self) -> None:
@@ -262,13 +275,17 @@ def test_slices_that_google_rents_are_places() -> None:
 def test_without_a_store_rows_count_as_full(config: Callable[..., RunConfig]) -> None:
     real = config()
     away = real.model_copy(update={"data": real.data.model_copy(update={"store": "nowhere"})})
-    for size, is_here in ((None, False), (400, True)):
-        with pytest.raises(InputError, match="nowhere: .*--vocab-size"):
-            planned(away, size, here=is_here)
+    with pytest.raises(InputError, match="nowhere: .*give --tokens N"):
+        planned(away, None, None)
     size = prepare_run(real).store.vocabulary.size
-    found, ready = planned(away, size, here=False)
+    found, ready = planned(away, None, size)
     assert ready is None and found.tokens == real.rows_per_step * real.data.seq_len
-    exact = planned(real, None, here=True)[0]
+    four = real.model_copy(update={"schedule": real.schedule.model_copy(update={"steps": None, "epochs": 4})})
+    assert planned(four, 1_000_000, None)[0].steps == math.ceil(4 * 1_000_000 / real.data.seq_len / real.rows_per_step)
+    for wrong, tokens, fix in ((four, None, "give --tokens N"), (real, 9, "add --set schedule.epochs=4")):
+        with pytest.raises(ConfigError, match=fix):
+            planned(wrong, tokens, size)
+    exact = planned(real, None, None)[0]
     assert found.parameters == exact.parameters and 0.5 * found.tokens < exact.tokens <= found.tokens
 
 

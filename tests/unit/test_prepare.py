@@ -194,8 +194,15 @@ def test_a_text_whose_declared_tokens_were_spelt_out_is_refused(tokenizer: str, 
     content = json.loads(Path(folder, "tokenizer.json").read_text())
     next(token for token in content["added_tokens"] if token["content"] == "[USER]")["lstrip"] = True
     Path(folder, "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(InputError, match="already holds a store made from other text or options"):
+    path.write_text(json.dumps({**made, "tokenizer": {**made["tokenizer"], "additional_sha256": digest}}))
+    with pytest.raises(InputError, match="already holds another store: the tokenizer is another. Fix"):
         prepare(replace(request))
+    (tmp_path / "a.csv").write_text("text\nanother\n")
+    (tmp_path / "b.csv").write_text("text\nanother\n")
+    more = Sources([str(tmp_path / name) for name in ("a.csv", "b.csv")])
+    differs = r"a.csv has changed; b.csv is new; the tokenizer is another; valid_fraction was 0.0, and is now 0.5"
+    with pytest.raises(InputError, match=differs):
+        prepare(replace(request, sources=more, options=PrepareOptions(0.5)))
 
 
 def test_another_mask_of_the_same_ids_is_another_store(

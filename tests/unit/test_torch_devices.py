@@ -115,13 +115,17 @@ def test_a_cpu_takes_bf16_where_it_is_faster_and_fp16_never(
     assert what_dtype_costs(dtype, "cpu", asked="fp32") == ""
 
 
-def test_the_engine_says_what_auto_took(machine: Machine) -> None:
+def test_the_engine_says_what_auto_took(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     machine.has()
     machine.has_cpu(AVX2)
     engine = TorchEngine(SHAPE, Optimizer(), EngineSection(threads=1), 0)
     assert f"on cpu, 1 thread, float32{NO_BF16}, layers not compiled" in engine.description
     engine = TorchEngine(SHAPE, Optimizer(), EngineSection(threads=1, dtype="fp32"), 0)
     assert "on cpu, 1 thread, float32, layers not compiled" in engine.description
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    said = TorchEngine(SHAPE, Optimizer(), EngineSection(threads=1), 0).description
+    assert "1 thread (OMP_NUM_THREADS=3 has no effect: set engine.threads)" in said
 
 
 @pytest.mark.parametrize(

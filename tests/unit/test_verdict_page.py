@@ -163,8 +163,11 @@ def test_no_difference_says_what_would_have_been_shown_and_which_half_lacked() -
     )
     assert wording.interval(replace(found, low=-0.21, high=-0.0004)) == "−21.00 to −0.04"
     assert wording.interval(replace(found, low=-0.21, high=0.0004)) == "−21 to 0"
-    score = {"means": (0.85, 0.85), "close": (0.85, 0.85001)}
+    score = {"means": (0.85, 0.85), "close": (0.85, 0.85001), "guessed": (0.45, 0.55), "one": (0.85, 0.55)}
+    chance = 'at chance: 50.0 is the score of "no" as the answer to everything.'
     for (base, other), said in (
+        (score["guessed"], f"Both are {chance} Neither has learned the task"),
+        (score["one"], f" arm 1 is {chance}"),
         (score["means"], "was 85.0 in both (95"),
         (score["close"], "was 85.0 in both, rounded: "),
     ):
@@ -172,6 +175,7 @@ def test_no_difference_says_what_would_have_been_shown_and_which_half_lacked() -
         equal = replace(found, difference=other - base, low=-0.01, high=0.01)
         told = wording.explanation(equal, results, replace(report, scores=scores))
         assert said in told and "from 85.0 to 85.0" not in told
+        assert ("at chance" in told) is (other == 0.55)
     interval = replace(found, low=0.01, high=0.05, p_holm=0.2)
     assert "exact test does not reach" in wording.explanation(interval, results, report)
     test = replace(found, low=-0.01, high=0.05, p_holm=0.01)

@@ -26,6 +26,7 @@ PROBE_SECONDS = 15.0
 def plan(
     config: str,
     on: list[str] | None = None,
+    tokens: int | None = None,
     vocab_size: int | None = None,
     examples: int | None = None,
     region: str = "us-central1",
@@ -37,7 +38,9 @@ def plan(
     CONFIG: YAML of `pretrain` or `finetune`, or the name of a recipe.
     --on PLACE: Where to run: here (the default; measures a few real steps), cpu:8 (cores), laptop, t4, a100:8, h100,
         h200:8, v6e:4x4 (compiled if libtpu is installed), or an environment's YAML. Repeatable.
-    --vocab-size 1≤N: Size of the vocabulary, if you have no token store yet.
+    --tokens 1≤N: Number of tokens in your text, if you have no token store yet: about 1 million for 4.3 MB of English.
+        Needs schedule.epochs, such as --set schedule.epochs=4, and projects instead of measuring.
+    --vocab-size 1≤N: Size of the vocabulary, if you have no token store yet. Default with --tokens: 50,265.
     --examples 1≤N: Number of labelled examples, if you do not have them yet. Each counts as a full row.
     --region REGION: Google Cloud region for prices.
     """
@@ -47,21 +50,20 @@ def plan(
     from maskwright.config.retrieval import read_any_config
     from maskwright.core.errors import ConfigError
     from maskwright.tasks.finetune import prepare as finetune
-    from maskwright.tasks.planning.measure import measure
+    from maskwright.tasks.planning.measure import measure, this_machine
     from maskwright.tasks.planning.show import PlanReport, measured
     from maskwright.tasks.pretrain import prepare as pretrain
 
     resolved = read_any_config(config, set_)
     require_region(region)
     requested = [(name, _places(name, region)) for name in on or ["here"]]
-    is_here = any(name == "here" for name, _ in requested)
-    _require_effects(isinstance(resolved, RunConfig), is_here, vocab_size, examples)
+    _require_effects(isinstance(resolved, RunConfig), tokens, vocab_size, examples)
     work: Work
     ready: PretrainRun | FinetuneRun | None
     if isinstance(resolved, RunConfig):
-        work, ready = pretrain.planned(resolved, vocab_size, here=is_here)
+        work, ready = pretrain.planned(resolved, tokens, vocab_size)
     elif isinstance(resolved, FinetuneConfig):
-        work, ready = finetune.planned(resolved, examples, here=is_here)
+        work, ready = finetune.planned(resolved, examples)
     else:
         what = "is a retrieval task, which sentence-transformers trains: how long that takes is not known"
         raise ConfigError(what, where=config, fix="plan a task with labels, or pretraining")
@@ -69,6 +71,11 @@ def plan(
     for name, places in requested:
         if name == "here" and ready:
             estimates.append(measured(work, measure(ready, ready.judged_by, PROBE_SECONDS)))
+        elif name == "here":
+            if (machine := this_machine(work.config, None)) is None:
+                fix = "name another device with --on"
+                raise ConfigError("no run was measured on this machine's device", where="--on here", fix=fix)
+            places = [(machine, None, 1, region)]
         estimates += [_elsewhere(work, *priced_place) for priced_place in places]
     result = PlanReport(work, estimates)
     print_result(result.report(), result.to_json(), as_json)
@@ -76,18 +83,14 @@ def plan(
         raise typer.Exit(1)
 
 
-def _require_effects(pretrains: bool, is_here: bool, vocab_size: int | None, examples: int | None) -> None:
+def _require_effects(pretrains: bool, tokens: int | None, vocab_size: int | None, examples: int | None) -> None:
     """Raises `InputError` for an option that this plan does not use."""
     from maskwright.core.errors import InputError
 
-    for option, value, other in (
-        ("--vocab-size", vocab_size, None if pretrains else "a fine-tuning"),
-        ("--examples", examples, "pretraining" if pretrains else None),
-    ):
-        if value is not None and (other or is_here):
-            reason = f"for {other}" if other else "where steps are measured here, with what CONFIG names"
-            fix = "leave it out" if other else "leave it out, or leave out --on here and name a device with --on"
-            raise InputError(f"has no effect {reason}", where=option, fix=fix)
+    given = {"--examples": examples} if pretrains else {"--tokens": tokens, "--vocab-size": vocab_size}
+    if option := next((option for option, value in given.items() if value is not None), None):
+        kind = "pretraining" if pretrains else "a fine-tuning"
+        raise InputError(f"has no effect for {kind}", where=option, fix="leave it out")
 
 
 def _places(name: str, region: str) -> list[tuple[DeviceCount, str | None, int, str]]:
@@ -138,6 +141,7 @@ def _elsewhere(work: Work, place: DeviceCount, machine: str | None, count: int, 
     from maskwright.cloud.prices import counts_sold, hourly_offers
     from maskwright.config.pretraining import RunConfig
     from maskwright.core.extras import installed, missing
+    from maskwright.machine.hardware import other_load
     from maskwright.tasks.planning import slices
     from maskwright.tasks.planning.show import Quote, projected
 
@@ -148,7 +152,8 @@ def _elsewhere(work: Work, place: DeviceCount, machine: str | None, count: int, 
         unpriced = f"no price for {what} in {region}, not counted"
         if machine is None and (counts := sorted({n for kind in _names(place.device.name) for n in counts_sold(kind)})):
             unpriced += f"; Google has machines with {' or '.join(map(str, counts))}"
-    compiled, notes, config = None, [], work.config
+    compiled, config = None, work.config
+    notes = [load] if place.on == "here" and (load := other_load()) else []
     if place.is_slice and not isinstance(config, RunConfig):
         notes.append("a fine-tuning is not compiled, so whether it fits is projected")
     elif place.is_slice and not installed("libtpu"):

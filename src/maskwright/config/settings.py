@@ -458,16 +458,19 @@ class Guide(NamedTuple):
         return result if words else advice
 
     def nearest(self, dotted: str, is_section: bool = False) -> str | None:
-        """Keys that an unknown one most likely means, KEY=VALUE, or a sentence on how to write it. A section is named
-        only for a section."""
+        """Keys that an unknown one most likely means, KEY=VALUE, or a sentence on how to write it. A longer name in its
+        own section comes before names elsewhere. A section is named only for a section."""
         if is_section:
             return next(iter(difflib.get_close_matches(dotted, self._sections(), n=1)), None)
-        leaf = dotted.rpartition(".")[2]
-        for name in (dotted.replace(".", "_"), leaf):
-            if advice := self.foreign.get(name.lower().replace("-", "_")):
-                return advice
-        word = leaf.lower().replace("-", "_")
-        alike = [key for key in keys_of(self.section) if is_misspelt(word, key.rpartition(".")[2])]
+        keys, (section, _, leaf) = keys_of(self.section), dotted.lower().replace("-", "_").rpartition(".")
+        said = self.foreign.get(f"{section}.{leaf}".replace(".", "_")) or self.foreign.get(leaf)
+        parts = ((key, *key.rpartition(".")) for key in keys)
+        inside = [key for key, of, _, name in parts if section and of == section and f"_{leaf}_" in f"_{name}_"]
+        if inside and not (said and said.startswith(f"{section}.")):
+            return inside[0]
+        if said:
+            return said
+        alike = [key for key in keys if is_misspelt(leaf, key.rpartition(".")[2])]
         return next(iter(difflib.get_close_matches(dotted, alike, n=1, cutoff=0.0)), None)
 
     def _without_keys(self, loc: tuple[str | int, ...], overrides: Mapping[str, str]) -> list[_Mistake]:

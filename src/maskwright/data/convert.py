@@ -302,7 +302,8 @@ class Conversion:
         self.names = [{**record, "location": os.path.basename(record["location"])} for record in self.sources]
         self.decided = [vocabulary.fingerprint, self.recorded, mapping]
         plan = storage.sha256_of([manifests.FORMAT, RULES, self.names, *self.decided])
-        self.writer = StoreWriter(folder, tokenizer, plan, with_sentences=self.source.sentences)
+        sentences = self.source.sentences
+        self.writer = StoreWriter(folder, tokenizer, plan, self.recorded, self.sources, with_sentences=sentences)
 
     def announce(self) -> None:
         say(f"reading {several(len(self.source.files), 'file')} of the format {self.kind}")
@@ -338,7 +339,7 @@ class Conversion:
                 say(f"{count:,} {what}")
         passes = self.source.passes
         more = ({"passes": passes} if passes > 1 else {}) | manifests.typed(self.command)
-        self.writer.finish(counts.record(), self.recorded, self.sources, {"numpy"}, more)
+        self.writer.finish(counts.record(), {"numpy"}, more)
 
 
 def _document_end(token: str, pieces: dict[str, int], size: int) -> int:

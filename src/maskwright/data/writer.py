@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from maskwright.core import storage
@@ -17,10 +18,20 @@ from maskwright.text.vocabulary import read_vocabulary, tokenizer_file
 
 
 class StoreWriter:
-    """`plan`: digest of all that decides the store's bytes."""
+    """`plan`: digest of all that decides the store's bytes. `options`, `sources`: records for the manifest."""
 
-    def __init__(self, folder: str, tokenizer: str, plan: str, *, with_sentences: bool) -> None:
+    def __init__(
+        self,
+        folder: str,
+        tokenizer: str,
+        plan: str,
+        options: Mapping[str, Any],
+        sources: Sequence[dict[str, Any]],
+        *,
+        with_sentences: bool,
+    ) -> None:
         self.folder, self.tokenizer, self.plan = storage.require_local(folder), tokenizer, plan
+        self.options, self.sources = options, sources
         self.vocabulary = read_vocabulary(tokenizer)
         self.dtype = store.token_dtype(self.vocabulary.size)
         self.with_sentences = with_sentences
@@ -31,14 +42,38 @@ class StoreWriter:
         """The store if it exists, with every byte checked. Raises `InputError` for a store of another plan."""
         if not os.path.exists(os.path.join(self.folder, "manifest.json")):
             return None
-        if manifests.read_manifest(self.folder).get("plan") != self.plan:
-            what = "already holds a store made from other text or options, or by other versions of the rules about "
-            raise InputError(f"{what}documents", where=self.folder, fix="choose another folder")
+        manifest = manifests.read_manifest(self.folder)
+        if manifest.get("plan") != self.plan:
+            what = f"already holds another store: {'; '.join(self._differences(manifest)[:5])}"
+            raise InputError(what, where=self.folder, fix="choose another folder")
         finished_store = store.TokenStore(self.folder)
         finished_store.require_tokenizer(self.vocabulary, self.tokenizer)
         finished_store.verify()
         say(f"{self.folder} is already prepared, and every hash is right")
         return finished_store
+
+    def _differences(self, manifest: dict[str, Any]) -> list[str]:
+        """What distinguishes the finished store of `manifest` from this one, in words."""
+        then, now = dict(manifest["options"]), json.loads(json.dumps(dict(self.options)))
+        cleanings = [options.pop("cleaning", {}) for options in (then, now)]
+        before, files = (
+            {json.dumps({**record, "location": name}, sort_keys=True): name for record, name in _named(records)}
+            for records in (manifests.sources_of(manifest, self.folder), self.sources)
+        )
+        gone, new = ({one[key] for key in one.keys() - other} for one, other in ((before, files), (files, before)))
+        words = [f"{name} has changed" for name in sorted(gone & new)]
+        words += [f"{name} is new" for name in sorted(new - gone)]
+        words += [f"it was also made of {name}" for name in sorted(gone - new)]
+        tokenizer, rules = manifest["tokenizer"], {"fingerprint": self.vocabulary.fingerprint}
+        if any(tokenizer.get(key) != value for key, value in (rules | self.vocabulary.rules_record).items()):
+            words.append("the tokenizer is another")
+        if all(cleanings):
+            then, now = {**then, **cleanings[0]}, {**now, **cleanings[1]}
+        elif any(cleanings):
+            words.append(f"its text was{'' if cleanings[0] else ' not'} cleaned")
+        keys = [key for key in {**then, **now} if then.get(key) != now.get(key)]
+        words += [f"{key} was {_shown(then.get(key))}, and is now {_shown(now.get(key))}" for key in keys]
+        return words or ["other versions of what decides about documents made it, or its files came in another order"]
 
     def totals(self) -> dict[str, dict[str, int]]:
         """Tokens, documents and sentences of each split."""
@@ -53,8 +88,6 @@ class StoreWriter:
     def finish(
         self,
         counts: Mapping[str, int],
-        options: Mapping[str, Any],
-        sources: Sequence[dict[str, Any]],
         packages: set[str],
         more: Mapping[str, Any] = {},
     ) -> None:
@@ -72,11 +105,20 @@ class StoreWriter:
             },
             "splits": self.totals(),
             "counts": dict(counts),
-            "options": dict(options),
+            "options": dict(self.options),
             "plan": self.plan,
-            "sources": manifests.write_sources(self.folder, sources),
+            "sources": manifests.write_sources(self.folder, self.sources),
             "versions": {name: importlib.metadata.version(name) for name in sorted({"maskwright", *packages})},
             "shards": self.shards,
             **more,
         }
         storage.write_json(os.path.join(self.folder, "manifest.json"), manifest)
+
+
+def _shown(value: Any) -> str:
+    return "not given" if value in (None, [], {}) else str(value)[:60]
+
+
+def _named(records: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Records of files with their names, since their folders do not count."""
+    return ((record, os.path.basename(record["location"])) for record in records)

@@ -16,6 +16,7 @@ from typing import Literal
 
 from maskwright.core.errors import ConfigError
 from maskwright.machine import tpus
+from maskwright.machine.hardware import usable_memory_bytes
 from maskwright.machine.tpus import TPUS
 
 MOST_GPUS = 8
@@ -31,7 +32,7 @@ class Device:
     fp32_flops_per_second: float
     bytes_per_second: float = 0.0
     memory_bytes: float | None = None
-    """Memory of one device; None for a CPU, whose memory may be any."""
+    """Memory of one device; None for a CPU that is not here, whose memory may be any."""
     watts: float | None = None
     low_precision: bool = True
     """Whether products in 16 bits are faster."""
@@ -124,7 +125,8 @@ def here(
         cores = processes * threads
         # With AMX products are twice as fast, and a step takes as long (records/experiments.md, 2026-11-27).
         rate = min(flops_per_second / cores, CORE_BF16_FLOPS)
-        device = Device("here", "cpu", rate, rate, low_precision=low_precision)
+        memory = float(usable_memory_bytes())
+        device = Device("here", "cpu", rate, rate, memory_bytes=memory, low_precision=low_precision)
         return DeviceCount("here", device, cores, processes=processes)
     if kind == "cuda":
         peak, like = flops_per_second / MEASURED_SHARE / processes, DEVICES["h200"]

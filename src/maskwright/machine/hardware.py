@@ -9,6 +9,7 @@ import platform
 import shutil
 from functools import cache
 
+from maskwright.core.console import several
 from maskwright.machine.cgroups import Cgroups
 
 GOOGLE, TPU_DEVICES = "0x1ae0", {"0x0027", "0x0056", "0x005e", "0x0062", "0x0063", "0x006f", "0x0076"}
@@ -137,6 +138,15 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError, TypeError):
         return False
     return bool(mallopt(M_MMAP_MAX, 0) and mallopt(M_TRIM_THRESHOLD, never) and mallopt(M_TOP_PAD, 64 << 20))
+
+
+def other_load() -> str:
+    """What the load of the last minute shows of other programs; empty where there is a core for each of them. A speed
+    that is measured beside them is too low."""
+    cpus, load = os.cpu_count() or 1, os.getloadavg()[0]
+    if load <= max(1.5 * cpus, cpus + 1):
+        return ""
+    return f"other programs compute here too (a load of {load:.1f} on {several(cpus, 'core')}), so it is faster alone"
 
 
 def cpu_name() -> str:

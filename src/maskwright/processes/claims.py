@@ -8,6 +8,8 @@ no harm, since results are whole or absent, and the same whoever computes them.
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 import time
 import uuid
 from collections import Counter
@@ -17,6 +19,7 @@ from contextlib import contextmanager, suppress
 from maskwright.core import storage
 from maskwright.core.errors import Locked, MaskwrightError, StoppedEarly
 from maskwright.core.lease import BEAT_SECONDS, Lease, Watch
+from maskwright.core.secrets import redact
 
 POLL_SECONDS = 0.5
 LEASE, CLAIM = ".lease-", ".claim-"
@@ -109,14 +112,16 @@ def joined(folder: str, request: str) -> Iterator[Claims]:
     """Joins the processes that compute `request`, a digest of all that decides the results, in an existing folder.
     Raises `Locked` if a living one computes another request there."""
     name = f"{LEASE}{uuid.uuid4().hex}"
-    lease = Lease(os.path.join(folder, name), {"request": request}, recreate=False)
+    facts = {"request": request, "command": redact(shlex.join(sys.argv))[:300]}
+    lease = Lease(os.path.join(folder, name), facts, recreate=False)
     lease.begin()
     claims = Claims(folder, lease, name)
     try:
         while others := [watch for watch in claims.free_dead() if (watch.record or {}).get("request") != request]:
             if alive := [watch for watch in others if watch.state == "alive"]:
                 fix = "wait for it, stop it, or choose another folder"
-                what = f"is in use by {alive[0].holder}, which has other text or options"
+                command = (alive[0].record or {}).get("command")
+                what = f"is in use by {alive[0].holder}, which has other text or options: {command}"
                 where = folder.removesuffix(f"{os.sep}parts")
                 raise Locked(what, where=where, fix=fix)
             time.sleep(POLL_SECONDS)

@@ -112,6 +112,8 @@ class RunDirectory:
             fix = "give the folder that `maskwright pretrain … --run` wrote"
             what = f"is not a run directory (no {CONFIG})"
             what = what if os.path.isdir(self.location) else "is not there"
+            if any(map(os.path.exists, (self.path("starts.json"), self.path("status.json")))):
+                what, fix = "is a run that was interrupted before it began", "start its command again, which begins it"
             raise InputError(what, where=self.location, fix=fix)
 
     def read_record(self) -> RunRecord:

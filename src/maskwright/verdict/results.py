@@ -6,12 +6,14 @@ in `labels/scoring.py` has their form for each kind of task, and its metrics.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from pydantic import TypeAdapter
 
 from maskwright.core import storage
+from maskwright.labels.metrics import score
 from maskwright.labels.scoring import Kind, Metric, Outcomes, Scoring
 
 
@@ -54,6 +56,15 @@ class ComparedTask:
     @property
     def scoring(self) -> Scoring:
         return Scoring(self.kind, self.metric, self.labels, self.gold, self.positive)
+
+    @property
+    def majority(self) -> tuple[str, float] | None:
+        """(the most frequent label of the test examples, the score of giving it to each); None where an example is more
+        than one label."""
+        if self.kind != "single_label":
+            return None
+        label = Counter(labels_of(self.gold)).most_common(1)[0][0]
+        return self.labels[label], score(self.kind, self.metric, self.labels, self.gold, (label,) * len(self.gold))
 
 
 @dataclass(frozen=True)

@@ -94,13 +94,13 @@ def headline(comparison: ArmDifference) -> str:
 
 def explanation(comparison: ArmDifference, results: Results, report: VerdictReport) -> str:
     """The text below the headline."""
-    if comparison.same_answers:
-        (task,) = (task for task in results.tasks if task.name == comparison.task)
-        what = "had the same scores" if task.kind == "scores" else "gave the same answers"
-        same = f"In every run, {comparison.other} {what} as {comparison.base}."
-        return " ".join([same, *_whether_needed(comparison, results)])
     task = next(task for task in results.tasks if task.name == comparison.task)
     means = {score.arm: score.mean for score in report.scores if score.task == comparison.task}
+    at_chance = _at_chance([comparison.base, comparison.other], means, task)
+    if comparison.same_answers:
+        what = "had the same scores" if task.kind == "scores" else "gave the same answers"
+        same = f"In every run, {comparison.other} {what} as {comparison.base}."
+        return " ".join([same, *at_chance, *_whether_needed(comparison, results)])
     places = places_of(comparison)
     base, other = (points(means[arm], places) for arm in (comparison.base, comparison.other))
     corrected = " after Holm's correction" if len(report.comparisons) > 1 else ""
@@ -111,7 +111,20 @@ def explanation(comparison: ArmDifference, results: Results, report: VerdictRepo
         way = f"was {base} in both" if not comparison.difference else f"was {base} in both, rounded: {change}"
     start = f"Against {comparison.base}, the {metric_name(task)} {way} ({certainty})."
     reasons = [*_reasons(comparison, report), *_whether_needed(comparison, results)]
-    return " ".join([start, *reasons, *_failures(comparison, results, report)])
+    return " ".join([start, *at_chance, *reasons, *_failures(comparison, results, report)])
+
+
+def _at_chance(arms: list[str], means: dict[str, float], task: ComparedTask) -> list[str]:
+    """Whether arms are no better than one answer to everything, within two standard errors of its accuracy."""
+    if task.majority is None:
+        return []
+    label, chance = task.majority
+    error = math.sqrt(chance * (1 - chance) / task.test_examples) if task.metric == "accuracy" else 0.0
+    low = [arm for arm in arms if means[arm] <= chance + 2 * error]
+    guess = f'at chance: {points(chance, 1)} is the score of "{label}" as the answer to everything'
+    if len(low) == 2:
+        return [f"Both are {guess}. Neither has learned the task, so this comparison shows nothing about them."]
+    return [f"{arm} is {guess}." for arm in low]
 
 
 def _whether_needed(comparison: ArmDifference, results: Results) -> list[str]:

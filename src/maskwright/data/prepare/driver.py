@@ -276,7 +276,7 @@ class _Preparation:
 
         def finish() -> None:
             give_names(writer, self.work, notes, self._form())
-            self.request.finish(writer, counts, origin, self.encoder)
+            self.request.finish(writer, counts, self.encoder)
 
         finish_once(self.folder, self.runner, finish)
 

@@ -136,11 +136,20 @@ class Request:
         )
 
     def writer(self, origin: Sequence[dict[str, Any]]) -> StoreWriter:
-        return StoreWriter(self.folder, self.tokenizer, self.plan(origin), with_sentences=self.with_sentences)
+        options = {
+            **asdict(self.options),
+            "layout": self.sources.layout,
+            "text_column": self.sources.text_column,
+            "on_bad_input": self.sources.on_bad_input,
+            **({"valid_files": len(self.held_out.files)} if self.held_out else {}),
+            **({"cleaning": self.cleaning_record} if self.cleaning else {}),
+            **({"letters": self.sources.letters} if self.sources.letters != "upper" else {}),
+            **({} if self.sources.encoding.is_utf8 else {"encoding": self.sources.encoding.name}),
+        }
+        sentences = self.with_sentences
+        return StoreWriter(self.folder, self.tokenizer, self.plan(origin), options, origin, with_sentences=sentences)
 
-    def finish(
-        self, writer: StoreWriter, counts: PrepareCounts, origin: Sequence[dict[str, Any]], encoder: str
-    ) -> None:
+    def finish(self, writer: StoreWriter, counts: PrepareCounts, encoder: str) -> None:
         """Writes the manifest. Raises `InputError` if no document is left, or none is held out."""
         if not writer.shards:
             raise StoreError(
@@ -153,19 +162,9 @@ class Request:
             )
         if (self.options.valid_fraction or self.held_out) and not writer.totals()["valid"]["documents"]:
             raise self._nothing_held_out(counts)
-        options = {
-            **asdict(self.options),
-            "layout": self.sources.layout,
-            "text_column": self.sources.text_column,
-            "on_bad_input": self.sources.on_bad_input,
-            **({"valid_files": len(self.held_out.files)} if self.held_out else {}),
-            **({"cleaning": self.cleaning_record} if self.cleaning else {}),
-            **({"letters": self.sources.letters} if self.sources.letters != "upper" else {}),
-            **({} if self.sources.encoding.is_utf8 else {"encoding": self.sources.encoding.name}),
-        }
         packages = {"tokenizers", encoder, *(self.cleaning.packages if self.cleaning else [])}
         packages |= {name for sources in self.all_sources for name in sources.packages}
-        writer.finish(counts.record(), options, origin, packages, manifests.typed(self.command))
+        writer.finish(counts.record(), packages, manifests.typed(self.command))
 
     def _nothing_held_out(self, counts: PrepareCounts) -> InputError:
         kept, guess = counts.kept, self.sources.guess

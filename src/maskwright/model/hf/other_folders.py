@@ -47,7 +47,12 @@ def without_config(folder: str) -> ModelError:
         return ModelError(
             "is a run directory", where=folder, fix=f"{typed(['export', folder, '--to', 'FOLDER'])} first"
         )
-    what = "has no config.json, and is not a run directory"
+    if {"starts.json", "status.json"} & {*names}:  # the record comes after them
+        what = "is a run that was interrupted before it began, so it has no model"
+        return ModelError(
+            what, where=folder, fix="start its command again, which begins it, and let it save a checkpoint"
+        )
+    what = "has no config.json, and is not a run directory" if names else "is empty"
     if "adapter_config.json" in names:
         return _adapter(folder)
     if below := sorted(_models_in(folder), key=_number):

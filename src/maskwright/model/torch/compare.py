@@ -23,6 +23,8 @@ Speaker = Callable[[Ids, Ids, Ids], NDArray[np.float32]]
 every model except BERT, ignores them. A bare encoder gives its last hidden states, [M, T, D]."""
 ROWS = ((2, 24), (3, 128), (1, 512))
 """(number of rows, their tokens) that are compared, shortened to the model's longest row."""
+LARGEST_DIFFERENCE = 1e-4
+"""The most by which numbers of fp32 may differ from those of `transformers`, in an export and an import."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from maskwright.labels.encode import open_tokenizer
 from maskwright.model.hf.config import OF_CLASSIFIERS, PIPELINES, to_hf_config
 from maskwright.model.hf.families import FAMILIES
 from maskwright.model.hf.names import Parameters, buffers, count_parameters, encoder_prefix, has_head
-from maskwright.model.torch.compare import Reference, largest_difference, our_model, references
+from maskwright.model.torch.compare import LARGEST_DIFFERENCE, Reference, largest_difference, our_model, references
 from maskwright.report.background import in_short
 from maskwright.report.markdown import code, literal
 from maskwright.run.directory import RESULTS, RunDirectory
@@ -38,8 +38,6 @@ from maskwright.training.tensor_file import write_tensors
 
 SHAPE_KEYS = {f"model.{key}" for key in ModelSection.model_fields if key not in ("hidden_dropout", "attention_dropout")}
 """Keys that `model.init_from` decides, which override the configuration's values."""
-LARGEST_DIFFERENCE = 1e-4
-"""The largest allowed difference of fp32 logits between this model and `transformers` on the exported folder."""
 
 
 @dataclass(frozen=True)

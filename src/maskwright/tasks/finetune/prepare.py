@@ -399,15 +399,15 @@ def prepare_finetuning(
     return FinetuneRun(resolved, model, dataset, train, start, base, tokenizer, longest)
 
 
-def planned(config: FinetuneConfig, examples: int | None, *, here: bool) -> tuple[Work, FinetuneRun | None]:
-    """(The work of a run, the run to take steps of), without the weights that it begins from. With `examples` and no
-    steps `here`, `data.train` counts as that many, each as long as a row, and may be absent."""
+def planned(config: FinetuneConfig, examples: int | None) -> tuple[Work, FinetuneRun | None]:
+    """(The work of a run, the run to take steps of), without the weights that it begins from. With `examples`,
+    `data.train` counts as that many, each as long as a row, and may be absent; there is no run."""
     train, init_from = config.data.train, config.model.init_from
     if examples is None and not storage.is_url(train) and not glob.glob(train):
-        fix = "give --examples N and name a device with --on, or fetch it"
+        fix = "give --examples N, or fetch it"
         raise InputError("is not here, so the length of its examples is unknown", where=train, fix=fix)
     start = None if init_from is None else load_shape(init_from)
-    if examples is None or here:
+    if examples is None:
         ready = prepare_finetuning(with_its_splits(config), RunDirectory(""), start=start)
         return ready.work, ready
     longest = config.data.max_seq_len or default_row(config.task)

@@ -26,8 +26,6 @@ from maskwright.text.vocabulary import has_tokenizer, read_vocabulary
 from maskwright.training.tensor_file import write_tensors
 
 WEIGHTS, INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
-LARGEST_DIFFERENCE = 1e-4
-"""The largest allowed difference of fp32 logits between the folder and the original in `transformers`."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +186,7 @@ def _proven(
 ) -> tuple[float, str]:
     """(largest difference from `transformers`, the folder that it read): the original if possible, else the new one.
     Raises `VerificationError`."""
-    from maskwright.model.torch.compare import largest_difference, our_model, references
+    from maskwright.model.torch.compare import LARGEST_DIFFERENCE, largest_difference, our_model, references
 
     read, expected = folder, None
     if original is not None:

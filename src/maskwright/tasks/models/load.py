@@ -17,7 +17,7 @@ from maskwright.model.hf.names import Parameters
 from maskwright.run.directory import RunDirectory, step_folder
 from maskwright.run.record import RESTORE, RunRecord
 from maskwright.tasks.models.hub import local, pinned
-from maskwright.tasks.models.runs import model_at
+from maskwright.tasks.models.runs import model_at, without_checkpoint
 from maskwright.text.tokenizer_faults import NEW_WORDS
 from maskwright.text.vocabulary import Vocabulary, read_vocabulary
 from maskwright.training import checkpoint
@@ -88,8 +88,7 @@ def load_model(location: str, *, bare: bool = False) -> TrainedModel:
         record = directory.read_record()
         loaded = load_chosen(directory, record)
         if loaded is None:
-            fix = "wait until its training has saved one"
-            raise InputError("has no checkpoint yet", where=location, fix=fix)
+            raise without_checkpoint(location)
         parameters, step = loaded.parameters, loaded.step
         config, tokenizer = model_at(record, step, directory.config), directory.path("tokenizer")
         labels = _labels(record, config, directory.config)

@@ -39,6 +39,11 @@ def from_run(
     )
 
 
+def without_checkpoint(where: str) -> InputError:
+    fix = "wait until its training saves one, or start its command again if it was interrupted"
+    return InputError("has no checkpoint yet", where=where, fix=fix)
+
+
 def model_at(record: RunRecord, step: int, where: str) -> ModelConfig:
     """The shape after `step` updates. Raises `InputError` for a record without one."""
     model = recorded_config(record.model, where)

@@ -23,6 +23,7 @@ from maskwright.core.console import plain_number, several, time_unit
 from maskwright.data.masking import slots_per_row
 from maskwright.engines.muon import products_flops
 from maskwright.machine.devices import DeviceCount
+from maskwright.machine.hardware import other_load
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.names import count_parameters
 from maskwright.tasks.start.capacity import checkpoint_bytes, state
@@ -279,7 +280,9 @@ def time_here(work: Work, place: DeviceCount | None, done: int = 0) -> str | Non
     if place is None:
         return "time here: unknown, since no run was measured on such a device; `maskwright status` shows the time left"
     steps = several(left, "step") + " and their evaluations" * bool(work.evaluated)
-    return f"time here: about {step_seconds(work, place).times(left).time()} for {steps}, projected"
+    load = other_load()
+    time = step_seconds(work, place).times(left).time()
+    return f"time here: about {time} for {steps}, projected{load and f'; {load}'}"
 
 
 def basis(work: Work, place: DeviceCount) -> str:

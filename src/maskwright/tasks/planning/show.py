@@ -246,7 +246,7 @@ class PlanReport:
         model = self.work.model
         return (
             f"model: {model.num_hidden_layers} layers x {model.hidden_size}, "
-            f"{human_count(self.work.parameters)} parameters"
+            f"{human_count(self.work.parameters)} parameters, vocabulary {model.vocab_size:,}"
         )
 
     def _run(self) -> str:

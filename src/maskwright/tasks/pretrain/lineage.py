@@ -21,7 +21,7 @@ from maskwright.model.hf.config import class_name
 from maskwright.run.directory import RunDirectory, step_folder, whole_steps
 from maskwright.run.record import BeganFrom, FromRun, RunRecord, Via, parse_origin
 from maskwright.tasks.models.load import special_ids
-from maskwright.tasks.models.runs import from_run, model_at, weights_sha256
+from maskwright.tasks.models.runs import from_run, model_at, weights_sha256, without_checkpoint
 from maskwright.training import checkpoint
 
 NOT_THE_SHAPE = {"vocab_size", "max_position_embeddings", "hidden_dropout_prob", "attention_probs_dropout_prob"}
@@ -45,7 +45,7 @@ def find_parent(begin_from: str, *, fresh_optimizer: bool, via: Via = "--from") 
         raise ModelError("is a fine-tuned model, without a masked-LM head", where=location, fix=fix)
     steps = whole_steps(directory.checkpoints)
     if not steps:
-        raise InputError("has no checkpoint yet", where=location, fix="wait until it has saved one")
+        raise without_checkpoint(location)
     if wanted is not None and wanted not in steps:
         fix = f"choose one of its steps: {', '.join(map(str, steps[-8:]))}"
         raise InputError(f"has no checkpoint of step {wanted:,}", where=location, fix=fix)

@@ -47,6 +47,8 @@ from maskwright.training.job import Job
 from maskwright.training.masked_lm import MaskedLM
 from maskwright.training.replay import write_bundle
 
+VOCABULARY = 50_265
+"""Size of the vocabulary of a plan that names none: RoBERTa's."""
 SAMPLED_STEPS = 8
 """Steps whose rows are counted to estimate the work of a run."""
 
@@ -277,21 +279,26 @@ def prepare_run(
     return PretrainRun(config, model, store, loader, began_from, held_out, folder, inherited, warmup_share)
 
 
-def planned(config: RunConfig, vocab_size: int | None, *, here: bool) -> tuple[Work, PretrainRun | None]:
-    """(The work of a run, the run to take steps of). With a `vocab_size` and no steps `here`, rows count as full, and
-    the store may be absent; else raises `InputError`."""
+def planned(config: RunConfig, tokens: int | None, vocab_size: int | None) -> tuple[Work, PretrainRun | None]:
+    """(The work of a run, the run to take steps of). With the `tokens` of its text, or a `vocab_size`, the store may be
+    absent: rows count as full, and there is no run. Raises `InputError` where the store is needed and absent, and
+    `ConfigError` where schedule.epochs does not go with `tokens`."""
     stores = [config.data.store or "", *(source.store for source in (config.data.mixture or {}).values())]
     absent = [store for store in stores if store and not storage.is_url(store) and not os.path.isdir(store)]
-    if vocab_size is None or here:
+    if vocab_size is None and tokens is None:
         if absent:
-            fix = "prepare it, or give --vocab-size and name a device with --on"
+            fix = "prepare it, or give --tokens N, the tokens of your text: about 1 million for 4.3 MB of English"
             raise InputError("is not here, so the vocabulary and the text are unknown", where=absent[0], fix=fix)
         ready = prepare_run(config)
         return ready.work, ready
-    if config.schedule.steps is None:
-        fix = "give schedule.steps, or prepare the store"
-        raise ConfigError("cannot count epochs of a store that is not here", where="schedule.epochs", fix=fix)
-    return pretraining_work(config, model_without_store(config, vocab_size)), None
+    epochs = config.schedule.epochs
+    if tokens is None and epochs is not None:
+        raise ConfigError("epochs of a text of unknown length", where="schedule.epochs", fix="give --tokens N")
+    if tokens is not None and epochs is None:
+        fix = "add --set schedule.epochs=4 to read the text four times, or leave --tokens out"
+        raise ConfigError(f"has no effect: schedule.steps is {config.steps:,}", where="--tokens", fix=fix)
+    config = config.resolved((tokens or 0) / config.data.seq_len)
+    return pretraining_work(config, model_without_store(config, vocab_size or VOCABULARY)), None
 
 
 def _text(store: Store) -> RecordedText:

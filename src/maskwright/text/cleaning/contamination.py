@@ -42,15 +42,17 @@ class EvaluationTexts:
     places: tuple[str, ...]
     """Locations of the examples: file:line, or file and record."""
     too_short: int
-    """Examples with fewer than `FEWEST_WORDS` words, or than an n-gram."""
+    """Examples of which no text has `FEWEST_WORDS` words, or those of an n-gram."""
 
 
 def read_evaluations(patterns: Sequence[str], ngram_words: int = NGRAM_WORDS) -> EvaluationTexts:
-    """N-grams of every text: lines of plain text, strings of JSON and Parquet, cells of CSV. Raises `SourceError`."""
-    places, texts = [], []
-    for location, text in _texts(patterns):
+    """N-grams of every text: lines of plain text, strings of JSON and Parquet, cells of CSV. A line or a record is an
+    example: its label is a short text that no document is searched for. Raises `SourceError`."""
+    places, texts, names = list[str](), list[bytes](), set[str]()
+    for location, text, may_be_names in _texts(patterns):
         places.append(location)
         texts.append(text.encode())
+        names |= {location} if may_be_names else set()
     parts = words.normalized(texts)
     counts = parts.totals() // words.WHOLE
     ngrams_of_size: dict[int, tuple[UInt64, NDArray[np.int64]]] = {}
@@ -62,12 +64,17 @@ def read_evaluations(patterns: Sequence[str], ngram_words: int = NGRAM_WORDS) ->
         hashes, owners = hashes[chosen], owners[chosen]
         hashes, first_idx = np.unique(hashes, return_index=True)
         ngrams_of_size[size] = hashes, owners[first_idx]
-    too_short = int((counts < fewest).sum())
-    if too_short == len(texts):
+    longest = dict.fromkeys(places, 0)
+    for location, count in zip(places, counts.tolist(), strict=True):
+        longest[location] = max(longest[location], count)
+    short = {location for location, count in longest.items() if count < fewest}
+    if len(short) == len(longest):
         fix = f"give files with texts of {fewest} words or more"
         raise SourceError("has no text that is long enough to search for", where=patterns[0], fix=fix)
+    headers = short & names
+    too_short, examples = len(short - headers), len(longest) - len(headers)
     if too_short:
-        warn(f"{too_short:,} of {len(texts):,} evaluation texts with fewer than {fewest} words are skipped")
+        warn(f"{too_short:,} of {examples:,} evaluation examples have no text of {fewest} words, and are skipped")
     hashes_of, origins_of = ({size: pair[side] for size, pair in ngrams_of_size.items()} for side in (0, 1))
     return EvaluationTexts(hashes_of, origins_of, tuple(places), too_short)  # type: ignore[arg-type] # two kinds of array
 
@@ -113,8 +120,8 @@ class _Filter:
         return is_set
 
 
-def _texts(patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(file:line or record, text)"""
+def _texts(patterns: Sequence[str]) -> Iterator[tuple[str, str, bool]]:
+    """(file:line or record, text, whether it is in the first line of a table, which may be the columns' names)"""
     found = storage.expand_named([*patterns])
     for name in without_caches([*found]):
         kind = ending(name)
@@ -124,14 +131,16 @@ def _texts(patterns: Sequence[str]) -> Iterator[tuple[str, str]]:
             continue
         require_content(name)
         if kind not in TABLES:
-            yield from ((place(name, number, "line"), line) for number, line in numbered_lines(name) if line.strip())
+            lines = ((place(name, number, "line"), line) for number, line in numbered_lines(name))
+            yield from ((where, line, False) for where, line in lines if line.strip())
             continue
         with open_table(name, has_header=False) as table:  # a name of a column is a short text, or the first of all
             if table.note:
                 say(table.note)
             for number, record in table.rows():
                 where = place(name, number, table.counted)
-                yield from ((where, whole_characters(text, where, strict)) for text in _strings(record))
+                first = bool(table.delimiter) and where == table.header
+                yield from ((where, whole_characters(text, where, strict), first) for text in _strings(record))
 
 
 def _strings(value: Any) -> Iterator[str]:
