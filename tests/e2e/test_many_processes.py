@@ -95,16 +95,24 @@ EIGHT: dict[str, Any] = {
 
 
 def test_weights_are_the_same_bit_by_bit_at_any_number_of_processes(machine: Machine) -> None:
-    """Also when the number changes at a restart, from 8 to 1 to 2."""
+    """Also when the number changes at a restart, and where machines of several processes sum up first."""
     command = several_blocks(machine.folder)
     assert machine.run("alone", None, command=command, **EIGHT)[0] == 0
     code, said = machine.run("four", 4, command=command, **EIGHT)
     assert code == 0, said
     assert "4 processes" in said
     assert compare(machine.directory("alone"), machine.directory("four"))[2] == []
-    for count, until_step in ((8, 3), (1, 3), (2, 99)):
-        code, said = machine.run("changing", count, "--stop-after-steps", str(until_step), command=command, **EIGHT)
-        assert code == (76 if until_step < 99 else 0), said
+    for machines, count, until_step in ((2, 4, 3), (1, 1, 2), (4, 2, 3), (2, 2, 99)):
+        where = ("--num-nodes", str(machines), "--rendezvous", f"127.0.0.1:{free_port()}", "--node-rank")
+        started = [
+            machine.start(
+                "changing", count, "--stop-after-steps", str(until_step), *where, str(rank), command=command, **EIGHT
+            )
+            for rank in range(machines)
+        ]
+        for process in started:
+            code, said = machine.ended(process)
+            assert code == (76 if until_step < 99 else 0), said
     assert compare(machine.directory("alone"), machine.directory("changing"))[2] == []
 
 

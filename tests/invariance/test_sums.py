@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from maskwright.config.pretraining import ModelSection, Optimizer
-from maskwright.engines.processes import Alone
-from maskwright.engines.torch import shares
+from maskwright.engines.torch import levels, shares
 from maskwright.engines.torch.gradients import Gradients
+from maskwright.engines.torch.levels import Levels
+from maskwright.engines.torch.processes import Peers
 from maskwright.engines.torch.shares import BLOCK_NUMBERS, FlatOrder
 from maskwright.engines.torch.weights import FlatWeights
 from maskwright.engines.tree import Node, complete_nodes, peak_partial_sums, program, rounds
@@ -56,12 +57,12 @@ def test_any_number_of_processes_sums_in_one_order(V: int) -> None:
             of_rank = complete_nodes(first, first + V // count, (0, V))
             assert len(stack) == len(of_rank)
             sums, nodes = sums + stack, nodes + of_rank
-        made = rounds(nodes, (0, V))
+        made, places = rounds(nodes, [(0, V)])
         for pairs in made:
             assert len({place for pair in pairs for place in pair}) == 2 * len(pairs)
             for left, right in pairs:
                 sums[left] = f"({sums[left]}+{sums[right]})"
-        assert sums[0] == written(0, [str(leaf) for leaf in range(V)])
+        assert places == [0] and sums[0] == written(0, [str(leaf) for leaf in range(V)])
         each = V // count
         assert len(made) <= (count - 1).bit_length() + (each & (each - 1) > 0) * each.bit_length()
 
@@ -76,8 +77,8 @@ def test_powers_of_two_send_one_sum_each(V: int) -> None:
 def test_how_many_gradients_are_kept_is_known_beforehand(leaves: int, V: int, most: int) -> None:
     weight = torch.nn.Parameter(torch.zeros(3))
     order = FlatOrder.of({"w": weight.shape}, ["w"], 1, muon=False)
-    summing = Gradients({"w": weight}, order, processes=Alone())
-    summing.processes = Alone(0, V // leaves)  # which sends nothing, as no group was made
+    summing = Gradients({"w": weight}, order, Levels())
+    summing.levels = Levels(0, V // leaves)  # which sends nothing, as there are no messages
     summing.begin(V)
     for leaf in range(leaves):
         summing.before_backward(first=True, last=True, final=leaf == leaves - 1)
@@ -124,69 +125,106 @@ def test_every_number_of_base_has_one_rank_and_ranks_have_as_many(muon: bool) ->
 
 
 @pytest.fixture
-def as_rank_0_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Alone]]:
-    """A group of that many ranks, of which one is there."""
+def as_rank_0_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, int], Peers]]:
+    """A group of that many ranks, so many to a machine, of which one is there."""
     for name, numbers in {"BUCKET_BYTES": 20_000, "BLOCK_NUMBERS": 16, "STACK_NUMBERS": 4_000}.items():
         monkeypatch.setattr(shares, name, numbers)
 
-    def group(count: int) -> Alone:
+    def group(count: int, of_machine: int) -> Peers:
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
         torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=count)
-        return Alone(0, count)
+        monkeypatch.setattr(Peers, "levels", Levels(0, count, of_machine), raising=False)
+        return Peers()
 
     yield group
     torch.distributed.destroy_process_group()
 
 
 class Launches(TorchDispatchMode):
-    """Counts operations, and those that only make a view."""
+    """Counts operations, messages among them, and those that only make a view."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.views = self.others = 0
+        self.views = self.others = self.messages = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = function(*args, **(kwargs or {}))
         self.views += function.is_view
         self.others += not function.is_view
+        self.messages += function.namespace == "c10d"
         return made
 
 
+@pytest.fixture
+def leaves_machine(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Bytes that rank 0 sends to other machines of 8 ranks, one number for each message; a gathered tensor counts as
+    sent to each member by itself."""
+    sent: list[float] = []
+
+    def count(sizes: Sequence[int], group: Any, size: int) -> None:
+        ranks = torch.distributed.get_process_group_ranks(group or torch.distributed.group.WORLD)
+        sent.append(sum(size * numbers for rank, numbers in zip(ranks, sizes, strict=True) if rank >= 8))
+
+    exchange, gather = torch.distributed.all_to_all_single, levels.gather_into
+
+    def exchanged(received: Any, sent: Any, here: Any, there: list[int], group: Any = None, **given: Any) -> Any:
+        count(there, group, sent.element_size())
+        return exchange(received, sent, here, there, group=group, **given)
+
+    def gathered(whole: Any, own: Any, group: Any = None, **given: Any) -> Any:
+        count([len(own)] * (len(whole) // len(own)), group, own.element_size())
+        return gather(whole, own, group, **given)
+
+    monkeypatch.setattr(torch.distributed, "all_to_all_single", exchanged)
+    monkeypatch.setattr(levels, "gather_into", gathered)
+    return sent
+
+
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
-def test_an_update_of_many_ranks_is_as_much_work_for_the_host_but_for_rounds_of_sums(
-    as_rank_0_of: Callable[[int], Alone], kind: Any
+def test_what_an_update_costs_the_host_and_the_network_of_many_ranks(
+    as_rank_0_of: Callable[[int, int], Peers], leaves_machine: list[float], kind: Any
 ) -> None:
-    """Each time there are twice as many ranks, each bucket has one addition more."""
+    """Each time there are twice as many ranks, each bucket has one addition more. Machines of 8 ranks have twice the
+    messages, and send an eighth of the gradient."""
     config, counted = model_config(ModelSection(size="nano", hidden_size=32, num_attention_heads=2), 203, 32), {}
-    for count in (8, 64, 256):
+    for count, of_machine in ((8, 8), (64, 1), (256, 1), (64, 8), (256, 8)):
         network = make_network(config)
-        processes = as_rank_0_of(count)
+        processes = as_rank_0_of(count, of_machine)
         weights = FlatWeights(network, config, Optimizer(kind=kind), torch.bfloat16, processes=processes)
         for _ in range(2):
             weights.begin(count)
             weights.gradients.before_backward(first=True, last=True, final=True)
             for parameter in network.parameters():
                 parameter.grad = torch.zeros_like(parameter)
+            leaves_machine.clear()
             with Launches() as launches:
                 weights.gradients.take()
                 weights.gradients.after_backward()
                 weights.finish()
                 weights.update(torch.ones(()), 1e-3, None)
         buckets = len(weights._order.buckets)
-        counted[count] = launches.views, launches.others - buckets * (count - 1).bit_length()
+        others = launches.others - launches.messages - buckets * (count - 1).bit_length()
+        counted[count, of_machine] = launches.views, others, launches.messages, sum(leaves_machine)
     assert buckets > 3
-    assert counted[8] == counted[64] == counted[256]
+    alone, *_ = counted.values()
+    for count in (64, 256):
+        at_once, by_machine = counted[count, 1], counted[count, 8]
+        assert at_once[:3] == alone[:3]
+        assert by_machine[:3] == (*alone[:2], 2 * alone[2])
+        if kind == "adamw":  # so few stacks of Muon are no equal shares
+            assert by_machine[3] == at_once[3] / 8 > 0 == alone[3]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_gradients_of_processes_are_the_slow_sum_bit_by_bit(count: int) -> None:
+@pytest.mark.parametrize(("count", "of_machine"), [(1, 1), (2, 2), (3, 1), (4, 2), (6, 3)])
+def test_gradients_of_processes_are_the_slow_sum_bit_by_bit(count: int, of_machine: int) -> None:
     variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(count)}
+    variables["LOCAL_WORLD_SIZE"] = str(of_machine)
 
     processes = [
         warm.Popen(
             [sys.executable, "-c", f"import runpy; runpy.run_path({str(SCRIPT)!r}, run_name='__main__')"],
-            env={**os.environ, **variables, "RANK": str(rank)},
+            env={**os.environ, **variables, "RANK": str(rank), "LOCAL_RANK": str(rank % of_machine)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -11,7 +11,8 @@ import torch
 from maskwright.config.pretraining import EngineSection
 from maskwright.engines.torch import shares as module
 from maskwright.engines.torch.gradients import Gradients
-from maskwright.engines.torch.processes import connect
+from maskwright.engines.torch.levels import Levels
+from maskwright.engines.torch.processes import Peers, connect
 from maskwright.engines.torch.shares import FlatOrder
 
 
@@ -25,7 +26,8 @@ def slow_tree(leaves: list[np.ndarray]) -> np.ndarray:
     return slow_tree(leaves[:half]) + slow_tree(leaves[half:])
 
 
-def one_case(seed: int, processes: object, number: int, count: int) -> None:
+def one_case(seed: int, levels: Levels) -> None:
+    number, count = levels.rank, levels.world_size
     generator = random.Random(seed)
     dtype = generator.choice([torch.float32, torch.bfloat16])
     D, F = generator.randint(1, 5), generator.randint(1, 7)
@@ -41,7 +43,7 @@ def one_case(seed: int, processes: object, number: int, count: int) -> None:
     numbers = sum(shape.numel() for shape in shapes.values())
     given = torch.tensor(drawn.normal(size=(V, parts, numbers)) * scales, dtype=torch.float32).to(dtype)
     order = FlatOrder.of(shapes, used, count, muon=generator.random() < 0.5)
-    summing = Gradients(network, order, processes=processes)  # type: ignore[arg-type]
+    summing = Gradients(network, order, levels)
     each = V // count
     for again in (True, False):  # the first is given up, as after running out of memory
         summing.begin(V)
@@ -66,9 +68,9 @@ def one_case(seed: int, processes: object, number: int, count: int) -> None:
     whole = torch.zeros(order.length)
     for name, view in order.parameters(whole).items():
         view.copy_(named(torch.from_numpy(slow_tree(each_leaf)), shapes)[name])
-    share = order.shares[number]
+    share = order.shares[levels.place(number)]
     for bucket in order.buckets:
-        ours, expected = summing.flat[share.piece(bucket)], whole[bucket.piece(number)]
+        ours, expected = summing.flat[share.piece(bucket)], whole[bucket.piece(share.rank)]
         assert ours.numpy().tobytes() == expected.numpy().tobytes(), (seed, V, parts, dtype)
 
 
@@ -84,7 +86,7 @@ def main() -> None:
     torch.set_num_threads(1)
     processes = connect(EngineSection(device="cpu"), "cpu")
     for seed in range(60):
-        one_case(seed, processes, processes.rank, processes.world_size)
+        one_case(seed, processes.levels if isinstance(processes, Peers) else Levels())
     processes.close()
     print("equal")
 

@@ -66,9 +66,10 @@ def peak_partial_sums(leaves: int, virtual_workers: int, first: int = 0) -> int:
     return max(add.into + (add.folds == 0) for add in program(first, leaves, virtual_workers))
 
 
-def rounds(nodes: list[Node], root: Node) -> list[list[tuple[int, int]]]:
-    """How the sums of `nodes`, which make up `root`, are added in about log2 of their number rounds. A pair (i, j)
-    adds the j-th sum to the i-th, and the pairs of a round are independent. The first sum becomes the sum of `root`."""
+def rounds(nodes: list[Node], roots: list[Node]) -> tuple[list[list[tuple[int, int]]], list[int]]:
+    """How the sums of `nodes`, which make up `roots`, are added in about log2 of their number rounds. A pair (i, j)
+    adds the j-th sum to the i-th, and the pairs of a round are independent. Also which of them become those of
+    `roots`."""
     places, made = {node: place for place, node in enumerate(nodes)}, list[list[tuple[int, int]]]()
 
     def visit(node: Node) -> tuple[int, int]:
@@ -82,5 +83,4 @@ def rounds(nodes: list[Node], root: Node) -> list[list[tuple[int, int]]]:
         made[before].append((left, right))
         return left, before + 1
 
-    visit(root)
-    return made
+    return made, [visit(root)[0] for root in roots]

@@ -40,6 +40,7 @@ from maskwright.engines.ceiling import gemm_ceiling
 from maskwright.engines.torch.arriving import arriving
 from maskwright.engines.torch.fit import Fit
 from maskwright.engines.torch.graphs import Graphs
+from maskwright.engines.torch.levels import gather_into
 from maskwright.engines.torch.loss_scale import LossScale, scale_too_small
 from maskwright.engines.torch.passes import Passes
 from maskwright.engines.torch.prepare import (
@@ -54,7 +55,7 @@ from maskwright.engines.torch.prepare import (
     what_dtype_costs,
     works_without_determinism,
 )
-from maskwright.engines.torch.processes import Exchange, Peers, Sums, connect, gather_into
+from maskwright.engines.torch.processes import Exchange, Peers, Sums, connect
 from maskwright.engines.torch.scorer import Scorer
 from maskwright.model.config import ModelConfig
 

@@ -1,35 +1,81 @@
 """The gradient of an update in fp32: summed over this rank's micro-batches, then over all ranks, for its own share.
 
-Sums follow the tree of `tree.py`, at any world size. A bucket of parameters is sent while the backward pass of the last
-micro-batch still computes earlier layers, as DistributedDataParallel does (Li et al. 2020, arXiv:2006.15704). Gradients
-travel in fp32: (W-1)/W of their bytes. All buffers stay where they are from the first update on.
+Sums follow the tree of `tree.py`, whatever the world size. A bucket of parameters is sent while the backward pass of
+the last micro-batch still computes earlier layers, as DistributedDataParallel does (Li et al. 2020, arXiv:2006.15704).
+Gradients travel in fp32: (W-1)/W of their bytes, of which 1/L leave a machine of L ranks. All buffers stay where they
+are from the first update on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from maskwright.engines.processes import Processes
+from maskwright.engines.torch.levels import Level, Levels
 from maskwright.engines.torch.shares import Bucket, FlatOrder
 from maskwright.engines.tree import Add, Node, complete_nodes, peak_partial_sums, program, rounds
 
 
-class Message:
-    """A bucket on its way: each rank gives each other one that one's piece of its sums. `own`: where the sum of this
-    rank's piece goes."""
+class Hop:
+    """A bucket's exchange at one level: each member gives each other one that one's pieces of its sums, and adds up
+    what it gets.
 
-    def __init__(self, bucket: Bucket, own: Tensor) -> None:
-        self.bucket, self.own, self.missing = bucket, own, 0
-        self.works: list[dist.Work] = []
-        self.parts: list[tuple[Tensor, list[int], Tensor, list[int]]] = []
-        """What is received and what is sent, with their lengths by rank: the first sum of each rank, the second …"""
-        self.rounds: list[tuple[list[Tensor], list[Tensor]]] = []
-        """See `tree.rounds`."""
+    `held`: the nodes whose sums each member has; `sums`: those of this rank. `made`: the nodes that they make up.
+    `sizes`: numbers of each member's pieces."""
+
+    def __init__(
+        self, level: Level, held: list[list[Node]], sums: list[Tensor], made: list[Node], sizes: list[int]
+    ) -> None:
+        self._group, own = level.group, sizes[level.number]
+        self._works: list[dist.Work] = []
+        self._parts: list[tuple[Tensor, Tensor, list[int], list[int]]] = []
+        """What is received and what is sent, with their lengths by member: the first sum of each, the second …"""
+        nodes, arrived = list[Node](), list[Tensor]()
+        for index in range(max(map(len, held))):
+            senders = [index < len(of_member) for of_member in held]
+            sent = sums[index] if senders[level.number] else sums[0][:0]
+            received = torch.zeros(sum(senders) * own, device=sent.device)
+            lengths = [sender * own for sender in senders], [senders[level.number] * size for size in sizes]
+            self._parts.append((received, sent, *lengths))
+            nodes += [of_member[index] for of_member in held if index < len(of_member)]
+            arrived += received.view(sum(senders), own).unbind()
+        pairs_of_rounds, places = rounds(nodes, made)
+        self._rounds = [
+            ([arrived[left] for left, _ in pairs], [arrived[right] for _, right in pairs]) for pairs in pairs_of_rounds
+        ]
+        self.sums = [arrived[place] for place in places]
+        """Of `made`, for this rank's pieces, after `finish`."""
+
+    def begin(self) -> None:
+        self._works = [
+            cast(dist.Work, dist.all_to_all_single(*part, group=self._group, async_op=True)) for part in self._parts
+        ]
+
+    def finish(self) -> None:
+        for work in self._works:
+            work.wait()
+        for sums, others in self._rounds:
+            torch._foreach_add_(sums, others)
+
+
+class Message:
+    """A bucket on its way."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self.bucket, self.missing = bucket, 0
+        self.hops: list[Hop] = []
+        """One for each level."""
+
+    def go_on(self) -> None:
+        """Begins the last hop, if another one comes before it."""
+        for before, after in pairwise(self.hops):
+            before.finish()
+            after.begin()
 
 
 class Gradients:
@@ -39,19 +85,19 @@ class Gradients:
     Each part of a micro-batch that is computed at once needs `before_backward`, the backward pass, `take` and
     `after_backward`."""
 
-    def __init__(self, parameters: dict[str, torch.nn.Parameter], order: FlatOrder, processes: Processes) -> None:
-        self.processes, self._parameters, self._order = processes, parameters, order
-        self._share = order.shares[processes.rank]
+    def __init__(self, parameters: dict[str, torch.nn.Parameter], order: FlatOrder, levels: Levels) -> None:
+        self.levels, self._parameters, self._order = levels, parameters, order
+        self._share = order.shares[levels.place(levels.rank)]
         self._device = next(iter(parameters.values())).device
         self._sums: list[Tensor] = []
         """Flat buffers of all numbers: sums over micro-batches of this rank."""
         self._views: list[dict[str, Tensor]] = []
         """Their parameters."""
-        alone = processes.world_size == 1
+        alone = levels.world_size == 1
         self.flat = self._sum(0) if alone else torch.zeros(self._share.length, device=self._device)
         self._virtual_workers = 0
-        buckets = [] if alone else order.buckets
-        self._messages = [Message(bucket, self.flat[self._share.piece(bucket)]) for bucket in buckets]
+        self._messages = [] if alone else [Message(bucket) for bucket in order.buckets]
+        self._own = [self.flat[self._share.piece(message.bucket)] for message in self._messages]
         for message in self._messages:
             for name in message.bucket.names:
                 parameters[name].register_post_accumulate_grad_hook(self._hook(message))
@@ -69,8 +115,8 @@ class Gradients:
         """Begins a new update, or the same one again: forgets the gradient, and allocates all buffers."""
         if self._virtual_workers != virtual_workers or not self._prepared:
             self._virtual_workers, self._prepared = virtual_workers, False  # memory may run out below
-            each = virtual_workers // self.processes.world_size
-            first = self.processes.rank * each
+            each = virtual_workers // self.levels.world_size
+            first = self.levels.rank * each
             self._program = program(first, each, virtual_workers)
             for index in range(peak_partial_sums(each, virtual_workers, first)):
                 self._sum(index)
@@ -131,23 +177,18 @@ class Gradients:
     def _prepare_messages(self) -> None:
         """Allocates what is received, and makes the views of all that is sent, received and added."""
         root: Node = (0, self._virtual_workers)
-        ranks, rank = range(self.processes.world_size), self.processes.rank
-        each = self._virtual_workers // self.processes.world_size
-        nodes_of = [complete_nodes(other * each, (other + 1) * each, root) for other in ranks]
+        each = self._virtual_workers // self.levels.world_size
         for message in self._messages:
-            whole, sizes = message.bucket.whole, message.bucket.sizes
-            nodes, sums = list[Node](), list[Tensor]()
-            message.parts, message.rounds = [], []
-            for index in range(max(map(len, nodes_of))):
-                senders = [int(index < len(nodes_of[other])) for other in ranks]
-                sent = self._sums[index][whole] if senders[rank] else self.flat[:0]
-                received = torch.zeros(sum(senders) * sizes[rank], device=self._device)
-                lengths = [sender * sizes[rank] for sender in senders], [senders[rank] * size for size in sizes]
-                message.parts.append((received, lengths[0], sent, lengths[1]))
-                nodes += [nodes_of[other][index] for other in ranks if senders[other]]
-                sums += received.view(sum(senders), sizes[rank]).unbind()
-            for pairs in rounds(nodes, root):
-                message.rounds.append(([sums[left] for left, _ in pairs], [sums[right] for _, right in pairs]))
+            sizes, sums = message.bucket.sizes, [of_node[message.bucket.whole] for of_node in self._sums]
+            message.hops = []
+            for level in self.levels.levels:
+                ranks, step = level.ranks, level.ranks.step
+                held = [complete_nodes(rank * each, (rank + step) * each, root) for rank in ranks]
+                made = complete_nodes(ranks[0] * each, (ranks[-1] + step) * each, root)
+                count = len(sizes) // len(ranks)  # pieces for each member
+                pieces = [sizes[begin : begin + count] for begin in range(0, len(sizes), count)]
+                message.hops.append(Hop(level, held, sums, made, [sum(of_member) for of_member in pieces]))
+                sizes, sums = pieces[level.number], message.hops[-1].sums
 
     def _hook(self, message: Message) -> Callable[[Tensor], None]:
         def ready(parameter: Tensor) -> None:
@@ -163,20 +204,18 @@ class Gradients:
             message = self._messages[self._next]
             self._take(list(message.bucket.names))
             self._fold(message.bucket.whole)
-            self.sending = True  # the backend may fail after other ranks have their part
-            message.works = [
-                cast(dist.Work, dist.all_to_all_single(received, sent, here, there, async_op=True))
-                for received, here, sent, there in message.parts
-            ]
+            self.sending = True  # an error of the backend may come when others have theirs already
+            message.hops[0].begin()
+            if self._next:  # which has arrived inside of the machine since
+                self._messages[self._next - 1].go_on()
             self._next += 1
 
     def finish(self) -> None:
         """Waits until `flat` holds the sum over all ranks."""
+        for message in self._messages[-1:]:
+            message.go_on()
         for message in self._messages:
-            for work in message.works:
-                work.wait()
-            *earlier, (left, right) = message.rounds
-            for sums, others in earlier:
-                torch._foreach_add_(sums, others)
-            torch.add(left[0], right[0], out=message.own)
+            message.hops[-1].finish()
+        if self._messages:
+            torch._foreach_copy_(self._own, [message.hops[-1].sums[0] for message in self._messages])
         self._next, self._final, self.sending = 0, False, False

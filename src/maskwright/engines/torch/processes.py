@@ -27,6 +27,7 @@ from maskwright.engines.processes import (
     launch_variables,
 )
 from maskwright.engines.torch.connections import Gone, probe, sockets
+from maskwright.engines.torch.levels import Levels
 from maskwright.engines.torch.rendezvous import meet
 from maskwright.machine import hardware
 from maskwright.model.torch.linear import mkl_product
@@ -40,16 +41,13 @@ a message just before."""
 LOST = ("connection", "socket", "broken pipe", "timed out waiting", "failed to recv", "remote process", "was aborted")
 """Words in the errors of collective operations when another process has died."""
 
-gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-"""Gathers [n] of each rank into [world_size * n]. torch 2.13 has the first name and warns of the second; 2.11 has only
-the second."""
-
 
 class Peers:
     """`Processes` of several ranks, over gloo."""
 
     has_mkl = False
     """Whether each of them `has_mkl`."""
+    levels: Levels
 
     def __init__(self) -> None:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
@@ -170,17 +168,30 @@ def _find(launch: Launch, device: str) -> None:
             timeout=timedelta(seconds=SILENT_SECONDS),
         )
 
+        _know(launch, device)  # before any rank can fail alone: its word to the others would meet this one
+
     find(initialize, CONNECT_SECONDS)
     probe(before)
-    if device == "cpu":  # before any rank can fail alone, since its message would meet this one
-        Peers.has_mkl = bool(Peers().gather_numbers(torch.tensor([int(has_mkl())])).all())
     if device == "cuda":
         backend = dist.group.WORLD._get_backend(torch.device("cuda"))  # type: ignore[union-attr]
         backend._set_default_timeout(timedelta(seconds=NCCL_SECONDS))
         atexit.register(_abort)
 
 
+def _know(launch: Launch, device: str) -> None:
+    """Learns what the ranks have in common. Sums have two levels where each machine has as many neighbouring ranks."""
+    here = [launch.local_world_size, launch.local_rank, device == "cpu" and has_mkl()]
+    of_ranks = Peers().gather_numbers(torch.tensor(here, dtype=torch.int64))
+    L, expected = launch.local_world_size, torch.arange(launch.world_size) % launch.local_world_size
+    alike = launch.world_size % L == 0 and bool((of_ranks[:, 0] == L).all() and (of_ranks[:, 1] == expected).all())
+    backend, seconds = ("nccl", NCCL_SECONDS) if device == "cuda" else ("gloo", SILENT_SECONDS)
+    timeout = timedelta(seconds=seconds)
+    Peers.levels = Levels(launch.rank, launch.world_size, L if alike else None, backend=backend, timeout=timeout)
+    Peers.has_mkl = bool(of_ranks[:, 2].all())
+
+
 def _abort() -> None:
     """Ends what NCCL still does when a run has failed: torch would wait for it, and then end by a signal."""
-    if dist.is_initialized():
-        dist.group.WORLD.abort()  # type: ignore[union-attr]
+    for group in (dist.group.WORLD, *(level.group for level in Peers.levels.levels)) if dist.is_initialized() else ():
+        if group:
+            group.abort()

@@ -1,7 +1,7 @@
 """One flat order for all that an update touches, and which rank updates what, after ZeRO-1 (Rajbhandari et al. 2020,
 arXiv:1910.02054).
 
-Gradients, messages, weights in fp32 and in the precision of the multiplications, and moments all lie in this order:
+Ranks are counted by their `Levels.place` here. Gradients, messages, weights in fp32 and in the precision of the multiplications, and moments all lie in this order:
 buckets, each cut into a piece for each rank. So a bucket is sent from where it was summed and gathered to where it is
 read. Every rank computes with all weights; it holds its pieces, one after the other, in fp32 with their moments.
 
@@ -203,10 +203,11 @@ def _place_stacks(
     stacks: Sequence[Stack], world_size: int, shapes: Shapes, places: dict[str, int]
 ) -> tuple[list[Bucket], int]:
     """Shares the stacks out, about as many numbers for each rank in all, and puts them in their `places`, each from a
-    block of its own on; also where the last one ends."""
-    rank_of, loads = dict[Stack, int](), [0] * world_size
+    block of its own on; also where the last one ends. Few stacks go to ranks far from each other, by the golden ratio:
+    neighbours share a network card or a machine."""
+    rank_of, loads = dict[Stack, int](), dict.fromkeys(sorted(range(world_size), key=lambda rank: rank * 0.618 % 1), 0)
     for stack in sorted(stacks, key=lambda stack: -stack.numbers):
-        rank_of[stack] = loads.index(min(loads))
+        rank_of[stack] = min(loads, key=loads.__getitem__)
         loads[rank_of[stack]] += stack.numbers
     buckets, end = [], 0
     for group in _grouped(stacks, lambda stack: stack.numbers):

@@ -7,7 +7,7 @@ weights in the precision of the multiplications: half the bytes of fp32, and the
 
 from __future__ import annotations
 
-from typing import Protocol, cast
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -18,8 +18,9 @@ from maskwright.engines.base import TrainState
 from maskwright.engines.processes import Processes
 from maskwright.engines.torch import shares
 from maskwright.engines.torch.gradients import Gradients
+from maskwright.engines.torch.levels import Levels
 from maskwright.engines.torch.optimizers import AdamW, Muon, rate_scales
-from maskwright.engines.torch.processes import gather_into
+from maskwright.engines.torch.processes import Peers
 from maskwright.engines.torch.shares import FlatOrder, Share
 from maskwright.model.config import NEVER_PREDICTED, ModelConfig
 from maskwright.model.hf.names import Parameters
@@ -73,11 +74,12 @@ class FlatWeights:
     ) -> None:
         self.config, self.options, self.dtype = config, options, dtype
         self._processes, self._several = processes, processes.world_size > 1
+        self._levels = processes.levels if isinstance(processes, Peers) else Levels()
         self._earlier_updates = 0
         self._parameters = dict(network.named_parameters())
         shapes = {name: parameter.shape for name, parameter in self._parameters.items()}
         self._order = FlatOrder.of(shapes, list(shapes), processes.world_size, muon=options.kind == "muon")
-        self._share = self._order.shares[processes.rank]
+        self._share = self._order.shares[self._levels.place(processes.rank)]
         self._device = next(iter(self._parameters.values())).device
         self._weights = torch.zeros(self._share.length, device=self._device)
         self._multiplied = self._weights
@@ -85,7 +87,8 @@ class FlatWeights:
             self._multiplied = torch.zeros(self._order.length, dtype=dtype, device=self._device)
         for name, view in self._order.parameters(self._multiplied).items():
             self._parameters[name].data = view
-        self._spreading = Spreading(self._share, self._weights, self._multiplied) if self._several else None
+        several = self._several
+        self._spreading = Spreading(self._share, self._weights, self._multiplied, self._levels) if several else None
         self._optimizers: list[AdamW | Muon] = []
         self._made: Gradients | None = None
 
@@ -93,11 +96,12 @@ class FlatWeights:
     def gradients(self) -> Gradients:
         """Made by the first update, since evaluation needs none."""
         if self._made is None:
-            made = Gradients(self._parameters, self._order, self._processes)
+            made = Gradients(self._parameters, self._order, self._levels)
             self._blocks = made.flat.view(-1, shares.BLOCK_NUMBERS)
             longest = max(share.length for share in self._order.shares) // shares.BLOCK_NUMBERS
             self._norms = torch.zeros(longest, device=self._device)
             self._norms_of_all = self._norms.new_zeros(self._processes.world_size * longest)
+            self._gather_norms = self._levels.gathering([(self._norms_of_all, self._norms)])
             self._blocks_in_order = torch.tensor(self._order.order_of_blocks, device=self._device)
             self._made = made
         return self._made
@@ -124,7 +128,7 @@ class FlatWeights:
         self.gradients.finish()
         norms = torch.linalg.vector_norm(self._blocks, dim=1, out=self._norms[: len(self._blocks)])
         if self._several:
-            gather_into(self._norms_of_all, self._norms)
+            self._gather_norms()
             norms = self._norms_of_all
         return torch.linalg.vector_norm(norms[self._blocks_in_order])
 
@@ -166,13 +170,12 @@ class FlatWeights:
                 continue
             piece = self._share.piece(bucket)
             mine = numbers[piece.start - begin : piece.stop - begin]
-            nothing = [0] * len(bucket.sizes)
-            arriving = numbers.new_empty(sum(bucket.sizes) if rank == 0 else 0)
-            dist.all_to_all_single(
-                arriving, mine, list(bucket.sizes) if rank == 0 else nothing, [len(mine), *nothing[1:]]
-            )
-            if rank == 0:
-                whole[bucket.whole] = arriving.cpu()
+            pieces = [bucket.piece(self._levels.place(other)) for other in range(len(bucket.sizes))]
+            lengths = [(piece.stop - piece.start) * (rank == 0) for piece in pieces]
+            arriving = numbers.new_empty(sum(lengths))
+            dist.all_to_all_single(arriving, mine, lengths, [len(mine), *[0] * (len(pieces) - 1)])
+            for piece, numbers_of_rank in zip(pieces, arriving.cpu().split(lengths), strict=True) if rank == 0 else ():
+                whole[piece] = numbers_of_rank
         return extract(self._order.parameters(whole, names), self.config) if rank == 0 else {}
 
     def write(self, state: TrainState, *, moments: bool) -> None:
@@ -213,25 +216,23 @@ class Spreading:
     What AdamW updates is gathered in place, the first layers first. Muon's pieces differ in length, so they are
     gathered together and copied."""
 
-    def __init__(self, share: Share, weights: Tensor, multiplied: Tensor) -> None:
+    def __init__(self, share: Share, weights: Tensor, multiplied: Tensor, levels: Levels) -> None:
         order = share.order
         even = [bucket for bucket in reversed(order.buckets) if not bucket.by_muon]
-        self._even = [(multiplied[bucket.whole], multiplied[bucket.piece(share.rank)]) for bucket in even]
+        gathered = [(multiplied[bucket.whole], multiplied[bucket.piece(share.rank)]) for bucket in even]
         longest = max(of_rank.end_of_muon for of_rank in order.shares)
-        self._sent, self._received = (multiplied.new_zeros(count * longest) for count in (1, order.world_size))
-        self._targets = [*(own for _, own in self._even), self._sent[: share.end_of_muon]]
+        sent, received = (multiplied.new_zeros(count * longest) for count in (1, order.world_size))
+        self._targets = [*(own for _, own in gathered), sent[: share.end_of_muon]]
         self._sources = [*(weights[share.piece(bucket)] for bucket in even), weights[: share.end_of_muon]]
         held = [(bucket, of_rank) for of_rank in order.shares for bucket in order.buckets if bucket.by_muon]
         held = [(bucket, of_rank) for bucket, of_rank in held if bucket.sizes[of_rank.rank]]
-        of_ranks = self._received.view(order.world_size, longest)
+        of_ranks = received.view(order.world_size, longest)
+        self._gather = levels.gathering(gathered + [(received, sent)] * bool(held))
         self._places = [multiplied[bucket.piece(of_rank.rank)] for bucket, of_rank in held]
         self._arrived = [of_ranks[of_rank.rank, of_rank.piece(bucket)] for bucket, of_rank in held]
 
     def spread(self) -> None:
         torch._foreach_copy_(self._targets, self._sources)
-        works = [gather_into(whole, own, async_op=True) for whole, own in self._even]
+        self._gather()
         if self._places:
-            gather_into(self._received, self._sent)
             torch._foreach_copy_(self._places, self._arrived)
-        for work in works:
-            cast(dist.Work, work).wait()
