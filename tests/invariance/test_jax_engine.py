@@ -22,7 +22,8 @@ from maskwright.data.batch import Batch
 from maskwright.data.loader import Loader
 from maskwright.data.store import TokenStore
 from maskwright.engines.base import TrainState
-from maskwright.engines.jax.engine import JaxEngine, choose_dtype
+from maskwright.engines.jax.engine import JaxEngine
+from maskwright.engines.jax.step import choose_dtype
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.model.config import model_config
 from maskwright.model.initial import initial_parameters
@@ -129,8 +130,8 @@ def test_stopped_and_continued_on_any_number_of_devices(config: Make, tmp_path: 
 
 
 def test_auto_is_bf16_but_on_a_cpu() -> None:
-    assert [choose_dtype("auto", device) for device in ("tpu", "cpu")] == ["bf16", "fp32"]
-    assert choose_dtype("fp32", "tpu") == "fp32"
+    assert [choose_dtype("auto", device) for device in ("tpu", "cpu")] == ["bfloat16", "float32"]
+    assert choose_dtype("fp32", "tpu") == "float32"
 
 
 def test_dropout_is_drawn_by_seed_step_and_virtual_worker(config: Make, store: TokenStore) -> None:
@@ -200,11 +201,11 @@ def test_a_step_waits_for_nothing_and_compiles_nothing_twice(
                 engine.read()
         engine.check()
         assert "Compiling" not in caplog.text
-        assert [made.what for made in engine.compiles] == ["update", "evaluate"]
+        assert [made["what"] for made in engine.compiles] == ["update", "score"]
         engine.step([batch.part(0, 2) for batch in loader.batches(22)], RATE)
     assert "Compiling" in caplog.text
     last = engine.compiles[-1]
-    assert (last.what, last.step, last.shapes["input_ids"]) == ("update", 22, (2, 1, 2, 32))
+    assert (last["what"], last["step"], last["shapes"]["input_ids"]) == ("update", 22, (2, 1, 2, 32))
     assert json.loads(json.dumps(engine.report))["compiles"][-1]["what"] == "update"
 
 
@@ -295,8 +296,8 @@ def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int, *, compiler_knows: 
     """A device on which programs of more than `rows` rows at once end without memory; rows of each that ran."""
     compiled, seen = JaxEngine._compiled, []
 
-    def limited(self: JaxEngine, what: str, arguments: tuple[Any, ...], *rest: Any, **options: Any) -> Any:
-        at_once = arguments[1]["input_ids"].shape[2]
+    def limited(self: JaxEngine, what: str, arguments: tuple[Any, ...], batch: Batch, **options: Any) -> Any:
+        at_once = len(batch.input_ids) // self.program_like(batch).parts
 
         def exhausted(*_: Any) -> Any:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9 bytes.")
@@ -306,7 +307,7 @@ def small_memory(monkeypatch: pytest.MonkeyPatch, rows: int, *, compiler_knows: 
         if at_once > rows:
             return exhausted
         seen.append(at_once)
-        return compiled(self, what, arguments, *rest, **options)
+        return compiled(self, what, arguments, batch, **options)
 
     monkeypatch.setattr(JaxEngine, "_compiled", limited)
     return seen
@@ -321,7 +322,7 @@ def test_a_dry_run_compiles_both_programs_and_changes_nothing(
     held_out, before = [loader.batch(100, 0)], engine.read()
     engine.dry_run(loader.batches(0), held_out)
     assert engine.at_once.rows == 2
-    assert [(made.what, made.step) for made in engine.compiles] == [("update", 0), ("evaluate", 0)]
+    assert [(made["what"], made["step"]) for made in engine.compiles] == [("update", 0), ("score", 0)]
     same_bits(before, engine.read())
     plain, _ = make(TorchEngine, config, store)
     assert loss_of(engine, loader.batches(0)) == pytest.approx(plain.evaluate(loader.batches(0)).loss, rel=1e-5)

@@ -20,7 +20,6 @@ from maskwright.config.pretraining import Optimizer, RunConfig  # noqa: E402
 from maskwright.data.store import TokenStore  # noqa: E402
 from maskwright.engines.jax import optimizers as optimizers_jax  # noqa: E402
 from maskwright.engines.jax.engine import JaxEngine  # noqa: E402
-from maskwright.engines.jax.optimizers import Rates  # noqa: E402
 from maskwright.engines.torch import optimizers as optimizers_torch  # noqa: E402
 from maskwright.engines.torch.shares import FlatOrder  # noqa: E402
 from maskwright.model import blocks  # noqa: E402
@@ -62,7 +61,7 @@ def test_an_update_of_a_new_familys_parameters_is_that_of_torch() -> None:
     shapes = {"word.weight": (5, 4), "layers.down.weight": (3, 4, 4), "layers.gain": (3, 4), "head.scale": (4,)}
     stacked = {name: jax.numpy.ones(shape) for name, shape in shapes.items()}
     zeros = {name: jax.numpy.zeros(shape) for name, shape in shapes.items()}
-    rates = Rates(*map(jax.numpy.float32, Rates.of(options, 0.1, 1)))
+    rates = jax.numpy.asarray(optimizers_jax.rates_of(options, 0.1, 1))
     moments = {"exp_avg": zeros, "exp_avg_sq": zeros}
     found, _ = optimizers_jax.apply(options, rates, stacked, zeros, moments, SimpleNamespace(shapes=shapes))  # type: ignore[arg-type]
     parameters = {

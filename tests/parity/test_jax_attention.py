@@ -132,14 +132,14 @@ def test_fewer_heads_of_keys_serve_neighbouring_queries(
 @pytest.mark.parametrize(
     ("facts", "way"),
     [
-        (("tpu", 512, 64, 0.0, jnp.bfloat16), "splash"),
-        (("tpu", 8192, 128, 0.0, "bfloat16"), "splash"),
-        (("tpu", 512, 64, 0.0, jnp.float32), "dense"),
-        (("tpu", 512, 64, 0.1, jnp.bfloat16), "dense"),
-        (("tpu", 500, 64, 0.0, jnp.bfloat16), "dense"),
-        (("tpu", 512, 512, 0.0, jnp.bfloat16), "dense"),
+        (("TPU v4", 512, 64, 0.0, jnp.bfloat16), "splash"),
+        (("TPU7x", 8192, 128, 0.0, "bfloat16"), "splash"),
+        (("TPU v3", 512, 64, 0.0, jnp.bfloat16), "dense"),
+        (("TPU v4", 512, 64, 0.0, jnp.float32), "dense"),
+        (("TPU v4", 512, 64, 0.1, jnp.bfloat16), "dense"),
+        (("TPU v4", 500, 64, 0.0, jnp.bfloat16), "dense"),
+        (("TPU v4", 512, 512, 0.0, jnp.bfloat16), "dense"),
         (("cpu", 512, 64, 0.0, jnp.bfloat16), "dense"),
-        (("cuda", 512, 64, 0.0, jnp.bfloat16), "dense"),
     ],
 )
 def test_way_is_chosen_from_static_facts(facts: tuple, way: str) -> None:

@@ -23,7 +23,7 @@ from maskwright.data.store import TokenStore
 from maskwright.engines.base import EvalStats, TrainState
 from maskwright.engines.jax import optimizers as jax_optimizers
 from maskwright.engines.jax.engine import JaxEngine
-from maskwright.engines.jax.optimizers import Rates
+from maskwright.engines.jax.optimizers import rates_of
 from maskwright.engines.jax.processes import CPU_DEVICES
 from maskwright.engines.jax.step import Program
 from maskwright.engines.torch.engine import TorchEngine
@@ -126,11 +126,11 @@ def updates_apart(run: RunConfig, shape: ModelConfig, program: Program) -> float
     if run.optimizer.kind == "muon":
         optimizers.append(Muon(*buffers, run.optimizer, torch.float32))
 
-    state, _ = program._specs()
+    state = program.state_specs
     specs = (state["parameters"], state["moments"])
     update = jax.jit(
         jax.shard_map(
-            lambda rates, w, g, m: jax_optimizers.apply(run.optimizer, Rates(*rates), w, g, m, program.layout),
+            lambda rates, w, g, m: jax_optimizers.apply(run.optimizer, rates, w, g, m, program.layout),
             mesh=program.layout.mesh,
             in_specs=(PartitionSpec(), specs[0], *specs),
             out_specs=specs,
@@ -145,7 +145,7 @@ def updates_apart(run: RunConfig, shape: ModelConfig, program: Program) -> float
         assign(order.parameters(gradients), given, shape)
         for optimizer in optimizers:
             optimizer.step(rate)
-        rates = np.array(Rates.of(run.optimizer, rate, step + 1), np.float32)
+        rates = rates_of(run.optimizer, rate, step + 1)
         ours, moments = update(rates, ours, stack(given, shape), moments)
         made = unstack({name: np.asarray(array) for name, array in ours.items()}, shape)
         worst = max(worst, apart(extract(order.parameters(weights), shape), made, biases=True))

@@ -47,7 +47,7 @@ def test_base_compiles_for_a_slice_and_fits(
     assert (result.fits, result.devices) == (True, devices)
     share = 12 * 124.7e6 / devices  # of the weight and two moments
     assert share < result.arguments_bytes < 1.1 * share + 16e6
-    assert 2e9 < (result.temporaries_bytes or 0) < 7e9
+    assert 2e9 < result.needed_bytes - result.arguments_bytes < 7e9
 
 
 @pytest.mark.parametrize("slice_", ["v5e:4x4", "v6e:4x4"])
@@ -106,8 +106,8 @@ from maskwright.engines.jax.aot import CompileRequest, program_for
 request = CompileRequest(**storage.read_json(sys.argv[1]))
 program, _ = program_for(request)
 sizes = {"rows": request.rows, "tokens": request.tokens, "slots": request.slots}
-state, batch, *_ = program.update_shapes(micro_batches=request.micro_batches, **sizes)
-compiled = program.jitted("evaluate").lower(state["parameters"], batch).compile()
+state, batch, *_ = program.update_shapes(micro_batches=2, **sizes)
+compiled = program.jitted("score").lower(state["parameters"], batch).compile()
 print("peak", compiled.memory_analysis().peak_memory_in_bytes)
 """
 

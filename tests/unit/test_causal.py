@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -124,10 +123,11 @@ def test_a_run_that_reads_causally_throughout_never_sees_a_mask(store: TokenStor
     assert not any("less than half" in line for line in unusual_settings(loader_of(store, phases=causal).config))
 
 
-def test_a_tpus_program_is_chosen_by_how_its_rows_are_read(store: TokenStore) -> None:
+def test_a_tpus_program_is_chosen_by_how_its_rows_are_read(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A phase of causal rows alone has a kernel there too; on a CPU one program serves all phases."""
     pytest.importorskip("jax", reason="needs the extra jax")
     from maskwright.engines.choose import make_engine
+    from maskwright.engines.jax.layout import ShardingLayout
 
     phases = [{"until_step": 1, "causal_share": 1.0}, {"until_step": 2, "causal_share": 0.5}]
     loader = loader_of(store, phases=phases)
@@ -135,7 +135,7 @@ def test_a_tpus_program_is_chosen_by_how_its_rows_are_read(store: TokenStore) ->
     shape = model_config(config.model.model_copy(update={"size": "nano"}), store.vocabulary.size, 32)
     engine: Any = make_engine(shape, config.optimizer, config.engine, 0)
     ways = {}
-    for platform in ("cpu", "tpu"):
-        engine.program = replace(engine.program, platform=platform)
-        ways[platform] = [engine.program_like(loader.batch(step, 0)).way(128) for step in range(3)]
-    assert ways == {"cpu": ["dense"] * 3, "tpu": ["causal splash", "dense", "splash"]}
+    for chip in ("cpu", "TPU v4"):
+        monkeypatch.setattr(ShardingLayout, "chip", chip)
+        ways[chip] = [engine.program_like(loader.batch(step, 0)).way(128) for step in range(3)]
+    assert ways == {"cpu": ["dense"] * 3, "TPU v4": ["causal splash", "dense", "splash"]}

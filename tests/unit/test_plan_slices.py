@@ -41,16 +41,15 @@ class Compiler:
     def __call__(self, request: CompileRequest) -> CompileResult:
         self.asked.append(request.rows)
         self.requests.append(request)
-        return self.result(request.rows, request.micro_batches)
+        return self.result(request.rows, request.virtual_workers // 8)
 
     def result(self, rows: int, micro_batches: int = 1) -> CompileResult:
         needed = self.fixed + self.row * rows + (1.2 if micro_batches > 1 else 0.0)  # a second gradient
         fits = needed <= self.limit
         sizes = {"limit_bytes": round(self.limit * GIB), "needed_bytes": round(needed * GIB), "arguments_bytes": GIB}
-        temporaries = round((needed - 1) * GIB) if fits else None
         collectives = [Collective("all-gather", True, 6, 2**21)] if fits else []
         return CompileResult(
-            "TPU v5 lite", 8, fits, temporaries_bytes=temporaries, collectives=collectives, compile_seconds=1.0,
+            "TPU v5 lite", 8, max(1, micro_batches), fits, collectives=collectives, compile_seconds=1.0,
             versions={"jax": "0"}, **sizes
         )  # fmt: skip
 
@@ -75,7 +74,7 @@ def test_the_command_says_by_how_much_a_run_does_not_fit_and_ends_with_1(
     assert run(["plan", "any", "--on", "v5e:2x4", "--vocab-size", "400", "--json"]) == 1
     (place,) = json.loads(capsys.readouterr().out)["places"]
     (program,) = place["compiled"]["programs"]
-    assert (place["kind"], program["micro_batches"], place["notes"]) == ("projected", 1, [])
+    assert (place["kind"], program["result"]["micro_batches"], place["notes"]) == ("projected", 1, [])
     assert not program["result"]["fits"]
     assert run(["plan", "any", "--on", "v5e:2x4", "--vocab-size", "400"]) == 1
     assert (

@@ -71,10 +71,11 @@ def products_here(engine: EngineSection, device: str) -> tuple[float, bool, int]
     """(FLOP/s of plain products on one `device` of this machine, whether they are in 16 bits, CPU cores that compute
     them), as the engine would choose them."""
     if engine.kind == "jax":
-        from maskwright.engines.jax.engine import choose_dtype, plain_products
+        from maskwright.engines.jax.engine import plain_products
+        from maskwright.engines.jax.step import choose_dtype
 
         dtype = choose_dtype(engine.dtype, device)
-        return plain_products(None, dtype), dtype != "fp32", usable_cores()
+        return plain_products(dtype), dtype != "float32", usable_cores()
     from maskwright.engines.torch.prepare import plain_products_here
 
     return plain_products_here(engine.dtype, device)

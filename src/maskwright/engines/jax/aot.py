@@ -18,9 +18,11 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from maskwright.config.pretraining import Optimizer
+from maskwright.config.pretraining import EngineSection, Optimizer
 from maskwright.core import storage
 from maskwright.core.errors import ConfigError
+from maskwright.core.library_errors import is_out_of_memory
+from maskwright.machine.tpus import host_sizes
 from maskwright.model.config import ModelConfig
 
 SETTINGS = {
@@ -33,10 +35,6 @@ SETTINGS = {
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "JAX_PLATFORMS": "cpu",
 }
-OPTIONS: dict[str, dict[str, Any]] = {"v4": {"chip_config_name": "megacore"}}
-"""Both cores of a v4 chip are one device, as in its runtime."""
-BOUNDS = {("v5e", "2x4"): (2, 4, 1), ("v6e", "2x4"): (2, 4, 1)}
-"""A host has eight of these chips; the compiler would put any four on a host."""
 GIB = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 KINDS = "all-reduce|all-gather|reduce-scatter|collective-permute|all-to-all"
 COLLECTIVE = re.compile(rf" (?P<kind>{KINDS})(?P<start>-start)?\(")
@@ -51,15 +49,13 @@ class CompileRequest:
     """Kind and topology, such as `v6e:4x4`."""
     model: dict[str, Any]
     optimizer: dict[str, Any]
-    sharding: str
-    dtype: str
-    devices: int | None
+    engine: dict[str, Any]
     rows: int
     """Rows of a micro-batch; `tokens` and `slots` are of a micro-batch too."""
     tokens: int
     slots: int
-    micro_batches: int
-    """Micro-batches that a device computes in an update."""
+    virtual_workers: int
+    """Those that the devices do not divide are rounded down."""
     causal: bool | None = False
     """`Batch.causal` of the micro-batches."""
 
@@ -81,13 +77,14 @@ class CompileResult:
 
     device_kind: str
     devices: int
+    micro_batches: int
+    """Micro-batches that a device computes in an update."""
     fits: bool
     limit_bytes: int
     needed_bytes: int
     """If the program does not fit, the bytes that the compiler asked for."""
     arguments_bytes: int
-    temporaries_bytes: int | None
-    """None if the program does not fit."""
+    """Of the needed ones; 0 if the program does not fit."""
     collectives: list[Collective]
     """Collectives in the program's text, of which those in the loop over layers run once a layer."""
     compile_seconds: float
@@ -99,11 +96,11 @@ def topology(name: str) -> Any:
     from jax.experimental import topologies
 
     kind, _, shape = name.partition(":")
-    options = dict(OPTIONS.get(kind, {}))
-    if (kind, shape) in BOUNDS:
-        options["chips_per_host_bounds"] = BOUNDS[kind, shape]
-    elif shape in ("1x1", "1x1x1"):
-        options["chips_per_host_bounds"] = (1, 1, 1)
+    sides = tuple(map(int, shape.split("x")))
+    # Both cores of a v4 chip are one device, as in its runtime.
+    options: dict[str, Any] = {"chip_config_name": "megacore"} if kind == "v4" else {}
+    if host_sizes(kind, shape)[0] == math.prod(sides):  # the compiler would put any four chips on a host
+        options["chips_per_host_bounds"] = (*sides, 1, 1)[:3]
     try:
         return topologies.get_topology_desc(platform="tpu", topology_name=name, **options)
     except Exception as error:
@@ -115,20 +112,15 @@ def topology(name: str) -> Any:
 def program_for(request: CompileRequest) -> tuple[Any, list[Any]]:
     """(`step.Program`, the devices of the slice). Raises `ConfigError` if the hosts do not divide `devices`, as the run
     would."""
-    import jax.numpy as jnp
-
-    from maskwright.engines.jax.layout import ShardingLayout
     from maskwright.engines.jax.processes import first_devices
     from maskwright.engines.jax.step import Program
-    from maskwright.model.jax.networks import shapes
 
     devices = sorted(topology(request.slice).devices, key=lambda device: (device.process_index, device.id))
-    if request.devices is not None:
-        devices = first_devices(devices, request.devices)
-    model = ModelConfig(**request.model)
-    dtype = jnp.bfloat16 if request.dtype == "bf16" else jnp.float32
-    layout = ShardingLayout.of(devices, shapes(model), fsdp=request.sharding == "fsdp", dtype=dtype)
-    return Program(model, Optimizer(**request.optimizer), layout, "tpu", causal=request.causal), devices
+    engine = EngineSection(**request.engine)
+    if engine.devices is not None:
+        devices = first_devices(devices, engine.devices)
+    model, optimizer = ModelConfig(**request.model), Optimizer(**request.optimizer)
+    return Program.of(model, optimizer, engine, devices, causal=request.causal), devices
 
 
 def compile_ahead(request: CompileRequest) -> CompileResult:
@@ -136,35 +128,31 @@ def compile_ahead(request: CompileRequest) -> CompileResult:
 
     program, devices = program_for(request)
     sizes = {"rows": request.rows, "tokens": request.tokens, "slots": request.slots}
-    arguments = program.update_shapes(micro_batches=request.micro_batches, **sizes)
-    began = time.perf_counter()
-    lowered = program.jitted("update").lower(*arguments)
-    facts: dict[str, Any] = {
-        "device_kind": devices[0].device_kind,
-        "devices": len(devices),
-        "limit_bytes": memory_limit(devices[0]),
-        "versions": {"jax": jax.__version__, "libtpu": importlib.metadata.version("libtpu")},
-    }
+    micro_batches = max(1, request.virtual_workers // len(devices))
+    began, refusal = time.perf_counter(), ""
+    lowered = program.jitted("update").lower(*program.update_shapes(micro_batches=micro_batches, **sizes))
     try:
         compiled = lowered.compile()
-        seconds = round(time.perf_counter() - began, 1)
     except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
+        if not is_out_of_memory(error):
             raise
-        seconds = round(time.perf_counter() - began, 1)
-        facts |= {"fits": False, "temporaries_bytes": None, "collectives": []}
-        # The first line contains the needed memory and the limit.
-        facts["needed_bytes"] = max(_sizes(str(error).splitlines()[0]) or _sizes(str(error)))
-        arrays = jax.tree.leaves(arguments)
-        facts["arguments_bytes"] = sum(a.dtype.itemsize * math.prod(a.sharding.shard_shape(a.shape)) for a in arrays)
-    else:
-        memory = compiled.memory_analysis()
-        facts |= {"fits": True, "collectives": collectives(compiled.as_text())}
-        # Not the sum of all temporaries, which also counts those that never live at the same time.
-        facts["needed_bytes"] = memory.peak_memory_in_bytes
-        facts["arguments_bytes"] = memory.argument_size_in_bytes
-        facts["temporaries_bytes"] = memory.peak_memory_in_bytes - memory.argument_size_in_bytes
-    return CompileResult(compile_seconds=seconds, **facts)
+        refusal = str(error)
+    seconds = round(time.perf_counter() - began, 1)
+    memory = None if refusal else compiled.memory_analysis()
+    return CompileResult(
+        device_kind=program.layout.chip,
+        devices=len(devices),
+        micro_batches=micro_batches,
+        fits=memory is not None,
+        limit_bytes=memory_limit(devices[0]),
+        # Not the sum of all temporaries, which also counts those that never live at the same time. The first line of a
+        # refusal has the needed memory and the limit.
+        needed_bytes=memory.peak_memory_in_bytes if memory else max(_sizes(refusal.splitlines()[0]) or _sizes(refusal)),
+        arguments_bytes=memory.argument_size_in_bytes if memory else 0,
+        collectives=collectives(compiled.as_text()) if memory else [],
+        compile_seconds=seconds,
+        versions={"jax": jax.__version__, "libtpu": importlib.metadata.version("libtpu")},
+    )
 
 
 def collectives(text: str) -> list[Collective]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +31,6 @@ from jax.sharding import Mesh, PartitionSpec
 from maskwright.model.jax.parts import LAYERS
 
 AXIS = "data"
-Platform = Literal["cpu", "tpu"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +52,11 @@ class ShardingLayout:
     @property
     def devices(self) -> int:
         return int(self.mesh.size)
+
+    @property
+    def chip(self) -> str:
+        """The kind of all devices in JAX's words: `cpu`, `TPU v5 lite`."""
+        return str(self.mesh.devices.flat[0].device_kind)
 
     def spec(self, name: str) -> PartitionSpec:
         dim = self.dims[name]

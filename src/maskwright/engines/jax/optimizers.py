@@ -8,7 +8,6 @@ and gives their shards back.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import accumulate
 
 import jax
@@ -45,47 +44,36 @@ def rate_scales(name: str, dims: int, layers: int, layer_decay: float) -> np.nda
     return np.array(stacked, np.float32).reshape(-1, *[1] * (dims - 1))
 
 
-@dataclass(frozen=True)
-class Rates:
-    """fp32 scalars of one update, computed by the host in double precision."""
-
-    learning_rate: Array
-    correction1: Array
-    """AdamW's bias correction 1 - beta1^t."""
-    correction2: Array
-    """AdamW's bias correction sqrt(1 - beta2^t)."""
-
-    @staticmethod
-    def of(options: Optimizer, learning_rate: float, step: int) -> list[float]:
-        """`step` counts finished updates, this one included."""
-        return [learning_rate, 1.0 - options.beta1**step, (1.0 - options.beta2**step) ** 0.5]
+def rates_of(options: Optimizer, learning_rate: float, step: int) -> np.ndarray:
+    """fp32 [3] of update number `step`, from 1, computed by the host in double precision: the learning rate, and
+    AdamW's bias corrections 1 - beta1^t and sqrt(1 - beta2^t)."""
+    return np.array([learning_rate, 1.0 - options.beta1**step, (1.0 - options.beta2**step) ** 0.5], np.float32)
 
 
 def apply(
-    options: Optimizer, rates: Rates, weights: Weights, gradients: Weights, moments: Moments, layout: ShardingLayout
+    options: Optimizer, rates: Array, weights: Weights, gradients: Weights, moments: Moments, layout: ShardingLayout
 ) -> tuple[Weights, Moments]:
-    """(new weights, new moments)."""
+    """(new weights, new moments). `rates`: see `rates_of`."""
+    learning_rate, correction1, correction2 = rates
     after, new = {}, {kind: dict(named) for kind, named in moments.items()}
-    layer_decay = options.layer_decay
     layers = layout.shapes["layers.down.weight"][0]
     for name, m in moments["exp_avg"].items():
         gradient, v = gradients[name], moments["exp_avg_sq"][name]
         m = new["exp_avg"][name] = m + (gradient - m) * (1.0 - options.beta1)
         v = new["exp_avg_sq"][name] = v * options.beta2 + jnp.square(gradient) * (1.0 - options.beta2)
         decay = options.weight_decay if is_decayed(m.ndim - name.startswith(LAYERS)) else 0.0
-        denominator = jnp.sqrt(v) / rates.correction2 + options.eps
-        rate = rates.learning_rate
-        if layer_decay < 1.0:
-            rate = rate * rate_scales(name, m.ndim, layers, layer_decay)
-        after[name] = weights[name] * (1.0 - rate * decay) - rate / rates.correction1 * m / denominator
+        denominator = jnp.sqrt(v) / correction2 + options.eps
+        rate = learning_rate
+        if options.layer_decay < 1.0:
+            rate = rate * rate_scales(name, m.ndim, layers, options.layer_decay)
+        after[name] = weights[name] * (1.0 - rate * decay) - rate / correction1 * m / denominator
     if options.kind == "muon":
         ahead = {}
         for name, momentum in moments["momentum"].items():
             momentum = new["momentum"][name] = momentum + (gradients[name] - momentum) * (1.0 - options.momentum)
             ahead[name] = gradients[name] + (momentum - gradients[name]) * options.momentum  # Nesterov's look ahead
         for name, update in _orthogonal(ahead, layout).items():
-            shrink = 1.0 - rates.learning_rate * options.weight_decay
-            after[name] = weights[name] * shrink - rates.learning_rate * update
+            after[name] = weights[name] * (1.0 - learning_rate * options.weight_decay) - learning_rate * update
     return {name: after[name] for name in weights}, new
 
 

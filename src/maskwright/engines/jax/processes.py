@@ -19,7 +19,6 @@ from maskwright.core import storage
 from maskwright.core.console import warn
 from maskwright.core.errors import ConfigError, InputError, MaskwrightError
 from maskwright.core.extras import require
-from maskwright.engines.jax.layout import Platform
 from maskwright.engines.processes import (
     CONNECT_SECONDS,
     LONGEST_MESSAGE,
@@ -76,7 +75,7 @@ class _JaxProcesses:
             jax.distributed.shutdown()
 
 
-def choose_device(engine: EngineSection) -> Platform:
+def choose_device(engine: EngineSection) -> str:
     """Resolves `auto`: TPU chips if there are any, else the CPU. Raises `ConfigError` rather than leave a chip or a GPU
     of this machine idle."""
     chips, wanted = tpu_chips(), engine.device
@@ -93,7 +92,7 @@ def choose_device(engine: EngineSection) -> Platform:
     return "cpu"
 
 
-def connect(engine: EngineSection) -> tuple[Platform, list[Any], Processes]:
+def connect(engine: EngineSection) -> tuple[str, list[Any], Processes]:
     """(device, the devices of all hosts in an order that all agree on, processes). This is the first use of JAX.
 
     Raises `ConfigError` if a device is absent, `StoppedEarly` if the other hosts cannot be found.

@@ -8,30 +8,27 @@ each micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec
 
-from maskwright.config.pretraining import Optimizer
+from maskwright.config.pretraining import EngineSection, Optimizer
 from maskwright.data import bits
-from maskwright.data.batch import Batch
 from maskwright.engines.base import DROPOUT_PURPOSE
 from maskwright.engines.jax import optimizers
-from maskwright.engines.jax.layout import AXIS, Platform, ShardingLayout
-from maskwright.engines.jax.optimizers import Rates
+from maskwright.engines.jax.layout import AXIS, ShardingLayout
 from maskwright.model.config import ModelConfig
 from maskwright.model.jax.attention import choose_way
-from maskwright.model.jax.networks import logits, losses
+from maskwright.model.jax.networks import logits, losses, shapes
 from maskwright.model.jax.parts import Gather, Weights
 
 BATCH_FIELDS = ("input_ids", "position_ids", "segment_ids", "predict_index", "labels", "weights")
-EVERYWHERE = PartitionSpec()
+EVERYWHERE, OF_DEVICES = PartitionSpec(), PartitionSpec(None, AXIS)
 BESIDE = (
     "xla_tpu_enable_async_all_to_all",
     "xla_enable_async_all_gather",
@@ -39,12 +36,16 @@ BESIDE = (
     "xla_tpu_enable_async_collective_fusion_fuse_all_gather",
 )
 """libtpu's options with which a chip computes while it sends. The last three are on by default for v5e, not for v6e."""
-COMPILER_OPTIONS = {"tpu": dict.fromkeys(BESIDE, "true"), "cpu": dict[str, str]()}
 NO_BAD_STEP = 2**31 - 1
 
 State = dict[str, Any]
 """`parameters`, `moments` by kind, and `first_bad`, int32: the first step whose loss or gradient was not finite.
 Neither that step nor a later one changes anything."""
+
+
+def choose_dtype(wanted: str, platform: str) -> str:
+    """`auto` is fp32 on a CPU, where XLA's bf16 products are slower (0.8 times on 2 Zen 5 cores), else bf16."""
+    return "float32" if wanted == "fp32" or (wanted == "auto" and platform == "cpu") else "bfloat16"
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,6 @@ class Program:
     model: ModelConfig
     optimizer: Optimizer
     layout: ShardingLayout
-    platform: Platform
-    """The target platform; it decides how attention is computed."""
     parts: int = 1
     """Number of parts of a virtual worker's micro-batch; more than one if it does not fit in memory at once."""
     seed: int = 0
@@ -63,6 +62,15 @@ class Program:
     """Used in training only."""
     causal: bool | None = False
     """`Batch.causal` of what it computes."""
+
+    @classmethod
+    def of(
+        cls, model: ModelConfig, optimizer: Optimizer, engine: EngineSection, devices: list[Any], **more: Any
+    ) -> Program:
+        """The program of a run on `devices`, which may be another machine's. `more`: further fields."""
+        dtype = jnp.dtype(choose_dtype(engine.dtype, devices[0].platform))
+        layout = ShardingLayout.of(devices, shapes(model), fsdp=engine.sharding == "fsdp", dtype=dtype)
+        return cls(model, optimizer, layout, **more)
 
     # ---- one micro-batch, inside the mesh --------------------------------------------------------------------
 
@@ -73,12 +81,12 @@ class Program:
 
     def way(self, tokens: int, dropout: float = 0.0) -> str:
         """How attention over rows of `tokens` is computed: see `model/jax/attention.py`."""
-        width = self.model.hidden_size // self.model.num_attention_heads
-        return choose_way(self.platform, tokens, width, dropout, self.layout.dtype, causal=self.causal)
+        facts = self.layout.chip, tokens, self.model.head_width, dropout, self.layout.dtype
+        return choose_way(*facts, causal=self.causal)
 
     def _key(self, step: Array, number: Array) -> Array | None:
-        """Dropout's key for one part of one micro-batch: by seed, step, virtual worker and part, with any number of
-        devices."""
+        """Dropout's key for micro-batch `number` of `_cut`: by seed, step, virtual worker and part, whatever the number
+        of devices."""
         if not self.model.drops:
             return None
         virtual_worker = number // self.parts * self.layout.devices + jax.lax.axis_index(AXIS)
@@ -87,6 +95,17 @@ class Program:
         for part in (step, virtual_worker, number % self.parts):
             key = jax.random.fold_in(key, part)
         return key
+
+    def _cut(self, batches: dict[str, Array]) -> dict[str, Array]:
+        """This device's micro-batches [A, 1, …] -> [A * parts, …]: rows, and equal shares of the slots."""
+
+        def cut(array: Array) -> Array:
+            return array.reshape(len(array) * self.parts, array.shape[2] // self.parts, *array.shape[3:])
+
+        pieces = {name: cut(array) for name, array in batches.items()}
+        before = jnp.arange(len(pieces["input_ids"])) % self.parts * pieces["input_ids"][0].size
+        index = jnp.maximum(pieces["predict_index"] - before[:, None], 0)  # filler may have 0
+        return pieces | {"predict_index": index}
 
     def _gradient(self, weights: Weights, batches: dict[str, Array], step: Array) -> tuple[Array, Array, Weights]:
         """Loss sum, weight and gradient of the global batch; the loss is divided once, by the global weight."""
@@ -120,10 +139,9 @@ class Program:
     def update(
         self, state: State, batches: dict[str, Array], rates: Array, step: Array, vote: Array
     ) -> tuple[State, dict[str, Array]]:
-        """One update, inside the mesh. `batches`: this device's, [A, 1, …]; `rates`: fp32 [3]; `vote`: int32 [1]; all
-        devices get the highest."""
-        batches = {name: array[:, 0] for name, array in batches.items()}
-        loss, weight, gradient = self._gradient(state["parameters"], batches, step)
+        """One update, inside the mesh. `batches`: this device's, [A, 1, …]; `rates`: see `optimizers.rates_of`; `vote`:
+        int32 [1]; all devices get the highest."""
+        loss, weight, gradient = self._gradient(state["parameters"], self._cut(batches), step)
         norm = self.layout.norm(gradient)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         first_bad = jnp.where(finite, state["first_bad"], jnp.minimum(state["first_bad"], step))
@@ -131,7 +149,7 @@ class Program:
             shrink = jnp.minimum(self.optimizer.max_grad_norm / (norm + 1e-6), 1.0)
             gradient = jax.tree.map(lambda g: g * shrink, gradient)
         old = (state["parameters"], state["moments"])
-        new = optimizers.apply(self.optimizer, Rates(*rates), old[0], gradient, old[1], self.layout)
+        new = optimizers.apply(self.optimizer, rates, old[0], gradient, old[1], self.layout)
         parameters, moments = jax.tree.map(lambda n, o: jnp.where(first_bad > step, n, o), new, old)
         stats = {"loss_sum": loss, "weight": weight, "grad_norm": norm, "first_bad": first_bad}
         stats["vote"] = jax.lax.pmax(vote[0], AXIS)
@@ -139,102 +157,76 @@ class Program:
 
     # ---- scores ------------------------------------------------------------------------------------------------
 
-    def outputs(
+    def _outputs(
         self, parameters: Weights, batches: dict[str, Array], of: Callable[[Array, dict[str, Array]], Array]
     ) -> Array:
-        """Inside the mesh: `of(logits, batch)` of each micro-batch, [A, 1, …]."""
+        """Inside the mesh: `of(logits, batch)` of all positions, fp32 [A, 1, K, C]."""
 
         def one(batch: dict[str, Array]) -> Array:
-            return of(self._logits(parameters, batch, self.layout.gathered), batch)
+            return of(self._logits(parameters, batch, self.layout.gathered), batch).astype(jnp.float32)
 
-        return jax.lax.map(one, {name: array[:, 0] for name, array in batches.items()})[:, None]
+        outputs = jax.lax.map(one, self._cut(batches))
+        return outputs.reshape(*batches["predict_index"].shape, -1)
 
-    def _scores(self, logits: Array, batch: dict[str, Array]) -> Array:
-        """fp32 [K, 2] of each label's loss, and 1 where it is the likeliest."""
-        right = (logits.argmax(-1) == batch["labels"]).astype(jnp.float32)
-        return jnp.stack([losses(self.model.task, logits, batch["labels"]), right], -1)
+    def score(self, parameters: Weights, batches: dict[str, Array]) -> Array:
+        """Inside the mesh: [A, 1, K, 2], each label's loss, and 1 where it is the likeliest."""
 
-    def evaluate(self, parameters: Weights, batches: dict[str, Array]) -> Array:
-        """Inside the mesh: fp32 [3], the sums of losses, of weights, and of the weights of right answers."""
+        def scores(logits: Array, batch: dict[str, Array]) -> Array:
+            right = (logits.argmax(-1) == batch["labels"]).astype(jnp.float32)
+            return jnp.stack([losses(self.model.task, logits, batch["labels"]), right], -1)
 
-        def sums(logits: Array, batch: dict[str, Array]) -> Array:
-            loss, right = self._scores(logits, batch).T
-            return (jnp.stack([loss, jnp.ones_like(loss), right]) * batch["weights"]).sum(1)
-
-        return jax.lax.psum(self.outputs(parameters, batches, sums).sum((0, 1)), AXIS)
-
-    def log_probs(self, parameters: Weights, batches: dict[str, Array]) -> Array:
-        """Inside the mesh: [A, 1, K, 2], the `_scores` of all labels."""
-        return self.outputs(parameters, batches, self._scores)
+        return self._outputs(parameters, batches, scores)
 
     def predict(self, parameters: Weights, batches: dict[str, Array]) -> Array:
-        """Inside the mesh: fp32 logits [A, 1, K, C]."""
-        return self.outputs(parameters, batches, lambda logits, _: logits.astype(jnp.float32))
+        """Inside the mesh: logits [A, 1, K, C]."""
+        return self._outputs(parameters, batches, lambda logits, _: logits)
 
     # ---- on a mesh -------------------------------------------------------------------------------------------
 
-    def _specs(self) -> tuple[State, dict[str, PartitionSpec]]:
+    @property
+    def state_specs(self) -> State:
+        """Where each array of the state is."""
         parameters = {name: self.layout.spec(name) for name in self.layout.shapes}
         names = optimizers.moment_names(self.optimizer.kind, self.layout.shapes)
         moments = {kind: {name: parameters[name] for name in members} for kind, members in names.items()}
-        state = {"parameters": parameters, "moments": moments, "first_bad": EVERYWHERE}
-        return state, dict.fromkeys(BATCH_FIELDS, PartitionSpec(None, AXIS))
+        return {"parameters": parameters, "moments": moments, "first_bad": EVERYWHERE}
 
-    def _on_mesh(self, function: Any, in_specs: Any, out_specs: Any, donate: tuple[int, ...]) -> Any:
-        # fp32 needs this, since a TPU uses less by default. bf16 stays, since TPU kernels accept nothing else.
+    def jitted(self, what: str) -> Any:
+        """`update`, `score` or `predict`."""
+        state, is_update = self.state_specs, what == "update"
+        specs: Any = (state["parameters"], OF_DEVICES)
+        out: Any = OF_DEVICES
+        if is_update:
+            specs, out = (state, OF_DEVICES, EVERYWHERE, EVERYWHERE, PartitionSpec(AXIS)), (state, EVERYWHERE)
+        # fp32 runs in fp32, since a TPU uses less by default. bf16 stays: TPU kernels accept nothing else.
         precision = "highest" if self.layout.dtype == jnp.float32 else "default"
 
         def traced(*arguments: Any) -> Any:
             with jax.default_matmul_precision(precision):
-                return function(*arguments)
+                return getattr(self, what)(*arguments)
 
         # check_vma would let autodiff sum each micro-batch's gradient over all devices; here that comes last.
-        mapped = jax.shard_map(traced, mesh=self.layout.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
-        return jax.jit(mapped, donate_argnums=donate, compiler_options=COMPILER_OPTIONS[self.platform])
-
-    def jitted(self, what: str) -> Any:
-        """`update`, `evaluate`, `log_probs` or `predict`."""
-        state, batch = self._specs()
-        if what != "update":
-            out = EVERYWHERE if what == "evaluate" else PartitionSpec(None, AXIS)
-            return self._on_mesh(getattr(self, what), (state["parameters"], batch), out, ())
-        stats = dict.fromkeys(("loss_sum", "weight", "grad_norm", "first_bad", "vote"), EVERYWHERE)
-        in_specs = (state, batch, EVERYWHERE, EVERYWHERE, PartitionSpec(AXIS))
-        return self._on_mesh(self.update, in_specs, (state, stats), (0,))
-
-    # ---- shapes, for memory that is not allocated yet --------------------------------------------------------------
+        mapped = jax.shard_map(traced, mesh=self.layout.mesh, in_specs=specs, out_specs=out, check_vma=False)
+        options = dict.fromkeys(BESIDE if self.layout.chip.startswith("TPU") else (), "true")
+        return jax.jit(mapped, donate_argnums=(0,) if is_update else (), compiler_options=options)
 
     def update_shapes(self, *, micro_batches: int, rows: int, tokens: int, slots: int) -> tuple[Any, ...]:
-        """Arguments of `jitted("update")`: `micro_batches` (A) of `rows` (M) x `tokens` (T) with `slots` (K) each."""
+        """Arguments of `jitted("update")`, before there are any: `micro_batches` (A) of `rows` (M) x `tokens` (T) with
+        `slots` (K) each."""
 
-        def shape(dims: tuple[int, ...], spec: PartitionSpec, dtype: Any = jnp.int32) -> Any:
+        def shape(dims: tuple[int, ...], spec: PartitionSpec = EVERYWHERE, dtype: Any = jnp.int32) -> Any:
             return jax.ShapeDtypeStruct(dims, dtype, sharding=self.sharding(spec))
 
-        specs, batch_specs = self._specs()
-        arrays = {
-            name: shape(self.layout.shapes[name], spec, jnp.float32) for name, spec in specs["parameters"].items()
-        }
+        specs, N = self.state_specs, self.layout.devices
+        arrays = {name: shape(self.layout.shapes[name], at, jnp.float32) for name, at in specs["parameters"].items()}
         moments = {kind: {name: arrays[name] for name in members} for kind, members in specs["moments"].items()}
-        state = {"parameters": arrays, "moments": moments, "first_bad": shape((), EVERYWHERE)}
+        state = {"parameters": arrays, "moments": moments, "first_bad": shape(())}
         sizes = dict.fromkeys(BATCH_FIELDS[:3], (rows, tokens)) | dict.fromkeys(BATCH_FIELDS[3:], (slots,))
-        N = self.layout.devices
         batch = {
-            name: shape((micro_batches, N, *sizes[name]), spec, jnp.float32 if name == "weights" else jnp.int32)
-            for name, spec in batch_specs.items()
+            name: shape((micro_batches, N, *size), OF_DEVICES, jnp.float32 if name == "weights" else jnp.int32)
+            for name, size in sizes.items()
         }
-        rates, step = shape((3,), EVERYWHERE, jnp.float32), shape((), EVERYWHERE)
-        return state, batch, rates, step, shape((N,), PartitionSpec(AXIS))
+        return state, batch, shape((3,), dtype=jnp.float32), shape(()), shape((N,), PartitionSpec(AXIS))
 
     def sharding(self, spec: PartitionSpec) -> NamedSharding:
         return NamedSharding(self.layout.mesh, spec)
-
-
-def arrange(batches: Sequence[Batch], devices: int) -> dict[str, np.ndarray]:
-    """Micro-batches in the order of their virtual workers -> arrays [A, devices, …]: virtual worker a * devices + d is
-    micro-batch a of device d."""
-    return {
-        name: np.stack([getattr(batch, name) for batch in batches]).reshape(
-            len(batches) // devices, devices, *getattr(batches[0], name).shape
-        )
-        for name in BATCH_FIELDS
-    }

@@ -5,8 +5,8 @@ A token sees the tokens of its own segment id; where that is negative, no later 
 so no row of the softmax is empty.
 
 way             taken when                                                 computed by
-splash          TPU in bf16, rows of a multiple of 128 tokens, no          JAX's Pallas kernel: T x T is never in memory
-                dropout, no row that is read causally
+splash          TPU v4 or newer in bf16, rows of a multiple of 128         JAX's Pallas kernel: T x T is never in memory
+                tokens, no dropout, no row that is read causally
 causal splash   the same, but every row is read causally                   the same with a causal mask
 dense           otherwise                                                  scores of all pairs, then products; with a
                                                                            window, of the pairs of nearby blocks
@@ -36,17 +36,20 @@ LARGEST_BLOCK = 512
 
 WIDEST_HEAD = 256
 
+WITHOUT_KERNELS = ("TPU v2", "TPU v3")
+"""Kernels have no products in bf16 there: "Unsupported matmul RHS type on target" (libtpu 0.0.42.1)."""
+
 
 def choose_way(
-    platform: str, tokens: int, head_width: int, dropout: float, dtype: DTypeLike, *, causal: bool | None = False
+    chip: str, tokens: int, head_width: int, dropout: float, dtype: DTypeLike, *, causal: bool | None = False
 ) -> str:
     """Chooses from static facts alone, so that a CPU host that compiles for a TPU chooses as the TPU's own would.
-    `causal`: `Batch.causal`; splash has one mask for all rows.
+    `chip`: the device's kind in JAX's words. `causal`: `Batch.causal`; splash has one mask for all rows.
 
     In fp32 never splash: its products name no precision, so a TPU may round their factors to bf16.
     """
     fits = jnp.dtype(dtype) == jnp.bfloat16 and tokens % LANES == 0 and head_width <= WIDEST_HEAD
-    if platform != "tpu" or not fits or dropout or causal is None:
+    if not chip.startswith("TPU") or chip in WITHOUT_KERNELS or not fits or dropout or causal is None:
         return "dense"
     return "causal splash" if causal else "splash"
 

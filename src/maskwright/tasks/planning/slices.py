@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import os
 import subprocess
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 from maskwright.config.pretraining import RunConfig, configs
 from maskwright.core import storage
@@ -15,7 +14,6 @@ from maskwright.core.errors import ConfigError, MaskwrightError
 from maskwright.core.extras import require
 from maskwright.data.masking import slots_per_row
 from maskwright.engines.jax.aot import SETTINGS, Collective, CompileRequest, CompileResult
-from maskwright.machine.devices import DEVICES
 from maskwright.model.config import ModelConfig
 from maskwright.processes.child import python_module
 
@@ -51,20 +49,19 @@ class CompiledStage:
     """Rows of a micro-batch."""
     tokens: int
     """Tokens of a row."""
-    micro_batches: int
-    """Micro-batches that each device computes in a step."""
     result: CompileResult
 
     def lines(self) -> list[str]:
         result, needed, limit = self.result, self.result.needed_bytes / GIB, self.result.limit_bytes / GIB
-        update = several(self.micro_batches, "micro-batch", "micro-batches")
+        update = several(result.micro_batches, "micro-batch", "micro-batches")
         what = f"{update} a device of {several(self.rows, 'row')} of {self.tokens} tokens"
         seconds = f"compiled in {result.compile_seconds:.0f} s"
         if not result.fits:
             fix = "halve batch.micro_batch_rows, double batch.virtual_workers, and set engine.sharding: fsdp"
             over = f"{needed:.2f} of {limit:.2f} GiB a device, {needed / limit:.2f} times the limit"
             return [f"{what}: does not fit: {over} ({seconds}). Fix: {fix}"]
-        parts = f"arguments {result.arguments_bytes / GIB:.2f}, temporaries {(result.temporaries_bytes or 0) / GIB:.2f}"
+        arguments = result.arguments_bytes / GIB
+        parts = f"arguments {arguments:.2f}, temporaries {needed - arguments:.2f}"
         lines = [f"{what}: fits: {needed:.2f} of {limit:.2f} GiB a device ({parts}; {seconds})"]
         if result.collectives:
             lines.append(f"collectives in the program: {', '.join(map(_collective, result.collectives))}")
@@ -98,34 +95,21 @@ def _shape(config: RunConfig) -> tuple[int, int, int]:
 
 
 def _program(config: RunConfig, model: ModelConfig, on: str) -> CompiledStage:
-    """The update of a run without phases, or of one phase. Virtual workers that the slice does not divide are rounded
-    down; the estimate refuses them."""
+    """The update of a run without phases, or of one phase. The estimate refuses virtual workers that the slice does not
+    divide."""
     rows, tokens, slots = _shape(config)
     request = CompileRequest(
         slice=on,
         model=asdict(model),
         optimizer=config.optimizer.model_dump(),
-        sharding=config.engine.sharding,
-        dtype="fp32" if config.engine.dtype == "fp32" else "bf16",
-        devices=config.engine.devices,
+        engine=config.engine.model_dump(),
         rows=rows,
         tokens=tokens,
         slots=rows * slots,
-        micro_batches=1,
+        virtual_workers=config.batch.virtual_workers,
         causal=config.masking.causal,
     )
-    request = replace(request, micro_batches=max(1, config.batch.virtual_workers // _devices(request)))
-    return CompiledStage(rows, tokens, request.micro_batches, compiled(request))
-
-
-def _devices(request: CompileRequest) -> int:
-    """Devices of the slice that the run uses. Raises `ConfigError` if the slice has fewer."""
-    kind, _, topology = request.slice.partition(":")
-    available = math.prod(map(int, topology.split("x"))) * DEVICES[kind].parts
-    if request.devices is not None and request.devices > available:
-        what = f"{request.devices} devices were requested, but {request.slice} has {available}"
-        raise ConfigError(what, where="engine.devices", fix="leave it out for all")
-    return request.devices or available
+    return CompiledStage(rows, tokens, compiled(request))
 
 
 def compiled(request: CompileRequest) -> CompileResult:
