@@ -27,11 +27,21 @@ from maskwright.run import liveness
 from maskwright.run.heartbeat import read_beats
 
 STARTER = """
+import os, signal
+from maskwright.engines.torch.weights import FlatWeights
 from maskwright.training import beats
 beats.EVERY_SECONDS, beats.WINDOW_SECONDS = 0.25, 2.0
+update = FlatWeights.update
+def stops(self, *arguments):
+    if os.environ["RANK"] == "1" and os.path.exists("stop"):
+        os.unlink("stop")
+        os.kill(os.getpid(), signal.SIGSTOP)
+    update(self, *arguments)
+FlatWeights.update = stops
 from maskwright.cli.main import main
 main()
 """
+"""Rank 1 is stopped where it was asked for by a file: the other, which has made its own update, waits for weights."""
 CONFIG: dict[str, dict[str, Any]] = {
     "data": {"seq_len": 32},
     "model": {"size": "nano", "hidden_size": 32, "num_attention_heads": 2},
@@ -67,6 +77,7 @@ class Team:
             with open(self.folder / f"rank{rank}.txt", "wb") as said:
                 process = warm.Popen(
                     [sys.executable, "-c", STARTER, *words],
+                    cwd=self.folder,
                     env={**os.environ, **several},
                     stderr=said,
                 )
@@ -126,7 +137,7 @@ def test_a_rank_that_is_stopped_then_killed_and_the_log_meanwhile(team: Team) ->
     assert [one.beat.pid for one in first.ranks] == [process.pid for process in team.processes]
     rank_1 = team.processes[1].pid
 
-    os.kill(rank_1, signal.SIGSTOP)
+    (team.folder / "stop").touch()
     found = team.wait_for(lambda found: verdicts(found) == {0: "fine", 1: "hung"})
     assert found.state == "hung" and f"kill -CONT {rank_1}" in found.report()
     printed = json.loads(maskwright("status", team.run, "--json", cwd=team.folder))

@@ -173,6 +173,7 @@ def test_an_update_of_many_ranks_is_as_much_work_for_the_host_but_for_rounds_of_
                 weights.gradients.after_backward()
                 weights.finish()
                 weights.update(torch.ones(()), 1e-3, None)
+                weights.spread()
         buckets = len(weights._order.buckets)
         counted[count] = launches.views, launches.others - buckets * (count - 1).bit_length()
     assert buckets > 3
