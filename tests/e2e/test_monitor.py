@@ -188,17 +188,6 @@ def test_looking_changes_nothing(store: TokenStore, tmp_path: Path) -> None:
     assert everything() == before
 
 
-def test_copies_of_checkpoints_at_a_url(store: TokenStore, tmp_path: Path) -> None:
-    write_config(tmp_path / "run.yaml", store.location, steps=40)
-    far = f"file://{tmp_path}/far"
-    maskwright("pretrain", "run.yaml", "--run", "run", "--set", f"checkpoint.copy_to={far}", cwd=tmp_path)
-    report = maskwright("status", far, cwd=tmp_path)
-    assert f"{far}: only checkpoints" in report and "step 40 of 40, saved" in report
-    whole = maskwright("status", f"file://{tmp_path}/run", cwd=tmp_path)
-    assert "done: trained to the last step" in whole
-    maskwright("status", f"file://{tmp_path}/nowhere", cwd=tmp_path, code=2)
-
-
 def test_ctrl_c_ends_the_following_quietly(store: TokenStore, tmp_path: Path) -> None:
     process = warm.Popen(
         [*COMMAND, "logs", "--follow", "run"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
