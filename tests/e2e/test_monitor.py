@@ -76,10 +76,7 @@ class Team:
             words = ["pretrain", str(self.folder / "run.yaml"), "--run", str(self.run)]
             with open(self.folder / f"rank{rank}.txt", "wb") as said:
                 process = warm.Popen(
-                    [sys.executable, "-c", STARTER, *words],
-                    cwd=self.folder,
-                    env={**os.environ, **several},
-                    stderr=said,
+                    [sys.executable, "-c", STARTER, *words], cwd=self.folder, env={**os.environ, **several}, stderr=said
                 )
             self.processes.append(process)
             self.begun.append(process)

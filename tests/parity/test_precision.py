@@ -24,12 +24,7 @@ from maskwright.engines.base import Engine, TrainState
 from maskwright.engines.choose import make_engine
 from maskwright.engines.torch.engine import TorchEngine
 from maskwright.engines.torch.passes import Passes
-from maskwright.engines.torch.prepare import (
-    attention_kernel,
-    choose_compile,
-    choose_flash_attention,
-    set_determinism,
-)
+from maskwright.engines.torch.prepare import attention_kernel, choose_compile, choose_flash_attention, set_determinism
 from maskwright.machine import hardware
 from maskwright.model.config import model_config
 from maskwright.model.hf.names import Parameters
