@@ -102,12 +102,7 @@ HEAVY = {
     "sentence_transformers": {"tasks/search/finetune.py"},
     "datasets": {"tasks/search/finetune.py"},
     "scipy": {"tasks/compare/linear.py"},
-    "pyarrow": {
-        "text/arrow.py",
-        "text/parquet.py",
-        "data/foreign/columns.py",
-        "data/foreign/write.py",
-    },
+    "pyarrow": {"text/arrow.py", "text/parquet.py", "data/foreign/columns.py", "data/foreign/write.py"},
     "zstandard": {"text/compression.py"},
     "ray": {"launch/ray/gang.py", "launch/ray/jobs.py"},
     "google": {"cloud/google/rest.py"},

@@ -390,7 +390,7 @@ def stand_in(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(package.parent)}
 
 
-def begin(stand_in: dict[str, str], does: str, run: str, grace_seconds: float = 5.0) -> Member:
+def begin(stand_in: dict[str, str], does: str, run: str, grace_seconds: float = 60.0) -> Member:
     member = Member()
     member.start(["{files}/a.py", "one", run], run, {"a.py": does.encode()}, stand_in, grace_seconds)
     return member
@@ -443,6 +443,6 @@ def test_who_begins_again_waits_for_what_still_saves(stand_in: dict[str, str], t
     assert Member().prepare(run, "127.0.0.1", 0.3)[1] is False
     assert Member().prepare(run + "2", "127.0.0.1", 0.3)[1] is True
     os.kill(processes("-m", "one", run)[0], signal.SIGKILL)
-    port, free = Member().prepare(run, "127.0.0.1", 10.0)
+    port, free = Member().prepare(run, "127.0.0.1", 120.0)
     assert free and 1024 <= port < 65536
     assert heard(first)[1] == 137

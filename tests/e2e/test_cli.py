@@ -125,17 +125,6 @@ def test_a_stopped_quickstart_saves_and_goes_on(
     assert code == 2 and "holds a quickstart with --architecture roberta" in said
 
 
-def test_too_little_text_is_said(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one line\nand another\n")
-    command = [*COMMAND, "quickstart", "--text", "a.txt", "--to", "qs"]
-    with warm.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        _, errors = process.communicate(timeout=120)
-    assert process.returncode == 2
-    assert "none of 2 documents fell into the held-out share of 0.03. Fix: give more documents" in errors
-    assert "`maskwright data prepare` ended with exit code 2" in errors.splitlines()[-1]
-    assert not (tmp_path / "qs" / "store").exists()
-
-
 def test_docstrings_are_gathered_without_running_code(tmp_path: Path) -> None:
     source = tmp_path / "evil.py"
     source.write_text('"""' + "words " * 20 + '"""\nraise SystemExit("ran")\ndef f():\n    """short"""\n')

@@ -263,7 +263,7 @@ def test_the_grace_period_ends_a_start_that_hangs(store: TokenStore, tmp_path: P
     wait_for(lambda: (tmp_path / "hangs").exists(), process)
     process.send_signal(signal.SIGUSR1)  # too early to save, and no reason to die
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == 75
 
 
@@ -290,7 +290,7 @@ def test_who_lost_its_folder_stops_and_writes_no_more(store: TokenStore, tmp_pat
             if process.poll() is not None or time.monotonic() > deadline:
                 break
             time.sleep(0.05)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 2 and "taken over by another process" in errors

@@ -37,10 +37,7 @@ STEP = {
     "jax": "maskwright.engines.jax.engine:JaxEngine.step",
     "torch": "maskwright.engines.torch.engine:TorchEngine.step",
 }
-MEET = {
-    "jax": "maskwright.engines.jax.processes:_find_hosts",
-    "torch": "maskwright.engines.torch.rendezvous:_store",
-}
+MEET = {"jax": "maskwright.engines.jax.processes:_find_hosts", "torch": "maskwright.engines.torch.rendezvous:_store"}
 LONG_ENOUGH_SECONDS = 300.0
 HURRIED = [
     *(sys.executable, "-c"),

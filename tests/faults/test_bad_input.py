@@ -170,16 +170,6 @@ def test_a_store_that_is_a_test_set_only(
         assert (result.code, "has no train documents" in result.error) == (2, True)
 
 
-def test_device_that_is_not_there(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("a CUDA device is there, so asking for it is no error")
-    result = cli("pretrain", config_file(engine={"device": "cuda"}), "--run", tmp_path / "out")
-    assert (result.code, "torch sees no CUDA device" in result.error) == (2, True)
-    assert not (tmp_path / "out").exists()
-
-
 # ---- models --------------------------------------------------------------------------------------------------------
 
 
@@ -264,50 +254,15 @@ def spoil_bare(folder: Path) -> str:
     return "is a bare encoder, saved without its masked-LM head: it has embeddings.word_embeddings.weight, not roberta."
 
 
-def spoil_numbers(folder: Path) -> str:
-    parameters = initial_parameters(SHAPE, 0)
-    parameters["lm_head.bias"][1] = np.nan
-    save_file(parameters, str(folder / "model.safetensors"))
-    return "lm_head.bias holds numbers that are not finite"
-
-
 def spoil_extra(folder: Path) -> str:
     save_file({**initial_parameters(SHAPE, 0), "extra": np.zeros(3, np.float32)}, str(folder / "model.safetensors"))
     return "does not know: extra"
-
-
-def spoil_truncated(folder: Path) -> str:
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-100])
-    return "model.safetensors: cannot be read"
-
-
-def spoil_header(folder: Path) -> str:
-    (folder / "model.safetensors").write_bytes((2**60).to_bytes(8, "little") + b"{}")
-    return "claims a header of 1,152,921,504,606,846,976 bytes"
 
 
 def spoil_part(folder: Path) -> str:
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model-00001.safetensors"}}')
     return "model-00001.safetensors: is missing"
-
-
-def spoil_listing(folder: Path) -> str:
-    (folder / "model.safetensors").unlink()
-    (folder / "model.safetensors.index.json").write_text("[]")
-    return "has no weight_map"
-
-
-def spoil_pickle(folder: Path) -> str:
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    return "holds pickled weights"
-
-
-def spoil_index(folder: Path) -> str:
-    (folder / "model.safetensors").unlink()
-    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../../secret.safetensors"}}')
-    return "names a file outside its folder"
 
 
 @pytest.mark.parametrize(
@@ -321,12 +276,10 @@ def spoil_index(folder: Path) -> str:
         config_fault("model_type is 'electra'; those that can be read are roberta, xlm-roberta", model_type="electra"),
         config_fault("config.json says (128, 32)", intermediate_size=128),
         config_fault("5 attention heads do not divide", num_attention_heads=5),
-        config_fault("num_attention_heads is 'two'", num_attention_heads="two"),
         config_fault("num_attention_heads is 0, which it cannot be", num_attention_heads=0),
         config_fault("max_position_embeddings is 2, which it cannot be", max_position_embeddings=2),
         config_fault("hidden_dropout_prob is 3, which it cannot be", hidden_dropout_prob=3),
-        *(spoil_missing, spoil_all, spoil_head, spoil_bare, spoil_numbers, spoil_extra, spoil_truncated),
-        *(spoil_header, spoil_pickle, spoil_index, spoil_part, spoil_listing),
+        *(spoil_missing, spoil_all, spoil_head, spoil_bare, spoil_extra, spoil_part),
     ],
 )
 def test_bad_model_folders(
@@ -471,22 +424,6 @@ def test_export_never_overwrites_and_colleagues_can_read_it(cli: Cli, finished: 
     assert len(modes) >= 5 and set(modes.values()) == {"0o644"}, modes
 
 
-def test_export_that_differs_is_refused_and_removed(
-    cli: Cli, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A model that transformers computes otherwise: here with another epsilon in its config."""
-    from maskwright.tasks.export import hugging_face as task
-
-    original = task.to_hf_config
-    monkeypatch.setattr(
-        task, "to_hf_config", lambda *given, **more: original(*given, **more) | {"layer_norm_eps": 1e-2}
-    )
-    result = cli("export", finished, "--to", tmp_path / "model")
-    assert result.code == 1
-    assert "logits differ by" in result.error and "weight_decay" not in result.error
-    assert not list(tmp_path.glob("model*"))
-
-
 def lifted(offset: float) -> Callable[..., str]:
     """Writes weights whose logits are all that much higher."""
 
@@ -525,7 +462,7 @@ def test_export_that_is_wrong_by_a_little_is_refused(
     with pytest.raises(VerificationError, match=said) if said else nullcontext():
         maskwright.load(folder).export(tmp_path / "again")
     if said:
-        assert re.match(said, result.error)
+        assert re.match(said, result.error) and "weight_decay" not in result.error
     assert {path.name for path in tmp_path.iterdir()} == {"model", *(() if said else ("out", "again"))}
 
 
@@ -573,14 +510,6 @@ def test_batch_without_a_masked_token_is_refused(cli: Cli, config_file: ConfigFi
     assert (result.code, "no token was masked in the last 10 global batches. Fix" in result.error) == (3, True)
 
 
-def test_folders_that_are_no_runs_are_not_written_to(cli: Cli, finished: Path, config_file: ConfigFile) -> None:
-    (finished / "config.resolved.json").unlink()
-    before = sorted(finished.rglob("*"))
-    result = cli("pretrain", config_file(), "--run", finished)
-    assert (result.code, "is not a run directory, but holds checkpoints" in result.error) == (2, True)
-    assert sorted(finished.rglob("*")) == before
-
-
 def test_a_configuration_inside_the_run_directory_is_used(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     inside = config_file().rename(tmp_path / "run" / "config.yaml")
@@ -601,14 +530,6 @@ def test_what_a_killed_start_leaves_is_no_obstacle(
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "tokenizer").mkdir()
     assert "holds tokenizer" in cli("pretrain", config_file(), "--run", tmp_path / "mine").error
-
-
-def test_damaged_checkpoints_never_mean_a_fresh_start(cli: Cli, finished: Path, config_file: ConfigFile) -> None:
-    for path in finished.glob("checkpoints/*/model.safetensors"):
-        path.write_bytes(path.read_bytes() + b"x")
-    for _ in range(2):
-        result = cli("pretrain", config_file(), "--run", finished)
-        assert (result.code, "every checkpoint is damaged" in result.error) == (1, True)
 
 
 def test_a_run_outlives_a_torn_status_and_a_moved_store(

@@ -82,11 +82,7 @@ def same(found: Parameters, expected: Parameters) -> bool:
     ],
 )
 def test_names_of_wrappers_are_taken_off(
-    shape: ModelConfig,
-    bare: bool,
-    wrapped: Callable[[str], str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    shape: ModelConfig, bare: bool, wrapped: Callable[[str], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     weights = drawn(shape)
     prefix = next(iter(weights)).partition(".")[0] + "."
@@ -328,8 +324,7 @@ SAVED: dict[str, Callable[[Path, State], Path]] = {
         folder, {"n_averaged": torch.tensor(3), **{f"module.{name}": value for name, value in state.items()}}
     ),
     "first BERTs' norms": lambda folder, state: pickled_folder(
-        folder,
-        {n.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): v for n, v in state.items()},
+        folder, {n.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): v for n, v in state.items()}
     ),
     "Lightning": lightning,
     "DeepSpeed": lambda folder, state: pickled_folder(folder, {"module": state, "dp_world_size": 1}, "states.pt"),

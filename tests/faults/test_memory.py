@@ -179,10 +179,7 @@ def test_when_not_even_one_row_fits_it_says_so(
 
 
 def test_a_row_that_fits_only_without_its_activations_is_trained_with_the_same_bits(
-    config: Callable[..., RunConfig],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """On their own, when memory runs out even with one row, and from the start."""
     many = {"model.num_hidden_layers": 3, "model.hidden_dropout": 0.1, "model.attention_dropout": 0.1}

@@ -110,12 +110,7 @@ def test_what_is_typed_otherwise_here(cli: Cli, words: str, fix: str) -> None:
 @pytest.mark.parametrize(
     ("command", "words", "gone", "sets"),
     [
-        (
-            "pretrain",
-            "--num_steps=9 --report_interval=3 --logdir=out",
-            3,
-            "schedule.steps=9 logging.every_steps=3",
-        ),
+        ("pretrain", "--num_steps=9 --report_interval=3 --logdir=out", 3, "schedule.steps=9 logging.every_steps=3"),
         (
             "pretrain",
             "--save-dir out --task masked_lm --criterion masked_lm --lr_scheduler_type polynomial_decay --lr 0.0004 "

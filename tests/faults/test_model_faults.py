@@ -186,7 +186,7 @@ NAMES = ("../secret.safetensors", "/etc/hostname", "..", "", "x\0y", "sub/x.safe
 
 
 @pytest.mark.parametrize(
-    "listing", [*({"weight_map": {"a": name}} for name in NAMES), {"weight_map": []}, {}, None], ids=str
+    "listing", [*({"weight_map": {"a": name}} for name in NAMES), {"weight_map": []}, {}, [], None], ids=str
 )
 def test_an_index_that_names_something_else_is_refused(
     refused: Refused, listing: Any, folder: Path, tmp_path: Path

@@ -125,11 +125,7 @@ def test_a_run_in_its_decay_names_the_checkpoint_to_branch_from(config: Config, 
     [
         ({"schedule.steps": 20}, {"schedule.steps": 10}, r"schedule.steps: 20 -> 10\)"),
         ({"schedule.kind": "linear"}, {"schedule.steps": 20}, "linear depends on them"),
-        (
-            {"phases": [{"until_share": 0.5}]},
-            {"schedule.steps": 20},
-            "only phases that end by until_step",
-        ),
+        ({"phases": [{"until_share": 0.5}]}, {"schedule.steps": 20}, "only phases that end by until_step"),
         ({}, {"schedule.steps": 20, "seed": 5}, "seed: 0 -> 5"),
     ],
     ids=["fewer", "linear", "phases", "another seed"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 from collections.abc import Callable
@@ -191,7 +190,6 @@ def test_a_record_holds_no_path_that_depends_on_a_folder(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    os.chdir(tmp_path)
     sources = {"a": {"store": "one", "format": "arrow", "arrow": {"tokenizer": "words"}}, "b": {"store": "gs://b/two"}}
     keys = {
         "data.store": None,

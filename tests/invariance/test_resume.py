@@ -55,12 +55,7 @@ PHASES = [
     [
         {},
         {"model.hidden_dropout": 0.1, "model.attention_dropout": 0.1},
-        {
-            "engine.dtype": "bf16",
-            "model.hidden_dropout": 0.1,
-            "masking.kind": "whole_word",
-            "logging.every_steps": 3,
-        },
+        {"engine.dtype": "bf16", "model.hidden_dropout": 0.1, "masking.kind": "whole_word", "logging.every_steps": 3},
         {
             "data.packing": "full_sentences",
             "masking.kind": "span",
@@ -78,11 +73,7 @@ PHASES = [
         },
         {"engine.dtype": "fp16", "model.hidden_dropout": 0.1, "evaluation.every_steps": 5},
         pytest.param(
-            {
-                "engine.compile": "on",
-                "engine.dtype": "bf16",
-                "model.hidden_dropout": 0.1,
-            },
+            {"engine.compile": "on", "engine.dtype": "bf16", "model.hidden_dropout": 0.1},
             marks=[
                 pytest.mark.long,
                 pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs g++ on a CPU; there is none"),
@@ -102,10 +93,7 @@ PHASES = [
     ],
 )
 def test_resume_is_bit_identical(
-    keys: dict[str, Any],
-    config: Callable[..., RunConfig],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    keys: dict[str, Any], config: Callable[..., RunConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = config(**keys)
     # In fp16 the first gradients overflow, and later ones do each time that the scale has grown.

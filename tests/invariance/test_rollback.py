@@ -22,12 +22,7 @@ from maskwright.tasks.pretrain import run as task
 from maskwright.training import checkpoint
 from maskwright.training.stop import StopRequest
 
-KEYS = {
-    "schedule.steps": 40,
-    "logging.every_steps": 1,
-    "checkpoint.save_every_steps": 4,
-    "health.on_spike": "rollback",
-}
+KEYS = {"schedule.steps": 40, "logging.every_steps": 1, "checkpoint.save_every_steps": 4, "health.on_spike": "rollback"}
 
 
 def read_late(monkeypatch: pytest.MonkeyPatch, *, whether: bool) -> None:
@@ -124,11 +119,7 @@ def test_a_bad_step_that_was_begun_before_the_spike_was_seen_is_forgotten(
 
 @pytest.mark.parametrize(("late", "stop_after"), [(False, 17), (True, 19), (False, 25)], indirect=["late"])
 def test_a_stop_after_a_rollback_changes_nothing(
-    config: Callable[..., RunConfig],
-    late: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    stop_after: int,
+    config: Callable[..., RunConfig], late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_after: int
 ) -> None:
     spike_on(monkeypatch, {18, 30})
     task.pretrain(config(**KEYS), str(tmp_path / "straight"))

@@ -203,6 +203,7 @@ def test_what_an_update_costs_the_host_and_the_network_of_many_ranks(
                 weights.gradients.after_backward()
                 weights.finish()
                 weights.update(torch.ones(()), 1e-3, None)
+                weights.spread()
         buckets = len(weights._order.buckets)
         others = launches.others - launches.messages - buckets * (count - 1).bit_length()
         counted[count, of_machine] = launches.views, others, launches.messages, sum(leaves_machine)

@@ -28,11 +28,7 @@ PAGES = [
     *(path for path in pages() if not path.name.lower().startswith("changelog")),
     *sorted((ROOT / "recipes").rglob("*.yaml")),
 ]
-RUN = {
-    "data": {"store": "store"},
-    "schedule": {"kind": "wsd", "steps": 100_000},
-    "optimizer": {"learning_rate": 1e-3},
-}
+RUN = {"data": {"store": "store"}, "schedule": {"kind": "wsd", "steps": 100_000}, "optimizer": {"learning_rate": 1e-3}}
 FINETUNE = {"data": {"train": "train.csv"}, "model": {"init_from": "model"}}
 ENVIRONMENT = {"name": "lab1", "project": "my-project", "zone": "us-east5-b"}
 INSTEAD = {"mixture": "store", "epochs": "steps"}

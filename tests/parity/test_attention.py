@@ -206,10 +206,7 @@ def test_varlen_on_cuda_and_its_gradients_equal_the_mask(window: int | None, cau
     offsets = CuSeqlens(torch.from_numpy(cu_seqlens_of(segments.numpy())).cuda(), T, causal=causal)
     ways = offsets, full_attention(segments, torch.float32)
     if window is not None:
-        ways = (
-            local_attention(offsets, torch.bfloat16, window),
-            local_attention(segments, torch.float32, window),
-        )
+        ways = (local_attention(offsets, torch.bfloat16, window), local_attention(segments, torch.float32, window))
     for way in ways:
         device, dtype = ("cuda", torch.bfloat16) if isinstance(way, CuSeqlens) else ("cpu", torch.float32)
         tensors = [torch.randn(M, H, T, h, generator=torch.Generator().manual_seed(i)) for i in range(3)]

@@ -394,12 +394,7 @@ FULL_DEPTH = PUBLISHED | {
     ),
     "ModernBERT's longest row": (
         replace(
-            MODERNBERT_BASE,
-            vocab_size=640,
-            hidden_size=32,
-            num_hidden_layers=4,
-            num_attention_heads=1,
-            pad_token_id=3,
+            MODERNBERT_BASE, vocab_size=640, hidden_size=32, num_hidden_layers=4, num_attention_heads=1, pad_token_id=3
         ),
         8192,
     ),

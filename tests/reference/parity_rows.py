@@ -68,11 +68,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "model.local_attention": 8,
         "model.attention_dropout": 0.1,
     },
-    "esm with dropout": {
-        "model.architecture": "esm",
-        "model.hidden_dropout": 0.1,
-        "model.attention_dropout": 0.2,
-    },
+    "esm with dropout": {"model.architecture": "esm", "model.hidden_dropout": 0.1, "model.attention_dropout": 0.2},
     "4 devices, data, clipping hard": {
         "model.architecture": "xlm-roberta",
         "engine.devices": 4,

@@ -109,10 +109,7 @@ def test_a_graph_of_a_micro_batch_has_the_numbers_of_its_kernels(
 
 
 def test_without_memory_for_graphs_a_run_goes_on_without_them(
-    store: TokenStore,
-    config: Callable[..., RunConfig],
-    stand_in: dict[str, int],
-    capfd: pytest.CaptureFixture[str],
+    store: TokenStore, config: Callable[..., RunConfig], stand_in: dict[str, int], capfd: pytest.CaptureFixture[str]
 ) -> None:
     """And computes as many rows at once as before: its bits stay the same. Its host is busy from then on."""
     stand_in["full"] = 1

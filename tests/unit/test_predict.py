@@ -239,10 +239,7 @@ def test_mistakes_are_one_line_and_write_nothing(
     answers = tmp_path / "answers.json"
     cases: list[tuple[tuple[Any, ...], str]] = [
         ((run, "--input", good, "--to", answers), "is of a kind that cannot be written"),
-        (
-            (asks, "--input", tmp_path / "ids.jsonl", "--to", answers),
-            "ids.jsonl:2: has the id of line 1, '7', under",
-        ),
+        ((asks, "--input", tmp_path / "ids.jsonl", "--to", answers), "ids.jsonl:2: has the id of line 1, '7', under"),
         ((asks, "--input", tmp_path / "no_ids.jsonl", "--to", answers), "no_ids.jsonl:1: has no id, under which"),
         ((plain, "--input", good), "is a RobertaForMaskedLM, which has learned no task. Fix: fine-tune it first"),
         (
@@ -347,10 +344,7 @@ def test_evaluate_judges_fine_tuned_models(
     assert command(["evaluate", str(tmp_path / "model"), "--input", *by_number, "--device", "cpu", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["metrics"]["accuracy"] == 22 / 25
     mistakes: list[tuple[list[str], str]] = [
-        (
-            [],
-            "has neither data.test nor data.validation; its results.json lists the scores on its held-out examples",
-        ),
+        ([], "has neither data.test nor data.validation; its results.json has the scores on what it held out. Fix"),
         (
             ["--input", str(texts)],
             f"{texts}:1: has no column with a usual name for the labels (columns: text). Fix: name it as --label",

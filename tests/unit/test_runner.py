@@ -71,7 +71,7 @@ def test_parts_that_run_end_at_once_with_the_work() -> None:
     assert next(running) == (0, None)
     began = time.monotonic()
     running.close()
-    assert time.monotonic() - began < 60 and not multiprocessing.active_children()
+    assert time.monotonic() - began < 240 and not multiprocessing.active_children()
 
 
 def test_claims_of_living_processes_hold_and_those_of_dead_ones_are_free(

@@ -19,7 +19,6 @@ from maskwright.config.data import Data
 from maskwright.config.pretraining import CheckpointSection, Optimizer, RunConfig, Schedule
 from maskwright.core.console import Progress
 from maskwright.core.errors import CheckpointError, InputError
-from maskwright.core.lease import leased
 from maskwright.core.storage import atomic_writer
 from maskwright.engines import ceiling
 from maskwright.engines.base import StepStats, TrainState
@@ -241,14 +240,6 @@ def test_leftovers_of_a_killed_save_are_replaced(tmp_path: Path) -> None:
     assert checkpoint.load_newest(str(tmp_path), set_aside=True) is None
     checkpoint.save(str(tmp_path), state(10), {}, keep=1)
     assert checkpoint.load(str(tmp_path / "step-00000010"))[0].step == 10
-
-
-def test_a_second_run_on_the_folder_is_refused(tmp_path: Path) -> None:
-    folder = str(tmp_path)
-    with leased(folder), pytest.raises(InputError, match=f"is in use by process {os.getpid()} on"), leased(folder):
-        pass
-    with leased(folder):
-        pass
 
 
 def test_status_and_metrics_survive_a_cut_line(tmp_path: Path) -> None:

@@ -27,9 +27,7 @@ CORE = {
     "PersistentVolumeClaim": "io.k8s.api.core.v1.PersistentVolumeClaim",
     "ServiceAccount": "io.k8s.api.core.v1.ServiceAccount",
 }
-KUBEFLOW = {
-    "JobSet": "JobsetV1alpha2JobSet",
-}
+KUBEFLOW = {"JobSet": "JobsetV1alpha2JobSet"}
 FREE = {"Quantity": {"type": ["string", "number"]}, "IntOrString": {"type": ["string", "integer"]}}
 KEPT = ("type", "enum", "required")
 

@@ -230,6 +230,8 @@ class TorchEngine:
         scale = torch.clamp((longest or math.inf) / (norm + 1e-6), max=1.0) / weight
         if self.asynchronous or good is None or good:
             self.weights.update(scale, learning_rate, good if self.asynchronous else None)
+            with (self.waiting or nullcontext)():
+                self.weights.spread()
         self._step += 1
         numbers = (loss_sum, norm, self._first_bad)
         loss, gradient_norm, first_bad = arriving(*numbers) if self.device == "cuda" else numbers

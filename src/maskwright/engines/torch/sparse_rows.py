@@ -91,6 +91,9 @@ class SparseRows:
     def finish(self) -> Tensor:
         return self._inner.finish()
 
+    def spread(self) -> None:
+        self._inner.spread()
+
     def update(self, scale: Tensor, learning_rate: float, good: Tensor | None) -> None:
         self._inner.update(scale, learning_rate, good)
         if not self._decay:

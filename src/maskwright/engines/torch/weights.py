@@ -29,8 +29,8 @@ from maskwright.model.torch.networks import assign, extract
 
 
 class Weights(Protocol):
-    """Weights and optimizer. An update calls `begin`, then the `gradients` around each backward pass, then `finish` and
-    `update`."""
+    """Weights and optimizer. An update calls `begin`, then the `gradients` around each backward pass, then `finish`,
+    `update` and `spread`."""
 
     def look_up(self, ids: Tensor, *, training: bool) -> Tensor:
         """Rows [M, T] of the network's table of embeddings for token `ids`."""
@@ -51,6 +51,10 @@ class Weights(Protocol):
 
     def update(self, scale: Tensor, learning_rate: float, good: Tensor | None) -> None:
         """One step of the optimizer by the gradient times `scale`. `good`: see `optimizers.AdamW.step`."""
+        ...
+
+    def spread(self) -> None:
+        """Waits until the network has the new weights of all ranks."""
         ...
 
     def read(self, step: int) -> TrainState: ...
@@ -136,6 +140,8 @@ class FlatWeights:
         self.gradients.flat.mul_(scale)
         for optimizer in self._optimizers:
             optimizer.step(learning_rate, good)
+
+    def spread(self) -> None:
         if self._spreading:
             self._spreading.spread()
         elif self._multiplied is not self._weights:
