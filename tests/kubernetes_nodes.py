@@ -92,11 +92,14 @@ class Nodes:
         return kept | {key: self.real(name, value) for key, value in values.items()} | {"PATH": path}
 
     def start(self, made: Manifest) -> None:
+        """Once its configuration is there: the kubelet waits for what a pod mounts."""
         name, container = made["metadata"]["name"], made["spec"]["containers"][0]
+        wanted = next(one["configMap"]["name"] for one in made["spec"]["volumes"] if "configMap" in one)
+        found = next((one for one in self.cluster.of_kind("ConfigMap") if one["metadata"]["name"] == wanted), None)
+        if found is None:
+            return
         config = self.scratch / name / "config"
         config.mkdir(parents=True)
-        wanted = next(one["configMap"]["name"] for one in made["spec"]["volumes"] if "configMap" in one)
-        (found,) = [one for one in self.cluster.of_kind("ConfigMap") if one["metadata"]["name"] == wanted]
         for file, text in found["data"].items():
             (config / file).write_text(self.real(name, text))
         environment = self.surroundings(made)
@@ -155,6 +158,8 @@ class Nodes:
 
     def terminate(self, pod: Manifest) -> None:
         name = pod["metadata"]["name"]
+        if name not in self.processes:
+            pod["status"]["phase"] = "Failed"
         if name not in self.terminating and name in self.processes and self.processes[name].poll() is None:
             self.terminating[name] = time.monotonic() + pod["spec"]["terminationGracePeriodSeconds"]
             with suppress(ProcessLookupError):
@@ -173,6 +178,8 @@ class Nodes:
     def look(self, pod: Manifest) -> None:
         """Writes a pod's end into its status, as the kubelet does."""
         name = pod["metadata"]["name"]
+        if pod["status"]["phase"] == "Pending":
+            self.start(pod)
         if self.terminating.get(name, math.inf) < time.monotonic():
             with suppress(ProcessLookupError):
                 self.kill(name)
@@ -293,7 +300,7 @@ class Nodes:
             "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": job["metadata"]["uid"]}],
         }
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": dict(template["spec"])}
-        self.start(self.cluster.add(pod))
+        self.cluster.add(pod | {"status": {"phase": "Pending"}})
 
     def jobset(self, jobset: Manifest) -> None:
         spec, status, inner = jobset["spec"], jobset.setdefault("status", {}), self.inner(jobset)

@@ -15,6 +15,7 @@ from in_process import Cli
 from reference.kubernetes.check import faults, published
 
 from maskwright.core.errors import CloudError, InputError
+from maskwright.launch.schedulers.kubernetes import template
 from maskwright.launch.schedulers.kubernetes.gke import slice_pods
 from maskwright.launch.schedulers.kubernetes.kinds import RESTARTS
 from maskwright.launch.schedulers.kubernetes.kubectl import Access
@@ -33,14 +34,40 @@ WORDS = {
 }
 """What Kubernetes and JobSet accept, and their schemas leave open."""
 SECRET = "hf_made_up_value_0123456789"
+TEMPLATE = """
+metadata: {labels: {team: nlp, kueue.x-k8s.io/priority-class: high}, annotations: {owner: nlp}}
+spec:
+  ttlSecondsAfterFinished: 86400
+  template:
+    metadata: {labels: {team: nlp}, annotations: {kueue.x-k8s.io/podset-required-topology: rack}}
+    spec:
+      priorityClassName: batch
+      serviceAccountName: trainer
+      imagePullSecrets: [{name: registry}]
+      nodeSelector: {cloud.google.com/gke-spot: "true"}
+      tolerations: [{key: pool, operator: Equal, value: gpus, effect: NoSchedule}]
+      securityContext: {runAsUser: 2000, fsGroup: null}
+      volumes: [{name: lustre, hostPath: {path: /lustre}}, {name: warm, emptyDir: {}}]
+      initContainers: [{name: proxy, image: "proxy:1"}]
+      containers:
+        - name: node
+          env: [{name: NCCL_DEBUG, value: WARN}, {name: KEY, valueFrom: {secretKeyRef: {name: wandb, key: key}}}]
+          envFrom: [{secretRef: {name: more}}]
+          imagePullPolicy: Always
+          resources: {limits: {cpu: 96}, requests: {ephemeral-storage: 10Gi}}
+          securityContext: {capabilities: {drop: [NET_RAW], add: [IPC_LOCK]}}
+          volumeMounts: [{name: lustre, mountPath: /lustre}, {name: warm, mountPath: /warm}]
+"""
 BASE = ["--image=registry/maskwright:1", "--mount=data:/data", "--mount=runs:/runs"]
 
 
 def submit(cli: Cli, folder: Path, *options: str, run: str = "/runs/base-1", text: str = "") -> Any:
+    (folder / "team.yaml").write_text(TEMPLATE)
     config = folder / "run.yaml"
     config.write_text(
         text or "data: {store: /data/store}\nbatch: {virtual_workers: 96}\nschedule: {steps: 10}  # as $HOME\n"
     )
+    options = tuple(option.replace("{folder}", str(folder)) for option in options)
     return cli("submit", "kubernetes", str(config), "--run", run, *BASE, *options)
 
 
@@ -48,6 +75,15 @@ def objects(cli: Cli, folder: Path, *options: str) -> list[dict[str, Any]]:
     result = submit(cli, folder, "--dry-run", *options)
     assert result.code == 0, result.err
     return list(yaml.safe_load_all(result.out))
+
+
+def of_pods(spec: str) -> str:
+    """A template with only this in the pods' spec."""
+    return f"spec: {{template: {{spec: {{{spec}}}}}}}"
+
+
+def of_node(container: str) -> str:
+    return of_pods(f"containers: [{{name: node, {container}}}]")
 
 
 def dictionaries(value: Any) -> list[dict[str, Any]]:
@@ -63,10 +99,12 @@ def wrong(made: list[dict[str, Any]], schemas: dict[str, Any] = SCHEMAS) -> list
     return [fault for one in made for fault in faults(one, schemas[one["kind"]], schemas, one["kind"])]
 
 
+SLICE = ["--accelerator=v6e:4x4", "--set=engine.kind=jax", "--set=batch.virtual_workers=512", "--queue=team-a"]
 FULL = [
     "--num-nodes=4", "--gpus-per-node=8", "--cpus=96", "--memory=900Gi", "--queue=team-a", "--namespace=ml",
-    "--service-account=trainer", "--secret=hugging-face:key=HF_TOKEN", "--mount=gs://my-bucket:/more",
-    "--node-selector=cloud.google.com/gke-spot=true", "--stop-after-hours=12", "--set=data.store=/more/store",
+    "--secret=hugging-face:key=HF_TOKEN", "--mount=gs://my-bucket:/more",
+    "--stop-after-hours=12", "--set=data.store=/more/store",
+    "--job-template={folder}/team.yaml",
 ]  # fmt: skip
 
 
@@ -89,7 +127,100 @@ def test_the_check_finds_mistakes(cli: Cli, tmp_path: Path) -> None:
     assert wrong([job]) == ["Job.spec.completions: '2' is no integer", "Job.spec.backofLimit: unknown field"]
 
 
-SLICE = ["--accelerator=v6e:4x4", "--set=engine.kind=jax", "--set=batch.virtual_workers=512", "--queue=team-a"]
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_template_is_merged_into_the_job(cli: Cli, tmp_path: Path, kind: str) -> None:
+    plain, made = (objects(cli, tmp_path, f"--kind={kind}", *more)[-1] for more in ([], FULL))
+    team = {"team": "nlp", "kueue.x-k8s.io/priority-class": "high"}
+    assert team.items() <= made["metadata"]["labels"].items() and made["metadata"]["annotations"]["owner"] == "nlp"
+    kept = [
+        one["ttlSecondsAfterFinished"]
+        for job in (plain, made)
+        for one in dictionaries(job)
+        if "ttlSeconds" in str(one.keys())
+    ]
+    assert kept == [604800, 86400] and "ttlSecondsAfterFinished" in made["spec"]
+    (template,) = [one for one in dictionaries(made) if "containers" in one.get("spec", {})]
+    assert template["metadata"]["labels"]["team"] == "nlp" and "owner" not in template["metadata"]["annotations"]
+    pod, (before,) = template["spec"], pods([plain])
+    assert (pod["priorityClassName"], pod["serviceAccountName"]) == ("batch", "trainer")
+    assert pod["imagePullSecrets"] == [{"name": "registry"}] and pod["initContainers"][0]["name"] == "proxy"
+    keys = [one["key"] for one in pod["tolerations"]]
+    assert keys == ["nvidia.com/gpu", "pool"]  # ours first
+    assert pod["securityContext"]["runAsUser"] == 2000 and pod["securityContext"]["runAsNonRoot"] is True
+    assert "fsGroup" in before["securityContext"] and "fsGroup" not in pod["securityContext"]
+    assert [one["name"] for one in pod["volumes"]][-2:] == ["lustre", "warm"]
+    (node,) = pod["containers"]
+    assert node["resources"] == {
+        "requests": {"cpu": "96", "memory": "900Gi", "nvidia.com/gpu": "8", "ephemeral-storage": "10Gi"},
+        "limits": {"cpu": 96, "memory": "900Gi", "nvidia.com/gpu": "8"},
+    }
+    assert node["securityContext"]["capabilities"] == {"drop": ["NET_RAW"], "add": ["IPC_LOCK"]}
+    names = [one["name"] for one in node["env"]]
+    assert names == ["HOME", "USER", "HF_TOKEN", "NCCL_DEBUG", "KEY"]
+    here = "--job-template={folder}/team.yaml"
+    assert submit(cli, tmp_path, "--dry-run", here, run="/lustre/one").code == 0
+    lost = submit(cli, tmp_path, "--dry-run", here, run="/warm/one")
+    assert lost.error.startswith("--run: /warm/one would be lost with its pod")
+
+
+TEMPLATES = [
+    # what a template may not set: its place, and what to do
+    ("spec: {parallelism: 2}", "spec.parallelism is set by submit. Fix: leave it out; --num-nodes sets it"),
+    ("spec: {backoffLimit: 2}", "spec.backoffLimit is set by submit. Fix: leave it out"),
+    ("metadata: {name: x}", "metadata.name is set by submit. Fix: leave it out; --name sets it"),
+    ("metadata: {labels: {kueue.x-k8s.io/queue-name: x}}",
+     "metadata.labels.kueue.x-k8s.io/queue-name is set by submit"),
+    ("metadata: {annotations: {maskwright/run: x}}", "metadata.annotations.maskwright/run is set by submit"),
+    ("kind: Pod", "kind cannot be set here. Fix: the keys here are metadata, spec"),
+    ("spec: {template: {metadata: {lable: {}}}}",
+     "spec.template.metadata.lable cannot be set here. Fix: did you mean labels?"),
+    (of_pods("toleration: []"), "POD.toleration cannot be set here. Fix: did you mean tolerations?"),
+    (of_pods("restartPolicy: Always"), "POD.restartPolicy is set by submit"),
+    (of_pods("hostname: x"), "POD.hostname cannot be set here"),
+    (of_pods("tolerations: {key: x}"), "POD.tolerations is not a list. Fix: write it as in a Job"),
+    (of_pods("volumes: [{nfs: {}}]"), "POD.volumes[0] has no name. Fix: give its name"),
+    (of_pods("volumes: [{name: data-0, nfs: {}}]"), "POD.volumes[data-0] is set by submit"),
+    (of_pods("terminationGracePeriodSeconds: 9"), "POD.terminationGracePeriodSeconds is set by submit. "
+     "Fix: leave it out; --set checkpoint.grace_seconds=N sets it"),
+    (of_pods(f"nodeSelector: {{{TOPOLOGY_LABEL}: 2x2}}"), f"POD.nodeSelector.{TOPOLOGY_LABEL} is set by"),
+    (of_pods("containers: [{env: []}]"), "POD.containers[0] has no name. Fix: name: node is the container"),
+    (of_node("image: x"), "NODE.image is set by submit. Fix: leave it out; --image sets it"),
+    (of_node("command: [sh]"), "NODE.command is set by submit. Fix: leave it out; --setup"),
+    (of_node("resource: {}"), "NODE.resource cannot be set here. Fix: did you mean resources?"),
+    (of_node("resources: {requests: {cpu: 9}}"), "NODE.resources.requests.cpu is set by submit. "
+     "Fix: leave it out; --cpus sets it"),
+    (of_node("env: [{name: HOME, value: /x}]"), "NODE.env[HOME] is set by submit"),
+    (of_node("env: [{name: RANK, value: '1'}]"), "NODE.env[RANK] is set by submit"),
+    (of_node("env: [{name: WANDB_API_KEY, value: x}]"), "NODE.env[WANDB_API_KEY].value is the value of a secret. "
+     "Fix: name a Secret of the cluster: valueFrom: {secretKeyRef: {name: …, key: …}}, or --secret NAME:KEY"),
+    (of_pods("initContainers: [{name: a, args: ['export A_TOKEN=abcdefgh1']}]"),
+     "POD.initContainers[a].args[0] sets a secret variable. Fix: name a Secret"),
+    (of_node("volumeMounts: [{name: x, mountPath: /runs/base-1}]"),
+     "NODE.volumeMounts[/runs/base-1] is set by submit"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "message"), TEMPLATES, ids=range(len(TEMPLATES)))
+def test_what_a_template_may_not_set(cli: Cli, tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "other.yaml"
+    file.write_text(text)
+    message = message.replace("NODE", "POD.containers[node]").replace("POD", "spec.template.spec")
+    result = submit(cli, tmp_path, "--dry-run", *SLICE, "--job-template={folder}/other.yaml")
+    assert (result.code, result.out) == (2, "") and result.error.startswith(f"{file}: {message}"), result.err
+
+
+def test_each_key_of_a_pod_can_be_set_or_is_submits_own() -> None:
+    """Also a key of a later Kubernetes, once its schemas are here."""
+    own = (
+        "activeDeadlineSeconds restartPolicy terminationGracePeriodSeconds "  # the command's
+        "hostname hostnameOverride setHostnameAsFQDN subdomain "  # by which pods find each other
+        "ephemeralContainers evictionResponders priority schedulingGroup serviceAccount"  # the server's, or old
+    )
+    assert set(SCHEMAS["PodSpec"]["properties"]) == {*template.POD, *own.split()}
+    own = "args command image restartPolicy restartPolicyRules stdin stdinOnce tty"
+    assert set(SCHEMAS["Container"]["properties"]) == {*template.OF_CONTAINER, *own.split()}
+
+
 SLICES = [
     ("v4:2x2x4", "JobSet", 4, 4),
     ("v5e:1x1", "Job", 1, 1),
@@ -115,11 +246,12 @@ def test_gke_takes_a_slice(cli: Cli, tmp_path: Path, name: str, kind: str, hosts
     on_one_pool = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
     noted = {"maskwright/run": "/runs/base-1"} | (on_one_pool if hosts > 1 else {})
     assert made[-1]["metadata"]["annotations"] == noted
-    in_class = "--node-selector=cloud.google.com/compute-class=slice"
+    (tmp_path / "class.yaml").write_text(of_pods("nodeSelector: {cloud.google.com/compute-class: slice}"))
+    in_class = "--job-template={folder}/class.yaml"
     of_class = objects(cli, tmp_path, *SLICE, *f"--accelerator={name}".split(), in_class)
     assert pods(of_class)[0]["nodeSelector"] == {"cloud.google.com/compute-class": "slice"}
     assert wrong(of_class) == [] and [fault for one in of_class for fault in admission(one, {"team-a"})] == []
-    assert [one["kind"] for one in made[1:-1]] == (["NetworkPolicy"] if hosts > 1 else [])
+    assert [one["kind"] for one in made[:-2]] == (["NetworkPolicy"] if hosts > 1 else [])
 
 
 def of(made: dict[str, Any]) -> dict[str, Any]:
@@ -163,7 +295,7 @@ def test_pods_may_do_little_and_have_time_to_save(cli: Cli, tmp_path: Path, kind
     """The `restricted` Pod Security Standard, no more rights or writable folders than needed, values of variables that
     are the cluster's, and a queue that sees the job alone."""
     monkeypatch.setenv("HF_TOKEN", SECRET)
-    made = objects(cli, tmp_path, f"--kind={kind}", *FULL, "--set=checkpoint.grace_seconds=35.5")
+    made = objects(cli, tmp_path, f"--kind={kind}", *FULL[:-1], "--set=checkpoint.grace_seconds=35.5")
     assert SECRET not in yaml.safe_dump(made)
     queues = [one["metadata"]["labels"].get("kueue.x-k8s.io/queue-name") for one in made]
     assert queues == [None] * (len(made) - 1) + ["team-a"]
@@ -206,7 +338,7 @@ def test_the_command_is_the_one_a_person_would_type(cli: Cli, tmp_path: Path, ki
 
 
 def test_pod_0_has_a_name_that_others_reach_and_nobody_else(cli: Cli, tmp_path: Path) -> None:
-    configmap, service, wall, job = objects(cli, tmp_path, "--num-nodes=2")
+    service, wall, configmap, job = objects(cli, tmp_path, "--num-nodes=2")
     assert configmap["data"]["run.yaml"] == (tmp_path / "run.yaml").read_text()
     template = job["spec"]["template"]
     assert template["spec"]["subdomain"] == service["metadata"]["name"] == job["metadata"]["name"] == "base-1"
@@ -278,7 +410,6 @@ REFUSED = [
     (["--mount=x:/models:rw"], {}, "--mount: 'x:/models:rw' is not NAME:/folder"),
     ([*SLICE, "--num-nodes=8"], {}, "--num-nodes 8: v6e:4x4 has 4 hosts. Fix: leave it out, or choose another"),
     ([*SLICE, "--gpus-per-node=4"], {}, "--gpus-per-node: cannot be given with a TPU slice"),
-    ([*SLICE, f"--node-selector={TOPOLOGY_LABEL}=2x2"], {}, f"--node-selector: {TOPOLOGY_LABEL} follows from"),
     (
         ["--accelerator=v6e:8x8"],
         {},
@@ -294,7 +425,6 @@ REFUSED = [
     (["--image="], {}, "--image: '' is not an image"),
     (["--memory=16 GB"], {}, "--memory: '16 GB' is not a quantity"),
     (["--queue=Team A"], {}, "--queue: 'Team A' is not a valid name"),
-    (["--node-selector=gpu"], {}, "--node-selector: 'gpu' is not KEY=VALUE"),
     ([], {"text": "data: {store: /data/s}\nschedule: {step: 1}\n"}, "{folder}/run.yaml: "),
 ]
 
@@ -328,15 +458,16 @@ def test_the_real_kubectl_applies_every_kind(
         posts = [call for call in cluster.calls if call.startswith("POST")]
         assert all("/namespaces/ml/" in call and "fieldValidation=Strict" in call for call in posts)
         kept = list(cluster.objects.values())
-        owner = {"uid": kept[-1]["metadata"]["uid"]}.items()
-        assert all(owner <= one["metadata"]["ownerReferences"][0].items() for one in kept[:-1])
-        assert kept[-2]["stringData"] == {"MY_TOKEN": SECRET}
+        assert kept[0]["kind"] in ("Job", "JobSet") and kept[-1]["kind"] == "ConfigMap"  # pods wait for the last
+        owner = {"uid": kept[0]["metadata"]["uid"]}.items()
+        assert all(owner <= one["metadata"]["ownerReferences"][0].items() for one in kept[1:])
+        assert kept[1]["stringData"] == {"MY_TOKEN": SECRET}
         for one in kept:
             for key in ("annotations", "uid", "creationTimestamp", "finalizers", "ownerReferences"):
                 one["metadata"].pop(key, None)
         made = objects(cli, tmp_path, *options)  # with kubectl's annotation gone, what --dry-run prints
         made[-1]["metadata"].pop("annotations")
-        assert [*kept[:-2], kept[-1]] == made
+        assert [*kept[2:], kept[0]] == made
         shown = submit(cli, tmp_path, "--dry-run", *options)
         assert "warning: the Secret base-1-env, with the values of --env, is needed by the job" in shown.err
 
@@ -355,6 +486,11 @@ def test_what_kubectl_says_is_one_line_with_the_kind_of_refusal(
         kubectl(cluster)
         denied = submit(cli, tmp_path, *SLICE)
         assert denied.code == 1 and "denied the request: queue team-a does not exist. Fix: " in denied.err
+        assert not cluster.objects
+        partly = submit(cli, tmp_path, "--queue=team-b", "--num-nodes=2")  # there is no kind Service
+        assert partly.code == 1 and partly.error.startswith("kubectl apply: ")
+        (job,) = cluster.of_kind("Job")
+        assert "deletionTimestamp" in job["metadata"], "it would wait for its configuration for ever"
         reasons = []
         for status in (401, 403, 404, 500, 503, 504):
             cluster.refusals = [status]

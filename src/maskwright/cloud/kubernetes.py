@@ -102,8 +102,7 @@ def filled_in(
     else:
         known["gpus_per_node"] = nodes.gpus
     missing = {name: value for name, value in known.items() if getattr(place, name) is None}
-    selector = (*place.node_selector, f"{CLASS_LABEL}={nodes.kind}")
-    return replace(place, **missing, mount=(*place.mount, *mounts), node_selector=selector)
+    return replace(place, **missing, mount=(*place.mount, *mounts), node_selector=((CLASS_LABEL, nodes.kind),))
 
 
 def in_environment(environment: Environment, command: Training) -> Training:

@@ -188,11 +188,16 @@ def require_clean(place: Place, command: Training) -> None:
     texts = [("command", word) for word in command.words()] + [("setup", getattr(place, "setup", None) or "")]
     for key, text in texts:
         if "\0" in text:
-            raise InputError(f"{key} holds a zero byte", where="job", fix="remove it")
-        if redact(text) != text:
-            raise InputError(f"{key} holds a secret", where="job", fix=BY_NAME)
-        if any(map(SECRET_VARIABLE.search, ASSIGNMENT.findall(text))):
-            raise InputError(f"{key} sets a secret variable", where="job", fix=BY_NAME)
+            raise InputError(f"{key} holds a zero byte", where="job", fix="correct it")
+        if found := secret_in(text):
+            raise InputError(f"{key} {found}", where="job", fix=BY_NAME)
+
+
+def secret_in(text: str) -> str:
+    """`holds a secret` or `sets a secret variable`; empty if the text does neither."""
+    if redact(text) != text:
+        return "holds a secret"
+    return "sets a secret variable" if any(map(SECRET_VARIABLE.search, ASSIGNMENT.findall(text))) else ""
 
 
 def values_of(names: Iterable[str]) -> dict[str, str]:

@@ -15,23 +15,27 @@ from maskwright.launch.checks import PORT
 from maskwright.launch.outcome import ASKED, EARLY
 from maskwright.launch.schedulers.kubernetes import pod
 from maskwright.launch.schedulers.kubernetes.pod import CONTAINER, KubernetesJob, Manifest, manifest
+from maskwright.launch.schedulers.kubernetes.template import merged
 from maskwright.launch.target import Training, node_words
 
 FINAL = [1, 2, 3, ASKED, 126, 127]
 """Exit codes that end a job: failed, bad input, health, as asked, and no such command in the image."""
 RESTARTS = 20
-"""Restarts after killed pods in the whole life of a job, since Kubernetes cannot count kills in a row. In a gang, each
-pod that JAX kills after another was lost counts as one."""
+"""Restarts after pods that were killed, in the whole life of a job: Kubernetes cannot count those in a row. Of a gang,
+each pod that JAX kills after another was lost is one."""
+KEPT_SECONDS = 7 * 24 * 3600
+"""Time after its end in which a job's objects and the lines of its pods stay in the cluster. The run stays in RUN."""
 ONE_SLICE = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"}
 """All pods on one node pool, which is a slice, and no other job's pods there:
 docs.cloud.google.com/kubernetes-engine/docs/how-to/tpu-multislice"""
 
 
 def manifests(job: KubernetesJob, command: Training, config: str) -> list[Manifest]:
-    """The objects in the order in which they are applied; the job is the last."""
+    """The objects in the order in which a person can apply them: the configuration and the job are the last."""
     config_map = manifest("v1", "ConfigMap", pod.metadata(job) | {"name": job.config_map}, data={"run.yaml": config})
     words = ["maskwright", *replace(command, config=pod.CONFIG).words()]
-    return [config_map, *(_jobset if job.kind == "jobset" else _indexed_job)(job, words)]
+    *others, main = (_jobset if job.kind == "jobset" else _indexed_job)(job, words)
+    return [*others, config_map, main]
 
 
 def _on_each_pod(job: KubernetesJob, words: Sequence[str], first: str) -> list[str]:
@@ -53,7 +57,9 @@ def _deadline(job: KubernetesJob) -> Manifest:
 
 def _indexed_job(job: KubernetesJob, words: Sequence[str]) -> list[Manifest]:
     spec = _job_spec(job, _on_each_pod(job, words, f"{job.name}-0"), RESTARTS, "Ignore")
-    indexed_job = manifest("batch/v1", "Job", pod.metadata_of_job(job), spec=spec)
+    made = _with_template(job, pod.metadata_of_job(job), spec)
+    spec = made["spec"]
+    indexed_job = manifest("batch/v1", "Job", made["metadata"], spec=spec)
     if job.num_pods == 1:
         return [indexed_job]
     spec["template"]["spec"]["subdomain"] = job.name
@@ -64,6 +70,11 @@ def _indexed_job(job: KubernetesJob, words: Sequence[str]) -> list[Manifest]:
         "ports": [{"name": "rendezvous", "port": PORT}],
     }
     return [manifest("v1", "Service", pod.metadata(job), spec=of_service), _network_policy(job), indexed_job]
+
+
+def _with_template(job: KubernetesJob, metadata: Manifest, spec: Manifest) -> Manifest:
+    """Metadata and `spec` of a Job, which is deleted some time after its end, with the parts of the job's template."""
+    return merged({"metadata": metadata, "spec": {"ttlSecondsAfterFinished": KEPT_SECONDS, **spec}}, *job.template)
 
 
 def _job_spec(job: KubernetesJob, words: Sequence[str], restarts: int, restart: str) -> Manifest:
@@ -101,7 +112,7 @@ def _network_policy(job: KubernetesJob) -> Manifest:
 # ---- JobSet --------------------------------------------------------------------------------------------------------
 
 
-def _jobset_spec(job: KubernetesJob, words: Sequence[str]) -> Manifest:
+def _jobset(job: KubernetesJob, words: Sequence[str]) -> list[Manifest]:
     """The first pod that fails makes the only Job fail, and then all pods are recreated. The message of a Job that
     failed by its policy ends in the number of the rule, by which the JobSet distinguishes an early stop from an
     error."""
@@ -111,18 +122,19 @@ def _jobset_spec(job: KubernetesJob, words: Sequence[str]) -> Manifest:
         {"name": "deadline", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]},
         {"name": "early", "action": "RestartJobSetAndIgnoreMaxRestarts", **by_policy},
     ]
-    inner = {"metadata": {"labels": pod.labels(job.name)}, "spec": _job_spec(job, words, 0, "FailJob")}
-    return {
-        # No new pod starts before all old ones are gone, since the run directory has one writer.
+    metadata = pod.metadata_of_job(job)
+    metadata["annotations"] |= ONE_SLICE if job.chips and job.num_pods > 1 else {}
+    inner = _job_spec(job, _on_each_pod(job, words, f"{job.name}-{CONTAINER}-0-0"), 0, "FailJob")
+    made = _with_template(job, metadata, inner)
+    inner = made["spec"]
+    kept = {key: inner.pop(key) for key in ("ttlSecondsAfterFinished",) if key in inner}  # of the JobSet
+    template = {"metadata": {"labels": pod.labels(job.name)}, "spec": inner}
+    spec = {
+        **kept,
+        # No new pod starts before all old ones are gone: the run directory has one writer.
         "failurePolicy": {"maxRestarts": RESTARTS, "restartStrategy": "BlockingRecreate", "rules": rules},
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-        "replicatedJobs": [{"name": CONTAINER, "replicas": 1, "template": inner}],
+        "replicatedJobs": [{"name": CONTAINER, "replicas": 1, "template": template}],
     }
-
-
-def _jobset(job: KubernetesJob, words: Sequence[str]) -> list[Manifest]:
-    spec = _jobset_spec(job, _on_each_pod(job, words, f"{job.name}-{CONTAINER}-0-0"))
-    made = pod.metadata_of_job(job)
-    made["annotations"] |= ONE_SLICE if job.chips and job.num_pods > 1 else {}
-    jobset = manifest("jobset.x-k8s.io/v1alpha2", "JobSet", made, spec=spec)
+    jobset = manifest("jobset.x-k8s.io/v1alpha2", "JobSet", made["metadata"], spec=spec)
     return [_network_policy(job), jobset] if job.num_pods > 1 else [jobset]

@@ -67,9 +67,11 @@ class KubernetesJob:
     run: str = ""
     limit_seconds: int | None = None
     """Seconds after which the server ends the job."""
+    template: tuple[Manifest, str] = ({}, "")
+    """Parts of a Job that are merged into it, and their file."""
 
     def __post_init__(self) -> None:
-        names = {"--namespace": self.namespace, "--queue": self.queue, "--service-account": self.service_account}
+        names = {"--namespace": self.namespace, "--queue": self.queue}
         for option, name in names.items():
             if name is not None and not NAME.fullmatch(name):
                 fix = "use small letters, digits and -"
@@ -218,7 +220,7 @@ def _read_only(mount: Mount) -> Manifest:
 
 
 def _tolerations(job: KubernetesJob) -> Manifest:
-    """Tolerates taints by the nodes' own labels and devices, which pools of accelerators and of spot machines have."""
+    """Tolerates taints by the nodes' own labels and devices, which an environment's nodes and accelerators have."""
     tolerations = [{"key": key, "operator": "Equal", "value": value} for key, value in job.node_selector]
     tolerations += [{"key": key, "operator": "Exists"} for key in job.devices]
     return {"tolerations": tolerations} if tolerations else {}

@@ -7,13 +7,14 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import yaml
 
 from maskwright.core.console import say, typed, warn
-from maskwright.core.errors import InputError
+from maskwright.core.errors import CloudError, InputError, MaskwrightError
 from maskwright.core.storage import is_url
 from maskwright.launch import checks, target
 from maskwright.launch.schedulers.kubernetes import pod
@@ -22,6 +23,8 @@ from maskwright.launch.schedulers.kubernetes.jobs import Jobs, follow_to_its_end
 from maskwright.launch.schedulers.kubernetes.kinds import manifests
 from maskwright.launch.schedulers.kubernetes.kubectl import APPLY, Access
 from maskwright.launch.schedulers.kubernetes.pod import SCRATCH, KubernetesJob, Manifest, Mount, inside
+from maskwright.launch.schedulers.kubernetes.template import folders as of_template
+from maskwright.launch.schedulers.kubernetes.template import part, read_template
 from maskwright.launch.target import Env, JobName, OnSubmission, Option, Setup, Submission, Training, show
 
 SAVING_SHARE, MOST_SAVING_SECONDS = 0.1, 1800.0
@@ -59,15 +62,20 @@ class Kubernetes(target.Place):
     context: Annotated[str | None, Option("Context of kubectl. Default: the current one.", "NAME")] = None
     namespace: Annotated[str | None, Option("Namespace of the job. Default: kubectl's.", "NAME")] = None
     queue: Annotated[str | None, Option("Kueue queue, which starts all pods or none.", "NAME")] = None
-    service_account: Annotated[str | None, Option("Service account of the pods.", "NAME")] = None
     env: Env = ()
     secret: Annotated[
         tuple[str, ...],
         Option("Pass a key of a Secret to the job as a variable of the key's name, or of another.", "NAME:KEY"),
     ] = ()
-    node_selector: Annotated[tuple[str, ...], Option("Label of the nodes to run on.", "KEY=VALUE")] = ()
     setup: Setup = None
+    job_template: Annotated[
+        str | None, Option("YAML with parts of a Job to merge into this one, such as tolerations.", "FILE")
+    ] = None
     follow: Annotated[bool, Option("Show the log until the job is over, and exit with its code.")] = False
+    service_account: str | None = None
+    """Of the pods; no option: an environment and `job_template` set it."""
+    node_selector: tuple[tuple[str, str], ...] = ()
+    """Labels of the nodes, likewise."""
 
     def access(self) -> Access:
         return Access(self.context, self.namespace)
@@ -108,7 +116,8 @@ class Kubernetes(target.Place):
         limit, command = limited(command)
         same = ("image", "namespace", "queue", "service_account", "memory", "setup")
         pods, gpus = self._slice(), self.gpus_per_node or 0
-        selected = dict(map(parse_selector, self.node_selector))
+        template = read_template(self.job_template) if self.job_template else {}
+        selected = {**dict(self.node_selector), **part(template, "spec", "template", "spec", "nodeSelector")}
         # A ComputeClass has the topology of its nodes.
         labels = pods.labels if pods and CLASS_LABEL not in selected else {}
         job = KubernetesJob(
@@ -124,28 +133,27 @@ class Kubernetes(target.Place):
                 *map(parse_secret, self.secret),
                 *((values_name(name), variable, variable) for variable in self.env),
             ),
-            node_selector=(*labels.items(), *selected.items()),
+            node_selector=(*labels.items(), *self.node_selector),
+            template=(template, self.job_template or ""),
             run=command.run,
             limit_seconds=limit,
             grace_seconds=checks.grace_seconds(config),
             config_map=f"{name}-{digest}",
         )
-        check_paths(job, checks.locations(command, config), command.run, bool(config.checkpoint.copy_to))
         if pods:
             sized = checks.for_tpu(command, config, pods.devices)
         else:
             sized = checks.sized(command, config, job.num_pods, job.gpus)
-        return job, manifests(job, sized, text)
+        made = manifests(job, sized, text)
+        check_paths(job, checks.locations(command, config), command.run, bool(config.checkpoint.copy_to))
+        return job, made
 
     def _slice(self) -> SlicePods | None:
         if self.accelerator is None:
             return None
         if self.gpus_per_node:
             raise InputError("cannot be given with a TPU slice", where="--gpus-per-node", fix="leave it out")
-        pods = slice_pods(self.accelerator, self.num_nodes)
-        if taken := [key for key, _ in map(parse_selector, self.node_selector) if key in pods.labels]:
-            raise InputError(f"{taken[0]} follows from --accelerator", where="--node-selector", fix="leave it out")
-        return pods
+        return slice_pods(self.accelerator, self.num_nodes)
 
 
 def limited(command: Training) -> tuple[int | None, Training]:
@@ -194,18 +202,23 @@ def values_name(name: str) -> str:
 
 
 def apply(jobs: Jobs, job: KubernetesJob, objects: list[Manifest], values: Mapping[str, str]) -> None:
-    """Applies the objects and the Secret. All are the job's own, so that they are deleted with it."""
+    """Applies the job, and then the objects and the Secret as its own, so that they are deleted with it whatever
+    happens. No pod starts before the last of them, the configuration, is there: the kubelet waits for it."""
     *others, main = objects
     if values:
         made = pod.metadata(job) | {"name": values_name(job.name)}
-        others.append(pod.manifest("v1", "Secret", made, stringData=dict(values)))
-    jobs.kubectl(APPLY, text=to_yaml(others))
+        others.insert(0, pod.manifest("v1", "Secret", made, stringData=dict(values)))
     done = json.loads(jobs.kubectl([*APPLY, "--output=json"], text=to_yaml([main])).stdout)
     owner = {key: main[key] for key in ("apiVersion", "kind")}
     owner |= {"name": job.name, "uid": done["metadata"]["uid"]}
     for other in others:
         other["metadata"]["ownerReferences"] = [owner]
-    jobs.kubectl(APPLY, text=to_yaml(others))
+    try:
+        jobs.kubectl(APPLY, text=to_yaml(others))
+    except MaskwrightError:
+        with suppress(CloudError):
+            jobs.kubectl(["delete", main["kind"].lower(), job.name, "--wait=false", "--ignore-not-found"])
+        raise
 
 
 # ---- options ---------------------------------------------------------------------------------------------------------
@@ -237,26 +250,17 @@ def parse_secret(text: str) -> tuple[str, str, str]:
     return name, key, variable
 
 
-def parse_selector(text: str) -> tuple[str, str]:
-    """`KEY=VALUE` of a label."""
-    key, _, value = text.partition("=")
-    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9./_-]*[A-Za-z0-9])?", key) or not re.fullmatch(r"[\w.-]+", value):
-        fix = "write it as in --node-selector cloud.google.com/gke-accelerator=nvidia-h100-80gb"
-        raise InputError(f"{text[:80]!r} is not KEY=VALUE", where="--node-selector", fix=fix)
-    return key, value
-
-
 def check_paths(job: KubernetesJob, locations: Mapping[str, str | None], run: str, copied: bool) -> None:
     """Raises `InputError` if a pod does not see the data, or if the run would be lost with its pod. `locations`: see
     `checks.locations`; `copied`: whether checkpoints are copied elsewhere."""
-    claims = [mount.folder for mount in job.mounts if not mount.read_only]
-    kept = [*claims, *([SCRATCH] if copied else [])]
+    folders = [*((mount.folder, not mount.read_only) for mount in job.mounts), *of_template(job.template[0])]
+    kept = [folder for folder, lasts in [*folders, (SCRATCH, copied)] if lasts]
     if not any(run.startswith(folder + "/") for folder in kept):
         fix = "give a folder in a --mount CLAIM:/folder, or one in /tmp and set checkpoint.copy_to"
         raise InputError(f"{run} would be lost with its pod", where="--run", fix=fix)
     if ".." in run.split("/"):
         raise InputError(f"{run} leaves its folder", where="--run", fix="write it without ..")
-    seen = [mount.folder for mount in job.mounts]
+    seen = [folder for folder, _ in folders]
     for key, path in locations.items():
         remote = is_url(path or "") and key != "--from"
         if path and not remote and not any(inside(path, folder) for folder in seen):
