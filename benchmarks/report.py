@@ -111,8 +111,8 @@ ROWS: list[tuple[str, str, str, str, str, float | None, bool]] = [
 ABOUT = """# Benchmarks
 
 Each script runs both sides in one session, alternately (A B A B). It writes `results/*.json` with every round, the
-machine, the versions and the commit. `python benchmarks/report.py` makes this page from those files. [How
-fast](../docs/speed.md) summarizes it.
+machine, the versions and the commit. `python benchmarks/report.py` makes this page from those files.
+[Findings](../docs/experiments.md#speed) summarizes it.
 
 Ratios compare medians over the rounds; for the time to a loss, they are the ratios of the worst seed. Only real tokens
 count, never padding. "At its best" means bf16 (fp32 on a CPU that multiplies it faster), no dropout, SDPA,

@@ -40,14 +40,12 @@ MODELS = {
 
 
 def table() -> str:
-    rows = ["| `model_type` | models | engines | tokenizers | at full size | heads | ONNX |", "|---" * 7 + "|"]
+    rows = ["| `model_type` | models | engines | tokenizers | heads | ONNX |", "|---" * 6 + "|"]
     for kind in FAMILIES:
         tokenizers = dict.fromkeys(TOKENIZERS[words] for of, words, _ in CASES.values() if of == kind)
         shapes = [name for name in test_transformers.SHAPES if name.partition(",")[0] == kind]
         in_both = not any(test_transformers.SHAPES[name].facts.relative for name in shapes)
         cells = ["-" if not shapes else "torch, JAX" if in_both else "torch", "; ".join(tokenizers) or "-"]
-        full = test_transformers.PUBLISHED.items()
-        cells += ["; ".join(name for name, (shape, _) in full if shape.architecture == kind) or "-"]
         heads = {task for of, task in test_heads.HEADS if of == kind}
         missing = [task.replace("_", " ") for task in test_heads.TASKS if task not in heads]
         cells += ["all" if not missing else f"no {', '.join(missing)}" if heads else "-"]

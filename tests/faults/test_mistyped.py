@@ -207,7 +207,7 @@ def test_every_flag_of_the_pages_has_a_word(cli: Cli) -> None:
     root = Path(__file__).resolve().parents[2]
     for page, heading, command in (
         ("docs/from-fairseq.md", "## Every flag", "pretrain"),
-        ("docs/foreign-data.md", "## From `allenai", "pretrain"),
+        ("deploy/older-setup.md", "## `allenai/tpu_pretrain`", "pretrain"),
         ("deploy/older-setup.md", "## The AI Platform", "finetune"),
         ("deploy/older-setup.md", "## The Ray guidebook", "pretrain"),
     ):
