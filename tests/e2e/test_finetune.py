@@ -488,7 +488,6 @@ def test_mistakes_end_before_anything_is_written(
 @pytest.mark.parametrize(
     ("keys", "what"),
     [
-        ({"model": {}}, "model has neither init_from nor tokenizer"),
         ({"schedule": {"steps": 3, "epochs": 1.0}}, "schedule has steps and epochs"),
         ({"schedule": {"steps": 9, "decay_steps": 2}}, "kind linear has no decay_steps"),
         ({"batch": {"examples": 5, "virtual_workers": 2}}, "2 virtual workers cannot share 5 examples evenly"),

@@ -134,14 +134,6 @@ def test_literal_special_tokens_are_reported_and_stay_text(cli: Cli, tokenizer: 
 # ---- configuration -------------------------------------------------------------------------------------------------
 
 
-def test_unknown_key(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
-    result = cli("pretrain", config_file(masking={"mask_prob": 0.15}), "--run", tmp_path / "out")
-    assert (result.code, "unknown key masking.mask_prob" in result.error) == (2, True)
-    result = cli("pretrain", config_file(), "--run", tmp_path / "out", "--set", "shedule.steps=5")
-    assert (result.code, "did you mean schedule.steps?" in result.error) == (2, True)
-    assert not (tmp_path / "out").exists()
-
-
 def test_fewer_rows_than_a_batch(cli: Cli, config_file: ConfigFile, tmp_path: Path) -> None:
     result = cli("pretrain", config_file(batch={"micro_batch_rows": 100_000}), "--run", tmp_path / "out")
     assert (result.code, "one step needs 100,000" in result.error) == (2, True)

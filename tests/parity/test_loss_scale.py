@@ -35,7 +35,7 @@ class Run:
         losses = self.loader.micro_batch_losses
         self.engine = TorchEngine(shape, config.optimizer, config.engine, 0, micro_batch_losses=losses)
         self.engine.write(TrainState(0, initial_parameters(shape, 0)))
-        self.overflow, self.losses = overflow, []
+        self.overflow, self.losses, self.norms = overflow, [], []
 
     def step(self, step: int) -> None:
         batches = self.loader.batches(step)
@@ -47,6 +47,7 @@ class Run:
         weights.finish = finish  # type: ignore[method-assign]
         assert stats
         self.losses.append(float(stats.loss_sum) / float(stats.weight))
+        self.norms.append(float(stats.grad_norm))
 
     def steps(self, *numbers: int) -> Run:
         for number in numbers:
@@ -93,6 +94,7 @@ def test_fp16_follows_fp32(store: TokenStore, config: Callable[..., RunConfig], 
     exact, rounded = (Run(store, run, dtype).steps(*range(12)) for dtype in ("fp32", "fp16"))
     assert exact.losses[-1] < exact.losses[0] - 0.3
     assert np.abs(np.array(exact.losses) - np.array(rounded.losses)).max() < 0.01
+    np.testing.assert_allclose(rounded.norms, exact.norms, rtol=0.01)  # of which clipping takes as much
     # The padded ids' -1e9 is -inf in fp16, and spoils neither the loss, nor its gradient, nor what they are kept as.
     assert float(rounded.engine.model.head.bias.data[-1]) == -np.inf
     held_out = [one.engine.evaluate(one.loader.batches(20)) for one in (exact, rounded)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -128,12 +130,13 @@ def test_ranks_share_batches_out_and_compute_none_twice(
     expected = scorer.evaluate(batches), *scorer.log_probs(batches)
     forward, computed, of_ranks = Passes.forward, list[object](), (list[Tensor](), list[Tensor]())
     monkeypatch.setattr(Passes, "forward", lambda *given: computed.append(given) or forward(*given))
+    scorer.waiting = waiting = Mock(side_effect=nullcontext)  # of a rank that waits for one that hangs
     for rank in range(3):
         scorer._scorer._processes = OneOfThree(rank, of_ranks[0])
         stats = scorer.evaluate(batches)
         scorer._scorer._processes = OneOfThree(rank, of_ranks[1])
         scores, likeliest = scorer.log_probs(batches)
-    assert len(computed) == 2 * count and stats == expected[0]
+    assert len(computed) == 2 * count and stats == expected[0] and waiting.call_count == 6
     np.testing.assert_array_equal(scores, expected[1])
     np.testing.assert_array_equal(likeliest, expected[2])
 

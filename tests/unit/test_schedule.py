@@ -64,12 +64,18 @@ def test_rates_are_those_of_transformers(
     assert [tuned.learning_rate_at(step) for step in range(STEPS)] == ours.tolist()
 
 
-def test_wsds_decay_may_be_the_whole_run() -> None:
-    whole = {"kind": "wsd", "steps": 50, "warmup_steps": 5, "decay_steps": 10}
-    long = build_config({"data": {"store": "s"}, "schedule": whole}, "x")
-    decay = {**whole, "steps": 10, "warmup_steps": 0}
-    branch = build_config({"data": {"store": "s"}, "schedule": decay}, "x")
-    assert [branch.learning_rate_at(step) for step in range(10)] == [long.learning_rate_at(40 + k) for k in range(10)]
+def test_wsd_is_its_definition_and_its_decay_may_be_the_whole_run() -> None:
+    def rates(steps: int = 100, warmup_steps: int = 10, **keys: object) -> list[float]:
+        schedule = {"steps": steps, "warmup_steps": warmup_steps, **keys}
+        optimizer = {"learning_rate": 2.0}
+        run = build_config({"data": {"store": "s"}, "schedule": schedule, "optimizer": optimizer}, "x")
+        return [run.learning_rate_at(step) for step in range(steps)]
+
+    decayed, fifth = rates(kind="wsd", decay_steps=40), rates(kind="wsd")
+    assert set(decayed[10:60]) == {2.0} and decayed[70] == pytest.approx(2.0 * (1 - (10 / 40) ** 0.5))
+    assert fifth[79] == 2.0 > fifth[81]
+    assert rates(kind="linear", final_lr_share=0.1)[55] == pytest.approx(2.0 * (0.1 + 0.9 * 0.5))
+    assert rates(10, 0, kind="wsd", decay_steps=10) == rates(50, 5, kind="wsd", decay_steps=10)[40:]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
-"""Schedules, checkpoints, run directory, progress: the loop's small parts."""
+"""Checkpoints, run directory, progress: the loop's small parts."""
 
 from __future__ import annotations
 
 import io
 import itertools
-import math
 import os
 import random
 import shutil
@@ -15,8 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from maskwright.config.data import Data
-from maskwright.config.pretraining import CheckpointSection, Optimizer, RunConfig, Schedule
+from maskwright.config.pretraining import CheckpointSection
 from maskwright.core.console import Progress
 from maskwright.core.errors import CheckpointError, InputError
 from maskwright.core.storage import atomic_writer
@@ -31,28 +29,6 @@ from maskwright.training import checkpoint
 from maskwright.training.metrics import Counters, Speed, TensorBoard
 from maskwright.training.stop import StopRequest
 from maskwright.training.vote import SAVE, STOP, Vote
-
-
-def rates(**keys: object) -> list[float]:
-    schedule = Schedule.model_validate({"steps": 100, "warmup_steps": 10, **keys})
-    run = RunConfig(data=Data(store="none"), optimizer=Optimizer(learning_rate=2.0), schedule=schedule)
-    return [run.learning_rate_at(step) for step in range(100)]
-
-
-def test_schedules_have_their_shapes() -> None:
-    for kind in ("linear", "cosine", "wsd"):
-        values = rates(kind=kind)
-        assert values[:10] == pytest.approx([0.2 * k for k in range(1, 11)])
-        assert values[10] == max(values) == 2.0
-        assert min(values) > 0
-        assert all(a >= b for a, b in zip(values[10:], values[11:], strict=False))
-    linear = rates(kind="linear", final_lr_share=0.1)
-    assert linear[55] == pytest.approx(2.0 * (0.1 + 0.9 * 0.5))
-    assert rates(kind="cosine")[55] == pytest.approx(1.0)
-    wsd = rates(kind="wsd", decay_steps=40)
-    assert set(wsd[10:60]) == {2.0}
-    assert wsd[70] == pytest.approx(2.0 * (1 - math.sqrt(10 / 40)))
-    assert rates(kind="wsd")[79] == 2.0 and rates(kind="wsd")[81] < 2.0
 
 
 def test_ranks_save_once_though_they_learn_of_a_vote_two_steps_later() -> None:

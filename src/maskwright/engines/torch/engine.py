@@ -124,7 +124,7 @@ class TorchEngine:
             loss_scale=self.loss_scale,
             fills_up=self.compiled and self.device == "cuda" and model.task == "masked_lm",
         )
-        self._scorer = Scorer(self.passes, self.fit, self.processes)
+        self._scorer = Scorer(self.passes, self.fit, self.processes, lambda: (self.waiting or nullcontext)())
         self.waiting: Callable[[], AbstractContextManager[object]] | None = nullcontext
         self.description = self._describe(engine)
 

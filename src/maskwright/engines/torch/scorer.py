@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import numpy as np
@@ -20,10 +21,12 @@ from maskwright.model.torch.heads import loss_sum
 
 
 class Scorer:
-    """See `base.Engine`."""
+    """See `base.Engine`. `waiting`: what it enters while it waits for other ranks."""
 
-    def __init__(self, passes: Passes, fit: Fit, processes: Processes) -> None:
-        self._passes, self._fit, self._processes = passes, fit, processes
+    def __init__(
+        self, passes: Passes, fit: Fit, processes: Processes, waiting: Callable[[], AbstractContextManager[object]]
+    ) -> None:
+        self._passes, self._fit, self._processes, self._waiting = passes, fit, processes, waiting
         self._config = passes.network.config
 
     def evaluate(self, batches: Sequence[Batch]) -> EvalStats:
@@ -52,7 +55,8 @@ class Scorer:
             found = compute(batch)
             numbers[number, : len(found)] = found
         if isinstance(self._processes, Peers):
-            numbers = self._processes.gather_numbers(numbers).transpose(0, 1).flatten(0, 1)
+            with self._waiting():
+                numbers = self._processes.gather_numbers(numbers).transpose(0, 1).flatten(0, 1)
         return numbers[: len(batches)]
 
     def sums(self, batch: Batch) -> Tensor:
