@@ -338,7 +338,7 @@ def test_a_class_that_is_missing_and_a_folder_with_caches(tmp_path: Path) -> Non
     assert len(read(folder, on_bad_input="skip")) == 1
     whole = (folder / "d.arrow").read_bytes()
     (folder / "d.arrow").write_bytes(whole[:-8])
-    assert fails(folder, on_bad_input="skip").startswith("FILE/d.arrow: is an Arrow stream without its end: it was cut")
+    assert fails(folder, on_bad_input="skip").startswith("FILE/d.arrow: is an Arrow stream without its end")
     (folder / "d.arrow").write_bytes(b"no Arrow")
     assert fails(folder).startswith("FILE/d.arrow: is not a whole Arrow file or stream")
     (folder / "d.arrow").unlink()
