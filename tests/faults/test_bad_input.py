@@ -273,7 +273,7 @@ def spoil_numbers(folder: Path) -> str:
 
 def spoil_extra(folder: Path) -> str:
     save_file({**initial_parameters(SHAPE, 0), "extra": np.zeros(3, np.float32)}, str(folder / "model.safetensors"))
-    return "does not know: extra"
+    return "that its architecture lacks: extra"
 
 
 def spoil_truncated(folder: Path) -> str:
@@ -318,13 +318,13 @@ def spoil_index(folder: Path) -> str:
         config_fault("hidden_act is 'relu'", hidden_act="relu"),
         config_fault("its model is code of its own (auto_map)", auto_map={"AutoModel": "model.Own"}),
         config_fault("has quantised weights", quantization_config={"load_in_8bit": True}),
-        config_fault("model_type is 'electra'; those that can be read are roberta, xlm-roberta", model_type="electra"),
+        config_fault("model_type is 'electra', but supported are roberta, xlm-roberta", model_type="electra"),
         config_fault("config.json says (128, 32)", intermediate_size=128),
         config_fault("5 attention heads do not divide", num_attention_heads=5),
         config_fault("num_attention_heads is 'two'", num_attention_heads="two"),
-        config_fault("num_attention_heads is 0, which it cannot be", num_attention_heads=0),
-        config_fault("max_position_embeddings is 2, which it cannot be", max_position_embeddings=2),
-        config_fault("hidden_dropout_prob is 3, which it cannot be", hidden_dropout_prob=3),
+        config_fault("num_attention_heads is 0, which is invalid", num_attention_heads=0),
+        config_fault("max_position_embeddings is 2, which is invalid", max_position_embeddings=2),
+        config_fault("hidden_dropout_prob is 3, which is invalid", hidden_dropout_prob=3),
         *(spoil_missing, spoil_all, spoil_head, spoil_bare, spoil_numbers, spoil_extra, spoil_truncated),
         *(spoil_header, spoil_pickle, spoil_index, spoil_part, spoil_listing),
     ],
