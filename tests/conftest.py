@@ -80,7 +80,7 @@ def quick_starts() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """300 documents, a sentence a line, blank lines between documents."""
+    """300 documents, one sentence per line, blank lines between documents."""
     path = tmp_path_factory.mktemp("corpus") / "stories.txt"
     path.write_text("\n\n".join("\n".join(lines) for lines in documents(300)) + "\n", encoding="utf-8")
     return path

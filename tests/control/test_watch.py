@@ -45,7 +45,7 @@ def test_the_command(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         (["nowhere"], "nowhere: is not there. Fix: correct the path; only the live table"),
         (["--web", "--once"], "--once: has no effect with --web. Fix: leave it out"),
         (["--port", "0"], "--port: has no effect without --web. Fix: add --web, or leave it out"),
-        (["nothing://a", "--once"], "no file system is known by nothing://"),
+        (["nothing://a", "--once"], "no file system has the name nothing://"),
         (["https://me:hunter2@host/a", "--once"], "holds a secret"),
     ):
         result = cli("watch", *words)

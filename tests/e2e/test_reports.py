@@ -52,4 +52,4 @@ def test_without_the_request_or_the_steps_there_is_no_trace(
     pretrain(config(**{"schedule.steps": 8}), str(run))
     assert not (run / "profile").exists()
     pretrain(config(**{"schedule.steps": 7}), str(tmp_path / "short"), stop_request=StopRequest(profile_steps=2))
-    assert "warning: --profile-steps 2: no whole profile, which takes a start of 8 steps" in capsys.readouterr().err
+    assert "warning: --profile-steps 2: no whole profile, which needs a start of 8 steps" in capsys.readouterr().err

@@ -248,7 +248,7 @@ def spoil_bare(folder: Path) -> str:
 
 def spoil_extra(folder: Path) -> str:
     save_file({**initial_parameters(SHAPE, 0), "extra": np.zeros(3, np.float32)}, str(folder / "model.safetensors"))
-    return "does not know: extra"
+    return "that its architecture lacks: extra"
 
 
 def spoil_part(folder: Path) -> str:
@@ -265,7 +265,7 @@ def spoil_part(folder: Path) -> str:
         config_fault("hidden_act is 'relu'", hidden_act="relu"),
         config_fault("its model is code of its own (auto_map)", auto_map={"AutoModel": "model.Own"}),
         config_fault("has quantised weights", quantization_config={"load_in_8bit": True}),
-        config_fault("model_type is 'electra'; those that can be read are roberta, xlm-roberta", model_type="electra"),
+        config_fault("model_type is 'electra', but supported are roberta, xlm-roberta", model_type="electra"),
         config_fault("config.json says (128, 32)", intermediate_size=128),
         config_fault("5 attention heads do not divide", num_attention_heads=5),
         config_fault("num_attention_heads is 0, which it cannot be", num_attention_heads=0),

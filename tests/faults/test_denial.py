@@ -72,7 +72,7 @@ def test_a_pattern_that_takes_exponentially_long_is_one_line(
         ["data", "prepare", "--to", tmp_path / "store", "--tokenizer", tmp_path],
     ):
         found = cli(*words, tmp_path / "a.txt")
-        said = "cannot be loaded: " if text == "a" else "the library gives up: "
+        said = "cannot be loaded: " if text == "a" else "the library fails: "
         last = found.err.splitlines()[-1]
         assert found.code == 2 and last.startswith(f"error: {tmp_path}") and said in last and ". Fix: " in last
 

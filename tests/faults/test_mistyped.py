@@ -350,7 +350,7 @@ def test_an_untrusted_certificate_is_no_missing_file(cli: Cli, tmp_path: Path) -
         for command in (("data", "audit", f"{address}/a.txt"), ("data", "pull", f"{address}/a.tar", "--to", "out")):
             result = cli(*command)
             assert (result.code, "CERTIFICATE_VERIFY_FAILED" in result.error) == (1, True), result.err
-            assert "; SSL_CERT_FILE names the certificates" in result.error
+            assert "set SSL_CERT_FILE if the network has its own certificates" in result.error
         server.shutdown()
 
 

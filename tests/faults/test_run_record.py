@@ -25,7 +25,7 @@ def shaped(**changes: Any) -> Callable[[dict[str, Any]], Any]:
 
 SHAPE = "its `model` is not the shape of a model"
 SPOILT: list[tuple[Callable[[Any], Any] | str, str]] = [
-    (lambda record: record | {"format": 1}, "has format 1, this version reads 2. Fix: use maskwright 0.3.0, which"),
+    (lambda record: record | {"format": 1}, "has format 1, but this version reads 2. Fix: use maskwright 0.3.0, which"),
     (lambda record: [], "is not a run's record"),
     (lambda record: None, "is not a run's record"),
     (without("format"), "is not a run's record"),

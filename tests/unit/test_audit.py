@@ -54,7 +54,7 @@ def test_audit_counts_what_is_there_and_says_what_prepare_does(
     assert result.scripts["Cyrillic"] > 0
     assert result.scripts["Latin"] + result.scripts["Cyrillic"] == 1
     page = report(result)
-    assert "documents: 6, files: 5 (a sentence a line, blank lines between documents)" in page
+    assert "documents: 6, files: 5 (one sentence per line, blank lines between documents)" in page
     assert "add more text, or prepare with --valid-fraction 0.5" in page
     (tmp_path / "more.txt").write_text("One line.\nAnother line\n")
     (tmp_path / "code").write_text("def a():\n<|endoftext|>\ndef b():\n<|endoftext|>\n- - -\nend -----\n")
@@ -86,9 +86,9 @@ def test_special_tokens_are_those_of_the_tokenizer(
             with_ids = [n for n, line in enumerate(lines, 1) if special & {*ids.encode(line).ids}]
             assert with_ids == are_tokens[kind]
             assert found[declared].prepare.startswith("turns them into their ids")
-            assert found[literal].prepare == "keeps them as text: they never become special ids"
+            assert found[literal].prepare == "keeps them as text; they never become special ids"
         else:
-            assert declared not in found and "that the tokenizer declares" in found[literal].prepare
+            assert declared not in found and "that a tokenizer declares" in found[literal].prepare
 
 
 def test_places_of_records_without_text_show_no_secret() -> None:

@@ -136,7 +136,7 @@ def test_a_write_that_fails_is_said_once_and_costs_nothing_else(
         written(*[beats] * 4)
     beats.look("training", 7)
     written(beats)  # and goes on when the disk is back
-    assert found(tmp_path)[0].step == 7 and capsys.readouterr().err.count("no sign of life can be written") == 1
+    assert found(tmp_path)[0].step == 7 and capsys.readouterr().err.count("no heartbeat can be written") == 1
     assert os.listdir(tmp_path / "processes") == ["rank-00000.json"]
 
 

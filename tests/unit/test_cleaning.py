@@ -341,7 +341,7 @@ def test_mojibake_is_counted_mended_and_recorded(
     counts = mended.manifest["counts"]
     assert (counts["duplicates"], counts["changed"]) == (len(MOJIBAKE), {LINES_MENDED: len(MOJIBAKE)})
     assert mended.manifest["options"]["cleaning"]["fix_mojibake"] and "ftfy" in mended.manifest["versions"]
-    assert "cleaning mended 5 lines of mojibake" in report(mended.location, mended.manifest)
+    assert "cleaning repaired 5 lines of mojibake" in report(mended.location, mended.manifest)
     monkeypatch.setattr(extras, "installed", lambda package: package not in ("ftfy", "py3langid"))
     without = audit([str(path)])
     assert AUDITED not in without.findings and "not counted without ftfy" in audit_report(without)
@@ -413,7 +413,7 @@ def test_a_filter_of_the_users(messy: Path, tokenizer: str, tmp_path: Path, monk
         assert str(caught.value).startswith(what) and f"{tmp_path}/own_filter.py:6" in str(caught.value)
     finally:
         sys.modules.pop("own_filter", None)
-    for name, said in (("nowhere:rule", "be imported"), ("own_filter:none", "be imported"), ("gofer", "not known")):
+    for name, said in (("nowhere:rule", "be imported"), ("own_filter:none", "be imported"), ("gofer", "is unknown")):
         with pytest.raises(InputError, match=said):
             filtered(name)
 

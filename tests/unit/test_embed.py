@@ -81,7 +81,7 @@ def test_mistakes(
     pairs = tmp_path / "pairs.csv"
     pairs.write_text("sentence1,sentence2\na,b\n")
     for words, said in (
-        (["--input", str(source), "--to", str(tmp_path / "a.csv")], "cannot be written. Fix: let it end in .npy"),
+        (["--input", str(source), "--to", str(tmp_path / "a.csv")], "cannot be written. Fix: choose one of the"),
         (["--input", str(pairs), "--to", str(tmp_path / "a.npy")], "has two texts. Fix: name the column of one"),
     ):
         assert command(["embed", run, *words]) == 2

@@ -90,17 +90,17 @@ def test_vectors_of_0_and_1_are_labels_by_their_places(kind: str, as_written: An
     assert found == [
         tuple(name for name, is_there in zip(names, vector, strict=True) if is_there) for vector in VECTORS
     ]
-    assert any(note.startswith("the labels are vectors of 0 and 1, whose places are") for note in task.notes)
+    assert any(note.startswith("the labels are vectors of 0 and 1, whose positions are") for note in task.notes)
     assert task.class_names == (() if labels else ("0", "1", "2", "3"))
 
 
 @pytest.mark.parametrize(
     ("lists", "labels", "message"),
     [
-        (VECTORS, ["a", "b", "c"], "FILE:1: has a vector of 4 labels, and 3 are named. Fix: name 4 labels in task.lab"),
+        (VECTORS, ["a", "b", "c"], "FILE:1: has a vector of 4 labels, but 3 are named. Fix: name 4 labels in task.lab"),
         ([[1, 0, 1], [1, 0]], None, "FILE:1: has the label 1 twice in its list of 3. Fix: write each label once, or v"),
-        ([[1, 0], [0, 0.5]], None, "FILE:2: column 'labels' has 0.5 in its list: a label is there or not, and shares"),
-        ([[1, 0], [0, None]], None, "FILE:2: column 'labels' has nothing at place 1 of its 2, counted from 0"),
+        ([[1, 0], [0, 0.5]], None, "FILE:2: column 'labels' has 0.5 in its list, but a label applies or not; shares"),
+        ([[1, 0], [0, None]], None, "FILE:2: column 'labels' has no value at position 1 of its 2, counted from 0"),
         ([{"a": 1, "b": 2}], None, "FILE:1: column 'labels' gives the label 'b' the value 2, not 0 or 1"),
         ([[["a"], ["b"]]], None, "FILE:1: column 'labels' holds a list in its list"),
         (["[a, b]"], None, "FILE:1: column 'labels' holds a list that cannot be read: [a, b]"),
@@ -117,7 +117,7 @@ def test_records_without_a_vector_among_vectors_are_faults(tmp_path: Path) -> No
     lists = [*VECTORS, [1, 0], [], [2], *VECTORS]
     path.write_text("".join(json.dumps({"text": "x", "labels": one}) + "\n" for one in lists))
     assert fails(path, SEVERAL).startswith(
-        "FILE:4: has no vector of 0 and 1 with 4 places, as most records have. Fix: "
+        "FILE:4: has no vector of 0 and 1 with 4 positions, unlike most records. Fix: "
     )
     skipping = reading(path, SEVERAL, on_bad_input="skip")
     found = [one.labels for one in read_examples(str(path), skipping)]
@@ -244,7 +244,7 @@ def test_words_without_tags_words_twice_and_labels_twice(tmp_path: Path) -> None
     path.write_text("Paris is big\n")
     task = reading(path, TOKENS, labelled=False)
     assert read_examples(str(path), task)[0].words == ("Paris",)
-    assert list(task.notes) == [f"{path}: a word is the first of the 3 columns of a line, and the others are not read"]
+    assert list(task.notes) == [f"{path}: a word is the first of the 3 columns of a line; the others are not read"]
     rows = ("1-2\tdu", "1\tde", "2\tle", "2.1\tx")  # CoNLL-U has words twice, and words that are not there
     path.write_text("# text = du\n" + "".join(row + "\t_" * 7 + "\tO\n" for row in rows))
     assert read(path, TOKENS, text=1, label=9)[0].words == ("de", "le")
@@ -254,7 +254,7 @@ def test_words_without_tags_words_twice_and_labels_twice(tmp_path: Path) -> None
     (tmp_path / "a.jsonl").write_text('{"text": "a", "labels": ["x", "y", "x"]}\n')
     task = reading(tmp_path / "a.jsonl", SEVERAL)
     assert read_examples(str(tmp_path / "a.jsonl"), task)[0].labels == ("x", "y")
-    assert "a label is there twice in 1 record, and counts once" in " ".join(task.notes)
+    assert "a label is repeated in 1 record, and counts once" in " ".join(task.notes)
 
 
 # ---- what Hugging Face's `datasets` writes -----------------------------------------------------------------------
@@ -303,7 +303,7 @@ def test_class_names_of_a_schema(
         found = [[*one.labels] for one in read_examples(str(path), task)]
         assert found == [[label[0].lower() for label in one.split()] for one in labels]
     exchanged = fails(path, Task(kind=kind, labels={1: "World", 2: "Sports", 3: "Tech"}))
-    assert ": the file calls the label 1 'Sports', and task.labels calls it 'World'. Fix: " in exchanged
+    assert ": the label 1 is 'Sports' in the file, but 'World' in task.labels. Fix: " in exchanged
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "saved/data-00000-of-00001.arrow"])
@@ -331,14 +331,14 @@ def test_a_class_that_is_missing_and_a_folder_with_caches(tmp_path: Path) -> Non
     folder = hub_file(
         tmp_path / "saved" / "d.arrow", [{"text": "a", "label": -1}, {"text": "b", "label": 1}], "label", CLASS
     )
-    assert "record 1: has the label -1, which says that it has none (3 are named)" in fails(folder)
+    assert "record 1: has the label -1, which means none (3 are named)" in fails(folder)
     skipping = reading(folder, on_bad_input="skip")
     assert [one.text for one in read_examples(str(folder), skipping)] == ["b"] and len(skipping.skipped) == 1
     (folder / "cache-1.arrow").write_bytes((folder / "d.arrow").read_bytes())  # of `map`, and no part of the data set
     assert len(read(folder, on_bad_input="skip")) == 1
     whole = (folder / "d.arrow").read_bytes()
     (folder / "d.arrow").write_bytes(whole[:-8])
-    assert fails(folder, on_bad_input="skip").startswith("FILE/d.arrow: is an Arrow stream without its end: it was cut")
+    assert fails(folder, on_bad_input="skip").startswith("FILE/d.arrow: is an Arrow stream without its end")
     (folder / "d.arrow").write_bytes(b"no Arrow")
     assert fails(folder).startswith("FILE/d.arrow: is not a whole Arrow file or stream")
     (folder / "d.arrow").unlink()
@@ -360,12 +360,12 @@ def test_lines_of_fasttext_and_lines_of_text(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("__label__2 good\n__label__1 bad\n")
     assert [one.labels for one in read(path, Task(labels={1: "neg", 2: "pos"}))] == [("pos",), ("neg",)]
-    assert "FILE: has fastText's lines, and no columns" in fails(path, label="label")
+    assert "FILE: has fastText's lines, not columns" in fails(path, label="label")
     assert fails(path, NUMBERS).startswith("FILE: is of a kind that cannot be read")
     for content, message in (
-        (lines, "FILE:1: has 2 labels, not one. Fix: take task.kind: multi_label_classification"),
+        (lines, "FILE:1: has 2 labels, not one. Fix: set task.kind: multi_label_classification"),
         ("__label__a x\ny\n", "FILE:2: has 0 labels, not one. Fix: write __label__NAME before the text"),
-        ("__label__a\n", "FILE:1: has labels and no text"),
+        ("__label__a\n", "FILE:1: has labels but no text"),
         ("good\n", "FILE: is of a kind that cannot be read"),
     ):
         path.write_text(content)
@@ -487,8 +487,8 @@ def test_spans_of_annotation_tools_are_words_and_tags(tool: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        ({"label": [[4, 13, "PER"]]}, "span 4 to 13, 'Eva Brand' (PER) cuts the word 'Brandt'. Fix: let it go from 4"),
-        ({"label": [[5, 7, "PER"]]}, "span 5 to 7, 'va' (PER) cuts the word 'Eva'. Fix: let it go from 4 to 7, 'Eva'"),
+        ({"label": [[4, 13, "PER"]]}, "span 4 to 13, 'Eva Brand' (PER) cuts the word 'Brandt'. Fix: extend it from 4"),
+        ({"label": [[5, 7, "PER"]]}, "span 5 to 7, 'va' (PER) cuts the word 'Eva'. Fix: extend it from 4 to 7, 'Eva'"),
         ({"label": [[4, 14, "PER"], [8, 14, "LAST"]]}, "span 8 to 14, 'Brandt' (LAST) overlaps span 4 to 14, 'Eva Bra"),
         ({"label": [[4, 7, "PER"], [4, 7, "X"]]}, "span 4 to 7, 'Eva' (X) overlaps span 4 to 7"),
         ({"label": [[4, 4, "PER"]]}, "span 4 to 4, '' (PER) holds no word. Fix: delete it, or write the position"),
@@ -499,13 +499,13 @@ def test_spans_of_annotation_tools_are_words_and_tags(tool: str, tmp_path: Path)
         ({"label": [[4, 14, " "]]}, "span 4 to 14 has no labels. Fix: give it one"),
         ({"label": [{"start": 4, "end": 14, "labels": ["PER", "ORG"]}]}, "span 4 to 14 has 2 labels"),
         ({"label": [{"start": 4, "end": 14, "text": "Lima", "label": "LOC"}]}, "span 4 to 14, 'Eva Brandt' (LOC) is n"),
-        ({"label": "PER"}, "has texts, and no column with spans of them (columns: text, label). Fix: write"),
+        ({"label": "PER"}, "has texts, but no column with their spans (columns: text, label). Fix: write"),
         ({"label": None}, "has no list of spans in 'label'. Fix: delete the record, or write an empty list"),
         ({"text": "", "label": []}, "has no words"),
         ({"text": ["Eva"], "label": [[0, 1, "PER"]]}, "has no column with a usual name for the text"),
         (
             {"text": None, "words": ["Eva"], "entities": [{"start": 0, "end": 1, "type": "PER"}]},
-            "has words in 'words' and spans of them, which may end with the last word or behind it",
+            "has words in 'words' and spans of them, which may end at the last word or after it",
         ),
         ({"text": None, "tokenized_text": ["Eva"], "ner": [[0, 1, "PER"]]}, "span 0 to 2, 'Eva' (PER) is not inside t"),
         ({"text": None, "data": {"text": PAID}, "annotations": []}, "is not annotated. Fix: delete the record"),
@@ -615,14 +615,14 @@ def test_an_answer_that_is_not_in_its_context(tmp_path: Path) -> None:
     [
         ("🙂🙂 Éva said it.", 5, "it is at 3, 2 less than written"),
         ("As Éva says, Éva.", 10, "it is at 13, 3 more than written"),
-        ("As Eve says.", -1, "it stands nowhere"),
+        ("As Eve says.", -1, "it is absent"),
     ],
 )
 def test_answers_elsewhere_are_placed_and_counted(context: str, start: int, said: str, tmp_path: Path) -> None:
     record = {"question": "Who?", "context": context, "answers": {"text": ["Éva"], "answer_start": [start]}}
     (tmp_path / "a.jsonl").write_text(3 * (json.dumps(record) + "\n"))
-    nowhere = "copy the answer out of its context, or give [] as the answers where it has none"
-    fix = nowhere if "nowhere" in said else "count answer_start in characters from 0"
+    absent = "copy the answer from its context, or give [] as the answers if it has none"
+    fix = absent if "absent" in said else "count answer_start in characters from 0"
     error = fails(tmp_path / "a.jsonl", QUESTIONS)
     assert f" is: {said} (the first of 3 such records). Fix: {fix}" in error
 
@@ -672,11 +672,11 @@ def test_regression_labels_are_numbers(wrong: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "data", "message"),
     [
-        ("a.txt", "a\tO\nb\n\nc\tO\n", {}, "FILE:2: has 1 columns, the first word has 2"),
+        ("a.txt", "a\tO\nb\n\nc\tO\n", {}, "FILE:2: has 1 columns, but the first word has 2"),
         ("a.txt", "a\tO\n\t O\n", {}, "FILE:2: has no word"),
         ("a.txt", "a\tO\nb\t\n", {}, "FILE:2: has no tag"),
-        ("a.txt", "a\n", {}, "FILE:1: has one column, no tags"),
-        ("a.txt", "b O\n#a\n", {}, "FILE:2: has 1 columns, the first word has 2"),
+        ("a.txt", "a\n", {}, "FILE:1: has one column, but no tags"),
+        ("a.txt", "b O\n#a\n", {}, "FILE:2: has 1 columns, but the first word has 2"),
         ("a.conllu", "# text = A b\n1\tA\tX\n2\tb\tY\n\n1\tc\tX\n", {}, "FILE:2: has a first column that counts the"),
         ("a.txt", "a\tO\n", {"text": 2}, "FILE:1: has 2 columns, no column 2"),
         ("a.txt", "a\tO\n", {"text": "word"}, "FILE:1: has columns without names, so none is 'word'"),

@@ -136,16 +136,16 @@ BY_WORD = "has no prefix such as B- or I-: each word is judged by itself"
         ("B-X L-X U-Y", "tags follow BILOU"),
         ("NOUN VERB X-RAY", "tag 'NOUN' has no prefix such as B- or I-: each word is judged by itself"),
         ("0 3 0", "the tags are integers: name them in task.labels, as in {0: O, 1: B-PER}"),
-        ("O B_PER", f"tag 'B_PER' {BY_WORD}. If 'B-PER' is meant, write it so, and entities are judged"),
-        ("O b_per", f"tag 'b_per' {BY_WORD}. If 'B-per' is meant, write it so, and entities are judged"),
-        ("O PER-B", f"tag 'PER-B' {BY_WORD}. If 'B-PER' is meant, write it so, and entities are judged"),
-        ("0 B-PER", f"tag '0' {BY_WORD}. If the letter O is meant, write it so, and entities are judged"),
+        ("O B_PER", f"tag 'B_PER' {BY_WORD}. If it means 'B-PER', write that to judge entities"),
+        ("O b_per", f"tag 'b_per' {BY_WORD}. If it means 'B-per', write that to judge entities"),
+        ("O PER-B", f"tag 'PER-B' {BY_WORD}. If it means 'B-PER', write that to judge entities"),
+        ("0 B-PER", f"tag '0' {BY_WORD}. If it means the letter O, write that to judge entities"),
         ("O B-X Y", f"tag 'Y' {BY_WORD}, though 1 of 3 tags have one. Give each tag but O a prefix"),
     ],
 )
 def test_schemes_of_tags_are_told_apart(tags: str, said: str) -> None:
     found = tag_scheme([Example("a", 1, labels=tuple(tags.split()))])
-    assert found.startswith(said) and ("entities are judged" in found) == ("If" in said or "Give" in said)
+    assert found.startswith(said) and ("to judge entities" in found) == ("If" in said or "Give" in said)
 
 
 # ---- whole data sets ---------------------------------------------------------------------------------------------
@@ -226,8 +226,8 @@ def test_columns_of_zero_and_one_keep_their_order(tmp_path: Path) -> None:
         (SINGLE, {"train": "a x, b y, c y", "test": "d x, e w"}, "test.tsv:3: label 'w' is in the test split, but no"),
         (SINGLE, {"train": "a x, b y, c y", "validation": "d w"}, "validation.tsv:2: label 'w' is in the validation s"),
         (Task(labels=["x", "y"]), {"train": "a x, b y, c w"}, "train.tsv:4: label 'w' is not in task.labels (x, y)"),
-        (SINGLE, {"train": "a x, b x"}, "train.tsv:2: has the label 'x' only, in all 2 examples. Fix: "),
-        (NUMBERS, {"train": "a 1, b 1.0"}, "train.tsv:2: has the label 1 only, in all 2 examples. Fix: "),
+        (SINGLE, {"train": "a x, b x"}, "train.tsv:2: has only the label 'x' in all 2 examples. Fix: "),
+        (NUMBERS, {"train": "a 1, b 1.0"}, "train.tsv:2: has only the label 1 in all 2 examples. Fix: "),
         (SINGLE, {"train": "a 1.5, b 2.5, c 3"}, "train.tsv:2: has as many labels as the 3 examples"),
         (Task(labels=list("xyz")), {"train": "a x, b y"}, "train.tsv:2: has more labels than the 2 examples (x, y, z)"),
         (
@@ -236,7 +236,7 @@ def test_columns_of_zero_and_one_keep_their_order(tmp_path: Path) -> None:
             "test.tsv: holds no text that is not in the train split as well (test.tsv:2 as train.tsv:3). Fix: name "
             "another file under data.test, or set it to null",
         ),
-        (SINGLE, {"train": "a x, b y, c y"}, "data.validation_fraction: 3 training examples are too few to hold 0.1"),
+        (SINGLE, {"train": "a x, b y, c y"}, "data.validation_fraction: 3 training examples are too few to hold out"),
     ],
 )
 def test_data_sets_that_cannot_be_learnt_from(task: Task, files: dict[str, str], message: str, tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_a_split_that_is_named_goes_before_that_of_the_folder(tmp_path: Path) ->
     data = with_splits(LabelledData(train=str(tmp_path), test=paths["more"]))
     found = read_dataset(data, SINGLE, 0)
     assert found.report.sizes == {"train": 36, "validation": 4, "test": 40}
-    assert found.report.notes[0] == f"{paths['more']} is in data.train and in data.test: it is not trained on"
+    assert found.report.notes[0] == f"{paths['more']} is in data.train and in data.test, so it is not trained on"
     (tmp_path / "train.tsv").rename(tmp_path / "dev.tsv")
     (tmp_path / "more.tsv").unlink()
     with pytest.raises(InputError, match=r"holds files of validation and none of train, by their names\. Fix: name"):
@@ -305,9 +305,9 @@ def test_a_split_that_is_named_goes_before_that_of_the_folder(tmp_path: Path) ->
 def test_test_files_without_labels_are_named_with_the_way_to_leave_them_out(test: str, tmp_path: Path) -> None:
     write(tmp_path, train=", ".join(f"t{n} {n % 3}" for n in range(60)))
     (tmp_path / "test.tsv").write_text(test)
-    with pytest.raises(InputError, match=r"test\.tsv:.*; or leave these files out: data\.test: null$") as caught:
+    with pytest.raises(InputError, match=r"test\.tsv:.*, or leave these files out with data\.test: null$") as caught:
         read_dataset(with_splits(LabelledData(train=str(tmp_path))), SINGLE, 0)
-    assert ("label '-1', which says that it has none," in str(caught.value)) == ("-1" in test)
+    assert ("label '-1', which means none," in str(caught.value)) == ("-1" in test)
     data = with_splits(LabelledData(train=str(tmp_path), test=None))
     assert read_dataset(data, SINGLE, 0).report.sizes == {"train": 54, "validation": 6}
 
@@ -332,17 +332,17 @@ def test_labels_of_a_model_without_names_are_places(tmp_path: Path) -> None:
     numbered, reading = ("LABEL_0", "LABEL_1"), Reading(LabelledData(train="x"), SINGLE)
     numbers = [Example("a", 1, labels=("1",)), Example("a", 2, labels=("LABEL_0",))]
     assert [one.labels[0] for one in in_terms_of(numbered, numbers, reading)] == ["LABEL_1", "LABEL_0"]
-    assert [*reading.notes] == ["the model's labels are LABEL_0, LABEL_1: the file's are read as their places, from 0"]
+    assert [*reading.notes] == ["the model's labels are LABEL_0, LABEL_1: the file's are their positions, from 0"]
     named = replace(reading, class_names=("no", "yes"))
     assert in_terms_of(numbered, [Example("a", 1, labels=("yes",))], named)[0].labels == ("LABEL_1",)
-    places = "places of the model's labels, from 0 to 1"
+    places = "positions of the model's labels, from 0 to 1"
     for labels, wrong, said in ((numbered, "2", places), (("n", "y"), "1", "labels of")):
         with pytest.raises(InputError, match=f"label '{wrong}' is none of the model's .*Fix: write the {said}"):
             in_terms_of(labels, [Example("a", 1, labels=(wrong,))], reading)
 
 
 def test_equal_texts_are_named_as_the_reason_why_none_is_held_out(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"train\.tsv:2: 30 training examples have only 2 different texts, and equal"):
+    with pytest.raises(InputError, match=r"train\.tsv:2: 30 training examples have only 2 different texts; equal"):
         dataset(tmp_path, train=", ".join(f"{'ab'[n % 2]} {'xy'[n % 2]}" for n in range(30)))
 
 
@@ -350,7 +350,7 @@ def test_records_without_a_label_of_the_configuration_can_be_left_out(tmp_path: 
     rows = ", ".join(f"t{n} {'xy-'[n % 3]}" for n in range(60))
     (odd,) = dataset(tmp_path, train=rows).report.warnings()
     assert odd.startswith(f"the label - (20 examples, the first at {tmp_path}/train.tsv:4) counts as a class")
-    assert odd.endswith('by data.on_bad_input: skip and task.labels: ["x", "y"]')
+    assert odd.endswith('with data.on_bad_input: skip and task.labels: ["x", "y"]')
     found = dataset(tmp_path, Task(labels=["x", "y"]), {"on_bad_input": "skip"}, train=rows)
     assert found.report.sizes == {"train": 36, "validation": 4} and len(found.report.skipped) == 20
 
@@ -390,7 +390,7 @@ def test_a_header_line_that_is_taken_for_an_example_is_noted(tmp_path: Path) -> 
 
 
 def test_labels_that_are_most_likely_one_or_none_are_named() -> None:
-    alike = "count as 2 different ones: if they are one, write them alike"
+    alike = "count as 2 different ones. If they are one, write them alike"
     for labels, task, said in (
         (("a", "b", "1", "2.5", "none"), SINGLE, []),
         (("A", "a", "b"), SINGLE, [f"the labels A, a {alike}"]),
@@ -402,9 +402,9 @@ def test_labels_that_are_most_likely_one_or_none_are_named() -> None:
         assert odd_labels(labels, task) == said
     for name in ("NaN", "-1", "-", "?", "Unknown", "NA", "--"):
         (missing,) = odd_labels((name, *(["0", "1"] if name == "-1" else ["b"])), SINGLE)
-        assert missing.startswith(f"the label {name} counts as a class like others: if it says that a label is missing")
+        assert missing.startswith(f"the label {name} counts as a class like others. If it marks a missing label")
     assert odd_labels(("a", "a;b"), SEVERAL) == [
-        "the label 'a;b' is one label: task.separator is ','; if ';' stands between labels, set it to that"
+        "the label 'a;b' is one label: task.separator is ','; if ';' separates labels, set it to that"
     ]
     for mark in (";", "|", "\n", "\t", " / "):
         assert len(odd_labels(("a", f"a{mark}b"), SEVERAL)) == 1

@@ -108,7 +108,7 @@ CORPUS, QUERIES = (
     [
         ("train.tsv", judged(("7", "a", 1), ("8", "a", 1)), "train.tsv:3: there is no question '8'"),
         ("train.tsv", judged(("7", "c", 1)), "train.tsv:2: there is no passage 'c'"),
-        ("train.tsv", judged(("7", "a", 0), ("7", "b", 0)), "train.tsv:2: no passage answers this question: all"),
+        ("train.tsv", judged(("7", "a", 0), ("7", "b", 0)), "train.tsv:2: no passage answers this question, since all"),
         ("train.tsv", judged(("7", "a", 1), ("7", "a", 2)), "train.tsv:3: judges passage 'a' for question '7' again"),
         ("train.tsv", judged(("7", "a", "1.5")), "train.tsv:2: the score is '1.5'"),
         ("train.tsv", judged(("7", "a", "--1")), "train.tsv:2: the score is '--1'"),
@@ -116,7 +116,7 @@ CORPUS, QUERIES = (
         ("train.tsv", "query\tcorpus\n7\ta\n", "train.tsv:1: has no column 'query-id'"),
         ("train.tsv", judged(), "train.tsv: holds no judgements"),
         ("test.tsv", judged(("7", "b", 1)), "test.tsv:2: this question is in the train split as well"),
-        ("corpus.jsonl", lines({"_id": "a", "text": "one"}) * 2, "corpus.jsonl:2: has the _id 'a' of "),
+        ("corpus.jsonl", lines({"_id": "a", "text": "one"}) * 2, "corpus.jsonl:2: has the same _id 'a' as "),
         ("corpus.jsonl", lines({"_id": "a"}), "corpus.jsonl:1: has no text"),
         ("corpus.jsonl", lines({"text": "one"}), "corpus.jsonl:1: has no _id"),
         ("corpus.jsonl", "\n", "corpus.jsonl: holds no lines"),
@@ -148,7 +148,7 @@ def test_too_few_questions_to_hold_some_out(tmp_path: Path) -> None:
         }
     )
     with pytest.raises(
-        InputError, match=r"^data\.validation_fraction: 1 question: too few to hold a share of 0\.1 out"
+        InputError, match=r"^data\.validation_fraction: 1 question: too few to hold out a share of 0\.1"
     ):
         read_collection(data, 0)
 

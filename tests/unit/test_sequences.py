@@ -158,7 +158,7 @@ def test_wet_records_are_documents_and_html_alone_is_refused(tmp_path: Path) -> 
     assert texts(tmp_path / "a.warc.wet.gz") == [("Erste Seite\nzwei Zeilen", 2), ("Ünï", 3)]
     answer = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>Hello</p>"
     (tmp_path / "b.warc").write_bytes(info + warc("response", "application/http; msgtype=response", answer))
-    with pytest.raises(SourceError, match="has 1 pages and no plain text"):
+    with pytest.raises(SourceError, match="has 1 pages but no plain text"):
         texts(tmp_path / "b.warc")
     plain = answer.replace(b"text/html", b"text/plain; charset=utf-8")
     (tmp_path / "c.warc").write_bytes(warc("response", "application/http; msgtype=response", plain))
@@ -249,7 +249,7 @@ def test_a_store_of_sequences_is_that_of_spaced_text(tmp_path: Path, capsys: pyt
     lines = capsys.readouterr().err
     assert "has overlapping 6-mers" in lines and lines.count("reveal a masked token in their neighbours") == 1
     assert "warning: 9 of 297 tokens are unknown to the tokenizer; 'ACGTAN' at " in lines
-    assert "a.fa:1 has 'N', which is in none of its tokens: --letters plain cuts DNA at other" in lines
+    assert "a.fa:1 has 'N', which is in none of its tokens: cut DNA at other" in lines
 
 
 def test_fill_and_export_of_sequences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -103,9 +103,9 @@ PARAGRAPHS = "\n\n".join(["One paragraph is a line. It has sentences."] * 20)
 @pytest.mark.parametrize(
     ("text", "layout", "said"),
     [
-        (SENTENCES, "sentences", "42 documents in the 2 files looked at; 2 with --layout file, 126 with --layout line"),
+        (SENTENCES, "sentences", "42 documents in the 2 files sampled; 2 with --layout file, 126 with --layout line"),
         (SENTENCES.replace("\n", "\r\n"), "sentences", "42 documents"),
-        (WRAPPED, "file", "2 documents in the 2 files looked at; 80 with --layout sentences"),
+        (WRAPPED, "file", "2 documents in the 2 files sampled; 80 with --layout sentences"),
         (PARAGRAPHS, "file", "40 with --layout sentences"),
     ],
 )
@@ -287,11 +287,11 @@ def test_lists_of_words_are_text(tmp_path: Path) -> None:
     pq.write_table(pa.table({"tokens": lists[:1], "lines": lists[1:2], "ids": [[5, 6]]}), tmp_path / "c.parquet")
     for column, text in (("tokens", "a b c"), ("lines", "a b\nc")):
         assert read(tmp_path / "c.parquet", text_column=column) == [(text, 1)]
-    fix = "Fix: write words; `maskwright data convert` reads token ids"
+    fix = "Fix: write words, or use `maskwright data convert` for token ids"
     assert fix in fails(tmp_path / "c.parquet", text_column="ids")
     for bad in (["a", 5], ["a", ["b"]], [["a"], [5]], ["a", None]):
         (tmp_path / "d.jsonl").write_text(json.dumps({"text": bad}))
-        assert "'text' is a list of other things than words" in fails(tmp_path / "d.jsonl")
+        assert "'text' is a list, but not of words" in fails(tmp_path / "d.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -418,7 +418,7 @@ def test_other_encodings_and_kinds_are_named(tmp_path: Path) -> None:
     for raw, said in {
         b"%PDF-1.7\n%\xe2\xe3": "is a PDF. Fix: extract its text first",
         b"a.txt".ljust(257, b"\0") + b"ustar  \0": "is a tar archive. Fix: unpack it",
-        b"PAR1\x15\x04": "is Parquet. Fix: let its name end in .parquet",
+        b"PAR1\x15\x04": "is Parquet. Fix: rename it to end in .parquet",
         b"\xff\xff\xff\xff\x78\x01\0\0\x10\0\0\0": "is Arrow. Fix: ",
     }.items():
         for name, pack in (("a.dat", bytes), ("a", gzip.compress), ("a.log.xz", lzma.compress)):

@@ -96,7 +96,7 @@ def test_tokenizers_that_are_not_byte_level_or_not_repeatable_are_refused(tokeni
     for number, (changes, words) in enumerate(
         [
             ({"pre_tokenizer": None}, "neither splits text into bytes nor writes spaces as ▁"),
-            ({"pre_tokenizer": {"type": "Metaspace"}}, "writes spaces as ▁, and no token begins with it"),
+            ({"pre_tokenizer": {"type": "Metaspace"}}, "writes spaces as ▁, but no token begins with it"),
             ({"model__dropout": 0.1}, "has BPE dropout"),
             ({"added_tokens": None}, "has no mask_token"),
         ]

@@ -418,20 +418,20 @@ def no_template(content: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "change, name, words",
     [
-        (lambda c: c.update(mask_token="<blank>"), "special_tokens_map.json", "mask_token is <blank> here and"),
-        (lambda c: c.update(pad_token="[MASK]"), "tokenizer_config.json", r"mask_token \[MASK\] is its pad_token too"),
+        (lambda c: c.update(mask_token="<blank>"), "special_tokens_map.json", "mask_token is <blank> here, but"),
+        (lambda c: c.update(pad_token="[MASK]"), "tokenizer_config.json", r"mask_token \[MASK\] is also its pad_token"),
         (lambda c: c.update(mask_token=7), "tokenizer_config.json", "mask_token is not a token"),
         (
             lambda c: c["post_processor"]["special_tokens"]["[SEP]"].update(id="[PAD]", tokens=["[PAD]"], ids=[0]),
             "tokenizer.json",
-            r"template puts \[PAD\] where sep_token says \[SEP\]",
+            r"template puts \[PAD\], but sep_token is \[SEP\]",
         ),
         (lambda c: c["post_processor"]["single"].pop(), "tokenizer.json", "its template turns a text into '.CLS. TEXT"),
         (lambda c: c["post_processor"].update(special_tokens={}), "tokenizer.json", "post_processor that cannot be"),
         (
             lambda c: c["post_processor"]["special_tokens"]["[CLS]"].update(ids=[7]),
             "tokenizer.json",
-            r"template says that \[CLS\] is id 7",
+            r"template gives \[CLS\] the id 7",
         ),
         (lambda c: c["model"].update(unk_token="<nope>"), "tokenizer.json", "unk_token <nope> is not in the vocabular"),
         (lambda c: c["model"]["vocab"].update(x=2**40), "tokenizer.json", "an id that is not a small whole number"),
@@ -536,7 +536,7 @@ def test_whole_words_are_trained_and_read(tmp_path: Path, capsys: pytest.Capture
     expected = sorted((word for word in counts if counts[word] > 1), key=lambda word: (-counts[word], word))
     assert token_strings(folder)[5:] == expected[:9]
     assert (vocabulary.kind, vocabulary.size, all(vocabulary.word_start)) == ("words", 5 + min(9, len(expected)), True)
-    assert "of the words in the text have no token: they become [UNK]" in capsys.readouterr().err
+    assert "of the words in the text have no token and become [UNK]" in capsys.readouterr().err
     with pytest.raises(InputError, match="at least 6: 5 special tokens and one word"):
         train_tokenizer(sources, str(tmp_path / "t"), kind="words", vocab_size=5)
 

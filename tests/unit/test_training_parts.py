@@ -308,7 +308,7 @@ def test_a_checkpoint_of_a_newer_format_is_refused_not_set_aside(tmp_path: Path)
         checkpoint.save(str(tmp_path), state(step), {}, keep=2)
     manifest = tmp_path / "step-00000020" / "MANIFEST.json"
     manifest.write_text(manifest.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(InputError, match="has format 2, this version reads 1"):
+    with pytest.raises(InputError, match="has format 2, but this version reads 1"):
         checkpoint.load_newest(str(tmp_path), set_aside=True)
     assert sorted(os.listdir(tmp_path)) == ["step-00000010", "step-00000020"]
 

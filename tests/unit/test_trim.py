@@ -124,7 +124,7 @@ def test_the_most_frequent_tokens_stay(notes: Sources, tokenizer_of: Callable[[s
     again, _ = trim_tokenizer(old, notes, str(tmp_path / "again"), vocab_size=280)
     assert vocabulary.size <= 280 and few == again and len(few.old_ids) >= 278
     assert (tmp_path / "few/tokenizer.json").read_bytes() == (tmp_path / "again/tokenizer.json").read_bytes()
-    with pytest.raises(InputError, match=r"--vocab-size 100 is too small: 261 tokens have to stay. Fix: give 261"):
+    with pytest.raises(InputError, match=r"--vocab-size 100 is too small, since 261 tokens must stay. Fix: give 261"):
         trim_tokenizer(old, notes, str(tmp_path / "none"), vocab_size=100)
     with pytest.raises(InputError, match="is not empty"):
         trim_tokenizer(old, notes, str(tmp_path / "few"))

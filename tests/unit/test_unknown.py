@@ -37,17 +37,17 @@ def vocabulary(folder: Path, tokens: list[str], lowercase: bool = False) -> str:
     [
         (WORDS, False, "the foxes saw a old fox.", None, "", ""),
         (WORDS, True, "THE OLD FOX.", None, "", ""),
-        (WORDS, False, "the OLD fox", "'OLD'", "is in upper case, and the vocabulary in lower", '"lowercase": true'),
+        (WORDS, False, "the OLD fox", "'OLD'", "is in upper case, but the vocabulary in lower", '"lowercase": true'),
         ([w.upper() for w in WORDS], True, "The old", "'The'", "is turned into lower case", '"lowercase": false'),
         ([w.upper() for w in WORDS], False, "The old", "'The'", "is in lower case", "convert the text to upper case"),
         (WORDS, False, "the 老狐狸", "'老'", "has '老', which is in none of its tokens", "tokenizer train"),
-        (WORDS, False, "the oldsaw", "'oldsaw'", "cannot be put together from its tokens", "tokenizer train"),
+        (WORDS, False, "the oldsaw", "'oldsaw'", "cannot be built from its tokens", "tokenizer train"),
         (WORDS, False, f"a {LONG}", "'axxxxxxxxxxxxxxxxxxx…'", "is one word of 151 letters, more than max", "raise"),
         (FEW_KMERS, False, "AAC AACGTA", "'AACGTA'", "is one word of 6 letters, and this token", "put spaces"),
         (["A", "C"], False, "ACACX CA", "'X'", "has 'X', which is in none of its tokens", "tokenizer train"),
         (["AA", "AC", "CA", "CC"], False, "ACA NACA", "'NA'", "has 'N', which", "--letters plain"),
         (["AA", "AC", "CA", "CC"], False, "ACA\nC\nCA", "'C'", "is shorter than its tokens of 2 letters", "leave"),
-        (WORDS, False, "the old fox " * 2000 + "x", "'x'", "cannot be put together", "tokenizer train"),
+        (WORDS, False, "the old fox " * 2000 + "x", "'x'", "cannot be built", "tokenizer train"),
     ],
 )
 def test_the_first_unknown_token_and_its_cause(

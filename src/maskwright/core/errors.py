@@ -10,16 +10,16 @@
     │   └── Locked               2     a folder or environment that another process or person holds for now
     ├── CheckpointError          1   no usable checkpoint where one was needed
     ├── VerificationError        1   an exported model does not give the same numbers
-    ├── CloudError               1   a service elsewhere refused or failed; `reason` has the kind of failure
+    ├── CloudError               1   a service elsewhere refused or failed; `reason` is the kind of failure
     ├── JobError                 —   a job on other machines failed: the exit code of its host that failed first
     ├── TerraformError           —   Terraform's own exit code
     ├── HealthError              3   training stopped before a bad update (non-finite loss or gradient)
-    └── StoppedEarly            75   start me again: a signal or a lost machine interrupted it; `reason` says which
+    └── StoppedEarly            75   start again: a signal or a lost machine interrupted it; `reason` names which
         ├── EndedAsAsked        76   ended as asked, or at its own limit: final; the same command continues
         └── NotFollowed        130   a signal ended a command that only follows a job, which continues
 
 A message is one line: where (file, line, byte or key), what, and how to fix it. Each of several mistakes in a YAML has
-its own line. A message has no secret and no control character.
+its own line. A message contains no secret and no control character.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class MaskwrightError(Exception):
 
     def __str__(self) -> str:
         where, what, fix = (redact(printable(part or "")) for part in (self.where, self.what, self.fix))
-        stop = "" if what.endswith((".", "?", "!")) else "."  # another program's words may bring their own
+        stop = "" if what.endswith((".", "?", "!")) else "."  # another program's words may end in one
         line = (f"{where}: " if where else "") + what + (f"{stop} Fix: {fix}" if fix else "")
-        return ONE_LINE.sub(" ", line).strip()  # spaces stay: a path may have two
+        return ONE_LINE.sub(" ", line).strip()  # spaces stay, since a path may have two
 
     def __reduce__(self) -> Any:
-        """Pickles the error as it is: the default calls `__init__` with `args` alone, and some kinds need more."""
+        """Pickles the whole error, since the default calls `__init__` with `args` alone, and some kinds need more."""
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
@@ -155,14 +155,14 @@ class EndedAsAsked(StoppedEarly):
 
 
 class NotFollowed(StoppedEarly):
-    """A signal ended a command that has submitted a job, or only follows one. The job continues: an engine that took
-    this for 75 would submit it again."""
+    """A signal ended a command that has submitted a job, or only follows one. The job continues, so an engine that
+    mistook this for 75 would submit it again."""
 
     exit_code = INTERRUPTED
 
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Of writes to a disk, a quota or a file's largest size that has no room left."""
+"""Errors of writes to a full disk, quota or file of the largest size."""
 
 
 def of_the_system(error: OSError, verb: str = "", path: str | None = None) -> MaskwrightError:
@@ -171,7 +171,7 @@ def of_the_system(error: OSError, verb: str = "", path: str | None = None) -> Ma
     if error.errno == errno.EFBIG:
         fix = "raise the largest size of a file (`ulimit -f`), and start the command again"
     elif error.errno in FULL:
-        fix = "make room on its disk or in your quota, and start the command again"
+        fix = "free room on its disk or in your quota, and start the command again"
     elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         fix = "check the permissions, or choose another folder"
     what = os.strerror(error.errno) if error.errno in FULL else str(error.strerror or error)
@@ -183,10 +183,10 @@ KEY = re.compile(r"`(\w+)`|\b((?:data|task)\.\w+)(: (?=\w))?")
 
 
 def as_typed(error: MaskwrightError, names: Mapping[str, str | None], values: Collection[object] = ()) -> None:
-    """Puts what the user types in the place of keys that an error names: an argument in backticks, or as `where`, and
-    keys such as data.text of a task that reads texts without a YAML. None: the user cannot set it, and alternatives of
-    the fix that say so, between `, or `, are left out. `values`: what was given, such as a folder with the name of an
-    argument: as `where` it is left as it is."""
+    """Replaces keys that an error names by what the user types: an argument in backticks, or as `where`, and keys such
+    as data.text of a task that reads texts without a YAML. None: the user cannot set it, so alternatives of the fix
+    with it, between `, or `, are left out. `values`: given values, such as a folder with the name of an argument, which
+    stay unchanged as `where`."""
 
     def typed(found: re.Match[str]) -> str:
         name = names.get(found[1] or found[2])

@@ -1,4 +1,4 @@
-"""Files of a folder on this machine, in a bucket, or on any storage that fsspec knows. Each is whole or absent.
+"""Files of a folder on this machine, in a bucket, or on any storage that fsspec supports. Each is whole or absent.
 
 A folder of this machine is read without fsspec, since `status` and `logs` of a local run also use this.
 """
@@ -38,14 +38,14 @@ OF_THE_FILE = {
     "removed": (FileNotFoundError,),
     "written": (FileExistsError,),
 }
-"""Errors that concern the file rather than the storage, by verb."""
+"""Errors that concern the file, not the storage, by verb."""
 
 T = TypeVar("T")
 A = TypeVar("A")
 
 
 class Folder:
-    """A folder. `reach`: the store's host must answer at once, or else may come later. `tries`: tries of each access.
+    """A folder. `reach`: whether the store's host must answer at once. `tries`: tries of each access.
 
     Raises `InputError` if `location` cannot be opened or holds a secret, `MaskwrightError` if an access fails."""
 
@@ -62,7 +62,7 @@ class Folder:
             self._root = self.path
             return
         if redact(location) != location:
-            fix = "leave it out: file systems find credentials in the environment or their own configuration"
+            fix = "leave it out, since file systems find credentials in the environment or their own configuration"
             raise InputError("holds a secret", where=location, fix=fix)
         self._files, self._root = storage.filesystem(self.location, reach=reach)
 
@@ -113,7 +113,7 @@ class Folder:
         self._do("read", name, self._files.get_file, to)
 
     def names(self, folder: str = "") -> list[str]:
-        """Names in the folder, folders too; empty if there is no such folder."""
+        """Names in the folder, folders included; empty if there is no such folder."""
         try:
             paths = self._do("listed", folder, self._files.ls, detail=False)
         except ABSENT:
@@ -153,7 +153,7 @@ class Folder:
         return [str(name) for name in paths]
 
     def info(self, name: str) -> dict[str, Any]:
-        """The file's `size` in bytes, and other facts that the store has."""
+        """The file's `size` in bytes, and other facts from the store."""
         return dict(self._do("described", name, self._files.info))
 
     def modified(self, name: str) -> float | None:
@@ -207,7 +207,7 @@ class Folder:
         return f"{self._root}/{name}".rstrip("/")
 
     def _do(self, verb: str, name: str, action: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Calls `action` with the path. Raises errors of `OF_THE_FILE` as they are, others as `CloudError`."""
+        """Calls `action` with the path. Raises errors of `OF_THE_FILE` unchanged, others as `CloudError`."""
         for number in range(self._tries):
             try:
                 self._files.invalidate_cache()
@@ -232,7 +232,7 @@ def each(read: Callable[[A], T], items: Iterable[A]) -> list[T]:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether a retry may help: of HTTP errors only after too many requests, a timeout or a failure of the server."""
+    """Whether a retry may help: among HTTP errors for too many requests, a timeout or a failure of the server."""
     if type(error).__name__ in HOPELESS or isinstance(error, FINAL):
         return False
     if str(error).startswith("Forbidden"):  # gcsfs's 403 is an OSError without a number

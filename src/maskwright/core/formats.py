@@ -1,4 +1,4 @@
-"""Recognizes the format of data by file names alone, so that folders and listings of buckets are treated alike."""
+"""Recognizes the format of data by file names alone, the same for folders and listings of buckets."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ OWNERS = {
 
 DATA_OWNERS = {"ag_news": "fancyzhx", "glue": "nyu-mll", "imdb": "stanfordnlp", "snli": "stanfordnlp"}
 DATA_OWNERS |= {"sst2": "stanfordnlp", "squad": "rajpurkar", "squad_v2": "rajpurkar"}
-"""The same of data sets."""
+"""Owners on the Hub of data sets with common short names."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def read_address(location: str) -> Address:
 def require_name(name: str, where: str) -> None:
     """Raises `InputError` at `where` unless the name is OWNER/NAME."""
     if re.fullmatch(NAME, name) is None:
-        raise InputError(f"{name!r:.80} is not OWNER/NAME", where=where, fix="such as my-team/my-encoder")
+        raise InputError(f"{name!r:.80} is not OWNER/NAME", where=where, fix="write it as my-team/my-encoder")
 
 
 def full_name(short: str | None) -> str | None:

@@ -1,11 +1,11 @@
 """Leases: signs of life of processes that write a folder, for others on this machine and elsewhere.
 
 A lease is a file with a number that its holder counts up. A holder of this pid space is dead if its process is gone.
-Elsewhere that cannot be seen: there the number is watched for a while, and a holder whose number stands still is dead.
-No clocks are compared.
+Elsewhere that cannot be seen, so the number is watched for a while, and a holder whose number stands still is dead. No
+clocks are compared.
 
-`leased` lets one process at a time write a folder. A lock (`flock`) decides on one machine, at once and however its
-holder died. Other machines that see the folder may not see the lock, nor may another mount on this one: there the lease
+`leased` lets one process at a time write a folder. On one machine, a lock (`flock`) decides at once, after any death of
+its holder. Other machines that see the folder, or another mount on this one, may not see the lock; there the lease
 decides.
 """
 
@@ -30,8 +30,8 @@ BEAT_SECONDS = 5.0
 WATCH_SECONDS = 30.0
 """Six beats, since the holder's file system may be slow, and a process may be stopped for seconds."""
 ENDING_SECONDS = 60.0
-"""How long a lease that moves is waited for: its holder may save on a machine that an engine has given up, and the
-engine takes a refusal (2) as final."""
+"""How long to wait for a moving lease, since its holder may be saving on a machine that an engine has given up, and the
+engine treats a refusal (2) as final."""
 
 
 class Lease:
@@ -66,14 +66,14 @@ class Lease:
         self._over.set()
         self._thread.join()
         with suppress(OSError, MaskwrightError):
-            if (read_lease(self._path) or {}).get("token") == self.token:  # else another process has taken it over
+            if (read_lease(self._path) or {}).get("token") == self.token:  # otherwise another process has taken it over
                 os.unlink(self._path)
 
     def require(self) -> None:
         """Raises `Locked` if the lease is lost."""
         if self.lost:
-            what = "was taken over by another process; this one stops writing"
-            raise Locked(what, where=os.path.dirname(self._path), fix="let one process at a time run on a folder")
+            what = "was taken over by another process, so this one stops writing"
+            raise Locked(what, where=os.path.dirname(self._path), fix="run one process at a time on a folder")
 
     def _beat(self) -> None:
         while not self._over.wait(BEAT_SECONDS):
@@ -127,7 +127,7 @@ class Watch:
         return "unknown" if self.record == before else "alive"
 
     def remove(self) -> None:
-        """Deletes the lease, unless it is another's by now."""
+        """Deletes the lease, unless another process holds it by now."""
         with suppress(OSError, MaskwrightError):
             if read_lease(self.path) == self.record:
                 os.unlink(self.path)
@@ -165,7 +165,7 @@ def _remove_dead(watch: Watch, sleep: Callable[[float], None], stop: Callable[[]
             fix = "wait for it, or stop it with maskwright stop"
             raise Locked(f"is in use by {watch.holder}", where=os.path.dirname(watch.path), fix=fix)
         if os.path.exists(watch.path):
-            warn(f"{watch.holder} gives no sign of life: taking over")
+            warn(f"{watch.holder} gives no sign of life, so this process takes over")
     watch.remove()
 
 

@@ -6,7 +6,7 @@ OUT_OF_MEMORY = (
     "can't allocate memory",  # torch's allocator on a CPU
     "MPS backend out of memory",
     "RESOURCE_EXHAUSTED",  # XLA
-    "CUDA error: out of memory",  # CUDA's own memory beside torch's allocator
+    "CUDA error: out of memory",  # CUDA's own memory outside torch's allocator
     "CUBLAS_STATUS_ALLOC_FAILED",
     "Cuda failure 2 'out of memory'",  # NCCL, as `ncclUnhandledCudaError`
     "Cuda failure 'out of memory'",  # older NCCL

@@ -32,7 +32,7 @@ def require_ending(path: str, endings: Sequence[str], where: str) -> None:
     """Raises `InputError` at `where` unless the file's ending is one of `endings`."""
     ending = os.path.splitext(storage.require_local(path))[1]
     if ending not in endings:
-        raise InputError(f"ends with {ending or 'nothing'}", where=where, fix=f"name a file {' or '.join(endings)}")
+        raise InputError(f"ends with {ending or 'no ending'}", where=where, fix=f"name a file {' or '.join(endings)}")
 
 
 @contextmanager

@@ -28,7 +28,7 @@ def this_pid_space() -> str:
 
 def pid_started(pid: int) -> int:
     """When the process started, in clock ticks since boot, which identifies a reused pid. 0 if the process is gone, or
-    where the system has no /proc."""
+    on a system without /proc."""
     fields = _stat(pid)
     return int(fields[19]) if fields else 0
 
@@ -53,7 +53,7 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def _exists(pid: int) -> bool:
-    """Whether there is such a process, also of another user whose processes /proc hides (`hidepid`)."""
+    """Whether there is such a process, even of another user whose processes /proc hides (`hidepid`)."""
     try:
         os.kill(pid, 0)
     except PermissionError:

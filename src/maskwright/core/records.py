@@ -13,7 +13,7 @@ _adapters: dict[type, TypeAdapter[Any]] = {}
 
 def strictly(kind: type[T], content: bytes | str) -> T:
     """Parses a record. Raises pydantic's `ValidationError` if a key is missing or a value has another type. Unknown
-    keys, as of a later version, are ignored."""
+    keys, such as a later version's, are ignored."""
     if kind not in _adapters:
         _adapters[kind] = TypeAdapter(kind)
     value: T = _adapters[kind].validate_json(content, strict=True)

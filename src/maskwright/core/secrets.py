@@ -60,10 +60,10 @@ _seen: tuple[Any, list[str]] = (None, [])
 
 
 def _values() -> list[str]:
-    """Values to take out, long ones first. A path in a variable (GOOGLE_APPLICATION_CREDENTIALS) is not a secret
-    itself. Searched again only when the environment has changed, since a log has a million lines."""
+    """Values to remove, long ones first. A path in a variable (GOOGLE_APPLICATION_CREDENTIALS) is not a secret itself.
+    Searched again only when the environment has changed, since a log has a million lines."""
     global _seen
-    variables = getattr(os.environ, "_data", os.environ)  # bytes: a fortieth of the time, as nothing is decoded
+    variables = getattr(os.environ, "_data", os.environ)  # undecoded bytes take a fortieth of the time
     if _seen[0] != variables:
         secrets = {
             value

@@ -1,4 +1,4 @@
-"""The signals that end a command, and how they end the main thread's work: by an exception that does not get lost."""
+"""The signals that end a command, and the exception by which they end the main thread's work, which cannot get lost."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ def ending() -> tuple[int, ...]:
 
 
 def leave_closed_terminal(number: int) -> None:
-    """Call it when signal `number` has come: after SIGHUP, what is printed to a terminal that is gone would be an
-    error."""
+    """Call it when signal `number` has come: after SIGHUP, printing to the closed terminal would be an error."""
     for descriptor in (1, 2) if number == signal.SIGHUP else ():
         with suppress(OSError):  # it may be closed
             if stat.S_ISCHR(os.fstat(descriptor).st_mode) and not os.isatty(descriptor):
@@ -38,8 +37,8 @@ def raise_on(signals: Iterable[int], error_of: Callable[[int], BaseException]) -
     do not interrupt the clean-up. Returns the previous handlers.
 
     The exception waits for the end of an import: jaxlib crashed (SIGSEGV, SIGABRT) if it was raised while its C++
-    modules were initialized (3 of 80 starts). It waits for a thread to have started, which Python takes for a failed
-    start otherwise (a KeyError). Python discards an exception that a handler raises in `__del__` or a
+    modules were initialized (3 of 80 starts). It waits until a thread has started, since Python would otherwise report
+    a failed start (a KeyError). Python discards an exception that a handler raises in `__del__` or a
     callback of the garbage collector, and libraries may catch it. Therefore it is raised again until it has reached a
     function of this package."""
     signals = tuple(signals)
@@ -66,7 +65,7 @@ def raise_on(signals: Iterable[int], error_of: Callable[[int], BaseException]) -
 
 def _has_to_end(frame: FrameType | None) -> bool:
     """Whether the interrupted code is an import, or starts a thread. An import that called a function of this package
-    is not meant: the whole command may run within it."""
+    does not count, since the whole command may run within it."""
     while frame is not None and not (_is_ours(frame) and frame.f_code.co_name != "<module>"):
         if (
             frame.f_code.co_filename == "<frozen importlib._bootstrap>"

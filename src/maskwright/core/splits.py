@@ -1,4 +1,4 @@
-"""The split that a file belongs to, by its name: one table for text, token ids and labels."""
+"""The split of a file by its name: one table for text, token ids and labels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SPLIT_OF: dict[str, Split] = {word: split for split, words in NAMES.items() for 
 
 
 def splits_of(locations: Sequence[str]) -> dict[str, Split | None]:
-    """The split of each file, by a word of its name, or else of the nearest folder below the one that all are in:
+    """The split of each file, by a word of its name, or else of the nearest folder below the common one:
     `data/train-00000-of-00002.parquet`, `dev_matched.tsv`, `test/a.txt`. None for a name without such a word, or with
     words of several splits."""
     parts = {location: re.split(r"[/\\]+", location.partition("?")[0]) for location in locations}

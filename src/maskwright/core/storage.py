@@ -1,4 +1,4 @@
-"""Locations are `str`: a local path or any URL that fsspec knows (`gs://`, `s3://`, `hf://`, `memory://`).
+"""Locations are `str`: a local path or any URL that fsspec supports (`gs://`, `s3://`, `hf://`, `memory://`).
 
 `pathlib.Path("gs://bucket")` collapses the double slash, so no `Path` ever holds a location that a user gave.
 Local writes are atomic: a temporary name next to the target, fsync, rename, fsync of the folder.
@@ -39,13 +39,13 @@ from maskwright.core.hub import DATA_OWNERS
 READ_BYTES = 1 << 20
 WAIT_SECONDS = 0.5
 SILENT_WAITS = 6
-"""Waits for another process before one says so."""
+"""Waits for another process before there is a message."""
 T = TypeVar("T")
 DEEPEST = 100
 """The deepest nesting of folders that `walk` accepts."""
 
-# At the first access to a bucket, gcsfs asks over gRPC whether it is hierarchical: that needs another permission and
-# endpoint, and a minute where that cannot be reached. We do not need it, as we rename no folders. gcsfs reads this when
+# At the first access to a bucket, gcsfs asks over gRPC whether it is hierarchical. That needs another permission and
+# endpoint, and a minute if it cannot be reached. We do not need it, since we rename no folders. gcsfs reads this when
 # it is imported.
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
 
@@ -55,15 +55,15 @@ def is_url(location: str) -> bool:
 
 
 def require_local(location: str) -> str:
-    """Raises `InputError` for a URL, also for one that lacks a slash: gs:/b would be a local folder `gs:`."""
+    """Raises `InputError` for a URL, even if it lacks a slash: gs:/b would be a local folder `gs:`."""
     if re.match(r"[\w+.-]+:/", location):
-        fix = "give a folder, and copy it at the end: `data push` copies a store, checkpoint.copy_to checkpoints"
+        fix = "give a folder; copy a store with `data push`, checkpoints by checkpoint.copy_to"
         raise InputError("must be a local folder", where=location, fix=fix)
     return location
 
 
 def require_utf8(path: str) -> str:
-    """Raises `InputError` for a name whose bytes are not UTF-8: no record could hold it."""
+    """Raises `InputError` for a name whose bytes are not UTF-8, which no record could hold."""
     try:
         path.encode()
     except UnicodeEncodeError:
@@ -72,12 +72,12 @@ def require_utf8(path: str) -> str:
 
 
 def without_query(location: str) -> str:
-    """The location without a web address's query: a signature follows a ? that is not a wildcard."""
+    """The location without a web address's query, since a signature follows a ? that is not a wildcard."""
     return location.partition("?")[0] if location.lower().startswith(("http://", "https://")) else location
 
 
 def near(folder: str, file: str) -> str | None:
-    """The folder in or next to `folder` that has `file` and the most similar name; None if there is none."""
+    """The folder in or next to `folder` that contains `file` and has the most similar name; None if there is none."""
     folder = folder.rstrip("/")
     for parent, cutoff in ((folder, 0.0), (os.path.dirname(folder), 0.6)):
         names = [path.split(os.sep)[-2] for path in glob.glob(os.path.join(glob.escape(parent), "*", file))]
@@ -108,7 +108,7 @@ def open_binary(location: str) -> BinaryIO:
 
 
 def expand(patterns: list[str]) -> list[str]:
-    """Files behind paths, folders, globs and URLs, sorted. A file in several spellings is there once.
+    """Files behind paths, folders, globs and URLs, sorted. A file in several spellings counts once.
 
     Raises `InputError` when a pattern matches nothing, so that a mistyped glob is never an empty corpus.
     """
@@ -116,7 +116,7 @@ def expand(patterns: list[str]) -> list[str]:
 
 
 def expand_named(patterns: list[str]) -> dict[str, str]:
-    """Like `expand`: for each file, its name or the glob that matches it; empty for one in a folder that is named."""
+    """Like `expand`: for each file, its name or the glob that matches it; empty for a file in a named folder."""
     real_folders: dict[str, str] = {}
     spellings: dict[str, list[str]] = {}
     named: dict[str, str] = {}
@@ -149,7 +149,7 @@ def expand_named(patterns: list[str]) -> dict[str, str]:
 
 
 def identity(name: str, real_folders: dict[str, str] | None = None) -> str:
-    """The one spelling of a file: of a local one its path without links. `real_folders` caches the paths of folders."""
+    """The one spelling of a file; for a local file its path without links. `real_folders` caches paths of folders."""
     path = name.removeprefix("file://")
     if is_url(path):
         return name
@@ -165,7 +165,7 @@ def identity(name: str, real_folders: dict[str, str] | None = None) -> str:
 def _how_to_get(pattern: str) -> str:
     """The advice for a pattern that matches nothing, which may be a data set's name on the Hugging Face Hub."""
     if pattern == "-":
-        return "name files: the standard input is not read"
+        return "name files, since the standard input is not read"
     fix = "check the path; quote globs in the shell"
     if re.fullmatch(r"\w[\w-]*(/\w[\w-]*)?", pattern) is None:
         return fix
@@ -175,7 +175,7 @@ def _how_to_get(pattern: str) -> str:
 
 
 def _glob(pattern: str) -> list[str]:
-    """Like `glob.glob`, but `**` follows no links: two links to a parent would be followed in each of 2^40 orders."""
+    """Like `glob.glob`, but `**` follows no links, since two links to a parent could be followed in 2^40 orders."""
     parts = pattern.split(os.sep)
     if "**" not in parts:
         return glob.glob(pattern)
@@ -202,7 +202,7 @@ def walk(root: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _files_below(root: str) -> list[str]:
-    """Files of a folder and those below it; hidden ones, and links that lead nowhere or back, are skipped."""
+    """Files of a folder and its subfolders; hidden ones, and links that lead nowhere or back, are skipped."""
     paths_below = []
     for folder, names in walk(root):
         paths = (os.path.join(folder, name) for name in names if not name.startswith("."))
@@ -215,7 +215,7 @@ def _expand_url(pattern: str) -> tuple[list[str], bool]:
     files, path = filesystem(pattern)
     is_folder = False
     try:
-        if glob.has_magic(without_query(path)) and not files.exists(path):  # as a file's own name may have brackets
+        if glob.has_magic(without_query(path)) and not files.exists(path):  # since a file's own name may have brackets
             root = re.split(r"[*?\[]", path, maxsplit=1)[0]
             root = root[: root.rfind("/") + 1]
             found = files.glob(path, detail=True).items()
@@ -238,7 +238,7 @@ def _visible(names: list[str], root: str) -> list[str]:
 
 
 def _require_answer(files: Any, path: str) -> None:
-    """Raises the network's error for a file that is missing because of it: fsspec's `exists` is false then, too."""
+    """Raises the network's error if it is the reason for a missing file, since fsspec's `exists` is then false too."""
     try:
         files.info(path)
     except FileNotFoundError as error:
@@ -272,7 +272,7 @@ def sha256_of_file(location: str) -> str:
 
 
 def crc32c_of(file: BinaryIO) -> str | None:
-    """The checksum of what follows in a file, in base64, as Cloud Storage writes it. None without the package
+    """The checksum of the rest of a file, in base64, as Cloud Storage writes it. None without the package
     google-crc32c, which gcsfs installs."""
     try:
         crc32c: Any = importlib.import_module("google_crc32c")  # without types
@@ -305,7 +305,7 @@ def final_name(name: str) -> str:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file or folder with this name is unfinished; of a killed process, it stays so."""
+    """Whether a file or folder with this name is unfinished, forever if its process was killed."""
     return final_name(name) != name
 
 
@@ -330,7 +330,7 @@ def atomic_writer(path: str, *, sync: bool = True) -> Iterator[BinaryIO]:
 
 
 def name_file(error: BaseException, temporary: str, path: str) -> None:
-    """Completes the system's error for the user: errors of writes have no file's name, others the temporary one."""
+    """Completes the system's error for the user, since errors of writes name no file, and others the temporary one."""
     if isinstance(error, OSError) and (error.filename == temporary or (error.filename is None and error.errno in FULL)):
         error.filename = path
 
@@ -352,7 +352,7 @@ def read_json(location: str, fix: str = "repair or restore the file") -> Any:
     except UnicodeDecodeError:
         raise InputError("is not JSON: not UTF-8", where=location, fix=fix) from None
     except (ValueError, RecursionError):  # ValueError: a number of more than 4,300 digits
-        what = "is not JSON that can be read: nested too deeply, or a number too long"
+        what = "is unreadable JSON: nested too deeply, or a number too long"
         raise InputError(what, where=location, fix=fix) from None
 
 
@@ -426,10 +426,11 @@ def _warn_without_locks() -> None:
 @contextmanager
 def locked(path: str, *, remove: bool, is_needed: bool = True) -> Iterator[bool]:
     """Holds the local file `path` for as long as this process lives; `remove` deletes it at the end. Yields whether its
-    file system has locks. Where it has none, warns once, unless two holders would do no harm (`is_needed` False).
+    file system has locks. Without locks, warns once, unless two holders would be harmless (`is_needed` False).
 
-    It uses `flock` and not the file's existence: the kernel releases the lock however the process dies. It locks a file
-    and not its folder: network file systems lock only files open for writing. Raises `Locked` naming the holder.
+    It uses `flock`, not the file's existence, since the kernel releases the lock after any death. It locks a file
+    instead of its folder, since network file systems lock only files open for writing. Raises `Locked` naming the
+    holder.
     """
     descriptor, is_held = _take(path)
     while not _is_still(path, descriptor):  # its last holder deleted it before it was locked
@@ -455,8 +456,8 @@ FOLDER_LOCK = ".lock"
 
 
 def require_empty(folder: str) -> None:
-    """Raises `InputError` unless `folder` is absent or empty. What killed processes have left unfinished in it does not
-    count, nor does the folder `lost+found` of a new disk."""
+    """Raises `InputError` unless `folder` is absent or empty. Unfinished files of killed processes do not count, nor
+    does the folder `lost+found` of a new disk."""
     if not os.path.isdir(folder):
         what = "already exists" if os.path.lexists(folder) else ""
     else:
@@ -471,8 +472,8 @@ def replaced_folder(path: str) -> Iterator[str]:
     """Yields a temporary folder that becomes the local folder `path` at the end, whole or, after an exception, not at
     all. Raises `InputError` unless `path` is absent or empty.
 
-    What killed processes have left of the same folder is deleted. An empty folder that exists may be a mount point or
-    the working directory, which cannot be replaced: the files are made and then moved inside it, with
+    Deletes the remains of killed processes for the same folder. An existing empty folder may be a mount point or the
+    working directory, which cannot be replaced, so files are made and then moved inside it, with
     manifest.json last.
     """
     path = os.path.realpath(path)
@@ -493,7 +494,7 @@ def replaced_folder(path: str) -> Iterator[str]:
             else:
                 require_empty(path)
                 os.rename(temporary, path)
-        if not is_there:  # unlocked first: NFS keeps a deleted file that is open
+        if not is_there:  # unlocked first, since NFS keeps a deleted file that is open
             os.unlink(os.path.join(path, FOLDER_LOCK))
     except OSError as error:
         name_file(error, temporary, path)
@@ -503,7 +504,7 @@ def replaced_folder(path: str) -> Iterator[str]:
 
 
 def _remove_dead(folder: str) -> None:
-    """Deletes an unfinished folder unless its process lives. A dead one stays dead, as no name is used again."""
+    """Deletes an unfinished folder unless its process lives. Names are never used again."""
     with suppress(Locked, InputError):
         with locked(os.path.join(folder, FOLDER_LOCK), remove=False, is_needed=False) as is_held:
             pass
@@ -531,8 +532,8 @@ def made_once(path: str, find: Callable[[], T | None], make: Callable[[], T]) ->
 
 
 def users_cache() -> str:
-    """$XDG_CACHE_HOME, usually ~/.cache. A user without HOME and entry in /etc/passwd is at home in /, as for `login`:
-    `expanduser` would leave the ~ as it is."""
+    """$XDG_CACHE_HOME, usually ~/.cache. The home of a user without HOME and entry in /etc/passwd is /, as for `login`;
+    `expanduser` would keep the ~."""
     home = os.path.expanduser("~")
     return os.environ.get("XDG_CACHE_HOME") or os.path.join("/" if home == "~" else home, ".cache")
 
@@ -543,7 +544,7 @@ def cache_folder(*names: str) -> str:
     return os.path.join(os.environ.get("MASKWRIGHT_CACHE") or os.path.join(users_cache(), "maskwright"), *names)
 
 
-ANOTHER_DISK = "name a folder with room as MASKWRIGHT_CACHE"
+ANOTHER_DISK = "set MASKWRIGHT_CACHE to a folder with room"
 
 
 def make_cache_folder(*names: str) -> str:
@@ -572,7 +573,7 @@ def make_folder(path: str) -> None:
 # ---- file systems behind URLs: their errors become one line ----------------------------------------------------------
 
 FIRST_CONTACT_SECONDS = 8.0
-"""Time in which the store's host must accept a connection: TCP retries after 1, 3 and 7 seconds. gcsfs alone tries six
+"""Time in which the store's host must accept a connection. TCP retries after 1, 3 and 7 seconds. gcsfs alone tries six
 times with growing pauses, again for each request: 5:35 minutes and 16 tracebacks without a network (measured)."""
 NOISY = ("gcsfs", "google", "urllib3", "asyncio", "aiohttp")
 """Loggers of tracebacks and warnings about failures that also raise exceptions."""
@@ -624,7 +625,7 @@ def fault(error: BaseException, verb: str, location: str) -> MaskwrightError:
     from fsspec.registry import known_implementations, registry
 
     protocol = location.partition("://")[0]
-    # For an unreachable server, fsspec raises FileNotFoundError as well, from the network's error.
+    # For an unreachable server, fsspec also raises FileNotFoundError, from the network's error.
     missing_file = isinstance(error, FileNotFoundError)
     unreachable = _of_the_network(error.__cause__ if missing_file else error)
     if missing_file and unreachable is None:
@@ -642,33 +643,33 @@ def fault(error: BaseException, verb: str, location: str) -> MaskwrightError:
     if unreachable is not None:
         fix = "check the network and the address"
         if isinstance(unreachable, ssl.SSLError):
-            fix += "; SSL_CERT_FILE names the certificates of a network that has its own"
+            fix += ", and set SSL_CERT_FILE if the network has its own certificates"
         return MaskwrightError(f"cannot be {verb}: {message}", where=location, fix=fix)
     if lacks_keys(error):
         return InputError(f"cannot be {verb}: {message}", where=location, fix=KEYS_OF_S3)
     if getattr(error, "code", None) in (401, 403) or isinstance(error, PermissionError):
-        fix = "check the permissions; `gcloud auth application-default login` gives this machine yours on Google Cloud"
+        fix = "check the permissions; for yours on Google Cloud, run `gcloud auth application-default login`"
         return InputError(f"cannot be {verb}: {message}", where=location, fix=fix)
     if protocol not in known_implementations and protocol not in registry:
         return InputError(
-            f"no file system is known by {protocol}://", where=location, fix="give a path, gs:// or s3://"
+            f"no file system has the name {protocol}://", where=location, fix="give a path, gs:// or s3://"
         )
     return InputError(f"cannot be {verb}: {message}", where=location, fix=ADDRESSES.get(protocol, "check the address"))
 
 
 KEYS_OF_S3 = (
-    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_ENDPOINT_URL for S3 of another provider); what is public "
-    "has an address with https, such as https://BUCKET.s3.amazonaws.com/FILE"
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_ENDPOINT_URL for S3 of another provider); public files "
+    "have an address with https, such as https://BUCKET.s3.amazonaws.com/FILE"
 )
 
 
 def lacks_keys(error: BaseException) -> bool:
-    """Whether it is botocore's error where there are no keys for S3."""
+    """Whether it is botocore's error without keys for S3."""
     return type(error).__name__ == "NoCredentialsError"
 
 
 ADDRESSES = {
-    "hf": "write hf://datasets/OWNER/NAME/FILE, or hf://datasets/OWNER/NAME for all its files, or take a copy: "
+    "hf": "write hf://datasets/OWNER/NAME/FILE, or hf://datasets/OWNER/NAME for all its files, or download a copy: "
     "hf download OWNER/NAME --repo-type dataset --local-dir DIR",
     "gs": "write gs://BUCKET/FOLDER",
     "s3": "write s3://BUCKET/FOLDER",

@@ -1,1 +1,1 @@
-"""`maskwright doctor`: what this machine has and lacks for the work of maskwright, in under ten seconds."""
+"""`maskwright doctor`: checks this machine for maskwright, in under ten seconds."""

@@ -12,16 +12,16 @@ from maskwright.doctor.machine import machine
 from maskwright.doctor.network import network
 
 SECONDS = 9.0
-"""Deadline, with whatever results there are. The rest of the ten seconds is for starting Python and printing."""
+"""Deadline, after which results so far count. The rest of the ten seconds is for starting Python and printing."""
 IMPORTED_SECONDS = 7.0
-"""Deadline for importing the frameworks; later ones are not waited for."""
+"""Deadline for importing the frameworks."""
 
 
 def examine() -> DoctorReport:
     """Runs all checks. Nothing leaves this machine."""
     begin = time.monotonic()
     hardware = list(machine())  # first, while no other part computes
-    # torch needs the GPU's memory for measuring: JAX would take three quarters of it.
+    # torch needs the GPU's memory for measuring, and JAX would take three quarters.
     jax = FrameworkProbe(frameworks.JAX, XLA_PYTHON_CLIENT_PREALLOCATE="false") if installed("jax") else None
     torch = FrameworkProbe(frameworks.TORCH) if installed("torch") else None
     for probe in (jax, torch):

@@ -18,7 +18,7 @@ WIDTH = 112
 @dataclass(frozen=True)
 class DoctorFinding:
     """One finding. `fail`: a run would end, or would silently ignore existing hardware. `warn`: it works, but worse or
-    slower than it could. `ok`: also things that are absent and needed by a few commands only, named in `detail`."""
+    slower than it could. `ok`: also for absent things that only a few commands need, named in `detail`."""
 
     area: str
     """software, hardware or network"""

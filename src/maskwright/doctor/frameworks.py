@@ -1,5 +1,5 @@
-"""Checks of Python, torch and JAX against the hardware. Each framework runs in a process of its own: one that is
-broken, or built for another processor, is a finding and not the end of `doctor`."""
+"""Checks of Python, torch and JAX against the hardware. Each framework runs in a process of its own: a broken one, or
+one built for another processor, is a finding and not the end of `doctor`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from maskwright.processes.child import python_module
 TORCH, JAX = "maskwright.engines.torch.probe", "maskwright.engines.jax.probe"
 WHEN_IDLE = "run it again when the machine is idle"
 LEFT_OUT = "the lines kernels and products are left out"
-"""Said if torch does not answer, since those lines need it."""
+"""Remark if torch does not answer, since those lines need it."""
 UNITS = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "AVX512-BF16", "amx_bf16": "AMX", "bf16": "bf16 (ARM)"}
 """The relevant units of a processor, by Linux's names."""
 
@@ -174,7 +174,7 @@ def _kernels(facts: dict[str, Any]) -> DoctorFinding:
     return first_of("hardware", "kernels", detail, values, [
         (held_down, "warn", "", f"unset ATEN_CPU_CAPABILITY, which is {forced}"),
         (on_cpu and not facts["onednn"], "warn", "; this build lacks oneDNN",
-         "take PyTorch's own build: pip install torch --index-url https://download.pytorch.org/whl/cpu"),
+         "install PyTorch's own build: pip install torch --index-url https://download.pytorch.org/whl/cpu"),
         (device == "mps", "warn", "; untested on such a GPU",
          "compare the first losses with --set engine.device=cpu"),
         (device == "cuda" and not facts["compiler"], "warn", "; layers cannot be compiled without a C compiler",
@@ -185,10 +185,10 @@ def _kernels(facts: dict[str, Any]) -> DoctorFinding:
 def _products(facts: dict[str, Any], rates: dict[str, float] | None, failure: str | None, busy: bool) -> DoctorFinding:
     name = "products"
     if rates is None and failure:
-        fix = "the same would end a run: see docs/where-to-run.md for engine.device and engine.dtype"
+        fix = "set engine.device or engine.dtype (docs/where-to-run.md), since the same would end a run"
         return DoctorFinding("hardware", name, "fail", f"a matrix multiplication failed: {failure}", fix)
     if rates is None:
-        return DoctorFinding("hardware", name, "warn", "not measured: there was no time left", WHEN_IDLE)
+        return DoctorFinding("hardware", name, "warn", "not measured, since there was no time left", WHEN_IDLE)
     rates_text = ", ".join(f"{rate / 1e9:,.0f} GFLOP/s in {dtype}" for dtype, rate in rates.items())
     detail = f"{rates_text} in plain matrix multiplication on {facts['device']}, the fastest of several"
     detail += " while others computed too" if busy and facts["device"] == "cpu" else ""

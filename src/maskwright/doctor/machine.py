@@ -18,7 +18,7 @@ from maskwright.machine.usage import cpu_ticks, memory_bytes
 LOOK_SECONDS = 0.4
 """How long other programs are watched: forty of the kernel's ticks."""
 BUSY_SHARE = 0.2
-"""Share of the usable cores that others use: above it, speeds measured now are not the machine's own."""
+"""Above this share of usable cores in use by others, measured speeds are not the machine's own."""
 GIB = 1 << 30
 LEAST_MEMORY_BYTES = 2 * GIB
 """A small model (6 layers x 512) peaks at 2.5 GB in training on a CPU, and mini at 1.6
@@ -67,13 +67,13 @@ def cores(cgroups: Cgroups, proc: str = "/proc") -> DoctorFinding:
         detail += f", and the time of {quota:g} by the container's quota"
     threads = f"--set engine.threads={max(1, int(quota or 0))} in each run"
     unread = "; the load of other programs cannot be read on this system"
-    wait = "wait for them, or end them: what is measured now is less than the machine can do"
+    wait = "wait for them, or end them, since speeds measured now are too low"
     used, taken, room = others or 0.0, stolen or 0.0, min(len(allowed), quota or len(allowed))
     return first_of("hardware", "cores", detail, values, [
         # Threads that share less time than there are of them wait for each other in each product.
         (quota is not None and quota < hardware.usable_cores(), "warn", "; a run would start more threads", threads),
         (taken > BUSY_SHARE, "warn", f"; the hypervisor kept {taken:.0%} of their time for others",
-         "take a larger or a dedicated machine"),
+         "use a larger or a dedicated machine"),
         (others is None, "ok", unread, None),
         (used > BUSY_SHARE * room, "warn", f"; others compute on {used:.1f} of them now ({busiest})", wait),
         (True, "ok", f"; no other program uses more than {max(used, 0.1):.1f}", None),
@@ -136,7 +136,7 @@ def memory(cgroups: Cgroups, proc: str = "/proc") -> DoctorFinding:
         detail += f", and the container may use {human_bytes(limit)}"
     if free is not None:
         detail += f"; {human_bytes(free)} are free"
-    fix = "end other programs or take a larger machine; the nano recipe still trains"
+    fix = "end other programs or use a larger machine; the nano recipe still trains"
     return first_of("hardware", "memory", detail, values, [(usable < LEAST_MEMORY_BYTES, "warn", "", fix)])
 
 
@@ -155,8 +155,8 @@ def disk(folder: str) -> DoctorFinding:
     free = hardware.free_disk_bytes(folder)
     values = {"folder": folder, "free_bytes": free, "write_bytes_per_second": round(rate)}
     detail = f"{human_bytes(free)} free in {folder}; {human_bytes(rate)}/s written and synced"
-    few = "free some: a run of base keeps three checkpoints of 1.5 GB"
-    slow = "--run on a local disk, and checkpoint.copy_to for a slow or distant one"
+    few = "free some, since a run of base keeps three checkpoints of 1.5 GB"
+    slow = "put --run on a local disk, and set checkpoint.copy_to for a slow or distant one"
     return first_of("hardware", "disk", detail, values, [
         (free < LEAST_DISK_BYTES, "fail", "", "free some, or work on another disk"),
         (free < FEW_DISK_BYTES, "warn", "", few),
@@ -172,5 +172,5 @@ def shared_memory(folder: str) -> DoctorFinding:
     values = {"total_bytes": usage.total, "free_bytes": usage.free}
     detail = f"{human_bytes(usage.free)} of {human_bytes(usage.total)} free"
     state: State = "fail" if hardware.cuda_devices() > 1 else "warn"
-    fix = "start the container with --shm-size=2g; several GPUs of one machine meet there"
+    fix = "start the container with --shm-size=2g, for several GPUs of one machine"
     return first_of("hardware", "/dev/shm", detail, values, [(usage.free < LEAST_SHARED_BYTES, state, "", fix)])

@@ -20,5 +20,5 @@ def network() -> DoctorFinding:
         detail += "; HF_HUB_OFFLINE keeps the Hub away"
     values: dict[str, Any] = {"proxies": sorted(proxies), "certificates": sorted(bundles)}
     absent = [f"; {name}={path} does not exist" for name, path in bundles.items() if not os.path.exists(path)]
-    fix = "name an existing file, or unset it: every TLS request fails"
+    fix = "name an existing file, or unset it, since every TLS request fails"
     return first_of("network", "settings", detail, values, [(True, "fail", more, fix) for more in absent])

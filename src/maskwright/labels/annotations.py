@@ -1,7 +1,7 @@
 """Spans of texts, as annotation tools write them, to words with B- and I- tags, and back.
 
-Records of doccano, Prodigy, Label Studio, Argilla, spaCy and GLiNER are told by the shape of their values, not by the
-name of a tool.
+Records of doccano, Prodigy, Label Studio, Argilla, spaCy and GLiNER are recognized by the shape of their values, not by
+a tool's name.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from maskwright.text.tables import Column, Record, Table, first_record, listed
 
 TEXTS = ("text", "sentence")
 SPANS = ("spans", "entities", "ents", "ner", "label", "labels", "annotations", "annotation")
-"""Usual names of columns of spans. Of several, the first with a span in the first record counts."""
+"""Usual names of columns of spans. The first of several with a span in the first record counts."""
 GLINER = ("tokenized_text", "ner")
 WORDS, TAGS = [names[0] for names in KNOWN["token_classification"][0]], KNOWN["token_classification"][1]
 START = ("start", "start_offset", "start_char", "begin")
@@ -39,10 +39,10 @@ Offsets = list[tuple[int, int]]
 class Span(NamedTuple):
     start: int
     end: int
-    """Behind its last character or word."""
+    """Position after its last character or word."""
     name: str
     text: str | None = None
-    """What it covers, where the tool writes that too."""
+    """The covered text, if the tool writes it too."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Layout:
     """Spans are of words, with the last one included."""
     is_label_studio: bool = False
     class_names: tuple[str, ...] = ()
-    """What the file's schema calls the spans' labels 0, 1, …."""
+    """Names of the spans' labels 0, 1, … in the file's schema."""
 
 
 # ---- words of a text ---------------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ UNSPACED = re.compile(
     "[\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\U00020000-\U0003ffff]"
 )
-"""Thai, Lao, Tibetan, Burmese, Khmer, kana and Chinese characters: no spaces stand between words, so each is a word."""
+"""Thai, Lao, Tibetan, Burmese, Khmer, kana and Chinese characters. Without spaces between words, each is a word."""
 LETTER, ALONE, ATTACHED = 0, 1, 2
 
 
@@ -100,7 +100,7 @@ def in_words(example: Example, text: str) -> Example:
 
 
 def spans_in(text: str, tags: Sequence[str]) -> list[dict[str, Any]]:
-    """The spans, by characters, that the tags of a text's words mark."""
+    """The spans that the tags of a text's words mark, by characters."""
     offsets = word_offsets(text)
     places = [(offsets[first][0], offsets[stop - 1][1], name) for first, stop, name in spans_of_tags(tags)]
     return [{"start": start, "end": end, "label": name, "text": text[start:end]} for start, end, name in places]
@@ -110,7 +110,7 @@ def spans_in(text: str, tags: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def find_layout(table: Table, reading: Reading) -> Layout | None:
-    """Where the texts and their spans are; None for lists of words and tags. Raises `SourceError`."""
+    """The columns of the texts and their spans; None for lists of words and tags. Raises `SourceError`."""
     texts, labels = reading.data.text_columns, reading.data.label_columns if reading.labelled else []
     known = {*texts, *labels, *TEXTS, *SPANS, *GLINER, *WORDS, *TAGS, "data", "completions", "answer"}
     first = first_record(table, known)
@@ -132,7 +132,7 @@ def find_layout(table: Table, reading: Reading) -> Layout | None:
         reading.note(f"the texts of column '{text}' are {WORDS_ARE}{chosen}")
         return Layout(text, spans, class_names=table.class_names.get(spans or "", ()))
     if words and any(_is_span(_item(first.get(name))) for name in labels or SPANS):
-        what = f"has words in '{words[0]}' and spans of them, which may end with the last word or behind it"
+        what = f"has words in '{words[0]}' and spans of them, which may end at the last word or after it"
         fix = f"write a tag for each word, or name the columns {' and '.join(GLINER)}, with the last word included"
         raise SourceError(what, where=table.header, fix=fix)
     return None
@@ -161,7 +161,7 @@ def _column_of_spans(first: Record, named: Sequence[Column], table: Table) -> Co
     if not filled and not empty and "answer" in first:  # Prodigy leaves an empty list out
         return "spans"
     if not filled and not empty:
-        what = f"has texts, and no column with spans of them (columns: {listed(table.columns)})"
+        what = f"has texts, but no column with their spans (columns: {listed(table.columns)})"
         raise SourceError(what, where=table.header, fix=WRITE_SPANS)
     return [*filled, *empty][0]
 
@@ -171,7 +171,7 @@ def _are_words(cell: Any) -> bool:
 
 
 def _records(cell: Any) -> Any:
-    """The cell; for a record of lists, as Hugging Face's `Sequence` of records is written, the list of records."""
+    """The cell; for a record of lists, which Hugging Face writes for a `Sequence` of records, the list of records."""
     lists = [*cell.values()] if isinstance(cell, dict) else []
     if not lists or not all(isinstance(part, list) and len(part) == len(lists[0]) for part in lists):
         return cell
@@ -191,7 +191,7 @@ def _is_span(item: Any) -> bool:
 
 
 def _offset(value: Any) -> int | None:
-    """A number of characters or words; in a Parquet list with the name, it is a text."""
+    """A number of characters or words, which is text in a Parquet list that also holds the name."""
     if isinstance(value, str) and value.isascii() and value.isdigit():
         return int(value)
     if isinstance(value, float) and value.is_integer():
@@ -277,8 +277,8 @@ def _span(item: Any, layout: Layout) -> Span:
 
 
 def _tags(example: Example, offsets: Offsets, spans: Sequence[Span]) -> list[str]:
-    """The tag of each word. Raises `Unusable` for a span that does not begin and end with a word, or that shares one
-    with another."""
+    """The tag of each word. Raises `Unusable` for a span that does not begin and end with a word, or that overlaps
+    another."""
     tags = [OUTSIDE] * len(offsets)
     previous, covered = None, 0
     for span in spans:
@@ -309,7 +309,7 @@ def _covered(example: Example, offsets: Offsets, span: Span) -> tuple[int, int]:
             return first, stop
         cut = offsets[first] if begin < span.start else offsets[stop - 1]
         what = f"cuts the word {text[slice(*cut)]!r:.40}"
-        fix = f"let it go from {begin:,} to {end:,}, {text[begin:end]!r:.60}, or put a space where the word is to end"
+        fix = f"extend it from {begin:,} to {end:,}, {text[begin:end]!r:.60}, or put a space where the word ends"
     raise Unusable(f"span {_shown(example, span)} {what}", fix, "misplaced span")
 
 

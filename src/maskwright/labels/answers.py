@@ -31,7 +31,7 @@ def best_answers(
 
     `start_scores`, `end_scores`: float32 (ids,), one for each of `encoded.ids`. `max_answer_length`: in tokens.
     `may_be_none` (SQuAD 2): the answer is "" if the score of position 0, the lowest of all windows, exceeds the best
-    span's. Hugging Face's run_qa.py has the same rule for its 20 best starts and ends; here all count.
+    span's. Hugging Face's run_qa.py applies the same rule to its 20 best starts and ends; here all count.
     """
     targets = encoded.targets
     assert isinstance(targets, SpanTargets)
@@ -58,7 +58,7 @@ def best_answers(
 def _best_span(
     starts: NDArray[np.float64], ends: NDArray[np.float64], characters: NDArray[np.int32], max_length: int
 ) -> tuple[int, int, float]:
-    """(first, last, score) of the best span of up to `max_length` of the n tokens; -inf where none has a character.
+    """(first, last, score) of the best span of up to `max_length` of the n tokens; -inf if none has a character.
 
     Of equal scores, the earliest start and then the earliest end count. Spans of one length are a diagonal of the
     [n, n] scores, so memory is linear in n.

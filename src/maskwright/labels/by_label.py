@@ -57,7 +57,7 @@ def classification_report(
     task: Task, labels: Sequence[str], examples: Sequence[Example], predictions: Predictions
 ) -> list[ReportRow]:
     """Rows of labels (or of kinds of spans), then averages, as in scikit-learn's and seqeval's reports. `macro avg` is
-    over labels that occur in predictions or gold, but of several labels over all. Empty for numbers and answers."""
+    over labels that occur in predictions or gold, but with several per text over all. Empty for numbers and answers."""
     if task.kind not in CLASSES:
         return []
     gold, outcomes = gold_outcomes(task, labels, examples), predictions.outcomes

@@ -32,7 +32,7 @@ KNOWN: dict[TaskKind, tuple[tuple[tuple[str, str | None], ...], tuple[str, ...]]
     ),
     "question_answering": ((("question", "context"),), ("answers",)),
 }
-"""The same for the other tasks, as in Hugging Face's data sets."""
+"""Usual names of columns for the other tasks, as in Hugging Face's data sets."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Roles:
     key: list[Column]
     """The column `id` of questions, if there is one."""
     class_names: tuple[str, ...] = ()
-    """What the file's schema calls the labels 0, 1, …."""
+    """Names of the labels 0, 1, … in the file's schema."""
     where: str = ""
-    """The place of the columns' names."""
+    """Location of the columns' names."""
 
     @property
     def all(self) -> list[Column]:
@@ -66,7 +66,7 @@ def examples_of(table: Table, reading: Reading) -> Iterator[Example]:
 
 
 def roles_of(table: Table, reading: Reading) -> Roles:
-    """The columns that the configuration names, or those with usual names, which it then notes."""
+    """The columns that the configuration names, or else columns with usual names, with a note."""
     data, kind = reading.data, reading.task.kind
     texts, labels = KNOWN.get(kind, (PAIRS, LABELS))
     text, pair, label = data.text_columns, data.text_pair, data.label_columns if reading.labelled else []
@@ -97,7 +97,7 @@ def roles_of(table: Table, reading: Reading) -> Roles:
             table.require(column, _name_it("another", named, table))
     if not data.has_header and not reading.labelled:  # then a header line raises no error
         names = " and ".join(map(str, [*text, *pairs]))
-        reading.note(f"the text is column {names}, and the first line is a text as well: no header line is expected")
+        reading.note(f"the text is column {names}, and the first line is a text too, since no header line is expected")
     return roles
 
 
@@ -107,7 +107,7 @@ def _no_column(role: str, key_name: str, table: Table) -> SourceError:
 
 
 def _name_it(which: str, key_name: str, table: Table) -> str:
-    numbers = ", or give its number from 0 where the files have no header line" if table.delimiter else ""
+    numbers = ", or give its number from 0 if the files have no header line" if table.delimiter else ""
     return f"name {which} as {key_name}{numbers}"
 
 
@@ -161,7 +161,7 @@ def _number(cell: Any, column: Column, reading: Reading) -> float:
 
 
 def cell_name(cell: Any) -> str:
-    """A label's name: `1` for the number 1 and for the 1.0 that pandas makes of it; empty for a null or NaN."""
+    """A label's name: `1` for the number 1 and for pandas' 1.0; empty for a null or NaN."""
     if cell is None or cell != cell:
         return ""
     if isinstance(cell, bool):
@@ -172,24 +172,24 @@ def cell_name(cell: Any) -> str:
 
 
 def renamed(label: str, roles: Roles, reading: Reading) -> str:
-    """The label's name: by the file's schema, and by the mapping of `task.labels`, whose keys may be either. Raises
-    `SourceError` where these two exchange labels."""
+    """The label's name, by the file's schema and the mapping of `task.labels`, whose keys may be either. Raises
+    `SourceError` if these two exchange labels."""
     translation, names = reading.task.translation, roles.class_names
     if not names or not INTEGER.fullmatch(label):
         return translation.get(label, label)
     name, ours = by_class_name(label, names), translation.get(label)
     if name not in translation and ours not in (None, name) and ours in names:
-        what = f"the file calls the label {label} '{name}', and task.labels calls it '{ours}'"
+        what = f"the label {label} is '{name}' in the file, but '{ours}' in task.labels"
         raise SourceError(what, where=roles.where, fix="leave task.labels out, or correct it")
     return translation.get(name, ours or name)
 
 
 def by_class_name(label: str, names: Sequence[str]) -> str:
-    """What a file's schema calls a label that is a number. Raises `Unusable` for one that has no name."""
+    """The name of a numeric label in the file's schema. Raises `Unusable` for a label without a name."""
     if not INTEGER.fullmatch(label):
         return label
     if not 0 <= int(label) < len(names):
-        what = f"has the label {label}, " + ("which says that it has none" if label == "-1" else "which has no name")
+        what = f"has the label {label}, " + ("which means none" if label == "-1" else "which has no name")
         raise Unusable(f"{what} ({len(names)} are named)", "write one, or delete the record")
     return names[int(label)]
 
@@ -200,7 +200,7 @@ def _class(cell: Any, roles: Roles, reading: Reading) -> str:
     if isinstance(labels, list | dict):
         is_vector = isinstance(labels, list) and is_one_hot(labels)
         what = "a vector of 0 and 1" if is_vector else "list" if isinstance(cell, str) else type(cell).__name__
-        one = "the place of its 1, counted from 0" if is_vector else "one label"
+        one = "the position of its 1, counted from 0" if is_vector else "one label"
         fix = f"write {one}, or set task.kind: multi_label_classification"
         raise Unusable(f"column {column!r} is {what}, not one label", fix)
     name = cell_name(cell)
@@ -211,7 +211,7 @@ def _class(cell: Any, roles: Roles, reading: Reading) -> str:
 
 def _several(record: Record, roles: Roles, reading: Reading) -> tuple[str, ...]:
     """Any number of labels: from a list, from a cell with a list or a separator, or from a column of 0 and 1 for each
-    label. All of them, and not by their names yet: they may be a vector (see `named`)."""
+    label. Returns all of them, not yet by name, since they may be a vector (see `named`)."""
     columns = roles.label
     if len(columns) > 1:
         labels = []
@@ -275,8 +275,8 @@ def _question(example: Example, record: Record, roles: Roles, reading: Reading) 
 
 
 def answers_of(cell: Any, column: str) -> list[Answer]:
-    """Answers as SQuAD has them, a list of {"text": …, "answer_start": …}, or as in Hugging Face's data sets, one such
-    object with two lists. Raises `Unusable`."""
+    """Answers as in SQuAD, a list of {"text": …, "answer_start": …}, or as in Hugging Face's data sets, one such object
+    with two lists. Raises `Unusable`."""
     if isinstance(cell, dict):
         parts = [cell.get(key) for key in ("text", "answer_start")]
         texts, starts = [part if isinstance(part, list) else [] if part is None else [part] for part in parts]
@@ -298,17 +298,17 @@ def with_question(example: Example, question: str, context: str, answers: list[A
             passage, place = context[max(start, 0) :][: len(text)], elsewhere(context, text, start)
             what = f"answer {text!r:.60} is not in its context at character {start}, where {passage!r:.60} is: {place}"
             if text not in context:
-                fix = "copy the answer out of its context, or give [] as the answers where it has none"
+                fix = "copy the answer from its context, or give [] as the answers if it has none"
                 raise Unusable(what, fix, "answer of another text")
             raise Unusable(what, "count answer_start in characters from 0", "misplaced answer")
     return replace(example, text=question, text_pair=context, answers=tuple(answers), key=key)
 
 
 def elsewhere(text: str, passage: str, start: int) -> str:
-    """Says where the `passage` stands that is not at `start`."""
+    """Says where the `passage` is that is not at `start`."""
     first = max(start, 0)
     places = {text.rfind(passage, 0, first + len(passage)), text.find(passage, first)} - {-1}
     if not places:
-        return "it stands nowhere"
+        return "it is absent"
     place = min(places, key=lambda place: abs(place - start))
     return f"it is at {place:,}, {abs(place - start):,} {'less' if place < start else 'more'} than written"

@@ -1,4 +1,4 @@
-"""Words and tags in columns, one word a line and a blank line between sentences (CoNLL, WikiANN, WNUT)."""
+"""Words and tags in columns, with one word on each line and a blank line between sentences (CoNLL, WikiANN, WNUT)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read_conll(name: str, reading: Reading) -> Iterator[Example]:
     elif not reading.data.text_columns:
         _require_words(name, sentences, reading)
         if not reading.labelled and (width := len(first[1])) > 1:
-            reading.note(f"{name}: a word is the first of the {width} columns of a line, and the others are not read")
+            reading.note(f"{name}: a word is the first of the {width} columns of a line; the others are not read")
     if len(sentences) == 1 < LONG_SENTENCE_WORDS <= len(sentences[0]):
         reading.note(f"{name}: no blank line splits its {len(sentences[0]):,} words, so they are one sentence")
     prefix = _language(sentences, word)
@@ -54,8 +54,8 @@ def read_conll(name: str, reading: Reading) -> Iterator[Example]:
         try:
             for line, cells in sentence:  # noqa: B007 - the line is named when one is refused
                 if len(cells) != width:
-                    what = f"has {len(cells)} columns, the first word has {width}"
-                    raise Unusable(what, "repair the line: one word stands on each")
+                    what = f"has {len(cells)} columns, but the first word has {width}"
+                    raise Unusable(what, "repair the line: each holds one word")
                 if not cells[word].strip() or (reading.labelled and not cells[tag].strip()):
                     raise Unusable("has no word" if not cells[word].strip() else "has no tag", "repair the line")
             words = tuple(cells[word].removeprefix(f"{prefix}:") if prefix else cells[word] for _, cells in sentence)
@@ -94,8 +94,8 @@ def _cells(line: str, tabs: bool) -> list[str]:
 
 
 def _is_comment(line: str, cells: list[str], width: int, tabs: bool) -> bool:
-    """Whether the line is a comment. A word may begin with `#` too, so a comment has another number of columns, or is
-    CoNLL-U's `# key = …`."""
+    """Whether the line is a comment. A word may begin with `#` too, so a comment differs in its number of columns, or
+    is CoNLL-U's `# key = …`."""
     if not COMMENT.match(line):
         return False
     return len(cells) != width or (not tabs and ("\t" in line or cells[2:3] == ["="]))
@@ -107,7 +107,7 @@ def _columns(name: str, first: Row, reading: Reading) -> tuple[int, int]:
     names = [cell.strip() for cell in first[1]] if is_header(first[1]) else []
     if any(map(numbers_sentences, names)):
         what = "is a table with a column that numbers the sentences"
-        fix = "call the file .tsv, put a tab between columns, and name columns by words, not numbers"
+        fix = "call the file .tsv, put a tab between columns, and give the columns' names, not numbers"
         raise SourceError(what, where=where, fix=fix)
     places: dict[Column, int] = {column: place for place, column in enumerate(names)}
     word = (reading.data.text_columns or [column for column in names if column in WORDS] or [0])[0]
@@ -125,12 +125,12 @@ def _columns(name: str, first: Row, reading: Reading) -> tuple[int, int]:
             )
     if reading.labelled and word == tag:
         fix = "write a word and its tag on each line, with a tab between them"
-        raise SourceError("has one column, no tags", where=where, fix=fix)
+        raise SourceError("has one column, but no tags", where=where, fix=fix)
     return int(word), int(tag)
 
 
 def _require_words(name: str, sentences: list[list[Row]], reading: Reading) -> None:
-    """Raises `SourceError` where the first column counts the words, as in CoNLL-U and GermEval's files."""
+    """Raises `SourceError` if the first column counts the words, as in CoNLL-U and GermEval's files."""
     rows = [(number, cells) for sentence in sentences for number, (_, cells) in enumerate(sentence, 1)]
     if max(map(len, sentences)) > 1 and all(cells[0] == str(number) for number, cells in rows):
         names = "words and tags: data.text: 1 and data.label: 3" if reading.labelled else "words: --text-column 1"
@@ -139,7 +139,7 @@ def _require_words(name: str, sentences: list[list[Row]], reading: Reading) -> N
 
 
 def _language(sentences: list[list[Row]], word: int) -> str:
-    """The language before every word of the file; empty if some word has none or another."""
+    """The language before every word of the file; empty unless all words have the same one."""
     prefix = ""
     for sentence in sentences:
         for _, cells in sentence:

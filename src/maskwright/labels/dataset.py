@@ -28,14 +28,14 @@ class Dataset:
     """Names in the order of their ids; none for regression and questions."""
     report: Report
     fingerprint: str
-    """sha256 of all used examples, in order, and of the labels. The files' paths do not count, nor what
+    """sha256 of all used examples, in order, and of the labels. The files' paths do not count, nor do the examples that
     `without_long_questions` leaves out."""
     of_splits: dict[str, str] = field(default_factory=dict)
     """`fingerprint_of` each split."""
 
     def without_long_questions(self, tokenizer_folder: str, task: Task, max_seq_len: int) -> Dataset:
-        """Leaves out what does not fit a model's rows (`data.on_bad_input: skip`). Raises `InputError` for a split of
-        which nothing is left."""
+        """Leaves out examples that do not fit a model's rows (`data.on_bad_input: skip`). Raises `InputError` if a
+        split becomes empty."""
         if task.kind != "question_answering":
             return self
         splits = (self.train, self.validation, self.test)
@@ -49,8 +49,8 @@ class Dataset:
 
 
 def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
-    """Reads all splits. Labels come from the whole training split, whatever `data.fraction`. Warnings go into the
-    report; nothing is printed. Raises `InputError` (exit 2) with file and line."""
+    """Reads all splits. Labels come from the whole training split, at any `data.fraction`. Warnings go into the report;
+    nothing is printed. Raises `InputError` (exit 2) with file and line."""
     reading = Reading(data, task)
     splits: dict[str, list[Example]] = {}
     labels: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
         except InputError as error:
             if split == "train" or getattr(data, split) != data.train:
                 raise
-            fix = f"{error.fix}; or leave these files out: data.{split}: null"
+            fix = f"{error.fix}, or leave these files out with data.{split}: null"
             raise InputError(error.what, where=error.where, fix=fix) from None
     findings = examine(splits, task)
     _require_new_texts(findings, splits, data)
@@ -100,7 +100,7 @@ def read_dataset(data: LabelledData, task: Task, seed: int) -> Dataset:
 
 
 def fingerprint_of(examples: Iterable[Example]) -> str:
-    """sha256 of examples in their order, whatever file they are from."""
+    """sha256 of examples in their order, from any files."""
     digest = hashlib.sha256()
     for example in examples:
         targets = (example.labels, example.value, [*map(tuple, example.answers)])
@@ -110,8 +110,8 @@ def fingerprint_of(examples: Iterable[Example]) -> str:
 
 
 def _note_header(reading: Reading, train: list[Example], labels: tuple[str, ...]) -> None:
-    """Notes a likely header line in files that should have none, with CoNLL's or numbered columns: its label is
-    unique."""
+    """Notes a likely header line in files that should have none, with CoNLL's or numbered columns, by its unique
+    label."""
     first = train[0]
     if first.words and first.labels[0] != "O" and "-" not in first.labels[0]:
         if sum(example.labels.count(first.labels[0]) for example in train) == 1:

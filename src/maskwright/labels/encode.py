@@ -139,14 +139,14 @@ def what_is_cut(count: int, max_seq_len: int, *, words: bool = False, training: 
 
 def open_tokenizer(location: str, *, words: bool = False, adds_spaces: bool = True) -> Any:
     """Opens a `tokenizers.Tokenizer` that adds its model's special tokens. `words`: every word begins as after a space,
-    even the first; the tokenizer exported with a model of words has to be this one (`.save(path)`). `adds_spaces`: see
-    `load_tokenizer`. Raises `TokenizerError`."""
-    # Unlike in pretraining, a special token that is spelt out in a text counts as one, as in `transformers`, with which
-    # the model will be used.
+    even the first; export this tokenizer with a model of words (`.save(path)`). `adds_spaces`: see `load_tokenizer`.
+    Raises `TokenizerError`."""
+    # Unlike in pretraining, the name of a special token in a text counts as that token, as in `transformers`, with
+    # which the model will be used.
     from_file = read_tokenizer(location)[0]
     content = {**from_file, "added_tokens": added_tokens(location)}
     if words:
-        # The post-processor needs it as well: its offsets would take the first letter for the space.
+        # The post-processor needs it too; otherwise its offsets mistake the first letter for the space.
         steps = ("pre_tokenizer", "post_processor")
         content = {**content, **{step: _with_prefix_space(content.get(step)) for step in steps}}
     path, spacing = tokenizer_file(location), spacing_of(location) if adds_spaces else None
@@ -157,7 +157,7 @@ def open_tokenizer(location: str, *, words: bool = False, adds_spaces: bool = Tr
 
 
 def _with_prefix_space(step: Any) -> Any:
-    """A step of the tokenizer with `add_prefix_space` in its byte-level part: words are then split as inside a text."""
+    """A step of the tokenizer with `add_prefix_space` in its byte-level part, to split words as inside a text."""
     if isinstance(step, list):
         return [_with_prefix_space(part) for part in step]
     if not isinstance(step, dict):
@@ -174,7 +174,7 @@ def _add_template(tokenizer: Any, location: str, *, prefix_space: bool) -> None:
     vocabulary = read_vocabulary(location)
     (begin, first), (end, last) = ((tokenizer.id_to_token(id), id) for id in (vocabulary.bos, vocabulary.eos))
     if end == "</s>" and vocabulary.kind == "byte_level_bpe":
-        # Offsets matter for questions, and these are RoBERTa's: an answer begins behind the space.
+        # Offsets matter for questions. With these, which are RoBERTa's, an answer begins after the space.
         tokenizer.post_processor = processors.RobertaProcessing(
             (end, last), (begin, first), trim_offsets=True, add_prefix_space=prefix_space
         )
@@ -183,7 +183,7 @@ def _add_template(tokenizer: Any, location: str, *, prefix_space: bool) -> None:
         tokenizer.post_processor = processors.TemplateProcessing(
             single=[begin, "$A", end], pair=pair, special_tokens=[(begin, first), (end, last)]
         )
-    note(f"{location}: has no template for special tokens: texts are put between {begin} and {end}")
+    note(f"{location}: has no template for special tokens, so texts are put between {begin} and {end}")
 
 
 def _batches(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
@@ -216,7 +216,7 @@ def class_targets(examples: Sequence[Example], task: Task, labels: Sequence[str]
 
 
 def _words(tokenizer: Any, examples: Sequence[Example], id_of: dict[str, int], max_seq_len: int) -> EncodedRows:
-    """Rows of words. Of a word that the tokenizer keeps nothing of, there is no target either."""
+    """Rows of words. A word that the tokenizer drops has no target."""
     tokenizer.enable_truncation(max_seq_len)
     rows, positions, word_idxs, tags, cut = [], [], [], [], 0
     for batch in _batches(examples):
@@ -281,7 +281,7 @@ def _span(spans: Ints, example: Example) -> tuple[int, int]:
         return 0, 0
     start = inside[np.searchsorted(spans[inside, 0], begin, side="right") - 1]
     end = inside[np.searchsorted(spans[inside, 1], stop, side="left")]
-    # Of a character that is several ids, `start` is the last and `end` the first: each has all of its offsets.
+    # For a character of several ids, which all have its offsets, `start` is the last and `end` the first.
     return int(min(start, end)), int(max(start, end))
 
 
@@ -296,7 +296,7 @@ def _without_room(
         room = max_seq_len - specials - len(encoding.ids)
         if room <= doc_stride:
             size, fixes = specials + len(encoding.ids), []
-            # Where the windows' overlap is not a key, it is at most a third of a row.
+            # If the windows' overlap is not a key, it is at most a third of a row.
             enough = size + 1 + max(doc_stride, size // 2)
             if enough <= longest:
                 fixes.append(f"set data.max_seq_len to {enough} or more")
@@ -312,8 +312,8 @@ def _without_room(
 def without_long_questions(
     examples: Sequence[Example], tokenizer_folder: str, task: Task, max_seq_len: int
 ) -> tuple[list[Example], list[Skipped]]:
-    """The examples that `encode` takes, and those whose question leaves a row too little for its context. Raises
-    `InputError` where all are such."""
+    """The examples that `encode` accepts, and those whose question leaves a row too little for its context. Raises
+    `InputError` if all do."""
     if task.kind != "question_answering" or not examples:
         return list(examples), []
     tokenizer = open_tokenizer(tokenizer_folder)

@@ -21,7 +21,7 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """`labels`: one class, any number of them, or a tag for each word. Texts are as the file has them."""
+    """`labels`: one class, any number of them, or a tag for each word. Texts are as in the file."""
 
     file: str
     line: int
@@ -56,7 +56,7 @@ class Unusable(Exception):
     """A record that cannot be used, and the fix. `Reading.fault` decides whether it is an error."""
 
     def __init__(self, what: str, fix: str, kind: str = "") -> None:
-        """`kind`: of a mistake that a whole file may have. Its records are counted."""
+        """`kind`: of a mistake that may affect a whole file, whose records are counted."""
         self.what, self.fix, self.kind = what, fix, kind
         super().__init__(what)
 
@@ -75,13 +75,13 @@ class Reading:
     labelled: bool = True
     """False for texts to predict: no label is read."""
     names: tuple[str, ...] = ()
-    """Labels in the order of their ids, where they are known: from `task.labels`, or the model."""
+    """Labels in the order of their ids, if they are known from `task.labels` or the model."""
     class_names: tuple[str, ...] = ()
-    """Labels in the order of their ids, as the files have them: in a schema, or as places of vectors."""
+    """Labels in the order of their ids from the files: from a schema, or as positions of vectors."""
     places: int | None = None
-    """Places of the label vectors of 0 and 1; 0 for lists of names, None before a split is read."""
+    """Positions of the label vectors of 0 and 1; 0 for lists of names, None before a split is read."""
     notes: dict[str, None] = field(default_factory=dict)
-    """Sentences on decisions that were made for the user, each once."""
+    """Sentences on automatic decisions, each once."""
     skipped: list[Skipped] = field(default_factory=list)
     _first: tuple[str, str, str, str] | None = None
     """The first fault, which is kept until the file's end: kind, error, place and fix."""
@@ -99,8 +99,8 @@ class Reading:
         self.notes.setdefault(sentence)
 
     def fault(self, where: str, what: str, fix: str, kind: str = "") -> None:
-        """Raises `SourceError` for a record that cannot be used, or skips it (`data.on_bad_input: skip`). One of a
-        `kind` is raised by `end_file`, with their number."""
+        """Raises `SourceError` for a record that cannot be used, or skips it (`data.on_bad_input: skip`). A fault of a
+        `kind` is raised by `end_file`, with the number of its records."""
         if self.data.on_bad_input == "skip":
             self.skipped.append(Skipped(where, what))
         elif self._first is None:
@@ -112,14 +112,14 @@ class Reading:
 
     @contextmanager
     def record(self, example: Example) -> Iterator[None]:
-        """Makes what is `Unusable` inside a fault of the example's record."""
+        """Turns `Unusable` inside the context into a fault of the example's record."""
         try:
             yield
         except Unusable as error:
             self.fault(example.where, error.what, error.fix, error.kind)
 
     def end_file(self) -> None:
-        """Raises `SourceError` for what `fault` has kept."""
+        """Raises `SourceError` for the fault that `fault` has kept."""
         if self._first is not None:
             _, what, where, fix = self._first
             alike = f" (the first of {self._alike:,} such records)" if self._alike > 1 else ""

@@ -17,7 +17,7 @@ HEAD_BYTES = 1 << 16
 
 
 def has_lines(name: str, reading: Reading) -> bool:
-    """Whether each line is an example: one with labels of fastText, or of a `.txt` without labels."""
+    """Whether each line is an example, with labels of fastText or in a `.txt` without labels."""
     if reading.task.kind == "question_answering" or reading.data.text_pair is not None:
         return False
     if not reading.labelled and ending(name) == ".txt":
@@ -32,8 +32,8 @@ def line_examples(name: str, reading: Reading) -> Iterator[Example]:
     """The examples of all lines that are not blank. Raises `SourceError`."""
     if reading.labelled and reading.data.label_columns:
         fix = f"leave out data.label: labels begin with {PREFIX}"
-        raise SourceError("has fastText's lines, and no columns", where=name, fix=fix)
-    reading.note(f"{name}: a text a line" + (f", whose labels begin with {PREFIX}" if reading.labelled else ""))
+        raise SourceError("has fastText's lines, not columns", where=name, fix=fix)
+    reading.note(f"{name}: one text on each line" + (f", whose labels begin with {PREFIX}" if reading.labelled else ""))
     translation = reading.task.translation
     for number, line in numbered_lines(name, reading.encoding):
         if not line.strip():
@@ -42,8 +42,8 @@ def line_examples(name: str, reading: Reading) -> Iterator[Example]:
         labels = tuple(translation.get(label, label) for label in LABEL.findall(line)) if reading.labelled else ()
         with reading.record(example):
             if not example.text:
-                raise Unusable("has labels and no text", "write a text after them, or delete the line")
+                raise Unusable("has labels but no text", "write a text after them, or delete the line")
             if reading.labelled and reading.task.kind == "single_label_classification" and len(labels) != 1:
-                fix = "take task.kind: multi_label_classification" if labels else f"write {PREFIX}NAME before the text"
+                fix = "set task.kind: multi_label_classification" if labels else f"write {PREFIX}NAME before the text"
                 raise Unusable(f"has {len(labels)} labels, not one", fix)
             yield replace(example, labels=labels)

@@ -1,4 +1,4 @@
-"""The files of each split: where a folder's files are named for splits, each split has its own."""
+"""The files of each split. If a folder's files are named for splits, each split has its own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ABOUT_DATA = re.compile(
 
 
 def found(location: str) -> list[str]:
-    """The files behind a path, folder, glob or URL; of a folder, those that hold data."""
+    """The files of a path, folder, glob or URL; of a folder, the files that hold data."""
     names = without_caches(storage.expand([location]))
     if names == [location] or glob.has_magic(storage.without_query(location)):
         return names
@@ -33,7 +33,7 @@ def found(location: str) -> list[str]:
 def by_split(location: str) -> dict[Split | None, list[str]]:
     """The files of each split by their names, and under None the files of no split; empty if the names show none.
 
-    Where none is named for training, files without a split are: `reviews.csv` next to `reviews-test.csv`."""
+    If none is named for training, files without a split are used: `reviews.csv` next to `reviews-test.csv`."""
     names = found(location)
     files: dict[Split | None, list[str]] = {}
     for name, split in splits_of(names).items():
@@ -46,8 +46,8 @@ def by_split(location: str) -> dict[Split | None, list[str]]:
 
 
 def with_splits(data: LabelledData) -> LabelledData:
-    """The section with `validation` and `test` where they are not set and `train` holds files of them. One that is set
-    to null stays so."""
+    """The section with `validation` and `test` filled in if they are not set and `train` holds files of them. A split
+    that is set to null stays null."""
     files = by_split(data.train)
     splits = ("validation", "test")
     return data.model_copy(
@@ -57,7 +57,7 @@ def with_splits(data: LabelledData) -> LabelledData:
 
 def files_of(location: str, wanted: Sequence[Split], reading: Reading) -> list[str]:
     """The files of the first of the `wanted` splits that the location's names show; all files if they show none. Raises
-    `SourceError` where it has others alone."""
+    `SourceError` if it has only others."""
     files = by_split(location) if wanted else {}
     if not files:
         return found(location)
@@ -75,8 +75,8 @@ def files_of(location: str, wanted: Sequence[Split], reading: Reading) -> list[s
 
 
 def split_files(data: LabelledData, reading: Reading) -> dict[Split, list[str]]:
-    """The files of each split that `data` names. A file of `validation` or `test` is not trained on, though a folder
-    or glob of `train` has it too. Raises `ConfigError` for other files in two splits."""
+    """The files of each split that `data` names. A file of `validation` or `test` is not trained on, even if a folder
+    or glob of `train` includes it. Raises `ConfigError` for other files in two splits."""
     splits: tuple[Split, ...] = ("train", "validation", "test")
     locations = {split: getattr(data, split) for split in splits}
     files = {split: files_of(place, (split,), reading) for split, place in locations.items() if place is not None}
@@ -90,10 +90,10 @@ def split_files(data: LabelledData, reading: Reading) -> dict[Split, list[str]]:
         name, split = next(iter(held.items()))
         if len(held) == len(files["train"]):
             raise ConfigError(f"is in the train and in the {split} split", where=name, fix=another_file(split))
-        reading.note(f"{name} is in data.train and in data.{split}: it is not trained on")
+        reading.note(f"{name} is in data.train and in data.{split}, so it is not trained on")
     return files | {"train": [name for name in files["train"] if name not in held]}
 
 
 def another_file(split: str) -> str:
-    instead = ": a share of data.train is then held out" if split == "validation" else ""
+    instead = " to hold out a share of data.train" if split == "validation" else ""
     return f"name another file under data.{split}, or set it to null{instead}"

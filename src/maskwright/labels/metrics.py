@@ -1,8 +1,8 @@
 """Logits to predictions, and predictions to scores, under the field's names.
 
-Scores are shares from 0 to 1 (correlations: -1 to 1). The sums behind them come from `labels.scoring`, which a
-comparison resamples: a run's own score and the verdict's cannot differ. The values are scikit-learn's, seqeval's in its
-default mode, and SQuAD's script's; where scikit-learn warns of an undefined score, it is 0.
+Scores are shares from 0 to 1 (correlations: -1 to 1). Their sums come from `labels.scoring`, which a comparison
+resamples, so a run's own score and the verdict's cannot differ. The values equal scikit-learn's, seqeval's in its
+default mode, and SQuAD's script's; undefined scores, of which scikit-learn warns, are 0.
 """
 
 from __future__ import annotations
@@ -27,15 +27,14 @@ Outcomes = tuple[Any, ...]
 LOWER_IS_BETTER = ("mse",)
 THRESHOLDS = (*(n / 1000 for n in range(1, 10)), *(n / 100 for n in range(1, 100)))
 NO_LABEL = -1
-"""The prediction for a word that `max_seq_len` cut off, when the tags have no O."""
+"""The prediction for a word that `max_seq_len` cut off, if the tags have no O."""
 
 
 @dataclass(frozen=True)
 class Predictions:
     outcomes: Outcomes
     probabilities: NDArray[np.float32] | None
-    """[N, C]: of the classes, or of each label by itself where there may be several; [words, C] for words; else
-    None."""
+    """[N, C]: of the classes, or of each label by itself if there may be several; [words, C] for words; else None."""
     words: NDArray[np.int32] | None = None
     """Only for words, [words, 2]: the example and the word in it of each row of `probabilities`."""
 
@@ -79,8 +78,8 @@ def decode(
     may_be_none: bool | None = None,
 ) -> Predictions:
     """Decodes logits: [rows, C] (numbers: C = 1); for words [words, C], in the order of `encoded.targets.position`; for
-    questions [ids, 2], in the order of `encoded.ids`. `may_be_none`: whether a question may have no answer; None to see
-    whether one of `examples` has none."""
+    questions [ids, 2], in the order of `encoded.ids`. `may_be_none`: whether a question may have no answer; None to
+    follow `examples`."""
     if task.kind == "question_answering":
         allows_none = any(not example.answers for example in examples) if may_be_none is None else may_be_none
         starts, ends = logits[:, 0], logits[:, 1]
@@ -100,7 +99,7 @@ def decode(
 
 
 def decode_examples(task: Task, logits: NDArray[np.float32]) -> Predictions:
-    """Decodes logits [examples, C] of a task with one outcome an example (numbers: C = 1)."""
+    """Decodes logits [examples, C] of a task with one outcome for each example (numbers: C = 1)."""
     if task.kind == "regression":
         return Predictions(tuple(logits[:, 0].astype(np.float64).tolist()), None)
     if task.kind == "multi_label_classification":
@@ -132,8 +131,8 @@ def gold_outcomes(task: Task, labels: Sequence[str], examples: Sequence[Example]
 
 
 def best_threshold(gold: Outcomes, shares: NDArray[np.float32]) -> tuple[float, float]:
-    """(threshold, f1_micro) of the one of `THRESHOLDS` with the highest score; of equal ones, the nearest to one half.
-    `shares`: fp32 [examples, C]."""
+    """(threshold, f1_micro) of the best of `THRESHOLDS`; of equals, the one nearest to one half. `shares`: fp32
+    [examples, C]."""
     is_gold = np.zeros(shares.shape, np.bool_)
     for row, labels in zip(is_gold, gold, strict=True):
         row[[*labels]] = True

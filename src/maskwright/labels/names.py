@@ -22,7 +22,7 @@ WHOLE = re.compile(r"-?[0-9]+\.0")
 MISSING = ("nan", "null", "<na>", "n/a", "na", "unknown", "_")
 """Spellings of a missing value, in small letters."""
 SEPARATORS = (",", ";", "|", "\n", "\t", " / ")
-"""What may stand between several labels in one cell."""
+"""Possible separators between several labels in one cell."""
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
@@ -54,11 +54,11 @@ def find_labels(
         raise InputError(
             f"has {amount} examples ({shortened(labels)})",
             where=train[0].where,
-            fix="name the label's column under data.label; numbers are task.kind: regression",
+            fix="name the label's column under data.label, or set task.kind: regression for numbers",
         )
     if task.kind in CLASSES and len(counts) == 1:
         raise InputError(
-            f"has the label '{next(iter(counts))}' only, in all {len(train)} examples",
+            f"has only the label '{next(iter(counts))}' in all {len(train)} examples",
             where=train[0].where,
             fix="give examples of at least two labels, or name the right column under data.label",
         )
@@ -77,7 +77,7 @@ def _require_several_values(train: Sequence[Example]) -> None:
     values = {example.value for example in train}
     if len(values) == 1:
         raise InputError(
-            f"has the label {next(iter(values)):g} only, in all {len(train)} examples",
+            f"has only the label {next(iter(values)):g} in all {len(train)} examples",
             where=train[0].where,
             fix="name the right column under data.label",
         )
@@ -104,8 +104,8 @@ def with_known(split: str, examples: Sequence[Example], labels: Sequence[str], r
 
 
 def in_terms_of(labels: Sequence[str], examples: Sequence[Example], reading: Reading) -> list[Example]:
-    """The examples with labels of a model. Where these are LABEL_0, LABEL_1, …, the file's numbers, or its schema's
-    names, are their places. Raises `InputError` for a label that the model has not."""
+    """The examples with labels of a model. If these are LABEL_0, LABEL_1, …, the file's numbers, or its schema's names,
+    are their positions. Raises `InputError` for a label that the model lacks."""
     names: dict[str, str] = {}
     if [*labels] == [f"LABEL_{place}" for place in range(len(labels))]:
         names = {str(place): name for place, name in enumerate(labels)}
@@ -115,21 +115,21 @@ def in_terms_of(labels: Sequence[str], examples: Sequence[Example], reading: Rea
     for example in found:
         if what := _unknown(example, {*labels}):
             fix = (
-                f"write the places of the model's labels, from 0 to {len(labels) - 1}"
+                f"write the positions of the model's labels, from 0 to {len(labels) - 1}"
                 if names
                 else "write the labels of the model"
             )
             raise InputError(f"{what} is none of the model's ({shortened(labels)})", where=example.where, fix=fix)
     if names and found != [*examples]:
-        reading.note(f"the model's labels are {shortened(labels, 2)}: the file's are read as their places, from 0")
+        reading.note(f"the model's labels are {shortened(labels, 2)}: the file's are their positions, from 0")
     return found
 
 
 def _unknown(example: Example, known: set[str]) -> str | None:
-    """Says which label of the example is not known; None for none."""
+    """Names the label of the example that is unknown; None for none."""
     for word, name in enumerate(example.labels, 1):
         if name not in known:
-            missing = ", which says that it has none," if name == "-1" and all(map(str.isdigit, known)) else ""
+            missing = ", which means none," if name == "-1" and all(map(str.isdigit, known)) else ""
             return f"label '{name}'{missing}" + (
                 f" of word {word}, '{example.words[word - 1]}'," if example.words else ""
             )
@@ -137,14 +137,14 @@ def _unknown(example: Example, known: set[str]) -> str | None:
 
 
 def odd_labels(labels: Sequence[str], task: Task, examples: Sequence[Example] = ()) -> list[str]:
-    """Sentences on labels that are most likely one label, several, or a missing one. Nothing is changed. `examples`:
+    """Sentences on labels that are most likely one label, several, or a missing label. No label is changed. `examples`:
     the training split."""
     spellings_of: dict[str, list[str]] = {}
     for name in labels:
         words = " ".join(name.casefold().split())
         spellings_of.setdefault(words.removesuffix(".0") if WHOLE.fullmatch(words) else words, []).append(name)
     notes = [
-        f"the labels {shortened(spellings)} count as {len(spellings)} different ones: if they are one, write them alike"
+        f"the labels {shortened(spellings)} count as {len(spellings)} different ones. If they are one, write them alike"
         for spellings in spellings_of.values()
         if len(spellings) > 1
     ]
@@ -154,8 +154,8 @@ def odd_labels(labels: Sequence[str], task: Task, examples: Sequence[Example] = 
         having = [example for example in examples if name in example.labels]
         places = f" ({several(len(having), 'example')}, the first at {having[0].where})" if having else ""
         notes.append(
-            f"the label {name}{places} counts as a class like others: if it says that a label is missing, leave its "
-            f"records out, by data.on_bad_input: skip and task.labels: {others if len(labels) < 8 else 'the others'}"
+            f"the label {name}{places} counts as a class like others. If it marks a missing label, leave its "
+            f"records out with data.on_bad_input: skip and task.labels: {others if len(labels) < 8 else 'the others'}"
         )
     if task.kind == "multi_label_classification":
         notes += _odd_lists(labels, task, examples)
@@ -163,8 +163,8 @@ def odd_labels(labels: Sequence[str], task: Task, examples: Sequence[Example] = 
 
 
 def _says_nothing(name: str, labels: Sequence[str], task: Task) -> bool:
-    """Whether a label is likely a missing one: by its spelling, as -1 among numbers from 0 on, or as marks alone, which
-    are tags for words. Beside a +, a - is a judgement."""
+    """Whether a label likely marks a missing one: by its spelling, as -1 among numbers from 0 on, or as punctuation
+    alone, which is a tag for words. With a +, a - is a judgement."""
     if name == "-1":
         return "0" in labels and all(label.isdigit() for label in labels if label != name)
     is_marks = all(unicodedata.category(character).startswith("P") for character in name)
@@ -172,16 +172,16 @@ def _says_nothing(name: str, labels: Sequence[str], task: Task) -> bool:
 
 
 def _odd_lists(labels: Sequence[str], task: Task, examples: Sequence[Example]) -> list[str]:
-    """Sentences on several labels in one, and on examples that all have as many."""
+    """Sentences on several labels in one, and on examples that all have equally many."""
     notes = []
     for name in labels:
         if mark := next((mark for mark in SEPARATORS if mark != task.separator and mark in name), None):
             said = f"the label {shortened([name])!r} is one label: task.separator is {task.separator!r}"
-            notes.append(f"{said}; if {mark!r} stands between labels, set it to that")
+            notes.append(f"{said}; if {mark!r} separates labels, set it to that")
             break
     counts = {len(example.labels) for example in examples}
     if counts == {len(labels)}:
-        notes.append(f"every training example has all {several(len(labels), 'label')}: there is nothing to learn")
+        notes.append(f"every training example has all {several(len(labels), 'label')}, so it learns nothing")
     elif not notes and counts and max(counts) < 2 < len(examples):
         notes.append(
             "no training example has two labels: is task.separator right, or single_label_classification meant?"
@@ -195,16 +195,16 @@ def shortened(names: Sequence[str], limit: int = 6) -> str:
 
 
 def _why_without_prefix(tag: str, tags: set[str]) -> str:
-    """What a `tag` among others may have been meant for; empty for tags that mark no spans, as of parts of speech."""
+    """A guess at what a `tag` was meant to be; empty for tags that mark no spans, such as parts of speech."""
     first, last = re.fullmatch("([BIESLUbieslu])[-_:/](.+)", tag), re.fullmatch("(.+)[-_]([BIESLU])", tag)
     marked = [other for other in tags if other[:1] in PREFIXES and other[1:2] == "-"]
     if first or last or (marked and tag in ("0", "o")):
         prefix, name = first.groups() if first else last.groups()[::-1] if last else ("", "")
         meant = f"'{prefix.upper()}-{name}'" if prefix else "the letter O"
-        return f". If {meant} is meant, write it so, and entities are judged"
+        return f". If it means {meant}, write that to judge entities"
     if not marked:
         return ""
-    return f", though {len(marked)} of {len(tags)} tags have one. Give each tag but O a prefix, and entities are judged"
+    return f", though {len(marked)} of {len(tags)} tags have one. Give each tag but O a prefix to judge entities"
 
 
 def tag_scheme(examples: Sequence[Example]) -> str:
@@ -212,11 +212,11 @@ def tag_scheme(examples: Sequence[Example]) -> str:
     prefixes: set[str] = set()
     if all(INTEGER.fullmatch(tag) for example in examples for tag in example.labels):
         return (
-            "the tags are integers: name them in task.labels, as in {0: O, 1: B-PER}; until then each word is judged "
-            "by itself, and nothing by entities"
+            "the tags are integers: name them in task.labels, as in {0: O, 1: B-PER}; until then, each word is judged "
+            "by itself, and no entities"
         )
     loose: list[str] = []
-    """Places of spans that begin with I-, which IOB2 does not have."""
+    """Places of spans that begin with I-, unlike in IOB2."""
     for example in examples:
         previous = "O"
         for word_idx, tag in enumerate(example.labels):

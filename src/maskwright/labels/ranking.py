@@ -1,4 +1,4 @@
-"""How good rankings of passages are, question by question."""
+"""Metrics of rankings of passages, question by question."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from maskwright.config.retrieval import RetrievalMetric
 from maskwright.labels.retrieval import Query
 
 DEEPEST = 100
-"""Places of a ranking that a metric looks at."""
+"""Positions of a ranking that a metric reads."""
 AT_ONCE = 64
 """Questions whose scores for all passages are held at a time."""
 Rankings = NDArray[np.int64]
@@ -21,7 +21,7 @@ Rankings = NDArray[np.int64]
 
 def ranked(queries: int, scores: Callable[[slice], NDArray[Any]], above: float = -np.inf) -> Rankings:
     """The `DEEPEST` best passages of each question. `scores`: of some questions for all passages, [questions,
-    passages], of which `AT_ONCE` are held at a time. Of equal scores, the earlier passage comes first. A passage
+    passages]; `AT_ONCE` questions are held at a time. Of equal scores, the earlier passage comes first. A passage
     whose score is not `above` was not found: its place holds -1."""
     some = (slice(start, start + AT_ONCE) for start in range(0, queries, AT_ONCE))
     return np.stack([_best(scores_P, above) for part in some for scores_P in scores(part)])
@@ -41,7 +41,7 @@ def _best(scores_P: NDArray[Any], above: float) -> NDArray[np.int64]:
 def score_rankings(queries: Sequence[Query], rankings: Rankings) -> dict[RetrievalMetric, list[float]]:
     """Each metric, question by question: 1 is best.
 
-    ndcg@10: the passages' scores, each divided by log2(1 + its place), over the same sum of the best ranking there is
+    ndcg@10: the passages' scores, each divided by log2(1 + its place), over the same sum for the best possible ranking
     (Järvelin and Kekäläinen 2002, doi 10.1145/582415.582418; gains are the scores themselves, as in trec_eval).
     recall@100: the share of the passages with a score above 0 that is among the first 100.
     mrr@10: 1 / the place of the first of them, or 0 after place 10."""
@@ -59,7 +59,7 @@ def score_rankings(queries: Sequence[Query], rankings: Rankings) -> dict[Retriev
 
 
 def record_of_scores(queries: Sequence[Query], rankings: Rankings) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a run's results and its predictions say of a split: means, and the score of each question."""
+    """The scores of a split for a run's results and its predictions: means, and the score of each question."""
     scores = score_rankings(queries, rankings)
     means: dict[str, float] = {metric: float(np.mean(values)) for metric, values in scores.items()}
     where = [query.where for query in queries]

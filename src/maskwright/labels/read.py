@@ -23,8 +23,8 @@ LISTS = (*JSON_LINES, ".json", *COLUMNAR)
 
 
 def read_examples(location: str, reading: Reading, wanted: Sequence[Split] = ()) -> list[Example]:
-    """The examples of a file, folder or glob, files sorted by name. `wanted`: of a folder whose files are named for
-    splits, the one to read: the first that is there. Raises `InputError` (exit 2) with file and line."""
+    """The examples of a file, folder or glob, files sorted by name. `wanted`: splits to read from a folder whose files
+    are named for splits; the first that exists counts. Raises `InputError` (exit 2) with file and line."""
     return read_files(files_of(location, wanted, reading), location, reading)
 
 

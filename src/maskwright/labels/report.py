@@ -28,7 +28,7 @@ class LabelFinding:
     count: int
     """Examples of the last of `splits` that repeat an earlier one."""
     relabelled: int
-    """Those of them with another label than the earlier example."""
+    """Repeats with another label than the earlier example."""
     places: tuple[str, ...]
     """The first few, as `a.csv:9 'yes' as line 3 'no'`."""
 
@@ -53,15 +53,15 @@ class Report:
     counts: dict[str, dict[str, int]]
     """By split, examples of each label; for tags, words."""
     findings: tuple[LabelFinding, ...]
-    """About the files, before a share was held out or taken."""
+    """Findings in the files, before a share was held out or used."""
     skipped: tuple[Skipped, ...]
     """Records left out (`data.on_bad_input: skip`)."""
     notes: tuple[str, ...]
-    """Sentences on decisions that were made for the user."""
+    """Sentences on automatic decisions."""
     unused: tuple[str, ...]
     """Labels of `task.labels` without a training example."""
     odd: tuple[str, ...] = ()
-    """Sentences on labels that are most likely one, or none at all."""
+    """Sentences on labels that are most likely one label, or missing."""
 
     def warnings(self) -> list[str]:
         lines = list(map(str, self.findings))

@@ -29,7 +29,7 @@ QUERY, PASSAGE, SCORE = "query-id", "corpus-id", "score"
 class Query:
     text: str
     grades: dict[int, int]
-    """Index of a judged passage -> its score: 0 says that it does not answer."""
+    """Index of a judged passage -> its score; 0 if it does not answer."""
     where: str
     """File and line of its text."""
 
@@ -46,7 +46,7 @@ class Collection:
     train: list[Query]
     validation: list[Query]
     test: list[Query]
-    """Empty when `data.test` is not set."""
+    """Empty without `data.test`."""
     fingerprint: str
     """sha256 of the passages, and of each split's questions with their judgements."""
 
@@ -93,7 +93,7 @@ def _records(location: str) -> Iterator[tuple[str, dict[str, str]]]:
                 where = place(name, number, table.counted)
                 values = {key: _text(record, key, where) for key in ("_id", "title", "text")}
                 if (before := seen.setdefault(values["_id"], where)) != where:
-                    what = f"has the _id {values['_id']!r:.60} of {before}"
+                    what = f"has the same _id {values['_id']!r:.60} as {before}"
                     raise SourceError(what, where=where, fix="give each line an _id of its own")
                 yield where, values
     if not seen:
@@ -134,7 +134,7 @@ def _read_split(
     queries = [Query(texts[key][0], of_query, texts[key][1]) for key, of_query in grades.items()]
     for judged, where in zip(queries, first.values(), strict=True):
         if not judged.relevant:
-            what = "no passage answers this question: all its scores are 0"
+            what = "no passage answers this question, since all its scores are 0"
             raise SourceError(what, where=where, fix="delete the question, or judge a passage that answers it")
         owner = owners.setdefault(" ".join(judged.text.split()), split)
         if owner != split:
@@ -162,7 +162,7 @@ def _grade(text: str, where: str) -> int:
     with suppress(ValueError):
         if (value := float(text)).is_integer():
             return int(value)
-    raise SourceError(f"the score is {text!r:.40}", where=where, fix="give an integer; 0 is no answer")
+    raise SourceError(f"the score is {text!r:.40}", where=where, fix="give an integer, with 0 for no answer")
 
 
 def _hold_out(queries: Sequence[Query], seed: int, share: float) -> tuple[list[Query], list[Query]]:
@@ -172,7 +172,7 @@ def _hold_out(queries: Sequence[Query], seed: int, share: float) -> tuple[list[Q
     order = np.argsort(bits.extend(bits.key(seed, HOLD_OUT_PURPOSE, 0), keys), kind="stable")
     count = math.floor(share * len(keys))
     if not 0 < count < len(keys):
-        what = f"{several(len(keys), 'question')}: too few to hold a share of {share:g} out for validation"
+        what = f"{several(len(keys), 'question')}: too few to hold out a share of {share:g} for validation"
         fix = "raise it, judge more questions, or name a file under data.validation"
         raise InputError(what, where="data.validation_fraction", fix=fix)
     held = np.isin(of_query, order[len(keys) - count :])

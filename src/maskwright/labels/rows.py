@@ -1,9 +1,9 @@
 """Batches of a fine-tuning run as a function of the step: the examples, and their packing into rows.
 
 A micro-batch has a fixed number of examples. Short ones share a row, and attention stays inside each, so predictions
-are those for single examples. Rows are as long as the longest example of the batch, rounded up to 16, and there are as
-many as needed. On JAX, for few compiled programs, they are as long as the longest example of the split, rounded up to
-64, and their number is the next in a short list.
+equal those for single examples. Rows are as long as the longest example of the batch, rounded up to 16, and there are
+as many as needed. On JAX, for few compiled programs, they are as long as the longest example of the split, rounded up
+to 64, and their number is the next in a short list.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Packed:
 
 
 def largest_shape(packed: Sequence[Packed]) -> Shape:
-    """The least shape that holds all batches."""
+    """The smallest shape that holds all batches."""
     batches = [packed_batch.batch for packed_batch in packed]
     rows, tokens = np.max([batch.input_ids.shape for batch in batches], 0).tolist()
     return rows, max(len(batch.weights) // len(batch.input_ids) for batch in batches), tokens
@@ -75,7 +75,7 @@ class Packer:
     """Length that holds every row of `encoded`."""
     few_shapes: bool
     class_weights: NDArray[np.float32] | None = None
-    """[C]; None weighs all classes alike."""
+    """[C]; None gives all classes the same weight."""
 
     @classmethod
     def of(

@@ -10,12 +10,12 @@ The form of gold and predictions follows the kind of task:
     regression       a number                                             pearson, spearman
     scores           the example's own score; no gold                     mean
 
-Names of metrics are scikit-learn's, whose values they have. `scores` is for means over examples, such as the
-exact match and the F1 of answers. A higher score is better in all of them.
+Names and values of metrics are scikit-learn's. `scores` is for means over examples, such as the
+exact match and the F1 of answers. A higher score is always better.
 
 A resample of the test set is a row of weights: how often each example was drawn. Every metric but Spearman's is a
 function of weighted sums (of hits, of predictions and of gold labels by class; of products), so that many resamples of
-many runs are one product of matrices. Values agree with scikit-learn and scipy with their defaults. Where these warn,
+many runs are one product of matrices. Values agree with scikit-learn and scipy with their defaults. If these warn,
 a score is 0 here: F1 without hits, MCC of constant predictions, and the correlation with a constant.
 """
 
@@ -162,14 +162,14 @@ def _pearson(gold: Floats, runs: Floats) -> Scorer:
 
 
 def _correlation(n: Floats, x: Floats, y: Floats, xy: Floats, xx: Floats, yy: Floats) -> Floats:
-    """Pearson's correlation from sums; 0 for values that are constant but for rounding."""
+    """Pearson's correlation from sums; 0 for values that are constant except for rounding."""
     across, along = n * xx - x * x, n * yy - y * y
     flat = (across <= 1e-12 * n * xx) | (along <= 1e-12 * n * yy)
     return _ratio(n * xy - x * y, np.sqrt(np.where(flat, 0, across * along)))
 
 
 class _Spearman:
-    """Ranks are not sums, but after one sort of each run they follow from the running sums of the weights."""
+    """Ranks are not sums, but after sorting each run once they follow from the running sums of the weights."""
 
     def __init__(self, gold: Outcomes, runs: Sequence[Outcomes]) -> None:
         self.gold, *self.runs = (_in_order(np.asarray(values, np.float64)) for values in (gold, *runs))
@@ -202,7 +202,7 @@ def _ranks(
 
 
 def _sums(weights: NDArray[np.float32], columns: NDArray[Any]) -> Floats:
-    """Exact in float32 where columns are counts, since the sums stay below 2^24."""
+    """Exact in float32 if columns are counts, since the sums stay below 2^24."""
     if columns.dtype != np.float32:
         weights = weights.astype(np.float64)
     return cast(Floats, (weights @ columns).astype(np.float64))

@@ -9,7 +9,7 @@ PREFIXES = {"B": "B", "I": "I", "E": "E", "S": "S", "L": "E", "U": "S"}
 """BILOU's last and unit are IOBES's end and single."""
 
 Span = tuple[int, int, str]
-"""First word, word behind the last, and kind."""
+"""First word, word after the last, and kind."""
 
 
 def mark_spans(labels: Sequence[str]) -> bool:

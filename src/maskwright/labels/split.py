@@ -1,7 +1,7 @@
 """Stratified shares of the training split: one held out for validation, and a smaller one to train on.
 
-The choice depends on the seed and the texts alone, by keyed random numbers over their hash: the order of lines and the
-number of files do not matter, equal texts stay on one side (so no validation text is trained on), and a smaller share
+The choice depends on the seed and the texts alone, by keyed random numbers over their hash. So the order of lines and
+the number of files do not matter, equal texts stay on one side (no validation text is trained on), and a smaller share
 lies inside every larger one. A shuffle by index would guarantee none of this.
 """
 
@@ -40,12 +40,12 @@ def hold_out(examples: Sequence[Example], task: Task, seed: int, share: float) -
             what, fix = f"holds one sentence of {words:,} words", "put a blank line after each sentence"
             raise InputError(f"{what}, so none can be held out for validation", where=examples[0].where, fix=fix)
         different = len(units.sizes)
-        what = f"{len(examples)} training examples are too few to hold {share:g} of them out for validation"
+        what = f"{len(examples)} training examples are too few to hold out {share:g} of them for validation"
         where, fix = "data.validation_fraction", "raise it, give more examples, or name a file under data.validation"
         if different <= len(examples) / 2:
             part = several(different, f"different {'context' if task.kind == 'question_answering' else 'text'}")
             what = (
-                f"{len(examples)} training examples have only {part}, and equal ones stay on one side: none is held out"
+                f"{len(examples)} training examples have only {part}; equal ones stay on one side, so none is held out"
             )
             where, fix = examples[0].where, "check data.text, or name a file under data.validation"
         raise InputError(what, where=where, fix=fix)
@@ -64,7 +64,7 @@ def take_fraction(examples: Sequence[Example], task: Task, seed: int, fraction: 
 
 @dataclass(frozen=True)
 class _Units:
-    """Groups that are taken or left as a whole: examples with one text, or questions about one context."""
+    """Groups that are chosen or left as a whole: examples with one text, or questions about one context."""
 
     of_example: NDArray[np.int64]
     sizes: NDArray[np.int64]
@@ -98,7 +98,7 @@ def _units(examples: Sequence[Example], task: Task, seed: int, purpose: int) -> 
 
 
 def _chosen(units: _Units, share: float, *, from_the_end: bool = False) -> NDArray[np.bool_]:
-    """[units]: whether each is chosen. Of each stratum, units are taken in the random order, or in its reverse, until
+    """[units]: whether each is chosen. In each stratum, units are chosen in the random order, or in its reverse, until
     they hold its share of examples."""
     chosen = np.zeros(len(units.sizes), np.bool_)
     order = units.order[::-1] if from_the_end else units.order
@@ -111,8 +111,8 @@ def _chosen(units: _Units, share: float, *, from_the_end: bool = False) -> NDArr
 
 
 def _hash(example: Example, task: Task) -> int:
-    """Hash by which examples stay together: of the text, or of a question's context, or the answer to one question
-    would be trained on for another."""
+    """Hash by which examples stay together: of the text, or of a question's context, so that no answer to another
+    question about it is trained on."""
     content = " ".join((example.text_pair or "").split()) if task.kind == "question_answering" else example.content
     return key_of(content)
 

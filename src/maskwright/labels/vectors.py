@@ -17,13 +17,13 @@ from maskwright.labels.example import Example, Reading, Unusable
 from maskwright.labels.names import INTEGER
 
 STATES = {"0": False, "1": True, "false": False, "true": True}
-"""What a place of a vector may be, in small letters."""
+"""Possible entries of a vector, in small letters."""
 PART = re.compile(r"""'[^']*'|"[^"]*"|[^\s'"]+""")
 
 
 def list_in(cell: str) -> list[Any] | None:
-    """The list that a cell spells as JSON, Python or numpy write it, or the keys with 1 of a mapping; None for other
-    cells. Raises `Unusable` for a mapping to anything but 0 and 1."""
+    """The list in a cell in the notation of JSON, Python or numpy, or a mapping's keys with 1; None for other cells.
+    Raises `Unusable` for a mapping to anything but 0 and 1."""
     text = cell.strip()
     if text[:1] + text[-1:] not in ("[]", "()", "{}"):
         return None
@@ -50,16 +50,16 @@ def keys_of(mapping: dict[Any, Any]) -> list[Any]:
 
 
 def require_labels(cell: list[Any]) -> None:
-    """Raises `Unusable` for lists of lists, shares of labels, and numbers of which one is missing."""
+    """Raises `Unusable` for lists of lists, shares of labels, and numbers with a missing one."""
     for place, value in enumerate(cell):
         if isinstance(value, list | dict):
             raise Unusable(f"holds a {type(value).__name__} in its list", "write a list of labels")
         if value is None or value != value:
             if not any(isinstance(other, str) for other in cell):
-                what = f"has nothing at place {place} of its {len(cell)}, counted from 0"
+                what = f"has no value at position {place} of its {len(cell)}, counted from 0"
                 raise Unusable(what, "write 0 or 1, or delete the record")
         elif isinstance(value, float) and not value.is_integer():
-            what = f"has {value:g} in its list: a label is there or not, and shares of it cannot be learned"
+            what = f"has {value:g} in its list, but a label applies or not; shares cannot be learned"
             raise Unusable(what, "write 1 for labels that the text has, and 0 for others")
 
 
@@ -72,15 +72,15 @@ def is_one_hot(cell: list[Any]) -> bool:
 def named(examples: list[Example], reading: Reading) -> list[Example]:
     """The examples of a split with each label once, and by its name.
 
-    Where all have as many labels, two or more, each of them 0 or 1, these are vectors: `task.labels` or the model's
-    labels name the places, or else their numbers from 0 do. Where most are, the others are faults. Raises `ConfigError`
-    for another number of names, `SourceError` for vectors where the training split has none, or others."""
+    If all have equally many labels, two or more, each of them 0 or 1, these are vectors. `task.labels` or the model's
+    labels name the positions, or else their numbers from 0. If most are vectors, the others are faults. Raises
+    `ConfigError` for another number of names, `SourceError` for vectors unlike the training split's."""
     places = _places(examples, reading)
     if reading.places not in (None, places):
-        what = f"has vectors of {places} places" if places else "has no vectors of 0 and 1"
-        others = f"vectors of {reading.places} places" if reading.places else "names"
-        fix = "write the labels of all splits alike"
-        raise SourceError(f"{what}, and the training split has {others}", where=examples[0].where, fix=fix)
+        what = f"has vectors of {places} positions" if places else "has no vectors of 0 and 1"
+        others = f"vectors of {reading.places} positions" if reading.places else "names"
+        fix = "write the labels of all splits in the same way"
+        raise SourceError(f"{what}, but the training split has {others}", where=examples[0].where, fix=fix)
     reading.places = places
     if not places:
         return _each_once(examples, reading)
@@ -90,7 +90,7 @@ def named(examples: list[Example], reading: Reading) -> list[Example]:
             labels = [name for name, state in zip(names, example.labels, strict=True) if STATES[state.lower()]]
             kept.append(replace(example, labels=tuple(dict.fromkeys(labels))))
         else:
-            what = f"has no vector of 0 and 1 with {places} places, as most records have"
+            what = f"has no vector of 0 and 1 with {places} positions, unlike most records"
             reading.fault(example.where, what, "write 0 or 1 for each label")
     return kept
 
@@ -100,7 +100,7 @@ def _is_vector(example: Example) -> bool:
 
 
 def _places(examples: list[Example], reading: Reading) -> int:
-    """Places of the vectors; 0 for lists of names."""
+    """Positions of the vectors; 0 for lists of names."""
     if reading.places == 0 or len(reading.data.label_columns) > 1 or (reading.class_names and not reading.places):
         return 0
     sizes = Counter(len(example.labels) for example in examples if _is_vector(example))
@@ -117,16 +117,16 @@ def _names_of(places: int, first: Example, reading: Reading) -> list[str]:
     if {*translation} == {*numbers}:
         names = [translation[number] for number in numbers]
     if len(names) not in (0, places):
-        what = f"has a vector of {places} labels, and {len(names)} are named"
-        fix = f"name {places} labels in task.labels, in the order of the places"
-        raise ConfigError(what, where=first.where, fix=fix if reading.task.labels else "write a place for each label")
+        what = f"has a vector of {places} labels, but {len(names)} are named"
+        fix = f"name {places} labels in task.labels, in the order of the positions"
+        raise ConfigError(what, where=first.where, fix=fix if reading.task.labels else "write 0 or 1 for each label")
     if names:
         reading.note(
-            f"the labels are vectors of 0 and 1, whose places are {', '.join(names[:6])}" + ", …" * (places > 6)
+            f"the labels are vectors of 0 and 1, whose positions are {', '.join(names[:6])}" + ", …" * (places > 6)
         )
     else:
-        said = f"the labels are vectors of 0 and 1, whose places are called 0 to {places - 1}"
-        reading.note(f"{said}: task.labels can name them, in the same order")
+        said = f"the labels are vectors of 0 and 1, whose positions are called 0 to {places - 1}"
+        reading.note(f"{said}; name them in task.labels, in the same order")
         reading.class_names = tuple(numbers)
     return names or numbers
 
@@ -142,7 +142,7 @@ def _each_once(examples: list[Example], reading: Reading) -> list[Example]:
                 what = (
                     f"has the label {max(labels, key=example.labels.count)} twice in its list of {len(example.labels)}"
                 )
-                fix = "write each label once, or vectors of 0 and 1 that are all of one length"
+                fix = "write each label once, or vectors of 0 and 1 of equal length"
                 reading.fault(example.where, what, fix)
                 continue
             repeating.append(example)
@@ -150,5 +150,5 @@ def _each_once(examples: list[Example], reading: Reading) -> list[Example]:
         kept.append(replace(example, labels=labels))
     if repeating:
         first = f"the first at {repeating[0].where}"
-        reading.note(f"a label is there twice in {several(len(repeating), 'record')}, and counts once ({first})")
+        reading.note(f"a label is repeated in {several(len(repeating), 'record')}, and counts once ({first})")
     return kept

@@ -1,4 +1,4 @@
-"""Tables with one word a row, whose sentences a column numbers, as pandas writes them."""
+"""Tables with one word in each row and a column that numbers the sentences, as pandas writes them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def has_sentence_column(name: str, reading: Reading) -> bool:
 
 
 def sentence_column(table: Table, reading: Reading) -> Column | None:
-    """The column that numbers the sentences of the words; None where a record holds a whole sentence."""
+    """The column that numbers the sentences of the words; None if a record holds a whole sentence."""
     wanted = reading.data.text_columns or WORDS
     first = first_record(table, wanted)
     words = [column for column in wanted if isinstance(first.get(column), str)]
@@ -45,8 +45,8 @@ def sentence_column(table: Table, reading: Reading) -> Column | None:
 
 
 def word_examples(table: Table, sentence: Column, reading: Reading) -> Iterator[Example]:
-    """One example for each sentence: successive rows with the same cell in its column, or with none, as Kaggle's files
-    have below the first word. Raises `SourceError` for a sentence in two places."""
+    """One example for each sentence: successive rows with the same cell in its column, or with an empty cell, as below
+    the first word in Kaggle's files. Raises `SourceError` for a sentence in two places."""
     roles = roles_of(table, reading)
     word, tag = roles.text[0], roles.label[0] if roles.label else None
     rows: list[Record] = []
@@ -80,4 +80,4 @@ def word_examples(table: Table, sentence: Column, reading: Reading) -> Iterator[
         rows.append(row)
     if rows:
         yield from example()
-    reading.note(f"{table.name}: a word a row; column '{sentence}' splits them into {several(count, 'sentence')}")
+    reading.note(f"{table.name}: one word per row; column '{sentence}' splits them into {several(count, 'sentence')}")

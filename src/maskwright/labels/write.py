@@ -19,22 +19,22 @@ from maskwright.text.parquet import write_parquet
 
 WRITTEN = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
 COLUMNS = (".conll", ".txt", ".tsv")
-"""Endings of files with one word a line."""
+"""Endings of files with one word on each line."""
 
 
 def require_writable(location: str, endings: Sequence[str]) -> None:
     """Raises `InputError` if the file cannot be written; call it before the work."""
     storage.require_local(location)
     if os.path.splitext(location)[1].lower() not in endings:
-        fix = f"let it end in {' '.join(endings)}"
+        fix = f"choose one of the endings {' '.join(endings)}"
         raise InputError("is of a kind that cannot be written", where=location, fix=fix)
     storage.make_folder(os.path.dirname(os.path.abspath(location)))
     output.require_place(location)
 
 
 def write_records(location: str, records: Sequence[dict[str, Any]], separator: str = ",") -> None:
-    """Writes one record or more, all with the keys of the first. In CSV and TSV, a list is one cell with `separator`,
-    and an object a column for each key. TSV has no quotes, so it gets spaces for tabs and line ends."""
+    """Writes one or more records, all with the keys of the first. In CSV and TSV, a list is one cell with `separator`,
+    and an object has a column for each key. TSV has no quotes, so tabs and line ends become spaces."""
     kind = ending(location)
     with output.writer(location) as file:
         if kind == ".parquet":
@@ -74,7 +74,7 @@ def write_conll(location: str, sentences: Sequence[Sequence[tuple[str, str]]]) -
 
 
 def write_vectors(location: str, vectors: NDArray[np.float32], records: Sequence[dict[str, Any]]) -> None:
-    """Writes vectors [records, D]. `.npy` gets them alone, `.parquet` as a column `embedding` next to `records`."""
+    """Writes vectors [records, D]. `.npy` holds them alone, `.parquet` in a column `embedding` next to `records`."""
     with output.writer(location) as file:
         if ending(location) == ".npy":
             np.save(file, vectors, allow_pickle=False)

@@ -119,11 +119,11 @@ def here(
     kind: str, flops_per_second: float, *, low_precision: bool, processes: int = 1, threads: int = 1
 ) -> DeviceCount | None:
     """This machine as a place, from the measured products of all its devices: the cores of a CPU, or GPUs, which are
-    taken as H200s of another size. None for a `kind` of device that no run was measured on. `threads`: of each
+    treated as H200s of another size. None for a `kind` of device that no run was measured on. `threads`: of each
     process."""
     if kind == "cpu":
         cores = processes * threads
-        # With AMX products are twice as fast, and a step takes as long (records/experiments.md, 2026-11-27).
+        # With AMX products are twice as fast, but a step takes as long (records/experiments.md, 2026-11-27).
         rate = min(flops_per_second / cores, CORE_BF16_FLOPS)
         memory = float(usable_memory_bytes())
         device = Device("here", "cpu", rate, rate, memory_bytes=memory, low_precision=low_precision)

@@ -47,8 +47,8 @@ def cpu_multiplies_bf16_faster() -> bool:
     """True with AMX, with ARM's bf16 products and with AMD's AVX512-BF16: 4.2 times fp32, measured on 2 Zen 5 cores.
 
     Intel's AVX512-BF16 without AMX, as where a hypervisor hides AMX, measured half of fp32 (159 against 325 GFLOP/s),
-    and whole training steps took 1.3 to 1.7 times as long. The vendor decides, and not a timing, so that all machines
-    of a kind choose alike.
+    and whole training steps took 1.3 to 1.7 times as long. The vendor decides, not a timing, so that all machines of a
+    kind make the same choice.
     """
     flags = cpu_flags()
     amd = _cpuinfo("vendor_id") == "AuthenticAMD"
@@ -70,8 +70,8 @@ def spread_over_cores(topology: str = "/sys/devices/system/cpu", *, number: int 
     """Number of threads with which process `number` of `count` on this machine multiplies matrices: one a physical
     core of its share, at most its share of the container's quota; the same in all of them.
 
-    Where cores run two threads each, this process is confined to the first of each, so that no two of ours share one:
-    they would share its multipliers. Must come before the threads start.
+    Where cores run two threads each, this process is confined to the first of each, since two processes on one core
+    would share its multipliers. Must come before the threads start.
     """
     allowed = usable_cpus()
     cores = physical_cores(allowed, topology)
@@ -126,11 +126,11 @@ def _cgroup_cores() -> int | None:
 
 
 def keep_freed_memory() -> bool:
-    """Tells glibc's allocator to keep freed memory for this process instead of handing it back to the system.
+    """Makes glibc's allocator keep freed memory for this process instead of returning it to the system.
 
-    By default each large tensor is a fresh mapping, every page of it a fault when first touched, in every step again:
-    base at 512 tokens spent a third of its step there (755 to 1,130 tokens/s on 2 Zen 5 cores in a virtual machine).
-    The process then holds its peak until it ends. False, and no change, if the C library has no `mallopt`.
+    By default each large tensor is a fresh mapping, whose pages fault at first touch in every step. base at 512 tokens
+    spent a third of its step there (755 to 1,130 tokens/s on 2 Zen 5 cores in a virtual machine). The process then
+    holds its peak until it ends. False, and no change, if the C library has no `mallopt`.
     """
     M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX, never = -1, -2, -4, -1
     try:

@@ -30,9 +30,9 @@ class Tpu:
     gke_label: str = ""
     """Value of `cloud.google.com/gke-tpu-accelerator` of its nodes. Empty if no slice of it is offered here on GKE."""
     type_prefix: str = ""
-    """Prefix of the TPU API's accelerator type. Empty if that API does not have it."""
+    """Prefix of the TPU API's accelerator type. Empty if that API lacks it."""
     type_unit: int = 1
-    """What one chip counts in the number of that accelerator type."""
+    """Units of one chip in the number of that accelerator type."""
     devices_per_chip: int = 1
     """JAX devices of a chip: one for each core of v2 and v3 and each half of TPU7x, as libtpu counts them."""
 
@@ -71,7 +71,7 @@ def devices(kind: str, topology: str) -> int:
 
 
 def refusal(name: str) -> tuple[str, str] | None:
-    """What is wrong with a slice such as `v6e:4x4`, whose kind is known, and the fix. None if Google rents it."""
+    """The error and fix for a slice such as `v6e:4x4`, whose kind is known. None if Google rents it."""
     kind, _, topology = name.partition(":")
     tpu = TPUS[kind]
     if re.fullmatch(r"[1-9]\d{0,4}(x[1-9]\d{0,4}){1,2}", topology) is None:
@@ -123,7 +123,7 @@ def topologies_by_chips(kind: str) -> dict[int, str]:
 
 
 def kind_and_chips(accelerator_type: str) -> tuple[str, int] | None:
-    """The kind and the number of chips that the TPU API's name stands for; None for a name that it does not have."""
+    """The kind and the number of chips that the TPU API's name stands for; None for an unknown name."""
     prefix, _, number = accelerator_type.rpartition("-")
     kind = next((kind for kind, tpu in TPUS.items() if tpu.type_prefix == prefix and prefix), None)
     if kind is None or not re.fullmatch(r"[1-9]\d{0,5}", number) or int(number) % TPUS[kind].type_unit:

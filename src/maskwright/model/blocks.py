@@ -9,7 +9,7 @@ BANDED_FROM_BLOCKS = 6
 forward and backward on one Zen 5 core, blocks need 1.5 times as long as the whole at 256 tokens, 0.86 at 384, 0.55 at
 512, 0.24 at 1,024 and 0.07 at 4,096."""
 NOBODY = -(2**30)
-"""No segment has this number, nor the next one."""
+"""Neither this nor the next number is a segment's."""
 
 
 def block_of(tokens: int, window: int) -> int | None:

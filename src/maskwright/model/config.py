@@ -13,7 +13,7 @@ TRAINED_MASK_SHARE = 0.15 * 0.8
 """Share of masks in the texts that ESM-2 was pretrained on. With token dropout (Lin et al. 2023, and `EsmEmbeddings` of
 `transformers`), embeddings of masks are zero, as if dropped, and all others are multiplied by (1 - this share) /
 (1 - the text's own share), so that a text's sum is the same with any number of masks. A text is a segment of a packed
-row, frame included; padding is in none. Segments are told by position ids, which begin at 0 in each."""
+row, frame included; padding belongs to none. Segments are found by position ids, which begin at 0 in each."""
 VOCABULARY_MULTIPLE = 64
 """The inner embedding matrix is padded to a multiple of this, so that its products have even shapes. Export cuts it."""
 NEVER_PREDICTED = -1e9
@@ -62,8 +62,8 @@ class ModelConfig:
     bos_token_id: int = 0
     eos_token_id: int = 2
     architecture: Architecture = "roberta"
-    """`model_type` of `config.json`. Those without rotary positions, except deberta-v2, are computed alike, and differ
-    in names and tables."""
+    """`model_type` of `config.json`. Families without rotary positions, except deberta-v2, are computed in the same
+    way, and differ in names and tables."""
     rope_theta: float = 10_000.0
     """Only for families with rotary positions: their base."""
     global_attn_every_n_layers: int = 1
@@ -77,17 +77,17 @@ class ModelConfig:
     """Only for the EuroBERTs: heads of keys and values, each of which serves as many neighbouring heads of queries
     (Ainslie et al. 2023, grouped-query attention); 0 for one each."""
     tie_word_embeddings: bool = True
-    """Only for the EuroBERTs may it be false: whether the masked-LM head's output matrix is the embeddings."""
+    """Whether the masked-LM head's output matrix is the embeddings; may be false only for the EuroBERTs."""
     head_hidden_size: int = 0
     """Only for ultrabert: the width between both matrices of its masked-LM head."""
     rope_rounding: str = ""
-    """Only for esm: what the speeds of rotary positions are rounded to; see `rotary.ROUNDINGS`."""
+    """Only for esm: the precision to which the speeds of rotary positions are rounded; see `rotary.ROUNDINGS`."""
     token_dropout: bool = False
     """Only for esm: whether embeddings of masks are zero, and the others scaled for it; see `TRAINED_MASK_SHARE`."""
     mask_token_id: int = 0
-    """The mask: for `token_dropout`, and for eurobert, whose config.json has it."""
+    """The mask, for `token_dropout` and for eurobert's config.json."""
     position_biased_input: bool = True
-    """Only for deberta-v2 may it be false: whether embeddings have a table of positions beside the relative ones."""
+    """Whether embeddings have a table of positions as well as the relative ones; may be false only for deberta-v2."""
     pos_att_type: str = ""
     """Only for deberta-v2: the terms of relative positions in each score, c2p, p2c or both (c2p|p2c). See
     `relative.py`."""
@@ -95,9 +95,9 @@ class ModelConfig:
     """For deberta-v2, embeddings of distances to either side, which far ones share; 0 if each distance has its own. For
     mpnet, numbers of distances to both sides."""
     max_relative_positions: int = 0
-    """Only for deberta-v2: the distance from which on all have the same embedding."""
+    """Only for deberta-v2: the distance from which on all distances have the same embedding."""
     conv_kernel_size: int = 0
-    """Only for deberta-v2: tokens that the convolution beside the first layer sees, an odd number; 0 without one."""
+    """Only for deberta-v2: width of the convolution next to the first layer in tokens, an odd number; 0 without one."""
     task: TaskKind = "masked_lm"
     """It decides the head and the loss."""
     num_labels: int = 0
@@ -105,7 +105,7 @@ class ModelConfig:
     classifier_dropout_prob: float = 0.0
     """Dropout before a classifier's matrices."""
     classifier_pooling: str = "late"
-    """Only for the EuroBERTs: what a whole text's classifier reads. bos: the first token. mean: the mean of the hidden
+    """Only for the EuroBERTs: input of a whole text's classifier. bos: the first token. mean: the mean of the hidden
     states of the text's tokens. late: each token; the mean of their logits is the text's. An
     ultrabert has no late."""
 
@@ -145,7 +145,7 @@ class ModelConfig:
 
     @property
     def facts(self) -> FamilyFacts:
-        """What the family has."""
+        """The facts of the family."""
         return FACTS[self.architecture]
 
     @property
@@ -259,7 +259,7 @@ class ModelConfig:
 
     def attention_flops(self, tokens: float, attended_pairs: float) -> float:
         """FLOPs of forward and backward in the products of queries, keys and values: two products, and one more for
-        each term of relative positions. A local layer's token attends to its window, or to its sequence where that is
+        each term of relative positions. A local layer's token attends to its window, or to its sequence if that is
         shorter."""
         local = self.local_layers
         nearby = min(attended_pairs, tokens * (2 * self.window + 1))
@@ -327,5 +327,5 @@ def model_config(
 
 def training_flops(model: ModelConfig, tokens: float, attended_pairs: float, predicted: float) -> float:
     """Model FLOPs of forward and backward: `ModelConfig.product_flops`, and attention over `attended_pairs` of (query,
-    key). Padding, recomputation and the optimizer do not count (PaLM's MFU rule), nor work that no loss depends on."""
+    key). Padding, recomputation, the optimizer (PaLM's MFU rule) and work without effect on the loss do not count."""
     return model.product_flops(tokens, predicted) + model.attention_flops(tokens, attended_pairs)

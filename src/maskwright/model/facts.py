@@ -1,11 +1,11 @@
-"""What differs between the families of encoders: one row of facts each. All else is numbers of `ModelConfig`.
+"""The differences between families of encoders, a row of facts for each. Everything else is a number in `ModelConfig`.
 
 RoBERTa (Liu et al. 2019), with XLM-RoBERTa and CamemBERT, is BERT (Devlin et al. 2019) with another row for the first
 position. DistilBERT is BERT without token types. ModernBERT (Warner et al. 2024), ESM-2 (Lin et al. 2023), EuroBERT
 (Boizard et al. 2025) and UltraBERT have rotary positions (Su et al. 2021), and a norm before each sub-layer and after
 the last. NomicBERT (Nussbaum et al. 2024) and GTE (Zhang et al. 2024) have rotary positions and BERT's norms. DeBERTa
 v2 and v3 (He et al. 2021) have BERT's layers, with terms for relative positions in each score; MPNet (Song et al. 2020)
-has RoBERTa's, and adds a number to each score by the distance.
+has RoBERTa's layers, and adds a number to each score by the distance.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Literal
 from maskwright.config import pretraining as run
 
 Architecture = run.Architecture | Literal["deberta-v2", "mpnet", "eurobert", "ultrabert", "nomic_bert", "gte"]
-"""`model_type` of folders that are read. Training from random weights has none of the last six."""
+"""`model_type` of supported folders. Training from random weights does not support the last six."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class FamilyFacts:
     token_types: bool = False
     """Whether the texts of a pair may differ in token types."""
     relative: Literal["", "terms", "bias"] = ""
-    """What attention's scores have for relative positions (`relative.py`)."""
+    """Relative positions in attention's scores (`relative.py`)."""
     global_layer: Literal["", "first", "last"] = ""
     """Which of each `global_attn_every_n_layers` attends to the whole sequence; empty if all do."""
     gated: bool = False
@@ -59,7 +59,7 @@ class FamilyFacts:
     masked_lm_activation: Literal["gelu", "silu"] = "gelu"
     """The function between the masked-LM head's matrix and its norm."""
     classifier_has_norm: bool = False
-    """Whether a head for fine-tuning has a matrix and a norm before its classifier, whatever the task."""
+    """Whether a head for fine-tuning has a matrix and a norm before its classifier, for any task."""
     classifier_has_dense: bool = True
     """Whether a whole text's head without a norm has a matrix before its classifier."""
     classifier_activation: Literal["tanh", "relu", "gelu"] = "tanh"

@@ -14,14 +14,14 @@ from maskwright.model.hf.names import Parameters, pieces
 CUT_OFF = 2.0
 """ModernBERT's `initializer_cutoff_factor`, in standard deviations."""
 LAST_MATRIX = ("classifier.", "qa_outputs.")
-"""How the name of the matrix begins whose rows are the labels."""
+"""Beginning of the name of the matrix whose rows are the labels."""
 
 
 def initial_parameters(config: ModelConfig, seed: int) -> Parameters:
     """RoBERTa's initialisation: matrices and embeddings normal(0, 0.02), pad rows and biases 0, LayerNorm 1 and 0. In
     modernbert, the matrices that write to the residual stream are smaller by the root of twice the layers, as in
-    ModernBERT. Its heads for fine-tuning are drawn as those of its classes in `transformers`, which are cut off: the
-    dense matrix as one of the residual stream's, the last matrix with one over the root of the width.
+    ModernBERT. Its heads for fine-tuning are drawn with a cut-off, as in its classes of `transformers`: the dense
+    matrix like the residual stream's, the last matrix with one over the root of the width.
 
     Each parameter comes from its own key in numpy (Philox of the seed and the name), so that every engine and every
     order gets the same numbers.
@@ -45,7 +45,7 @@ def initial_parameters(config: ModelConfig, seed: int) -> Parameters:
 
 def with_new_head(config: ModelConfig, parameters: Parameters, seed: int, *, same_labels: bool = False) -> Parameters:
     """The encoder of `parameters` with a head for `config.task` that begins from `initial_parameters`. Tensors of the
-    head that `parameters` have are kept where they fit, the matrix of the labels only for `same_labels`."""
+    head in `parameters` are kept if they fit, the matrix of the labels only for `same_labels`."""
     result = initial_parameters(config, seed)
     for name, value in result.items():
         last = name.startswith(LAST_MATRIX) and not name.startswith("classifier.dense.")

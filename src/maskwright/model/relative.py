@@ -3,13 +3,13 @@
 
 MPNet adds one number for each head and distance j - i to the score of query i and key j, the same in all layers.
 
-In DeBERTa, a score of query i and key j has up to three terms, of which the last two look d = i - j up in the table R:
+In DeBERTa, a score of query i and key j has up to three terms, the last two of which look up d = i - j in the table R:
 
 content to content    q_i . k_j
 content to position   q_i . (W_k R[d])        c2p
 position to content   (W_q R[d]) . k_j        p2c
 
-Their sum is divided by the root of a head's width times the number of terms. W_q and W_k are those of the content
+Their sum is divided by the root of a head's width times the number of terms. W_q and W_k are also the content's
 (`share_att_key`), biases included.
 """
 
@@ -28,7 +28,7 @@ def rows_of(config: ModelConfig, distances: NDArray[np.int64]) -> NDArray[np.int
     near, placed = config.position_buckets // 2, distances
     if config.position_buckets:
         far = np.maximum(np.abs(distances), max(near, 1)).astype(np.float32)
-        with np.errstate(divide="ignore", invalid="ignore"):  # where no row is so long
+        with np.errstate(divide="ignore", invalid="ignore"):  # if no row is that long
             share = np.log(far / np.float32(near)) / np.log(np.float32((config.max_relative_positions - 1) / near))
             steps = np.ceil(share * np.float32(near - 1)) + np.float32(near)
         in_steps = np.nan_to_num(steps, posinf=0.0, neginf=0.0).astype(np.int64) * np.sign(distances)
@@ -42,8 +42,8 @@ FURTHEST = 128
 
 
 def bias_rows(config: ModelConfig, distances: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The row of MPNet's table for each distance: half of them for keys to the right. Of each half, the first half is
-    for distances of their own, and the others are on a logarithmic scale up to `FURTHEST`: formulas of
+    """The row of MPNet's table for each distance: half of them for keys to the right. In each half, the first rows are
+    for one distance each, and the others for a logarithmic scale up to `FURTHEST`: formulas of
     `relative_position_bucket` of `transformers`, in fp32 as there."""
     half = config.position_buckets // 2
     near, apart = half // 2, np.abs(distances)

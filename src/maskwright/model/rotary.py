@@ -1,4 +1,4 @@
-"""The speeds of rotary positions (Su et al. 2021) in numpy: for files, and where a compiler would round otherwise."""
+"""The speeds of rotary positions (Su et al. 2021) in numpy, for files, and where a compiler would round differently."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from maskwright.model.config import ModelConfig
 
 ROUNDINGS = ("", "float16", "bfloat16", "float16 bfloat16")
-"""Values of `ModelConfig.rope_rounding`. Folders of ESM-2 hold the speeds in the precision that they were trained and
-saved in; the published ones in fp16."""
+"""Values of `ModelConfig.rope_rounding`. Folders of ESM-2 hold the speeds in the precision of training and saving,
+which is fp16 in the published ones."""
 
 
 def speeds(config: ModelConfig, theta: float) -> NDArray[np.float32]:

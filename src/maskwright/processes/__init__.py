@@ -1,1 +1,1 @@
-"""Child processes, their reasons for ending, and the runners that compute parts of a work side by side."""
+"""Child processes, the errors that they pass on, and runners that compute parts of a work side by side."""

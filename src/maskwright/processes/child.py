@@ -17,7 +17,7 @@ from maskwright.core.errors import JobError, stopped
 from maskwright.processes.parent import PARENT
 
 LAST_BYTES = 64 << 10
-"""The end of a log in which its last line is looked for."""
+"""Bytes at the end of a log in which its last line is searched."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class FinetuneCommand:
 def python_module(module: str, *arguments: str) -> list[str]:
     """Words that start a module in a Python of its own.
 
-    -P: the working directory may hold somebody else's data or model. Without it, Python imports from there first, and
+    -P is for a working directory with somebody else's data or model. Without it, Python imports from there first, and
     would run a `typer.py` in it (https://docs.python.org/3/using/cmdline.html).
     """
     return [sys.executable, "-P", "-m", module, *arguments]
@@ -100,7 +100,7 @@ def require(run: Callable[[Sequence[str]], int], words: Sequence[str]) -> None:
     if kind := stopped(code):
         raise kind(f"`{typed(words)}` stopped early")
     if code:
-        raise JobError(f"exit {code}", code, where=typed(words), fix="see what it printed")
+        raise JobError(f"exit {code}", code, where=typed(words), fix="read its output")
 
 
 def run_side_by_side(commands: Sequence[FinetuneCommand], at_once: int) -> Generator[tuple[int, int], None, None]:
@@ -112,9 +112,8 @@ def run_side_by_side(commands: Sequence[FinetuneCommand], at_once: int) -> Gener
     waiting, running = list(enumerate(commands)), dict[int, subprocess.Popen[bytes]]()
     environment = {**os.environ, PARENT: str(os.getpid())}
     if at_once > 1:
-        # Threads that spin while they wait for each other take the cores of the other commands: with two trainings at
-        # once on two cores, the commands of docs/search.md took 244 s and 467 CPU-seconds. Sleeping, they take 49 and
-        # 77.
+        # Threads that spin while they wait occupy the cores of other commands. With two trainings at once on two cores,
+        # the commands of docs/search.md took 244 s and 467 CPU-seconds; sleeping threads take 49 and 77.
         environment.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         while waiting or running:
@@ -127,7 +126,7 @@ def run_side_by_side(commands: Sequence[FinetuneCommand], at_once: int) -> Gener
                         stdin=subprocess.DEVNULL,
                         stdout=file,
                         stderr=file,
-                        start_new_session=True,  # this process passes a Ctrl-C in the terminal on
+                        start_new_session=True,  # this process passes on a Ctrl-C in the terminal
                     )
             ended = [number for number, process in running.items() if process.poll() is not None]
             for number in ended:
@@ -153,8 +152,7 @@ def last_words(log: str) -> str:
 
 @contextmanager
 def signals_wait() -> Iterator[None]:
-    """Postpones signals to the end of the context: an exception inside `Popen` would lose the process that was just
-    started."""
+    """Postpones signals to the end of the context, since an exception inside `Popen` would lose the new process."""
     arrived: list[int] = []
     in_main = threading.current_thread() is threading.main_thread()
     signals: list[int] = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP] if in_main else []

@@ -1,8 +1,8 @@
 """A folder in which several processes, of this machine or of many, compute the parts of one work together.
 
 Each holds a lease in the folder, and claims what it computes by a file that names the lease. The claim of a dead
-process is free again. Two processes may still compute the same, for example after one was suspended for long; that does
-no harm, since results are whole or absent, and the same whoever computes them.
+process is free again. Two processes may still compute the same, for example after one was suspended for long; that is
+harmless, since results are whole or absent, and the same from any process.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Claims:
     def free_dead(self) -> list[Watch]:
         """Deletes the leases and claims of dead processes, and returns the leases of the others."""
         now = time.monotonic()
-        # Who does not look cannot see a lease move, such as a process that computes or was suspended.
+        # A process that computes or was suspended does not look, so it cannot see a lease move.
         passed, self._looked = min(now - self._looked, 2 * POLL_SECONDS), now
         names, alive = os.listdir(self.folder), list[Watch]()
         for lease in names:
@@ -109,8 +109,8 @@ class Claims:
 
 @contextmanager
 def joined(folder: str, request: str) -> Iterator[Claims]:
-    """Joins the processes that compute `request`, a digest of all that decides the results, in an existing folder.
-    Raises `Locked` if a living one computes another request there."""
+    """Joins the processes that compute `request`, a digest of everything that decides the results, in an existing
+    folder. Raises `Locked` if a living one computes another request there."""
     name = f"{LEASE}{uuid.uuid4().hex}"
     facts = {"request": request, "command": redact(shlex.join(sys.argv))[:300]}
     lease = Lease(os.path.join(folder, name), facts, recreate=False)
@@ -138,7 +138,7 @@ def others_in(names: list[str]) -> bool:
 
 @contextmanager
 def unless_finished(is_finished: Callable[[], bool]) -> Iterator[None]:
-    """Passes over an error if another process has finished meanwhile: it deletes what the result was made of."""
+    """Ignores an error if another process has finished meanwhile, which deletes the sources of the result."""
     try:
         yield
     except StoppedEarly:

@@ -1,6 +1,6 @@
 """Messages between a command and the process that started it, by variables of the environment.
 
-An exit code has no words. A command that fails leaves its error in a file that its parent names, as torchrun's
+A failing command leaves its error in a file that its parent names, since an exit code has no words, as torchrun's
 processes do (`TORCHELASTIC_ERROR_FILE`).
 """
 
@@ -27,8 +27,8 @@ PR_SET_PDEATHSIG = 1
 
 
 def write_error(error: MaskwrightError) -> None:
-    """Writes the error. That of a process of this job stays, if it has the same code or this one only says that a
-    process failed: it knows why."""
+    """Writes the error. An error by a process of this job stays if it has the same code, or if the new one only reports
+    that a process failed, since the process reports the cause."""
     path = os.environ.get(ERROR_FILE)
     before = read_error(path) if path else None
     if path and not (before and (isinstance(error, JobError) or before.exit_code == error.exit_code)):

@@ -1,4 +1,4 @@
-"""Computes the parts of a long work on data, in this process or in several of this machine, and beside other commands.
+"""Computes the parts of a long work on data, in this process or in several here, and together with other commands.
 
 A work is a function of one part, so its results do not depend on the process, the order, or the number of parts at
 once. A part's files appear whole (`storage.atomic_writer`), so a process may be killed at any time.
@@ -80,7 +80,7 @@ class Runner:
     def __init__(self, processes: int = 1) -> None:
         self.processes = processes
         self.claims: Claims | None = None
-        """Of the folder in which this command computes beside others; None outside `sharing`."""
+        """Claims of the folder in which this command computes with others; None outside `sharing`."""
         self._pool: ProcessPoolExecutor | None = None
         self._entered = False
         self._done: Any = None
@@ -96,7 +96,7 @@ class Runner:
 
     @contextmanager
     def sharing(self, folder: str, request: str) -> Iterator[Claims]:
-        """Computes beside the other commands that `joined` the folder for the same request."""
+        """Shares work with the other commands that `joined` the folder for the same request."""
         before = self.claims
         with joined(folder, request) as claims:
             self.claims = claims
@@ -156,7 +156,7 @@ class Runner:
                 yield from self._ended(waiting, bar)
         except BrokenProcessPool:
             self._close()
-            fix = "free some memory, or give fewer --workers; the same command goes on where it stopped"
+            fix = "free some memory, or give fewer --workers; the same command continues"
             raise MaskwrightError("one of its processes was killed from outside", fix=fix) from None
         finally:
             if waiting or not self._entered:
@@ -174,7 +174,7 @@ class Runner:
         ended = wait(waiting, POLL_SECONDS, FIRST_COMPLETED).done
         if not waiting:
             time.sleep(POLL_SECONDS)
-        done = self._done.get_obj().value  # without its lock, which a process that was killed may hold
+        done = self._done.get_obj().value  # without its lock, which a killed process may hold
         bar.advance(done - self._shown)
         self._shown = done
         for future in ended:
@@ -190,7 +190,7 @@ class Runner:
 
 @contextmanager
 def _main_set_aside() -> Iterator[None]:
-    """Lets processes start without the main module, which may be a user's script: each would run it again."""
+    """Lets processes start without the main module, which may be a user's script that each would run again."""
     with MAIN:
         main = sys.modules["__main__"]
         sys.modules["__main__"] = ModuleType("__main__")

@@ -12,12 +12,12 @@ class Best:
     patience: int | None
     """Evaluations in a row without a better value after which a run is settled; None for never."""
     lower: bool
-    """Whether a lower value is the better one."""
+    """Whether a lower value is better."""
     seen: list[tuple[int, float]] = field(default_factory=list)
     """(step, value) of each evaluation."""
 
     def remember(self, seen: Iterable[tuple[int, float]], saved: Collection[int]) -> None:
-        """Replaces the evaluations. `saved`: the steps whose checkpoint is there. The best evaluation is ignored if its
+        """Replaces the evaluations. `saved`: the steps with a checkpoint. The best evaluation is ignored if its
         checkpoint was deleted: patience may have been switched on only later."""
         self.seen, there, gone = list(seen), {*saved}, set[int]()
         for step, _ in sorted(filter(_is_finite, self.seen), key=self._rank):

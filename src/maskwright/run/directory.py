@@ -1,4 +1,4 @@
-"""The run directory: all that a run writes and monitoring reads. `docs/run-directory.md` is the contract.
+"""The run directory: all files that a run writes and monitoring reads. `docs/run-directory.md` is the contract.
 
 One process writes. It holds `lock` and `lease.json` as long as it lives, so a second run on the folder is refused, and
 a killed run leaves nothing to clean up.
@@ -31,7 +31,7 @@ RESULTS = "results.json"
 MANIFEST = "MANIFEST.json"
 """A checkpoint's last file: a folder without it is not a checkpoint."""
 ENDED = "ended.json"
-"""Next to the copies of a run: `ENDED_FILES` as the run left them. Its last evaluation comes after its last save."""
+"""Next to the copies of a run: `ENDED_FILES` at its end, since the last evaluation comes after the last save."""
 ENDED_FILES = ("metrics.jsonl", RESULTS)
 SEARCH = "retrieval.json"
 """The configuration of a training for search, whose folder is no run directory."""
@@ -117,7 +117,7 @@ class RunDirectory:
             raise InputError(what, where=self.location, fix=fix)
 
     def read_record(self) -> RunRecord:
-        """Raises `InputError` where there is none, and for one of another version."""
+        """Raises `InputError` without a record, and for another version's."""
         self.require()
         written = Folder(self.location).get_json("environment.json") or {}
         return parse(storage.read_json(self.config), self.config, str(written.get("maskwright") or ""))
@@ -148,7 +148,7 @@ class RunDirectory:
             file.write(content.encode())
 
     def read_status(self) -> Status | None:
-        """None if there is none, or a power cut left it empty: a status is only a hint."""
+        """None if it is absent, or empty after a power cut, since a status is only a hint."""
         return records.read(Status, read_local(self.path("status.json")))
 
     # ---- requests --------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class RunDirectory:
                 file.write(json.dumps(record) + "\n")
         except OSError as error:
             what = f"cannot be written: {error.strerror or error}; the checkpoints are untouched"
-            fix = "free disk space or permit writing, and start the same command again"
+            fix = "free disk space or allow writing, and start the same command again"
             raise MaskwrightError(what, where=self.metrics, fix=fix) from None
 
     def read_metrics(self) -> list[dict[str, Any]]:
@@ -254,7 +254,7 @@ def whole_steps(folder: Folder | str, inside: str = "") -> list[int]:
 
 def ended_files(copies: Folder, step: int) -> dict[str, str]:
     """The text of each file that a run left behind at its end, by the copies of its checkpoints. None for a run that
-    continues, or has continued to another `step`, its newest checkpoint's."""
+    continues, or whose newest checkpoint is of another `step`."""
     ended = copies.get_json(ENDED) or {}
     files = ended.get("files")
     if ended.get("step") != step or not isinstance(files, dict):

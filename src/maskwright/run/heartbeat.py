@@ -1,7 +1,7 @@
 """The heartbeat of each rank of a run: `RUN/processes/rank-00003.json`, replaced every few seconds.
 
 Times are Unix seconds of that rank's own host. Only spans within one file and ages of some tens of seconds are
-compared, so clocks that differ by less do no harm.
+compared, so clocks may differ by less.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Beat:
     seconds_per_step: float | None = None
     """Mean over the last minute or 20 steps."""
     busy_seconds_per_step: float | None = None
-    """The same without waiting for other ranks."""
+    """Mean seconds of a step, without waiting for other ranks."""
     exit: int | None = None
     message: str = ""
     reason: str = ""

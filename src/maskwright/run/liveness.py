@@ -1,8 +1,8 @@
 """Judges whether each rank of a run is lost, hung or slow, by the ranks' heartbeats (`run.heartbeat`).
 
 A thread writes a rank's file even while its main thread stands still. So an old file means that the process is gone,
-stopped, or stuck in the system; a fresh one tells how long the main thread has not moved. In a collective operation all
-ranks wait for the last, so a waiting rank is not to blame.
+stopped, or stuck in the system, and a fresh file shows how long the main thread has not moved. In a collective
+operation all ranks wait for the last, so a waiting rank is not to blame.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ QUIET_SECONDS = {"starting": 1800.0, "first step": 1800.0, "saving": 1800.0, "ev
 """Limits of phases that may take long: read a checkpoint, compile for a large slice, hash and upload a checkpoint."""
 SLOW_RATIO = 1.5
 """A slow rank's own computing over the median of the others', over the last minute or 20 steps (`training.beats`). A
-rank that slows all others down by half is worth a look; equal ranks that share a machine differ by less."""
+rank that slows all others down by half deserves attention; equal ranks that share a machine differ by less."""
 SLOW_SECONDS = 0.005
 """A smaller difference is the host's own work."""
 
@@ -67,7 +67,7 @@ def judge(beats: Sequence[Beat], now: float, states: Mapping[int, State] | None 
 
 
 def hung(beats: Sequence[Beat], now: float, states: Mapping[int, State] | None = None) -> int | None:
-    """The rank that blocks the others, for a supervisor, which knows lost ranks by their exit codes; None if no rank
+    """The rank that blocks the others, for a supervisor, which finds lost ranks by their exit codes; None if no rank
     hangs. `states` (`heartbeat.states_here`) distinguish files of an attempt that has just ended from the files of the
     next one."""
     return next((each.beat.rank for each in judge(beats, now, states) if each.verdict == "hung"), None)

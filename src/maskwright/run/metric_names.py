@@ -1,5 +1,5 @@
-"""What the numbers of `metrics.jsonl` are called elsewhere: as Hugging Face's Trainer calls them, so that one plot can
-show runs of both. docs/report-to.md has the table."""
+"""Names of the numbers of `metrics.jsonl` in other services: those of Hugging Face's Trainer, so that one plot can show
+runs of both. docs/report-to.md lists them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 from typing import Any
 
 HELD_OUT = "valid_"
-"""How the names of held-out numbers begin in `metrics.jsonl`."""
+"""Prefix of the names of held-out numbers in `metrics.jsonl`."""
 RENAMED = {"tokens": "num_input_tokens_seen"}
-"""What the Trainer calls by another word."""
+"""Names that differ in the Trainer."""
 COORDINATES = ("step", "time")
 
 
@@ -20,7 +20,7 @@ def is_held_out(record: dict[str, Any]) -> bool:
 
 def trainer_names(record: dict[str, Any]) -> dict[str, float]:
     """`train/…` and `eval/…`, the names that the Trainer's callbacks give to TensorBoard and W&B. Words, the
-    step, the time and what is not finite are left out."""
+    step, the time and numbers that are not finite are left out."""
     found: dict[str, float] = {}
     for name, value in record.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,6 +1,6 @@
-"""`config.resolved.json`: what a run is. Each start writes it whole; whatever looks at a run reads it here.
+"""`config.resolved.json`: the record of a run. Each start writes it whole; every reader of a run uses it.
 
-The file has the configuration by dotted key (`config`), and the other fields of `RunRecord` as they are.
+The file holds the configuration by dotted key (`config`), and the other fields of `RunRecord` unchanged.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class RecordedText:
     fingerprint: str
 
     def require(self, fingerprint: str, noun: str = "token store") -> None:
-        """Raises `InputError` unless what is opened now is what the run has read."""
+        """Raises `InputError` unless the opened text is the one that the run has read."""
         if fingerprint != self.fingerprint:
-            what = f"is another {noun} than the run had ({fingerprint[:12]}, then {self.fingerprint[:12]})"
-            fix = "restore it; `evaluate` measures other text with --store or --input"
+            what = f"is another {noun} than the run's ({fingerprint[:12]}, then {self.fingerprint[:12]})"
+            fix = "restore it, or evaluate other text with --store or --input"
             raise InputError(what, where=self.location, fix=fix)
 
 
@@ -60,7 +60,7 @@ class FromFolder:
     location: str
     """Absolute; for a model of the Hub, its address with the commit."""
     sha256s: dict[str, str]
-    """Of each file of weights."""
+    """sha256 of each file of weights."""
 
     def named(self) -> str:
         return self.location
@@ -68,7 +68,7 @@ class FromFolder:
 
 @dataclass(frozen=True)
 class FromRun:
-    """A checkpoint of another run. The facts are those of that run then, which may be gone now."""
+    """A checkpoint of another run. The facts are of that time, since that run may be gone now."""
 
     run: str
     step: int
@@ -79,7 +79,7 @@ class FromRun:
     text: str
     """The fingerprint of its training text."""
     tokens: int
-    """That it was trained on until then."""
+    """Tokens that it was trained on until then."""
     seed: int
     seq_len: int | None
     """None for a fine-tuned run."""
@@ -135,7 +135,7 @@ def describe(began_from: BeganFrom) -> list[str]:
 
 @dataclass(frozen=True)
 class RecordedChange:
-    """What a start changed of the configuration."""
+    """A start's changes of the configuration."""
 
     step: int
     time: float
@@ -148,11 +148,11 @@ class RecordedChange:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run is, in itself: nothing else has to be read to use it."""
+    """The whole record of a run, which needs no other file."""
 
     kind: Literal["pretrain", "finetune"]
     keys: dict[str, Any]
-    """The configuration by dotted key, with absolute paths. `config` is what to ask."""
+    """The configuration by dotted key, with absolute paths. Use `config` to read it."""
     steps: int
     """Updates in the whole run."""
     digest: str
@@ -164,22 +164,23 @@ class RunRecord:
     roles_sha256: str
     train: RecordedText
     held_out: dict[str, RecordedText]
-    """What judges the run, by name; a single one has none."""
+    """Held-out texts, by name; a single one has no name."""
     began_from: BeganFrom
     fine_tuning: dict[str, Any] = field(default_factory=dict)
-    """What config.json of the base says for fine-tuning alone, less what the run has set: its export says it too."""
+    """Values for fine-tuning alone in config.json of the base, except those that the run sets; its export repeats
+    them."""
     rows: int | None = None
     """The version of the order of rows, of a pretraining run."""
     test: RecordedText | None = None
     metric: str = "loss"
-    """What its evaluations are compared by."""
+    """The metric by which its evaluations are compared."""
     lower_is_better: bool = True
     labels: tuple[str, ...] = ()
     """Names of a classifier's outputs."""
     may_be_none: bool | None = None
     """Only for questions: whether some of the training questions have no answer."""
     warmup_share: float | None = None
-    """Of the steps, where the configuration gives it so."""
+    """Share of the steps, if the configuration gives a share."""
     threads: int | None = None
     compiled: bool | None = None
     """Whether layers are compiled on CUDA devices; None before the run has been on one."""
@@ -207,7 +208,7 @@ class RunRecord:
 
     @property
     def judges(self) -> str:
-        """Identifies what its evaluations are made on, as each line of them has it."""
+        """Identifies the text of its evaluations, as in each of their lines."""
         rows = self.keys.get("evaluation.max_rows")
         return sha256_of([[name, text.fingerprint] for name, text in self.held_out.items()] + [rows])[:16]
 
@@ -217,9 +218,8 @@ class RunRecord:
         return self.kind == "finetune" or self.keys["evaluation.patience"] is not None
 
     def best(self, lines: Iterable[Mapping[str, Any]], saved: Collection[int]) -> Best:
-        """The evaluations that count: those of the text that judges it now, up to its newest checkpoint, since a later
-        one comes again with its save. That of step 0 has none. `lines`: of metrics.jsonl; `saved`: steps of its
-        checkpoints."""
+        """The evaluations that count: on the present held-out text, up to the newest checkpoint, since later ones are
+        repeated. Step 0 has none. `lines`: of metrics.jsonl; `saved`: steps of its checkpoints."""
         best = Best(self.keys["evaluation.patience"], self.lower_is_better)
         newest = max(saved, default=0)
         key = f"valid_{self.metric}"
@@ -228,7 +228,7 @@ class RunRecord:
         return best
 
     def chosen(self, lines: Iterable[Mapping[str, Any]], saved: Collection[int]) -> int | None:
-        """*The* step of the model: that of its best evaluation where these choose it, else its newest checkpoint."""
+        """*The* step of the model: its best evaluation if evaluations choose it, else its newest checkpoint."""
         newest = max(saved, default=None)
         return (self.best(lines, saved).step if self.keeps_best else None) or newest
 
@@ -239,8 +239,8 @@ class RunRecord:
         return self.steps in saved or (self.keeps_best and self.best(lines, saved).settled)
 
     def command(self, config: str, run: str, overrides: Iterable[str] = ()) -> list[str]:
-        """The words that train it again from its beginning. `config`: a file or recipe that with `overrides`
-        (KEY=VALUE) has its configuration; `run`: the new folder."""
+        """The words that train it again from its beginning. `config`: a file or recipe that gives its configuration
+        with `overrides` (KEY=VALUE); `run`: the new folder."""
         words = [self.kind, config, "--run", run]
         for override in overrides:
             words += ["--set", override]
@@ -266,12 +266,12 @@ def evaluations(lines: Iterable[Mapping[str, Any]], judges: str) -> list[Mapping
 
 
 def parse(values: Any, where: str, version: str = "") -> RunRecord:
-    """`values`: the JSON of the file at `where`. `version`: the maskwright that wrote it, where that is known. Raises
+    """`values`: the JSON of the file at `where`. `version`: the version of maskwright that wrote it, if known. Raises
     `InputError`."""
     if not isinstance(values, dict) or "format" not in values:
         raise InputError("is not a run's record", where=where, fix=RESTORE)
     if values["format"] != FORMAT:
-        what = f"has format {str(values['format'])[:20]}, this version reads {FORMAT}"
+        what = f"has format {str(values['format'])[:20]}, but this version reads {FORMAT}"
         wrote = f"maskwright {version}, which wrote it" if version else "the maskwright that wrote it"
         raise InputError(what, where=where, fix=f"use {wrote}, or start a new run")
     given = {name: value for name, value in values.items() if name != "config"} | {"keys": values.get("config")}

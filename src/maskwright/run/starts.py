@@ -1,8 +1,8 @@
-"""`starts.json`: how often a run has started since it last ended by itself, and the moments at which its limits end it.
+"""`starts.json`: how often a run has started since its last own end, and the moments at which its limits end it.
 
 Engines (Kubernetes, SLURM, Ray, Vertex AI) start a run again after each 75, without an end of their own. So the run
-counts: starts that bring no newer checkpoint end at `MOST_STARTS`, with 1. A limit is a moment, which a restart keeps.
-An end with any other code than 75 removes the file, so that the same command begins again.
+counts starts, and ends with 1 after `MOST_STARTS` without a newer checkpoint. A limit is a moment, which a restart
+keeps. An end with a code other than 75 removes the file, so that the same command begins again.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Starts:
         in_a_row = 1 + self.without_checkpoint * (step == self.step)
         stop_at = new.stop_at
         if hours == self.stop_after_hours and self.stop_at and new.stop_at:
-            stop_at = min(self.stop_at, new.stop_at)  # a later moment is that of a clock which was set back since
+            stop_at = min(self.stop_at, new.stop_at)  # a later moment means that the clock was set back
         stop_at_step = self.stop_at_step if steps == self.stop_after_steps else new.stop_at_step
         counts = {"starts": self.starts + 1, "without_checkpoint": in_a_row}
         return replace(new, **counts, stop_at=stop_at, stop_at_step=stop_at_step)
@@ -71,7 +71,7 @@ class StartsFile:
         self._held = False
 
     def read(self) -> Starts | None:
-        """The record of the last start. Of two, the later: the run may have gone on elsewhere meanwhile."""
+        """The record of the last start. Of two, the later, since the run may have continued elsewhere."""
         contents = [read_local(self._directory.path(STARTS))]
         if self._copies is not None:
             contents.append(self._copies.get(STARTS))
@@ -93,7 +93,7 @@ class StartsFile:
             error = EndedAsAsked(f"{what}; the same command gives the run as many hours again", reason="limit")
         elif start.without_checkpoint > MOST_STARTS:
             what = f"{MOST_STARTS} starts in a row have brought no checkpoint newer than step {start.step:,}"
-            fix = "see log.txt for how they ended, or save more often (checkpoint.save_every_seconds), then start again"
+            fix = "read in log.txt how they ended, or save more often (checkpoint.save_every_seconds), then start again"
             error = MaskwrightError(what, where=self._directory.location, fix=fix)
         else:
             return
@@ -106,8 +106,8 @@ class StartsFile:
         raise error
 
     def end_of(self, start: Starts, error: BaseException) -> None:
-        """Notes how a start ended that may not have come to `holding`. An interruption (75) counts there too, and
-        raises what `require` does. Another end removes the record; a first start that is refused leaves nothing."""
+        """Notes the end of a start that may not have reached `holding`. An interruption (75) counts there too, and
+        raises as `require` does. Another end removes the record; a refused first start leaves none."""
         again = _starts_again(error)
         if self._held or isinstance(error, Locked):
             return

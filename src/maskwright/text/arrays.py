@@ -1,4 +1,4 @@
-"""The type of arrays that most rooms name."""
+"""Types of arrays."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Arrow files and streams, the folders that `save_to_disk` of Hugging Face's `datasets` makes of them, and the class
-names in a schema."""
+"""Arrow files and streams, folders of `save_to_disk` of Hugging Face's `datasets`, and the class names in a schema."""
 
 from __future__ import annotations
 
@@ -18,16 +17,16 @@ from maskwright.text.parquet import cells_of, seekable, short
 
 FILE_MAGIC = b"ARROW1"
 END_OF_STREAM = (b"\xff\xff\xff\xff\0\0\0\0", b"\0\0\0\0")
-"""Arrow's mark of the end, and the one from before 0.15."""
+"""Arrow's end marker, and the marker before version 0.15."""
 STATE = "state.json"
-"""What `save_to_disk` writes next to the files of a data set: their names."""
+"""The file in which `save_to_disk` lists the files of a data set."""
 
 
 def open_ipc(source: Any, name: str) -> tuple[Any, Iterator[Any]]:
     """(schema, record batches) of an Arrow IPC file or stream. `source` can seek.
 
-    The batches raise `StoreError` for a stream without the marker that a closed writer leaves: pyarrow takes a stream
-    that was cut between two messages for a whole one. Both raise pyarrow's own errors."""
+    The batches raise `StoreError` for a stream without the marker of a closed writer, since pyarrow accepts a stream
+    that was cut between two messages. Both raise pyarrow's own errors."""
     from pyarrow import ipc
 
     is_file = source.read(len(FILE_MAGIC)) == FILE_MAGIC
@@ -48,7 +47,7 @@ def _stream_batches(reader: Any, source: Any, name: str) -> Iterator[Any]:
     source.seek(end)
     if not source.read(8).startswith(END_OF_STREAM):
         fix = f"{COPY_AGAIN}, or write it again if its writer was never closed"
-        raise StoreError("is an Arrow stream without its end: it was cut", where=name, fix=fix)
+        raise StoreError("is an Arrow stream without its end, so it was cut", where=name, fix=fix)
 
 
 @contextmanager
@@ -87,8 +86,8 @@ def _damaged(error: BaseException, where: str) -> SourceError:
 
 
 def class_names(schema: Any) -> dict[Column, tuple[str, ...]]:
-    """By column, the names of its classes 0, 1, …, as the Hub's Parquet files and `save_to_disk` have them in the
-    schema's metadata: of a `ClassLabel`, of lists of it, or of the only one in lists of records."""
+    """By column, the names of its classes 0, 1, …, from the schema's metadata in the Hub's Parquet files and in
+    `save_to_disk`: of a `ClassLabel`, of lists of it, or of the only one in lists of records."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"].items()
         return {column: found[0] for column, feature in features if len(found := [*_class_labels(feature)]) == 1}
@@ -117,7 +116,7 @@ def shards_of(folder: str, present: Collection[str]) -> list[str]:
     if not names or len(inside) < len(names):
         raise StoreError("names no shards of this folder", where=path, fix="save the data set again")
     if state.get("_indices_data_files"):
-        fix = "save `dataset.flatten_indices()`"
+        fix = "save `dataset.flatten_indices()` instead"
         raise InputError("has a selection or another order of its rows stored next to them", where=path, fix=fix)
     for name in inside:
         if name not in present:
@@ -127,7 +126,7 @@ def shards_of(folder: str, present: Collection[str]) -> list[str]:
 
 def without_caches(names: list[str]) -> list[str]:
     """The files without caches and descriptions of `datasets`, which hold no rows of a folder of
-    `save_to_disk`. Raises what `shards_of` does."""
+    `save_to_disk`. Raises the errors of `shards_of`."""
     for state in (name for name in names if os.path.basename(name) == STATE):
         folder = os.path.dirname(state)
         beside = {os.path.basename(name) for name in names if os.path.dirname(name) == folder}

@@ -1,4 +1,4 @@
-"""`maskwright data audit`: what is in a corpus, and what `data prepare` will do about each oddity."""
+"""`maskwright data audit`: the content of a corpus, and what `data prepare` will do about each oddity."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ EXAMPLE_CHARACTERS = 120
 REPEATED = "exact duplicate documents"
 LITERAL, DECLARED = "documents with literal special tokens", "documents with declared special tokens"
 MOJIBAKE = "documents with mojibake"
-"""Text decoded by a wrong encoding, such as `cafÃ©`, counted where ftfy is installed."""
+"""Text decoded with a wrong encoding, such as `cafÃ©`; counted if ftfy is installed."""
 NOTATION = "documents in the notation of data or markup"
 SEPARATORS = "documents that are a separator line"
 AS_READ = "as-read"
 """Key column of documents before cleaning."""
 VERSION = 6
-"""Format of the phases' files. Those of another version are not read."""
+"""Format of the phases' files. Files of another version are not read."""
 
 
 @dataclass
@@ -98,11 +98,11 @@ class Audit:
     lengths: dict[int, int] = field(default_factory=dict)
     """Documents by length. The key n, a power of two, counts the documents of n / 2 to n - 1 characters."""
     languages: dict[str, int] = field(default_factory=dict)
-    """Documents by language, of the first `SAMPLE_DOCUMENTS`; empty where py3langid is not installed."""
+    """Documents by language, of the first `SAMPLE_DOCUMENTS`; empty if py3langid is not installed."""
     tokens_per_word: dict[float, int] = field(default_factory=dict)
     """Documents of that sample by tokens per word, rounded to tenths; empty without a tokenizer."""
     layouts: dict[Layout, int] = field(default_factory=dict)
-    """Documents that each layout would give in the sampled files; empty where the layout was not guessed."""
+    """Documents that each layout would give in the sampled files; empty if the layout was not guessed."""
     left_out: dict[str, Finding] = field(default_factory=dict)
     """Documents that cleaning drops, by the first rule that each breaks."""
     changed: dict[str, Finding] = field(default_factory=dict)
@@ -130,9 +130,9 @@ def new_findings(special: SpecialTokens, mojibake: bool) -> dict[str, Finding]:
         SEPARATORS: Finding(0, "keeps one of each kind; put blank lines in their place, and give --layout sentences"),
         REPEATED: Finding(0, "keeps the first of each, unless --keep-duplicates"),
         **({MOJIBAKE: Finding(0, "keeps it, unless --fix-mojibake")} if mojibake else {}),
-        NOTATION: Finding(0, "keeps brackets, quotes and tags as text, with a warning where there are many"),
-        "documents with control characters": Finding(0, "keeps them as they are: byte-level BPE can spell them"),
-        "lines over 100,000 characters": Finding(0, "keeps them: long documents are cut into rows when training"),
+        NOTATION: Finding(0, "keeps brackets, quotes and tags as text, with a warning if there are many"),
+        "documents with control characters": Finding(0, "keeps them, since byte-level BPE can encode them"),
+        "lines over 100,000 characters": Finding(0, "keeps them; training cuts long documents into rows"),
         LITERAL: Finding(0, special.fate_of_roles),
         **({DECLARED: Finding(0, "turns them into their ids, as `transformers` does")} if special.declared else {}),
     }
@@ -153,7 +153,7 @@ def audit(
     """Examines the text, and what `cleaning` would drop and change in it.
 
     `runner`: None for this process. `folder`: keeps the result of each part, from which the same call continues; in
-    other processes it shares the work; other files in it stay. None for a temporary one. Raises `SourceError` for a
+    other processes it shares the work. Other files in it stay. None for a temporary folder. Raises `SourceError` for a
     damaged archive or a missing column, `InputError` for a URL as `folder`, `Locked` while another audit uses it."""
     with tempfile.TemporaryDirectory(prefix="maskwright-audit-") if folder is None else _made(folder) as work:
         special = SpecialTokens.of(tokenizer)
@@ -263,7 +263,7 @@ class Examine:
     judge: Judge
     special: SpecialTokens
     mojibake: bool
-    """Whether it is counted."""
+    """Whether mojibake is counted."""
     tokenizer: str | None
     """The tokenizer whose ids are compared; None to compare texts."""
 
@@ -299,13 +299,13 @@ class Examine:
         encoder = _encoder(self.tokenizer, read_vocabulary(self.tokenizer))
         ids, sizes = encoder.encode([document.text for document in documents])
         ends = np.cumsum(sizes)
-        # One without ids is no document, and repeats none.
+        # A text without ids is no document, and so no duplicate.
         return np.where(sizes[:, None], document_keys(ids, ends - sizes, ends), np.uint64(0))
 
 
 @lru_cache(maxsize=1)
 def _encoder(tokenizer: str, vocabulary: Vocabulary) -> Encoder:
-    """Cached for the process's next part, while the tokenizer's files stay as they are."""
+    """Cached for the process's next part while the tokenizer's files do not change."""
     return open_encoder(tokenizer)[0]
 
 
@@ -396,8 +396,8 @@ def _shares(scripts: Counter[str]) -> dict[str, float]:
 
 
 def add_samples(documents: list[Document], result: Audit, tokenizer: str | None, sources: Sources) -> None:
-    """Adds the languages of sampled documents' beginnings, and with a tokenizer their tokens per word and those with
-    unknown tokens. DNA and proteins have neither languages nor words."""
+    """Adds the languages of sampled documents' beginnings, and with a tokenizer their tokens per word and the documents
+    with unknown tokens. DNA and proteins have neither languages nor words."""
     texts = [document.text[:SAMPLE_CHARACTERS] for document in documents]
     is_language = not all(file_kind(name) in SEQUENCE_ENDINGS for name in sources.files)
     if extras.installed("py3langid"):
@@ -432,7 +432,7 @@ def _add_unknown(
     unk = None if vocabulary.kind == "byte_level_bpe" else vocabulary.unk
     counts = [0 if unk is None else of_text.count(unk) for of_text in ids]
     unknown, tokens = sum(counts), sum(map(len, ids))
-    what = "stops" if unknown > MOST * tokens else "keeps them, with a warning where they are many"
+    what = "stops" if unknown > MOST * tokens else "keeps them, with a warning if they are many"
     finding = Finding(0, f"{what}: {unknown:,} of {tokens:,} tokens are unknown")
     for document, text, count in zip(documents, texts, counts, strict=True):
         if count:
@@ -449,7 +449,7 @@ def _show(examples: dict[str, list[str]], name: str, document: Document, text: s
 
 
 class Changes:
-    """Counts and examples of what cleaning changes in kept documents."""
+    """Counts and examples of changes that cleaning makes in kept documents."""
 
     def __init__(self, cleaning: CleaningOptions) -> None:
         self.cleaning = cleaning
@@ -465,7 +465,7 @@ class Changes:
 
     def findings(self) -> dict[str, Finding]:
         names = dict(zip(("email", "ip", "phone"), ("email addresses", "IP addresses", "phone numbers"), strict=True))
-        does = {LINES_MENDED: "mends them", C4_LINES: "leaves them out"}
+        does = {LINES_MENDED: "repairs them", C4_LINES: "leaves them out"}
         return {
             names.get(kind, kind): Finding(
                 self.counts[kind], f"{does.get(kind, 'masks them')} with the same options", self.examples[kind]
@@ -521,11 +521,11 @@ def report(result: Audit) -> str:
         f"documents: {human_count(result.documents)}, files: {result.files} ({LAYOUTS.get(result.layout, 'records')}), "
         f"{human_bytes(result.bytes)} of text, {human_count(result.characters)} characters"
     ]
-    if result.documents < 300:  # one corpus in twenty then has none in prepare's 1 %: 0.99^300 is 0.05
+    if result.documents < 300:  # of so few, 1 % is none in one corpus of twenty: 0.99^300 is 0.05
         fixes = ["add more text", *finer_layouts(result.layout, result.layouts, result.documents)]
         fixes.append(f"prepare with --valid-fraction {share_held_out(result.documents):.2g}")
         lines.append(
-            "warning: so few documents may leave none held out, and `data prepare` then stops: " + ", or ".join(fixes)
+            "warning: so few documents may leave none held out, and stop `data prepare`. Fix: " + ", or ".join(fixes)
         )
     if result.documents:
         lines.append(
@@ -547,7 +547,7 @@ def report(result: Audit) -> str:
         lines.append(f"{name}: {finding.count:,}" + (f"  -> prepare {finding.prepare}" if finding.count else ""))
         lines += [f"    {example}" for example in finding.examples]
     if MOJIBAKE not in result.findings:
-        lines.append(f"{MOJIBAKE}: not counted without ftfy: {extras.missing('ftfy').fix}")
+        lines.append(f"{MOJIBAKE}: not counted without ftfy. Fix: {extras.missing('ftfy').fix}")
     for name, finding in (*result.left_out_together().items(), *result.changed.items()):
         lines.append(
             f"cleaning ({name}): {finding.count:,}" + (f"  -> prepare {finding.prepare}" if finding.count else "")

@@ -35,7 +35,7 @@ SIGN_BYTES = 10
 PIECE_BYTES = 1024
 """Packed bytes of zstd that are unpacked at once, to 32 MiB at most. Small pieces cost no time."""
 LARGEST_WINDOW = 1 << 31
-"""Of `zstd --long=31`, with which some public corpora are packed: libraries refuse more than 128 MiB by default."""
+"""Window of `zstd --long=31`, by which some corpora are packed; libraries refuse more than 128 MiB by default."""
 COPY_AGAIN = "copy it again from its origin"
 HEAD_BYTES = 1000
 """Beginning of a file, enough to recognise UTF-16 and binary files."""
@@ -59,19 +59,19 @@ def ending(location: str) -> str:
 
 
 def packed_ending(location: str) -> str:
-    """The one of `COMPRESSIONS` in which the location ends; empty for another."""
+    """The location's ending among `COMPRESSIONS`; empty for others."""
     name = storage.without_query(location).lower()
     return next((end for end in COMPRESSIONS if name.endswith(end)), "")
 
 
 def compression_of(name: str, raw: BinaryIO) -> str:
-    """The one of `COMPRESSIONS` of the file `name`, open as `raw`: by its first bytes, else by its ending; or empty."""
+    """The compression of the file `name`, open as `raw`, by its first bytes, else by its ending; or empty."""
     head = _head(name, raw, SIGN_BYTES)
     return next((end for end, sign in SIGNS.items() if sign.match(head)), packed_ending(name))
 
 
 def _head(name: str, raw: BinaryIO, size: int) -> bytes:
-    """The first bytes of a file, which is read from its beginning afterwards; none of a stream from a web server."""
+    """The first bytes of a file, which is read from its beginning afterwards; none for a stream from a web server."""
     if storage.is_url(name) and not getattr(raw, "size", None):
         return b""
     try:
@@ -97,7 +97,7 @@ def file_size(location: str) -> int:
 
 
 def is_empty(name: str) -> bool:
-    """Whether a file of `file_size` 0 has no byte. Of a URL the first bytes are read."""
+    """Whether a file of `file_size` 0 is empty. The first bytes of a URL are read."""
     if not storage.is_url(name):
         return True
     with storage.open_binary(name) as file:
@@ -135,7 +135,7 @@ def open_text(name: str, watch: Watch = None, span: ByteSpan | None = None) -> I
 
 
 def _unpacked(name: str, raw: BinaryIO) -> Any:
-    """The decompressed stream of a file; None for one that is not packed."""
+    """The decompressed stream of a file; None for an unpacked file."""
     compression = compression_of(name, raw)
     if compression.startswith(".zst"):
         require("zstandard", name)
@@ -148,7 +148,7 @@ def _unpacked(name: str, raw: BinaryIO) -> Any:
 
 
 class _ZstdFile:
-    """zstd frames, one after the other. The reader of the library takes a cut frame for the end."""
+    """zstd frames, one after the other. The library's reader mistakes a cut frame for the end."""
 
     def __init__(self, raw: BinaryIO) -> None:
         from zstandard import ZstdDecompressor, ZstdError
@@ -159,7 +159,7 @@ class _ZstdFile:
         self._behind_frame = b""
 
     def read1(self, _: int) -> bytes:
-        """What the next packed bytes hold. Raises `EOFError` for a cut frame, and `OSError` for a damaged one."""
+        """The content of the next packed bytes. Raises `EOFError` for a cut frame, and `OSError` for a damaged one."""
         while packed := self._behind_frame or self._raw.read(PIECE_BYTES):
             self._frame = self._frame or self._decompressor.decompressobj()
             try:
@@ -182,7 +182,7 @@ UNPACKED = (gzip.GzipFile, lzma.LZMAFile, bz2.BZ2File, _ZstdFile)
 def blocks(stream: BinaryIO) -> Iterator[bytes]:
     """Blocks of about `storage.READ_BYTES` of an `open_text` stream. Yields the data before a damaged spot, then
     raises."""
-    read = stream.read1 if isinstance(stream, UNPACKED) else stream.read  # read1 gives what one piece decodes to
+    read = stream.read1 if isinstance(stream, UNPACKED) else stream.read  # read1 returns one decoded piece
     fault: Exception | None = None
     while not fault:
         parts: list[bytes] = []
@@ -217,7 +217,7 @@ def guarded(
 
 
 def _read_error(error: OSError, name: str, where: str) -> MaskwrightError:
-    """The error for a disk or network that failed: the file may be whole."""
+    """The error for a failed disk or network; the file may be whole."""
     if storage.is_url(name):
         return storage.fault(error, "read", name)
     return MaskwrightError(
@@ -226,7 +226,7 @@ def _read_error(error: OSError, name: str, where: str) -> MaskwrightError:
 
 
 def file_record(name: str, size: int) -> dict[str, Any]:
-    """A file in a store's manifest: name, size and sha256; of a URL its version, and its name without secrets."""
+    """A file in a store's manifest: name, size and sha256; for a URL its version, and its name without secrets."""
     if storage.is_url(name):
         filesystem, path = storage.filesystem(name)
         return {"location": redact(name), "bytes": size, "version": str(filesystem.ukey(path))}
@@ -234,7 +234,7 @@ def file_record(name: str, size: int) -> dict[str, Any]:
 
 
 def changed_while_read(name: str) -> SourceError:
-    fix = "run the command again once nothing writes to it"
+    fix = "run the command again when no program writes to it"
     return SourceError("was changed while it was read", where=name, fix=fix)
 
 
@@ -247,7 +247,7 @@ def stamp_of(name: str) -> tuple[int, int] | None:
 
 
 class OtherEncoding(SourceError):
-    """A whole file is in another encoding: none of its lines can be read."""
+    """A whole file is in another encoding, so none of its lines can be read."""
 
 
 class Binary(OtherEncoding):
@@ -262,10 +262,10 @@ BINARY = {
     ),
     re.compile(rb"7z\xbc\xaf\x27\x1c|Rar!\x1a"): ("is an archive", "unpack it"),
     re.compile(rb"(?s:.{257}ustar)"): ("is a tar archive", "unpack it: mkdir DIR; tar -xf FILE -C DIR"),
-    re.compile(rb"PAR1[\0-\x1f]"): ("is Parquet", "let its name end in .parquet"),
-    re.compile(rb"ARROW1\0\0|(?s:\xff{4}...\0\x10\0\0\0)"): ("is Arrow", "let its name end in .arrow"),
+    re.compile(rb"PAR1[\0-\x1f]"): ("is Parquet", "rename it to end in .parquet"),
+    re.compile(rb"ARROW1\0\0|(?s:\xff{4}...\0\x10\0\0\0)"): ("is Arrow", "rename it to end in .arrow"),
 }
-"""Files that are no text: a pattern of the first bytes, what they are, and the fix."""
+"""Files that are no text: a pattern of the first bytes, the kind, and the fix."""
 
 
 def _pickled(name: str) -> Binary:
@@ -276,13 +276,13 @@ def _pickled(name: str) -> Binary:
 
 
 def require_content(name: str) -> None:
-    """Raises `SourceError` for an empty local file. A URL's size may not be known."""
+    """Raises `SourceError` for an empty local file. A URL's size may be unknown."""
     if not storage.is_url(name) and os.path.getsize(name) == 0:
         raise SourceError("is empty", where=name, fix="remove it")
 
 
 def unreadable(name: str, kinds: Sequence[str]) -> SourceError:
-    """The error for a file whose name ends in none of `kinds`. Raises `OtherEncoding` for one that is no text."""
+    """The error for a file whose name ends in none of `kinds`. Raises `OtherEncoding` for a file that is not text."""
     with open_text(name) as stream:
         require_encoding(name, b"".join(guarded(name, blocks(stream), 1)), Encoding())
     if ending(name) in (".pickle", ".pkl"):
@@ -305,7 +305,7 @@ def require_encoding(name: str, raw: bytes, encoding: Encoding) -> None:
         head = raw[:HEAD_BYTES]
         if head.count(0) > 0.7 * len(head):
             raise Binary("is binary, not text", where=name, fix="leave the file out")
-        # Of most letters, and of spaces and line ends in any script, every other byte is 0.
+        # In most letters, and in spaces and line ends of any script, every other byte is 0.
         zeros = {"le": head[1::2].count(0), "be": head[::2].count(0)}
         order = max(zeros, key=lambda name: zeros[name])
         if len(head) > 9 and zeros[order] > 0.04 * len(head) and not min(zeros.values()):

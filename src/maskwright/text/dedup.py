@@ -1,5 +1,5 @@
 """Exact duplicates, and the train/valid split. Copies of a text are dropped before they are encoded; a document's ids
-decide the rest, as they are all that a model sees of it."""
+decide the rest, since a model sees nothing else of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def document_keys(ids: NDArray[Any], starts: NDArray[np.int64], ends: NDArray[np
 
 
 def is_held_out(key: bytes, valid_fraction: float) -> bool:
-    """Whether a document is held out. It follows from its key alone, so that equal documents share a side."""
+    """Whether a document is held out. It depends on its key alone, so that equal documents share a side."""
     return int.from_bytes(key[:8], "little") < valid_fraction * 2.0**64
 
 

@@ -58,7 +58,7 @@ class Fault:
     where: str
     what: str
     fix: str | Callable[[], str]
-    """A function where it takes long to find."""
+    """A function if it takes long to find."""
 
     @property
     def advice(self) -> str:

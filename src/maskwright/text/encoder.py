@@ -1,4 +1,4 @@
-"""Texts to ids in bulk: Hugging Face `tokenizers`, or gigatoken (the `fast` extra) where it gives the very same ids."""
+"""Texts to ids in bulk: Hugging Face `tokenizers`, or gigatoken (the `fast` extra) if it gives exactly the same ids."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from maskwright.text.tokenizer import load_tokenizer, no_panic
 from maskwright.text.vocabulary import prepends_space, read_tokenizer, tokens_in_text
 
 EncoderName = Literal["auto", "tokenizers", "gigatoken"]
-# Texts on which reimplementations of splitting and normalizing go wrong most often: white space, contractions, digits,
-# marks, special tokens, long runs, characters that have several forms, case.
+# Texts on which reimplementations of splitting and normalizing fail most often: white space, contractions, digits,
+# marks, special tokens, long runs, characters with several forms, case.
 ODD_TEXTS = (
     "  two  spaces \t tab\n\nlines \r\n end ",
     "I'll we've DON'T it's 'tis o'clock 's 't",
@@ -38,12 +38,12 @@ ODD_TEXTS = (
 
 CACHED_WORDS, TEXTS_PER_THREAD = 200_000, 128
 """For `tokenizers`: words whose ids it caches (10,000 by default), and texts per thread and call. Books are encoded 1.4
-times as fast as with 10,000 and 20,000: results of few sentences stay in the processor's cache."""
+times as fast as with 10,000 and 20,000, since results of few sentences stay in the processor's cache."""
 
 CALL_CHARACTERS = 4_000_000
 """Most characters of one call to `tokenizers`. Texts above `PIECE_CHARACTERS` go in pieces."""
 BREAK_CHARACTERS, MOST_BREAKS = 200, 20
-"""Context on each side by which a cut is tested, and how many neighbouring places are tried."""
+"""Context on each side by which a cut is tested, and how many neighbouring positions are tried."""
 
 USE_TOKENIZERS = "use --encoder tokenizers"
 
@@ -54,17 +54,17 @@ Texts = list[str] | list[bytes]
 class Encoder(Protocol):
     name: str
     by_sentence: bool
-    """Whether sentences are encoded faster than whole documents: by tokenizers a tenth, by gigatoken not."""
+    """Whether sentences are encoded faster than whole documents: by a tenth with tokenizers, but not with gigatoken."""
 
     sentence_prefix: str
     """Prefix with which a sentence gets the ids that it has inside its document: a space; empty for tokenizers that put
     one before each text themselves."""
 
     added: tuple[str, ...]
-    """Added tokens, before which a sentence's space stays even where the tokenizer puts one before each text."""
+    """Added tokens before which a sentence's space stays, even if the tokenizer puts one before each text."""
     before_space: dict[int, str]
-    """Added tokens, by id, behind which `sentence_prefix` is wrong: they take the white space, or it is a text of its
-    own to a tokenizer that puts a space before each."""
+    """Added tokens, by id, after which `sentence_prefix` is wrong, since they take the white space, or since the rest
+    is a text of its own to a tokenizer that puts a space before each."""
 
     def encode(self, texts: Texts) -> tuple[Ids, NDArray[np.int64]]:
         """(ids of all texts, one after the other, without special tokens; [texts] ids of each). Bytes are UTF-8."""
@@ -107,7 +107,7 @@ class GigatokenEncoder:
         added = tokens_in_text(location)
         self.sentence_prefix, (self.added, self.before_space) = _sentence_prefix(location), _added(location)
         self.samples = [f"x{token['content']}y {token['content']} z" for token in added]
-        # Without the tokens of the five roles, or `<mask>` in a text would become the mask id.
+        # Without the tokens of the five roles; otherwise `<mask>` in a text would become the mask id.
         content = {**read_tokenizer(location)[0], "added_tokens": [{**token, "special": False} for token in added]}
         self._tokenizer: Any = gigatoken.Tokenizer.from_json(json.dumps(content))
 
@@ -139,7 +139,7 @@ def _calls(texts: Texts) -> Iterator[Texts]:
 def _in_pieces(
     encode: Encode, texts: Texts, sentence_prefix: str, cut: Callable[[str], Iterable[str]] | None = None
 ) -> tuple[Ids, NDArray[np.int64]]:
-    """`encode`, with long texts in pieces. `cut`: gives them, where it is known how the tokenizer splits."""
+    """`encode`, with long texts in pieces. `cut`: gives them, if the tokenizer's splitting is known."""
     if max(map(len, texts), default=0) <= PIECE_CHARACTERS:
         return encode(texts)
     pieces: list[Any] = []
@@ -199,7 +199,7 @@ def _cutter(location: str) -> Callable[[str], Iterable[str]] | None:
     letters = letters_of(location)
     if letters is None or (content.get("pre_tokenizer") or {}).get("pattern") != {"Regex": f"(?m:{letters})"}:
         return None
-    # One that may begin inside a group, or that depends on its neighbours, leaves no place that is sure.
+    # A token that may begin inside a group, or that depends on its neighbours, leaves no safe place to cut.
     if any(token["content"][:1].isalpha() or token.get("single_word") or token.get("normalized") for token in added):
         return None
     whole = [_with_space(token) for token in sorted(added, key=lambda token: -len(token["content"]))]
@@ -225,10 +225,10 @@ def _added(location: str) -> tuple[tuple[str, ...], dict[int, str]]:
 
 
 def open_encoder(location: str, name: EncoderName = "auto") -> tuple[Encoder, Encoder]:
-    """(encoder, reference encoder that it is compared with while it encodes; possibly the same).
+    """(encoder, reference encoder for comparisons while encoding; possibly the same).
 
-    `auto` takes gigatoken where it is installed and gives the ids of `tokenizers` on `ODD_TEXTS`, and says so. Raises
-    `InputError` if gigatoken is asked for and not installed, `TokenizerError` if it gives other ids.
+    `auto` uses gigatoken if it is installed and gives the ids of `tokenizers` on `ODD_TEXTS`, with a note. Raises
+    `InputError` if gigatoken is requested but not installed, `TokenizerError` if it gives other ids.
     """
     installed = extras.installed("gigatoken")
     if name == "gigatoken" and not installed:
@@ -238,7 +238,7 @@ def open_encoder(location: str, name: EncoderName = "auto") -> tuple[Encoder, En
         return referee, referee
     try:
         encoder = GigatokenEncoder(location)
-    except Exception as error:  # whatever its Rust side raises for an unsupported kind
+    except Exception as error:  # its Rust side may raise anything for an unsupported kind
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         if name == "gigatoken":
             raise TokenizerError(f"gigatoken cannot read it: {reason}", where=location, fix=USE_TOKENIZERS) from None
@@ -252,7 +252,7 @@ def open_encoder(location: str, name: EncoderName = "auto") -> tuple[Encoder, En
 
 def verified(encoder: Encoder, referee: Encoder, texts: list[str], where: str, name: EncoderName) -> Encoder:
     """`encoder` if it gives all texts the ids of `referee`; else `referee`, with a note. Raises `TokenizerError` if
-    an encoder that differs was asked for by name."""
+    an encoder that differs was requested by name."""
     try:
         require_equal(encoder, referee, texts, where)
     except TokenizerError as error:

@@ -1,4 +1,4 @@
-"""The encoding of a text: how it is decoded, how its lines are cut, and the likely ones where it does not decode."""
+"""The encoding of a text: decoding, cutting lines, and the likely encodings of a text that does not decode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from maskwright.core.encodings import UTF8, codec_name
 from maskwright.core.errors import InputError
 
 STATEFUL = ("iso2022", "hz", "utf-7")
-"""Families of encodings in which bytes mean what earlier ones decide, also beyond the line's end."""
+"""Families of encodings in which earlier bytes decide the meaning of later ones, even beyond the line's end."""
 C1 = re.compile("[\x80-\x9f]")
 """Control characters that ISO 8859 gives the bytes 0x80 to 0x9f. In a text, such a byte is a letter or a quote of
 another encoding: cp1252 instead of latin-1."""
@@ -20,21 +20,21 @@ COMMON = (
     *("mac_cyrillic", "mac_greek", "mac_latin2", "mac_turkish", "iso8859_5", "iso8859_7", "iso8859_9", "iso8859_15"),
     *("cp1258", "big5hkscs", "euc_jis_2004", "johab", "cp1125"),
 )
-"""Encodings that are tried, as charset-normalizer names them. Of those that read a text alike, the first is. Of a
-family it is the widest, such as Windows' cp932 for Shift-JIS."""
+"""Encodings that are tried, as charset-normalizer names them: the first of those that decode a text to the same result,
+and the widest of a family, such as Windows' cp932 for Shift-JIS."""
 MOST_LIKELY = 3
-"""Encodings that are named, and one more where the words alone, or letters that are mostly ASCII, speak for another."""
+"""Encodings that are named, and one more if the words alone, or letters that are mostly ASCII, suggest another."""
 SAMPLE_BYTES = 1 << 17
-"""Of lines that are not ASCII, by which the encoding is judged: it takes a tenth of a second."""
+"""Bytes of lines that are not ASCII, by which the encoding is judged in a tenth of a second."""
 FEWEST_BEYOND = 5
-"""Characters beyond ASCII, all read rightly, that show UTF-8: of so many Chinese ones in GBK, one text in 20,000 would
-be taken for it."""
+"""Characters beyond ASCII that show UTF-8 if all decode. With this many Chinese ones in GBK, one text in 20,000 would
+be mistaken for UTF-8."""
 BETWEEN_WORDS = re.compile(rb"[\x00-\x2f\x3a-\x3f]+")
 """Bytes that are ASCII in each of `COMMON`, and no second half of a character."""
 UTF8_SHARE = 0.75
-"""Least share of the characters beyond ASCII that are read rightly in a UTF-8 text with damage."""
+"""Lowest share of the characters beyond ASCII that decode in a damaged UTF-8 text."""
 SHOWN_BEFORE, SHOWN_AFTER = 16, 32
-"""Characters of a line that are shown before and behind the first byte beyond ASCII."""
+"""Characters of a line that are shown before and after the first byte beyond ASCII."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Encoding:
 
     name: str = UTF8
     option: str = ""
-    """What the user writes before a name: `--encoding ` or `data.encoding: `. Empty for files that are always UTF-8."""
+    """The user's words before a name: `--encoding ` or `data.encoding: `. Empty for files that are always UTF-8."""
 
     @classmethod
     def named(cls, name: str, option: str) -> Encoding:
-        """Raises `InputError` for a name that Python does not have."""
+        """Raises `InputError` for a name that Python lacks."""
         try:
             return cls(codec_name(name), option)
         except LookupError as error:
@@ -70,7 +70,7 @@ class Encoding:
             return False
 
     def decode(self, raw: bytes, errors: str = "strict") -> str:
-        """The text of whole lines. Raises `UnicodeDecodeError` for the first byte that is none of a text."""
+        """The text of whole lines. Raises `UnicodeDecodeError` for the first byte that is not text."""
         text = raw.decode(self.name, errors)
         if self.name.startswith("iso8859") and (match := C1.search(text)):
             if errors == "strict":
@@ -83,25 +83,25 @@ class Encoding:
         return f"{'give' if self.option else 'convert it:'} {self.set_to(name)}"
 
     def set_to(self, name: str) -> str:
-        """What the user writes for files in the encoding `name`."""
+        """The option for files in the encoding `name`."""
         if self.option:
             return f"{self.option}{name}"
         iconv = "macintosh" if name == "mac-roman" else name.replace("_", "-")
         return f"iconv -f {iconv} -t utf-8 FILE > NEW"
 
     def fix(self, raw: bytes, start: int, beginning: bytes) -> str:
-        """What to do about the byte `start` of the line `raw`. `beginning`: whole lines from the file's first ones."""
+        """The fix for the byte `start` of the line `raw`. `beginning`: whole lines from the file's first ones."""
         raw, start = _around(raw, start)
         sample, size = [raw], len(raw)
         for line in beginning.split(b"\n"):
             if not line.isascii() and line != raw and (size := size + len(line)) <= SAMPLE_BYTES:
                 sample.append(line)
         if self.is_utf8 and _is_damaged_utf8(b"\n".join(sample)):
-            return f"repair this line, which reads {_shown(raw, start, self.name)}: the file's other lines are UTF-8"
+            return f"repair this line, which reads {_shown(raw, start, self.name)}, as other lines are UTF-8"
         if not extras.installed("charset_normalizer"):
             such = " or ".join(map(self.set_to, ("cp1252", "cp1251", "cp932")))
             fix = extras.missing("charset_normalizer").fix
-            return f"give the text's encoding, such as {such}; the likely ones are named once you {fix}"
+            return f"give the text's encoding, such as {such}; to see the likely ones, {fix}"
         readings: dict[str, list[str]] = {}
         for name in _likely(b"\n".join(sample), self.name):
             readings.setdefault(_shown(raw, start, name), []).append(name)
@@ -116,7 +116,7 @@ class Encoding:
 
 
 def _around(raw: bytes, start: int) -> tuple[bytes, int]:
-    """(a part of a very long line around its byte `start`, the place of the byte in it). The part begins and ends at
+    """(a part of a very long line around its byte `start`, the byte's position in it). The part begins and ends at
     ASCII that is no second half of a character in any encoding."""
     if len(raw) <= SAMPLE_BYTES:
         return raw, start
@@ -127,7 +127,7 @@ def _around(raw: bytes, start: int) -> tuple[bytes, int]:
 
 
 def is_utf8(sample: bytes) -> bool:
-    """Whether these bytes are text beyond ASCII in UTF-8, and in no other encoding: it does not happen by chance."""
+    """Whether these bytes are text beyond ASCII in UTF-8, which does not happen by chance."""
     try:
         return sum(character > "\x7f" for character in sample.decode()) >= FEWEST_BEYOND
     except UnicodeDecodeError:
@@ -141,8 +141,8 @@ def _is_damaged_utf8(sample: bytes) -> bool:
 
 
 def _likely(sample: bytes, tried: str) -> list[str]:
-    """The likeliest encodings of lines that are not ASCII, best first, without the one that was tried: of the lines,
-    then of their words alone, since columns such as the tags of words mislead."""
+    """The likeliest encodings of lines that are not ASCII, best first, without the encoding that was tried: of the
+    lines, then of their words alone, since columns such as the tags of words mislead."""
     words = b" ".join(word for word in BETWEEN_WORDS.split(sample) if not word.isascii())
     of_lines, of_words = _ranked(sample, tried), _ranked(words, tried)
     names = [*dict.fromkeys([*of_lines[:MOST_LIKELY], *of_words[:1]])]
@@ -162,7 +162,7 @@ def _ranked(sample: bytes, tried: str) -> list[str]:
 
 
 def _may_be_western(sample: bytes) -> bool:
-    """Whether most letters are ASCII in cp1252: a few words with quotes are too short for charset-normalizer."""
+    """Whether most letters are ASCII in cp1252, since a few words with quotes are too short for charset-normalizer."""
     try:
         letters = [character for character in sample.decode("cp1252") if character.isalpha()]
     except UnicodeDecodeError:

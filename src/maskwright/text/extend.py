@@ -1,10 +1,10 @@
-"""`maskwright tokenizer extend`: more tokens for a tokenizer, learned from a text by how many tokens they save.
+"""`maskwright tokenizer extend`: more tokens for a tokenizer, learned from a text by the tokens that they save.
 
 BPE continues its own training: the pair of pieces that occurs most often in the text is merged, and each merge is a
 token. New merges come after all old ones, so a text is first split as before, and its pieces are then joined.
-BPE with ▁ does not split a text before it merges; pairs are taken inside words of letters only, as SentencePiece's
-trainer does. WordPiece and Unigram take whole words, by frequency x (pieces - 1), the tokens that each saves. Old ids,
-the splitting rules and special tokens stay.
+BPE with ▁ does not split a text before it merges, so pairs are merged only inside words of letters, as in
+SentencePiece's trainer. WordPiece and Unigram add whole words, by frequency x (pieces - 1), the tokens that each saves.
+Old ids, the splitting rules and special tokens stay.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Extension:
     scores: list[float] = field(default_factory=list)
     """[new tokens], for Unigram: the logarithm of the share of words, or just above the sum of the old pieces'."""
     documents: int = 0
-    """Held-out documents; 0 if there are too few, and the text itself is measured."""
+    """Held-out documents; 0 if there are too few, so that the text itself is measured."""
     fertility: tuple[float, float] = (0.0, 0.0)
     """Tokens per whitespace-separated word of those documents, before and after."""
 
@@ -105,7 +105,7 @@ def report(extension: Extension, vocabulary: Vocabulary, folder: str) -> str:
 
 
 def _between(tokens: list[str], split: Callable[[str], Iterable[str]]) -> Callable[[str], Iterable[str]]:
-    """Splits the text between `tokens`, whose own letters are no words."""
+    """Splits the text between `tokens`, whose letters are no words."""
     if not tokens:
         return split
     found = longest_of(tokens)
@@ -116,8 +116,7 @@ def _letters(tokenizer: Any, apart: Collection[str]) -> Callable[[str], Iterable
     """Splits a text into words of letters, with ▁ before them or not, and yields the words of several pieces.
     `apart`: pieces that are never joined."""
 
-    # Two pieces decide by themselves whether they are joined. So a new merge does in any text what it does in the words
-    # that it was learned from.
+    # Whether two pieces are joined depends on them alone, so a new merge has the same effect in any text.
 
     def joined(left: str, right: str) -> bool:
         left_fits = left == "▁" or unicodedata.category(left[-1])[0] in "LM"
@@ -194,7 +193,7 @@ def _more_merges(
         if -negative < least:
             break
         new = "".join(pair)
-        if new in known:  # ids of texts that have this token would depend on the order of old and new merges
+        if new in known:  # ids of texts with this token would depend on the order of old and new merges
             continue
         merges.append(pair)
         new_pieces.setdefault(new, [index for piece in pair for index in (new_pieces.get(piece) or [ids[piece]])])
@@ -237,7 +236,7 @@ def _write(location: str, folder: str, content: dict[str, Any], vocabulary: Voca
     """Writes the `tokenizer.json`. New ids follow all old ones."""
     model = dict(content["model"])
     new = {token: vocabulary.size + index for index, token in enumerate(extension.tokens)}
-    # The library numbers added tokens that the vocabulary lacks from its end on: all have to be in it to stay.
+    # The library numbers added tokens that the vocabulary lacks from its end on, so all must be in it to stay.
     added = {token["content"]: token["id"] for token in content.get("added_tokens") or []}
     if isinstance(model["vocab"], dict):
         model["vocab"] = {**model["vocab"], **added, **new}
@@ -246,7 +245,7 @@ def _write(location: str, folder: str, content: dict[str, Any], vocabulary: Voca
         old = [*model["vocab"], *([token, 0.0] for _, token in beyond_vocab)]
         if len(old) != vocabulary.size:
             fix = "save the folder again with `transformers`"
-            raise TokenizerError("has ids that no token has", where=location, fix=fix)
+            raise TokenizerError("has ids without a token", where=location, fix=fix)
         model["vocab"] = [*old, *map(list, zip(new, extension.scores, strict=True))]
     if extension.merges:
         is_text = bool(model["merges"]) and isinstance(model["merges"][0], str)

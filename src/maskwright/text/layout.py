@@ -11,7 +11,7 @@ from typing import Literal
 Layout = Literal["auto", "file", "sentences", "lines"]
 LAYOUTS = {
     "file": "each file is a document",
-    "sentences": "a sentence a line, blank lines between documents",
+    "sentences": "one sentence per line, blank lines between documents",
     "lines": "a document a line",
 }
 PEEK_BYTES, PEEK_FILES, PEEK_LARGEST = 1 << 20, 20, 5
@@ -32,18 +32,18 @@ class LayoutGuess:
         here = (
             f"{self.documents[self.layout]:,} documents in the {'file' if self.files == 1 else f'{self.files} files'}"
         )
-        return f"layout: {self.layout} ({LAYOUTS[self.layout]}): {here} looked at; {', '.join(others)}"
+        return f"layout: {self.layout} ({LAYOUTS[self.layout]}): {here} sampled; {', '.join(others)}"
 
 
 def finer_layouts(layout: str, documents: Mapping[Layout, int], count: int) -> list[str]:
-    """Fixes: the other layouts with more than `count` documents, and about how many they give."""
+    """Fixes: the other layouts with more than `count` documents, with their approximate number."""
     finer = {name: total for name, total in documents.items() if total > count and name != layout}
     return [f"--layout {name} (about {total:,} documents)" for name, total in finer.items()]
 
 
 def share_held_out(documents: int, tried: float = 0.0) -> float:
-    """A `--valid-fraction` that holds about ten documents out, at most half of them. `tried`: one that held none out.
-    If ten were to be expected of it, the documents are repeats of a few, and ten times the share is taken."""
+    """A `--valid-fraction` that holds out about ten documents, at most half of them. `tried`: a share that held out
+    none. If it should have held out ten, the documents are repeats of a few, and ten times the share is returned."""
     share = 10 / max(documents, 1)
     return min(0.5, share if share > tried else 10 * tried)
 
@@ -61,9 +61,9 @@ def sampled(sizes: Sequence[int]) -> list[int]:
 def guess_layout(beginnings: Sequence[bytes]) -> LayoutGuess:
     """`beginnings`: up to `PEEK_BYTES` of up to `PEEK_FILES` files.
 
-    Blank lines part documents of sentences in a single file, in large files, and in small ones whose lines end as
-    sentences do. Other small files are a document each: prose with wrapped lines, or with a paragraph a line. Without
-    blank lines, a document is a line.
+    Blank lines separate documents of sentences in a single file, in large files, and in small files whose lines end as
+    sentences do. Other small files are a document each: prose with wrapped lines, or with a paragraph on each line.
+    Without blank lines, a document is a line.
     """
     blocks = [block for content in beginnings for block in _blocks(content)]
     lines = sum(map(len, blocks))

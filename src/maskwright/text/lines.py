@@ -1,7 +1,7 @@
 """Numbered lines of a file, decoded a block at a time, without their ends and the file's byte-order mark.
 
-A line ends with LF or CRLF; in files of old Macs, which begin with a block that has CR and no LF, with CR up to the
-first LF. Bytes that do not decode are reported with file, line and column, to every reader.
+A line ends with LF or CRLF; in files of old Macs, which begin with a block that contains CR but no LF, with CR up to
+the first LF. Bytes that do not decode are reported with file, line and column, to every reader.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _decoded(
     try:
         text = encoding.decode(block)
     except UnicodeDecodeError:
-        if number == 1 and b"\0" in block[:8000]:  # git's sign of a binary file: no conversion makes text of it
+        if number == 1 and b"\0" in block[:8000]:  # git's sign of a binary file, which no conversion makes text
             raise Binary("is binary, not text", where=name, fix="leave the file out") from None
         for line_number, raw in enumerate(block.split(b"\n"), number):
             line = decoded(raw, f"{name}:{line_number}", offset, handle, name, encoding)
@@ -109,8 +109,8 @@ def _decoded(
 def decoded(
     raw: bytes, where: str, offset: int, handle: FaultHandler, file: str = "", encoding: Encoding = ALWAYS_UTF8
 ) -> str | None:
-    """The text of a line of `file`, or of a record, which has neither; None if the handler drops it. `offset`: of its
-    first byte."""
+    """The text of a line of `file`, or of a record without a file; None if the handler drops it. `offset`: of its first
+    byte."""
     try:
         return encoding.decode(raw)
     except UnicodeDecodeError as error:

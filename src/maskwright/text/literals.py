@@ -18,28 +18,28 @@ class SpecialTokens:
     """The special tokens to look for."""
 
     with_role: tuple[str, ...]
-    """Those of the five roles, which stay text."""
+    """Tokens of the five roles, which stay text."""
     fate_of_roles: str
-    """What `data prepare` does about them."""
+    """How `data prepare` treats them."""
     declared: tuple[str, ...] = ()
     """Patterns of the others, which become their ids."""
 
     @staticmethod
     def of(location: str | None) -> SpecialTokens:
-        """A tokenizer's own; without one, those that are well known."""
+        """A tokenizer's own; without a tokenizer, well-known ones."""
         if location is None:
             names = tuple(chain.from_iterable(WELL_KNOWN.values()))
-            return SpecialTokens(names, "keeps them as text, but for a token that the tokenizer declares: name it")
+            return SpecialTokens(names, "keeps them as text, except tokens that a tokenizer declares: name it")
         vocabulary = read_vocabulary(location)
         additional, has_role = vocabulary.additional, vocabulary.special - vocabulary.additional
         names = tuple(sorted(name for name, index in token_ids(location).items() if index in has_role))
         normalizer = load_tokenizer(location, special_tokens_are_text=True).normalizer
         patterns = [_pattern(token, normalizer) for token in tokens_in_text(location) if token["id"] in additional]
-        return SpecialTokens(names, "keeps them as text: they never become special ids", tuple(patterns))
+        return SpecialTokens(names, "keeps them as text; they never become special ids", tuple(patterns))
 
     @cached_property
     def _expression(self) -> re.Pattern[str]:
-        # The longer first, as the library finds them: `<s>NOTUSED` is not `<s>`.
+        # Longer tokens first, as in the library: `<s>NOTUSED` is not `<s>`.
         longest_first = sorted([*map(re.escape, self.with_role), *self.declared], key=len, reverse=True)
         return re.compile(f"(?:{'|'.join(longest_first)})")
 

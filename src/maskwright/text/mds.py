@@ -1,7 +1,7 @@
 """MosaicML's MDS: `index.json`, and shards of samples.
 
-A shard is the number of samples (u32), the place of each and the end (u32), a JSON of the columns, then the samples. A
-sample is the sizes of its columns of no fixed size (u32 each), then the columns one after the other.
+A shard is the number of samples (u32), the offset of each and of the end (u32), a JSON of the columns, then the
+samples. A sample is the sizes of its columns without a fixed size (u32 each), then the columns one after the other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from maskwright.text.document import Column, FaultHandler, Record, Records, plac
 from maskwright.text.lines import decoded
 
 LARGEST_SHARD = 2**32
-"""Offsets in a shard have 4 bytes, so no shard is larger, whatever its index claims."""
+"""Offsets in a shard have 4 bytes, so no shard is larger."""
 Bytes = NDArray[np.uint8]
 
 
@@ -35,7 +35,7 @@ class MdsShard:
     names: tuple[str, ...]
     encodings: tuple[str, ...]
     sizes: tuple[int | None, ...]
-    """Bytes of each column; None for one whose size varies from sample to sample."""
+    """Bytes of each column; None if the size varies between samples."""
 
     def require(self, condition: bool, what: str) -> None:
         """Raises `StoreError` for a damaged shard."""
@@ -44,7 +44,7 @@ class MdsShard:
 
 
 def shards_of(folder: str) -> list[MdsShard]:
-    """The shards of a local folder, unpacked ones where there are both. Raises `StoreError`."""
+    """The shards of a local folder, the unpacked one of each if there are both. Raises `StoreError`."""
     index = os.path.join(folder, "index.json")
     shards = []
     for record in _records(index, stamp_of(index)):
@@ -80,7 +80,7 @@ def _records(index: str, stamp: tuple[int, int] | None) -> list[dict[str, Any]]:
                     raise ValueError  # it leads out of the folder
             _shard(None, record)
     except (KeyError, TypeError, ValueError, AttributeError):
-        fix = "restore it, or `streaming.base.util.merge_index` writes it again"
+        fix = "restore it, or write it again with `streaming.base.util.merge_index`"
         raise StoreError("is not an index of MDS, version 2", where=index, fix=fix) from None
     shards: list[dict[str, Any]] = content["shards"]
     return shards
@@ -97,7 +97,7 @@ def _shard(path: str | None, record: dict[str, Any]) -> MdsShard:
     if path:
         expected, found = int(record["zip_data" if is_packed else "raw_data"]["bytes"]), file_size(path)
         if found != expected:
-            raise StoreError(f"has {found:,} bytes, index.json says {expected:,}", where=path, fix=COPY_AGAIN)
+            raise StoreError(f"has {found:,} bytes, but {expected:,} by index.json", where=path, fix=COPY_AGAIN)
     sizes = (None if size is None else int(size) for size in record["column_sizes"])
     columns = tuple(record["column_names"]), tuple(record["column_encodings"]), tuple(sizes)
     if len({*map(len, columns)}) > 1:

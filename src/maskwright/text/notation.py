@@ -9,7 +9,7 @@ from maskwright.core.console import warn
 
 BEGINNING_CHARACTERS, SHOWN_CHARACTERS = 1_000, 60
 MANY = 0.1
-"""Share of documents from which there is a warning."""
+"""Share of documents from which on there is a warning."""
 NOTATIONS = {
     "list": (
         "are lists with brackets and quotes",
@@ -18,7 +18,7 @@ NOTATIONS = {
     "object": ("are objects with keys, as in JSON", "save them as JSON lines in a file whose name ends in .jsonl"),
     "markup": ("have tags of HTML or XML", "extract the text first, such as with trafilatura or BeautifulSoup"),
 }
-"""Kind -> (what such documents are, what to do about it)."""
+"""Kind -> (description of such documents, fix)."""
 Noted = Mapping[str, tuple[int, str]]
 """Kind -> (number of documents, the first one's place and beginning)."""
 QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
@@ -46,7 +46,7 @@ def beginning_of(place: str, text: str) -> str:
 
 
 def together(parts: Iterable[Noted]) -> Noted:
-    """What was noted of several parts, in their order."""
+    """The notes of several parts, in their order."""
     result: dict[str, tuple[int, str]] = {}
     for part in parts:
         for kind, (count, first) in part.items():
@@ -60,4 +60,4 @@ def warn_of_notations(documents: int, noted: Noted) -> None:
     for kind, (count, first) in noted.items():
         what, fix = NOTATIONS[kind]
         if count > MANY * documents:
-            warn(f"{count:,} of {documents:,} documents {what}, which become tokens, such as {first} …; {fix}")
+            warn(f"{count:,} of {documents:,} documents {what}, which become tokens, such as {first} …. Fix: {fix}")

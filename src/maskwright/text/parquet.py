@@ -1,4 +1,4 @@
-"""Parquet files to records and back: the one door between tables and pyarrow."""
+"""Parquet files to records and back: the only place where tables use pyarrow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_UNPACKED = 200
-"""Largest ratio of unpacked to packed size of a compressed Parquet file. Parquet is compressed itself."""
+"""Largest ratio of unpacked to packed size of a compressed Parquet file. Parquet itself is compressed."""
 BATCH_RECORDS = 1024
 RECORDS_AT_ONCE = 128
 """Records whose cells are Python values at once: a batch may be a whole file."""
@@ -62,7 +62,7 @@ def row_groups(file: Any, span: ByteSpan) -> tuple[list[int], int]:
         group = file.metadata.row_group(number)
         pages = [group.column(index) for index in range(group.num_columns)]
         offsets = [page.dictionary_page_offset or page.data_page_offset for page in pages] if number else []
-        begin = max(begin, min(offsets, default=begin))  # in their order, whatever the file says
+        begin = max(begin, min(offsets, default=begin))  # in rising order, even in a wrong file
         if span.begin <= begin < span.end:
             groups.append(number)
             records += group.num_rows
@@ -103,7 +103,7 @@ def cells_of(batch: Any, name: str, before: int, columns: list[Column], handle: 
 def _values(column: Any, name: str, before: int, handle: FaultHandler) -> Iterable[Any]:
     try:
         return column.to_pylist()  # cell by cell takes three times as long
-    except UnicodeDecodeError:  # the cells in their turn, so that faults are handled in the order of the records
+    except UnicodeDecodeError:  # cell by cell, so that faults are handled in the order of the records
         return (_value(cell, name, number, handle) for number, cell in enumerate(column, before + 1))
 
 

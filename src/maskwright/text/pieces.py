@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 PIECE_CHARACTERS = 250_000
-"""Longer texts go to `tokenizers` in pieces: it takes some 100 bytes of memory for each character."""
+"""Longer texts go to `tokenizers` in pieces, since it needs some 100 bytes of memory for each character."""
 BREAK = re.compile(r"(?<=[^\W\d_])[ \n](?=[^\W\d_])")
 """A place to cut: a space or a line feed between two letters."""
 

@@ -18,12 +18,12 @@ Letters = Literal["upper", "keep", "plain"]
 `plain`: capitals, and cut at every letter but A, C, G, T."""
 NOT_PLAIN = re.compile("[^ACGT]+")
 STRANGE = re.compile(r"[^A-Za-z*.\s-]")
-"""No letter of a sequence, no stop, no gap."""
+"""Characters that are no letter of a sequence, no stop and no gap."""
 
 
 def fasta(lines: Iterable[tuple[int, str]], strange: Callable[[int, str], None]) -> Iterator[tuple[int, str | None]]:
     """(line of its header, sequence) of each record; (line, None) once for lines before the first header, which are not
-    read. `strange` gets the line and the first character that is in no sequence, and its record is left out unless it
+    read. `strange` gets the line and the first character that no sequence may contain; its record is left out unless it
     raises."""
     start, parts, is_whole = 0, list[str](), True
     is_headless = False
@@ -47,8 +47,8 @@ def fasta(lines: Iterable[tuple[int, str]], strange: Callable[[int, str], None])
 
 
 def fastq(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str | None]]:
-    """(line of its header, sequence) of each record of four lines: @name, sequence, +, one quality a letter. None for a
-    record of another form, after which nothing is read."""
+    """(line of its header, sequence) of each record of four lines: @name, sequence, +, one quality for each letter.
+    None for a record of another form, after which reading ends."""
     record: list[str] = []
     start = 1
     for number, line in lines:
@@ -87,4 +87,4 @@ def web_texts(name: str, stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
             pages += record.record_type == WarcRecordType.response
     if pages and not text_records:
         fix = "use the .wet file next to it, or extract the text first (trafilatura, datatrove)"
-        raise SourceError(f"has {pages:,} pages and no plain text", where=name, fix=fix)
+        raise SourceError(f"has {pages:,} pages but no plain text", where=name, fix=fix)

@@ -1,9 +1,9 @@
 """Samples of a text, from which a vocabulary is learned.
 
-The sample is a function of the documents' text alone: the same documents give the same sample, in whatever files and
-order they come. Documents, and pieces of long ones, are ranked by a hash of their text, and the first ranks that fit
-are taken. If these have too many different words, half of the ranks are taken, then a quarter and so on. Forgetting
-rare words instead costs Unigram 4 % more tokens (docs/experiments.md).
+The sample is a function of the documents' text alone: the same documents give the same sample, in any files and any
+order. Documents, and pieces of long ones, are ranked by a hash of their text, and the first ranks that fit are used. If
+these have too many different words, half of the ranks are used, then a quarter and so on. Forgetting rare words instead
+costs Unigram 4 % more tokens (docs/experiments.md).
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ class Piece(NamedTuple):
 
 
 class MeasuredTexts:
-    """Texts to measure a vocabulary on: the documents that are held out, or all if none is. No more than
+    """Texts to measure a vocabulary on: the held-out documents, or all if none is held out. At most
     `MEASURED_CHARACTERS` of either are kept."""
 
     def __init__(self) -> None:
         self.documents = 0
-        """Held-out ones that are measured."""
+        """Held-out documents that are measured."""
         self._texts: dict[bool, list[str]] = {True: [], False: []}
         self._characters = {True: 0, False: 0}
 
     def holds_out(self, piece: Piece) -> bool:
-        """Whether the piece is of a held-out document, from which nothing is learned."""
+        """Whether the piece belongs to a held-out document, which must not be learned from."""
         is_out = is_held_out(piece.document, HELD_OUT_SHARE)
         if self._characters[is_out] < MEASURED_CHARACTERS and (is_out or not self._texts[True]):
             self._texts[is_out].append(piece.text)
@@ -73,15 +73,15 @@ def fertility(tokenizer: Any, texts: Iterable[str]) -> float:
 
 
 def describe_fertility(ratios: tuple[float, float], documents: int) -> str:
-    """`ratios`: before and after a change of the tokenizer. `documents`: held-out ones; 0 if none is."""
+    """`ratios`: before and after a change of the tokenizer. `documents`: held-out documents; 0 without any."""
     before, after = ratios
-    on = f"{documents:,} held-out documents" if documents else "the text itself: none is held out"
+    on = f"{documents:,} held-out documents" if documents else "the text itself, since none is held out"
     return f"fertility {before:.3f} before, {after:.3f} after ({after / before - 1.0:+.1%}), on {on}"
 
 
 class _Sample:
     """The pieces of the lowest ranks that have up to `max_bytes` together, or of the lowest rank alone, while a text
-    goes by. They are held as UTF-8, with up to 200 bytes for each."""
+    goes by. They are kept as UTF-8, with up to 200 bytes more for each."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -140,7 +140,7 @@ def learn_from(sources: Sources, max_bytes: int, learn: Callable[[Iterator[Piece
 
     Raises `InputError` for `max_bytes` above `LARGEST`, `SourceError` for a text without documents."""
     if max_bytes > LARGEST:
-        fix = f"give at most {LARGEST}: the library counts pairs in 32 bits"
+        fix = f"give at most {LARGEST}, since the library counts pairs in 32 bits"
         raise InputError(f"--max-bytes {max_bytes} is too large", fix=fix)
     sample, reason = _Sample(max_bytes), "--max-bytes"
     with progress("text", sum(sources.sizes), "bytes") as bar:
@@ -153,7 +153,7 @@ def learn_from(sources: Sources, max_bytes: int, learn: Callable[[Iterator[Piece
         raise SourceError("holds no documents", where=sources.files[0], fix="check the files and --layout")
     while True:
         if sample.ranks < RANKS:
-            say(f"learning from {sample} ({reason}): documents chosen by a hash of their text")
+            say(f"learning from {sample} ({reason}), chosen by a hash of the documents' text")
         with suppress(TooManyWords):
             return learn(sample.pieces())
         sample.halve()
@@ -165,5 +165,5 @@ def _size(held: tuple[bytes, bytes, bool] | bytes) -> int:
 
 
 def _rank(key: bytes) -> int:
-    """From other bytes of the key than the train/valid split."""
+    """Rank from other bytes of the key than the train/valid split."""
     return int.from_bytes(key[8:12], "little") % RANKS

@@ -18,7 +18,7 @@ Value = int | bytes
 PIECES, TRAINER, NORMALIZER = 1, 2, 3
 UNIGRAM, BPE = 1, 2
 CONTROL, USER_DEFINED = 3, 4
-"""Kinds of pieces: such as `<s>`, which no text becomes; and those that are found wherever they stand in a text."""
+"""Kinds of pieces: such as `<s>`, which no text becomes, and such as are found anywhere in a text."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +30,15 @@ class SentencePieceModel:
     """The table by which characters are replaced; empty if none are."""
     is_bpe: bool
     byte_fallback: bool
-    """Whether characters without a piece are spelt in bytes: `<0xE6>`."""
+    """Whether characters without a piece are written in bytes: `<0xE6>`."""
     control: frozenset[int]
     """Ids of pieces that no text becomes, without the unknown one."""
     user_defined: tuple[str, ...]
-    """Pieces that are found wherever they stand in a text."""
+    """Pieces that are found anywhere in a text."""
 
     def merges(self, ids: dict[str, int]) -> list[list[str]]:
-        """The merges of a BPE, the first ones first. `ids`: of the pieces that are kept, by which pairs that make one
-        piece are ordered."""
+        """The merges of a BPE, the first ones first. `ids`: of the kept pieces; they order pairs that make the same
+        piece."""
         pairs: list[tuple[float, int, int, list[str]]] = []
         for piece, score in self.pieces:
             for cut in range(1, len(piece) if piece in ids else 0):
@@ -49,8 +49,7 @@ class SentencePieceModel:
 
 
 def read_model(path: str) -> SentencePieceModel:
-    """Raises `TokenizerError` for a file that is none, and for a model other than Unigram and BPE with ▁ before each
-    text."""
+    """Raises `TokenizerError` for another file, and for a model other than Unigram and BPE with ▁ before each text."""
     with storage.open_binary(path) as file:
         content = file.read()
     try:

@@ -35,9 +35,9 @@ def make_tokenizer(
 ) -> Vocabulary:
     """Writes a tokenizer of letters. Raises `InputError` for a folder that is not empty or a vocabulary too large.
 
-    `characters`: a token is a letter of the alphabet; without one, of the text, or of a sample of `max_bytes` of a
-    larger text. `kmer`: a token is `kmer` plain letters in a row, or a single letter where that is not possible; tokens
-    do not overlap. The case of an alphabet's letters does not matter."""
+    `characters`: a token is a letter of the alphabet or, without one, of the text, or of a sample of `max_bytes` of a
+    larger text. `kmer`: a token is `kmer` plain letters in a row, or else a single letter; tokens do not overlap. The
+    case of an alphabet's letters does not matter."""
     storage.require_empty(folder)
     if kind == "kmer" and alphabet is None:
         raise InputError("--kind kmer needs an alphabet", fix="give --alphabet dna or protein")
@@ -48,7 +48,7 @@ def make_tokenizer(
     unknown = {letter: count for letter, count in counts.items() if letter not in set(letters)}
     if unknown:
         share = sum(unknown.values()) / counts.total()
-        warn(f"{share:.2%} of the text has no token, such as {min(unknown)!r}: it becomes {BERT['unk']}")
+        warn(f"{share:.2%} of the text has no token, such as {min(unknown)!r}, and becomes {BERT['unk']}")
     tokens = list(letters)
     if kind == "kmer":
         assert alphabet is not None

@@ -55,25 +55,25 @@ PLAIN = ".txt"
 """The kind of all plain text."""
 TEXT_ENDINGS = (PLAIN, ".text", ".md", ".rst", ".log", ".tex")
 TABLE_ENDINGS = (*(kind for kind in TABLES if kind != ".json"), ".mds")
-"""Without .json, which is read whole, and describes the text in many folders."""
+"""Without .json, which is read whole, and in many folders only describes the text."""
 RECORD_ENDINGS = (*TABLE_ENDINGS, *WARC_ENDINGS, *SEQUENCE_ENDINGS)
 ENDINGS = (*TEXT_ENDINGS, *RECORD_ENDINGS)
 """Endings of the files that are read in a folder without a `--layout`."""
 SPLITTABLE = (*JSON_LINES, PLAIN, ".parquet")
-"""Kinds of files that can be read from their middle: their documents end at line ends, or they have row groups."""
+"""Kinds of files that can be read from their middle, since documents end at line ends or in row groups."""
 MOST_PLACES = 5
 MUCH_WITHOUT_TEXT = 0.1
-"""Share of records without text from which there is a warning."""
+"""Share of records without text from which on there is a warning."""
 
 
 def file_kind(location: str) -> str:
-    """The ending without compression of a file of records: `a/b.jsonl.zst` -> `.jsonl`; `PLAIN` for every other one."""
+    """The ending without compression of a file of records: `a/b.jsonl.zst` -> `.jsonl`; `PLAIN` for any other file."""
     kind = ending(location)
     return kind if kind in RECORD_ENDINGS or kind == ".json" else PLAIN
 
 
 def _is_text(name: str, encoding: Encoding) -> bool:
-    """Whether the file has text, in any encoding: it is neither blank nor binary."""
+    """Whether the file holds text in any encoding, so is neither blank nor binary."""
     try:
         with open_text(name) as stream:
             return any(line.strip() for _, line in lines_of(name, stream, lambda _: True, encoding=encoding))
@@ -88,14 +88,14 @@ def _by_ending(names: Sequence[str]) -> str:
 
 
 def say_without_text(sources: Sources, documents: int, count: int, place: str) -> None:
-    """Says that `count` records have no text, where there are some. `documents`: those that were read. `place`: of the
-    first record."""
+    """Notes that `count` records have no text, if there are any. `documents`: how many were read. `place`: of the first
+    such record."""
     if count:
         records = any(file_kind(name) in (*TABLE_ENDINGS, ".json") for name in sources.files)
         where = f" in '{sources.text_column}'" if records else ""
         line = f"{count:,} of {count + documents:,} records have no text{where}, such as {place}, and are left out"
         if count > MUCH_WITHOUT_TEXT * (count + documents):
-            warn(line + "; if their text has another name, give it as --text-column" * records)
+            warn(line + ". If their text has another name, give it as --text-column" * records)
         else:
             say(line)
 
@@ -111,13 +111,13 @@ def joined(words: list[Any]) -> str | list[Any]:
 
 
 class Sources:
-    """The documents of some files, in a fixed order: files sorted by name, documents as they come.
+    """The documents of some files, in a fixed order: files sorted by name, documents in the files' order.
 
-    `patterns`: paths, folders, globs, URLs. A file of another ending than `ENDINGS` is plain text if it is named, or if
-    a glob matches it or a `layout` is given and it has text. `text_column`: key (JSON lines), column name (Parquet,
+    `patterns`: paths, folders, globs, URLs. A file with an ending outside `ENDINGS` is plain text if it is named, or if
+    it holds text and a glob matches it or a `layout` is given. `text_column`: key (JSON lines), column name (Parquet,
     CSV, MDS), or a 0-based number for a CSV without a header line. `on_bad_input`: `error` raises `SourceError`;
     `replace` puts U+FFFD for bytes that do not decode; `skip` drops the faulty line, record or file. `on_fault` gets
-    each fault that does not raise. `letters`: of FASTA and FASTQ. `encoding`: of all but Parquet, Arrow, MDS and
+    each fault that does not raise. `letters`: of FASTA and FASTQ. `encoding`: of all files but Parquet, Arrow, MDS and
     WARC, by a name of Python's codecs.
     """
 
@@ -143,9 +143,9 @@ class Sources:
         self.layout: Layout = self.guess.layout if self.guess else "file" if layout == "auto" else layout
         self.bytes_read = self._faults = 0
         self.documents = 0
-        """Those of the last reading, so far."""
+        """Documents of the last reading, so far."""
         self.without_text = 0
-        """Records without text that the last reading has left out: null, blank, or with `skip` without the column."""
+        """Records without text that the last reading left out: null, blank, or with `skip` without the column."""
         self.places_without_text: list[str] = []
         """The first of them."""
         self.notations: Noted = {}
@@ -154,7 +154,7 @@ class Sources:
         """The part to read of the only file; None for all files in full. See `SPLITTABLE`."""
 
     def _choose(self, patterns: list[str], has_layout: bool) -> None:
-        """Sets `files` and `ignored_files`, and `choice`: sentences on files of other endings than `ENDINGS`."""
+        """Sets `files` and `ignored_files`, and `choice`: sentences on files with endings outside `ENDINGS`."""
         found = storage.expand_named(patterns)
         names = {name: found[name] for name in without_caches([*found])}
         has_mds, exact = ".mds" in map(ending, names), {*patterns}
@@ -163,7 +163,7 @@ class Sources:
         for name, pattern in names.items():
             kind = ending(name)
             if kind == ".mds" and packed_ending(name) and name.removesuffix(packed_ending(name)) in names:
-                continue  # the unpacked shard is there as well
+                continue  # the unpacked shard is there too
             if kind in ENDINGS or name in exact or kind == ".json" == ending(pattern):
                 self.files.append(storage.require_utf8(name))
             elif kind != ".json" and (pattern or has_layout):
@@ -370,9 +370,9 @@ class Sources:
         with self._open_table(name, self._handle) as table:
             column: Column = int(self.text_column) if table.delimiter and self._is_numbered else self.text_column
             if not table.is_empty and not table.is_json:
-                fix = "name it with --text-column, or give its 0-based number where there is no header line"
+                fix = "name it with --text-column, or give its 0-based number if there is no header line"
                 if ending(name) == ".mds":
-                    fix = "name it with --text-column; `maskwright data convert` reads token ids"
+                    fix = "name it with --text-column, or use `maskwright data convert` for token ids"
                 table.require(column, fix)
             for number, record in table.rows([column]):
                 if column in record:
@@ -387,11 +387,11 @@ class Sources:
                     self._handle(Fault("record", where, what, self._fix_of_record("give it one")))
 
     def _fix_of_record(self, fix: str) -> str:
-        """The fix of one record: once others had text, the column is the right one."""
+        """The fix of one record. If others had text, the column is right."""
         return fix if self.documents else "name the text with --text-column"
 
     def _text(self, value: object, table: Table, number: int) -> str:
-        """A record's text; empty for one that has none, and for any value that is not text, which is a fault."""
+        """A record's text; empty without one, and for any value that is not text, which is a fault."""
         value = joined(value) if isinstance(value, list) else value
         text = value.strip().replace("\r\n", "\n") if isinstance(value, str) else ""
         if text:
@@ -403,8 +403,8 @@ class Sources:
             what = f"'{self.text_column}' is {type(value).__name__}, not text"
             fix = self._fix_of_record("write text, or a list of words")
             if isinstance(value, list):
-                what = f"'{self.text_column}' is a list of other things than words"
-                fix = "write words; `maskwright data convert` reads token ids"
+                what = f"'{self.text_column}' is a list, but not of words"
+                fix = "write words, or use `maskwright data convert` for token ids"
             self._handle(Fault("record", where, what, fix))
         return ""
 
@@ -430,7 +430,7 @@ class Sources:
 
         for number, sequence in fastq(lines) if kind in FASTQ_ENDINGS else fasta(lines, strange):
             if sequence is None and kind in FASTQ_ENDINGS:
-                what = "is not FASTQ: a record is @name, letters, +, as many qualities"
+                what = "is not FASTQ, where a record is @name, letters, +, as many qualities"
                 self._handle(Fault("record", f"{name}:{number}", what, "repair it (the rest is not read)"))
                 return
             if sequence is None:

@@ -28,7 +28,7 @@ class Spacing:
     """The case of all tokens; `any` for both."""
 
     def spaced(self, text: str) -> str:
-        """The text with a space between any two tokens, and in the vocabulary's case."""
+        """The text with a space between tokens, and in the vocabulary's case."""
         return self._runs.sub(lambda run: self._spelt(run[0]), text)
 
     def _spelt(self, run: str) -> str:
@@ -57,7 +57,7 @@ class Spacing:
 
     @property
     def _letter(self) -> str:
-        """Pattern of what is in a sequence: for single letters also stops, gaps and the digits of SMILES."""
+        """Pattern of the characters of a sequence; for single letters also stops, gaps and the digits of SMILES."""
         return r"\S" if self.k == 1 else r"[^\W\d_]"
 
     def __str__(self) -> str:
@@ -65,7 +65,7 @@ class Spacing:
 
 
 def spacing_of(location: str) -> Spacing | None:
-    """The spacing that a tokenizer needs; None for one that needs none."""
+    """The spacing that a tokenizer needs, or None."""
     content = read_tokenizer(location)[0]
     model = content["model"]
     splitters = {step.get("type") for step in steps(content.get("pre_tokenizer"))}

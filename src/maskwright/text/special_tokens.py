@@ -1,7 +1,7 @@
 """Special tokens by role (begin, end, padding, mask, unknown), read from the tokenizer, never prescribed.
 
-A role's token is the one that `tokenizer_config.json` or `special_tokens_map.json` names, else the one in the template
-of `tokenizer.json`, else a well-known name among the tokens, as with the classes of `transformers`. A name that
+A role's token is named by `tokenizer_config.json` or `special_tokens_map.json`, else by the template of
+`tokenizer.json`, else it is a well-known name among the tokens, as in the classes of `transformers`. A name that
 contradicts the template is refused, since `transformers` frames texts by the template.
 
 Other special tokens are declared: placeholders, entity markers, separators.
@@ -64,7 +64,7 @@ def special_tokens(content: dict[str, Any], tokens: dict[str, int], path: str, f
         names = [configured[key] for key in keys if key in configured]
         in_template = frame[("bos", "eos").index(role)] if frame and role in ("bos", "eos") else None
         if in_template is not None and names and in_template not in names:
-            what = f"its template puts {in_template} where {keys[0]} says {names[0]}"
+            what = f"its template puts {in_template}, but {keys[0]} is {names[0]}"
             fix = "make tokenizer_config.json and the post_processor of tokenizer.json agree"
             raise TokenizerError(what, where=path, fix=fix)
         token = in_template or (names[0] if names else _well_known(role, tokens, added, path))
@@ -75,7 +75,7 @@ def special_tokens(content: dict[str, Any], tokens: dict[str, int], path: str, f
         elif role != "unk":
             raise _missing(role, path)
     if shared := [role for role, token in token_of.items() if token == token_of["mask"] and role != "mask"]:
-        what = f"its mask_token {token_of['mask']} is its {KEYS[shared[0]][0]} too"
+        what = f"its mask_token {token_of['mask']} is also its {KEYS[shared[0]][0]}"
         raise TokenizerError(what, where=path, fix="name a token of its own in tokenizer_config.json")
     return token_of
 
@@ -94,7 +94,7 @@ def _well_known(role: str, tokens: dict[str, int], added: set[str], path: str) -
     # Added tokens go first: Gemma's vocabulary has `<s>` and `</s>` too, for HTML.
     present = [name for name in WELL_KNOWN[role] if name in tokens]
     names = [name for name in present if name in added] or present
-    if len(names) > 1 and role != "unk":  # of which the model says its own
+    if len(names) > 1 and role != "unk":  # which the model itself names
         fix = f'name it in tokenizer_config.json: {{"{KEYS[role][0]}": "{names[0]}"}}'
         raise TokenizerError(f"has {' and '.join(names)} for one role", where=path, fix=fix)
     return names[0] if names else None
@@ -102,7 +102,7 @@ def _well_known(role: str, tokens: dict[str, int], added: set[str], path: str) -
 
 def declared_tokens(tokens: dict[str, int], folder: str) -> dict[str, dict[str, Any]]:
     """{token: entry as in `added_tokens`, without id} of all special tokens that the files next to `tokenizer.json`
-    name, whatever their role. Raises `TokenizerError` for one without an id."""
+    name, in any role. Raises `TokenizerError` for a token without an id."""
     declared: dict[str, dict[str, Any]] = {}
     for path, content in config_files(folder):
         listed = [(key, value) for key in DECLARING for value in _values(content.get(key))]
@@ -125,7 +125,7 @@ def _values(value: Any) -> list[Any]:
 
 
 def config_files(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(path, content) of the files next to `tokenizer.json`. Raises `TokenizerError` for one that is no object."""
+    """(path, content) of the files next to `tokenizer.json`. Raises `TokenizerError` for a file that is no object."""
     for path in (os.path.join(folder, name) for name in CONFIG_FILES):
         if os.path.isfile(path):
             content = storage.read_json(path)
@@ -135,8 +135,8 @@ def config_files(folder: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def longest_of(tokens: Iterable[str]) -> re.Pattern[str]:
-    """Finds the longest of the tokens that stands in a place, as the library does: `<s>NOTUSED` is not `<s>`. Without
-    tokens, it matches nowhere."""
+    """Finds the longest token at a position, as the library does: `<s>NOTUSED` is not `<s>`. Without tokens, it matches
+    nowhere."""
     longest_first = "|".join(["(?!)", *map(re.escape, sorted(tokens, key=len, reverse=True))])
     return re.compile(f"(?:{longest_first})")
 
@@ -159,7 +159,7 @@ def _configured(folder: str) -> dict[str, str]:
             if not isinstance(token, str):
                 raise TokenizerError(f"{key} is not a token", where=path, fix=SAVE_AGAIN)
             if tokens.setdefault(key, token) != token:
-                what = f"{key} is {token} here and {tokens[key]} in {CONFIG_FILES[0]}"
+                what = f"{key} is {token} here, but {tokens[key]} in {CONFIG_FILES[0]}"
                 raise TokenizerError(what, where=path, fix="make the two files agree")
     return tokens
 
@@ -177,7 +177,7 @@ def _frame(post_processor: Any, tokens: dict[str, int], path: str) -> Frame | No
     before, after = template[:text_idx], template[text_idx + 1 :]
     if len(before) != 1 or len(after) != 1 or before[0] is None or after[0] is None:
         text = " ".join("TEXT" if pair is None else pair[0] for pair in template)
-        what = f"its template turns a text into '{text}', and not one token before and one after it"
+        what = f"its template turns a text into '{text}', which is not one token before and one after it"
         fix = (
             "set a template with `tokenizers.processors.TemplateProcessing` as `tokenizer.backend_tokenizer."
             "post_processor`, and save the folder again"
@@ -185,7 +185,7 @@ def _frame(post_processor: Any, tokens: dict[str, int], path: str) -> Frame | No
         raise TokenizerError(what, where=path, fix=fix)
     for (token, index), agrees in ((before[0], is_known[0]), (after[0], is_known[-1])):
         if not agrees:
-            what = f"its template says that {token} is id {index}, its vocabulary has {tokens.get(token, 'none')}"
+            what = f"its template gives {token} the id {index}, but its vocabulary {tokens.get(token, 'none')}"
             raise TokenizerError(what, where=path, fix=SAVE_AGAIN)
     return before[0][0], after[0][0]
 

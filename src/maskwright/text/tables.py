@@ -1,7 +1,6 @@
 """Tables to numbered records, with one strictness: CSV, TSV, JSON, JSON lines, Parquet and Arrow, each also compressed.
 
-Text, labels and evaluation examples are read through here. JSON holds one value, so it is read whole. The others are
-read a block at a time.
+Reads text, labels and evaluation examples. JSON holds one value, so it is read whole. The others are read in blocks.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ JSON_LINES = (".jsonl", ".ndjson")
 COLUMNAR = (".parquet", ".arrow")
 TABLES = (".csv", ".tsv", *JSON_LINES, ".json", *COLUMNAR)
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
-"""Delimiters that .csv may have, tried in this order."""
+"""Delimiters of .csv, tried in this order."""
 EXCEL = re.compile(r"""(["']?)sep=(.)\1[;,\t]*""")
 """Excel's first line, which names the delimiter."""
 HEAD_LINES = 20
@@ -63,7 +62,7 @@ class Table:
     note: str = ""
     """A sentence on a guessed delimiter, or on quotes that TSV keeps."""
     class_names: dict[Column, tuple[str, ...]] = field(default_factory=dict)
-    """Names of the classes 0, 1, … of a column, where the file's schema has them."""
+    """Names of the classes 0, 1, … of a column, from the file's schema."""
 
     @property
     def is_empty(self) -> bool:
@@ -81,8 +80,8 @@ class Table:
 
     def rows(self, columns: list[Column] | None = None) -> Records:
         """Numbered records of `columns`, by default of all. Cells of CSV are `str`; records of JSON may have more or
-        fewer keys. Call it once; a call before may take the first record. Raises `SourceError` for a column that occurs
-        twice."""
+        fewer keys. Call it once; an earlier call may take the first record. Raises `SourceError` for a column that
+        occurs twice."""
         wanted = self.columns if columns is None else columns
         for column in wanted:
             if self.columns.count(column) > 1:  # the last one would silently win
@@ -115,9 +114,9 @@ def open_table(
 ) -> Iterator[Table]:
     """Opens the file `name`, of one of the kinds in `TABLES`, or a shard of MDS.
 
-    `has_header`: whether CSV and TSV begin with a line of names; a line of the numbers 0, 1 … always is one. `span`:
-    the part of JSON lines or Parquet to read. `encoding`: of all but Parquet, Arrow and MDS, which hold UTF-8. Raises
-    `SourceError`, and for a faulty record or line the handler's error."""
+    `has_header`: whether CSV and TSV begin with a line of names; a line of the numbers 0, 1 … always counts as one.
+    `span`: the part of JSON lines or Parquet to read. `encoding`: of all but Parquet, Arrow and MDS, which hold UTF-8.
+    Raises `SourceError`, and for a faulty record or line the handler's error."""
     kind = ending(name)
     if kind in COLUMNAR:
         spanned = partial(parquet_records, span=span)
@@ -178,17 +177,17 @@ def _note(name: str, kind: str, delimiter: str, head: list[tuple[int, str]]) -> 
     if kind == ".csv":
         return "" if delimiter == "," else f"{name}: columns are separated by {_title(delimiter)}s"
     quoted = next((number for number, line in head if any(map(IN_QUOTES.fullmatch, line.split("\t")))), 0)
-    fix = "which are characters of the text in a .tsv; if a program put them there, let the file's name end in .csv"
+    fix = "which are characters of the text in a .tsv; if a program put them there, rename the file to end in .csv"
     return f"{name}:{quoted}: has a cell in quotes, {fix}" if quoted else ""
 
 
 def _delimiter(head: list[str], has_header: bool) -> str:
     """The delimiter that gives all `head` lines the same number of columns, two or more; else one that splits the
-    header line; else the comma. A single line without a header gets the comma too: it may be a text with semicolons."""
+    header line; else the comma. A single line without a header gets the comma too; its semicolons may be text."""
     csv.field_size_limit(LARGEST_CELL)
     widths: dict[str, list[int]] = {}
     for mark in DELIMITERS:
-        with suppress(csv.Error):  # which is raised where the row is read
+        with suppress(csv.Error):  # raised when the row is read
             widths[mark] = [len(row) for row in csv.reader([line + "\n" for line in head], delimiter=mark) if row]
     if len(head) == HEAD_LINES:  # the last row may continue
         widths = {mark: counts[:-1] for mark, counts in widths.items()}
@@ -204,7 +203,7 @@ def _title(delimiter: str) -> str:
 def _csv_rows(name: str, lines: Lines, delimiter: str, kind: str) -> Iterator[tuple[int, list[str]]]:
     """(first line, cells) of each row that is not empty. Raises `SourceError` for a row whose quotes do not fit.
 
-    CSV has quotes as in RFC 4180. In TSV a quote is a character, by its registration and in GLUE's files."""
+    CSV has quotes as in RFC 4180. In TSV a quote is a character, by TSV's registration and in GLUE's files."""
     csv.field_size_limit(LARGEST_CELL)
     start, line = 0, ""
 
@@ -226,7 +225,7 @@ def _csv_rows(name: str, lines: Lines, delimiter: str, kind: str) -> Iterator[tu
     except csv.Error as error:
         if "\r" in line:
             what = "has a carriage return (CR) inside a cell without quotes, in the record that begins here"
-            fix = "where CR ends the lines, as of old Macs: tr '\\r' '\\n' < FILE > NEW"
+            fix = "convert it if CR ends the lines, as on old Macs: tr '\\r' '\\n' < FILE > NEW"
             raise SourceError(what, where=f"{name}:{start}", fix=fix) from None
         what = f"is not CSV: {error}, in the record that begins here"
         fix = 'repair its quotes ("" inside quotes means one), or save it as .tsv or .jsonl'
@@ -240,19 +239,19 @@ def _are_numbers(header: Sequence[str]) -> bool:
 
 
 def _ragged(width: int, first: int, delimiter: str, kind: str) -> tuple[str, str]:
-    """(error, fix) of a row with another number of columns than the first. Most often a quote, delimiter or line end
-    was text."""
-    what = f"has {several(width, 'column')}, the first row has {first}"
+    """(error, fix) for a row whose number of columns differs from the first. Usually a quote, delimiter or line end was
+    text."""
+    what = f"has {several(width, 'column')}, but the first row has {first}"
     if kind == ".tsv":
-        return what, "repair the row: no cell holds a tab or a line end; where quotes enclose cells, name the file .csv"
-    return what, f"repair the row: a cell with a {_title(delimiter)}, a quote or a line end stands in quotes"
+        return what, "repair the row: cells hold no tab or line end; if quotes enclose cells, name the file .csv"
+    return what, f"repair the row: put a cell with a {_title(delimiter)}, a quote or a line end in quotes"
 
 
 # ---- JSON ----------------------------------------------------------------------------------------------------------
 
 
 class _RepeatedKey(ValueError):
-    """An object has a key twice: the last value would silently win."""
+    """An object has a key twice, so the last value would silently win."""
 
 
 def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -305,7 +304,7 @@ def _parsed(name: str, lines: Lines, handle: FaultHandler) -> Iterator[tuple[int
             except (ValueError, RecursionError) as error:
                 handle(Fault("record", f"{name}:{number}", _message(error), OBJECTS))
             else:
-                hook = None  # it takes time: the first record stands for all
+                hook = None  # it takes time, so only the first record is checked
                 yield number, value
 
 
@@ -326,7 +325,7 @@ def _table_of(name: str, values: Iterator[tuple[int, Any]], counted: Counted, ha
 
 
 def whole_characters(text: str, where: str, handle: FaultHandler) -> str:
-    """The text of a cell; empty if the handler drops it. JSON can spell half a surrogate pair, UTF-8 cannot."""
+    """The text of a cell; empty if the handler drops it. JSON can hold half a surrogate pair, but UTF-8 cannot."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -6,7 +6,7 @@
     unigram     XLMRobertaTokenizer   as bpe, with pieces by falling score instead of bytes and merges
     words       PreTrainedTokenizerFast   as wordpiece, then whole words, the most frequent first
 
-`<mask>` takes the space before it.
+`<mask>` includes the space before it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TrainedKind = Literal["bpe", "wordpiece", "unigram", "words"]
 FIRST_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]
 SMALLEST_BPE = len(FIRST_TOKENS) + 256 + 1
 LARGEST_ALPHABET = 1000
-"""Limit of the characters of a WordPiece vocabulary, as in BERT's. Others become `[UNK]`."""
+"""Limit of the characters in a WordPiece vocabulary, as in BERT's. Others become `[UNK]`."""
 LINES_CHARACTERS = 100_000
 """Text per call to a trainer, which gets each word as often as it occurs."""
 INSPECTED_BYTES = 20_000_000
@@ -103,7 +103,7 @@ def _require_room(vocab_size: int, least: int, what: str) -> None:
 
 
 def _steps(kind: TrainedKind, lowercase: bool) -> tuple[Any, Any]:
-    """(normalizer or None, pre-tokenizer). Unigram has no normalizer: the class of XLM-R drops all but its table."""
+    """(normalizer or None, pre-tokenizer). Unigram has none, since XLM-R's class drops all but its table."""
     from tokenizers import normalizers, pre_tokenizers
 
     if kind == "bpe":
@@ -135,7 +135,7 @@ def _count(sources: Sources, max_bytes: int, normalizer: Any, splitter: Any) -> 
 
 
 def _train(tokenizer: Any, trainer: Any, words: dict[str, int]) -> None:
-    """Trains on counts of words. The library takes only texts, so each word is a line, as often as it occurs."""
+    """Trains on counts of words. The library accepts only texts, so each word is a line, as often as it occurs."""
     from tokenizers import pre_tokenizers
 
     def lines() -> Iterator[list[str]]:
@@ -174,14 +174,14 @@ def _train_wordpiece(words: dict[str, int], vocab_size: int, min_frequency: int,
     for word, count in words.items():
         for character in word:
             counts[character] += count
-    # The trainer gets the characters in a fixed order: its own is a hash map's.
+    # The trainer gets the characters in a fixed order, since its own is a hash map's.
     ranked = sorted(counts, key=lambda character: (-counts[character], character))
     may_be_inside = {character for character in ranked if len(splitter.pre_tokenize_str(f"a{character}a")) == 1}
     least = len(BERT) + len(ranked) + len(may_be_inside)
     most = len(ranked) if least <= vocab_size < SMALLEST_BPE else min(LARGEST_ALPHABET, vocab_size // 4)
     if vocab_size < SMALLEST_BPE:
         letters = f"the text's {several(len(ranked), 'character')}, at the beginning of a word and inside one"
-        letters = letters if least <= SMALLEST_BPE else f"some of {letters}: the rarest become [UNK]"
+        letters = letters if least <= SMALLEST_BPE else f"some of {letters}, whose rarest become [UNK]"
         _require_room(vocab_size, min(least, SMALLEST_BPE), letters)
     alphabet = sorted(ranked[:most])
     if left_out := len(ranked) - len(alphabet):
@@ -197,7 +197,7 @@ def _train_wordpiece(words: dict[str, int], vocab_size: int, min_frequency: int,
         show_progress=False,
     )
     _train(tokenizer, trainer, words)
-    # Anew, since the trainer has marked the characters as special.
+    # Built again, since the trainer has marked the characters as special.
     tokenizer = wordpiece_of(tokenizer.get_vocab())
     tokenizer.decoder = decoders.WordPiece(prefix="##")
     return tokenizer
@@ -210,13 +210,13 @@ def _train_words(words: dict[str, int], vocab_size: int, min_frequency: int) -> 
     frequent = {word: count for word, count in words.items() if count >= min_frequency and word not in BERT.values()}
     chosen = sorted(frequent, key=lambda word: (-frequent[word], word))[: vocab_size - len(BERT)]
     if rare := sum(words.values()) - sum(frequent[word] for word in chosen):
-        say(f"{rare / sum(words.values()):.2%} of the words in the text have no token: they become {BERT['unk']}")
+        say(f"{rare / sum(words.values()):.2%} of the words in the text have no token and become {BERT['unk']}")
     vocab = {token: index for index, token in enumerate([*BERT.values(), *chosen])}
     return _framed(models.WordLevel(vocab, unk_token=BERT["unk"]), vocab)
 
 
 def wordpiece_of(vocab: dict[str, int]) -> Any:
-    """A WordPiece tokenizer with BERT's special tokens, which `vocab` has, and its template."""
+    """A WordPiece tokenizer with BERT's template and special tokens, which `vocab` must contain."""
     from tokenizers import models
 
     return _framed(models.WordPiece(vocab, unk_token=BERT["unk"]), vocab)
@@ -246,9 +246,9 @@ def _train_unigram(words: dict[str, int], vocab_size: int) -> Any:
     )
     _train(tokenizer, trainer, words)
     pieces = json.loads(tokenizer.to_str())["model"]["vocab"]
-    scored = [pair for pair in pieces if pair[0] not in (*FIRST_TOKENS, "<mask>")]  # a text may spell them out
+    scored = [pair for pair in pieces if pair[0] not in (*FIRST_TOKENS, "<mask>")]  # a text may contain them
     ordered = _in_fixed_order(scored)
-    too_many = len(ordered) - (vocab_size - len(FIRST_TOKENS) - 1)  # of a small vocabulary, the library leaves more
+    too_many = len(ordered) - (vocab_size - len(FIRST_TOKENS) - 1)  # the library leaves more in a small vocabulary
     words_by_score = [piece for piece, _ in ordered if len(piece) > 1]
     left_out = {*words_by_score[-too_many:]} if too_many > 0 else set()
     kept = [(piece, score) for piece, score in ordered if piece not in left_out]
@@ -264,8 +264,8 @@ def _train_unigram(words: dict[str, int], vocab_size: int) -> Any:
 
 def _in_fixed_order(scored: list[list[Any]]) -> list[tuple[str, float]]:
     """(piece, score) by falling score, the same each time."""
-    # The library adds numbers up in an order that varies: scores are rounded. It gives rare characters the least
-    # scores, 0.0001 apart, in the order of a hash map: here they get them in their own order.
+    # The library adds numbers in an order that varies, so scores are rounded. It gives rare characters the lowest
+    # scores, 0.0001 apart, in the order of a hash map; here they get these scores in the characters' order.
     scores = {piece: round(score, 6) for piece, score in scored}
     low = min(scores.values(), default=0.0)
     steps = {piece: (score - low) / 1e-4 for piece, score in scores.items() if len(piece) == 1}
@@ -300,9 +300,9 @@ def write_tokenizer(folder: str, tokenizer: Any, config: dict[str, Any]) -> None
 
 
 def load_tokenizer(location: str, *, special_tokens_are_text: bool, adds_spaces: bool = True) -> Any:
-    """A `tokenizers.Tokenizer`. `special_tokens_are_text`: tokens of the five roles are spelt out, so that `<mask>` in
-    a corpus is never the mask id. Other special tokens are tokens (see `Vocabulary.additional`). `adds_spaces`: it
-    spaces sequences itself (see `Spacing`), and so cannot be saved."""
+    """A `tokenizers.Tokenizer`. `special_tokens_are_text`: tokens of the five roles are encoded as text, so that
+    `<mask>` in a corpus is never the mask id. Other special tokens are tokens (see `Vocabulary.additional`).
+    `adds_spaces`: it spaces sequences itself (see `Spacing`), and so cannot be saved."""
     # Not through AutoTokenizer, which may rebuild the pipeline from the model's class and change ids.
     path = tokenizer_file(location)
     content, vocabulary = read_tokenizer(location)
@@ -310,7 +310,7 @@ def load_tokenizer(location: str, *, special_tokens_are_text: bool, adds_spaces:
     if vocabulary.mask not in {token["id"] for token in entries}:
         mask = {"id": vocabulary.mask, "content": vocabulary.mask_token, "single_word": False, "lstrip": False}
         entries.append({**mask, "rstrip": False, "normalized": False})
-    # The library spells out those that are marked special, and a hand-written file may have forgotten to.
+    # The library encodes tokens that are marked special as text, and a hand-written file may lack the mark.
     special = vocabulary.special - vocabulary.additional if special_tokens_are_text else vocabulary.special
     added = [{**token, "special": token["id"] in special} for token in entries]
     loaded = {**content, "added_tokens": added}
@@ -324,8 +324,8 @@ def load_tokenizer(location: str, *, special_tokens_are_text: bool, adds_spaces:
 
 
 def parsed(content: dict[str, Any], path: str, *, is_unchanged: bool, spacing: Spacing | None) -> Any:
-    """The `tokenizers.Tokenizer` of `content`, without padding and truncation. `is_unchanged`: the file `path` has this
-    very content. `spacing`: of the sequences that it gets. Raises `TokenizerError`."""
+    """The `tokenizers.Tokenizer` of `content`, without padding and truncation. `is_unchanged`: the file `path` has
+    exactly this content. `spacing`: of the sequences that it gets. Raises `TokenizerError`."""
     from tokenizers import Tokenizer, normalizers
 
     fix = f"restore the file, or {TRAIN_ONE}"
@@ -365,8 +365,8 @@ def no_panic(location: str) -> Iterator[None]:
     except BaseException as error:
         if not is_panic(error):
             raise
-        fix = "see which text it is, or train another tokenizer with `maskwright tokenizer train`"
-        raise TokenizerError(f"the library gives up: {error}", where=location, fix=fix) from None
+        fix = "find the text, or train another tokenizer with `maskwright tokenizer train`"
+        raise TokenizerError(f"the library fails: {error}", where=location, fix=fix) from None
 
 
 def _spelt_out(content: dict[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
@@ -393,7 +393,7 @@ def copy_tokenizer(source: str, folder: str) -> None:
     path = tokenizer_file(source)
     names = ["tokenizer.json", *(FILES if os.path.isdir(source) else ())]
     storage.make_folder(folder)
-    if os.path.samefile(os.path.dirname(os.path.abspath(path)), folder):  # a run that begins again has it already
+    if os.path.samefile(os.path.dirname(os.path.abspath(path)), folder):  # a run that begins again already has it
         return
     for name in names:
         origin = os.path.join(os.path.dirname(path), name) if name != "tokenizer.json" else path
@@ -404,8 +404,8 @@ def copy_tokenizer(source: str, folder: str) -> None:
 @contextmanager
 def changed_copy(source: str, folder: str) -> Iterator[str]:
     """Yields a temporary folder with the configuration next to the `tokenizer.json` of `source`. It becomes `folder`
-    when the caller has written the changed tokenizer, and is removed after an exception. Other files are left out: they
-    would say what the tokenizer was, and `transformers` reads none of them."""
+    when the caller has written the changed tokenizer, and is removed after an exception. Other files are left out,
+    since they describe the old tokenizer, and `transformers` reads none of them."""
     with storage.replaced_folder(folder) as temporary:
         copy_tokenizer(source, temporary)
         for name in {*os.listdir(temporary)} - {*CONFIG_FILES, storage.FOLDER_LOCK}:
@@ -415,7 +415,7 @@ def changed_copy(source: str, folder: str) -> Iterator[str]:
 
 @dataclass
 class Inspection:
-    """A tokenizer's figures on a text. Fertility: tokens per whitespace-separated word; 1.0 would be a token a word."""
+    """A tokenizer's figures on a text. Fertility: tokens per whitespace-separated word."""
 
     kind: str
     vocabulary: int
@@ -479,7 +479,7 @@ def inspection_report(result: Inspection) -> str:
         f"on {result.documents:,} documents, {result.bytes:,} bytes:",
         f"fertility {result.fertility:.3f} tokens a word, {result.bytes_per_token:.2f} bytes a token",
         f"unknown tokens {result.unknown_tokens:,}; vocabulary never used here {result.unused_tokens:,}"
-        + (f", of which {result.unreachable_tokens:,} can never be" if result.unreachable_tokens else ""),
+        + (f", {result.unreachable_tokens:,} of them unreachable" if result.unreachable_tokens else ""),
     ]
     lines += ["  " + "|".join(piece.replace("\n", "\\n") for piece in sample) for sample in result.samples]
     return "\n".join(lines)

@@ -1,5 +1,5 @@
-"""What is odd in a tokenizer's folder, although it loads: files that `tokenizer.json` contradicts, and tokens that no
-text can become."""
+"""Oddities of a tokenizer's folder that loads: files that `tokenizer.json` contradicts, and tokens that no text can
+become."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from maskwright.text.spacing import SPECIAL
 from maskwright.text.vocabulary import BYTES, merges_of, read_tokenizer, token_ids, token_strings
 from maskwright.text.vocabulary_files import ADDED, lines_of
 
-NEW_WORDS = "for new words, use `maskwright tokenizer extend --model`, which adds them to a model too"
+NEW_WORDS = "for new words, use `maskwright tokenizer extend --model`, which also adds them to a model"
 SHOWN = 4
 
 
 def faults(location: str) -> list[str]:
-    """Sentences on what is odd in the tokenizer of a folder, or in its `tokenizer.json`. Raises `TokenizerError`."""
+    """Sentences on oddities of the tokenizer of a folder, or of its `tokenizer.json`. Raises `TokenizerError`."""
     return [f"{location}: {line}" for line in (*_contradicted(location), *_unreachable(location))]
 
 
@@ -29,7 +29,7 @@ def warn_of_faults(location: str) -> None:
 
 
 def _contradicted(location: str) -> Iterator[str]:
-    """A sentence on each file next to `tokenizer.json` that differs from it: what differs first."""
+    """A sentence on each file next to `tokenizer.json` that differs from it, with the first difference."""
     if not os.path.isfile(os.path.join(location, "tokenizer.json")):
         return
     for name, first_difference in (
@@ -44,13 +44,13 @@ def _contradicted(location: str) -> Iterator[str]:
         except InputError as error:
             difference = f"{name} cannot be read: {error.what}"
         if difference:
-            yield f"{difference}; tokenizer.json counts, and {name} is not read: {NEW_WORDS}"
+            yield f"{difference}. Only tokenizer.json is read; {NEW_WORDS}"
 
 
 def _in_lines(location: str, path: str) -> str | None:
     for number, (theirs, ours) in enumerate(zip_longest(lines_of(path), token_strings(location)), 1):
         if theirs is not None and theirs != ours:
-            return f"vocab.txt:{number} says {theirs!r}, tokenizer.json {repr(ours) if ours else 'has no such id'}"
+            return f"vocab.txt:{number} has {theirs!r}, tokenizer.json {repr(ours) if ours else 'has no such id'}"
     return None
 
 
@@ -58,8 +58,8 @@ def _in_ids(location: str, path: str) -> str | None:
     ids, strings = storage.read_json(path), token_ids(location)
     for token, index in ids.items() if isinstance(ids, dict) else ():
         if strings.get(token) != index:
-            ours = f"says {strings[token]}" if token in strings else "has no such token"
-            return f"{os.path.basename(path)} says that {token!r} is {index}, tokenizer.json {ours}"
+            ours = f"{strings[token]}" if token in strings else "has no such token"
+            return f"{os.path.basename(path)} gives {token!r} the id {index}, tokenizer.json {ours}"
     return None
 
 
@@ -68,14 +68,14 @@ def _in_merges(location: str, path: str) -> str | None:
     theirs = [(number, line) for number, line in enumerate(lines_of(path), 1) if line and not line.startswith("#ver")]
     for (number, line), ours in zip(theirs, merges, strict=False):
         if line != ours:
-            return f"merges.txt:{number} says {line!r}, tokenizer.json {ours!r}"
+            return f"merges.txt:{number} has {line!r}, tokenizer.json {ours!r}"
     if len(theirs) != len(merges):
         return f"merges.txt has {len(theirs):,} merges, tokenizer.json {len(merges):,}"
     return None
 
 
 def unreachable_tokens(location: str) -> list[str]:
-    """Tokens of several letters of a BPE that no merge makes, in the order of their ids."""
+    """Tokens of a BPE with several letters that no merge makes, in the order of their ids."""
     content, vocabulary = read_tokenizer(location)
     model = content["model"]
     if "merges" not in model or model.get("ignore_merges") or not isinstance(model["vocab"], dict):
@@ -95,5 +95,5 @@ def unreachable_tokens(location: str) -> list[str]:
 def _unreachable(location: str) -> Iterator[str]:
     if tokens := unreachable_tokens(location):
         shown = ", ".join(map(repr, tokens[:SHOWN])) + (" …" if len(tokens) > SHOWN else "")
-        which = f"{several(len(tokens), 'token')} of several letters ({shown}) can never be made, since no merge does"
+        which = f"{several(len(tokens), 'token')} of several letters ({shown}) are unreachable by merges"
         yield f"{which}: complete its merges, or train a tokenizer with `maskwright tokenizer train`"

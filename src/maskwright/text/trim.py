@@ -1,7 +1,7 @@
 """`maskwright tokenizer trim`: the part of a tokenizer's vocabulary that a text uses.
 
-Special and added tokens stay, and so do bytes and all that kept tokens are built from: the pieces that BPE merges, and
-the characters of each. A text whose tokens all stay is split as before. BPE makes the same merges, since all of
+Special and added tokens stay, and so do bytes and the parts of kept tokens: the pieces that BPE merges, and the
+characters of each. A text whose tokens all stay is split as before. BPE makes the same merges, since all of
 them stay, in the old order; WordPiece finds no longer tokens than before, and Unigram no likelier ones. A word with a
 removed token is split into smaller ones.
 """
@@ -33,9 +33,9 @@ BYTE_LETTERS = (*range(33, 127), *range(161, 173), *range(174, 324))
 AT_ONCE = 1_000
 """Texts that the library encodes in one call."""
 LOW_IDS = 10
-"""RoBERTa and its kin number their positions from the id of padding. Where that is below this, no id before it goes."""
+"""RoBERTa and related models count positions from the id of padding. If that is below this, all ids before it stay."""
 OLD_IDS = "old_ids.json"
-"""The file next to `tokenizer.json` that has the old id of each new one."""
+"""The file next to `tokenizer.json` with the old id of each new one."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class Trimming:
     removed: int
     """Tokens."""
     documents: int
-    """Held-out documents; 0 if there are too few, and the text itself is measured."""
+    """Held-out documents; 0 if there are too few, so that the text itself is measured."""
     fertility: tuple[float, float]
-    """Tokens per whitespace-separated word of those documents, before and after a trimming by all others. The one that
-    is written keeps what they use too."""
+    """Tokens per whitespace-separated word of those documents, before and after trimming by all others. The tokenizer
+    that is written keeps their tokens too."""
 
 
 def trim_tokenizer(
@@ -63,14 +63,14 @@ def trim_tokenizer(
     max_bytes: int = MAX_BYTES,
 ) -> tuple[Trimming, Vocabulary]:
     """Writes the trimmed tokenizer's folder, by the text or by a sample of `max_bytes` of a larger one. A token stays
-    if it occurs `min_frequency` times; with `vocab_size`, the most frequent ones stay as far as there is room. The same
-    documents give the same files.
+    if it occurs `min_frequency` times; with `vocab_size`, the most frequent ones stay. The same documents give the same
+    files.
 
-    Raises `InputError` for a folder that is not empty, and for a `vocab_size` below the tokens that have to stay;
-    `TokenizerError` for overlapping k-mers, which are spaced while all are there."""
+    Raises `InputError` for a folder that is not empty, and for a `vocab_size` below the tokens that must stay;
+    `TokenizerError` for overlapping k-mers, which need all tokens for spacing."""
     content, vocabulary = read_tokenizer(location)
     if (spacing := spacing_of(location)) and spacing.k > 1:
-        what = f"has {spacing}, and without some of them it could no longer space a sequence"
+        what = f"has {spacing}, and could not space a sequence without some of them"
         raise TokenizerError(what, where=location, fix="keep it whole")
     storage.require_empty(folder)
     tokenizer, ids = load_tokenizer(location, special_tokens_are_text=True), token_ids(location)
@@ -99,7 +99,7 @@ def report(trimming: Trimming, vocabulary: Vocabulary, folder: str) -> str:
 
 
 def _count(pieces: Iterable[Piece], tokenizer: Any, vocabulary: Vocabulary) -> tuple[Int64, Int64, MeasuredTexts]:
-    """(how often each id occurs in what is not held out, and in what is, [size] each; texts to measure on)"""
+    """(count of each id in the rest, and in the held-out documents, [size] each; texts to measure on)"""
     measured, waiting_texts = MeasuredTexts(), (list[str](), list[str]())
     counts = (np.zeros(vocabulary.size, np.int64), np.zeros(vocabulary.size, np.int64))
 
@@ -147,8 +147,8 @@ class _Tokens:
         for index in np.flatnonzero(counts).tolist():
             ids |= self._ids_of(self._characters(self._tokens.get(index, "")))
         if vocab_size is not None and len(ids) > vocab_size:
-            what = f"--vocab-size {vocab_size} is too small: {len(ids):,} tokens have to stay"
-            raise InputError(what, fix=f"give {len(ids)} or more: special and added tokens, bytes, and characters")
+            what = f"--vocab-size {vocab_size} is too small, since {len(ids):,} tokens must stay"
+            raise InputError(what, fix=f"give {len(ids)} or more, for special and added tokens, bytes and characters")
         by_frequency = np.lexsort((np.arange(len(counts)), -counts))
         for index in by_frequency[: np.count_nonzero(counts >= min_frequency)].tolist():
             if index not in ids and (token := self._tokens.get(index)) is not None:
@@ -158,14 +158,14 @@ class _Tokens:
         return sorted(ids)
 
     def _characters(self, token: str) -> list[str]:
-        """The tokens of one character that spell a token, should it be removed itself."""
+        """The tokens of one character that encode a token if it is removed."""
         continues = bool(self._prefix) and token.startswith(self._prefix)
         begin, *rest = list(token.removeprefix(self._prefix)) or [""]
         return [f"{self._prefix}{begin}" if continues else begin, *(f"{self._prefix}{letter}" for letter in rest)]
 
     def _built_from(self, token: str) -> set[int]:
-        """The ids of all tokens that BPE merges on the way from the characters of `token` to it; none where it merges
-        them to another token, as for one that only `ignore_merges` finds."""
+        """The ids of all tokens that BPE merges on the way from the characters of `token` to it; none if it merges them
+        to another token, as for a token that only `ignore_merges` finds."""
         if not self._is_bpe:
             return set()
         parts, tokens = list(token), set[str](token)
@@ -183,7 +183,7 @@ class _Tokens:
 
 
 def _write(location: str, folder: str, content: dict[str, Any], old_ids: Sequence[int]) -> None:
-    """Writes the folder with ids from 0 on. tokenizer.json comes last: with it, the folder is whole."""
+    """Writes the folder with ids from 0 on. tokenizer.json comes last and makes the folder whole."""
     new_id = {old: index for index, old in enumerate(old_ids)}
     ordered = sorted(token_ids(location).items(), key=lambda pair: pair[1])
     ids = {token: new_id[old] for token, old in ordered if old in new_id}
@@ -191,7 +191,7 @@ def _write(location: str, folder: str, content: dict[str, Any], old_ids: Sequenc
     if isinstance(model["vocab"], dict):
         model["vocab"] = ids
     else:
-        # The library numbers added tokens that the list lacks from its end on: all have to be in it to stay.
+        # The library numbers added tokens that the list lacks from its end on, so all must be in it to stay.
         scores = dict(map(tuple, model["vocab"]))
         model["vocab"] = [[token, scores.get(token, 0.0)] for token in ids]
         if model.get("unk_id") is not None:

@@ -13,8 +13,8 @@ from maskwright.text.vocabulary import read_tokenizer, steps, tokens_in_text
 from maskwright.text.vocabulary_files import UNKNOWN_RUN
 
 MANY, MOST = 0.01, 0.5
-"""Shares of unknown tokens: from the first one on there is a warning, above the second one a refusal. Texts in a
-language of the tokenizer have far fewer."""
+"""Shares of unknown tokens: a warning from the first on, an error above the second. Texts in a language of the
+tokenizer have far fewer."""
 SHOWN_LETTERS = 20
 WINDOW_CHARACTERS = 10_000
 OTHER = "use the tokenizer of a model of such text, or train one on it with `maskwright tokenizer train`"
@@ -68,7 +68,7 @@ def _explained(content: dict[str, Any], tokenizer: Any, spacing: Spacing | None,
         return Unknown(shown, "is not among its words", OTHER)
     letters = {*"".join(token for token in vocab if not SPECIAL.fullmatch(token))}
     if strange := next((letter for letter in normal if letter not in letters), ""):
-        if strange == UNKNOWN_RUN:  # which a normalizer puts in place of letters without a token
+        if strange == UNKNOWN_RUN:  # a normalizer's replacement of letters without a token
             strange = word.strip()[:1] or strange
         return _strange_letter(shown, strange, letters, content, spacing)
     if spacing and len(normal) < spacing.k:
@@ -78,7 +78,7 @@ def _explained(content: dict[str, Any], tokenizer: Any, spacing: Spacing | None,
             fix = "put spaces between its tokens, or make a tokenizer that needs none, with `maskwright tokenizer "
             why = f"is one word of {len(word):,} letters, and this tokenizer needs spaces between its tokens"
             return Unknown(shown, why, f"{fix}train --kind characters` or `--kind kmer`")
-        return Unknown(shown, "cannot be put together from its tokens", OTHER)
+        return Unknown(shown, "cannot be built from its tokens", OTHER)
     limit = model["max_input_chars_per_word"]
     why = f"is one word of {len(word):,} letters, more than max_input_chars_per_word of this tokenizer, {limit:,}"
     return Unknown(shown, why, "raise it in tokenizer.json, or put spaces into such words")
@@ -89,14 +89,14 @@ def _strange_letter(
 ) -> Unknown:
     other = strange.swapcase()
     if other == strange or other not in letters:
-        fix = "--letters plain cuts DNA at other letters than A, C, G, T" if spacing and spacing.k > 1 else OTHER
+        fix = "cut DNA at other letters than A, C, G, T with --letters plain" if spacing and spacing.k > 1 else OTHER
         return Unknown(shown, f"has {strange!r}, which is in none of its tokens", fix)
     steps_of_text = steps(content.get("normalizer"))
     lowers = any(step.get("lowercase") or step.get("type") == "Lowercase" for step in steps_of_text)
     to = f'set "lowercase": {"false" if lowers else "true"} in its tokenizer.json (without one, "do_lower_case" in '
     to += "tokenizer_config.json)"
     if lowers:
-        return Unknown(shown, "is turned into lower case, and the vocabulary is in upper case", to)
+        return Unknown(shown, "is turned into lower case, but the vocabulary is in upper case", to)
     if strange.isupper():
-        return Unknown(shown, "is in upper case, and the vocabulary in lower case", to)
-    return Unknown(shown, "is in lower case, and the vocabulary in upper case", "convert the text to upper case")
+        return Unknown(shown, "is in upper case, but the vocabulary in lower case", to)
+    return Unknown(shown, "is in lower case, but the vocabulary in upper case", "convert the text to upper case")

@@ -16,13 +16,13 @@ from maskwright.text.vocabulary_files import SENTENCEPIECE_ENDING, create_from, 
 Kind = Literal["byte_level_bpe", "wordpiece", "unigram", "sentencepiece_bpe", "words"]
 TRAIN_ONE = "train one with `maskwright tokenizer train`"
 LARGEST_VOCABULARY = 2**22
-"""Four times the largest in use. Tables have this size, so a wild id would take all memory."""
+"""Four times the largest in use. Tables have this size, so an absurd id would exhaust memory."""
 DEEPEST = 100
 """Steps inside steps; real tokenizers have one or two."""
-# Byte-level BPE spells these bytes with visible stand-ins: space, tab, line feed, carriage return.
+# Byte-level BPE writes these bytes as visible stand-ins: space, tab, line feed, carriage return.
 WHITE_SPACE_BYTES = ("Ġ", "ĉ", "Ċ", "č")
 BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
-"""Tokens with which BPE and Unigram with ▁ spell characters that have none."""
+"""Tokens with which BPE and Unigram with ▁ encode characters without a token."""
 # The same four among these.
 BYTE_TOKENS_OF_WHITE_SPACE = ("<0x20>", "<0x09>", "<0x0A>", "<0x0D>")
 KINDS = "the kinds are byte-level BPE, WordPiece, whole words (WordLevel), and Unigram or BPE with ▁ for spaces; train "
@@ -42,7 +42,7 @@ class Vocabulary:
     eos: int
     """Ends a row: `</s>`, `[SEP]`, `<eos>`."""
     unk: int | None
-    """None for a tokenizer that spells everything, or drops what it cannot spell."""
+    """None for a tokenizer that encodes everything, or drops the rest."""
     mask: int
     mask_token: str
     """The mask in text: `<mask>`, `[MASK]`."""
@@ -50,17 +50,16 @@ class Vocabulary:
     """Ids that are never predicted, masked or drawn: the five above and `additional`."""
     additional: frozenset[int]
     """Special ids without one of the five roles: placeholders, markers and separators that the tokenizer's files
-    declare. In a text they are tokens, as with `transformers`; tokens of the five roles are spelt out."""
+    declare. In a text they are tokens, as with `transformers`; tokens of the five roles are encoded as text."""
     additional_sha256: str
     """Digest of the rules by which these are found in a text; empty without any."""
     word_start: tuple[bool, ...]
     """Per id, whether it begins a word; see `_begins_word`."""
     byte_length: tuple[int, ...]
-    """Per id, its bytes of text; -1 for the five roles, and for all ids where text is normalized or loses white
-    space."""
+    """Per id, its bytes of text; -1 for the five roles, and for all ids if text is normalized or loses white space."""
     fingerprint: str
-    """sha256 of tokens, merges and splitting rules but the ones of `additional`: equal for files that give equal ids,
-    however they are written."""
+    """sha256 of tokens, merges and splitting rules, except for `additional`. Equal for files that give equal ids, in
+    any notation."""
 
     @property
     def roles_sha256(self) -> str:
@@ -70,8 +69,8 @@ class Vocabulary:
 
     @property
     def rules_record(self) -> dict[str, str]:
-        """What decides about special tokens in addition to the fingerprint, as entries of a record: `roles_sha256`, and
-        `additional_sha256` where there are `additional` ones."""
+        """The rules of special tokens that the fingerprint leaves out, as entries of a record: `roles_sha256`, and
+        `additional_sha256` if there are `additional` tokens."""
         additional = {"additional_sha256": self.additional_sha256} if self.additional else {}
         return {"roles_sha256": self.roles_sha256, **additional}
 
@@ -105,7 +104,7 @@ def read_vocabulary(location: str) -> Vocabulary:
 def read_tokenizer(location: str) -> tuple[dict[str, Any], Vocabulary]:
     """(the file's content, not to be changed; its vocabulary). Raises `TokenizerError`.
 
-    The last files are cached while they stay as they are: 50,000 tokens take a quarter of a second to read.
+    The last files are cached while they do not change, since reading 50,000 tokens takes a quarter of a second.
     """
     path = tokenizer_file(location)
     folder = location if os.path.isdir(location) else None
@@ -122,7 +121,7 @@ def token_ids(location: str) -> dict[str, int]:
 
 
 def token_strings(location: str) -> list[str]:
-    """The token of each id, as the tokenizer's files spell it; empty for an id without one."""
+    """The token of each id, as in the tokenizer's files; empty for an id without one."""
     strings = [""] * read_vocabulary(location).size
     for token, index in token_ids(location).items():
         strings[index] = token
@@ -142,7 +141,7 @@ def _vocabulary_of(content: Any, path: str, folder: str | None) -> Vocabulary:
     kind, mark = _kind(content, path)
     model = content["model"]
     if model.get("dropout"):
-        raise TokenizerError("has BPE dropout, which gives other ids each time", where=path, fix="set it to null")
+        raise TokenizerError("has BPE dropout, so ids differ each time", where=path, fix="set it to null")
     added = content.get("added_tokens") or []
     if not _are(added, dict) or not all("id" in token and isinstance(token.get("content"), str) for token in added):
         raise TokenizerError("has an added token without id or content", where=path, fix=TRAIN_ONE)
@@ -155,7 +154,7 @@ def _vocabulary_of(content: Any, path: str, folder: str | None) -> Vocabulary:
     if not all(type(index) is int and 0 <= index < LARGEST_VOCABULARY for index in tokens.values()):
         raise TokenizerError("has an id that is not a small whole number", where=path, fix=TRAIN_ONE)
     if mark and not any(token.startswith(mark) for token in tokens):
-        raise TokenizerError(f"writes spaces as {mark}, and no token begins with it", where=path, fix=TRAIN_ONE)
+        raise TokenizerError(f"writes spaces as {mark}, but no token begins with it", where=path, fix=TRAIN_ONE)
     token_of = special_tokens(content, tokens, path, folder)
     roles = {role: tokens[name] for role, name in token_of.items()}
     unk = _unknown_id(model, tokens, path)
@@ -232,7 +231,7 @@ def _space_mark(step: dict[str, Any]) -> str | None:
 
 def _begins_word(token: str, kind: Kind, mark: str | None, model: dict[str, Any]) -> bool:
     """Whole words: all. WordPiece: all but continuations (`##`). Unigram and SentencePiece's BPE: tokens with a leading
-    ▁. These are the words of `transformers`' `word_ids()`, but for Gemma's tokenizer, to which a text is one word.
+    ▁. These are the words of `transformers`' `word_ids()`, except for Gemma's tokenizer, to which a text is one word.
 
     Byte-level BPE: tokens with leading white space, so a word includes the punctuation that follows it. `word_ids()`
     has punctuation, digits and contractions apart.
@@ -258,7 +257,7 @@ def _pieces(model: dict[str, Any], path: str) -> dict[str, int]:
 
 
 def _unknown_id(model: dict[str, Any], tokens: dict[str, int], path: str) -> int | None:
-    """The id of text without a token, whatever the files call it; None if the model has none."""
+    """The id of text without a token, by any name; None if the model has none."""
     named = model.get("unk_token")
     unknown = model.get("unk_id") if isinstance(model.get("vocab"), list) else tokens.get(str(named)) if named else None
     if unknown is None and named:
@@ -275,7 +274,7 @@ def _are(values: Any, kind: Any) -> bool:
 
 def steps(step: Any, depth: int = 0) -> list[dict[str, Any]]:
     """A pre-tokenizer, normalizer or decoder and those inside it. Raises `RecursionError` beyond `DEEPEST`."""
-    # Not left to Python's own limit, which torch's compiler changes.
+    # Python's own limit is unreliable, since torch's compiler changes it.
     if depth > DEEPEST:
         raise RecursionError
     if not isinstance(step, dict):
@@ -293,7 +292,7 @@ def added_tokens(location: str) -> list[dict[str, Any]]:
 
 
 def tokens_in_text(location: str) -> list[dict[str, Any]]:
-    """Entries of the added tokens that a text becomes: all without one of the five roles."""
+    """Entries of the added tokens that a text can become: all without one of the five roles."""
     vocabulary = read_vocabulary(location)
     has_role = vocabulary.special - vocabulary.additional
     return [token for token in added_tokens(location) if token["id"] not in has_role]
@@ -307,13 +306,13 @@ def _entries(
 
 
 def merges_of(model: dict[str, Any]) -> list[tuple[str, str]]:
-    """The merges of a BPE, none of another model. The left part has no space where a file has both as one text."""
+    """The merges of a BPE, none of another model. The left part has no space if a file writes both as one text."""
     merges = [pair.partition(" ")[::2] if isinstance(pair, str) else pair for pair in model.get("merges") or []]
     return [(left, right) for left, right in merges]
 
 
 def prepends_space(content: dict[str, Any]) -> bool:
-    """Whether the tokenizer puts a space before each text, even before another one, as Llama's first ones do."""
+    """Whether the tokenizer puts a space before each text, even before another space, as in Llama 1 and 2."""
     return any(step.get("type") == "Prepend" for step in steps(content.get("normalizer")))
 
 
@@ -329,7 +328,7 @@ def _fingerprint(content: dict[str, Any], kind: Kind, tokens: dict[str, int], sp
 
 
 def _rules(content: dict[str, Any], special: frozenset[int]) -> list[Any]:
-    """Everything else that decides ids, in one spelling: libraries write the same behaviour differently."""
+    """Everything else that decides ids, in one notation, since libraries write the same behaviour differently."""
     model = content["model"]
     # Absent, null, false and "" mean the same in these.
     switches = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", "byte_fallback")
@@ -345,7 +344,7 @@ def _rules(content: dict[str, Any], special: frozenset[int]) -> list[Any]:
 
 
 def _places(added: list[dict[str, Any]]) -> list[list[Any]]:
-    """All that decides where added tokens are found in a text."""
+    """Everything that decides where added tokens are found in a text."""
     return sorted([token["content"], *(bool(token.get(flag)) for flag in FLAGS)] for token in added)
 
 
@@ -354,7 +353,7 @@ def _sha256_of_rules(additional: list[dict[str, Any]]) -> str:
 
 
 def _canonical(step: Any) -> Any:
-    """A normalizer or pre-tokenizer with defaults spelt out, and without options that cannot change ids."""
+    """A normalizer or pre-tokenizer with explicit defaults, and without options that cannot change ids."""
     if isinstance(step, list):
         return [_canonical(part) for part in step]
     if not isinstance(step, dict):

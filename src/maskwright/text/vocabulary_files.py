@@ -2,7 +2,7 @@
 are RoBERTa's byte-level BPE, `vocab.txt` is BERT's WordPiece, or ESM's letters of proteins, and a SentencePiece model
 is DeBERTa v2's and v3's Unigram if it has `[CLS]`, else a Unigram or BPE with the ids of XLM-R's class.
 
-It lies in `storage.cache_folder("tokenizers")`, next to copies of the configuration. The folder itself stays as it is.
+It lies in `storage.cache_folder("tokenizers")`, next to copies of the configuration. The folder itself does not change.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ def create_from(folder: str, names: tuple[str, ...]) -> str:
         shutil.copyfile(os.path.join(folder, name), os.path.join(cached, name))
     if is_sentencepiece:
         storage.write_json(os.path.join(cached, CONFIG_FILES[0]), config | _class_of_any(content))
-    with storage.atomic_writer(path) as file:  # last: with it, the folder is whole
+    with storage.atomic_writer(path) as file:  # last, since it makes the folder whole
         file.write(json.dumps(content, ensure_ascii=False).encode())
     lowered = ", which lowers the case" if (content["normalizer"] or {}).get("lowercase") else ""
-    say(f"{folder}: has no tokenizer.json; one is created from {' and '.join(names)}{lowered}")
+    say(f"{folder}: has no tokenizer.json, so one is created from {' and '.join(names)}{lowered}")
     return path
 
 
@@ -78,7 +78,7 @@ def _config(folder: str) -> dict[str, Any]:
     added = os.path.join(folder, ADDED)
     tokens = storage.read_json(added) if os.path.isfile(added) else {}
     if tokens and not (os.path.isfile(os.path.join(folder, "spm.model")) and [*tokens] == [BERT["mask"]]):
-        raise TokenizerError("has no tokenizer.json, and tokens of its own", where=added, fix=SAVE_AGAIN)
+        raise TokenizerError("has tokens of its own, but no tokenizer.json", where=added, fix=SAVE_AGAIN)
     config: dict[str, Any] = {}
     for _, content in reversed([*config_files(folder)]):
         config |= content
@@ -86,7 +86,7 @@ def _config(folder: str) -> dict[str, Any]:
 
 
 def _special(config: dict[str, Any], vocab: dict[str, int], kind: str, path: str) -> dict[str, str]:
-    """{key: token} of those in the vocabulary. Raises `TokenizerError` without tokens to frame a text."""
+    """{key: token} of special tokens in the vocabulary. Raises `TokenizerError` without tokens to frame a text."""
     named_tokens = {key: config.get(key) or token for key, token in DEFAULTS[kind].items()}
     tokens = {key: token["content"] if isinstance(token, dict) else token for key, token in named_tokens.items()}
     for key in ESM_FRAME if kind == "ESM" else ("cls_token", "sep_token"):
@@ -117,7 +117,7 @@ def _of_class(folder: str, names: tuple[str, ...], config: dict[str, Any]) -> di
     if not isinstance(vocab, dict):
         raise TokenizerError("is not tokens and their ids", where=path, fix="copy it again")
     special = _special(config, vocab, "BPE" if is_bpe else "WordPiece", path)
-    # Named, since the classes' own defaults vary: BERT's keeps the case in 5.0.
+    # Explicit, since the classes' own defaults vary: BERT's keeps the case in 5.0.
     settings = {"add_prefix_space": False} if is_bpe else {"do_lower_case": True}
     try:
         kind = RobertaTokenizer if is_bpe else BertTokenizer
@@ -126,7 +126,7 @@ def _of_class(folder: str, names: tuple[str, ...], config: dict[str, Any]) -> di
         what = f"{' and '.join(names)} cannot be read: {error}"
         raise TokenizerError(what, where=folder, fix="copy the files again") from None
     content: dict[str, Any] = json.loads(made.backend_tokenizer.to_str())
-    # The class gives new ids to special tokens that the vocabulary lacks, and its mask leaves the space before it.
+    # The class gives new ids to special tokens that the vocabulary lacks, and its mask excludes the space before it.
     return content | {"added_tokens": _added(special, vocab, mask_takes_space=is_bpe)}
 
 
@@ -148,8 +148,8 @@ def _is_esm(folder: str, config: dict[str, Any]) -> bool:
 
 
 def _esm(folder: str, config: dict[str, Any]) -> dict[str, Any]:
-    """As `EsmTokenizer`: each token of the file is found wherever it stands in a text, white space is dropped, and what
-    else stands between two tokens or spaces is one unknown token."""
+    """As `EsmTokenizer`: each token of the file is found anywhere in a text, white space is dropped, and the rest
+    between two tokens or spaces is one unknown token."""
     path = os.path.join(folder, "vocab.txt")
     vocab = _listed(path)
     special = _special(config, vocab, "ESM", path)
@@ -213,7 +213,7 @@ def _template(begin: str, end: str, vocab: dict[str, int], *, types: bool) -> di
 
 
 Parts = tuple[dict[str, int], dict[str, Any], dict[str, str], tuple[str, str]]
-"""(ids of all tokens, the model of `tokenizer.json`, special tokens by key, those that frame a text)"""
+"""(ids of all tokens, the model of `tokenizer.json`, special tokens by key, tokens that frame a text)"""
 
 
 def _debertas(model: SentencePieceModel, folder: str, path: str, config: dict[str, Any]) -> Parts:
@@ -228,7 +228,7 @@ def _debertas(model: SentencePieceModel, folder: str, path: str, config: dict[st
 
 
 def _xlm_rs(model: SentencePieceModel, folder: str, path: str, config: dict[str, Any]) -> Parts:
-    """As XLM-R's class: its four special tokens, the model's pieces but for those that no text becomes, and a mask."""
+    """As XLM-R's class: its four special tokens, the model's pieces except those that no text becomes, and a mask."""
     model_file = os.path.join(folder, "config.json")
     of_model = storage.read_json(model_file) if os.path.isfile(model_file) else {}
     kind = str(config.get("tokenizer_class") or of_model.get("model_type") or "xlm-roberta")
@@ -258,8 +258,8 @@ def _xlm_rs(model: SentencePieceModel, folder: str, path: str, config: dict[str,
 
 
 def _class_of_any(content: dict[str, Any]) -> dict[str, Any]:
-    """Entries of `tokenizer_config.json` with which `transformers` reads the `tokenizer.json` as it is: its class for
-    DeBERTa takes the pieces alone, and normalizes by rules of its own."""
+    """Entries of `tokenizer_config.json` with which `transformers` reads the `tokenizer.json` unchanged, since its
+    class for DeBERTa uses the pieces alone, and normalizes by rules of its own."""
     tokens = {token["content"] for token in content["added_tokens"]}
     named = {key: token for key, token in DEFAULTS["BPE"].items() if token in tokens}  # one of the two has its tokens
     named |= {key: token for key, token in DEFAULTS["Unigram"].items() if token in tokens}

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 MOST_CHARACTERS = 20_000_000
-"""Characters of all different words. A trainer takes some 120 bytes of memory for each."""
+"""Characters of all different words. A trainer needs some 120 bytes of memory for each."""
 PENDING_CHARACTERS, PENDING_PARTS = 64_000_000, 1_000_000
 """Characters of texts that wait to be split, and the different parts among them."""
 SPACE = re.compile(r"(?<=\S)(?= \S)")
@@ -19,7 +19,7 @@ class TooManyWords(Exception):
 
 
 class WordCounts:
-    """Counts of the words that `split` makes of each text.
+    """Counts of the words into which `split` splits each text.
 
     `at_spaces`: `split` may be applied to the parts between single spaces, each with the space before it, since no word
     reaches over one. Most parts are repeats, and a repeat is split once.

@@ -1,1 +1,1 @@
-"""The loop and what it writes: checkpoints, metrics, status."""
+"""The training loop and its files: checkpoints, metrics, status."""

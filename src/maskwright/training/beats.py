@@ -45,7 +45,7 @@ DOING: dict[str, Doing] = {"starting": "starting", "evaluating": "evaluating", "
 
 
 class Beats:
-    """Writes heartbeats from `begin` on. Leaving the context writes the last one, which says how the process ended."""
+    """Writes heartbeats from `begin` on. Leaving the context writes the last one, with the process's end."""
 
     def __init__(self, directory: RunDirectory, rank: int = 0, world_size: int = 1, start: str = "") -> None:
         self.every_seconds = max(EVERY_SECONDS, world_size / WRITES_PER_SECOND)
@@ -157,7 +157,7 @@ class Beats:
             return not self._lost
         first = records.read(Beat, read_local(os.path.join(self._folder, file_name(0))))
         if first is None:
-            return self._seen  # missing for a moment, as far as this file system shows
+            return self._seen  # missing for a moment on this file system
         self._lost = self._seen and first.start != self._start
         self._attempt = first.attempt
         return first.start == self._start
@@ -219,4 +219,4 @@ class Beats:
     def _warn(self, error: OSError) -> None:
         if not self._warned:
             self._warned = True
-            warn(f"{self._folder}: no sign of life can be written ({error.strerror or error}); training goes on")
+            warn(f"{self._folder}: no heartbeat can be written ({error.strerror or error}); training continues")

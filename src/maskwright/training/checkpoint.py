@@ -47,9 +47,8 @@ def save(
     planned: int | None = None,
     best: int | None = None,
 ) -> str:
-    """Writes `folder/step-…` and returns it. Then deletes older checkpoints, except the `keep` newest, that of step
-    `best`, those at multiples of `keep_every_steps`, and the two newest at multiples of `planned`, to which a rollback
-    may go.
+    """Writes `folder/step-…` and returns it. Then deletes older checkpoints, except the `keep` newest, step `best`,
+    those at multiples of `keep_every_steps`, and the two newest at multiples of `planned`, to which a rollback may go.
 
     `record` goes into state.json. Raises `CheckpointError` before writing if the disk is too full; the older
     checkpoints then stay as they are.
@@ -59,7 +58,7 @@ def save(
         storage.make_folder(folder)
         require_space(folder, size_bytes(state))
         if os.path.exists(target):
-            shutil.rmtree(target)  # it has no manifest: a kill during this very save left it
+            shutil.rmtree(target)  # without a manifest, it was left by a kill during this save
         try:
             _write(target, state, record)
         except OSError as error:
@@ -102,7 +101,7 @@ def _not_written(target: str, needed: int, error: OSError) -> CheckpointError:
     return CheckpointError(
         f"cannot be written: {error.strerror or error}{missing}; the checkpoints before it are untouched",
         where=target,
-        fix="free disk space, lift the quota or permit writing, and start the same command again",
+        fix="free disk space, raise the quota or allow writing, and start the same command again",
     )
 
 
@@ -137,7 +136,7 @@ def require_space(folder: str, needed: int) -> None:
     free = hardware.free_disk_bytes(folder)
     if free < needed:
         raise CheckpointError(
-            f"the disk has {human_bytes(free)} free, {human_bytes(needed)} are needed for checkpoints",
+            f"the disk has {human_bytes(free)} free, but checkpoints need {human_bytes(needed)}",
             where=folder,
             fix=f"free {human_bytes(needed - free)} and start the same command again",
         )
@@ -201,9 +200,9 @@ def load(path: str) -> tuple[TrainState, dict[str, Any]]:
     except (OSError, KeyError, TypeError, ValueError, SafetensorError, MaskwrightError) as error:
         what = error.what if isinstance(error, MaskwrightError) else f"{type(error).__name__}: {error}"
         raise CheckpointError(f"is damaged: {what}", where=path, fix="restore a copy") from None
-    # As far as this version can tell it is undamaged, so no older one is used instead.
+    # It seems undamaged to this version, so no older one is used instead.
     raise InputError(
-        f"has format {str(version)[:20]}, this version reads {FORMAT}",
+        f"has format {str(version)[:20]}, but this version reads {FORMAT}",
         where=path,
         fix="use the maskwright that wrote it",
     )
@@ -216,7 +215,7 @@ def _load(path: str, manifest: dict[str, Any]) -> tuple[TrainState, dict[str, An
             raise CheckpointError("is not what was saved (size or sha256 differs)", where=file, fix="restore a copy")
     record = storage.read_json(os.path.join(path, FILES[2]))
     if record["step"] != step_of(os.path.basename(path)):
-        raise CheckpointError(f"holds step {record['step']}", where=path, fix="give the folder its own name again")
+        raise CheckpointError(f"holds step {record['step']}", where=path, fix="restore the folder's name")
     moments: dict[str, dict[str, NDArray[np.float32]]] = {}
     for key, array in load_file(os.path.join(path, FILES[1])).items():
         kind, name = key.split("/", 1)

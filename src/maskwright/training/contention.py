@@ -11,11 +11,11 @@ from maskwright.machine.cgroups import Cgroups
 from maskwright.machine.hardware import usable_cores
 
 LEAST_SECONDS = 30.0
-"""Seconds of training that are judged together: other programs come and go."""
+"""Seconds of training that are judged together, since other programs come and go."""
 LEAST_SHARE = 0.15
 COMPUTES_SHARE = 0.5
 """Threads that run or wait to run this much of the time are counted as compute threads. A thread that saves in the
-background does not count: it waits for our own threads."""
+background does not count, since it waits for our own threads."""
 FIX = (
     "end them, or start again with OMP_WAIT_POLICY=passive in the environment, which loses less to others, is slower "
     "alone, and changes no number"

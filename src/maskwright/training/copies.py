@@ -6,7 +6,7 @@
       history.jsonl, data.json                                of the run directory at that time
       tokenizer/                                              so that the model can be used without the store
       MANIFEST.json                                           uploaded last, and only if there is none yet
-    gs://bucket/runs/one/ended.json                           what the run wrote after its last save, once it has ended
+    gs://bucket/runs/one/ended.json                           files after the run's last save, once it has ended ended
     gs://bucket/runs/one/starts.json                          its starts and limits (`run/starts.py`), until it ends
 
 A new machine with an empty run directory fetches the newest complete copy and continues from there.
@@ -50,8 +50,8 @@ TOKENIZER = "tokenizer"
 
 
 class Copies:
-    """`location`: any URL that fsspec knows. Raises `InputError` if it cannot be opened, `MaskwrightError` if its host
-    cannot be reached at the start, or an access fails each of `folder.TRIES` times later."""
+    """`location`: any URL that fsspec supports. Raises `InputError` if it cannot be opened, `MaskwrightError` if its
+    host cannot be reached at the start, or an access fails each of `folder.TRIES` times later."""
 
     def __init__(self, location: str, reach: bool = True, *, sleep: Callable[[float], None] = time.sleep) -> None:
         if not location.partition("://")[2].strip("/") or location.startswith("http"):
@@ -110,7 +110,7 @@ class Copies:
                 self._remove(found)
 
     def put_ended(self, directory: RunDirectory, step: int) -> None:
-        """Copies what a run has written since its last save, that of `step`. Raises `CheckpointError` if that fails."""
+        """Copies the run's files from after its last save at `step`. Raises `CheckpointError` if that fails."""
         contents = {name: read_local(directory.path(name)) for name in ENDED_FILES}
         files = {name: text.decode(errors="replace") for name, text in contents.items() if text is not None}
         content = json.dumps({"step": step, "files": files}).encode()
@@ -119,7 +119,7 @@ class Copies:
         self._require_arrived(ENDED, expected, io.BytesIO(content))
 
     def fetch_ended(self, directory: RunDirectory) -> None:
-        """Brings what `put_ended` has copied, if the run has not gone on since the newest checkpoint in `directory`."""
+        """Fetches the files of `put_ended` if the run has not continued since the newest checkpoint in `directory`."""
         for name, text in ended_files(self._folder, directory.newest_step()).items():
             with storage.atomic_writer(directory.path(name)) as file:
                 file.write(text.encode())
@@ -148,14 +148,14 @@ class Copies:
         self._bring_best(directory, require_same)
 
     def _bring_best(self, directory: RunDirectory, require_same: Callable[[RunRecord], None]) -> None:
-        """Downloads the best checkpoint if the run directory lacks it, as after a fetch that was cut off: a run without
-        it forgets its best evaluation, and then deletes the copy."""
+        """Downloads the best checkpoint if the run directory lacks it, as after a fetch that was cut off, since a run
+        without it forgets its best evaluation and then deletes the copy."""
         local = checkpoint.whole_steps(directory.checkpoints)
         if not local:
             return
         try:
             state = storage.read_json(os.path.join(directory.checkpoints, step_folder(local[-1]), "state.json"))
-        except InputError:  # whoever loads it names the damage
+        except InputError:  # loading it names the damage
             return
         best = state.get("best_step") if isinstance(state, dict) else None
         if best is not None and best not in local and best in self.steps():
@@ -185,7 +185,7 @@ class Copies:
                 require_same(parse(storage.read_json(os.path.join(partial, CONFIG)), f"{self._url(step)}/{CONFIG}"))
                 done, known = (_rollbacks(folder) for folder in (directory.location, partial))
                 if with_records and done != known[: len(done)]:
-                    what, fix = "is from before a rollback", "nothing: it is left out"
+                    what, fix = "is from before a rollback", "not needed, since it is left out"
                     raise CheckpointError(what, where=self._url(step), fix=fix)
                 for name in of_run if with_records else ():
                     storage.make_folder(os.path.dirname(directory.path(name)))
@@ -223,7 +223,7 @@ class Copies:
         elif good:
             good = self._folder.sha256(name) == expected["sha256"]
         if not good:
-            fix = "look at the store and the network"
+            fix = "check the store and the network"
             raise CheckpointError("did not arrive complete", where=f"{self.location}/{name}", fix=fix)
 
     def _url(self, step: int) -> str:

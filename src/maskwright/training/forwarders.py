@@ -1,7 +1,7 @@
 """The processes that send a run's numbers to the services of `logging.report_to`, one `maskwright sync` for each.
 
-They read the run directory, and only lines of warning come back from them. So whatever a service does, the run computes
-the same numbers in the same time. Only its end waits a moment, for lines that are still being sent.
+They read the run directory, and only lines of warning come back from them. So no service affects the run's numbers or
+speed. Only the run's end waits a moment, for lines that are still being sent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from maskwright.run.directory import RunDirectory
 WAIT_SECONDS = 30.0
 """Wait at the run's end for lines that are still being sent."""
 WAIT_AFTER_TROUBLE_SECONDS = 5.0
-"""The same where the run stopped early or failed: a launcher may be about to send SIGKILL."""
+"""Wait after an early stop or a failure, when a launcher may be about to send SIGKILL."""
 NOT_THEIRS = {PARENT, ERROR_FILE, LISTENER}
 """Variables by which this process talks to its parent."""
 
@@ -34,7 +34,7 @@ class Forwarders:
         self._running: dict[str, subprocess.Popen[str]] = {}
 
     def begin(self, directory: RunDirectory, services: Sequence[Reported]) -> None:
-        """Starts the forwarders. Called once `status.json` says that the run is on, since they end when it is not."""
+        """Starts the forwarders. Called when `status.json` shows that the run is on, since they end otherwise."""
         self._directory = directory
         environment = {name: value for name, value in os.environ.items() if name not in NOT_THEIRS}
         for name in dict.fromkeys(services):
@@ -54,7 +54,7 @@ class Forwarders:
                         start_new_session=True,  # a Ctrl-C in the terminal stops the run, and lets them finish
                     )
             except OSError as error:  # no memory, no process left: the run can do without
-                warn(f"{name}: {error.strerror}; the run goes on without it")
+                warn(f"{name}: {error.strerror}; the run continues without it")
                 continue
             self._running[name] = process
             threading.Thread(target=self._listen, args=(process,), name=f"forward {name}", daemon=True).start()
@@ -67,7 +67,7 @@ class Forwarders:
             self._directory.log(line.rstrip("\n"))
 
     def end(self, seconds: float) -> None:
-        """Waits for the forwarders, but not for long, and not after a signal. Those with more to send go on alone."""
+        """Waits for the forwarders, but not for long, and not after a signal. Others continue alone."""
         until = time.monotonic() + seconds
         try:
             while any(process.poll() is None for process in self._running.values()) and time.monotonic() < until:
@@ -77,7 +77,7 @@ class Forwarders:
         for name, process in self._running.items():
             if process.poll() is None and self._directory:
                 again = typed(["sync", self._directory.location, "--to", name])
-                say(f"{name}: still sending, beside this command; should that be cut off, `{again}` sends the rest")
+                say(f"{name}: still sending in the background; if that is cut off, `{again}` sends the rest")
 
 
 @contextmanager

@@ -21,7 +21,7 @@ WINDOW_LINES, FEWEST_LINES, NEW_LEVEL_LINES = 50, 10, 10
 SPIKE_DEVIATIONS, SPIKE_SHARE = 8.0, 0.1
 """A spike lies this many robust standard deviations, and this share, above the median of the window before it."""
 CHANCE_SHARE = 0.01
-"""A loss this close to the logarithm of the number of tokens, or of classes, is that of a uniform guess."""
+"""A loss this close to the logarithm of the number of tokens, or of classes, equals a uniform guess."""
 HEALTH_FIX = (
     "start a new run with a lower optimizer.learning_rate or a larger schedule.warmup_share; `maskwright export` makes "
     "a folder of the last good checkpoint for its model.init_from"
@@ -58,7 +58,7 @@ class LossWatch:
         if spike:
             warn(f"step {step}: loss {loss:.3f} is far above the {usual:.3f} of the last {lines} log lines")
         if loss == 0.0:
-            warn(f"step {step}: the loss is exactly 0, which no text gives; look at the data and its masks")
+            warn(f"step {step}: the loss is exactly 0, which no text gives; check the data and its masks")
         full = len(self._losses) == WINDOW_LINES
         if self._chance and full and not self._warned_of_chance and step > self._warmup_steps:
             least = min(self._losses)

@@ -32,7 +32,7 @@ class Job:
     ceiling: Ceiling
     """Measured speed of plain matrix multiplication."""
     record: RunRecord | None
-    """Which each checkpoint's state.json repeats. None except on rank 0."""
+    """The run's record, repeated in each checkpoint's state.json. None except on rank 0."""
     saver: Saver | None
     """None except on rank 0, which alone writes."""
     watch: LossWatch
@@ -76,5 +76,5 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        """Whether there is nothing left to train."""
+        """Whether all steps are done."""
         return self.step == self.steps or self.objective.settled

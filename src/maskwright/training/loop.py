@@ -70,7 +70,7 @@ def train(job: Job, stop: StopRequest) -> None:
                 if begun is None:  # nothing has changed: the step is computed after the restart
                     break
 
-                # ---- after each step: what others ask for, and what all ranks agree on
+                # ---- after each step: requests of others, and the ranks' agreement
                 _count(job, *begun)
                 bar.advance()
                 _beat(job, "training")
@@ -166,7 +166,7 @@ class _Profile(ExitStack):
         suppressed = super().__exit__(*error)
         if self._steps and not self._is_written and self._job.is_rank_0:
             needed = PROFILE_AFTER_STEPS + self._steps + 1
-            warn(f"--profile-steps {self._steps}: no whole profile, which takes a start of {needed} steps or more")
+            warn(f"--profile-steps {self._steps}: no whole profile, which needs a start of {needed} steps or more")
         return bool(suppressed)
 
 
@@ -323,7 +323,7 @@ def _roll_back(job: Job, bar: Progress) -> bool:
         job.saver.finish()
     loaded = _checkpoint_before(job, seen) if job.is_rank_0 else None
     if not job.engine.processes.broadcast(b"found" if loaded else b""):
-        warn("there is no checkpoint to go back to yet; going on")
+        warn("there is no checkpoint to go back to yet; continuing")
         return False
     if loaded:
         # The note comes before the state: after a kill in between, the run continues from the same checkpoint and data.
@@ -401,7 +401,7 @@ def _write(job: Job, board: TensorBoard | None, record: dict[str, Any]) -> None:
 
 def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
     """Evaluates on the validation split. A single rank that is asked to stop gives up without a record; at the end of
-    the run, where nothing else is left to do, only after a signal."""
+    the run, only after a signal."""
     if job.step in job.evaluated:
         return
     _beat(job, "evaluating", force=True)
@@ -423,7 +423,7 @@ def evaluate(job: Job, board: TensorBoard | None, stop: StopRequest) -> None:
 
 
 def save(job: Job) -> None:
-    """Hands the state to the saver; training goes on while it writes."""
+    """Hands the state to the saver; training continues while it writes."""
     _beat(job, "saving", force=True)
     job.engine.check()
     with job.speed.paused():

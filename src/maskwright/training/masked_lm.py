@@ -92,7 +92,7 @@ class MaskedLM:
 
 
 def masks_at(loader: Loader, data_step: int) -> dict[str, float]:
-    """The masking rate of an update, and the share of its rows that are read causally if any of the run's are."""
+    """The masking rate of an update, and the share of its rows that are read causally in a run with causal rows."""
     masks = {"masking_rate": loader.masking_rate(data_step)}
     if reads_causally(loader.config):
         masks["causal_share"] = loader.at(data_step).masking.causal_share

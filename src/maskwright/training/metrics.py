@@ -28,7 +28,7 @@ class Counters:
     weight: float = 0.0
     """Since the last log line."""
     empty_steps: int = 0
-    """How many of the last steps, in a row, had nothing to predict."""
+    """Number of last steps in a row without predictions."""
 
     def __post_init__(self) -> None:
         self._waiting: list[StepStats] = []
@@ -71,7 +71,7 @@ class Speed:
         self.parts: dict[str, float] = {}
 
     def start(self) -> None:
-        """From here on, time is that of training."""
+        """Begins to count training time."""
         self._mark = self._clock()
 
     def pause(self) -> None:
@@ -123,8 +123,8 @@ class Speed:
 
 
 class TensorBoard:
-    """Scalars as an event file of TensorBoard, written without its package. An error is shown once, and training goes
-    on without the file.
+    """Scalars as an event file of TensorBoard, written without its package. An error is shown once, and training
+    continues without the file.
 
     The file is a TFRecord of `Event` messages in protocol buffers' wire format:
     github.com/tensorflow/tensorflow/blob/master/tensorflow/core/util/event.proto and /core/lib/io/record_writer.h.
@@ -167,7 +167,7 @@ class TensorBoard:
             file, self._file = self._file, None
             if file is not None:
                 file.close()
-            warn(f"{self._folder}: TensorBoard events cannot be written ({error}); metrics.jsonl goes on")
+            warn(f"{self._folder}: TensorBoard events cannot be written ({error}); metrics.jsonl continues")
 
 
 def _field(number: int, value: int | float | bytes) -> bytes:
@@ -180,7 +180,7 @@ def _field(number: int, value: int | float | bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Seven bits a byte, lowest first; the eighth says that more follow."""
+    """Seven bits a byte, lowest first; the eighth marks that more follow."""
     parts = []
     while value > 0x7F:
         parts.append(value & 0x7F | 0x80)

@@ -44,7 +44,7 @@ class Objective(Protocol):
         ...
 
     def trials(self, data_step: int, virtual_workers: Sequence[int]) -> list[tuple[int, list[Batch]]]:
-        """(data step, its batches) of updates with all shapes that the run has from here on, or the largest of
+        """(data step, its batches) of updates with all remaining shapes of the run, or the largest of
         them."""
         ...
 
@@ -59,7 +59,7 @@ class Objective(Protocol):
         ...
 
     def logged(self, data_step: int) -> dict[str, float]:
-        """Numbers of a log line besides loss and rates."""
+        """Numbers of a log line, except loss and rates."""
         ...
 
     def evaluate(self, engine: Engine, step: int, look: Callable[[], bool]) -> dict[str, float] | None:
@@ -70,8 +70,7 @@ class Objective(Protocol):
         ...
 
     def remember(self, lines: Sequence[Mapping[str, Any]], saved: Collection[int]) -> None:
-        """Replaces the remembered evaluations by those of metrics.jsonl on the text that judges the run now. `saved`:
-        see `Best.remember`."""
+        """Reads the evaluations on the present held-out text from metrics.jsonl. `saved`: see `Best.remember`."""
         ...
 
     @property

@@ -12,8 +12,8 @@ Update = tuple[list[Batch], UpdateCounts]
 
 
 class BatchPrefetcher:
-    """Prepares the batches of the `local` virtual workers, ahead where the host has time for that. If it launches a
-    GPU's kernels one by one, a second Python thread slows it down: mini took 22.5 instead of 20.1 ms a step on an H200.
+    """Prepares the batches of the `local` virtual workers, ahead if the host has time. If it launches a GPU's kernels
+    one by one, a second Python thread slows it down: mini took 22.5 instead of 20.1 ms a step on an H200.
 
     On that host, a batch of 65,536 tokens takes 2.7 ms to make, and an update of nano little more. One thread at a time
     makes batches, so the objective's state needs no lock."""
@@ -24,7 +24,7 @@ class BatchPrefetcher:
         self._next: tuple[int, Future[Update]] | None = None
 
     def take(self, data_step: int, following: int | None) -> Update:
-        """Returns the batches of `data_step`, and begins those of `following` in a thread, unless it is None."""
+        """Returns the batches of `data_step`, and begins the batches of `following` in a thread, unless it is None."""
         update = self._made(data_step) or self._make(data_step)
         if following is not None:
             self._next = following, self._pool.submit(self._make, following)

@@ -63,7 +63,7 @@ def write_bundle(
 def write_examples(
     directory: RunDirectory, batches: Sequence[Batch], places: list[str], *, step: int, details: dict[str, Any]
 ) -> str:
-    """Writes the same for a step of fine-tuning; `places` are `file:line` of its examples. Returns the folder."""
+    """Writes the folder for a step of fine-tuning; `places` are `file:line` of its examples. Returns the folder."""
     return _write(directory, batches, step, {**details, "examples": places})
 
 

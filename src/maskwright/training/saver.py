@@ -1,4 +1,4 @@
-"""Saving while training goes on: a thread writes the state that the engine handed over, one checkpoint at a time."""
+"""Saving during training: a thread writes the state that the engine handed over, one checkpoint at a time."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Saver:
             raise error
 
     def wait(self) -> None:
-        """Does the same as `finish` without raising: for the end of a run that has failed already."""
+        """Like `finish`, but without raising, for the end of a run that has already failed."""
         if self._thread:
             self._thread.join()
             self._thread = None
@@ -91,8 +91,7 @@ class Saver:
         return self._copier.wait() if self._copier else None
 
     def copy_ended(self, step: int) -> None:
-        """Copies what the run has written since its last save, that of `step`, whose copy has ended. Raises
-        `CheckpointError`."""
+        """Copies the run's files from after its last save at `step`, whose copy has ended. Raises `CheckpointError`."""
         if self._copier and (failed := self._copier.copy_ended(step)):
             raise failed
 
@@ -125,8 +124,8 @@ class Saver:
 
 
 class Copier:
-    """Copies the newest requested checkpoint in a thread of its own: a store that is unreachable for a while stops
-    neither training nor saving."""
+    """Copies the newest requested checkpoint in a thread of its own, so that an unreachable store stops neither
+    training nor saving."""
 
     def __init__(self, directory: RunDirectory, options: CheckpointSection, copies: Copies) -> None:
         self._directory, self._options, self._copies = directory, options, copies
@@ -136,7 +135,7 @@ class Copier:
         self._failed: CheckpointError | None = None
 
     def ask(self, step: int, best: int | None) -> None:
-        """Requests a copy of `step`. `best`: a step whose copy is not deleted either."""
+        """Requests a copy of `step`. `best`: another step whose copy is kept."""
         with self._lock:
             self._wanted = step, best
             if self._thread is None:
@@ -174,12 +173,12 @@ class Copier:
             self._directory.log(f"copied step {step} to {self._copies.location}")
         except Exception as error:
             if step not in checkpoint.whole_steps(self._directory.checkpoints):
-                return  # deleted meanwhile: a newer one is requested next
+                return  # deleted meanwhile, so a newer one is requested next
             self._failed = self._not_copied(f"step {step:,} is saved here but not copied", error)
             warn(str(self._failed))
 
     def copy_ended(self, step: int) -> CheckpointError | None:
-        """Copies what the run has written since the copy of `step`. Returns the error."""
+        """Copies the run's files from after the copy of `step`. Returns the error."""
         try:
             self._copies.put_ended(self._directory, step)
         except Exception as error:
@@ -188,5 +187,5 @@ class Copier:
 
     def _not_copied(self, what: str, error: Exception) -> CheckpointError:
         why = error.what if isinstance(error, MaskwrightError) else error
-        fix = "start the same command again once the store can be reached"
+        fix = "start the same command again when the store can be reached"
         return CheckpointError(f"{what}: {why}", where=self._copies.location, fix=fix)

@@ -1,7 +1,7 @@
 """Requests to a running run: signals, files in its folder, limits. They are met at the next safe point, after saving.
 
-SIGTERM, SIGINT, SIGHUP  stop (75); the restart computes again what is not saved when the grace period ends
-SIGUSR1               save a checkpoint and go on
+SIGTERM, SIGINT, SIGHUP  stop (75); the restart repeats the steps that are not saved when the grace period ends
+SIGUSR1               save a checkpoint and continue
 RUN/request.json      stop (76) or save, by `maskwright stop`, from any machine that sees the folder
 --stop-after-hours and --stop-after-steps stop (76) at a moment that restarts keep (`run/starts.py`).
 """
@@ -43,9 +43,9 @@ class StopRequest:
     """Requests to this start of the run."""
 
     reason: StopReason = ""
-    """Why to stop; empty to go on."""
+    """The reason to stop; empty to continue."""
     why: str = ""
-    """The same in words."""
+    """The reason in words."""
     urgent: bool = False
     """Whether a signal asked, so that the step in progress is abandoned."""
     save_wanted: bool = False
@@ -78,7 +78,7 @@ class StopRequest:
         return self.reason in FINAL
 
     def error(self, what: str, *, is_final: bool = False) -> StoppedEarly:
-        """The end of the run. `is_final`: whether another rank was asked for one that is."""
+        """The end of the run. `is_final`: whether another rank was asked for a final end."""
         kind = EndedAsAsked if self.is_final or is_final else StoppedEarly
         return kind(what, reason=self.reason or "agreed")
 
@@ -138,6 +138,6 @@ def stop_on_signals(request: StopRequest) -> Iterator[StopRequest]:
     finally:
         for timer in timers:
             timer.cancel()
-            timer.join()  # a thread that wakes while Python takes itself apart can abort the process
+            timer.join()  # a thread that wakes during Python's shutdown can abort the process
         for number, handler in previous_handlers.items():
             signal.signal(number, handler)

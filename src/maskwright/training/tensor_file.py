@@ -1,4 +1,4 @@
-"""Writes safetensors in one pass that also hashes, and leaves the interpreter to other threads meanwhile.
+"""Writes safetensors in one pass that also hashes, and frees the interpreter for other threads.
 
 Format: https://github.com/huggingface/safetensors#format. Eight bytes of header length, a JSON header padded to eight
 bytes, the arrays one after the other.
@@ -28,7 +28,7 @@ def write_tensors(path: str, tensors: Mapping[str, NDArray[Any]], metadata: dict
     sha = hashlib.sha256()
     with open(path, "wb", buffering=0) as file:
         for block in _blocks(tensors, metadata):
-            sha.update(block)  # without the interpreter's lock, like the write: training goes on
+            sha.update(block)  # without the interpreter's lock, like the write, so training continues
             rest = memoryview(block).cast("B")
             while len(rest):  # a write may be short, like the last one before a disk is full
                 rest = rest[file.write(rest) :]

@@ -1,4 +1,4 @@
-"""The agreement of a run's ranks, after each step, to go on, to save or to stop."""
+"""The agreement of a run's ranks, after each step, to continue, to save or to stop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from maskwright.training.stop import StopRequest
 VOTE_STEPS = 2
 """Steps until every rank has seen a rank's vote."""
 SAVE, STOP, END = 1, 2, 3
-"""A rank's possible votes besides 0: END is a stop that is final. All ranks follow the highest, after the same step."""
+"""A rank's possible votes, in addition to 0. END is a final stop. All ranks follow the highest, after the same step."""
 
 
 class Vote:
@@ -31,7 +31,7 @@ class Vote:
             self.take(0)
 
     def take(self, highest: int) -> None:
-        """Votes after a step. `highest`: the highest vote of all ranks, as far as the step could know it."""
+        """Votes after a step. `highest`: the highest vote of all ranks that the step has received."""
         self.own = self._choose()
         self.agreed = END if self._stop.everywhere else self.own if self._alone else highest
 

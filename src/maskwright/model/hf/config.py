@@ -105,7 +105,7 @@ def _encoder_config(config: ModelConfig) -> dict[str, Any]:
 
 def read_hf_config(folder: str, *, head: bool = True) -> ModelConfig:
     """Reads a folder's shape. Raises `ModelError` unless this code computes the folder's model exactly. Without `head`,
-    that is the encoder, and the task is masked_lm whatever head the folder has."""
+    reads the encoder alone, as masked_lm, with any head in the folder."""
     path = os.path.join(folder, "config.json")
     if not os.path.isfile(path):
         require_folder(folder)
@@ -113,21 +113,21 @@ def read_hf_config(folder: str, *, head: bool = True) -> ModelConfig:
     values = storage.read_json(path)
     kind = values.get("model_type") if isinstance(values, dict) else None
     if kind not in list(FAMILIES):  # a list, because `kind` may be unhashable
-        what = f"model_type is {kind!r:.40}; those that can be read are {', '.join(FAMILIES)}"
+        what = f"model_type is {kind!r:.40}, but supported are {', '.join(FAMILIES)}"
         parent = model_above(folder) if kind is None else None
         fix = f"give the folder above it: {parent}" if parent else "see docs/recipes.md#encoders for others"
         raise ModelError(what, where=path, fix=fix)
     family: Family = FAMILIES[kind]
     if values.get("auto_map") and not _is_former_code(values["auto_map"], family):
-        fix = f"take a folder that {family.class_begins}ForMaskedLM of transformers reads without trust_remote_code"
+        fix = f"use a folder that {family.class_begins}ForMaskedLM of transformers reads without trust_remote_code"
         raise ModelError("its model is code of its own (auto_map), which is never run", where=path, fix=fix)
     written = Written(values, path)
     set_values = {key: value for key, value in values.items() if value is not None}
-    written.require(family.needs | set_values, family.needs, "only models with this setting can be read")
+    written.require(family.needs | set_values, family.needs, "use a model with this setting")
     if values.get("quantization_config") is not None:
-        raise ModelError("has quantised weights", where=path, fix="take the folder that it was made from")
+        raise ModelError("has quantised weights", where=path, fix="use the folder that it was made from")
     if values.get("tie_word_embeddings") is False and "tie_word_embeddings" not in family.keys:
-        fix = "only models whose head shares the embeddings can be read"
+        fix = "use a model whose head shares the embeddings"
         raise ModelError("tie_word_embeddings is False", where=path, fix=fix)
     given = {name: values[key] for name, key in family.keys.items() if values.get(key) is not None}
     shape = family.defaults | family.fixed | given | family.read(written)
@@ -171,11 +171,11 @@ def _head(written: Written, family: Family) -> dict[str, Any]:
         task = written["problem_type"] or ("regression" if outputs == 1 else "single_label_classification")
         if task not in SEQUENCE_TASKS:
             raise written.refused(f"problem_type is {task!r:.40}", f"set one of {', '.join(SEQUENCE_TASKS)}")
-        fix = "only classifiers of the first token can be read; pretrain takes the encoder with model.new_head=true"
+        fix = "use a classifier of the first token, or pretrain the encoder with model.new_head=true"
         written.require(family.of_classifiers | values, family.of_classifiers, fix)
     if task == "question_answering" and not FACTS[values["model_type"]].answers_questions:
-        what = f"is a {name}, which transformers does not have"
-        raise written.refused(what, "take the folder that it was fine-tuned from")
+        what = f"is a {name}, which transformers lacks"
+        raise written.refused(what, "use the folder that it was fine-tuned from")
     if outputs != {"regression": 1, "question_answering": 2}.get(task, outputs):
         raise written.refused(f"has {outputs} outputs for {task}")
     key = family.head_dropouts[task == "question_answering"]
@@ -210,9 +210,9 @@ def read_labels(folder: str, config: ModelConfig) -> tuple[str, ...]:
 
 
 def read_use(folder: str, config: ModelConfig) -> dict[str, Any]:
-    """Settings with which texts were encoded in fine-tuning, as `export` writes them under `task_specific_params`, by
-    the names of the question-answering pipeline's parameters: `max_seq_len`, `doc_stride`, `max_answer_len` and, 0 or
-    1, `handle_impossible_answer`; and the `threshold` of several labels. Empty for folders of other tools."""
+    """Settings by which texts were encoded in fine-tuning, as `export` writes them under `task_specific_params`, by the
+    names of the question-answering pipeline's parameters: `max_seq_len`, `doc_stride`, `max_answer_len` and, 0 or 1,
+    `handle_impossible_answer`; and the `threshold` of several labels. Empty for folders of other tools."""
     params: Any = storage.read_json(os.path.join(folder, "config.json"))
     for key in ("task_specific_params", PIPELINES[config.task]):
         params = params.get(key) if isinstance(params, dict) else None
@@ -233,8 +233,8 @@ def _rounding_of_speeds(folder: str, model: ModelConfig) -> str:
         expected = rotary.speeds(replace(model, rope_rounding=rounding), model.rope_theta)
         if values.shape == expected.shape and np.allclose(values, expected, rtol=1e-6, atol=0.0):
             return rounding
-    what = f"{tensor.name} is not what rope_theta {model.rope_theta:g} gives, in fp32, fp16 or bf16"
-    raise ModelError(what, where=tensor.path, fix="take another copy of the model")
+    what = f"{tensor.name} does not follow from rope_theta {model.rope_theta:g} in fp32, fp16 or bf16"
+    raise ModelError(what, where=tensor.path, fix="use another copy of the model")
 
 
 def _plausible(key: str, value: Any) -> bool:

@@ -16,7 +16,7 @@ from maskwright.model.hf.names import Parameters
 INSIDE = "sentence_encoder."
 """A part of the names of all RoBERTas of fairseq."""
 SETTINGS = ("args", "cfg.model", "cfg")
-"""Where its checkpoints have the model's settings: the later ones have `cfg`, and None as `args`."""
+"""Where its checkpoints hold the model's settings: later ones in `cfg`, with None as `args`."""
 _OUTSIDE_LAYERS = {
     "embed_tokens": "embeddings.word_embeddings",
     "embed_positions": "embeddings.position_embeddings",
@@ -36,7 +36,7 @@ _OF_A_LAYER = {
 _HEAD = {"": "lm_head.decoder", "dense.": "lm_head.dense", "layer_norm.": "lm_head.layer_norm"}
 _BUFFERS = ("version", "embed_positions._float_tensor")
 ACTIVATIONS = {"gelu_accurate": "gelu_new", "gelu_fast": "gelu_new"}
-"""fairseq's names of activations that `transformers` calls otherwise."""
+"""fairseq's names of activations that differ in `transformers`."""
 
 
 def from_fairseq(
@@ -73,8 +73,8 @@ def _encoder(name: str, value: NDArray[np.float32], where: str) -> Parameters:
             roles, kind = ("query", "key", "value"), end.removeprefix("in_proj_")
             parts = zip(roles, np.split(value, 3), strict=True)
             return {f"{layer}.attention.self.{role}.{kind}": part for role, part in parts}
-    what = f"has {INSIDE}{name}, which a RoBERTa does not have"
-    fix = "only RoBERTas whose layers normalise after the sum, with learned positions, can be read"
+    what = f"has {INSIDE}{name}, which no RoBERTa has"
+    fix = "use a RoBERTa whose layers normalise after the sum, with learned positions"
     raise ModelError(what, where=where, fix=fix)
 
 
@@ -82,7 +82,7 @@ def _config(weights: Parameters, settings: Mapping[str, Any], kind: str, where: 
     heads = settings.get("encoder_attention_heads")
     if type(heads) is not int:
         fix = "give the checkpoint as fairseq saved it, with `args` or `cfg`"
-        raise ModelError("does not say how many attention heads it has", where=where, fix=fix)
+        raise ModelError("does not give its number of attention heads", where=where, fix=fix)
     embeddings = "roberta.embeddings"
     needed = {
         f"{embeddings}.word_embeddings.weight": 2,
@@ -91,8 +91,8 @@ def _config(weights: Parameters, settings: Mapping[str, Any], kind: str, where: 
     }
     for name, dimensions in needed.items():
         if name not in weights or weights[name].ndim != dimensions:
-            fix = "only RoBERTas with learned positions can be read"
-            raise ModelError(f"has nothing that becomes {name}", where=where, fix=fix)
+            fix = "use a RoBERTa with learned positions"
+            raise ModelError(f"has no tensor for {name}", where=where, fix=fix)
     words, positions, up = (weights[name] for name in needed)
     # fairseq's RoBERTa has no token types, and the class of `transformers` adds one.
     weights[f"{embeddings}.token_type_embeddings.weight"] = np.zeros((1, words.shape[1]), np.float32)

@@ -1,5 +1,5 @@
 """Each family's conventions in `transformers`: names of classes, keys of config.json for its shape and their defaults,
-and `read` and `write` for the keys that mean a field by another form."""
+and `read` and `write` for keys that give a field in another form."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAME_KEYS = (
 BERT_KEYS = ("layer_norm_eps", "hidden_dropout_prob", "attention_probs_dropout_prob", "type_vocab_size")
 DEBERTA_NEEDS = {"relative_attention": True, "share_att_key": True, "norm_rel_ebd": "layer_norm"}
 CONVOLUTION_NEEDS = {"conv_act": "gelu", "conv_groups": 1}
-"""Keys that must have these values. Left out, they mean something else in `transformers`, except `conv_groups`."""
+"""Keys that must have these values. Except for `conv_groups`, their defaults in `transformers` differ."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Written:
         return ModelError(what, where=self.path, fix=fix)
 
     def cannot_be(self, key: str, value: Any) -> ModelError:
-        return self.refused(f"{key} is {value!r:.40}, which it cannot be")
+        return self.refused(f"{key} is {value!r:.40}, which is invalid")
 
     def require(self, given: Mapping[str, Any], needs: Mapping[str, Any], fix: str) -> None:
         """Raises `ModelError` unless `given` has these values."""
@@ -55,7 +55,7 @@ def _nothing(_: object) -> dict[str, Any]:
 @dataclass(frozen=True)
 class Family:
     title: str
-    """The name that people write."""
+    """The usual name."""
     class_begins: str
     """Beginning of the names of its classes."""
     defaults: dict[str, Any]
@@ -67,12 +67,12 @@ class Family:
     fixed: dict[str, Any] = field(default_factory=dict)
     """Fields of `ModelConfig` for which the family has no key."""
     former_code: str = ""
-    """The end of a module's name, and the beginning of its classes', of the code that folders had (`auto_map`) before
-    `transformers` took it over."""
+    """The end of the module's name, and the beginning of its classes', of code in folders (`auto_map`) from before
+    `transformers` included it."""
     head_dropouts: tuple[str, str] = ("classifier_dropout", "classifier_dropout")
     """Keys of the dropout before the matrices of a classifier, and of a head for questions."""
     head_dropout: float | None = None
-    """What it is where config.json leaves it out; None for that of hidden states."""
+    """The value if config.json leaves it out; None for the value of hidden states."""
     of_classifiers: dict[str, Any] = field(default_factory=dict)
     """Keys that must have these values in folders of classifiers."""
     read: Callable[[Written], dict[str, Any]] = _nothing
@@ -85,10 +85,10 @@ class Family:
 
 
 def _read_esm(written: Written) -> dict[str, Any]:
-    """Raises `ModelError` for ESM-1b and ESM-1v, which are of this type too."""
+    """Raises `ModelError` for ESM-1b and ESM-1v, which also have this type."""
     if written["position_embedding_type"] != "rotary" or written["emb_layer_norm_before"]:
-        what = "is not of ESM-2, which has rotary positions and no norm after the embeddings"
-        raise written.refused(what, "take an ESM-2, such as facebook/esm2_t6_8M_UR50D")
+        what = "is not ESM-2's, which has rotary positions and no norm after the embeddings"
+        raise written.refused(what, "use an ESM-2, such as facebook/esm2_t6_8M_UR50D")
     drops, mask, size = bool(written["token_dropout"]), written["mask_token_id"], written["vocab_size"]
     if drops and (type(mask) is not int or type(size) is not int or not 0 <= mask < size):
         raise written.cannot_be("mask_token_id", mask)
@@ -105,7 +105,7 @@ def _write_esm(config: ModelConfig) -> dict[str, Any]:
 
 
 def _read_deberta(written: Written) -> dict[str, Any]:
-    """Raises `ModelError` for what no published v2 or v3 has."""
+    """Raises `ModelError` for settings that no published v2 or v3 has."""
     values, width, heads = written.values, written["hidden_size"], written["num_attention_heads"]
     longest = values.get("max_position_embeddings", 512)
     unset = {"position_buckets": -1, "max_relative_positions": -1, "conv_kernel_size": 0}
@@ -118,13 +118,13 @@ def _read_deberta(written: Written) -> dict[str, Any]:
     if type(width) is int and type(heads) is int and heads > 0:
         of_width = {"embedding_size": width, "pooler_hidden_size": width, "attention_head_size": width // heads}
         needs |= {key: size for key, size in of_width.items() if written[key] is not None}
-    fix = "only models with this setting can be read, as all published DeBERTas v2 and v3 have it"
+    fix = "use a model with this setting, as in all published DeBERTas v2 and v3"
     written.require({"conv_groups": 1, **values}, needs, fix)
     terms = values.get("pos_att_type")
     terms = [term.strip() for term in terms.lower().split("|")] if isinstance(terms, str) else terms
     if not isinstance(terms, list) or not terms or not all(term in ("c2p", "p2c") for term in terms):
         raise written.refused(
-            f"pos_att_type is {values.get('pos_att_type')!r:.40}", "only c2p, p2c and both can be read"
+            f"pos_att_type is {values.get('pos_att_type')!r:.40}", "use a model with c2p, p2c or both"
         )
     return {
         "max_position_embeddings": longest,
@@ -148,8 +148,8 @@ def _write_deberta(config: ModelConfig) -> dict[str, Any]:
 
 
 def _read_one_rope(written: Written, *, unset: float) -> dict[str, Any]:
-    """The base of rotary positions that are alike in all layers, from the keys of transformers 5 or from the older ones
-    of published folders; `unset` without one."""
+    """The base of rotary positions that are the same in all layers, from the keys of transformers 5 or from the older
+    ones of published folders; `unset` without one."""
     if "n_embd" in written.values and "hidden_size" not in written.values:
         fix = "load and save it with NomicBertModel of transformers 5; see docs/recipes.md#nomicbert-and-gte"
         raise written.refused("has the keys of the code that it was published with", fix)
@@ -157,7 +157,7 @@ def _read_one_rope(written: Written, *, unset: float) -> dict[str, Any]:
     key = "rope_parameters" if written["rope_parameters"] else "rope_scaling"
     rope = written[key] or {}
     if not isinstance(rope, dict) or rope.get("rope_type", rope.get("type", "default")) != "default":
-        raise written.refused(f"{key} is not of the default kind", "only plain rotary positions can be read")
+        raise written.refused(f"{key} is not of the default kind", "use a model with plain rotary positions")
     base = rope.get("rope_theta", written["rope_theta"])
     return {"rope_theta": unset if base is None else base}
 
@@ -180,10 +180,10 @@ def _key_value_heads(written: Written) -> dict[str, Any]:
 
 
 def _require_head_width(written: Written) -> None:
-    """Raises `ModelError` where the heads do not share out the width."""
+    """Raises `ModelError` if the heads do not share out the width."""
     width, heads, head_width = (written[key] for key in ("hidden_size", "num_attention_heads", "head_dim"))
     if type(width) is int and type(heads) is int and heads > 0 and head_width not in (None, width // heads):
-        fix = "only models whose heads share out the width can be read"
+        fix = "use a model whose heads share out the width"
         raise written.refused(f"head_dim is {head_width!r:.40}, only {width // heads} is supported", fix)
 
 
@@ -227,7 +227,7 @@ def _read_ultrabert(written: Written) -> dict[str, Any]:
         bases |= dict(zip(kinds, thetas, strict=False))
     pooling = written.values.get("classifier_pooling", "cls")
     if pooling not in ("cls", "mean"):
-        fix = "only classifiers of the first token and of the mean can be read"
+        fix = "use a classifier of the first token or of the mean"
         raise written.refused(f"classifier_pooling is {pooling!r:.40}", fix)
     shape = _local_shape(every, _rope_bases(written, *bases.values()), {"local_attention": 2 * window})
     return shape | _key_value_heads(written) | {"classifier_pooling": "bos" if pooling == "cls" else pooling}
@@ -242,8 +242,8 @@ def _write_ultrabert(config: ModelConfig) -> dict[str, Any]:
 
 
 def _rope_bases(written: Written, everywhere: Any, nearby: Any) -> tuple[Any, Any]:
-    """The bases of rotary positions in layers that attend to all and in local ones: those of rope_parameters, or else
-    these. Raises `ModelError`."""
+    """The bases of rotary positions in layers that attend to all and in local ones, from rope_parameters or else the
+    given ones. Raises `ModelError`."""
     bases, ropes = {"full_attention": everywhere, "sliding_attention": nearby}, written["rope_parameters"] or {}
     if isinstance(ropes, dict) and not set(ropes) <= set(bases):
         fix = 'write {"full_attention": {…}, "sliding_attention": {…}}'
@@ -252,14 +252,14 @@ def _rope_bases(written: Written, everywhere: Any, nearby: Any) -> tuple[Any, An
         rope = (ropes.get(kind) or {}) if isinstance(ropes, dict) else None
         scaled = written["rope_scaling"] is not None
         if not isinstance(rope, dict) or rope.get("rope_type", "default") != "default" or scaled:
-            fix = "only plain rotary positions can be read"
+            fix = "use a model with plain rotary positions"
             raise written.refused(f"rope_parameters.{kind} is not of the default kind", fix)
         bases[kind] = base if rope.get("rope_theta") is None else rope["rope_theta"]
     return bases["full_attention"], bases["sliding_attention"]
 
 
 def _local_shape(every: int, bases: tuple[Any, Any], nearby: dict[str, Any]) -> dict[str, Any]:
-    """`nearby`: what local layers need besides. Without any, neither that nor their base means anything."""
+    """`nearby`: further values for local layers. Without local layers, these and their base are unused."""
     shape = {"rope_theta": bases[0], "global_attn_every_n_layers": every}
     if every == 1:
         return shape | {"local_rope_theta": ModelConfig.local_rope_theta, "local_attention": 0}
@@ -278,8 +278,8 @@ def _write_local(config: ModelConfig) -> dict[str, Any]:
 
 
 def _global_every(written: Written, kinds: Any, every: Any, *, last: bool = False) -> int:
-    """The n of which one layer attends to all, and the others to tokens nearby: the first, or the `last`. It is that of
-    `kinds`, the kind of each layer, or `every` where that is None. Raises `ModelError`."""
+    """The n for which one of each n layers, the first or the `last`, attends to all, and the others to tokens nearby.
+    It follows from `kinds`, the kind of each layer, or else is `every`. Raises `ModelError`."""
     if kinds is None:
         if type(every) is not int or every < 1:
             raise written.cannot_be("global_attn_every_n_layers", every)
@@ -294,7 +294,7 @@ def _global_every(written: Written, kinds: Any, every: Any, *, last: bool = Fals
         is_local = [(number - first) % every != 0 for number in range(len(kinds))]
         if kinds == ["sliding_attention" if local else "full_attention" for local in is_local]:
             return every
-    fix = f"only models in which the {'last' if last else 'first'} of each n layers is 'full_attention' can be read"
+    fix = f"use a model in which the {'last' if last else 'first'} of each n layers is 'full_attention'"
     raise written.refused("layer_types has another pattern, or another length than num_hidden_layers", fix)
 
 
@@ -380,7 +380,7 @@ FAMILIES: dict[Architecture, Family] = {
         "MPNet",
         "MPNet",
         _DROPPED | _ids(1, 0, 2) | {"layer_norm_eps": 1e-12, "max_position_embeddings": 512},
-        # Whatever config.json says, its class numbers positions from 2 on, and has 32 numbers of distances.
+        # With any config.json, its class numbers positions from 2 on, and has 32 numbers of distances.
         {"hidden_act": "gelu", "pad_token_id": 1, "relative_attention_num_buckets": 32},
         _same(*SAME_KEYS, *BERT_KEYS[:3], *_IDS),
         {"type_vocab_size": 0, "position_buckets": 32},

@@ -86,10 +86,10 @@ def _tensors(folder: str, config: ModelConfig) -> dict[str, Tensor]:
         raise error
     if any(".lora_" in name for name in files):
         fix = "merge it first: MODEL.merge_and_unload().save_pretrained(FOLDER)"
-        raise ModelError("has the weights of an adapter (PEFT, LoRA) beside those of the model", where=folder, fix=fix)
+        raise ModelError("has an adapter's weights (PEFT, LoRA) as well as the model's", where=folder, fix=fix)
     names, taken_off = without_wrappers(files, config)
     if taken_off:
-        note(f"weights: {' and '.join(taken_off)} in the names of {folder} is a wrapper's, and taken off")
+        note(f"weights: {' and '.join(taken_off)} in the names of {folder} is a wrapper's prefix, which is removed")
     tensors: dict[str, Tensor] = {}
     for old, whole in files.items():
         for name, tensor in in_names_of_the_class(names[old], whole, config.architecture):
@@ -102,7 +102,7 @@ def _tensors(folder: str, config: ModelConfig) -> dict[str, Tensor]:
 def _finite(parameters: Parameters, folder: str) -> Parameters:
     for name, value in parameters.items():
         if not np.isfinite(value).all():
-            fix = "take an earlier copy of the model"
+            fix = "use an earlier copy of the model"
             raise ModelError(f"{name} holds numbers that are not finite", where=folder, fix=fix)
     return parameters
 
@@ -117,10 +117,10 @@ def _equal(twin: Tensor, value: NDArray[np.float32]) -> bool:
 
 
 def _require_fit(tensors: dict[str, Tensor], config: ModelConfig, where: str) -> None:
-    """Raises `ModelError` unless the tensors are those of `config`, each of its shape. None of them is read yet."""
+    """Raises `ModelError` unless the tensors match `config` in names and shapes. None of them is read yet."""
     _require(pieces(config), tensors, config, where)
     if extra := sorted(set(tensors) - {piece.hf_name for piece in pieces(config)}):
-        what = f"has tensors that its architecture does not know: {', '.join(extra[:3])}"[:300]
+        what = f"has tensors that its architecture lacks: {', '.join(extra[:3])}"[:300]
         raise ModelError(what, where=where, fix=f"continue from a plain {class_name(config)} folder")
 
 
@@ -131,20 +131,22 @@ def _require(expected: Iterable[WeightSlice], tensors: dict[str, Tensor], config
             raise _lacking(piece, tensors, config, where)
         if tensor.shape != piece.shape:
             fix = "restore config.json, or the weights that belong to it"
-            raise ModelError(f"{piece.hf_name} is {tensor.shape}, config.json says {piece.shape}", where=where, fix=fix)
+            raise ModelError(
+                f"{piece.hf_name} is {tensor.shape}, not {piece.shape} of config.json", where=where, fix=fix
+            )
 
 
 def _lacking(piece: WeightSlice, tensors: dict[str, Tensor], config: ModelConfig, where: str) -> ModelError:
     bare, kind = piece.hf_name.partition(".")[2], class_name(config)
     ends = () if piece.name.startswith("head.") else (f".{piece.hf_name}", f".{bare}")
     if wrapped := next((name for name in sorted(tensors) if name.endswith(ends)), None):
-        what = f"has {wrapped} in place of {piece.hf_name}: a wrapper's names, or those of another model"
+        what = f"has {wrapped} in place of {piece.hf_name}: a wrapper's names, or another model's"
         fix = "save the model inside the wrapper again: MODEL.save_pretrained(FOLDER)"
         return ModelError(what, where=where, fix=fix)
     if bare in tensors:
         head = "masked-LM head" if config.task == "masked_lm" else "head"
         what = f"is a bare encoder, saved without its {head}: it has {bare}, not {piece.hf_name}"
-        return ModelError(what, where=where, fix=f"take the {kind} folder that it was made from{NEW_HEAD}")
+        return ModelError(what, where=where, fix=f"use the {kind} folder that it was made from{NEW_HEAD}")
     fix = "restore config.json, or the weights that belong to it"
     if piece.name.startswith("head.") and config.task == "masked_lm":
         fix = f"continue from a masked-LM folder ({kind}){NEW_HEAD}"
@@ -173,7 +175,7 @@ def listed(folder: str, index: str, ending: str) -> list[str]:
     for name in names:
         if os.path.basename(name) != name or not name.endswith(ending) or "\0" in name:
             what = f"names a file outside its folder, or of another kind: {name[:80]!r}"
-            raise ModelError(what, where=index, fix="do not use this folder unless you trust who made it")
+            raise ModelError(what, where=index, fix="do not use this folder unless you trust its author")
     paths = [os.path.join(folder, name) for name in names]
     if missing := [path for path in paths if not os.path.isfile(path)]:
         which = "it" if len(missing) == 1 else f"it and {', '.join(map(os.path.basename, missing[1:4]))}"

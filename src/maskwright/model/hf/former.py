@@ -1,9 +1,9 @@
-"""Names of weights in files where `transformers` has others in its classes: those of UltraBERT, NomicBERT and GTE, and
-those that wrappers begin.
+"""Names of weights in files that differ from the names in classes of `transformers`: of UltraBERT, NomicBERT and GTE,
+and names with a wrapper's prefix.
 
 Its `save_pretrained` writes the names of the code that these families were published with, unless it is called with
 `save_original_format=False` (`conversion_mapping.py` there). NomicBERT and GTE have some matrices in one there. Both
-ways are read.
+forms are read.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ BEGINS: dict[Architecture, dict[str, str]] = {
     "ultrabert": {"ultrabert.": "model.", "cls.weight": "head.decoder.weight"},
     "gte": {"new.": "gte."},
 }
-"""How names begin in files, and in our table."""
+"""Prefixes of names in files, and in our table."""
 
 OLD_ENDS = {".gamma": ".weight", ".beta": ".bias"}
 """The first BERTs' names for the numbers of a LayerNorm; transformers renames them too."""
 INSIDE = re.compile(r"(?:(?<=\.)|^)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
-"""What torch.compile, FSDP and checkpointing put before the names of the part that they wrap; it means nothing else."""
+"""Prefixes by which torch.compile, FSDP and checkpointing mark the part that they wrap, and which mean nothing else."""
 AROUND = ("module.", "model.", "auto_model.")
-"""What DistributedDataParallel, a class of one's own (Lightning's) and sentence-transformers put before all names."""
+"""Prefixes that DistributedDataParallel, a user's class (Lightning's) and sentence-transformers add to all names."""
 
 
 def without_wrappers(names: Collection[str], config: ModelConfig) -> tuple[dict[str, str], list[str]]:
-    """(each of a model's `names` in its files -> without what wrappers put before it; what that was).
+    """(each of a model's `names` in its files -> the name without a wrapper's prefix; the prefixes).
 
-    The names stay as they are unless those of `config`'s encoder are among them afterwards: where some have such a
-    beginning and others do not, it may mean something."""
+    The names stay the same unless they then include `config`'s encoder: a prefix of only some names may mean
+    something."""
     anchor = next(encoder_pieces(config)).hf_name
     wanted = {anchor, anchor.partition(".")[2]}
     unchanged = {name: name for name in names}

@@ -1,7 +1,7 @@
 """The one table from Hugging Face's parameter names to this model's, for each architecture.
 
 Checkpoints, engines and export pass parameters as fp32 numpy arrays under Hugging Face names. Inside the model, query,
-key and value are one matrix, and the vocabulary is padded. `pieces` says which rows of which inner parameter belong to
+key and value are one matrix, and the vocabulary is padded. `pieces` lists which rows of which inner parameter belong to
 a name.
 """
 
@@ -56,7 +56,7 @@ def count_parameters(config: ModelConfig) -> int:
 
 
 def encoder_pieces(config: ModelConfig) -> Iterator[WeightSlice]:
-    """`pieces` without those of the head."""
+    """`pieces` without the head's."""
     return (piece for piece in pieces(config) if not piece.name.startswith("head."))
 
 
@@ -66,8 +66,8 @@ def has_head(config: ModelConfig, parameters: Parameters) -> bool:
 
 
 def encoder_prefix(config: ModelConfig) -> str:
-    """What the names of an encoder's parameters begin with inside a class with a head, such as `roberta.`. A bare
-    encoder is saved without it."""
+    """The prefix of an encoder's parameters inside a class with a head, such as `roberta.`. A bare encoder is saved
+    without it."""
     return next(pieces(config)).hf_name.partition(".")[0] + "."
 
 
@@ -82,7 +82,7 @@ def vocabulary_rows(config: ModelConfig) -> list[str]:
 
 
 def tied_names(config: ModelConfig) -> dict[str, str]:
-    """Names under which `transformers` writes a tied output matrix and its bias, or leaves them out -> those of
+    """Names under which `transformers` writes a tied output matrix and its bias, or leaves them out -> names in
     `pieces`."""
     names, word = NAMES[config.architecture], next(pieces(config)).hf_name
     if not config.tie_word_embeddings:
@@ -110,11 +110,11 @@ class Names:
     """A family's names of parameters, without `.weight` and `.bias`. The defaults are BERT's."""
 
     encoder: str
-    """What all names of the encoder begin with; those down to `final_norm` follow it."""
+    """The prefix of all names of the encoder; it precedes the names down to `final_norm`."""
     word: str = "embeddings.word_embeddings"
     norm: str = "embeddings.LayerNorm"
     layer: str = "encoder.layer"
-    """Followed by a layer's number; those down to `norm2` follow it."""
+    """Followed by a layer's number, and then by the names down to `norm2`."""
     qkv: tuple[str, ...] = ("attention.self.query", "attention.self.key", "attention.self.value")
     out: str = "attention.output.dense"
     norm1: str = "attention.output.LayerNorm"
@@ -279,7 +279,7 @@ def _layer(config: ModelConfig, names: Names, number: int) -> Iterator[WeightSli
     qkv = ((theirs + name, of_each) for name, of_each in zip(names.qkv, rows, strict=True))
     yield from _linear(f"{ours}qkv", D, facts.biased, *qkv)
     yield from _linear(f"{ours}out", D, facts.biased, (theirs + names.out, D))
-    if number or not (facts.norm_first and facts.norms_embeddings):  # else the embeddings' norm stands before it
+    if number or not (facts.norm_first and facts.norms_embeddings):  # else the embeddings' norm is before it
         yield from _norm(config, theirs + names.norm1, f"{ours}norm1")
     inner = (2 * F if facts.gated else F) // len(names.up)
     yield from _linear(f"{ours}up", D, facts.biased and not facts.gated, *((theirs + up, inner) for up in names.up))

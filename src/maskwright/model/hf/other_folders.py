@@ -1,4 +1,4 @@
-"""What a folder or file is that holds no model to read, and the way to one."""
+"""The kind of a folder or file that holds no model, and the way to a model."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from maskwright.core.hub import how_to_get
 
 PICKLED = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 NO_WEIGHTS = re.compile(r"(optimizer|scheduler|scaler|rng_state.*|training_args|openvino_model)\.\w+")
-"""Files with such an ending that a training writes beside the weights, and one of OpenVINO, which is no pickle."""
+"""Files with such an ending that training writes next to the weights, and OpenVINO's, which is no pickle."""
 JOINS = "zero_to_fp32.py"
-"""The program that DeepSpeed puts beside the parts of a checkpoint, to join them."""
+"""The program that DeepSpeed puts next to the parts of a checkpoint, to join them."""
 
 
 def require_folder(location: str) -> None:
@@ -36,12 +36,12 @@ def require_folder(location: str) -> None:
 
 
 def pickled_weights(names: Sequence[str]) -> list[str]:
-    """Those of a folder's names that stand for pickled weights."""
+    """A folder's names of pickled weights."""
     return [name for name in sorted(names) if name.endswith(PICKLED) and not NO_WEIGHTS.fullmatch(name)]
 
 
 def without_config(folder: str) -> ModelError:
-    """Why a folder without config.json is not read."""
+    """The error for a folder without config.json."""
     names = os.listdir(folder)
     if "config.resolved.json" in names:
         return ModelError(
@@ -75,16 +75,16 @@ def without_config(folder: str) -> ModelError:
 
 
 def without_weights(folder: str) -> ModelError:
-    """Why a folder with config.json, but without model.safetensors and its index, is not read."""
+    """The error for a folder with config.json, but without model.safetensors and its index."""
     names = os.listdir(folder)
     if "adapter_config.json" in names:
         return _adapter(folder)
     tensors = sorted(name for name in names if name.endswith(".safetensors"))
     if any(re.fullmatch(r"model-\d+-of-\d+\.safetensors", name) for name in tensors):
         fix = "copy model.safetensors.index.json too"
-        return ModelError("has parts of its weights, but not the list of them", where=folder, fix=fix)
+        return ModelError("has parts of its weights, but not their list", where=folder, fix=fix)
     if len(tensors) == 1:
-        return ModelError(f"has no model.safetensors, but {tensors[0]}", where=folder, fix="give it that name")
+        return ModelError(f"has no model.safetensors, but {tensors[0]}", where=folder, fix="rename that file")
     if pickled := pickled_weights(names):
         what = "holds pickled weights, which can run code when opened"
         source = folder if len(pickled) == 1 or pickled[0].startswith("pytorch_model") else None
@@ -100,15 +100,15 @@ def without_weights(folder: str) -> ModelError:
 
 
 def without_numbers(shapes: Mapping[str, tuple[int, ...]], where: str) -> ModelError | None:
-    """What weights of these shapes are, by name, where a training saved what one of its processes had of them; None for
-    a model's. `where`: their folder or file."""
+    """The error for weights that are one process's part of a model, by their shapes; None for a model's. `where`: their
+    folder or file."""
     if share := next((name for name in sorted(shapes) if "flat_param" in name), None):
-        what = f"holds what one process had of a model that FSDP spread over several ({share})"
+        what = f"holds one process's part of a model that FSDP spread over several ({share})"
         fix = "in the code that made it, save the whole model: FSDP's FULL_STATE_DICT, or FULL_STATE_DICT of accelerate"
         return ModelError(what, where=where, fix=fix)
     empty = sorted(name for name, shape in shapes.items() if 0 in shape)
     matrices = [shape for name, shape in shapes.items() if name.endswith(".weight")]
-    if matrices and set(matrices) == {(1,)}:  # older ones of DeepSpeed left one number
+    if matrices and set(matrices) == {(1,)}:  # older versions of DeepSpeed left one number
         empty = sorted(shapes)
     if not empty:
         return None
@@ -171,27 +171,27 @@ def _foreign(folder: str, names: Sequence[str]) -> tuple[str, str] | None:
         fix += f"AutoModelForMaskedLM; AutoModelForMaskedLM.from_pretrained({folder!r}, from_flax=True)"
         return f"holds Flax weights ({name})", f"{fix}.save_pretrained('NEW'); and copy the tokenizer into NEW"
     if name := first(".gguf", ".onnx", "openvino_model.bin", "openvino_model.xml", ".tflite", ".mlmodel"):
-        made = "take the folder with model.safetensors that it was made from"
+        made = "use the folder with model.safetensors that it was made from"
         return f"holds {name}, which can be used, but not trained", made
     return None
 
 
 def _joined(folder: str) -> str:
-    """The way to whole weights from those that DeepSpeed saved in parts, in `folder` or in a folder of it."""
+    """The way to whole weights from parts that DeepSpeed saved in `folder` or in a folder of it."""
     parts = [
         os.path.dirname(path)
         for pattern in ((JOINS,), ("*", JOINS))
         for path in glob.glob(os.path.join(glob.escape(folder), *pattern))
     ]
     if not parts:
-        fix = f"take the checkpoint of that training that has {JOINS}; or train again with "
+        fix = f"use the checkpoint of that training with {JOINS}, or train again with "
         return f"{fix}stage3_gather_16bit_weights_on_model_save: true in DeepSpeed's configuration"
     newest = max(parts, key=_number)
     return f"python {JOINS} . NEW, in {newest}; then copy config.json and the tokenizer into NEW, and give NEW"
 
 
 def _models_in(folder: str) -> Iterator[str]:
-    """Folders in `folder`, or in the snapshots of a model in the cache of the Hub, that have a model's config.json."""
+    """Folders in `folder`, or in the snapshots of a model in the cache of the Hub, with a model's config.json."""
     for pattern in (("*",), ("snapshots", "*")):
         for path in glob.glob(os.path.join(glob.escape(folder), *pattern, "config.json")):
             if _is_model(os.path.dirname(path)):
@@ -208,6 +208,6 @@ def _number(folder: str) -> tuple[int, str]:
 def _is_model(folder: str) -> bool:
     path = os.path.join(folder, "config.json")
     values = None
-    with suppress(InputError):  # one that is damaged is not worth a word here
+    with suppress(InputError):  # a damaged one needs no remark here
         values = storage.read_json(path) if os.path.isfile(path) else None
     return isinstance(values, dict) and isinstance(values.get("model_type"), str)

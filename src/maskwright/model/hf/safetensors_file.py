@@ -1,4 +1,4 @@
-"""Reads untrusted safetensors files: nothing is read or allocated before the header has been checked."""
+"""Reads untrusted safetensors files. Nothing is read or allocated before the header has been checked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from maskwright.core.errors import ModelError
 LONGEST_HEADER_BYTES = 10_000_000
 """A model of 1,000 layers needs 2 MB; the format itself allows 100 MB, which need seconds and a gigabyte to parse."""
 LFS_POINTER = b"version https://git-lfs"
-HOW_TO_PULL = "git lfs pull, in its folder; or download the model with hf download"
+HOW_TO_PULL = "run git lfs pull in its folder, or download the model with hf download"
 FLOATS = {"F16": "<f2", "BF16": "<u2", "F32": "<f4", "F64": "<f8"}
 
 
@@ -77,14 +77,14 @@ def tensors_of(path: str) -> dict[str, Tensor]:
 
 
 def find(folder: str, ending: str) -> Tensor | None:
-    """The first tensor of a model's folder whose name ends so; None without one. Raises `ModelError`."""
+    """The first tensor of a model's folder whose name ends in `ending`; None without one. Raises `ModelError`."""
     names = [name for name in sorted(os.listdir(folder)) if name.startswith("model") and name.endswith(".safetensors")]
     tensors = (tensor for name in names for tensor in tensors_of(os.path.join(folder, name)).values())
     return next((tensor for tensor in tensors if tensor.name.endswith(ending)), None)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuses duplicate names: JSON allows them, and readers differ in which one they use."""
+    """Refuses duplicate names, which JSON allows and readers treat differently."""
     result = dict(pairs)
     if len(result) != len(pairs):
         names = [name for name, _ in pairs]

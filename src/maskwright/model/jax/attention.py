@@ -1,7 +1,7 @@
 """Attention in JAX behind one signature: q, k, v [M, T, H, h] and segment ids [M, T] -> [M, T, H, h]. k and v may have
 fewer heads, each of which serves as many neighbouring heads of q (Ainslie et al. 2023).
 
-A token sees the tokens of its own segment id; where that is negative, no later ones. Padding (segment 0) sees padding,
+A token sees the tokens of its own segment id, but no later ones if that is negative. Padding (segment 0) sees padding,
 so no row of the softmax is empty.
 
 way             taken when                                                 computed by
@@ -46,7 +46,7 @@ def choose_way(
     """Chooses from static facts alone, so that a CPU host that compiles for a TPU chooses as the TPU's own would.
     `chip`: the device's kind in JAX's words. `causal`: `Batch.causal`; splash has one mask for all rows.
 
-    In fp32 never splash: its products name no precision, so a TPU may round their factors to bf16.
+    fp32 never uses splash, whose products name no precision, so that a TPU may round their factors to bf16.
     """
     fits = jnp.dtype(dtype) == jnp.bfloat16 and tokens % LANES == 0 and head_width <= WIDEST_HEAD
     if not chip.startswith("TPU") or chip in WITHOUT_KERNELS or not fits or dropout or causal is None:
@@ -70,7 +70,7 @@ def attention(
     if way == "dense":
         return dense(q, k, v, segment_ids, dropout, key, window)
     if dropout:
-        raise ValueError("splash attention drops nothing: see `choose_way`")
+        raise ValueError("splash attention has no dropout (see `choose_way`)")
     return splash(q, k, v, segment_ids, window, causal=way == "causal splash")
 
 
@@ -83,7 +83,7 @@ def dense(
     key: Array | None = None,
     window: int | None = None,
 ) -> Array:
-    """Attention written out, with softmax in fp32: the way everywhere except on a TPU, and the kernel's slow twin."""
+    """Attention in plain operations, with softmax in fp32: used except on a TPU, and the kernel's slow twin."""
     T = q.shape[1]
     place = jnp.arange(T)
     block = None if window is None else block_of(T, window)
@@ -105,7 +105,7 @@ def _together(queries: Array, keys: Array, place: Array, first: int = 0) -> Arra
 def _banded(
     q: Array, k: Array, v: Array, segment_ids: Array, window: int, block: int, dropout: float, key: Array | None
 ) -> Array:
-    """Each block of queries looks at its own block of keys and at one to either side."""
+    """Each block of queries attends to its own block of keys and to one on either side."""
     M, T = segment_ids.shape
 
     def by_block(x: Array, beyond: int = 0) -> Array:

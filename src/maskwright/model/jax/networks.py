@@ -2,7 +2,7 @@
 
 Parameters are a dictionary of fp32 arrays under the torch network's inner names, with all layers stacked in one array:
 `layers.0.qkv.weight`, `layers.1.qkv.weight`, … [3D, D] are `layers.qkv.weight` [L, 3D, D]. So only one layer is traced
-and compiled, whatever the depth.
+and compiled, at any depth.
 
 M rows, T tokens, D width, K predicted positions, V vocabulary (padded).
 """
@@ -46,7 +46,7 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def stack(parameters: Parameters, config: ModelConfig, padding: float = 0.0) -> Stacked:
-    """Converts arrays under Hugging Face names to this engine's arrays, as far as `parameters` has them.
+    """Converts arrays under Hugging Face names to this engine's arrays, if `parameters` has them.
 
     `padding` fills the padded rows of the head's bias: `NEVER_PREDICTED` for weights, 0 for optimizer moments.
     """
@@ -126,7 +126,7 @@ def _classified(x_KD: Array, head: Weights, key: Array | None, config: ModelConf
 
 
 def _means(x_NC: Array, position_ids: Array, first_K: Array) -> Array:
-    """The mean over each text's tokens, [K, C]; texts are told as in `torch.heads.shares_of_texts`."""
+    """The mean over each text's tokens, [K, C]; texts are found as in `torch.heads.shares_of_texts`."""
     holds_KN = jnp.arange(position_ids.size) - position_ids.reshape(-1) == first_K[:, None]
     sums = jnp.einsum("kn,nc->kc", holds_KN.astype(jnp.float32), x_NC.astype(jnp.float32), precision="highest")
     return (sums / holds_KN.sum(1, keepdims=True)).astype(x_NC.dtype)

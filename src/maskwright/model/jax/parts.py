@@ -31,8 +31,8 @@ def kept(x: Array) -> Array:
 
 
 def look_up(table: Array, ids: Array) -> Array:
-    """Rows of a table [V, D] in fp32, whatever its dtype. In bf16, the gradient of a row that is looked up a thousand
-    times, as `<mask>`'s is, would lose most of what is added to it (27 % of the full gradient, measured)."""
+    """Rows of a table [V, D] in fp32, from any dtype. In bf16, the gradient of a row that is looked up a thousand
+    times, such as `<mask>`'s, would lose most of its terms (27 % of the full gradient, measured)."""
     return table.astype(jnp.float32)[ids]
 
 
@@ -42,13 +42,13 @@ def linear(x: Array, weights: Weights, name: str) -> Array:
     bias = weights.get(f"{name}.bias")
     if bias is None:
         return kept(y)
-    # By way of fp32, so that its gradient, a sum over all tokens, is added up there: in bf16, that of the values' bias
-    # was 12 to 17 % off (4,096 tokens, on a CPU). The result is the same, bit for bit.
+    # By way of fp32, in which its gradient, a sum over all tokens, is then added up. In bf16, the gradient of the
+    # values' bias was 12 to 17 % off (4,096 tokens, on a CPU). The result is the same, bit for bit.
     return kept(y + jnp.broadcast_to(bias.astype(jnp.float32), y.shape).astype(y.dtype))
 
 
 def norm(x: Array, weights: Weights, name: str, eps: float, *, centred: bool = True) -> Array:
-    """LayerNorm over the last dimension, in fp32 whatever the dtype; RMSNorm unless it is `centred`."""
+    """LayerNorm over the last dimension, in fp32 for any dtype; RMSNorm unless it is `centred`."""
     y = x.astype(jnp.float32)
     y = y - y.mean(-1, keepdims=True) if centred else y
     y = y * jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + eps) * weights[f"{name}.weight"]
@@ -57,12 +57,12 @@ def norm(x: Array, weights: Weights, name: str, eps: float, *, centred: bool = T
 
 
 def gelu(x: Array, *, approximate: bool = False) -> Array:
-    """Exact GELU, or that by a tanh, in fp32 whatever the dtype."""
+    """Exact GELU, or its form by a tanh, in fp32 for any dtype."""
     return jax.nn.gelu(x.astype(jnp.float32), approximate=approximate).astype(x.dtype)
 
 
 def silu(x: Array) -> Array:
-    """x times its sigmoid, in fp32 whatever the dtype."""
+    """x times its sigmoid, in fp32 for any dtype."""
     return jax.nn.silu(x.astype(jnp.float32)).astype(x.dtype)
 
 

@@ -1,7 +1,7 @@
 """An encoder with its head as an ONNX graph of standard operators, on one page.
 
-The graph is built from the shape and the parameters, not traced: nothing of an example input (a length, a mask without
-padding, a batch of one) can be left in it. Inputs and outputs have the names that `optimum` gives them.
+The graph is built from the shape and the parameters, not traced, so no trace of an example input (a length, a mask
+without padding, a batch of one) can remain in it. Inputs and outputs have the names that `optimum` gives them.
 
 B rows, T tokens, D width, H heads, h width of a head, F inner width, V vocabulary, C outputs of a classifier.
 """
@@ -29,9 +29,9 @@ LARGEST_FILE = 2**31 - 1
 
 
 def write(config: ModelConfig, parameters: Parameters, path: str) -> None:
-    """Writes the model to `path`. Raises `InputError` for one that a single file cannot hold."""
+    """Writes the model to `path`. Raises `InputError` for a model that a single file cannot hold."""
     if (size := sum(value.nbytes for value in parameters.values())) > LARGEST_FILE:
-        what = f"the parameters take {human_bytes(size)}; an ONNX file holds {human_bytes(LARGEST_FILE)} at most"
+        what = f"the parameters need {human_bytes(size)}, but an ONNX file holds at most {human_bytes(LARGEST_FILE)}"
         raise InputError(what, fix="export without --onnx")
     model = make_model(config, parameters)
     onnx.checker.check_model(model, full_check=True)
@@ -67,7 +67,7 @@ def make_model(config: ModelConfig, parameters: Parameters) -> onnx.ModelProto:
 
 
 class Distances(NamedTuple):
-    """Names of what all layers of a DeBERTa need to add their terms, for texts of T tokens."""
+    """Names of the inputs by which all layers of a DeBERTa add their terms, for texts of T tokens."""
 
     behind: str
     ahead: str
@@ -87,7 +87,7 @@ class Graph:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, np.ndarray] = {}
         parts: dict[str, list[np.ndarray]] = {}
-        for piece in pieces(config):  # those of one inner parameter come in the order of its rows
+        for piece in pieces(config):  # pieces of one inner parameter come in the order of its rows
             parts.setdefault(piece.name, []).append(parameters[piece.hf_name])
         self.parameters = {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
@@ -188,7 +188,7 @@ class Graph:
         return self.add("Gather", self.constant("position.weight", table), self.add("Add", counted, pad))
 
     def add_positions(self, x: str) -> str:
-        """[B, T, D]: DeBERTa's embeddings, with those of places and of token types where it has tables of them."""
+        """[B, T, D]: DeBERTa's embeddings, with the embeddings of places and of token types if it has such tables."""
         if self.config.position_biased_input:
             x = self.add("Add", x, self.first_rows(self.parameters["position.weight"]))
         return self.add_types(x) if self.config.has_token_types else x

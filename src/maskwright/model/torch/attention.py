@@ -135,7 +135,7 @@ Segments = Tensor | CuSeqlens
 
 
 def plain_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, rate: float = 0.0) -> Tensor:
-    """Attention written out: the fast way for short rows on a CPU, and in fp32 the slow twin of the fused kernel."""
+    """Attention in plain operations: fast for short rows on a CPU, and in fp32 the slow twin of the fused kernel."""
     # Transposed, keys that are a view of a larger tensor would be copied for the product, number by number.
     return attend((q * q.shape[-1] ** -0.5) @ k.contiguous().transpose(-1, -2), v, mask, rate)
 
@@ -152,20 +152,20 @@ def attend(scores: Tensor, v: Tensor, mask: Tensor | None, rate: float = 0.0) ->
 
 BY_SEGMENT_ABOVE_TOKENS = 512
 """Longer rows are computed segment by segment on a CPU: forward and backward of one layer's 12 heads of 1,024 tokens
-take 73 ms as a whole, and 22 ms in six segments (bf16, 2 Zen 5 cores). Rows of up to 512 tokens, those of the published
-RoBERTas, keep their mask: there the two differ in the last bits, and less is gained."""
+take 73 ms as a whole, and 22 ms in six segments (bf16, 2 Zen 5 cores). Rows of up to 512 tokens, as in published
+RoBERTas, keep their mask, since the two differ in the last bits and gain less there."""
 SMALLEST_MEAN_SEGMENT = 16
 """Tokens. With shorter segments the calls would cost more than the products."""
 
 
 def full_attention(segments: Segments, dtype: torch.dtype, *, by_segment: bool = True) -> Attention:
-    """Attention within whole segments, for activations of `dtype`. `by_segment`: whether a CPU may compute long rows
-    so; compiled layers would be compiled anew for each row's lengths of segments.
+    """Attention within whole segments, for activations of `dtype`. `by_segment`: whether a CPU may compute long rows by
+    segment; compiled layers would be compiled again for each row's lengths of segments.
 
     Plain products add the mask (0, or -inf for keys of other segments). The fused kernel uses bools (True = seen),
     which is 5 % of a step faster there. Padding (segment 0) attends to padding, so no row of the softmax is empty and
-    nothing turns to NaN. Where ids are negative, a token sees no later one. The segments are examined on the CPU only,
-    so that nothing waits for a device.
+    nothing turns to NaN. With negative ids, a token sees no later one. The segments are examined on the CPU only, so
+    that nothing waits for a device.
     """
     if isinstance(segments, CuSeqlens):
         return segments
@@ -210,7 +210,7 @@ def _as_mask(together: Tensor, dtype: torch.dtype, tokens: int) -> Tensor:
 
 def local_attention(segments: Segments, dtype: torch.dtype, window: int) -> Attention:
     """Like `full_attention`, for layers whose tokens see `window` tokens to either side. Segments are contiguous, so
-    that distances in the row are those in the segment."""
+    that distances in the row equal distances in the segment."""
     if isinstance(segments, CuSeqlens):
         return segments._replace(window=window)
     M, T = segments.shape

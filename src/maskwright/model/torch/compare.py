@@ -39,7 +39,7 @@ class Reference:
 
 
 def our_model(config: ModelConfig, parameters: Parameters) -> Speaker:
-    """`parameters` without a head are a bare encoder."""
+    """The model of `parameters`; without a head, a bare encoder."""
     bare, outputs = not has_head(config, parameters), config.outputs
     network = (build_encoder if bare else build)(config, parameters)
 

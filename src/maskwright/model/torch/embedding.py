@@ -22,14 +22,14 @@ class EmbeddingTable:
     size with zeros for the look-up, and a third with the sum.
 
     On a CPU, torch sums a bf16 table's gradient in bf16, and fp16 in fp16: in bf16, a row that is looked up a thousand
-    times, as `<mask>`'s is, loses most of what is added to it (27 % of the full gradient, measured). So the look-up's
-    gradient is summed in fp32. On CUDA, torch does so by itself.
+    times, such as `<mask>`'s, loses most of its terms (27 % of the full gradient, measured). So the look-up's gradient
+    is summed in fp32. On CUDA, torch does so by itself.
     """
 
     def __init__(self, weight_VD: Tensor) -> None:
         self._weight = weight_VD
         kind = weight_VD.device.type
-        # Under autocast the products are of other precisions than the weights, as only autograd's own functions know.
+        # Under autocast, products differ from the weights in precision, which only autograd's own functions handle.
         plain = kind not in ("cuda", "meta") and not torch.is_autocast_enabled(kind)
         self._own_backward = plain and weight_VD.requires_grad and torch.is_grad_enabled()
         self.gradient: Tensor | None = None

@@ -1,4 +1,4 @@
-"""The encoder of all families in torch, on one page (`families.py` has what differs between them, and the papers).
+"""The encoder of all families in torch, on one page (`facts.py` lists their differences and the papers).
 
 The head (`heads.py`) runs on the predicted positions only. This file is architecture only: precision, device and
 parallelism come from outside.
@@ -149,7 +149,7 @@ class EncoderNetwork(nn.Module):
         embedded_MTD, views = x_MTD, self.views(position_ids, segments, x_MTD.dtype)
         for number, (layer, view) in enumerate(zip(self.layers, views, strict=True)):
             is_last, convolves = layer is self.layers[-1], number == 0 and config.conv_kernel_size
-            # The convolution is added at every place, so its layer needs them all.
+            # The convolution is added at every place, so its layer needs all of them.
             here = only if is_last and not convolves else None
             if self.recompute and not is_last:
                 x_MTD = checkpoint(layer, x_MTD, view, use_reentrant=False)
@@ -162,7 +162,7 @@ class EncoderNetwork(nn.Module):
         return self.final_norm(x_MTD)
 
     def embedded(self, input_ids: Tensor, position_ids: Tensor, table: EmbeddingTable) -> Tensor:
-        """[M, T, D]: the embeddings of tokens, and of positions and token types where the model has tables of them."""
+        """[M, T, D]: the embeddings of tokens, and of positions and token types if the model has such tables."""
         config, x_MTD = self.config, table.look_up(input_ids)
         if config.learned_positions:
             position_PD = self.position.weight

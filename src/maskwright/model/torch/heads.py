@@ -28,7 +28,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Targets(NamedTuple):
-    """Inputs of a micro-batch's loss besides logits; `loss_sum` has the shapes."""
+    """Inputs of a micro-batch's loss, except logits; `loss_sum` lists the shapes."""
 
     labels: Tensor
     weights: Tensor
@@ -62,11 +62,11 @@ class Head(nn.Module):
     def forward(
         self, x_KD: Tensor, table: EmbeddingTable, targets: Targets | None = None, shares_KN: Tensor | None = None
     ) -> Tensor:
-        """[K, D] hidden states -> logits [K, V] or [K, C]; with `targets`, their `loss_sum` instead. `shares_KN`: those
-        of all N tokens in K texts (`shares_of_texts`); the states are then [N, D].
+        """[K, D] hidden states -> logits [K, V] or [K, C]; with `targets`, their `loss_sum` instead. `shares_KN`:
+        shares of all N tokens in K texts (`shares_of_texts`); the states are then [N, D].
 
-        One compiled program reads the logits of a loss as they are. By itself, the loss would make fp32 copies of them:
-        18 GB of traffic a step, for 10,000 predictions of 50,304 tokens."""
+        One compiled program reads the logits of a loss unchanged. Alone, the loss would make fp32 copies of them: 18 GB
+        of traffic a step, for 10,000 predictions of 50,304 tokens."""
         late = self.config.classifier_pooling == "late"
         if shares_KN is not None and not late:
             x_KD = _means(shares_KN, x_KD)

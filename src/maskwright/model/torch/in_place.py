@@ -73,20 +73,19 @@ gradient. Several threads wait for each other after each operation, so theirs ar
 
 
 def cross_entropy_sum(logits_KV: Tensor, labels_K: Tensor, weights_K: Tensor) -> Tensor:
-    """The sum of the cross-entropies times their weights, in fp32. Uses the logits up: where they have a gradient, it
-    may overwrite them.
+    """The sum of the cross-entropies times their weights, in fp32. It may overwrite logits that have a gradient.
 
-    As plain operations, the whole logits are copied into fp32, and so are their log-probabilities, the gradient of
-    those and the gradient of the logits: nearly a third of a step of mini on a CPU."""
-    # Small gradients vanish in fp16 unless the loss is scaled first, as only autograd's own functions know.
+    As plain operations, the whole logits are copied into fp32, and so are their log-probabilities and the gradients of
+    both: nearly a third of a step of mini on a CPU."""
+    # Small gradients vanish in fp16 unless the loss is scaled first, which only autograd's own functions handle.
     if _own_backward(logits_KV) and logits_KV.dtype is not torch.float16:
         return _CrossEntropySum.apply(logits_KV, labels_K, weights_K)
     return (F.cross_entropy(logits_KV.float(), labels_K, reduction="none") * weights_K).sum()
 
 
 def _own_backward(x: Tensor) -> bool:
-    """Whether to use these backward passes: a compiler does better with plain operations, and a GPU does not wait for
-    the copies."""
+    """Whether to use these backward passes. A compiler handles plain operations better, and a GPU does not wait for the
+    copies."""
     return x.device.type == "cpu" and x.requires_grad and not torch.compiler.is_compiling()
 
 

@@ -1,9 +1,9 @@
 """Linear layers, whose matrices' gradients a CPU with AMX may leave to MKL, which sums them in fp32.
 
-Through oneDNN, torch packs both factors of such a gradient anew: on AMX its product runs at half of the forward one's
-rate, and its sum is rounded to bf16. libtorch also has MKL's product of bf16 matrices, with a result in fp32: 1.0 to
-1.7 times that rate with one thread, 1.1 to 1.6 with two (a Xeon of the Emerald Rapids generation), and 2e-7 of the
-gradient off instead of 2e-3. Without AMX, MKL multiplies in fp32: 104 instead of 454 GFLOP/s on a Zen 5 core.
+Through oneDNN, torch packs both factors of such a gradient again. On AMX its product runs at half of the forward
+product's rate, and its sum is rounded to bf16. libtorch also has MKL's product of bf16 matrices, with a result in fp32:
+1.0 to 1.7 times that rate with one thread, 1.1 to 1.6 with two (a Xeon of the Emerald Rapids generation), and 2e-7 of
+the gradient off instead of 2e-3. Without AMX, MKL multiplies in fp32: 104 instead of 454 GFLOP/s on a Zen 5 core.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def logits_at(config: ModelConfig, parameters: Parameters, ids: list[int], place
 
 
 def build_encoder(config: ModelConfig, parameters: Parameters, device: str = "cpu") -> EncoderNetwork:
-    """An fp32 model in evaluation mode of which only `encode` can be called: `parameters` need no head."""
+    """An fp32 model in evaluation mode with `encode` alone, so `parameters` need no head."""
     network = make_network(config, device).eval()
     encoder: dict[str, Tensor] = {
         name: tensor for name, tensor in network.named_parameters() if not name.startswith("head.")

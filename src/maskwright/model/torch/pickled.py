@@ -1,8 +1,8 @@
-"""Reads weights that torch pickled, by torch's restricted reader: of a file that wants to run something, nothing runs.
+"""Reads weights that torch pickled, with torch's restricted reader, which runs no code from a file.
 
 That reader rebuilds tensors and plain values, and refuses every other name. Trainers also save their settings, whose
-classes have names of their own: for those of `SETTINGS`, it is handed a class of ours that keeps what the file says of
-an object and does nothing. Nothing that a file names is imported.
+classes have names of their own: for those in `SETTINGS`, it gets a class of ours that keeps an object's content from
+the file and does nothing. Nothing that a file names is imported.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ SETTINGS = (
 PLAIN = ("bool", "bytearray", "bytes", "complex", "dict", "float", "int", "list", "object", "set", "str", "tuple")
 """Built-in types that settings name."""
 OF_TORCH = ("torch", "collections", "_codecs")
-"""Packages of which torch's reader itself decides what it takes."""
+"""Packages for which torch's reader itself decides what it accepts."""
 STATES = ("model", "state_dict", "module", "model_state_dict")
 """Keys of a checkpoint under which the weights are: of fairseq, Lightning, DeepSpeed and tutorials."""
 LARGEST_PICKLE_BYTES = 100_000_000
 """Without the numbers. A checkpoint of 1,000 layers with its optimizer needs 5 MB."""
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
-SAVE = "with the code that made it, torch.save(model.state_dict(), FILE)"
+SAVE = "run torch.save(model.state_dict(), FILE) with the code that made it"
 
 
 class Inert:
@@ -57,13 +57,13 @@ class Inert:
 
 
 def read_pickled(path: str) -> Any:
-    """What a file holds: tensors, plain values, and `Inert` objects. Tensors of files that torch 1.6 or a later one
+    """The content of a file: tensors, plain values, and `Inert` objects. Tensors of files that torch 1.6 or a later one
     wrote stay on the disk until they are read. Raises `ModelError`."""
     stand_ins: list[Any] = [(_no_entries, "collections.defaultdict"), *((Inert, name) for name in _names(path))]
     try:
         with torch.serialization.safe_globals(stand_ins):
             return torch.load(path, map_location="cpu", weights_only=True, mmap=_is_archive(path))
-    except Exception as error:  # of a damaged file, nearly any
+    except Exception as error:  # a damaged file may raise nearly any
         told = (
             str(error).rpartition("WeightsUnpickler error: ")[2] or type(error).__name__
         )  # not torch's advice before it
@@ -76,7 +76,7 @@ def _no_entries(*arguments: Any) -> dict[Any, Any]:
 
 
 def _names(path: str) -> set[str]:
-    """The classes and functions of other libraries that a file names. Raises `ModelError` for what no weights need."""
+    """The classes and functions of other libraries that a file names. Raises `ModelError` for unneeded names."""
     try:
         found = set(_all_names(path))
     except (ValueError, zipfile.BadZipFile, EOFError, IndexError, UnicodeDecodeError) as error:
@@ -92,8 +92,8 @@ def _names(path: str) -> set[str]:
     result = {name for name in found if name.partition(".")[0] not in OF_TORCH}
     plain = {f"builtins.{name}" for name in PLAIN}
     if others := sorted(name for name in result if name.partition(".")[0] not in SETTINGS and name not in plain):
-        what = f"names {', '.join(others[:3])}"[:200] + ", which no weights need: it may be meant to run code"
-        raise ModelError(what, where=path, fix=f"do not open it; if you trust who made it, {SAVE}")
+        what = f"names {', '.join(others[:3])}"[:200] + ", which no weights need, so it may be meant to run code"
+        raise ModelError(what, where=path, fix=f"do not open it; if you trust its author, {SAVE}")
     return result
 
 
@@ -102,7 +102,7 @@ def _all_names(path: str) -> Iterator[str]:
         with storage.open_binary(path) as file:
             first = list(_steps(file))
             if LEGACY_MAGIC not in [value for _, value in first]:
-                raise ValueError("it does not begin as such a file")
+                raise ValueError("it does not begin like such a file")
             for _ in range(3):  # the format's version, the machine, and the object
                 yield from _named(_steps(file))
         return
@@ -138,7 +138,7 @@ def _named(steps: Iterator[tuple[str, Any]]) -> Iterator[str]:
 
 
 def state_of(content: Any, path: str) -> dict[str, torch.Tensor]:
-    """The weights in what `read_pickled` returned, by their names. Raises `ModelError` where there are none."""
+    """The weights in what `read_pickled` returned, by their names. Raises `ModelError` without weights."""
     inner = [content.get(key) for key in STATES] if isinstance(content, Mapping) else []
     for state in (content, *inner):
         if isinstance(state, Mapping):
@@ -148,7 +148,7 @@ def state_of(content: Any, path: str) -> dict[str, torch.Tensor]:
             if any(value.ndim > 1 and value.is_floating_point() for value in tensors.values()):
                 return tensors
     keys = ", ".join(map(str, list(content)[:5])) if isinstance(content, Mapping) else type(content).__name__
-    raise ModelError(f"has no weights in it, but {keys:.100}", where=path, fix=SAVE)
+    raise ModelError(f"contains no weights, but {keys:.100}", where=path, fix=SAVE)
 
 
 def arrays_of(state: Mapping[str, torch.Tensor], path: str) -> dict[str, NDArray[np.float32]]:
@@ -186,7 +186,7 @@ def _entries(value: Any) -> Mapping[Any, Any]:
 
 
 def _value(value: Any) -> Any:
-    """A node of omegaconf has its value as `_val`, and a member of an enumeration as its argument."""
+    """The value of a node of omegaconf (`_val`) or of a member of an enumeration (its argument)."""
     if not isinstance(value, Inert):
         return value
     state = value.state if isinstance(value.state, Mapping) else {}

@@ -1,5 +1,5 @@
 """Attention with relative positions (`relative.py`) in torch: DeBERTa's, whose scores have terms for them (He et al.
-2021), with the convolution that the large models of v2 have beside the first layer; and MPNet's, which adds a number to
+2021), with the convolution that large models of v2 have next to the first layer; and MPNet's, which adds a number to
 each score (Song et al. 2020).
 
 No fused kernel of torch has such terms, or adds up the gradient of such numbers in a fixed order, so attention is plain
@@ -26,8 +26,8 @@ from maskwright.model.torch.dropout import dropout
 
 
 class Relative(NamedTuple):
-    """What all layers see of a batch besides its hidden states. Relative positions are those in the row: within a
-    segment they are its own, and no token sees another one."""
+    """The inputs of all layers from a batch, except its hidden states. Relative positions count in the row, which
+    equals counting in the segment, and no token sees another segment."""
 
     terms: str
     """`ModelConfig.pos_att_type`."""
@@ -106,16 +106,15 @@ class Biased(NamedTuple):
 
 
 def along_the_row(by_distance: Tensor) -> Tensor:
-    """[..., T, 2 T] of the distances -(T - 1), …, T to the right of each token -> [..., T, T] of each place: the number
-    of token i and place j is that of distance j - i. Nothing is copied: in memory, each row begins one number
-    earlier."""
+    """[..., T, 2 T] of the distances -(T - 1), …, T to the right of each token -> [..., T, T] of each place: token i
+    and place j get the number of distance j - i. Nothing is copied: in memory, each row begins one number earlier."""
     T = by_distance.shape[-2]
     return by_distance.flatten(-2)[..., T - 1 : T - 1 + T * (2 * T - 1)].unflatten(-1, (T, 2 * T - 1))[..., :T]
 
 
 @lru_cache(maxsize=256)
 def table_rows(config: ModelConfig, tokens: int, device: torch.device) -> tuple[slice, Tensor, Tensor]:
-    """(the table's rows that rows of so many tokens need, `Relative.behind`, `Relative.ahead`)."""
+    """(the table's rows that rows of `tokens` tokens need, `Relative.behind`, `Relative.ahead`)."""
     behind, ahead = rows_of(config, -distances_around(tokens)), rows_of(config, distances_around(tokens))
     first, last = int(min(behind.min(), ahead.min())), int(max(behind.max(), ahead.max()))
     with torch.inference_mode(False):  # for a later call that trains

@@ -1,7 +1,7 @@
 """The rules of C4 (Raffel et al. 2020, https://jmlr.org/papers/v21/20-074.html, section 2.2): they drop single
-lines, and documents of which too little is left.
+lines, and documents with too few lines left.
 
-C4's list of bad words is not here, nor its removal of three sentences that occur again elsewhere.
+C4's list of bad words and its removal of repeated runs of three sentences are left out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ POLICIES = re.compile("terms of use|privacy policy|cookie policy|uses cookies|us
 """Marks of a line that is about the page, not part of its text."""
 CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
 SENTENCE_END = re.compile(r"[.!?][\"')\]]*(?=\s|$)")
-"""Stands for NLTK's sentence splitter, which the paper names: a sentence for each run of end marks."""
+"""Replaces NLTK's sentence splitter, which the paper names: a sentence for each run of end marks."""
 
 
 def lines_kept(lines: Sequence[str]) -> tuple[str, ...] | str:
@@ -50,6 +50,6 @@ def lines_kept(lines: Sequence[str]) -> tuple[str, ...] | str:
 
 
 def lines_left_out(lines: Sequence[str], kept: Sequence[str]) -> list[str]:
-    """The lines that C4 drops, but for blank ones. `kept`: of `lines_kept`."""
+    """The lines that C4 drops, except blank ones. `kept`: of `lines_kept`."""
     is_kept = {*kept}.__contains__
     return [line for line in lines if line.strip() and not is_kept(CITATION.sub("", line.strip()))]

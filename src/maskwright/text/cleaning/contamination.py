@@ -1,8 +1,8 @@
 """Contamination: documents that share an n-gram of words with an example of the user's evaluation files.
 
-GPT-3 was checked in this way (Brown et al. 2020, https://arxiv.org/abs/2005.14165, appendix C): 13 words without case
-and punctuation. An example of 8 to 12 words is one n-gram. A shorter one is skipped, since it would match by chance. In
-scripts without spaces between words, a character counts as a part of a word: see `words`.
+GPT-3 was checked in this way by 13 words without case and punctuation (Brown et al. 2020, arXiv:2005.14165, appendix
+C). An example of 8 to 12 words is one n-gram. A shorter one is skipped, since it would match by chance. In scripts
+without spaces between words, a character counts as a part of a word: see `words`.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Contamination:
         self._filters = {size: _Filter(hashes) for size, hashes in evaluations.hashes.items()}
 
     def examples_in(self, texts: Sequence[bytes]) -> list[str | None]:
-        """[texts]: the place of an example that each text holds; None where it holds none."""
+        """[texts]: the location of an example that each text holds; None without one."""
         examples: list[str | None] = [None] * len(texts)
         parts = words.normalized(texts)
         for size, hashes in self.evaluations.hashes.items():
@@ -134,7 +134,7 @@ def _texts(patterns: Sequence[str]) -> Iterator[tuple[str, str, bool]]:
             lines = ((place(name, number, "line"), line) for number, line in numbered_lines(name))
             yield from ((where, line, False) for where, line in lines if line.strip())
             continue
-        with open_table(name, has_header=False) as table:  # a name of a column is a short text, or the first of all
+        with open_table(name, has_header=False) as table:  # a column's name is just another short text
             if table.note:
                 say(table.note)
             for number, record in table.rows():
@@ -144,7 +144,7 @@ def _texts(patterns: Sequence[str]) -> Iterator[tuple[str, str, bool]]:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """The texts in a record, however deep."""
+    """The texts in a record, at any depth."""
     values = [value]
     while values:
         value = values.pop()

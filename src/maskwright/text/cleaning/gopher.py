@@ -75,7 +75,7 @@ def _repeated_ngrams(text: str, parts: list[str]) -> str | None:
         if len(" ".join(gram)) * count / len(text) > limit:
             return f"the most frequent {size}-gram makes up over {limit:.0%}"
         if max(TOP_NGRAMS) * longest * count / len(text) <= min(TOP_NGRAMS.values()):
-            break  # no longer one is more frequent
+            break  # longer ones are no more frequent
     if _characters_in_repeats(parts) / len(text) <= min(DUPLICATE_NGRAMS.values()):
         return None
     for size, limit in DUPLICATE_NGRAMS.items():
@@ -89,8 +89,8 @@ def _ngrams(parts: list[str], size: int) -> Iterator[tuple[str, ...]]:
 
 
 def _characters_in_repeats(parts: list[str]) -> int:
-    """Characters of all words in repeats of the shortest of `DUPLICATE_NGRAMS`, of which repeats of longer ones
-    consist: what most texts keep below every limit."""
+    """Characters of all words in repeats of the shortest of `DUPLICATE_NGRAMS`, which contain the repeats of longer
+    ones. Most texts stay below every limit with these."""
     size = min(DUPLICATE_NGRAMS)
     seen = set[tuple[str, ...]]()
     characters = counted = 0  # `counted`: the first words, those up to the last repeat

@@ -1,4 +1,4 @@
-"""The language of a text, by py3langid (the `clean` extra), whose model lies in its wheel: nothing is downloaded."""
+"""The language of a text, by py3langid (the `clean` extra), whose wheel contains the model: no download."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from maskwright.core.errors import InputError
 
 SAMPLE_CHARACTERS = 300
-"""Characters from a text's beginning, and from its middle, that are classified: a whole text takes a second a MB."""
+"""Characters from a text's beginning, and from its middle, that are classified. A whole text takes a second per MB."""
 STEP = "language: "
 """Prefix of the drop reason of a document in another language."""
 SHOWN_LANGUAGES = 8
 
 
 def merge_languages(left_out: Mapping[str, int]) -> dict[str, int]:
-    """Documents by drop reason, with all languages as one reason that lists them: a large corpus has dozens."""
+    """Documents by drop reason, with all languages as one reason that lists them, since a large corpus has dozens."""
     others = {name.removeprefix(STEP): count for name, count in left_out.items() if name.startswith(STEP)}
     merged = {name: count for name, count in left_out.items() if not name.startswith(STEP)}
     if others:
@@ -41,7 +41,7 @@ def require_languages(codes: tuple[str, ...]) -> None:
     known = _model().labels
     for code in codes:
         if code not in known:
-            fix = f"use two-letter codes, of {', '.join(sorted(known))}"
+            fix = f"use two-letter codes: {', '.join(sorted(known))}"
             raise InputError(f"--language {code} is not a language of py3langid", fix=fix)
 
 

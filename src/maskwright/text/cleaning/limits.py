@@ -37,7 +37,7 @@ class Reasons:
         """The reason's drop code. Raises `InputError` if the user's filter gives too many reasons."""
         if reason not in self._code_of:
             if len(self.names) == MOST_REASONS:
-                fix = "let it return few different reasons, without parts of the text"
+                fix = "return few different reasons, without parts of the text"
                 raise InputError(f"gives more than {MOST_REASONS:,} reasons", where=f"--filter {reason}", fix=fix)
             self._code_of[reason] = len(self.names)
             self.names.append(reason)

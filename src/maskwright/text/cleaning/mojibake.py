@@ -1,5 +1,5 @@
-"""Mojibake: text that was decoded by another encoding than its own, such as `cafÃ©`, and encoded again. ftfy
-(https://ftfy.readthedocs.io) finds it and mends it."""
+"""Mojibake: text that was decoded with the wrong encoding, such as `cafÃ©`, and encoded again. ftfy
+(https://ftfy.readthedocs.io) finds and repairs it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHOWN_CHARACTERS = 40
 
 
 def mojibake_in(text: str) -> str:
-    """The first of a text's mojibake with what is around it; empty if there is none."""
+    """The first mojibake in a text, with its surroundings; empty without any."""
     if text.isascii():
         return ""
     from ftfy.badness import BADNESS_RE
@@ -24,8 +24,8 @@ def mojibake_in(text: str) -> str:
 
 
 def without_mojibake(document: Document, counts: Counter[str], on_change: OnChange | None = None) -> Document:
-    """The document with mended lines; the same object if none is. Nothing but the encoding is mended: quotes, ligatures
-    and normal forms stay. Adds the lines to `counts`."""
+    """The document with repaired lines; the same object if no line changes. Only the encoding is repaired; quotes,
+    ligatures and normal forms stay. Adds the lines to `counts`."""
     if document.text.isascii():
         return document
     parts = tuple("\n".join(_mended(line, counts, on_change) for line in part.split("\n")) for part in document.parts)

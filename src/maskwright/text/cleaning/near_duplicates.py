@@ -2,7 +2,7 @@
 chapter 3: https://mmds.org.
 
 A document is the set of its `SHINGLE_WORDS` words in a row. Its signature has `SIGNATURE` minima, cut into bands; two
-documents are near duplicates when a band of theirs is equal. rensa (the `clean` extra) computes the signatures.
+documents are near duplicates if they have an equal band. rensa (the `clean` extra) computes the signatures.
 """
 
 from __future__ import annotations

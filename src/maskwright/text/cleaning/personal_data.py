@@ -1,6 +1,6 @@
 """E-mail addresses, IP addresses and phone numbers, replaced by placeholders. The first two placeholders are FineWeb's
 (Penedo et al. 2024, https://arxiv.org/abs/2406.17557): an address at a domain reserved for examples, and an IP address
-which did not answer. The third is a number reserved for fiction."""
+that did not answer. The third is a number reserved for fiction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COUNTRY = (
     r"(?:7|2[07]|3[0-469]|4[013-9]|5[1-8]|6[0-6]|8[1246]|9[0-58]"
     r"|(?:2[1-689]|3[578]|42|5[09]|6[7-9]|8[0578]|9[679])\d)"
 )
-"""Country codes of ITU-T E.164, but North America's 1."""
+"""Country codes of ITU-T E.164, except North America's 1."""
 PHONE = re.compile(
     r"(?<![\w+./-])(?:"
     r"\+1[ .-]?(?:\([2-9]\d\d\)|[2-9]\d\d)[ .-]?\d{3}[ .-]?\d{4}"
@@ -34,10 +34,10 @@ PHONE = re.compile(
 """Of North America, of any other country with a plus, and of three groups without one. A 1 before an area code is North
 America's prefix."""
 PHONE_DIGITS = (8, 15)
-"""Of a number with its country code, one more without any gap; E.164 has at most 15."""
+"""Digits of a number with its country code; one more without any gap. E.164 allows at most 15."""
 NUMBERED = re.compile(r"(?:\b(?:version|ver|release|build|section|sec|chapter|v)\b\.?|§)\s*$", re.IGNORECASE)
 NUMBERED_CHARACTERS = 12
-"""Words before four numbers that are not an IP address, and the characters before the numbers that are searched."""
+"""Words that show that the four numbers after them are no IP address, and how many characters before are searched."""
 SHOWN_CHARACTERS, SHOWN_MATCH = 12, 40
 """Characters shown of the text on each side of a replacement, and of the replaced text."""
 PLACEHOLDERS = {"email": "email@example.com", "ip": "22.214.171.124", "phone": "+1 202-555-0100"}
@@ -86,7 +86,7 @@ def _placeholder(kind: str, counts: Counter[str], on_change: OnChange | None, ma
 
 
 def _is_part(match: re.Match[str]) -> bool:
-    """Whether another group of digits is joined to the phone number as its own groups are: four groups are a card's."""
+    """Whether another group of digits is joined like the phone number's own, since four groups are a card's."""
     gaps = re.findall("[ .-]", match.group())
     if not gaps or match.group().startswith("+"):
         return False
@@ -95,9 +95,9 @@ def _is_part(match: re.Match[str]) -> bool:
 
 
 def _is_other_number(text: str) -> bool:
-    """Whether the match is an amount in thousands (12 345 678, 12.345.678), three years (1914 1918 1939), or behind a
-    plus a decimal number, or one of too few or too many digits. Three groups of three digits behind a country code are
-    a phone number, as in Spain and Poland (+48 601 234 567)."""
+    """Whether the match is an amount in thousands (12 345 678, 12.345.678), three years (1914 1918 1939), or after a
+    plus a decimal number, or a number of too few or too many digits. Three groups of three digits after a country code
+    are a phone number, as in Spain and Poland (+48 601 234 567)."""
     thousands = re.fullmatch(r"\+?[1-9]\d{0,2}(?:([ \u00a0\u202f.])\d{3})((?:\1\d{3})*)", text)
     if not text.startswith("+"):
         return thousands is not None or [*map(len, re.findall(r"\d+", text))] == [4, 4, 4]

@@ -1,8 +1,8 @@
 """The steps of cleaning, in order: drop reasons of documents, and changes in the kept ones.
 
-Mojibake is mended first. Then come the rules for single texts (language, quality, the user's own, contamination), then
-the placeholders for personal data, since these would hide an example that holds an address. Exact and near duplicates
-among the documents that are left come last; see `text/parts`.
+Mojibake is repaired first. Then come the rules for single texts (language, quality, the user's own, contamination), and
+then the placeholders for personal data, since these would hide an example that holds an address. Exact and near
+duplicates among the remaining documents come last; see `text/parts`.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ class CleaningOptions:
     def __post_init__(self) -> None:
         for name in self.filters:
             if name not in RULES and ":" not in name:
-                fix = f"use {', '.join(RULES)}, or MODULE:FUNCTION of yours"
-                raise InputError(f"--filter {name} is not known", fix=fix)
+                fix = f"use {', '.join(RULES)}, or your own MODULE:FUNCTION"
+                raise InputError(f"--filter {name} is unknown", fix=fix)
         for kind in self.masked:
             if kind not in PLACEHOLDERS:
-                raise InputError(f"--mask-pii {kind} is not known", fix=f"use {', '.join(PLACEHOLDERS)}")
+                raise InputError(f"--mask-pii {kind} is unknown", fix=f"use {', '.join(PLACEHOLDERS)}")
         shares = {"--near-duplicates": self.near_duplicates, "--language-probability": self.language_probability}
         for name, value in shares.items():
             if value is not None and not 0.0 < value <= 1.0:
                 fix = "give a share such as 0.8"
                 raise InputError(f"{name} {value} is not above 0 and at most 1", fix=fix)
         if self.contamination_words < 5:
-            fix = "give 5 or more: fewer words in a row are shared by chance"
+            fix = "give 5 or more, since fewer words in a row are shared by chance"
             raise InputError(f"--decontaminate-words {self.contamination_words} is too few", fix=fix)
         if self.near_duplicates:
             extras.require("rensa", "--near-duplicates")
@@ -95,7 +95,7 @@ class CleaningOptions:
         hooks = [name for name in self.filters if name not in RULES]
         return {
             **{key: value if not isinstance(value, tuple) else list(value) for key, value in asdict(self).items()},
-            # A list: files of several folders may have one name.
+            # A list, since files in several folders may have one name.
             "evaluation_files": sorted([os.path.basename(name), storage.sha256_of_file(name)] for name in files),
             "hooks": {name: storage.sha256_of_file(_file_of(name)) for name in hooks},
             "rules_version": RULES_VERSION,
@@ -175,7 +175,7 @@ class Cleaner:
 def apply_cleaning(
     document: Document, options: CleaningOptions, counts: Counter[str], on_change: OnChange | None = None
 ) -> Document:
-    """A kept document, changed for training. Adds mended lines, C4's lines and personal data, by kind, to `counts`."""
+    """A kept document, changed for training. Adds repaired lines, C4's lines and kinds of personal data to `counts`."""
     if options.fix_mojibake:
         document = without_mojibake(document, counts, on_change)
     if "c4" in options.filters:
@@ -203,15 +203,15 @@ def _reason(name: str, hook: Hook, document: Document) -> str:
     location = f"on {document.source}:{document.line}"
     try:
         answer = hook(document.text)
-    except Exception as error:  # whatever the user's function raises
+    except Exception as error:  # the user's function may raise anything
         frame = traceback.extract_tb(error.__traceback__)[-1]
         what = f"failed {location}: {type(error).__name__}: {error}"
-        fix = f"let the function answer for this text too; it failed at {frame.filename}:{frame.lineno}"
+        fix = f"make the function handle this text too; it failed at {frame.filename}:{frame.lineno}"
         raise InputError(what, where=f"--filter {name}", fix=fix) from None
     if isinstance(answer, str) and answer:
         return f"{name}: {answer[:80]}"
     if not isinstance(answer, bool):
-        fix = "let it return True to keep a text, or False or the reason to drop it"
+        fix = "return True to keep a text, or False or the reason to drop it"
         raise InputError(f"returned {answer!r:.40} {location}", where=f"--filter {name}", fix=fix)
     return "" if answer else f"{name}: left out"
 
@@ -225,7 +225,7 @@ def load_hook(name: str) -> Hook:
             hook = getattr(importlib.import_module(module_name), function)
         finally:
             sys.path.remove(os.getcwd())
-    except Exception as error:  # whatever the user's module raises while it is read
+    except Exception as error:  # the user's module may raise anything
         fix = "give MODULE:FUNCTION, with the module in the working directory or on PYTHONPATH"
         raise InputError(f"cannot be imported: {error}", where=f"--filter {name}", fix=fix) from None
     if not callable(hook):

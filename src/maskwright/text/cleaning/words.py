@@ -19,12 +19,12 @@ from maskwright.text.arrays import Int64
 UInt64 = NDArray[np.uint64]
 
 SEGMENT_BYTES = 1 << 16
-"""Text hashed at once: small enough for the processor's cache, which is a fifth faster than 1 MiB."""
+"""Text hashed at once. It fits the processor's cache, which is a fifth faster than 1 MiB."""
 BASE = 0x9E3779B97F4A7C15
 _INVERSE = pow(BASE, -1, 1 << 64)
 WHOLE, HALF, QUARTER = 4, 2, 1
-"""Weights of words, in quarters. In scripts without spaces between words, each character is a word: a word has about
-two of them in Chinese and Japanese, and about four in Thai, Lao, Khmer, Burmese and Tibetan."""
+"""Weights of words, in quarters. In scripts without spaces between words, each character counts as a word. A word has
+about two of them in Chinese and Japanese, and about four in Thai, Lao, Khmer, Burmese and Tibetan."""
 UNSPACED = (
     (range(0xE3, 0xEA), range(0x80, 0xC0), HALF, 3),  # kana and most of the Chinese characters
     ((0xF0,), range(0xA0, 0xC0), HALF, 4),  # the rest of these
@@ -34,7 +34,7 @@ UNSPACED = (
 )
 """The characters of those scripts in UTF-8: their first byte, their second, their weight and number of bytes."""
 UNSPACED_LEAD = 0xE0
-"""Least first byte of theirs."""
+"""Lowest first byte of these characters."""
 MARKS = re.compile(
     "[\u055a-\u055f\u0589\u05be\u05c0\u05c3\u060c\u061b\u061f\u066a-\u066d\u06d4\u0964\u0965"
     "\u0f0b-\u0f12\u104a-\u104f\u17d4-\u17da\u3001-\u3003\u3008-\u3011\u3014-\u301f\u30fb]+"
@@ -153,7 +153,7 @@ def _split(text: bytes, ends_of_texts: Int64) -> Segment:
     codes = np.frombuffer(text.translate(_lower()), np.uint8)
     inside = _in_words(codes, beyond_ascii=not text.isascii())
     edges = np.flatnonzero(inside[1:] != inside[:-1]) + 1
-    edges = np.concatenate([[0], edges]) if inside[0] else edges  # the last byte is a line feed: no word ends the text
+    edges = np.concatenate([[0], edges]) if inside[0] else edges  # the last byte, a line feed, ends no word
     starts, ends = edges[::2], edges[1::2]
     quarters = np.full(len(starts), WHOLE, np.uint8)
     if codes.max() >= UNSPACED_LEAD:
@@ -220,7 +220,7 @@ def _lower() -> bytes:
 
 @cache
 def _kinds() -> NDArray[np.uint8]:
-    """[first byte, second byte]: the number in `UNSPACED` of the characters that begin so, from 1; 0 for all others."""
+    """[first byte, second byte]: the number in `UNSPACED`, from 1, of characters with these bytes; 0 for all others."""
     kinds = np.zeros((256, 256), np.uint8)
     for kind, (first, second, _, _) in enumerate(UNSPACED, 1):
         kinds[np.ix_(first, second)] = kind
@@ -229,7 +229,7 @@ def _kinds() -> NDArray[np.uint8]:
 
 @cache
 def _powers() -> tuple[UInt64, UInt64]:
-    """Powers of `BASE` and of its inverse modulo 2^64, for every place of a segment."""
+    """Powers of `BASE` and of its inverse modulo 2^64, for every position in a segment."""
     return _powers_of(BASE, SEGMENT_BYTES + 2), _powers_of(_INVERSE, SEGMENT_BYTES + 2)
 
 

@@ -85,7 +85,7 @@ class Columns:
             self.note: Note = tail["note"]
             self._columns: dict[str, tuple[str, list[list[int]]]] = tail["columns"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            fix = "see that this machine reads the folder, or delete the file: its part is computed again"
+            fix = "check that this machine can read the folder, or delete the file to compute its part again"
             raise MaskwrightError(f"cannot be read: {error}", where=path, fix=fix) from None
 
     def __contains__(self, name: str) -> bool:
@@ -111,7 +111,7 @@ class Columns:
         return np.concatenate(pieces) if pieces else np.zeros(0, self._columns[name][0])
 
     def numbers(self, name: str, begin: int, end: int) -> NDArray[Any]:
-        """`column` within one extent, by reading: faster than mapping for a few numbers of each of many files."""
+        """`column` within one extent, by reading: faster than mapping for a few numbers of many files."""
         dtype, extents = self._columns[name]
         width, first = np.dtype(dtype).itemsize, 0
         for extent_begin, count in extents:

@@ -1,5 +1,5 @@
 """Parts of a text, in the order of reading: runs of whole files, and ranges of a large file, cut where a document
-ends. A part has all that a worker needs to read it."""
+ends. A part holds everything that a worker needs to read it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from maskwright.text.sources import PLAIN, SPLITTABLE, OnBadInput, Sources, file
 
 TARGET_PARTS = 512
 """Target number of parts of a large text: several per worker, so that stragglers matter little. Each has shards of its
-own, so that more would be many small files."""
+own, so more parts would mean many small files."""
 PART_BYTES = (32_000_000, 512_000_000)
 """Least and most bytes of a part on disk. A larger file is a part of its own."""
 
@@ -89,7 +89,7 @@ class Part:
         return [file_record(name, size) for name, size in zip(self.files, self.sizes, strict=True)]
 
     def identity(self) -> list[Any]:
-        """JSON values that decide its documents, as far as they are known without reading the files."""
+        """JSON values that decide its documents, if they are known without reading the files."""
         files = zip(self.files, self.sizes, self.stamps, strict=True)
         versions = [[name, size, stamp or file_record(name, size)["version"]] for name, size, stamp in files]
         span = [self.span.begin, self.span.end, self.span.first_line] if self.span else None
@@ -189,14 +189,14 @@ def _row_groups(part: Part, span: ByteSpan) -> Note:
             groups, records = row_groups(file, span)
         if span.begin and not groups:
             end = span.begin
-    except SourceError:  # it is raised where the file is read, in its turn
+    except SourceError:  # raised when the file is read, in its turn
         end, records = (span.begin, 0) if span.begin else (part.sizes[0], 0)
     return {"begin": span.begin, "end": end, "lines": records}
 
 
 def _border(file: BinaryIO, offset: int, *, after_blank_line: bool) -> int:
-    """The first begin of a line from `offset` on, of one after a blank line if that is asked for; or the file's end. It
-    depends on the file and `offset` alone, so a stretch ends where the next one begins."""
+    """The first begin of a line from `offset` on, after a blank line if requested; or the file's end. It depends on the
+    file and `offset` alone, so a stretch ends where the next one begins."""
     if offset == 0:
         return 0
     file.seek(offset - 1)

@@ -20,12 +20,12 @@ from maskwright.text.parts.phase import compute, paths_of
 EXACT, IDS = "exact", "ids"
 """Key columns: of cleaned texts, of ids."""
 RANGES = 1_024
-"""Key ranges into which each run of documents is sorted; a search takes one or more of them at a time."""
+"""Key ranges into which each run of documents is sorted; a search reads one or more of them at a time."""
 RUN_DOCUMENTS = 1_000_000
 """Documents of a part whose keys are sorted and written together, up to 200 bytes each."""
 KEYS_AT_ONCE = 1 << 21
-"""Keys of a column that a search sorts in memory at once, about 90 bytes each: 0.2 GB. Four times as many held 0.76 GB
-and took 2.8 CPU seconds for 32 million keys, where these take 2.4."""
+"""Keys of a column that a search sorts in memory at once, about 90 bytes each, 0.2 GB in all. Four times as many held
+0.76 GB and took 2.8 instead of 2.4 CPU seconds for 32 million keys."""
 KEY_BYTES = 12
 """A key and its document's number."""
 Repeated = NDArray[np.void]
@@ -104,8 +104,8 @@ class Resolved:
 
     def codes(self, part: int) -> NDArray[np.uint16]:
         """[documents of the part]: drop codes, `KEEP` for kept ones."""
-        # Near duplicates were searched for among exact ones too. That changes nothing: a copy has the keys of the
-        # document that it repeats, which comes before it.
+        # Near duplicates were searched among exact ones too, without effect: a copy has the keys of the earlier
+        # document that it repeats.
         codes = Columns(self.judged[part]).column("codes").copy()
         codes[repeated_in(self.exact, part)["place"]] = DUPLICATE
         near = repeated_in(self.near, part)["place"]
@@ -208,7 +208,7 @@ class FindRepeats:
                 if f"{name}.second" in file:
                     second.append(file.numbers(f"{name}.second", begin, end))
                 counts[-1] += end - begin
-        # Runs follow each other, and a run's equal keys are in its order: so equal keys are in the order of reading.
+        # Runs follow each other, and a run's equal keys are in its order, so equal keys are in the order of reading.
         columns = [np.concatenate(keys), *([np.concatenate(second)] if second else [])]
         later, first = repeats(columns)
         owners = np.repeat(np.arange(len(counts)), counts)

@@ -21,7 +21,7 @@ from maskwright.text.sources import Sources
 
 BATCH_CHARACTERS = 2_000_000
 CHARACTERS_PER_DOCUMENT = 100
-"""A batch ends, too, where its documents are shorter than this on average: each takes memory of its own."""
+"""A batch also ends if its documents are shorter than this on average, since each needs memory of its own."""
 SHOWN_FAULTS = 10
 
 
@@ -42,7 +42,7 @@ class PartReader:
             self._faults.append(fault)
 
     def note(self) -> Note:
-        """What the driver says of the part, once all is done with it. Raises `SourceError` if it has changed."""
+        """The driver's message about the part when it is done. Raises `SourceError` if it has changed."""
         self._part.require_unchanged()
         sources = self._sources
         return {
@@ -60,7 +60,7 @@ class Judged:
 
     documents: list[Document]
     dropped: list[tuple[Document, str, str]]
-    """(document, reason, detail of the reason) of those that a rule of cleaning drops."""
+    """(document, reason, detail of the reason) of documents that a rule of cleaning drops."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Judge:
     def batches(
         self, part: Part, writer: ColumnWriter, on_fault: Callable[[Fault], None] | None = None
     ) -> Iterator[Judged]:
-        """Yields what it judges. After the last batch, the columns and the note are complete."""
+        """Yields judged batches. After the last batch, the columns and the note are complete."""
         reading, reasons, codes = PartReader(part, on_fault), Reasons(), [np.zeros(0, "<u2")]
         cleaner, names = _cleaner(self.cleaning, self.cleaning_digest), duplicates.bands(self.cleaning)
         runs = duplicates.KeyRuns(writer, duplicates.EXACT, names)

@@ -1,4 +1,4 @@
-"""Runs a phase over all unfinished parts, along with other commands that do the same; raises the first error in
+"""Runs a phase over all unfinished parts, together with other commands that do the same; raises the first error in
 reading order."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def compute(
     runner: Runner, work: Callable[[Task], Note], tasks: Sequence[Task], title: str, sizes: Sequence[int]
 ) -> list[Note]:
     """The notes of all parts, in order. `work` writes its task's file (`columns.written`) and returns its note; an
-    existing file is not computed again, and one that another command computes meanwhile is waited for.
+    existing file is not computed again, and a file that another command is computing is waited for.
 
     After an `InputError` of `work`, the parts before it are still computed, and the first error in the order of reading
     is raised, as by one process."""
@@ -70,13 +70,13 @@ class _Phase:
             self._claims.give_back(os.path.basename(self._tasks[idx][1]))
 
     def give_back(self) -> None:
-        """Gives back what is claimed and was not computed."""
+        """Gives back claims that were not computed."""
         for _, path in self._tasks:
             if self._claims:
                 self._claims.give_back(os.path.basename(path))
 
     def claimed(self, title: str, sizes: dict[int, int], bar: Progress) -> Iterator[tuple[int, Task] | None]:
-        """Parts to compute; None while other processes compute all that are left."""
+        """Parts to compute; None while other processes compute all the rest."""
         is_said = False
         while self.left:
             taken = 0
@@ -96,7 +96,7 @@ class _Phase:
                 self._claims.free_dead()
 
     def _take(self, idx: int) -> bool:
-        """Claims a part, or notes the result of another process. Either way it is not left any more."""
+        """Claims a part, or notes the result of another process. In both cases it is no longer left."""
         path = self._tasks[idx][1]
         name = os.path.basename(path)
         is_claimed = self._claims is None or self._claims.take(name)
@@ -123,16 +123,16 @@ class _Noting:
 
 
 def is_result(name: str) -> bool:
-    """Whether `name` is of a phase's result file, or of a file that belongs to one and whose name continues after it, a
-    whole one or one that a killed worker left."""
+    """Whether `name` belongs to a phase's result file, or to a file whose name continues a result's, whole or left by a
+    killed worker."""
     more = r"(\.[a-z]+-\d+\.[a-z]+\.u\d+)?(\.tmp-\d+)?"
     return re.fullmatch(rf"[a-z]+(-[a-z0-9]+)*-\d{{6,}}-[0-9a-f]{{20}}{more}", name) is not None
 
 
 def paths_of(folder: str, phase: str, digests: Sequence[str]) -> list[str]:
-    """The result file of each part in a phase. `digests`: of all that decides each, in 20 hexadecimal digits. Unless
-    another command computes in the folder, other results of the phase are deleted, and unfinished files of all phases;
-    nothing else in the folder is."""
+    """The result file of each part in a phase. `digests`: of everything that decides each, in 20 hexadecimal digits.
+    Unless another command computes in the folder, deletes other results of the phase, and unfinished files of all
+    phases, but nothing else."""
     names = [f"{phase}-{number:06}-{digest}" for number, digest in enumerate(digests)]
     wanted, there = {*names}, os.listdir(folder)
     for name in () if others_in(there) else there:
