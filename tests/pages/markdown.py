@@ -167,7 +167,7 @@ def clean(output: str, root: str) -> list[str]:
     # Tests measure with tiny matrices.
     output = re.sub(r"\d+ GFLOP/s measured", "… GFLOP/s measured", output)
     output = re.sub(r"time here: about [^()]*\([^()]*\)", "time here: about … (… to …)", output)
-    output = re.sub(r"; other programs compute here too \([^()]*\), so it is faster alone", "", output)
+    output = re.sub(r"; other programs compute here too \([^()]*\), so it is faster without them", "", output)
     output = re.sub(r"[^\s'\"]*(?=/home/you/)", "", output)  # of this walk, and of one that it goes on from
     lines = output.replace(root, "").replace(f" on {socket.gethostname()}", " on laptop").replace("\r", "").splitlines()
     return [line.rstrip() for line in lines if not LEFT_OUT.match(line)]

@@ -289,7 +289,10 @@ TAKES: list[tuple[Script, str, dict[str, Any], tuple[str, ...]]] = [
     ("run_glue", "python $XLA run_classification.py --train_file a.csv", {}, ("$XLA may start it several times",)),
     # What each flag becomes, and what is said where nothing is the same.
     ("run_mlm", "python run_mlm.py --fp16 False --learning_rate 2e-4", {"engine.dtype": "fp32"}, ()),
-    ("run_mlm", "python run_mlm.py --max_steps 1000 --logging_steps 0.01", {"logging.every_steps": 10}, ()),
+    ("run_mlm", "python run_mlm.py --max_steps 1000 --logging_steps 0.01", {"logging.every_steps": 10},
+     ("not given, so the script would not train",)),
+    ("run_mlm", "python run_mlm.py --do_train --max_steps 100 --logging_steps 200 --fp16", {"logging.every_steps": 200},
+     ("more than the run's 100 steps, so only at its end", "on a CPU set engine.dtype: auto")),
     ("run_mlm", "run_mlm.py --warmup_steps -1 --warmup_proportion 0.1", {"schedule.warmup_share": 0.1}, ()),
     ("run_mlm", "run_mlm.py --label_smoothing_factor 0.0 --seed 7", {"seed": 7}, ()),
     ("run_mlm", "run_mlm_no_trainer.py --max_train_steps 9 --num_warmup_steps 2", {"schedule.warmup_steps": 2}, ()),
@@ -400,6 +403,8 @@ def test_a_script_of_several_starts_and_a_file_of_arguments(tmp_path: Path) -> N
     assert values["data"]["seq_len"] == 128 and "starts it 1 more time" in table(found.rows)
     _, values = taken("run_mlm", "srun -n 4 python run_mlm.py --train_file a.txt", 4)
     assert values["batch"]["virtual_workers"] == 4
+    with pytest.raises(InputError, match="--devices: is 8, but the command starts it on 2 devices. Fix: leave it out"):
+        imported("run_mlm", "torchrun --nproc_per_node 2 run_mlm.py --do_train --train_file a.txt", 8)
     given = {"train_file": "a.txt", "dataset_name": None, "hub_token": "hf_one", "max_steps": 3}
     (tmp_path / "a.json").write_text(json.dumps(given))
     found, values = taken("run_mlm", f"run_mlm.py {tmp_path}/a.json")
@@ -439,6 +444,16 @@ def test_the_commands_to_type_run_nothing_that_a_script_smuggles_in(script: Scri
         ("run_mlm", "python run_clm.py", "has no run_mlm.py.* maskwright has no causal models"),
         ("run_mlm", "python run_language_modeling.py --train_data_file a", "without --mlm it trains a causal model"),
         ("run_mlm", "fairseq-hydra-train task.data=d", "give the same values as flags of fairseq-train"),
+        (
+            "run_mlm",
+            "run_mlm.py --do_eval",
+            "without --do_train, it only evaluates .* Fix: use `maskwright evaluate MODEL",
+        ),
+        (
+            "run_glue",
+            "run_glue.py --task_name rte --do_predict",
+            "`maskwright predict MODEL --input FILE --to OUT`; to train, add",
+        ),
         ("run_glue", "python run_ner.py --data_dir d", "labels words; begin with the recipe conll2003"),
         ("run_glue", "run_glue.py --task_name imdb", "imdb is not a task of GLUE. Fix: one of cola, mnli"),
         ("run_mlm", "python run_mlm.py --train_file $TEXT", "uses \\$TEXT, whose value needs a shell"),
@@ -494,6 +509,6 @@ def test_every_flag_of_the_page_is_known() -> None:
     starts: list[tuple[Script, str]] = [("run_mlm", "run_mlm.py"), ("run_glue", "run_glue.py")]
     for flag in flags:
         data = "--dataset_name a/b" if flag.startswith("--dataset") else "--train_file text.csv"
-        typed = f"{data} {flag} {odd.get(flag, '1')}"
+        typed = f"{data} --do_train {flag} {odd.get(flag, '1')}"
         said = [taken(script, f"python {start} {typed}")[0] for script, start in starts]
         assert {fates(one).get(flag) for one in said} - {"unknown", "default", None}, flag

@@ -177,7 +177,11 @@ def test_other_programs_on_this_machine_are_named_with_the_time(monkeypatch: pyt
     ):
         monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
         found = time_here(one, machine) or ""
+        assert "fp16" not in found
         assert says in found and found.endswith("projected") is (load < 3), found
+    slow = work("base", 128, 512, engine={"dtype": "fp16"})
+    assert "fp16 is for GPUs: engine.dtype: auto takes" in (time_here(slow, machine) or "")
+    assert [note[:16] for note in projected(slow, place("laptop")).notes] == ["fp16 is for GPUs"]
 
 
 def test_compiling_is_no_part_of_a_step() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from maskwright.core import storage
@@ -16,19 +16,14 @@ from maskwright.data import store
 from maskwright.text.tokenizer import copy_tokenizer
 from maskwright.text.vocabulary import read_vocabulary, tokenizer_file
 
+Files = Sequence[dict[str, Any]]
+
 
 class StoreWriter:
     """`plan`: digest of all that decides the store's bytes. `options`, `sources`: records for the manifest."""
 
     def __init__(
-        self,
-        folder: str,
-        tokenizer: str,
-        plan: str,
-        options: Mapping[str, Any],
-        sources: Sequence[dict[str, Any]],
-        *,
-        with_sentences: bool,
+        self, folder: str, tokenizer: str, plan: str, options: dict[str, Any], sources: Files, *, with_sentences: bool
     ) -> None:
         self.folder, self.tokenizer, self.plan = storage.require_local(folder), tokenizer, plan
         self.options, self.sources = options, sources
@@ -54,12 +49,9 @@ class StoreWriter:
 
     def _differences(self, manifest: dict[str, Any]) -> list[str]:
         """What distinguishes the finished store of `manifest` from this one, in words."""
-        then, now = dict(manifest["options"]), json.loads(json.dumps(dict(self.options)))
+        then, now = dict(manifest["options"]), json.loads(json.dumps(self.options))
         cleanings = [options.pop("cleaning", {}) for options in (then, now)]
-        before, files = (
-            {json.dumps({**record, "location": name}, sort_keys=True): name for record, name in _named(records)}
-            for records in (manifests.sources_of(manifest, self.folder), self.sources)
-        )
+        before, files = _by_record(manifests.sources_of(manifest, self.folder)), _by_record(self.sources)
         gone, new = ({one[key] for key in one.keys() - other} for one, other in ((before, files), (files, before)))
         words = [f"{name} has changed" for name in sorted(gone & new)]
         words += [f"{name} is new" for name in sorted(new - gone)]
@@ -85,12 +77,7 @@ class StoreWriter:
             for name in ("train", "valid")
         }
 
-    def finish(
-        self,
-        counts: Mapping[str, int],
-        packages: set[str],
-        more: Mapping[str, Any] = {},
-    ) -> None:
+    def finish(self, counts: Mapping[str, int], packages: set[str], more: Mapping[str, Any] = {}) -> None:
         """Writes the manifest. `packages`: their versions are recorded, as maskwright's is. `more`: optional keys."""
         copy_tokenizer(self.tokenizer, os.path.join(self.folder, "tokenizer"))
         manifest = {
@@ -105,7 +92,7 @@ class StoreWriter:
             },
             "splits": self.totals(),
             "counts": dict(counts),
-            "options": dict(self.options),
+            "options": self.options,
             "plan": self.plan,
             "sources": manifests.write_sources(self.folder, self.sources),
             "versions": {name: importlib.metadata.version(name) for name in sorted({"maskwright", *packages})},
@@ -119,6 +106,7 @@ def _shown(value: Any) -> str:
     return "not given" if value in (None, [], {}) else str(value)[:60]
 
 
-def _named(records: Iterable[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Records of files with their names, since their folders do not count."""
-    return ((record, os.path.basename(record["location"])) for record in records)
+def _by_record(files: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """The name of each file by its record with that name alone, since its folder does not count."""
+    named = ({**file, "location": os.path.basename(file["location"])} for file in files)
+    return {json.dumps(file, sort_keys=True): file["location"] for file in named}

@@ -146,7 +146,8 @@ def other_load() -> str:
     cpus, load = os.cpu_count() or 1, os.getloadavg()[0]
     if load <= max(1.5 * cpus, cpus + 1):
         return ""
-    return f"other programs compute here too (a load of {load:.1f} on {several(cpus, 'core')}), so it is faster alone"
+    beside = f"a load of {load:.1f} on {several(cpus, 'core')}"
+    return f"other programs compute here too ({beside}), so it is faster without them"
 
 
 def cpu_name() -> str:

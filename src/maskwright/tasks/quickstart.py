@@ -169,7 +169,7 @@ def _config(paths: QuickstartPaths, architecture: str, steps: int, rows: int) ->
         "schedule": schedule,
         "batch": {"micro_batch_rows": rows},
         "evaluation": {"every_steps": quarter},
-        "checkpoint": {"save_every_steps": quarter, "keep": 4},
+        "checkpoint": {"save_every_steps": quarter},
         "logging": {"every_steps": max(1, steps // 50)},
     }
 

@@ -8,6 +8,8 @@ from typing import Literal
 from maskwright.config.finetuning import build_finetune_config
 from maskwright.config.pretraining import build_config
 from maskwright.config.settings import nested
+from maskwright.core.console import several
+from maskwright.core.errors import InputError
 from maskwright.machine.tpus import TPUS
 from maskwright.tasks.importing import fairseq, run_glue, run_mlm, tpu_pretrain
 from maskwright.tasks.importing.taken import Taken
@@ -38,6 +40,9 @@ def imported(
     elif devices and not typed.counted_by:
         typed.devices, typed.counted_by = devices, "--devices"
     taken = take(typed)
+    if devices and typed.devices != devices and typed.counted_by:
+        what = f"is {devices}, but {typed.counted_by} starts it on {several(typed.devices, 'device')}"
+        raise InputError(what, where="--devices", fix="leave it out, or change the number there")
     build = build_config if taken.verb == "pretrain" else build_finetune_config
     build(nested(taken.values), "the imported command")
     return taken, taken.yaml(typed.original)

@@ -83,7 +83,7 @@ def fairseq(command: Typed) -> Taken:
     _optimizer(taken)
     _batch(taken)
     _restored(taken)
-    taken.switch({"fp16": {"engine.dtype": "fp16"}, "bf16": {"engine.dtype": "bf16"}})
+    taken.precision()
     if "wandb_project" in taken.typed.flags:
         taken.set("wandb_project", {"logging.report_to": ["wandb"]}, "the variable WANDB_PROJECT names the project")
     taken.patience("patience")

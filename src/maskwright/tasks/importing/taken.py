@@ -150,6 +150,13 @@ class Taken:
             self.take({name: int})
         self.note(name, "set evaluation.patience and evaluation.every_steps")
 
+    def precision(self) -> None:
+        """Takes over --bf16 and --fp16."""
+        on_cpu = "for GPUs: on a CPU set engine.dtype: auto, which takes bf16 or fp32"
+        for name, note in (("bf16", ""), ("fp16", on_cpu)):
+            if self.has(name):
+                self.set(name, {"engine.dtype": name}, note)
+
     def switch(self, flags: Mapping[str, Mapping[str, Any]]) -> None:
         """Takes over flags that are on as keys and values."""
         for name, values in flags.items():

@@ -41,11 +41,11 @@ def tpu_pretrain(typed: Typed) -> Taken:
     taken.set("max_grad_norm", {"optimizer.max_grad_norm": None}, "the script does not clip")
     taken.take({"warmup_proportion": float} if taken.number("warmup_proportion", 0.0) else {"warmup_steps": 0})
     (_of_gpus if for_gpus else _of_cores)(taken)
-    taken.values["engine.dtype"] = "fp16" if taken.has("fp16") else "fp32"
+    taken.values["engine.dtype"] = "fp32"
+    taken.precision()
     taken.switch({"no_cuda": {"engine.device": "cpu"}})
     _of_folder(taken, folder)
     taken.close(
-        mapped={"fp16": "engine.dtype: fp16"},
         not_needed={
             "tpu_ip": "a TPU's hosts find their own chips",
             "warmup_steps warmup_proportion": "the other warm-up flag decides",

@@ -77,8 +77,23 @@ NOT_NEEDED = {
 }
 
 
+def _require_training(taken: Taken) -> None:
+    """Raises `InputError` for a command that evaluates or predicts alone."""
+    if "no_trainer" in taken.typed.script or taken.has("do_train"):
+        return
+    asked = [f"--{name}" for name in ("do_eval", "do_predict") if taken.has(name)]
+    if not asked:
+        return taken.row("do_train", "default", "not given, so the script would not train: here the run does")
+    store = "`maskwright evaluate MODEL --store STORE`, after `data prepare FILE --valid-fraction 1 … --to STORE`"
+    labels = "`maskwright evaluate MODEL --input FILE`, or `maskwright predict MODEL --input FILE --to OUT`"
+    fix = f"use {store if taken.verb == 'pretrain' else labels}; to train, add --do_train"
+    raise InputError(f"without --do_train, it only evaluates ({' '.join(asked)})", where=taken.typed.script, fix=fix)
+
+
 def training(taken: Taken) -> None:
-    """Takes over all arguments of the Trainer but the sizes of its batches."""
+    """Takes over all arguments of the Trainer but the sizes of its batches. Raises `InputError` for a command that does
+    not train."""
+    _require_training(taken)
     script = taken.typed.script
     taken.take(
         {"learning_rate": 5e-5, "adam_beta1": 0.9, "adam_beta2": 0.999, "adam_epsilon": 1e-8, "weight_decay": 0.0}
@@ -93,10 +108,9 @@ def training(taken: Taken) -> None:
     steps = taken.whole("max_steps", -1)
     taken.take({"max_steps": int} if steps > 0 else {"num_train_epochs": 3.0})
     _schedule(taken)
+    taken.precision()
     taken.switch(
         {
-            "bf16": {"engine.dtype": "bf16"},
-            "fp16": {"engine.dtype": "fp16"},
             "use_cpu": {"engine.device": "cpu"},
             "no_cuda": {"engine.device": "cpu"},
             "torch_compile": {"engine.compile": "on"},
@@ -184,6 +198,7 @@ def _every(taken: Taken, name: str, key: str, default: int, steps: int | None, n
         taken.note(name, f"set {key} to {amount:g} of the steps that `maskwright {taken.verb} … --dry-run` prints")
         return None
     every = math.ceil(amount * steps) if amount < 1 and steps else int(amount)
+    note = f"more than the run's {steps:,} steps, so only at its end" if steps and every > steps else note
     taken.set(name, {key: every}, f"{amount:g} of {steps:,} steps" if amount < 1 else note)
     return every
 

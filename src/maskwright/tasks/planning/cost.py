@@ -22,7 +22,7 @@ from maskwright.config.pretraining import EngineSection, RunConfig
 from maskwright.core.console import plain_number, several, time_unit
 from maskwright.data.masking import slots_per_row
 from maskwright.engines.muon import products_flops
-from maskwright.machine.devices import DeviceCount
+from maskwright.machine.devices import Device, DeviceCount
 from maskwright.machine.hardware import other_load
 from maskwright.model.config import ModelConfig
 from maskwright.model.hf.names import count_parameters
@@ -280,9 +280,18 @@ def time_here(work: Work, place: DeviceCount | None, done: int = 0) -> str | Non
     if place is None:
         return "time here: unknown, since no run was measured on such a device; `maskwright status` shows the time left"
     steps = several(left, "step") + " and their evaluations" * bool(work.evaluated)
-    load = other_load()
     time = step_seconds(work, place).times(left).time()
-    return f"time here: about {time} for {steps}, projected{load and f'; {load}'}"
+    notes = [note for note in (precision_note(work.config.engine, place.device), other_load()) if note]
+    return "; ".join([f"time here: about {time} for {steps}, projected", *notes])
+
+
+def precision_note(engine: EngineSection, device: Device) -> str:
+    """What `engine.dtype` costs on a device that is not made for it; else empty."""
+    if device.family == "cpu" and engine.dtype == "fp16":
+        return "fp16 is for GPUs: engine.dtype: auto takes bf16 or fp32 on a CPU, and is many times as fast"
+    if device.name in ("t4", "v100") and engine.dtype != "fp32":
+        return "it has no bf16: fp16 with loss scaling, and no FlashAttention over packed segments"
+    return ""
 
 
 def basis(work: Work, place: DeviceCount) -> str:

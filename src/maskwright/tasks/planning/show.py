@@ -13,7 +13,7 @@ from maskwright.core.console import human_bytes, human_count, plain_number, seve
 from maskwright.core.errors import ConfigError
 from maskwright.machine.devices import DeviceCount, here
 from maskwright.machine.hardware import usable_memory_bytes
-from maskwright.tasks.planning.cost import Interval, Work, basis, memory, seconds_of, step_seconds
+from maskwright.tasks.planning.cost import Interval, Work, basis, memory, precision_note, seconds_of, step_seconds
 from maskwright.tasks.planning.measure import Measured
 from maskwright.tasks.planning.slices import SliceFit
 from maskwright.tasks.start.capacity import checkpoint_bytes
@@ -28,7 +28,6 @@ measured."""
 BUSY_BELOW = 0.85
 """Other processes computed too if measured steps had less than this share of their cores."""
 JOULES_A_KWH = 3.6e6
-WITHOUT_BF16 = "without bf16, it uses fp16 with loss scaling, and no FlashAttention over packed segments"
 
 
 @dataclass(frozen=True)
@@ -174,7 +173,10 @@ def measured(work: Work, found: Measured) -> Estimate:
         found.checkpoint_bytes,
         found.save_seconds,
         peak_bytes=found.peak_bytes,
-        notes=[f"other programs computed too: the steps had {found.cpu_share:.0%} of the cores"] if busy else [],
+        notes=[
+            *([note] if (note := precision_note(config.engine, machine.device)) else []),
+            *([f"other programs computed too: the steps had {found.cpu_share:.0%} of the cores"] if busy else []),
+        ],
     )
 
 
@@ -207,7 +209,7 @@ def projected(
         unpriced=unpriced,
         compiled=compiled,
         refusals=_refusals(work.config, place),
-        notes=[*notes, *([WITHOUT_BF16] if device.name in ("t4", "v100") and engine.dtype != "fp32" else [])],
+        notes=[*notes, *([note] if (note := precision_note(engine, device)) else [])],
     )
 
 
