@@ -27,7 +27,7 @@ from maskwright.launch.ray.jobs import Lines, RayJob, conclude, find_address, pa
 from maskwright.launch.ray.member import Member
 from maskwright.launch.ray.sizes import POD_TYPE, SLICE_NAME, TOPOLOGY, WORKER_ID, Gang, Node, RaySlice, asked, choose
 from maskwright.launch.ray.submit import Ray
-from maskwright.launch.target import Training
+from maskwright.launch.target import Training, values_of
 
 
 def config(*overrides: str) -> RunConfig:
@@ -328,7 +328,7 @@ def test_what_is_refused_before_anything_is_sent(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PAGE", "http://me:hunter2@proxy")
     for name in ("HF_TOKEN", "PAGE"):
         with pytest.raises(InputError, match="looks like a secret") as caught:
-            Ray(env=(name,)).values()
+            values_of(Ray(), (name,))
         assert "hunter2" not in str(caught.value) and "hf_1" not in str(caught.value)
 
     for secret in ("git+https://me:hunter2@git.example/a", "--index-url https://me:hunter2@pypi.example/simple"):

@@ -21,6 +21,7 @@ from maskwright.config.pretraining import (
 )
 from maskwright.config.recipes import find_config
 from maskwright.core import storage
+from maskwright.core.console import warn
 from maskwright.core.errors import CloudError, InputError
 from maskwright.core.secrets import redact
 from maskwright.launch.target import Training
@@ -59,8 +60,16 @@ def read(command: Training) -> tuple[RunConfig | FinetuneConfig, str]:
     reader = read_config if command.verb == "pretrain" else read_finetune_config
     config = reader(command.config, list(command.overrides))
     if redact(text) != text:
-        raise InputError("holds a secret", where=command.config, fix="pass it on by its variable's name: --env NAME")
+        raise InputError("holds a secret", where=command.config, fix="delete it there: others can read it in the job")
     return config, text
+
+
+def warn_of_trackers(command: Training, there: Sequence[str] = ()) -> None:
+    """Warns of packages that `logging.report_to` needs in the job's image. `there`: packages that the job installs."""
+    for name in read(command)[0].logging.report_to:
+        if name != "tensorboard" and not any(each.startswith(name) for each in there):
+            what = f"logging.report_to: the job's image has to hold {name}, and `maskwright image` leaves it out"
+            warn(f"{what}. Fix: build an image on it, as docs/containers.md#another-package-in-it shows")
 
 
 def locations(command: Training, config: RunConfig | FinetuneConfig) -> dict[str, str | None]:

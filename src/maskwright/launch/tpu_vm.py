@@ -75,7 +75,7 @@ class TpuSlice(Place):
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Runs the job to its end. CONFIG, RUN and the folder are paths on the hosts. Raises `StoppedEarly` (75) or
         `EndedAsAsked` (76) if the run can be continued, `JobError` with the exit code of the host that failed first."""
-        values = values_of(self.env)
+        values = values_of(self, self.env)
         grace = max(self.grace_seconds, self._check(command))
         if not any(text.startswith("engine.device=") for text in command.overrides):
             command = command.setting("engine.device=tpu")  # a host without libtpu must not compute on its CPU

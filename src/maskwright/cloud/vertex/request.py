@@ -14,7 +14,7 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from maskwright.cloud import machines
 from maskwright.cloud.google.rest import bucket_folder
@@ -23,7 +23,7 @@ from maskwright.config.settings import Refused
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
 from maskwright.core.hub import is_hub
-from maskwright.core.secrets import SECRET_VARIABLE, redact
+from maskwright.core.secrets import redact
 from maskwright.core.storage import is_url
 from maskwright.launch import checks, target
 from maskwright.launch.target import Env, OnSubmission, Option, Place, Submission, Training, show
@@ -70,10 +70,16 @@ class Vertex(Place):
     env: Env = ()
 
     leaves_out = frozenset({"profile_steps"})
+    shown_by: ClassVar[str] = "Vertex AI"
+    passing_secrets: ClassVar[str] = "keep it in Secret Manager and read it in the container, as docs/vertex.md shows"
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z]+-[a-z]+[0-9]+", self.region):
             raise InputError(f"{self.region[:40]!r} is not a region", where="--region", fix="as in us-central1")
+        for option, text in (("--image", self.image), *(("--label", label) for label in self.label)):
+            if redact(text) != text:
+                fix = "leave it out"
+                raise InputError("holds a secret, and everyone who may see jobs can read it", where=option, fix=fix)
         if self.nfs and self.network is None:
             fix = "--network projects/NUMBER/global/networks/NAME, one that is peered with Vertex AI"
             raise InputError("needs the network of the server", where="--nfs", fix=fix)
@@ -88,6 +94,7 @@ class Vertex(Place):
             raise InputError("is missing", where="--project", fix=f"--project NAME, or export {PROJECTS[0]}=NAME")
         request, where, text = body(self, command, uuid.uuid4().hex)
         if dry_run:
+            checks.warn_of_trackers(command)
             text = json.dumps(request, indent=2, ensure_ascii=False)
             on_submission(Submission(False, f"{project}/{self.region}", command.run, shown=text))
             return
@@ -188,16 +195,6 @@ def scheduling(place: Vertex, hours: float | None) -> dict[str, Any]:
     return made
 
 
-def check_secrets(place: Vertex, values: Mapping[str, str]) -> None:
-    """Raises `InputError` for a secret in the request, which everyone who may see jobs can read."""
-    texts = {"--label": "\n".join(place.label), "--image": place.image}
-    texts |= {f"--env {name}": value for name, value in values.items()}
-    for option, text in texts.items():
-        if redact(text) != text or (option.startswith("--env") and SECRET_VARIABLE.search(option)):
-            fix = "keep it in Secret Manager and read it in the container, as docs/vertex.md shows"
-            raise InputError("holds a secret, which everyone who may see jobs can read", where=option, fix=fix)
-
-
 def staged(place: Vertex, config_location: str, text: str) -> str:
     """Address gs://… from which containers read the configuration. Its name has a digest of the content, so a running
     job keeps its configuration."""
@@ -249,8 +246,7 @@ def body(place: Vertex, command: Training, submission: str) -> tuple[dict[str, A
         raise InputError("contains $(, which Vertex AI may replace", where="the command", fix=fix)
     arguments = ["-P", "-m", "maskwright.cloud.vertex.node", *words]
     container: dict[str, Any] = {"imageUri": place.image, "command": ["python"], "args": arguments}
-    values = target.values_of(place.env)
-    check_secrets(place, values)
+    values = target.values_of(place, place.env)
     if values:  # "$(" would refer to another variable
         container["env"] = [{"name": name, "value": value.replace("$(", "$$(")} for name, value in values.items()]
     pool: dict[str, Any] = {"machineSpec": machine, "replicaCount": "1", "containerSpec": container}

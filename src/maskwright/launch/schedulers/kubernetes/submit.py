@@ -87,9 +87,10 @@ class Kubernetes(target.Place):
 
     def submit(self, command: Training, *, dry_run: bool, on_submission: OnSubmission = show) -> None:
         """Applies the objects with kubectl, or with `dry_run` shows them."""
-        values = target.values_of(self.env)
+        values = target.values_of(self, self.env)
         job, objects = self.objects(command)
         if dry_run:
+            checks.warn_of_trackers(command)
             if values:
                 warn(
                     f"the Secret {values_name(job.name)}, with the values of --env, is not shown, and the job needs it"
