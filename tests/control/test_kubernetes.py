@@ -402,6 +402,7 @@ REFUSED = [
     ([], {"run": "/runs/../etc/one"}, "--run: /runs/../etc/one leaves its folder"),
     (["--set=data.store=data/store"], {}, "data.store: data/store is not in a pod"),
     (["--set=model.init_from=/models/base"], {}, "model.init_from: /models/base is not in a pod"),
+    (["--set=model.init_from=gs://bucket/one"], {}, "model.init_from: gs://bucket/one is not in a pod"),
     (["--from=/models/one@40"], {}, "--from: /models/one is not in a pod"),
     (["--from=gs://bucket/one"], {}, "--from: gs://bucket/one is not in a pod"),
     (["--mount=x:data"], {}, "--mount: 'x:data' is not NAME:/folder"),

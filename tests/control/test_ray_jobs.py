@@ -170,11 +170,11 @@ def test_who_is_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_would_be_lost_with_the_job_is_refused(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
-    require_lasting("/runs/a", {"data.store": "/data/store", "model.init_from": None}, None)
+    require_lasting("/runs/a", {"data.store": "/data/store"}, None)
     require_lasting("/runs/a", {"data.store": "store", "model.init_from": "gs://b/model"}, str(tmp_path))
     for run, store, init_from, folder, where in [
-        ("runs/a", "/data/store", None, None, "--run runs/a"),
-        ("/runs/a", "store", None, None, "data.store: store"),
+        ("runs/a", "/data/store", "/m", None, "--run runs/a"),
+        ("/runs/a", "store", "/m", None, "data.store: store"),
         ("/runs/a", "/store", "model", str(tmp_path), "model.init_from: model"),
     ]:
         with pytest.raises(InputError, match="relative") as caught:

@@ -20,7 +20,6 @@ from typing import Annotated, ClassVar, Literal
 from maskwright.config.recipes import find_config
 from maskwright.core.console import say, several
 from maskwright.core.errors import InputError, MaskwrightError, StoppedEarly
-from maskwright.core.storage import is_url
 from maskwright.launch import checks
 from maskwright.launch.attempts import Stop, run
 from maskwright.launch.hosts.script import first_command, script_for
@@ -111,7 +110,7 @@ class TpuSlice(Place):
             kind, chips = known
             checks.for_tpu(command, config, chips * tpus.TPUS[kind].devices_per_chip)
         for key, path in checks.locations(command, config).items():
-            if path and key.startswith("data.") and not is_url(path) and not path.startswith("/"):
+            if key.startswith("data.") and not path.startswith("/"):
                 option = checks.setting(key, "gs://BUCKET/STORE")
                 say(f"{key}: each host reads {path} in its folder {self.workdir}; {option} brings a store to all hosts")
         return checks.grace_seconds(config)

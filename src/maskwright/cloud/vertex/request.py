@@ -22,9 +22,7 @@ from maskwright.cloud.vertex.jobs import SUBMISSION_LABEL, VertexJobTarget, crea
 from maskwright.config.settings import Refused
 from maskwright.core.console import say
 from maskwright.core.errors import InputError
-from maskwright.core.hub import is_hub
 from maskwright.core.secrets import redact
-from maskwright.core.storage import is_url
 from maskwright.launch import checks, target
 from maskwright.launch.target import Env, OnSubmission, Option, Place, Submission, Training, show
 from maskwright.machine import tpus
@@ -208,26 +206,18 @@ def staged(place: Vertex, config_location: str, text: str) -> str:
     return f"{place.staging.rstrip('/')}/{stem}-{digest}.yaml"
 
 
-def check_paths(place: Vertex, locations: Mapping[str, str | None], run: str, copied: bool) -> None:
+def check_paths(place: Vertex, locations: Mapping[str, str], run: str, copied: bool) -> None:
     """Raises `InputError` if a container cannot read the data, or if the run would be deleted with it. `locations`: see
     `checks.locations`; `copied`: whether checkpoints are copied elsewhere."""
     mounts = [nfs_mount(text)["mountPoint"] for text in place.nfs]
-    kept = [*mounts, *([SCRATCH] if copied else [])]
-    if ".." in run.split("/") or not any(run.startswith(folder + "/") for folder in kept):
-        fix = "inside a --nfs mount; or inside /tmp with --set checkpoint.copy_to=gs://…, from which it continues"
-        raise InputError(f"{run} would be lost with its machine", where="--run", fix=fix)
-    for key, path in locations.items():
-        if not path or (key.startswith("model.") and is_hub(path)):
-            continue
-        if path.startswith("gs://") and (key == "data.store" or re.fullmatch(r"data\.mixture\..*\.store", key)):
-            continue  # each machine fetches the store into its cache
-        if path.startswith("gs://"):
-            mounted = checks.setting(key, f"{BUCKETS}/{path.removeprefix('gs://')}")
-            fix = f"{mounted}, where Vertex AI mounts the bucket"
-            raise InputError("is read as a folder in the container", where=key, fix=fix)
-        if is_url(path) or not any(path.startswith(folder + "/") for folder in (BUCKETS, *mounts)):
-            fix = f"{checks.setting(key, f'{BUCKETS}/BUCKET/…')}, or inside a --nfs mount"
-            raise InputError(f"{path} is not in a container", where=key, fix=fix)
+    fix = "inside a --nfs mount; or inside /tmp with --set checkpoint.copy_to=gs://…, from which it continues"
+    checks.require_kept(run, [*mounts, *([SCRATCH] if copied else [])], "machine", fix)
+
+    def mounted(key: str, path: str) -> str:
+        there = path.removeprefix("gs://") if path.startswith("gs://") else "BUCKET/…"
+        return f"{checks.setting(key, f'{BUCKETS}/{there}')}, where Vertex AI mounts buckets, or inside a --nfs mount"
+
+    checks.require_seen(locations, [BUCKETS, *mounts], "container", mounted)
 
 
 def body(place: Vertex, command: Training, submission: str) -> tuple[dict[str, Any], str, str]:

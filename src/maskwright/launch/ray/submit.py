@@ -6,7 +6,6 @@ Only the configuration is uploaded: the package is in the cluster's image, and d
 from __future__ import annotations
 
 import os
-import re
 import secrets
 import shutil
 import tempfile
@@ -132,8 +131,7 @@ class Ray(Place):
         return f"exec python -m {words}" if self.pip else f"exec {words}"
 
     def name(self, run: str) -> str:
-        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(run.rstrip("/"))).strip("-._")[:60] or "run"
-        return self.job_id or f"{stem}-{secrets.token_hex(3)}"
+        return self.job_id or f"{checks.name_for(run)}-{secrets.token_hex(3)}"
 
 
 def _refuse_duplicate(head: RayCluster, name: str, run: str) -> None:
