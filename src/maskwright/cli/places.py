@@ -65,7 +65,7 @@ def run(location: str, address: str | None = None, *, options: frozenset[str] = 
     target = _run(location, address)
     options_given = options | ({"--address"} if address is not None else set())
     for option in sorted(options_given - target.takes):
-        owner = "a Ray job" if option == "--address" else "a run directory"
+        owner = "a Ray job" if option == "--address" else "a run directory or a Kubernetes job"
         raise InputError(f"is for {owner}", where=option, fix="leave it out, or give RUN as one")
     return target
 
